@@ -12,7 +12,7 @@ use pinion_storage::TreeId;
 
 use crate::entry::Collection;
 use crate::gates::Gates;
-use crate::limits::{FIRST_IDENT, FIRST_OWN_IDENT};
+use crate::limits::{FIRST_IDENT, FIRST_OWN_IDENT, MAX_GONE_NAMES};
 use crate::names::is_replicated;
 use crate::options::CollectionKind;
 use crate::uuid::Uuid;
@@ -33,6 +33,10 @@ pub struct Catalog {
     is_partial: bool,
     /// When collections were made, renamed, or got or lost indexes, in this process, by their numbers.
     changed_at: OrdMap<u64, Timestamp>,
+    /// When collections went away from their names, by dropping or renaming, in this process.
+    gone_at: OrdMap<Namespace, Timestamp>,
+    /// What is not in there went away before this, or never.
+    gone_before: Timestamp,
 }
 
 impl Catalog {
@@ -49,7 +53,15 @@ impl Catalog {
             views_by_number: OrdMap::new(),
             is_partial: false,
             changed_at: OrdMap::new(),
+            gone_at: OrdMap::new(),
+            gone_before: Timestamp::MIN,
         }
+    }
+
+    /// Snapshots below it may have had a collection of this name where there is none now. Null if there are no such.
+    pub fn gone_at(&self, ns: &Namespace) -> Timestamp {
+        let known = self.gone_at.get(ns);
+        known.copied().unwrap_or(self.gone_before)
     }
 
     /// Snapshots below it do not have the collection, or not all entries of its indexes. Null if there are no such.
@@ -66,18 +78,29 @@ impl Catalog {
         removed: &[u64],
         ts: Timestamp,
     ) {
+        let mut gone = Vec::new();
         for number in removed {
             self.changed_at.remove(number);
+            gone.extend(before.by_number(*number).map(|found| found.ns.clone()));
         }
         for collection in changed {
             let trees = |found: &Collection| found.trees().collect::<Vec<_>>();
             let known = before.by_number(collection.number);
+            let renamed = known.filter(|known| known.ns != collection.ns);
+            gone.extend(renamed.map(|known| known.ns.clone()));
             let is_same = |known: &Arc<Collection>| {
                 known.ns == collection.ns && trees(known) == trees(collection)
             };
             if !known.is_some_and(is_same) {
                 self.changed_at.insert(collection.number, ts);
             }
+        }
+        for ns in gone {
+            self.gone_at.insert(ns, ts);
+        }
+        if self.gone_at.len() > MAX_GONE_NAMES {
+            self.gone_at.clear();
+            self.gone_before = ts;
         }
     }
 

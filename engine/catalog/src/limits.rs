@@ -62,6 +62,8 @@ pub const BUILD_LEAST_FREE_BYTES: u64 = 500 << 20;
 pub const KILL_POLL: Duration = Duration::from_millis(20);
 /// The same once it has waited for long: thousands of clients may wait for one lock.
 pub const LONGEST_KILL_POLL: Duration = Duration::from_millis(160);
+/// Names that collections went away from, of which it is known when.
+pub const MAX_GONE_NAMES: usize = 1000;
 
 const _: () = assert!(RUN_TRANSFER_BYTES.is_multiple_of(pinion_runtime::ALIGN));
 const _: () = assert!(RUN_TRANSFER_BYTES <= pinion_runtime::limits::MAX_IO_BYTES);

@@ -409,9 +409,10 @@ impl Acquired {
         if let Some(running) = &transaction {
             Box::pin(running.leave_gates(&wanted.ns)).await;
         }
-        let made = Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?;
-        if let Some(running) = transaction.filter(|_| made.is_some()) {
-            running.made(&wanted.ns);
+        let making = ensure_collection(ctx, wanted.ns.clone());
+        let made = Box::pin(transactions::changing(ctx, &wanted.ns, making)).await?;
+        if let (Some(running), Some(ts)) = (transaction, made) {
+            running.made(&wanted.ns, ts);
         }
         Ok((acquire(ctx, wanted).await?, made))
     }

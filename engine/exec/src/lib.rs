@@ -48,7 +48,7 @@ mod ttl;
 mod version;
 mod write;
 
-pub use applier::{Applier, ApplyCounts};
+pub use applier::{Applier, ApplyCounts, end_open_chain};
 pub use builds::CommitQuorum;
 pub use cloning::{
     CloneTarget, ClonedDocument, begin_clone, clone_catalog, end_clone, has_partial_clone,

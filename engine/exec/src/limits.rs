@@ -93,6 +93,8 @@ pub(crate) const REAPED_RECORDS: usize = 1000;
 pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
 /// Bytes of the operations of a transaction: what storage logs at once.
 pub(crate) const MAX_TRANSACTION_BYTES: usize = pinion_storage::MAX_UNIT_ENTRY_BYTES - 1024 * 1024;
+/// What the operations of all open transactions of a node may take, in percent of the memory for its cache.
+pub(crate) const TRANSACTIONS_MEMORY_PERCENT: u64 = 10;
 /// Bytes of the operations that one entry of a transaction has at most, unless it has one alone.
 pub(crate) const TRANSACTION_ENTRY_BYTES: usize = 16 * 1024 * 1024 - 64 * 1024;
 /// Bytes of the keys of the documents that one statement of a transaction changes.
@@ -153,8 +155,6 @@ pub(crate) const MODIFY_STEP_WRITES: usize = 4096;
 /// Bytes of documents, old and new, that a core prepares before what it has is written; one is
 /// always prepared.
 pub(crate) const PREPARED_BYTES: usize = 4 * 1024 * 1024;
-/// How often a write that conflicts is tried again before the client is told.
-pub const MAX_CONFLICT_RETRIES: u32 = 200;
 /// How often a write that finds no memory for changes waits for the checkpoint before the client is
 /// told.
 pub const MAX_CACHE_FULL_RETRIES: u32 = 500;

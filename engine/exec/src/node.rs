@@ -19,6 +19,7 @@ use crate::options::NodeOptions;
 use crate::replication::NodeTickets;
 use crate::spill::NodeMemory;
 use crate::state::{NodeShared, NodeState, state};
+use crate::transactions::TransactionMemory;
 
 /// Why a node did not open.
 #[derive(Debug)]
@@ -52,11 +53,13 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     let mut process_id = [0; 12];
     pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
     let memory = NodeMemory::new(storage_options.cache_bytes);
+    let transactions = TransactionMemory::new(storage_options.cache_bytes);
     let member_access = options.member_auth.as_ref().map(MemberAccess::new);
     let shared = Arc::new(NodeShared {
         memory,
         member_access,
         tickets: NodeTickets::default(),
+        transactions,
         options,
         process_id: ObjectId::from_bytes(process_id),
         started: pinion_runtime::now(),
@@ -90,6 +93,7 @@ pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeE
     }
     crate::builds::start();
     if !is_member {
+        crate::applier::end_open_chain();
         let ended = pinion_catalog::end_unfinished().await;
         ended.map_err(OpenNodeError::Catalog)?;
     }

@@ -103,6 +103,7 @@ async fn drain() {
 fn forget(state: &NodeState) {
     state.parts.clear();
     state.transactions.clear();
+    state.open_chain.set(None);
     state.capped.clear();
     state.auto_compact.set(0);
     *state.open_buckets.borrow_mut() = Default::default();

@@ -29,7 +29,7 @@ use crate::sessions::{SessionCatalog, SessionRefresh, SessionTable};
 use crate::spill::NodeMemory;
 use crate::time_keys::TimeKeys;
 use crate::topology::ReplicaSet;
-use crate::transactions::Transactions;
+use crate::transactions::{TransactionMemory, Transactions};
 use crate::ttl::TtlMonitor;
 use crate::write::OpenBuckets;
 
@@ -48,6 +48,8 @@ pub struct NodeState {
     pub(crate) session_catalog: SessionCatalog,
     pub(crate) session_refresh: SessionRefresh,
     pub(crate) transactions: Transactions,
+    /// The first entry of the transaction that the log ends with, where its last one has not come; on the core that applies.
+    pub(crate) open_chain: Cell<Option<Timestamp>>,
     pub(crate) ops: OpTable,
     pub(crate) conversations: Conversations,
     pub(crate) parking: Parking,
@@ -101,6 +103,8 @@ pub struct NodeShared {
     pub started_wall_ms: i64,
     /// What its operations hold.
     pub(crate) memory: NodeMemory,
+    /// What its open transactions keep.
+    pub(crate) transactions: Arc<TransactionMemory>,
     /// How other members prove to be that, where they have to.
     pub(crate) member_access: Option<MemberAccess>,
     /// What writes take while the set lags.
@@ -129,6 +133,7 @@ impl NodeState {
             session_catalog: SessionCatalog::default(),
             session_refresh: SessionRefresh::default(),
             transactions: Transactions::default(),
+            open_chain: Cell::new(None),
             ops: OpTable::default(),
             conversations: Conversations::default(),
             parking: Parking::default(),

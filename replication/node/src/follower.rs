@@ -145,6 +145,7 @@ impl Driver {
     pub(crate) async fn lead(self: &Rc<Self>) -> bool {
         let applied = self.stop_following().await;
         if applied {
+            pinion_exec::end_open_chain();
             storage().lead().await;
         }
         applied

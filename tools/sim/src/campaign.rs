@@ -154,6 +154,7 @@ const MUST_HAPPEN_TO_SETS: &[&str] = &[
     "linearizable reads",
     "reads by an index",
     "writes sent again",
+    "transactions acknowledged",
     "crash at entries logged",
     "crash at flush",
     "crash at term begun",
@@ -174,6 +175,7 @@ const TOLD_OF_SETS: &[(&str, &[&str])] = &[
     ("members replaced", &["members replaced and synced"]),
     ("rollbacks", &["event rolled back"]),
     ("index builds", &["event index build drained"]),
+    ("transactions", &["transactions acknowledged"]),
 ];
 
 /// Seeds that failed once and what was wrong then. Every campaign runs them.

@@ -5,6 +5,7 @@ import time
 
 import pymongo
 import pytest
+from pinion_bank import Bank
 from pinion_node import Node, ReplicaSet, wait_until
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import AutoReconnect, BulkWriteError, ConnectionFailure, DuplicateKeyError, OperationFailure
@@ -301,3 +302,23 @@ def test_a_step_down_aborts(three):
         assert not isinstance(caught.value, OperationFailure) or caught.value.code in (251, 10107, 11602, 189), caught.value
         three.primary()
         assert client.test.stepped.with_options(write_concern=MAJORITY).count_documents({}) == 1
+
+
+def test_money_is_neither_made_nor_lost(three):
+    """Transactions move it while primaries are killed and step down; every snapshot has all of it."""
+    bank = Bank(three)
+    with bank:
+        for fault in ("kill", "step-down", "kill"):
+            time.sleep(3)
+            before = [len(teller.acknowledged) for teller in bank.tellers]
+            primary = three.primary()
+            if fault == "kill":
+                primary.kill()
+                wait_until(lambda: any(three.state(node) == 1 for node in three.nodes if node.alive()), 40)
+                primary.start()
+            else:
+                with three.member(primary) as member:
+                    member.admin.command("replSetStepDown", 5, secondaryCatchUpPeriodSecs=3, force=True)
+            wait_until(lambda before=before: all(len(teller.acknowledged) > n for teller, n in zip(bank.tellers, before)), 60)
+    assert bank.verdict() == []
+    assert all(auditor.counted > 5 for auditor in bank.auditors), [auditor.counted for auditor in bank.auditors]

@@ -351,7 +351,11 @@ pub fn check_permitted(spec: &CommandSpec, message: &Message, ctx: &OpContext) -
             "Command does not support writeConcern",
         ));
     }
-    if let Some(level) = ctx.args.read_concern.and_then(|concern| concern.level) {
+    // The first statement of a transaction says the read concern of all, whatever it does itself.
+    let is_of_transaction = ctx.args.autocommit == Some(false);
+    if let Some(level) = ctx.args.read_concern.and_then(|concern| concern.level)
+        && !is_of_transaction
+    {
         let supported = match spec.read_concern {
             ReadConcernSupport::Local => level == ReadConcernLevel::Local,
             ReadConcernSupport::NoSnapshot => level != ReadConcernLevel::Snapshot,

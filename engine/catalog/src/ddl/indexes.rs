@@ -107,8 +107,11 @@ async fn outcome_of(ctx: &OpContext, build: &Build) -> Result<Timestamp> {
         if let Ok(outcome) = timeout(LONGEST_KILL_POLL, build.outcome()).await {
             return outcome;
         }
-        if ctx.killed() == Some(moved_on) {
-            return Err(interruption(moved_on));
+        // One that was killed for something else before is told of that: here nobody can end the build any more.
+        if let Some(code) = ctx.killed()
+            && (code == moved_on || !pinion_storage::storage().leads())
+        {
+            return Err(interruption(code));
         }
         // The node waits for its clients before it stops the builds.
         if pinion_runtime::is_shutdown_requested() {

@@ -12,13 +12,12 @@ use super::entry::{Entry, damaged, field, validated};
 use crate::limits::{CHAIN_READ_BYTES, CHAIN_READ_ENTRIES};
 use crate::read::from_log_error;
 use crate::sessions::CommitStamp;
+use crate::state::state;
 use crate::transactions::{Piece, piece_of};
 
 /// The first entries of a transaction.
 pub(super) struct Chain {
     stamp: CommitStamp,
-    /// The time of the first.
-    begun: Timestamp,
     /// The number of the first, unless somebody has counted it as applied.
     first: Option<u64>,
     parts: Vec<Bytes>,
@@ -38,9 +37,9 @@ impl Chain {
     fn begin(stamp: CommitStamp, ts: Timestamp, first: Option<u64>) -> Chain {
         // The log is kept from there, and recovery looks back to there.
         storage().transaction_begins(ts);
+        state().open_chain.set(Some(ts));
         Chain {
             stamp,
-            begun: ts,
             first,
             parts: Vec::new(),
         }
@@ -61,20 +60,17 @@ pub(super) async fn link(
         document.and_then(part_of)
     };
     let Some((piece, stamp)) = is_part else {
-        give_up(chain, entry.ts);
+        end_chain(entry.ts);
         return Ok((None, Some(entry)));
     };
     let goes_on = |chain: &Chain| chain.stamp == stamp && piece != Piece::First;
-    let chain = match chain {
-        Some(chain) if goes_on(&chain) => Some(chain),
-        other => {
-            give_up(other, entry.ts);
-            None
-        }
-    };
+    let chain = chain.filter(goes_on);
     let mut chain = match (chain, piece) {
         (Some(chain), _) => chain,
-        (None, Piece::First) => Chain::begin(stamp, entry.ts, Some(entry.number)),
+        (None, Piece::First) => {
+            end_chain(entry.ts);
+            Chain::begin(stamp, entry.ts, Some(entry.number))
+        }
         (None, _) => match find(&entry, stamp, mode).await {
             Ok(chain) => chain,
             Err(error) => return Err(entry.failed(error)),
@@ -84,7 +80,7 @@ pub(super) async fn link(
         chain.parts.push(entry.bytes);
         return Ok((Some(chain), None));
     }
-    storage().transaction_ends(chain.begun, entry.ts);
+    end_chain(entry.ts);
     let complete = Entry {
         number: chain.first.unwrap_or(entry.number),
         before: chain.parts.into(),
@@ -93,24 +89,38 @@ pub(super) async fn link(
     Ok((None, Some(complete)))
 }
 
-/// Something else has come in the place of what was yet to come.
-fn give_up(chain: Option<Chain>, ts: Timestamp) {
-    if let Some(chain) = chain {
-        storage().transaction_ends(chain.begun, ts);
+/// The transaction whose first entries this node has applied, or found in its log, by whatever applier, ends with the entry at
+/// `ts`: that is its last one, or something else in the place of what was yet to come.
+fn end_chain(ts: Timestamp) {
+    if let Some(begun) = state().open_chain.take() {
+        storage().transaction_ends(begun, ts);
     }
+}
+
+/// The transaction whose first entries were applied is of no meaning any more.
+pub(super) fn forget_open_chain() {
+    if let Some(begun) = state().open_chain.take() {
+        storage().transaction_ends(begun, begun);
+    }
+}
+
+/// What the log ends with is no transaction any more of which more may come: this node writes its own entries behind it. Runs
+/// on the core that applies.
+pub fn end_open_chain() {
+    end_chain(storage().last_allotted());
 }
 
 /// Takes in an entry that is applied already, or was never to be: it may be the first of a transaction whose last one is not.
 pub(super) fn look_back(chain: Option<Chain>, ts: Timestamp, bytes: Bytes) -> Option<Chain> {
     let document = RawDocument::from_bytes(&bytes).ok();
     let Some((piece, stamp)) = document.and_then(part_of) else {
-        give_up(chain, ts);
+        end_chain(ts);
         return None;
     };
     let mut chain = match (chain, piece) {
         (Some(chain), Piece::Middle | Piece::Last) if chain.stamp == stamp => chain,
-        (other, piece) => {
-            give_up(other, ts);
+        (_, piece) => {
+            end_chain(ts);
             if piece != Piece::First {
                 return None;
             }
@@ -118,7 +128,7 @@ pub(super) fn look_back(chain: Option<Chain>, ts: Timestamp, bytes: Bytes) -> Op
         }
     };
     if piece == Piece::Last {
-        give_up(Some(chain), ts);
+        end_chain(ts);
         return None;
     }
     chain.parts.push(bytes);

@@ -44,6 +44,7 @@ use crate::limits::{
 };
 use crate::state::state;
 
+pub use self::chain::end_open_chain;
 pub(crate) use self::documents::{stored, update_of};
 
 type Applied = Result<(), ApplyError>;
@@ -85,6 +86,8 @@ struct Shared {
     lanes: Vec<Lane>,
     /// The transaction whose last entry is yet to come.
     chain: RefCell<Option<Chain>>,
+    /// The number of the entry that is accepted and not yet with the others: it is found out whose part it is.
+    linking: Cell<Option<u64>>,
     progress: RefCell<Progress>,
     counts: Cell<ApplyCounts>,
     /// There is something to do for the task that moves entries on.
@@ -98,6 +101,10 @@ struct Shared {
 impl Applier {
     /// An applier on this core.
     pub fn new(mode: ApplyMode) -> Applier {
+        if mode == ApplyMode::InitialSync {
+            // What an attempt before has applied is of a log that is given up.
+            chain::forget_open_chain();
+        }
         let shared = Rc::new(Shared {
             mode,
             waiting: RefCell::default(),
@@ -105,6 +112,7 @@ impl Applier {
             decoder: Cell::new(core_id().0),
             lanes: (0..core_count()).map(|_| Lane::default()).collect(),
             chain: RefCell::default(),
+            linking: Cell::new(None),
             progress: RefCell::default(),
             counts: Cell::default(),
             wake: Notify::new(),
@@ -144,9 +152,12 @@ impl Applier {
             before: Arc::default(),
         };
         let chain = shared.chain.take();
+        let first = chain.as_ref().and_then(Chain::floor);
+        shared.linking.set(Some(first.unwrap_or(number)));
         let chained = chain::link(chain, entry, shared.mode).await;
         let (chain, complete) = chained.inspect_err(|error| shared.fail(error.clone()))?;
         *shared.chain.borrow_mut() = chain;
+        shared.linking.set(None);
         if let Some(entry) = complete {
             let fences = entry.parts().any(|part| is_fence(part));
             let waiting = Waiting { entry, fences };
@@ -438,6 +449,7 @@ impl Shared {
         let decoding = self.decoding.borrow().front().map(|next| next.first);
         let waiting = self.waiting.borrow().front().map(|next| next.entry.number);
         let chain = self.chain.borrow().as_ref().and_then(Chain::floor);
+        let chain = chain.or(self.linking.get());
         let floor = lanes.chain(decoding).chain(waiting).chain(chain).min();
         let floor = floor.unwrap_or_else(|| progress.next());
         if progress.advance(floor) {

@@ -20,7 +20,7 @@ use crate::fail_points::{fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::read::{Cursor, Filled, Reads, Stream, core_of, fill, not_found};
 use crate::state::state;
-use crate::transactions::is_in;
+use crate::transactions::{self, is_in};
 
 /// What a command that makes a cursor asks for.
 pub(crate) struct CursorRequest {
@@ -190,10 +190,23 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         continue_cursor(id, ns.clone(), max_documents, committed, &cmd.ctx).await?
     } else {
         let (ns, ctx) = (ns.clone(), cmd.ctx.clone());
-        pinion_runtime::submit_to(core, Queue::Foreground, move || async move {
-            continue_cursor(id, ns, max_documents, committed, &ctx).await
-        })
-        .await?
+        let running = transactions::of(&ctx);
+        let visit = running.as_ref().map(|running| running.visit());
+        let continuing = pinion_runtime::submit_to(core, Queue::Foreground, move || async move {
+            let continuing = continue_cursor(id, ns, max_documents, committed, &ctx);
+            match visit {
+                None => (continuing.await, None),
+                Some(visit) => {
+                    let (continued, known) = visit.run(continuing).await;
+                    (continued, Some(known))
+                }
+            }
+        });
+        let (continued, known) = continuing.await;
+        if let (Some(running), Some(known)) = (running, known) {
+            running.come_back(known);
+        }
+        continued?
     };
     let next = continued.next;
     concern::confirm(&cmd.ctx, &continued.read_concern).await?;

@@ -15,7 +15,7 @@ use crate::builds::CommitQuorum;
 use crate::read::Stream;
 use crate::state::state;
 use crate::stats::tree_stats;
-use crate::transactions::{self, Running, not_empty};
+use crate::transactions::{self, Running, not_empty, not_made};
 
 /// `createIndexes`.
 pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
@@ -69,9 +69,10 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     if let Some(running) = &transaction {
         prepare_for(running, &ns, &specs).await?;
     }
-    let made = pinion_catalog::create_indexes(&cmd.ctx, ns.clone(), specs, limits, asked).await?;
-    if let Some(running) = transaction.filter(|_| made.ts.is_some()) {
-        running.made(&ns);
+    let making = pinion_catalog::create_indexes(&cmd.ctx, ns.clone(), specs, limits, asked);
+    let made = transactions::changing(&cmd.ctx, &ns, making).await?;
+    if let (Some(running), Some(ts)) = (transaction, made.ts) {
+        running.made(&ns, ts);
     }
     let mut out = Reply::new();
     out.append("numIndexesBefore", made.before as i32)
@@ -90,7 +91,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Lets the catalog make indexes for a transaction, of a collection that has no documents. Indexes that are there already are
+/// Lets the catalog make indexes for a transaction, of a collection that it has made and that has no documents. Indexes that are there already are
 /// not made.
 ///
 /// # Errors
@@ -103,6 +104,9 @@ async fn prepare_for(running: &Running, ns: &Namespace, specs: &[RawDocumentBuf]
         };
         if specs.iter().all(is_there) {
             return Ok(());
+        }
+        if !running.has_made(collection.uuid) {
+            return Err(not_made(ns));
         }
         let tree = collection.tree();
         let stats = tree_stats(vec![tree]).await;

@@ -1,10 +1,8 @@
 //! `commitTransaction` and `abortTransaction`.
 
 use pinion_bson::DocBuilder;
-use pinion_clock::Timestamp;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::acknowledge;
 use crate::metrics::CounterValues;
 use crate::state::state;
 use crate::transactions;
@@ -44,17 +42,14 @@ fn check(cmd: &Invocation) -> Result<()> {
     }
 }
 
-/// `commitTransaction`. Sent again it answers the same, once the commit is as safe as it asks for.
+/// `commitTransaction`. Sent again it answers the same. It is answered once the commit is as safe as it asks for.
 pub(crate) async fn commit_transaction(cmd: Invocation) -> Result<Reply> {
     check(&cmd)?;
     let running = transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
-    let written = match running.committed_before() {
-        Some(before) => Some(before.ts).filter(|ts| *ts > Timestamp::MIN),
-        None => transactions::commit(&cmd.ctx, &running).await?,
-    };
-    let mut out = Reply::new();
-    acknowledge(&cmd.ctx, written, &mut out).await?;
-    Ok(out)
+    if !running.was_committed() {
+        transactions::commit(&cmd.ctx, &running).await?;
+    }
+    Ok(Reply::new())
 }
 
 /// `abortTransaction`.
@@ -62,9 +57,7 @@ pub(crate) async fn abort_transaction(cmd: Invocation) -> Result<Reply> {
     check(&cmd)?;
     let running = transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
     transactions::abort(&running).await;
-    let mut out = Reply::new();
-    acknowledge(&cmd.ctx, None, &mut out).await?;
-    Ok(out)
+    Ok(Reply::new())
 }
 
 /// `transactions` of serverStatus, but for what routers and participants of several shards do.

@@ -14,7 +14,7 @@ use pinion_wire::{CommandClass, Error, ErrorCode, Handler, Invocation, Reply, Re
 pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS};
 pub use defaults::{forget_everywhere, has_default_write_concern};
 pub(crate) use read::{confirm, prepare_transaction};
-pub(crate) use write::{acknowledge, append_write_concern, wait, written};
+pub(crate) use write::{acknowledge, append_write_concern, complete_error, wait, written};
 
 use crate::sessions;
 use crate::state::NodeState;

@@ -106,10 +106,13 @@ pub(crate) async fn acknowledge(
 
 /// A command that fails may have written before, and one that fails for what others wrote tells of that: both wait as a
 /// success does, and the error says so if it was in vain.
-pub(super) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
+pub(crate) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
     let tells_of_data = matches!(
         error.code,
-        ErrorCode::DUPLICATE_KEY | ErrorCode::NAMESPACE_NOT_FOUND | ErrorCode::NAMESPACE_EXISTS
+        ErrorCode::DUPLICATE_KEY
+            | ErrorCode::NAMESPACE_NOT_FOUND
+            | ErrorCode::NAMESPACE_EXISTS
+            | ErrorCode::NO_SUCH_TRANSACTION
     );
     let written_at = ctx.written_at();
     if written_at.is_none() && !tells_of_data {

@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 use super::access::{NearAccess, RangeAccess};
 use super::item::PartCounters;
 use super::part::{Output, PartSpec};
-use super::scan::{Found, Named, ScannedEntry, damaged, dangling, fetch};
+use super::scan::{Found, Named, ScannedEntry, damaged, dangling, fetch, is_in_unit};
 use crate::compute::compute;
 use crate::interrupt::pause;
 use crate::limits::{FETCH_GROUP, NEAR_BUFFER_BYTES};
@@ -255,6 +255,7 @@ async fn documents(
             .map_err(from_read_error)?;
         match read {
             Some(read) => found.push(named.found(read.value)),
+            None if is_in_unit(at) => {}
             None => return Err(dangling(branch)),
         }
     }

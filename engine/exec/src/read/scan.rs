@@ -242,50 +242,55 @@ impl Branches {
         {
             return walk.next_document(place, counters).await;
         }
-        let Some(entry) = self.next_entry(place, counters).await? else {
-            return Ok(None);
-        };
-        let named = match entry {
-            Entry::Document(found) => return Ok(Some(found)),
-            Entry::Named(named) => named,
-        };
-        let Place { spec, at, .. } = place;
-        let branch = &spec.access.branches()[named.turn];
-        if let Output::Distinct(field) = spec.output {
-            return self.next_value(named, field, place, counters).await;
-        }
-        if let Some(kept) = &spec.covered
-            && let Some(document) = covered_document(branch, &named, kept)?
-        {
-            return Ok(Some(named.found(document)));
-        }
-        if !spec.reads_documents() {
-            // Who asks for keys alone goes on to read the documents, in order to change them.
-            counters.docs_examined += u64::from(spec.output == Output::Ids);
-            return Ok(Some(named.found(Bytes::new())));
-        }
-        if !branch.is_apart() {
-            let tree = spec.collection.tree();
-            let read = place.partition.get(tree, &named.id, at).await;
-            counters.docs_examined += 1;
-            return match read.map_err(from_read_error)? {
-                Some(read) => Ok(Some(named.found(read.value))),
-                None => Err(dangling(branch)),
+        loop {
+            let Some(entry) = self.next_entry(place, counters).await? else {
+                return Ok(None);
             };
-        }
-        // The entries of a unique index live apart from their documents: fetch those of a group of entries at once.
-        let mut group = vec![named];
-        while group.len() < FETCH_GROUP {
-            match self.next_alike(place, counters).await? {
-                Some(Entry::Named(named)) => group.push(named),
-                Some(Entry::Document(_)) => unreachable!("the branch is an index"),
-                None => break,
+            let named = match entry {
+                Entry::Document(found) => return Ok(Some(found)),
+                Entry::Named(named) => named,
+            };
+            let Place { spec, at, .. } = place;
+            let branch = &spec.access.branches()[named.turn];
+            if let Output::Distinct(field) = spec.output {
+                return self.next_value(named, field, place, counters).await;
+            }
+            if let Some(kept) = &spec.covered
+                && let Some(document) = covered_document(branch, &named, kept)?
+            {
+                return Ok(Some(named.found(document)));
+            }
+            if !spec.reads_documents() {
+                // Who asks for keys alone goes on to read the documents, in order to change them.
+                counters.docs_examined += u64::from(spec.output == Output::Ids);
+                return Ok(Some(named.found(Bytes::new())));
+            }
+            if !branch.is_apart() {
+                let tree = spec.collection.tree();
+                let read = place.partition.get(tree, &named.id, at).await;
+                counters.docs_examined += 1;
+                return match read.map_err(from_read_error)? {
+                    Some(read) => Ok(Some(named.found(read.value))),
+                    None if is_in_unit(at) => continue,
+                    None => Err(dangling(branch)),
+                };
+            }
+            // The entries of a unique index live apart from their documents: fetch those of a group of entries at once.
+            let mut group = vec![named];
+            while group.len() < FETCH_GROUP {
+                match self.next_alike(place, counters).await? {
+                    Some(Entry::Named(named)) => group.push(named),
+                    Some(Entry::Document(_)) => unreachable!("the branch is an index"),
+                    None => break,
+                }
+            }
+            counters.docs_examined += group.len() as u64;
+            self.fetched = fetch(spec, group, at).await?;
+            self.fetched.reverse();
+            if let Some(found) = self.fetched.pop() {
+                return Ok(Some(found));
             }
         }
-        counters.docs_examined += group.len() as u64;
-        self.fetched = fetch(spec, group, at).await?;
-        self.fetched.reverse();
-        Ok(self.fetched.pop())
     }
 
     /// The first value from this entry on, in a document of its own; the next entry is then the first with another one. What
@@ -551,6 +556,11 @@ pub(super) fn damaged_index(name: &str) -> Error {
     )
 }
 
+/// Whether what is read changes: a transaction may delete what an entry names that it has read before.
+pub(super) fn is_in_unit(at: ReadAt) -> bool {
+    matches!(at, ReadAt::In { .. })
+}
+
 /// Fetches the documents of these entries from the partitions where they are; the result keeps the order.
 pub(super) async fn fetch(spec: &PartSpec, entries: Vec<Named>, at: ReadAt) -> Result<Vec<Found>> {
     let tree = spec.collection.tree();
@@ -591,9 +601,10 @@ pub(super) async fn fetch(spec: &PartSpec, entries: Vec<Named>, at: ReadAt) -> R
     let found = entries
         .into_iter()
         .zip(documents)
-        .map(|(named, document)| match document {
-            Some(document) => Ok(named.found(document)),
-            None => Err(dangling(&spec.access.branches()[named.turn])),
+        .filter_map(|(named, document)| match document {
+            Some(document) => Some(Ok(named.found(document))),
+            None if is_in_unit(at) => None,
+            None => Some(Err(dangling(&spec.access.branches()[named.turn]))),
         });
     found.collect()
 }

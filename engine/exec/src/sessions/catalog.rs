@@ -306,6 +306,11 @@ impl CheckedOut {
         }
     }
 
+    /// What is known must be read again.
+    pub(crate) fn forget(&mut self) {
+        self.history = None;
+    }
+
     /// Has its transaction aborted when it is brought back.
     pub(crate) fn doom(&mut self) {
         self.is_doomed = true;
@@ -379,6 +384,10 @@ pub(crate) async fn check_out_transaction(
         if admitted != Admitted::IsCommitted {
             let catalog = &state().session_catalog;
             catalog.in_transactions.borrow_mut().insert(lsid);
+        }
+        if asked == Asked::Commit {
+            // It ends in any case.
+            session.expires.set(None);
         }
         session.is_doomed.set(false);
         session.holder.replace(Some(ctx));

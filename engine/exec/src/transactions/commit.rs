@@ -1,7 +1,7 @@
 //! The commit of a transaction: its entries, its record, and the moment at which all of it takes place.
 
 use pinion_catalog::{TransactionPart, encode_transaction, from_write_error};
-use pinion_clock::{OpTime, Term, Timestamp};
+use pinion_clock::{OpTime, Term};
 use pinion_storage::{Entry, WriteError, storage};
 use pinion_wire::{OpContext, Result};
 
@@ -14,11 +14,11 @@ use crate::limits::TRANSACTION_ENTRY_BYTES;
 use crate::sessions::{CommitStamp, RecordCollections};
 use crate::state::state;
 
-/// Commits the transaction that a command is of. Gives when it took place; `None` of one that has written nothing.
+/// Commits the transaction that a command is of.
 ///
 /// # Errors
 /// It is aborted then: `NoSuchTransaction` if it was so before, `WriteConflict` and the like.
-pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<Option<Timestamp>> {
+pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
     crate::interrupt::check(ctx)?;
     let open = running
         .take_open()
@@ -37,7 +37,7 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<Option<
         release_everywhere(lsid, number).await;
         running.end(TxnState::Committed, OpTime::NULL);
         counters.transactions_committed.inc();
-        return Ok(None);
+        return Ok(());
     }
     let stamp = CommitStamp {
         lsid,
@@ -56,13 +56,15 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<Option<
             running.end(TxnState::Committed, OpTime::new(ts, Term(term)));
             counters.transactions_committed.inc();
             counters.session_records.inc();
-            Ok(Some(ts))
+            Ok(())
         }
         Err(error) => {
             running.end(TxnState::Aborted, OpTime::NULL);
             counters.transactions_aborted.inc();
             Err(match error {
                 WriteError::UnitEnded => aborted(number),
+                // Memory is free when others have ended: the whole transaction may be tried again.
+                WriteError::CacheFull => from_write_error(WriteError::Conflict),
                 error => from_write_error(error),
             })
         }

@@ -1,19 +1,72 @@
 //! A transaction that is in progress: what goes along with its session from core to core.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use bytes::Bytes;
 use pinion_catalog::{GateAccess, Uuid};
 use pinion_clock::Timestamp;
-use pinion_runtime::{Duration, Instant};
-use pinion_storage::{OpenUnit, storage};
-use pinion_wire::Result;
+use pinion_runtime::{Duration, Instant, Queue, spawn};
+use pinion_storage::{OpenUnit, WriteError, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 
 use super::held::{pin_everywhere, release_everywhere};
-use crate::limits::MAX_TRANSACTION_BYTES;
+use crate::limits::{MAX_TRANSACTION_BYTES, TRANSACTIONS_MEMORY_PERCENT};
 use crate::state::state;
 
 /// What an element of an `applyOps` costs beside its bytes: its index as a name, its type and a terminator.
 pub(super) const OPERATION_OVERHEAD_BYTES: usize = 12;
+
+/// What all transactions of the node keep of their writes, to put it into the log: no checkpoint frees that.
+pub(crate) struct TransactionMemory {
+    bytes: AtomicU64,
+    limit: u64,
+}
+
+impl TransactionMemory {
+    /// They have a part of the memory that the node was given for its cache, beside that.
+    pub(crate) fn new(cache_bytes: u64) -> Arc<TransactionMemory> {
+        let share = cache_bytes / 100 * TRANSACTIONS_MEMORY_PERCENT;
+        Arc::new(TransactionMemory {
+            bytes: AtomicU64::new(0),
+            limit: share.max(2 * MAX_TRANSACTION_BYTES as u64),
+        })
+    }
+}
+
+/// What one transaction keeps.
+struct Kept {
+    of: Arc<TransactionMemory>,
+    bytes: u64,
+}
+
+impl Kept {
+    /// False where all together would keep too much; nothing is counted then.
+    fn take(&mut self, bytes: u64) -> bool {
+        let before = self.of.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > self.of.limit {
+            self.of.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        self.bytes += bytes;
+        true
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What a transaction has to do with the catalog.
+#[derive(Clone, Default)]
+pub(crate) struct Known {
+    /// Collections that were made, or got indexes, for it, after its snapshot, and when.
+    pub made: Vec<(Uuid, Timestamp)>,
+    /// The gates that it has passed.
+    pub passed: Vec<(Namespace, GateAccess)>,
+}
 
 /// A transaction between its first statement and its end, at which it is aborted or committed: one that is dropped would leave
 /// its intents behind.
@@ -26,10 +79,8 @@ pub(crate) struct OpenTransaction {
     /// What its writes do, in their order, as an `applyOps` has them.
     pub operations: Vec<Bytes>,
     pub operation_bytes: usize,
-    /// Collections that were made for it, after its snapshot.
-    pub made: Vec<Uuid>,
-    /// The gates that it has passed.
-    pub passed: Vec<(Namespace, GateAccess)>,
+    kept: Kept,
+    pub known: Known,
     pub started: Instant,
     pub started_wall_ms: i64,
     /// How long its statements have run.
@@ -46,7 +97,7 @@ impl OpenTransaction {
         number: i64,
         read_concern: ReadConcern,
         at: Timestamp,
-    ) -> Result<Box<OpenTransaction>> {
+    ) -> pinion_wire::Result<Box<OpenTransaction>> {
         pin_everywhere(lsid, at).await?;
         Ok(Box::new(OpenTransaction {
             lsid,
@@ -55,25 +106,42 @@ impl OpenTransaction {
             read_concern,
             operations: Vec::new(),
             operation_bytes: 0,
-            made: Vec::new(),
-            passed: Vec::new(),
+            kept: Kept {
+                of: state().shared.transactions.clone(),
+                bytes: 0,
+            },
+            known: Known::default(),
             started: pinion_runtime::now(),
             started_wall_ms: pinion_runtime::wall_ms(),
             active: Duration::ZERO,
         }))
     }
 
-    /// Ends it without a trace.
+    /// Ends it without a trace. That goes on if the caller goes away.
     pub(crate) async fn abort(self: Box<Self>) {
-        let (lsid, number) = (self.lsid, self.number);
-        storage().abort_unit(self.unit).await;
-        release_everywhere(lsid, number).await;
-        state().metrics.counters.transactions_aborted.inc();
+        let aborting = spawn(Queue::Foreground, async move {
+            let (lsid, number) = (self.lsid, self.number);
+            storage().abort_unit(self.unit).await;
+            release_everywhere(lsid, number).await;
+            state().metrics.counters.transactions_aborted.inc();
+        });
+        // One that the end of the node has dropped needs nothing.
+        let _ = aborting.await;
     }
 
-    /// Whether there is room for what a write does.
-    pub(super) fn has_room(&self, operation: &[u8]) -> bool {
-        self.operation_bytes + operation.len() + OPERATION_OVERHEAD_BYTES <= MAX_TRANSACTION_BYTES
+    /// Takes room for what a write does, which is added next.
+    ///
+    /// # Errors
+    /// `UnitTooLarge`; `CacheFull` where all transactions together have none.
+    pub(super) fn take_room(&mut self, operation: &[u8]) -> Result<(), WriteError> {
+        let bytes = operation.len() + OPERATION_OVERHEAD_BYTES;
+        if self.operation_bytes + bytes > MAX_TRANSACTION_BYTES {
+            return Err(WriteError::UnitTooLarge);
+        }
+        match self.kept.take(bytes as u64) {
+            true => Ok(()),
+            false => Err(WriteError::CacheFull),
+        }
     }
 
     /// Adds what a write does.

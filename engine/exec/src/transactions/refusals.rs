@@ -214,6 +214,13 @@ pub(crate) fn no_measurements(ns: &Namespace) -> Error {
     ))
 }
 
+/// The refusal of indexes of what the transaction has not made.
+pub(crate) fn not_made(ns: &Namespace) -> Error {
+    unsupported(format!(
+        "Cannot create new indexes on existing collection {ns} in a multi-document transaction."
+    ))
+}
+
 /// The refusal of indexes of what has documents already.
 pub(crate) fn not_empty(ns: &Namespace) -> Error {
     unsupported(format!(

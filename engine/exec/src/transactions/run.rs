@@ -7,13 +7,13 @@ use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::Duration;
 use pinion_storage::storage;
 use pinion_wire::idl::ReadConcern;
-use pinion_wire::{ErrorCode, Handler, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Handler, Invocation, OpContext, Reply, Result};
 
 use super::open::OpenTransaction;
 use super::refusals::asked;
 use super::running::{Running, at_home};
-use super::state::{Admitted, TxnState, aborted};
-use crate::concern::prepare_transaction;
+use super::state::{Admitted, Asked, TxnState, aborted};
+use crate::concern::{acknowledge, complete_error, prepare_transaction};
 use crate::interrupt::interruptible;
 use crate::limits::MAX_SNAPSHOT_RETRIES;
 use crate::sessions::{CheckedOut, RecordCollections, check_out_transaction};
@@ -22,9 +22,47 @@ use crate::topology::check_runs_here;
 
 /// Runs a command of a transaction. One that fails aborts it.
 ///
+/// What ends a transaction waits for its write concern when the session is back at home: whoever sends it again need not wait
+/// for that. So does a commit of a transaction that is not known here. A majority has what this node has then, so the commit
+/// is not in the log of another member that may lead later: the client may try the transaction again.
+///
 /// # Errors
 /// Those of the command, and as of [`super::admit`].
-pub(crate) async fn run(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
+pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
+    let (ctx, asked) = (cmd.ctx.clone(), asked(&cmd));
+    match (run_statement(cmd, handler).await, asked) {
+        (Ok((mut reply, written)), Asked::Commit | Asked::Abort) => {
+            acknowledge(&ctx, written, &mut reply).await?;
+            Ok(reply)
+        }
+        (Ok((reply, _)), _) => Ok(reply),
+        (Err(error), Asked::Commit) if error.code == ErrorCode::NO_SUCH_TRANSACTION => {
+            Err(certain(&ctx, error).await)
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// The answer that a transaction is not known here, once that is certain. Something is written first, as what this node has may
+/// be on a majority already while another member, of a later term, has the commit.
+async fn certain(ctx: &OpContext, error: Error) -> Error {
+    let Some(set) = state().replica_set() else {
+        return error;
+    };
+    match interruptible(ctx, set.write_noop("NoSuchTransaction error")).await {
+        Ok(Ok(ts)) => {
+            ctx.wrote(ts);
+            complete_error(ctx, error).await
+        }
+        Ok(Err(refused)) | Err(refused) => refused,
+    }
+}
+
+/// Runs a command with its session. Gives its reply, and what a commit has written.
+async fn run_statement(
+    mut cmd: Invocation,
+    handler: Handler,
+) -> Result<(Reply, Option<Timestamp>)> {
     let ctx = cmd.ctx.clone();
     let (Some(lsid), Some(number)) = (&ctx.args.lsid, ctx.args.txn_number) else {
         unreachable!("autocommit comes with both, or is refused");
@@ -65,7 +103,9 @@ pub(crate) async fn run(mut cmd: Invocation, handler: Handler) -> Result<Reply> 
     cmd.ctx.read_concern = ReadConcern::default();
     let result = handler(cmd).await;
     statement.is_complete = true;
-    statement.finish(began.elapsed(), result).await
+    let reply = statement.finish(began.elapsed(), result).await?;
+    let written = running.written().filter(|written| !written.is_null());
+    Ok((reply, written.map(|written| written.ts)))
 }
 
 /// Begins a transaction with the read concern of its first statement.
@@ -143,8 +183,10 @@ impl Drop for Statement {
         match self.running.ended() {
             Some(ended) => self.session.end_transaction(ended.state, ended.written),
             None => {
-                if let Some(open) = self.running.take_open() {
-                    self.session.put_open(open);
+                match self.running.take_open() {
+                    Some(open) => self.session.put_open(open),
+                    // It was about to be ended, and how that went out is in its record.
+                    None => self.session.forget(),
                 }
                 self.session.doom();
             }

@@ -1,6 +1,7 @@
 //! A transaction while one of its statements runs: what the statement reads, and how it writes.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::rc::Rc;
 
 use pinion_catalog::{Collection, GateAccess, NO_USER, Uuid, core_catalog};
@@ -11,12 +12,13 @@ use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, LabelContext, OpContext, Result, labels, labels_for};
 
 use super::held::leave_everywhere;
-use super::open::OpenTransaction;
+use super::open::{Known, OpenTransaction};
 use super::refusals::{check_namespace, check_written};
 use super::shown::OpenShown;
 use super::state::TxnState;
 use crate::acquire::enter;
 use crate::interrupt::is_interruption;
+use crate::limits::INNER_GATE_TIMEOUT;
 use crate::state::state;
 use crate::topology::Intent;
 
@@ -47,8 +49,9 @@ pub(super) struct Ended {
 /// The transaction that a statement of this core is of.
 pub(crate) struct Running {
     lsid: Lsid,
-    /// `None` while it writes, and once it has ended.
+    /// `None` while it writes, once it has ended, and on a core that it visits.
     open: RefCell<Option<Box<OpenTransaction>>>,
+    known: RefCell<Known>,
     /// `None` if it was committed before this command.
     reads: Option<InUnit>,
     shown: Option<OpenShown>,
@@ -106,7 +109,8 @@ impl Running {
     ///
     /// # Panics
     /// If the session runs another one here.
-    pub(super) fn begin(open: Box<OpenTransaction>) -> Rc<Running> {
+    pub(super) fn begin(mut open: Box<OpenTransaction>) -> Rc<Running> {
+        let known = std::mem::take(&mut open.known);
         let reads = InUnit {
             at: open.unit.snapshot(),
             unit: open.unit.id(),
@@ -115,6 +119,7 @@ impl Running {
             lsid: open.lsid,
             shown: Some(OpenShown::of(&open, None)),
             open: RefCell::new(Some(open)),
+            known: RefCell::new(known),
             reads: Some(reads),
             committed: OpTime::NULL,
             has_failed: Cell::new(false),
@@ -124,15 +129,34 @@ impl Running {
 
     /// A commit comes again.
     pub(super) fn committed(lsid: Lsid, written: OpTime) -> Rc<Running> {
-        Running::enter(Running {
+        Running::enter(Running::without_open(lsid, None, written))
+    }
+
+    fn without_open(lsid: Lsid, reads: Option<InUnit>, committed: OpTime) -> Running {
+        Running {
             lsid,
             open: RefCell::new(None),
-            reads: None,
+            known: RefCell::default(),
+            reads,
             shown: None,
-            committed: written,
+            committed,
             has_failed: Cell::new(false),
             ended: Cell::new(None),
-        })
+        }
+    }
+
+    /// What a statement takes along to another core, where a part of it runs.
+    pub(crate) fn visit(&self) -> Visit {
+        Visit {
+            lsid: self.lsid,
+            reads: self.reads(),
+            known: self.known.borrow().clone(),
+        }
+    }
+
+    /// The visit is over.
+    pub(crate) fn come_back(&self, known: Known) {
+        *self.known.borrow_mut() = known;
     }
 
     fn enter(running: Running) -> Rc<Running> {
@@ -158,7 +182,9 @@ impl Running {
     }
 
     pub(super) fn take_open(&self) -> Option<Box<OpenTransaction>> {
-        self.open.take()
+        let mut open = self.open.take()?;
+        open.known = self.known.take();
+        Some(open)
     }
 
     pub(super) fn ended(&self) -> Option<Ended> {
@@ -169,20 +195,23 @@ impl Running {
         self.ended.set(Some(Ended { state, written }));
     }
 
-    /// What the transaction wrote last, if it was committed before this command.
-    pub(crate) fn committed_before(&self) -> Option<OpTime> {
-        self.reads.is_none().then_some(self.committed)
+    /// Whether it was committed before this command.
+    pub(crate) fn was_committed(&self) -> bool {
+        self.reads.is_none()
+    }
+
+    /// What the transaction wrote last, once it is committed; null of one that has written nothing.
+    pub(super) fn written(&self) -> Option<OpTime> {
+        match self.was_committed() {
+            true => Some(self.committed),
+            false => self.ended.get().map(|ended| ended.written),
+        }
     }
 
     /// What its statements read.
     pub(crate) fn reads(&self) -> InUnit {
         self.reads
             .expect("what is committed already runs no statement")
-    }
-
-    fn with<R>(&self, look: impl FnOnce(&mut OpenTransaction) -> R) -> R {
-        let mut open = self.open.borrow_mut();
-        look(open.as_mut().expect("nothing writes while this is asked"))
     }
 
     /// Passes the gate of a namespace for as long as the transaction is open. Behind one that it has passed already it is,
@@ -197,11 +226,8 @@ impl Running {
         access: GateAccess,
     ) -> Result<()> {
         check_namespace(ns)?;
-        let has_passed = self.with(|open| {
-            let mut passed = open.passed.iter();
-            passed.any(|(passed, as_what)| {
-                passed == ns && (*as_what == access || *as_what == GateAccess::Write)
-            })
+        let has_passed = self.known.borrow().passed.iter().any(|(passed, as_what)| {
+            passed == ns && (*as_what == access || *as_what == GateAccess::Write)
         });
         if has_passed {
             return Ok(());
@@ -222,31 +248,46 @@ impl Running {
         state()
             .transactions
             .hold(self.lsid, ns.clone(), access, pass);
-        self.with(|open| open.passed.push((ns.clone(), access)));
+        self.known.borrow_mut().passed.push((ns.clone(), access));
         Ok(())
     }
 
     /// Leaves the gates of a namespace where nothing was written: the catalog is about to be changed for the transaction.
+    ///
+    /// # Panics
+    /// If something was: a drop of the collection would come before the commit.
     pub(crate) async fn leave_gates(&self, ns: &Namespace) {
-        self.with(|open| open.passed.retain(|(passed, _)| passed != ns));
+        let collection = core_catalog().get(ns);
+        assert!(
+            collection.is_none_or(|collection| !self.has_written(collection.uuid)),
+            "a transaction stays behind the gates of what it has written"
+        );
+        let is_other = |(passed, _): &(Namespace, GateAccess)| passed != ns;
+        self.known.borrow_mut().passed.retain(is_other);
         leave_everywhere(self.lsid, ns.clone()).await;
     }
 
     /// Whether the transaction has written to a collection.
     pub(crate) fn has_written(&self, uuid: Uuid) -> bool {
-        self.with(|open| {
-            open.operations.iter().any(|operation| {
-                let operation = pinion_catalog::stored_document(operation);
-                pinion_bson::get(operation, "ui").and_then(Uuid::from_bson) == Some(uuid)
-            })
+        let open = self.open.borrow();
+        let open = open.as_ref().expect("nothing writes while this is asked");
+        open.operations.iter().any(|operation| {
+            let operation = pinion_catalog::stored_document(operation);
+            pinion_bson::get(operation, "ui").and_then(Uuid::from_bson) == Some(uuid)
         })
     }
 
-    /// What has this name now was made, or got its indexes, for the transaction.
-    pub(crate) fn made(&self, ns: &Namespace) {
+    /// What has this name now was made, or got its indexes, for the transaction by the change at `ts`.
+    pub(crate) fn made(&self, ns: &Namespace, ts: Timestamp) {
         if let Some(collection) = core_catalog().get(ns) {
-            self.with(|open| open.made.push(collection.uuid));
+            self.known.borrow_mut().made.push((collection.uuid, ts));
         }
+    }
+
+    /// Whether a collection was made for the transaction.
+    pub(crate) fn has_made(&self, uuid: Uuid) -> bool {
+        let known = self.known.borrow();
+        known.made.iter().any(|(made, _)| *made == uuid)
     }
 
     /// Whether a collection is now what it was at the transaction's snapshot.
@@ -262,12 +303,19 @@ impl Running {
         if intent == Intent::Write {
             check_written(ns, collection)?;
         }
-        let Some(collection) = collection else {
-            return Ok(());
+        let (current, at) = (core_catalog().current(), self.reads().at);
+        let changed_at = match collection {
+            // What had this name at the snapshot may be gone.
+            None => current.gone_at(ns),
+            Some(found) => current.changed_at(found.number).max(found.visible_from),
         };
-        let changed_at = core_catalog().current().changed_at(collection.number);
-        let at = self.reads().at;
-        if changed_at <= at || self.with(|open| open.made.contains(&collection.uuid)) {
+        // What was made for the transaction others may have changed since.
+        let is_own = collection.is_some_and(|found| {
+            let known = self.known.borrow();
+            let mut made = known.made.iter();
+            made.any(|(uuid, ts)| *uuid == found.uuid && changed_at <= *ts)
+        });
+        if changed_at <= at || is_own {
             return Ok(());
         }
         let (code, what) = match intent {
@@ -304,12 +352,13 @@ impl Running {
                 continue;
             }
             let open = taken.open.as_mut().expect("it is here until it is dropped");
-            let has_room = entry
-                .as_ref()
-                .is_none_or(|operation| open.has_room(&operation.bytes));
-            let written = match has_room {
-                true => storage().write_unit(&mut open.unit, writes).await,
-                false => Err(WriteError::UnitTooLarge),
+            let room = match &entry {
+                Some(operation) => open.take_room(&operation.bytes),
+                None => Ok(()),
+            };
+            let written = match room {
+                Ok(()) => storage().write_unit(&mut open.unit, writes).await,
+                Err(error) => Err(error),
             };
             match written {
                 Ok(()) => {
@@ -333,6 +382,34 @@ impl Running {
     }
 }
 
+/// A part of a statement on another core than the one that has the transaction.
+pub(crate) struct Visit {
+    lsid: Lsid,
+    reads: InUnit,
+    known: Known,
+}
+
+impl Visit {
+    /// Runs the part on this core, where its operation finds the transaction meanwhile. Gives also what
+    /// [`Running::come_back`] is told.
+    pub(crate) async fn run<R>(self, part: impl Future<Output = R>) -> (R, Known) {
+        let running = Running::without_open(self.lsid, Some(self.reads), OpTime::NULL);
+        *running.known.borrow_mut() = self.known;
+        let running = Visiting(Running::enter(running));
+        let result = part.await;
+        (result, running.0.known.take())
+    }
+}
+
+/// While this lives a transaction is found on this core.
+struct Visiting(Rc<Running>);
+
+impl Drop for Visiting {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
 /// The transaction while it writes. It comes back whatever becomes of the write.
 struct Taken<'r> {
     open: Option<Box<OpenTransaction>>,
@@ -342,6 +419,28 @@ struct Taken<'r> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         *self.running.open.borrow_mut() = self.open.take();
+    }
+}
+
+/// Waits for a change of the catalog that a statement needs. One of a transaction does not wait for long: what is changed
+/// before it may wait for this very transaction.
+///
+/// # Errors
+/// `LockTimeout` in a transaction, and the change may take place later; those of the change.
+pub(crate) async fn changing<T>(
+    ctx: &OpContext,
+    ns: &Namespace,
+    change: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    if !is_in(ctx) {
+        return change.await;
+    }
+    match pinion_runtime::timeout(INNER_GATE_TIMEOUT, change).await {
+        Ok(changed) => changed,
+        Err(_) => Err(Error::new(
+            ErrorCode::LOCK_TIMEOUT,
+            format!("Unable to change '{ns}' in time: another change is under way."),
+        )),
     }
 }
 

@@ -4,7 +4,7 @@ use pinion_runtime::Duration;
 use pinion_wire::{OpContext, Result};
 
 use crate::interrupt::check;
-use crate::limits::{MAX_CACHE_FULL_RETRIES, MAX_CONFLICT_RETRIES};
+use crate::limits::MAX_CACHE_FULL_RETRIES;
 use crate::state::state;
 use crate::transactions::is_in;
 
@@ -16,13 +16,14 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Waits after a conflict; false when it was tried often enough and the client must be told.
+    /// Waits after a conflict, as long as it takes: an open transaction holds what it has written for a minute. False when the
+    /// client must be told.
     pub(crate) async fn conflict(&mut self, ctx: &OpContext) -> Result<bool> {
         check(ctx)?;
         self.conflicts += 1;
         state().metrics.counters.write_conflicts.inc();
         // What a transaction has read does not change: it is tried again as a whole, by its client.
-        if self.conflicts > MAX_CONFLICT_RETRIES || is_in(ctx) {
+        if is_in(ctx) {
             return Ok(false);
         }
         if self.conflicts < 4 {

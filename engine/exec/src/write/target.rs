@@ -412,7 +412,9 @@ async fn upsert(
     insert_documents(ctx, acquired, documents, options, &mut batch).await?;
     if let Some(failure) = batch.errors.pop() {
         // The document to update is there now, if the filter asks for what is taken; otherwise the conflict is the answer.
+        // In a transaction that is to be looked for again where it was not found, in the same snapshot.
         if failure.error.code == ErrorCode::DUPLICATE_KEY
+            && !is_in(ctx)
             && filter_matches_taken(&failure.error, statement)
         {
             return Ok(false);

@@ -3,10 +3,11 @@
 use pinion_bson::{Document, doc};
 use pinion_clock::OpTime;
 use pinion_runtime::sim::Death;
-use pinion_runtime::{Duration, sleep};
+use pinion_runtime::{Duration, Queue, on_all_cores, sleep, spawn};
+use pinion_storage::storage;
 use pinion_wire::MemberState;
 
-use crate::fake_set::become_member;
+use crate::fake_set::{become_member, fake};
 use crate::harness::{Client, with_member, with_node};
 use crate::retryable::{SHAPES, become_primary, session_id};
 
@@ -188,6 +189,10 @@ fn a_transaction_reads_one_snapshot() {
             let mut again = statement(1, 1, all());
             again.insert("readConcern", concern);
             client.fails(again, 72).await;
+            let mut writes = first(3, 1, doc! { "insert": "c", "documents": [{ "_id": 70 }] });
+            writes.insert("readConcern", doc! { "level": "snapshot" });
+            client.ok(writes).await;
+            committed(&client, abort(3, 1)).await;
             // The first who writes wins, whoever began first.
             let reply = client.fails(statement(1, 1, doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": { "$set": { "n": 9 } } }] }), 112).await;
             assert!(
@@ -234,6 +239,50 @@ fn cursors_belong_to_their_transaction() {
         gone.insert("lsid", session_id(1));
         client.fails(gone, 43).await;
     });
+}
+
+/// What a cursor reads beside its collection it reads in the transaction too, on whatever core it goes on.
+#[test]
+fn cursors_read_other_collections_in_their_transaction() {
+    for (seed, (cores, partitions)) in (2135..).zip(SHAPES) {
+        with_node(seed, cores, partitions, |client| async move {
+            become_primary().await;
+            client.ok(insert(&[1, 2, 3, 4])).await;
+            let into =
+                |n: i32| doc! { "insert": "d", "documents": [{ "_id": n, "c": [1, 2, 3, 4] }] };
+            client.ok(into(1)).await;
+            client.ok(first(1, 1, into(2))).await;
+            let joined = |stage: Document| {
+                doc! {
+                    "aggregate": "c", "pipeline": [{ "$sort": { "_id": 1 } }, stage], "cursor": { "batchSize": 1 },
+                }
+            };
+            let lookup = doc! { "$lookup": { "from": "d", "localField": "_id", "foreignField": "c", "as": "d" } };
+            let union = doc! { "$unionWith": "d" };
+            let mut cursors = Vec::new();
+            for stage in [lookup, union] {
+                let reply = client.ok(statement(1, 1, joined(stage))).await;
+                cursors.push(reply.get_document("cursor").unwrap().get_i64("id").unwrap());
+            }
+            client.ok(into(3)).await;
+            for (cursor, expected) in cursors
+                .into_iter()
+                .zip([[2, 2, 2].as_slice(), &[0, 0, 0, 4, 4]])
+            {
+                let more = doc! { "getMore": cursor, "collection": "c" };
+                let reply = client.on(1).ok(statement(1, 1, more)).await;
+                let batch = reply.get_document("cursor").unwrap().get_array("nextBatch");
+                let count = |found: &pinion_bson::Bson| {
+                    let found = found.as_document().unwrap();
+                    let list = found.get_array("d").or_else(|_| found.get_array("c"));
+                    list.map_or(0, Vec::len)
+                };
+                let found: Vec<usize> = batch.unwrap().iter().map(count).collect();
+                assert_eq!(found, expected, "{reply}");
+            }
+            committed(&client, commit(1, 1)).await;
+        });
+    }
 }
 
 #[test]
@@ -348,6 +397,141 @@ fn collections_and_indexes_are_made_for_a_transaction() {
     }
 }
 
+/// What was written is kept from changes of the catalog, whatever else the transaction does to its collection.
+#[test]
+fn making_what_is_there_lets_go_of_nothing() {
+    with_node(2156, 2, 2, |client| async move {
+        become_primary().await;
+        client.ok(insert(&[1])).await;
+        client.ok(first(1, 1, insert(&[2]))).await;
+        let there =
+            doc! { "createIndexes": "c", "indexes": [{ "key": { "_id": 1 }, "name": "_id_" }] };
+        client.ok(statement(1, 1, there)).await;
+        let dropping = {
+            let client = client.on(1);
+            spawn(Queue::Foreground, async move {
+                client.ok(doc! { "drop": "c" }).await
+            })
+        };
+        sleep(Duration::from_millis(50)).await;
+        client.ok(statement(1, 1, insert(&[3]))).await;
+        committed(&client, commit(1, 1)).await;
+        dropping.await.expect("it ends");
+        assert!(ids(&client, all()).await.is_empty());
+        client.ok(insert(&[1])).await;
+        client.ok(first(1, 2, insert(&[2]))).await;
+        client
+            .fails(statement(1, 2, doc! { "create": "c" }), 48)
+            .await;
+        client.ok(doc! { "create": "empty" }).await;
+        let index =
+            doc! { "createIndexes": "empty", "indexes": [{ "key": { "a": 1 }, "name": "a" }] };
+        client.ok(first(1, 3, all())).await;
+        client.fails(statement(1, 3, index), 263).await;
+    });
+}
+
+#[test]
+fn what_was_dropped_since_the_snapshot_cannot_be_read() {
+    with_node(2157, 2, 2, |client| async move {
+        become_primary().await;
+        client.ok(insert(&[1])).await;
+        let changes = [
+            ("test", doc! { "drop": "d" }),
+            (
+                "admin",
+                doc! { "renameCollection": "test.d", "to": "test.e" },
+            ),
+        ];
+        for (number, (db, change)) in (1i64..).step_by(2).zip(changes) {
+            client
+                .ok(doc! { "insert": "d", "documents": [{ "_id": 1 }] })
+                .await;
+            client.ok(first(1, number, all())).await;
+            client.at(db).ok(change).await;
+            let gone = doc! { "find": "d" };
+            client.fails(statement(1, number, gone.clone()), 246).await;
+            client.ok(first(1, number + 1, all())).await;
+            assert!(
+                ids(&client, statement(1, number + 1, gone))
+                    .await
+                    .is_empty()
+            );
+            committed(&client, commit(1, number + 1)).await;
+        }
+    });
+}
+
+/// What a cursor has before it the transaction may delete.
+#[test]
+fn cursors_pass_over_what_their_transaction_deletes() {
+    for (seed, (cores, partitions)) in (2158..).zip(SHAPES) {
+        with_node(seed, cores, partitions, |client| async move {
+            become_primary().await;
+            for index in [
+                doc! { "key": { "a": 1, "b": 1 }, "name": "ab" },
+                doc! { "key": { "u": 1 }, "name": "u", "unique": true },
+            ] {
+                client
+                    .ok(doc! { "createIndexes": "c", "indexes": [index] })
+                    .await;
+            }
+            let documents: Vec<_> = (0..12)
+                .map(|i| doc! { "_id": i, "a": i % 3, "b": i, "u": i })
+                .collect();
+            client
+                .ok(doc! { "insert": "c", "documents": documents })
+                .await;
+            let merged = doc! { "find": "c", "filter": { "a": { "$in": [0, 1, 2] } }, "sort": { "b": 1 }, "batchSize": 1 };
+            let unique = doc! { "find": "c", "filter": { "u": { "$gte": 0 } }, "sort": { "u": 1 }, "hint": "u", "batchSize": 1 };
+            for (number, find) in [(1, merged), (2, unique)] {
+                let reply = client.ok(first(1, number, find)).await;
+                let cursor = reply.get_document("cursor").unwrap().get_i64("id").unwrap();
+                let delete = doc! { "delete": "c", "deletes": [{ "q": { "a": 1 }, "limit": 0 }] };
+                client.ok(statement(1, number, delete)).await;
+                let more = doc! { "getMore": cursor, "collection": "c" };
+                let reply = client.ok(statement(1, number, more)).await;
+                let batch = reply
+                    .get_document("cursor")
+                    .unwrap()
+                    .get_array("nextBatch")
+                    .unwrap();
+                // What was read ahead may be there still.
+                assert!((7..=11).contains(&batch.len()), "{reply}");
+                committed(&client, abort(1, number)).await;
+            }
+        });
+    }
+}
+
+/// A unique value that another client has taken since the snapshot is a conflict, also when a checkpoint has merged it.
+#[test]
+fn a_value_that_was_taken_since_the_snapshot_is_a_conflict() {
+    for merged in [false, true] {
+        with_node(2162, 2, 2, move |client| async move {
+            become_primary().await;
+            client
+                .ok(doc! { "createIndexes": "c", "indexes": [{ "key": { "n": 1 }, "name": "n", "unique": true }] })
+                .await;
+            let with =
+                |id: i32, n: i32| doc! { "insert": "c", "documents": [{ "_id": id, "n": n }] };
+            client.ok(with(1, 1)).await;
+            let upsert = doc! { "update": "c", "updates": [{ "q": { "n": 5 }, "u": { "$set": { "x": 1 } }, "upsert": true }] };
+            for (session, write) in [(1, with(7, 5)), (2, upsert)] {
+                client.ok(first(session, 1, all())).await;
+                client.ok(with(i32::from(session) * 10, 5)).await;
+                if merged {
+                    client.at("admin").ok(doc! { "fsync": 1 }).await;
+                }
+                client.fails(statement(session, 1, write), 112).await;
+                client
+                    .ok(doc! { "delete": "c", "deletes": [{ "q": { "n": 5 }, "limit": 0 }] })
+                    .await;
+            }
+        });
+    }
+}
+
 #[test]
 fn a_change_of_the_catalog_waits_for_transactions() {
     with_node(2160, 2, 2, |client| async move {
@@ -357,7 +541,7 @@ fn a_change_of_the_catalog_waits_for_transactions() {
         client.ok(first(1, 1, insert(&[2]))).await;
         let dropping = {
             let client = client.on(1);
-            pinion_runtime::spawn(pinion_runtime::Queue::Foreground, async move {
+            spawn(Queue::Foreground, async move {
                 client.ok(doc! { "drop": "c" }).await
             })
         };
@@ -388,8 +572,7 @@ fn transactions_end_from_outside() {
             ], "cursor": {} })
             .await;
         assert!(ops.to_string().contains("inactive transaction"), "{ops}");
-        client.fails(insert(&[2]), 112).await;
-        sleep(Duration::from_secs(5)).await;
+        // Who writes the same waits for it, as long as it is open.
         client.ok(insert(&[2])).await;
         client.fails(statement(1, 1, all()), 251).await;
         client.ok(first(1, 2, insert(&[3]))).await;
@@ -410,6 +593,135 @@ fn transactions_end_from_outside() {
         become_primary().await;
         client.ok(insert(&[5, 6])).await;
         assert_eq!(ids(&client, all()).await, [1, 2, 3, 4, 5, 6]);
+    });
+}
+
+/// Waits until no core has anybody behind a gate, and nothing is open in storage.
+async fn until_nothing_is_held() {
+    let is_free = async || {
+        let cores = on_all_cores(|_| async {
+            pinion_exec::no_writer_is_behind_a_gate() && storage().stats().open_units == 0
+        });
+        cores.await.into_iter().all(|free| free)
+    };
+    for _ in 0..100 {
+        if is_free().await {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("something is held after a second");
+}
+
+/// Statements that wait, for whatever, end when the node steps down, and their transactions with them.
+#[test]
+fn a_step_down_ends_statements_that_wait() {
+    for (seed, (cores, partitions)) in (2175..).zip(SHAPES) {
+        with_node(seed, cores, partitions, |client| async move {
+            become_primary().await;
+            client.ok(insert(&[1])).await;
+            client
+                .at("admin")
+                .ok(doc! { "setParameter": 1, "maxTransactionLockRequestTimeoutMillis": -1 })
+                .await;
+            client.ok(first(1, 1, insert(&[2]))).await;
+            client
+                .ok(first(
+                    3,
+                    1,
+                    doc! { "insert": "d", "documents": [{ "_id": 1 }] },
+                ))
+                .await;
+            let run = |command: Document, core: u16| {
+                let client = client.on(core);
+                spawn(Queue::Foreground, async move { client.run(command).await })
+            };
+            let dropping = run(doc! { "drop": "c" }, 1);
+            sleep(Duration::from_millis(20)).await;
+            // One is new, one is under way: both wait for the gate that the drop has closed.
+            let waiting = [
+                run(first(2, 1, insert(&[3])), 0),
+                run(statement(3, 1, insert(&[4])), 1),
+            ];
+            sleep(Duration::from_millis(20)).await;
+            become_member(MemberState::Secondary, false, OpTime::NULL).await;
+            pinion_exec::interrupt_writers().await;
+            for waiting in waiting {
+                let reply = waiting.await.expect("it ends");
+                // Interrupted, or let through the gate and refused behind it.
+                let code = reply.get_i32("code").ok();
+                assert!(matches!(code, Some(11602 | 10107)), "{reply}");
+            }
+            dropping.await.expect("it ends");
+            until_nothing_is_held().await;
+            become_primary().await;
+            for session in [1, 2, 3] {
+                client.at("admin").fails(commit(session, 1), 251).await;
+            }
+            client.ok(insert(&[2, 3, 4])).await;
+            client.ok(first(3, 2, insert(&[5]))).await;
+            committed(&client, commit(3, 2)).await;
+        });
+    }
+}
+
+/// What of the commit nobody was told is told when it is sent again: by the record, wherever the session is known.
+#[test]
+fn a_commit_that_was_interrupted_has_taken_place() {
+    with_node(2178, 2, 2, |client| async move {
+        become_primary().await;
+        client.ok(insert(&[1])).await;
+        client.ok(first(1, 1, insert(&[2]))).await;
+        fake().refuse(Some((
+            pinion_wire::ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+            "stepped down",
+        )));
+        let mut majority = commit(1, 1);
+        majority.insert("writeConcern", doc! { "w": "majority" });
+        let reply = client.at("admin").ok(majority.clone()).await;
+        let failure = reply
+            .get_document("writeConcernError")
+            .expect("not reached");
+        assert_eq!(failure.get_i32("code").ok(), Some(11602), "{reply}");
+        // Of one that is not known the answer waits for what this node has too.
+        let mut unknown = commit(1, 2);
+        unknown.insert("writeConcern", doc! { "w": "majority" });
+        let reply = client.at("admin").run(unknown).await;
+        assert_eq!(reply.get_i32("code").ok(), Some(251), "{reply}");
+        assert!(reply.get_document("writeConcernError").is_ok(), "{reply}");
+        fake().refuse(None);
+        pinion_exec::forget_sessions().await;
+        let reply = client.at("admin").ok(majority).await;
+        assert!(!reply.contains_key("writeConcernError"), "{reply}");
+        assert_eq!(ids(&client, all()).await, [1, 2]);
+    });
+}
+
+/// A statement that needs a change of the catalog which waits for its own transaction is not waited for long.
+#[test]
+fn transactions_and_changes_of_the_catalog_do_not_wait_for_each_other() {
+    with_node(2179, 2, 2, |client| async move {
+        become_primary().await;
+        client.ok(insert(&[1])).await;
+        client
+            .ok(doc! { "createIndexes": "c", "indexes": [{ "key": { "a": 1 }, "name": "a" }] })
+            .await;
+        client.ok(first(1, 1, insert(&[2]))).await;
+        let dropping = {
+            let client = client.on(1);
+            spawn(Queue::Foreground, async move {
+                client.ok(doc! { "dropDatabase": 1 }).await
+            })
+        };
+        sleep(Duration::from_millis(20)).await;
+        // The first document with an array changes the row of its collection, whose gate is closed to all others.
+        let several = doc! { "insert": "c", "documents": [{ "_id": 3, "a": [1, 2] }] };
+        client.ok(statement(1, 1, several)).await;
+        let into = doc! { "insert": "new", "documents": [{ "_id": 1 }] };
+        client.fails(statement(1, 1, into), 24).await;
+        dropping.await.expect("it ends");
+        client.fails(statement(1, 1, all()), 251).await;
+        until_nothing_is_held().await;
     });
 }
 

@@ -194,6 +194,7 @@ impl Storage {
         check_sizes(&entries, &more)?;
         let (ring, _inside) = self.enter()?;
         self.check_allots()?;
+        self.wait_for_memory(|| more.iter()).await?;
         // Without an entry the timestamp is a link of the chain.
         let mut entries: Vec<Option<Entry>> = entries.into_iter().map(Some).collect();
         if entries.is_empty() {

@@ -497,16 +497,12 @@ impl Cursor {
             return None;
         };
         let from = self.from.as_ref().map(Key::as_slice);
+        let way = (from, key.map(Key::as_slice));
         let (own, intent) = state
             .intents
-            .next_own(unit, self.tree, from, self.direction)
+            .next_own(unit, self.tree, way, (&self.range, self.direction))
             .filter(|(own, _)| within(&self.range, own, self.direction))?;
-        let is_next = match (key, self.direction) {
-            (None, _) => true,
-            (Some(key), Direction::Forward) => own <= key,
-            (Some(key), Direction::Reverse) => own >= key,
-        };
-        is_next.then(|| (own.clone(), read_intent(intent)))
+        Some((own.clone(), read_intent(intent)))
     }
 
     /// Whether nothing that a delta has comes before the record of the base on which the cursor stands, or is that record.

@@ -179,16 +179,24 @@ impl Intents {
         on_the_way.find_map(|(_, intent)| self.blocking(intent, at))
     }
 
-    /// The first key from `from` in `direction` that the unit changes, and what it does to it.
+    /// The first key from `from` in `direction` that the unit changes, up to `to` or the end of the range, and what it does to
+    /// it.
     pub(crate) fn next_own<'a>(
         &'a self,
         unit: UnitId,
         tree: TreeId,
-        from: Bound<&'a [u8]>,
-        direction: Direction,
+        (from, to): (Bound<&'a [u8]>, Option<&'a [u8]>),
+        (range, direction): (&'a KeyRange, Direction),
     ) -> Option<(&'a Key, &'a Intent)> {
         let keys = self.trees.get(&tree)?;
-        walk(keys, from, direction).find(|(_, intent)| intent.unit == unit && intent.changes())
+        let is_within = |key: &Key| match (to, direction) {
+            (Some(to), Direction::Forward) => key.as_slice() <= to,
+            (Some(to), Direction::Reverse) => key.as_slice() >= to,
+            (None, _) => range.contains(key),
+        };
+        walk(keys, from, direction)
+            .take_while(|(key, _)| is_within(key))
+            .find(|(_, intent)| intent.unit == unit && intent.changes())
     }
 
     /// What the unit itself does to a key; none if it does not change it.

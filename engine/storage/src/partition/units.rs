@@ -29,6 +29,10 @@ impl Partition {
             for (write, fact) in writes.iter().zip(&mut prepared.facts) {
                 self.compare_with_base(snapshot, write, &prepared.view, fact)
                     .await?;
+                for key in &fact.witnesses {
+                    let then = self.get(write.tree, key, ReadAt::At(snapshot)).await?;
+                    fact.is_taken_since |= then.is_none();
+                }
             }
         }
         Ok(prepared)

@@ -29,11 +29,13 @@ pub(super) struct Fact {
     /// Length of the value in the base, and its identity.
     base: Option<(u64, VersionToken)>,
     /// For [`Expect::UniquePrefix`]: other keys of the prefix in the base that no delta had a version of.
-    witnesses: Vec<Key>,
+    pub(super) witnesses: Vec<Key>,
     /// There may be more of them.
     more: bool,
     /// For a unit: the value in the base is another one than in its snapshot, which is older than the base.
     pub(super) changed: bool,
+    /// For a unit: a witness is newer than its snapshot.
+    pub(super) is_taken_since: bool,
 }
 
 /// What the deltas said of one key. It holds as long as they are not edited, so nobody searches them for it again.
@@ -510,6 +512,7 @@ impl State {
             .iter()
             .find(|key| !removed(key) && !self.is_masked(view, tree, key))
         {
+            Some(_) if fact.is_taken_since => Err(WriteError::Conflict),
             Some(key) => duplicate(key),
             // Every key that was found has been removed since; whether there are others must be looked up again.
             None if fact.more => Err(WriteError::Conflict),

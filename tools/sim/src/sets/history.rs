@@ -3,7 +3,10 @@
 //! Every document has one writer, whose operations append their numbers to it. So a document tells which operations it has seen,
 //! whether one was executed twice, and whether one came behind a later one.
 //!
-//! Not checked: the order of operations on different documents; reads of an earlier time that go by an index.
+//! Operations of one transaction are there together or not at all, in whatever snapshot.
+//!
+//! Not checked: the order of operations on different documents; reads of an earlier time that go by an index; that a transaction is
+//! not seen by others before it is committed.
 
 use std::collections::BTreeMap;
 
@@ -47,6 +50,8 @@ pub type Floor = BTreeMap<String, Vec<i64>>;
 #[derive(Default)]
 pub struct History {
     documents: BTreeMap<String, Vec<Operation>>,
+    /// Operations that take place together, by document and number.
+    transactions: Vec<Vec<(String, i64)>>,
     problem: Option<String>,
     pub counts: BTreeMap<&'static str, u64>,
 }
@@ -81,6 +86,11 @@ impl History {
         });
     }
 
+    /// Operations that were sent take place together.
+    pub fn together(&mut self, operations: &[(String, i64)]) {
+        self.transactions.push(operations.to_vec());
+    }
+
     /// A majority has it.
     pub fn acknowledged(&mut self, key: &str, number: i64) {
         self.operation(key, number).is_certain = true;
@@ -111,6 +121,9 @@ impl History {
             }
             all.push(found);
         }
+        if let Some(problem) = self.half_a_transaction(&all) {
+            self.fail(format!("{who}: {problem}"));
+        }
         for (key, needed) in floor {
             let found = all.iter().find(|found| found.key == *key);
             let has = |number: &i64| found.is_some_and(|found| found.operations.contains(number));
@@ -122,6 +135,23 @@ impl History {
             }
         }
         all
+    }
+
+    /// What was found of a transaction that is there in part.
+    fn half_a_transaction(&self, found: &[Found]) -> Option<String> {
+        let by_key: BTreeMap<&str, &[i64]> = found
+            .iter()
+            .map(|found| (found.key.as_str(), found.operations.as_slice()))
+            .collect();
+        let is_there = |(key, number): &(String, i64)| {
+            let operations = by_key.get(key.as_str());
+            operations.is_some_and(|operations| operations.contains(number))
+        };
+        self.transactions.iter().find_map(|operations| {
+            let there = operations.iter().filter(|one| is_there(one)).count();
+            let is_whole = there == 0 || there == operations.len();
+            (!is_whole).then(|| format!("{there} operations of a transaction of {operations:?}"))
+        })
     }
 
     fn check_document(&self, found: &Found) -> Result<(), String> {

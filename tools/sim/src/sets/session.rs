@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use pinion_bson::{Binary, BinarySubtype, RawDocument, RawDocumentBuf, Timestamp, cstr, rawdoc};
-use pinion_runtime::{Duration, Rng, now, sleep};
+use pinion_runtime::{Duration, Instant, Rng, now, sleep};
 
 use crate::client::{Client, Failure, error_code};
 
@@ -12,6 +12,8 @@ const ANSWER: Duration = Duration::from_secs(8);
 /// For how long a write is retried before its client gives it up.
 pub const RETRYING: Duration = Duration::from_secs(40);
 const SEARCH_PAUSE_MS: u64 = 150;
+/// How long a commit waits for a majority before it is asked for again.
+const COMMIT_WTIMEOUT_MS: i32 = 5_000;
 
 /// Answers that say nothing of a write but that it may go better elsewhere or later: NotWritablePrimary,
 /// NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary, PrimarySteppedDown, ShutdownInProgress, InterruptedAtShutdown,
@@ -53,6 +55,13 @@ pub struct Session {
     pub rng: Rng,
     /// The last write.
     last: Option<RawDocumentBuf>,
+}
+
+/// Whether a reply says that the transaction has not taken place and may be tried again.
+fn is_transient(reply: &RawDocument) -> bool {
+    let labels = reply.get_array("errorLabels").into_iter().flatten();
+    let mut labels = labels.filter_map(|label| label.ok()?.as_str());
+    labels.any(|label| label == "TransientTransactionError")
 }
 
 fn clients(members: &[SocketAddr], patience: Duration) -> Vec<Client> {
@@ -168,6 +177,101 @@ impl Session {
             }
         }
         Written::Unknown
+    }
+
+    /// Runs statements in a transaction, as a driver's `withTransaction` does: begun anew when it may be tried again as a whole, and
+    /// committed until that is known. `seen` is shown what a find at its end has read.
+    pub async fn transact(
+        &mut self,
+        statements: &[RawDocumentBuf],
+        seen: &mut impl FnMut(Vec<RawDocumentBuf>),
+    ) -> Written {
+        // What was written before has an older number, which is not sent again.
+        self.last = None;
+        let deadline = now() + RETRYING;
+        let mut attempts = 0;
+        while now() < deadline {
+            if attempts > 0 {
+                sleep(Duration::from_millis(self.rng.below(20 * attempts.min(10)))).await;
+            }
+            attempts += 1;
+            self.txn_number += 1;
+            match self.run_statements(statements, seen).await {
+                Ok(()) => {}
+                Err(None) => continue,
+                Err(Some(refused)) => return Written::Refused(refused),
+            }
+            match self.commit(deadline).await {
+                Some(written) => return written,
+                None => continue,
+            }
+        }
+        // Nobody commits what is left.
+        Written::Unknown
+    }
+
+    /// A command as a part of the transaction.
+    fn in_transaction(&self, body: &RawDocument) -> RawDocumentBuf {
+        let mut body = body.to_owned();
+        body.append(cstr!("lsid"), self.lsid());
+        body.append(cstr!("txnNumber"), self.txn_number);
+        body.append(cstr!("autocommit"), false);
+        body
+    }
+
+    /// An error without a reply says that the transaction may be tried again.
+    async fn run_statements(
+        &mut self,
+        statements: &[RawDocumentBuf],
+        seen: &mut impl FnMut(Vec<RawDocumentBuf>),
+    ) -> Result<(), Option<RawDocumentBuf>> {
+        for (place, statement) in statements.iter().enumerate() {
+            let mut body = self.in_transaction(statement);
+            if place == 0 {
+                body.append(cstr!("startTransaction"), true);
+                body.append(cstr!("readConcern"), rawdoc! { "level": "snapshot" });
+            }
+            let Ok(reply) = self.on(self.primary, &body).await else {
+                self.search().await;
+                return Err(None);
+            };
+            match error_code(&reply) {
+                0 if matches!(reply.get_document("cursor"), Ok(cursor) if !matches!(cursor.get_i64("id"), Ok(0))) =>
+                {
+                    return Err(Some(reply));
+                }
+                0 => seen(crate::client::batch(&reply, "firstBatch")),
+                code => {
+                    if MOVED.contains(&code) {
+                        self.search().await;
+                    }
+                    return Err((!is_transient(&reply)).then_some(reply));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits until that is known; `None` when nothing was committed and the transaction may be tried again.
+    async fn commit(&mut self, deadline: Instant) -> Option<Written> {
+        let concern = rawdoc! { "w": "majority", "wtimeout": COMMIT_WTIMEOUT_MS };
+        let commit =
+            rawdoc! { "commitTransaction": 1_i32, "writeConcern": concern, "$db": "admin" };
+        let commit = self.in_transaction(&commit);
+        while now() < deadline {
+            let Ok(reply) = self.on(self.primary, &commit).await else {
+                self.search().await;
+                continue;
+            };
+            match error_code(&reply) {
+                0 => return Some(Written::Acknowledged),
+                _ if is_transient(&reply) => return None,
+                code if MOVED.contains(&code) => self.search().await,
+                code if BUSY.contains(&code) => sleep(Duration::from_millis(10)).await,
+                _ => return Some(Written::Refused(reply)),
+            }
+        }
+        Some(Written::Unknown)
     }
 
     async fn search(&mut self) {

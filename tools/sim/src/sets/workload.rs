@@ -108,7 +108,8 @@ pub async fn work(shared: Rc<Shared>, number: usize, mut rng: Rng) {
     while let Some(_active) = shared.begin().await {
         match writer.rng.below(10) {
             0 => writer.insert().await,
-            1..7 => writer.update().await,
+            1..5 => writer.update().await,
+            5 | 6 => writer.transact().await,
             _ => writer.read().await,
         }
         operations += 1;
@@ -191,6 +192,65 @@ impl Writer {
             rawdoc! { "update": COLLECTION, "updates": updates, "writeConcern": concern, "$db": "sim" }
         };
         self.write(&command, operations, of_majority).await;
+    }
+
+    /// Changes several documents, or one several times, in a transaction, and reads all in it.
+    async fn transact(&mut self) {
+        let mut operations: Vec<(String, i64)> = Vec::new();
+        let mut statements = Vec::new();
+        for _ in 0..2 + self.rng.below(3) {
+            let number = self.next();
+            let again = operations.last().map(|(key, _)| key.clone());
+            let again = again.filter(|_| self.rng.chance(0.3));
+            let key = match again.or_else(|| self.pick()) {
+                Some(key) => key,
+                None => {
+                    let key = format!("{}-{number}", self.name);
+                    self.documents.push((key.clone(), 1));
+                    key
+                }
+            };
+            let change = rawdoc! { "$push": { "ops": number }, "$inc": { "n": 1_i32 }, "$set": { "v": (number % 30) as i32 } };
+            statements.push(rawdoc! { "update": COLLECTION, "updates": [{ "q": { "_id": key.as_str() }, "u": change, "upsert": true }], "$db": "sim" });
+            operations.push((key, number));
+        }
+        statements.push(rawdoc! { "find": COLLECTION, "batchSize": 1_000_000_i32, "$db": "sim" });
+        {
+            let mut history = self.shared.history.borrow_mut();
+            for (key, number) in &operations {
+                history.sent(key, *number);
+            }
+            history.together(&operations);
+        }
+        let (shared, name) = (self.shared.clone(), self.name.clone());
+        let floor: Floor = operations
+            .iter()
+            .fold(Floor::new(), |mut floor, (key, number)| {
+                floor.entry(key.clone()).or_default().push(*number);
+                floor
+            });
+        let mut check = |documents: Vec<RawDocumentBuf>| {
+            // Updates have no batch.
+            if !documents.is_empty() {
+                let who = format!("{name} in a transaction");
+                shared.history.borrow_mut().check(&who, &documents, &floor);
+            }
+        };
+        match self.session.transact(&statements, &mut check).await {
+            Written::Unknown => self.shared.count("transactions of unknown outcome"),
+            Written::Refused(reply) => {
+                let problem = format!("{}: a transaction was refused: {reply:?}", self.name);
+                self.shared.fail(problem);
+            }
+            Written::Acknowledged => {
+                let mut history = self.shared.history.borrow_mut();
+                history.count("transactions acknowledged");
+                for (key, number) in operations {
+                    history.acknowledged(&key, number);
+                    self.seen.entry(key).or_default().push(number);
+                }
+            }
+        }
     }
 
     /// Sends a write and records its outcome.

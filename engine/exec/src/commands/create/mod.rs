@@ -8,7 +8,7 @@ mod validation;
 mod view;
 
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::{Capped, CollectionKind, CollectionOptions};
+use pinion_catalog::{Capped, CollectionKind, CollectionOptions, core_catalog};
 use pinion_query::parse_collation;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -61,11 +61,19 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
                 "Cannot create a view or a time-series collection in a multi-document transaction.",
             ));
         }
+        // The transaction may have written to what is there.
+        if core_catalog().get(&ns).is_some() {
+            return Err(Error::new(
+                ErrorCode::NAMESPACE_EXISTS,
+                format!("Collection {ns} already exists."),
+            ));
+        }
         running.leave_gates(&ns).await;
     }
-    let created = pinion_catalog::create_collection(&cmd.ctx, ns.clone(), options).await?;
-    if let Some(running) = transaction.filter(|_| created.is_some()) {
-        running.made(&ns);
+    let creating = pinion_catalog::create_collection(&cmd.ctx, ns.clone(), options);
+    let created = transactions::changing(&cmd.ctx, &ns, creating).await?;
+    if let (Some(running), Some(ts)) = (transaction, created) {
+        running.made(&ns, ts);
     }
     let mut out = Reply::new();
     if auto_index_id.is_some() {

@@ -6,6 +6,7 @@ mod faults;
 mod rules;
 pub mod source;
 pub mod target;
+mod transactions;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

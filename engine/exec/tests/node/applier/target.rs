@@ -34,7 +34,9 @@ pub async fn state_of(client: &Client) -> State {
     for db in ["test", "other"] {
         let client = client.at(db);
         let mut hash = client.ok(doc! { "dbHash": 1 }).await;
-        hash.remove("timeMillis");
+        for of_the_moment in ["timeMillis", "$clusterTime", "operationTime"] {
+            hash.remove(of_the_moment);
+        }
         state.push(hash);
         let reply = client.ok(doc! { "listCollections": 1 }).await;
         let cursor = reply.get_document("cursor").expect("a cursor");
