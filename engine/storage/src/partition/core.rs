@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::checkpoint::Merged;
 use super::delta::Delta;
+use super::frozen::Frozen;
 use super::intents::Intents;
 use super::load::Load;
 use super::spill::{Loaded, Spilled};
@@ -63,6 +64,10 @@ pub(super) struct State {
     pub merged: Option<Merged>,
     /// Extents that no view refers to any more, on their way to the free space.
     pub releasing: VecDeque<Extent>,
+    /// States of the base whose extents are kept for who copies them.
+    pub frozen: Vec<Frozen>,
+    /// Extents that no view refers to any more, and a frozen state does.
+    pub frozen_extents: Vec<Extent>,
     /// The number of the last version.
     pub next_seq: u64,
     /// Trees that are being loaded, or wait for a checkpoint to begin.
@@ -147,6 +152,7 @@ impl Partition {
             free_word: 0,
             free_crc: 0,
             file_blocks: store.space.borrow().end(),
+            file: 0,
         };
         Ok(Partition::build(
             id,
@@ -190,6 +196,8 @@ impl Partition {
             restored_bytes: 0,
             merged: None,
             releasing: VecDeque::new(),
+            frozen: Vec::new(),
+            frozen_extents: Vec::new(),
             next_seq: 0,
             loads: BTreeMap::new(),
         };
