@@ -11,6 +11,7 @@ mod options;
 mod parameters;
 
 mod acquire;
+mod adopt;
 mod builds;
 mod capped;
 mod cluster_parameters;
@@ -48,6 +49,7 @@ mod ttl;
 mod version;
 mod write;
 
+pub use adopt::reopen_as_copy;
 pub use applier::{Applier, ApplyCounts, end_open_chain};
 pub use builds::CommitQuorum;
 pub use cloning::{
@@ -78,8 +80,8 @@ pub use profile::set_profile_defaults;
 pub use read::from_log_error;
 pub use reopen::reopen_at;
 pub use replication::{
-    FlowControlStatus, FlowSample, ReplicationParameters, flow_sample, replication_parameters,
-    set_tickets, tickets_ran_out,
+    FlowControlStatus, FlowSample, InitialSyncMethod, ReplicationParameters, flow_sample,
+    replication_parameters, set_tickets, tickets_ran_out,
 };
 pub use sessions::forget_all as forget_sessions;
 pub use state::{NodeShared, NodeState, state};

@@ -7,7 +7,7 @@
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, core_id, on_all_cores, timeout};
-use pinion_storage::{OpenError, RecoveryReport, storage};
+use pinion_storage::{OpenError, RecoveryReport, Reopening, storage};
 use pinion_wire::{ErrorCode, Invocation, Result};
 
 use crate::interrupt::interruptible;
@@ -66,15 +66,26 @@ pub async fn reopen_at(ts: Timestamp) -> std::result::Result<RecoveryReport, Ope
         let error = OpenError::BeyondRollback { limit: ts, stable };
         return Err(OpenNodeError::Storage(error));
     }
+    reopen(ts, async || Ok(storage().close_to_reopen().await)).await
+}
+
+/// Closes the data directory by `close` and opens it again, in this process, as of `limit`.
+///
+/// # Errors
+/// The node has no data then, lets no operation go on, and must stop.
+pub(crate) async fn reopen(
+    limit: Timestamp,
+    close: impl AsyncFnOnce() -> std::result::Result<Reopening, OpenError>,
+) -> std::result::Result<RecoveryReport, OpenNodeError> {
     on_all_cores(|_| async { state().parking.close() }).await;
     on_all_cores(|_| drain()).await;
     crate::ttl::stop().await;
     pinion_catalog::end_builds().await;
     on_all_cores(|_| async { forget(&state()) }).await;
     crate::sessions::forget_all().await;
-    let closed = storage().close_to_reopen().await;
+    let closed = close().await.map_err(OpenNodeError::Storage)?;
     let opened = closed.open().await.map_err(OpenNodeError::Storage)?;
-    let report = recover_node(opened, ts).await?;
+    let report = recover_node(opened, limit).await?;
     let followed = storage().follow().await;
     followed.map_err(|fatal| OpenNodeError::Storage(OpenError::Fatal(fatal)))?;
     crate::ttl::start();

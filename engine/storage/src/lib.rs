@@ -19,16 +19,19 @@ pub use base::{
     LevelReport, PartitionOptions, PartitionRoots, TreeReport, VerifyReport, verify_partition,
 };
 pub use engine::{
-    Applier, ApplyError, ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry, ForeignEntry, LogCursor,
-    LogPin, LogReadError, LogRetention, LogStats, OpenError, OpenUnit, Opened, PartitionHash,
-    PlantedFault, PreparedUnit, RecoveryReport, Reopening, SnapshotHold, Statement, Storage,
-    StorageOptions, StorageStats, Timeline, open, storage, try_storage,
+    Applier, ApplyError, CheckpointCopy, CopiedEntry, CopyError, ENTRY_TERM_OFFSET,
+    ENTRY_TS_OFFSET, Entry, ForeignEntry, FreezeError, FrozenCheckpoint, FrozenPages, LogCursor,
+    LogPin, LogReadError, LogRetention, LogStats, OpenError, OpenUnit, Opened, PageFileCopy,
+    PartitionHash, PlantedFault, PreparedUnit, RecoveryReport, Reopening, SnapshotHold, Statement,
+    Storage, StorageOptions, StorageStats, Timeline, open, storage, try_storage,
 };
 pub use inspect::{
     InspectError, Inspector, LogReader, OwnChange, PartitionReport, Problem, RingEntry, RingReport,
     RingsReport, SegmentReport, SuperblockCopy, own_changes,
 };
-pub use limits::{MAX_ENTRY_BYTES, MAX_KEY_BYTES, MAX_UNIT_ENTRY_BYTES, MAX_VALUE_BYTES};
+pub use limits::{
+    MAX_COPIED_ENTRY_BYTES, MAX_ENTRY_BYTES, MAX_KEY_BYTES, MAX_UNIT_ENTRY_BYTES, MAX_VALUE_BYTES,
+};
 pub use manifest::{Cut, Cuts, Manifest, Superblock};
 pub use partition::{Cursor, PageStats, Partition, PartitionMemory, SnapshotPin, TreeLoad, UnitId};
 pub use types::{

@@ -113,6 +113,23 @@ pub(crate) const RING_BYTES_PER_CHECKPOINT: u64 = 2 * 1024 * 1024 * 1024;
 /// How long a timestamp that has become visible can at least be read at without a pin.
 pub(crate) const SNAPSHOT_GRACE: Duration = Duration::from_millis(100);
 
+/// Blocks of a frozen checkpoint that are read at once, and of free ones between others that are read with them.
+pub(crate) const FROZEN_READ_BLOCKS: u64 = 2 * (IO_BYTES / BLOCK_BYTES) as u64;
+pub(crate) const FROZEN_GAP_BLOCKS: u64 = 16;
+
+/// Checkpoints that may be frozen at once, and for how long one is kept that nobody asks for.
+pub(crate) const MAX_FROZEN: usize = 4;
+pub(crate) const FROZEN_PATIENCE: Duration = Duration::from_secs(600);
+
+/// The most bytes of entries from before a checkpoint's timestamp that a copy of it takes along.
+pub const MAX_COPIED_ENTRY_BYTES: usize = 64 * 1024 * 1024;
+
+/// Bytes of what is not replicated that go into a copied page file between two checkpoints of it.
+pub(crate) const TRANSPLANT_BYTES: usize = 16 * 1024 * 1024;
+
+/// Memory for the pages of a copied file while that is made this node's own.
+pub(crate) const TRANSPLANT_CACHE_BYTES: u64 = 32 * 1024 * 1024;
+
 /// Most partitions of a data directory.
 pub(crate) const MAX_PARTITIONS: u16 = 1024;
 

@@ -111,6 +111,7 @@ pub fn register_commands(r: &mut Registry) {
         CommandSpec::new("_isSelf").help("which process this is"),
         is_self,
     );
+    crate::copy_source::register(r);
 }
 
 /// Runs something where the member is driven.

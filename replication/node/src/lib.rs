@@ -5,6 +5,7 @@
 //! replaces whole. Commands of other members and of operators are taken to core 0 from whatever core they come in on.
 
 mod commands;
+mod copy_source;
 mod driver;
 mod effects;
 mod fetch;

@@ -51,6 +51,19 @@ pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(1000);
 /// Collections that each core copies at once. Each has a batch of documents in memory, and one on its way.
 pub(crate) const COPIES_PER_CORE: u16 = 2;
 
+/// How a copier of files may call itself.
+pub(crate) const MAX_COPIER_NAME_BYTES: usize = 512;
+
+/// How often a source hears that its frozen checkpoint is wanted, while its pages are not read: well within what it waits for that.
+pub(crate) const KEEP_FROZEN: Duration = Duration::from_secs(60);
+
+/// For how long at most a source whose files are copied may be away: then it has given the checkpoint up.
+pub(crate) const MAX_PAGES_RETRY: Duration = Duration::from_secs(600);
+
+/// How often it is looked at what is applied at the end of an initial sync, and what a majority has.
+pub(crate) const APPLIED_POLL: Duration = Duration::from_millis(20);
+pub(crate) const COMMITTED_POLL: Duration = Duration::from_secs(1);
+
 /// How often in a row a question to the source is asked anew, and the pause before.
 pub(crate) const COPY_RETRIES: u32 = 10;
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(500);

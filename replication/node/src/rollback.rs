@@ -141,15 +141,20 @@ impl Driver {
         let reopened = reopen_at(common.ts).await;
         drop(storing);
         reopened.map_err(|error: OpenNodeError| Error::internal(error.to_string()))?;
-        // No timestamp is used again for something else.
-        storage().advance_cluster_time(highest);
-        pinion_exec::show_oplog(self.retention.get()).await?;
-        pinion_exec::forget_default_concerns().await;
         self.terms.borrow_mut().cut(common);
         self.keep_history(
             self.with_node(|node| node.stable_optime().ts)
                 .min(common.ts),
         );
+        self.take_up_reopened(highest).await
+    }
+
+    /// Goes on with storage that was opened again, behind what is logged. The cluster time was `highest`.
+    pub(crate) async fn take_up_reopened(self: &Rc<Self>, highest: Timestamp) -> Result<()> {
+        // No timestamp is used again for something else.
+        storage().advance_cluster_time(highest);
+        pinion_exec::show_oplog(self.retention.get()).await?;
+        pinion_exec::forget_default_concerns().await;
         self.watch_storage();
         spawn(Queue::Foreground, async {
             storage().failed().await;

@@ -6,7 +6,7 @@ mod parameters;
 
 pub(crate) use flow_control::{FlowControl, NodeTickets, append_status, take_ticket};
 pub use flow_control::{FlowControlStatus, FlowSample, flow_sample, set_tickets, tickets_ran_out};
-pub use parameters::ReplicationParameters;
+pub use parameters::{InitialSyncMethod, ReplicationParameters};
 pub(crate) use parameters::{NAMES, ReplicationSetting};
 
 /// The parameters of replication as they are set now.

@@ -25,6 +25,7 @@ pub struct ReplicationParameters {
     pub flow_control_adder: i32,
     pub flow_control_multiplier: f64,
     pub flow_control_warn_secs: i32,
+    pub initial_sync_method: InitialSyncMethod,
     pub initial_sync_read_preference: Option<ReadPreferenceMode>,
     pub initial_sync_retry_secs: i32,
     pub session_refresh_ms: i32,
@@ -40,6 +41,28 @@ pub struct ReplicationParameters {
     pub election_offset_fraction: f64,
     pub rollback_limit_secs: i32,
     pub write_periodic_noops: bool,
+}
+
+/// How a new member gets its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InitialSyncMethod {
+    /// Collection by collection, document by document.
+    Logical,
+    /// The files of a checkpoint, where the source can give them.
+    FileCopyBased,
+}
+
+impl InitialSyncMethod {
+    const ALL: [InitialSyncMethod; 2] =
+        [InitialSyncMethod::Logical, InitialSyncMethod::FileCopyBased];
+
+    /// Its name, which is MongoDB's.
+    pub fn name(self) -> &'static str {
+        match self {
+            InitialSyncMethod::Logical => "logical",
+            InitialSyncMethod::FileCopyBased => "fileCopyBased",
+        }
+    }
 }
 
 impl Default for ReplicationParameters {
@@ -60,6 +83,7 @@ impl Default for ReplicationParameters {
             flow_control_adder: 1000,
             flow_control_multiplier: 1.05,
             flow_control_warn_secs: 10,
+            initial_sync_method: InitialSyncMethod::Logical,
             initial_sync_read_preference: None,
             initial_sync_retry_secs: 24 * 60 * 60,
             session_refresh_ms: SESSION_REFRESH_INTERVAL.as_millis() as i32,
@@ -98,6 +122,7 @@ enum Kind {
     Fraction(Place<f64>, &'static [Bound<f64>]),
     /// A mode of a read preference; none where the text is empty.
     Preference(Place<Option<ReadPreferenceMode>>),
+    Method(Place<InitialSyncMethod>),
 }
 
 struct Parameter {
@@ -123,9 +148,9 @@ const fn startup(name: &'static str, kind: Kind) -> Parameter {
     }
 }
 
-const TABLE: [Parameter; 30] = {
+const TABLE: [Parameter; 31] = {
     use Bound::{Above, AtLeast, AtMost, Below};
-    use Kind::{Flag, Fraction, Preference, Whole};
+    use Kind::{Flag, Fraction, Method, Preference, Whole};
     [
         startup(
             "allowMultipleArbiters",
@@ -184,6 +209,7 @@ const TABLE: [Parameter; 30] = {
             "flowControlWarnThresholdSeconds",
             Whole(|p| &mut p.flow_control_warn_secs, AtLeast(0)),
         ),
+        startup("initialSyncMethod", Method(|p| &mut p.initial_sync_method)),
         startup(
             "initialSyncSourceReadPreference",
             Preference(|p| &mut p.initial_sync_read_preference),
@@ -271,6 +297,7 @@ enum Value {
     Whole(i32),
     Fraction(f64),
     Preference(Option<ReadPreferenceMode>),
+    Method(InitialSyncMethod),
 }
 
 fn find(name: &str) -> Option<usize> {
@@ -300,6 +327,7 @@ impl ReplicationParameters {
             Kind::Preference(place) => {
                 out.append(name, place(&mut self).map_or("", ReadPreferenceMode::name))
             }
+            Kind::Method(place) => out.append(name, place(&mut self).name()),
         };
         true
     }
@@ -310,6 +338,7 @@ impl ReplicationParameters {
             (Kind::Whole(place, _), Value::Whole(value)) => *place(self) = value,
             (Kind::Fraction(place, _), Value::Fraction(value)) => *place(self) = value,
             (Kind::Preference(place), Value::Preference(value)) => *place(self) = value,
+            (Kind::Method(place), Value::Method(value)) => *place(self) = value,
             _ => unreachable!("a setting has the kind of its parameter"),
         }
     }
@@ -361,6 +390,11 @@ fn check(name: &str, kind: &Kind, value: RawBsonRef<'_>) -> Result<Value> {
             }
             _ => return Err(unreadable()),
         },
+        Kind::Method(_) => {
+            let named = |method: &InitialSyncMethod| matches!(value, RawBsonRef::String(text) if text == method.name());
+            let method = InitialSyncMethod::ALL.into_iter().find(named);
+            Value::Method(method.ok_or_else(unreadable)?)
+        }
     })
 }
 
@@ -466,6 +500,16 @@ mod tests {
         );
         check("initialSyncSourceReadPreference", "closest", None);
         check("initialSyncSourceReadPreference", 1, None);
+        for method in ["logical", "fileCopyBased"] {
+            check(
+                "initialSyncMethod",
+                method,
+                kept(RawBson::String(method.into())),
+            );
+        }
+        check("initialSyncMethod", "physical", None);
+        check("initialSyncMethod", "", None);
+        check("initialSyncMethod", 1, None);
         check("numInitialSyncAttempts", 0, None);
         check(
             "oplogFetcherSteadyStateMaxFetcherRestarts",

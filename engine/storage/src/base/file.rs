@@ -12,8 +12,22 @@ use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, seal};
 use crate::limits::{BLOCK_BYTES, IO_BYTES};
 use crate::types::{Fatal, PartitionId, ReadError, TreeId};
 
-/// Name of the page file in the partition's directory.
+/// Name of a partition's first page file in its directory. One that was copied from another node has a number behind it.
 const FILE_NAME: &str = "pages";
+
+/// The name of the page file with this number, as roots tell it.
+pub(crate) fn page_file_name(number: u32) -> String {
+    match number {
+        0 => FILE_NAME.to_owned(),
+        copied => format!("{FILE_NAME}-{copied:06}"),
+    }
+}
+
+/// Whether a file of a partition's directory is a page file.
+pub(crate) fn is_page_file(name: &str) -> bool {
+    name.strip_prefix(FILE_NAME)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}
 
 /// The open page file of one partition.
 pub(crate) struct PageFile {
@@ -29,7 +43,7 @@ pub(crate) struct PageFile {
 impl PageFile {
     /// Makes the directory and a page file of one block, its header, and makes both durable.
     pub(crate) async fn create(dir: &Path, partition: PartitionId) -> Result<PageFile, ReadError> {
-        let path: Arc<str> = dir.join(FILE_NAME).to_string_lossy().into();
+        let path: Arc<str> = dir.join(page_file_name(0)).to_string_lossy().into();
         let failed =
             |error: io::Error| ReadError::Io(format!("cannot create {path}: {error}").into());
         fs::create_dir_all(dir).await.map_err(failed)?;
@@ -54,13 +68,14 @@ impl PageFile {
         Ok(PageFile::new(file, path))
     }
 
-    /// Opens an existing page file and checks that it belongs to the partition.
+    /// Opens the existing page file of this number and checks that it belongs to the partition.
     pub(crate) async fn open(
         dir: &Path,
         partition: PartitionId,
+        number: u32,
         write: bool,
     ) -> Result<PageFile, ReadError> {
-        let path: Arc<str> = dir.join(FILE_NAME).to_string_lossy().into();
+        let path: Arc<str> = dir.join(page_file_name(number)).to_string_lossy().into();
         let failed =
             |error: io::Error| ReadError::Io(format!("cannot open {path}: {error}").into());
         let options = if write {
@@ -113,7 +128,8 @@ impl PageFile {
         loaded.map_err(|what| self.corrupt(ptr.offset(), what))
     }
 
-    async fn read_bytes(&self, offset: u64, len: usize) -> Result<Bytes, ReadError> {
+    /// Reads bytes as they are, whatever they are.
+    pub(crate) async fn read_bytes(&self, offset: u64, len: usize) -> Result<Bytes, ReadError> {
         let failed = |error: io::Error| {
             ReadError::Io(format!("reading {} at {offset}: {error}", self.path).into())
         };

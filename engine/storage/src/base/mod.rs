@@ -22,13 +22,14 @@ pub use roots::PartitionRoots;
 pub use verify::{LevelReport, TreeReport, VerifyReport, verify_partition};
 
 pub(crate) use cursor::BaseCursor;
+pub(crate) use file::{is_page_file, page_file_name};
 pub(crate) use hint::lines as fetch_lines;
 pub(crate) use merge::{Change, Freed, free_tree, merge_tree, unreadable};
 pub(crate) use pace::{Pace, Unpaced, rest};
 pub(crate) use page::{common_prefix, head_of};
 pub(crate) use prefetch::ChangedKeys;
 pub(crate) use roots::{Counts, TreeRoot};
-pub(crate) use space::Extent;
+pub(crate) use space::{Extent, FreeSpace};
 pub(crate) use spilled::{
     SpilledRecord, encode_spilled_counts, encode_spilled_version, spilled_counts_key,
     spilled_version_key,

@@ -22,6 +22,8 @@ pub struct PartitionRoots {
     pub(crate) free_crc: u32,
     /// Length of the file in blocks.
     pub(crate) file_blocks: u64,
+    /// The number in the file's name; 0 for the one that the partition was made with.
+    pub(crate) file: u32,
 }
 
 impl PartitionRoots {
@@ -38,6 +40,7 @@ impl PartitionRoots {
         put(28, &[self.master_level]);
         put(32, &self.free_word.to_le_bytes());
         put(40, &self.free_crc.to_le_bytes());
+        put(44, &self.file.to_le_bytes());
         put(48, &self.file_blocks.to_le_bytes());
         bytes
     }
@@ -53,6 +56,7 @@ impl PartitionRoots {
             master_level: bytes[28],
             free_word: u64_at(bytes, 32),
             free_crc: u32_at(bytes, 40),
+            file: u32_at(bytes, 44),
             file_blocks: u64_at(bytes, 48),
         })
     }

@@ -52,20 +52,17 @@ impl PageStore {
         options: PartitionOptions,
         write: bool,
     ) -> Result<PageStore, ReadError> {
-        let file = PageFile::open(dir, partition, write).await?;
-        let space = match roots.free_list() {
-            None => FreeSpace::new(roots.file_blocks),
-            Some(ptr) => {
-                let page = file.read(&ptr, TreeId::MASTER).await?;
-                if page.kind() != PageKind::FreeList {
-                    return Err(file.corrupt(ptr.offset(), "the page is no list of free extents"));
-                }
-                FreeSpace::decode(&page.payload(), roots.file_blocks).ok_or_else(|| {
-                    file.corrupt(ptr.offset(), "the list of free extents is not sound")
-                })?
-            }
-        };
+        let file = PageFile::open(dir, partition, roots.file, write).await?;
+        let space = free_space(&file, roots).await?;
         Ok(PageStore::new(file, space, options))
+    }
+
+    /// What is free in the state of this file that `roots` describe.
+    pub(crate) async fn free_space_of(
+        &self,
+        roots: &PartitionRoots,
+    ) -> Result<FreeSpace, ReadError> {
+        free_space(&self.file, roots).await
     }
 
     fn new(file: PageFile, space: FreeSpace, options: PartitionOptions) -> PageStore {
@@ -131,6 +128,19 @@ impl PageStore {
             .take(least, most)
             .expect("the file has just grown by as much"))
     }
+}
+
+/// Reads the list of free extents that `roots` name.
+async fn free_space(file: &PageFile, roots: &PartitionRoots) -> Result<FreeSpace, ReadError> {
+    let Some(ptr) = roots.free_list() else {
+        return Ok(FreeSpace::new(roots.file_blocks));
+    };
+    let page = file.read(&ptr, TreeId::MASTER).await?;
+    if page.kind() != PageKind::FreeList {
+        return Err(file.corrupt(ptr.offset(), "the page is no list of free extents"));
+    }
+    FreeSpace::decode(&page.payload(), roots.file_blocks)
+        .ok_or_else(|| file.corrupt(ptr.offset(), "the list of free extents is not sound"))
 }
 
 /// The extent that is being filled.

@@ -14,6 +14,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
 use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, spawn, submit_to, timeout};
 
+use super::frozen::FrozenCheckpoints;
 use super::options::PlantedFault;
 use super::own_log::OwnLog;
 use super::pace::CorePace;
@@ -46,6 +47,8 @@ pub(super) struct NodeState {
     pub(super) base: Cell<Timestamp>,
     pub(super) epoch: Cell<u64>,
     pub(super) own: OwnLog,
+    /// Checkpoints that are copied.
+    pub(super) frozen: FrozenCheckpoints,
 }
 
 /// Whether a checkpoint may leave changes to be merged later.

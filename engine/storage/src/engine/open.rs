@@ -17,6 +17,7 @@ use pinion_runtime::{
 use super::checkpoint::NodeState;
 use super::durability::Asking;
 use super::error::OpenError;
+use super::frozen::FrozenCheckpoints;
 use super::horizon::Horizon;
 use super::options::{PlantedFault, StorageOptions};
 use super::own_log::OwnLog;
@@ -24,7 +25,7 @@ use super::progress::Progress;
 use super::retention::{LogPins, LogWords};
 use super::storage::{Phase, Role, Shared, Storage, owner_of, storage};
 use super::timeline::Bounds;
-use crate::base::{PartitionOptions, PartitionRoots};
+use crate::base::{PartitionOptions, PartitionRoots, is_page_file, page_file_name};
 use crate::limits::{BLOCK_BYTES, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
 use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};
 use crate::marks::{CoreMarks, Words};
@@ -116,6 +117,9 @@ async fn open_locked(options: StorageOptions, lock: fs::DirLock) -> Result<Opene
         });
     }
     manifests.remove_strays().await.map_err(doing("cleaning"))?;
+    remove_stray_pages(&dir, manifest)
+        .await
+        .map_err(doing("cleaning"))?;
 
     let cores = core_count();
     let shared = Arc::new(Shared {
@@ -147,6 +151,7 @@ async fn open_locked(options: StorageOptions, lock: fs::DirLock) -> Result<Opene
         base: Cell::new(manifest.base()),
         epoch: Cell::new(manifest.epoch),
         own: OwnLog::default(),
+        frozen: FrozenCheckpoints::default(),
         manifests: RefCell::new(Some(manifests)),
     };
     let opened = join_all((1..cores as u16).map(|core| {
@@ -161,6 +166,24 @@ async fn open_locked(options: StorageOptions, lock: fs::DirLock) -> Result<Opene
     let storage = storage();
     storage.restore_own(&storage.current_manifest()).await?;
     Ok(Opened { storage })
+}
+
+/// Removes page files that the manifest does not name: of a copy that was not completed, or what a complete one has replaced.
+async fn remove_stray_pages(dir: &Path, manifest: &Manifest) -> io::Result<()> {
+    for (number, roots) in manifest.roots.iter().enumerate() {
+        let dir = partition_dir(dir, PartitionId(number as u16));
+        let named = page_file_name(roots.file);
+        if !fs::exists(&dir).await? {
+            // Opening the partition says what is missing.
+            continue;
+        }
+        for name in fs::read_dir(&dir).await? {
+            if is_page_file(&name) && name != named {
+                fs::remove_file(dir.join(&name)).await?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Makes a directory and those above it, and makes their names durable.

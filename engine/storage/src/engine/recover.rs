@@ -728,6 +728,11 @@ impl Storage {
     /// more; what refers to it still, a cursor or a pin, can only be dropped.
     pub async fn close_to_reopen(&self) -> Reopening {
         self.end_steps().await;
+        self.close_files_to_reopen().await
+    }
+
+    /// Closes what is open, when no step runs any more, and keeps the directory.
+    pub(super) async fn close_files_to_reopen(&self) -> Reopening {
         self.close_files().await;
         let node = self.node_state();
         let lock = node.lock.borrow_mut().take();
@@ -741,7 +746,7 @@ impl Storage {
     }
 
     /// Lets no step begin any more, and waits for those that have.
-    async fn end_steps(&self) {
+    pub(super) async fn end_steps(&self) {
         // A step may wait for that.
         self.release_checkpoints().await;
         self.on_all(|storage| async move { storage.gate.close().await })

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pinion_runtime::{File, OpenOptions, fs};
 
 use super::problem::{InspectError, Problem};
-use crate::base::{VerifyReport, verify_and_collect};
+use crate::base::{VerifyReport, page_file_name, verify_and_collect};
 use crate::engine::partition_dir;
 use crate::manifest::{
     COPIES, Cuts, Manifest, SUPERBLOCK_BYTES, Superblock, manifest_path, superblock_path,
@@ -200,7 +200,7 @@ impl Inspector {
         let roots = &manifest.roots[usize::from(id.0)];
         let dir = partition_dir(&self.dir, id);
         let mut report = PartitionReport {
-            file: dir.join("pages"),
+            file: dir.join(page_file_name(roots.file)),
             ..PartitionReport::default()
         };
         if let Ok(bytes) = fs::file_len(&report.file).await

@@ -3,14 +3,14 @@
 //! ```text
 //!   0 magic u64       8 version u32        12 crc32c u32 (its own four bytes read as zero)
 //!  16 generation u64  24 directory u64     32 epoch u64
-//!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled, 2: own, 4: transaction)
+//!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled, 2: own, 4: transaction, 8: copied)
 //!  48 base u64        56 all_durable u64   64 retained_above u64
 //!  72 length of the header u32   76 number of cuts u32   80 length of a cut u32
 //!  84 length of a root u32       88 stable u64           96 own_base u64
 //! 104 number of own cuts u32   108 zero u32             112 transaction u64   120 zeros .. 256
 //! cut:   0 epoch u64     8 at u64         16 discarded_through u64
 //! root:  0 checkpoint u64   8 timestamp u64   16 master_word u64   24 master_crc u32
-//!       28 master_level u8  29 zero (3)       32 free_word u64     40 free_crc u32   44 zero u32
+//!       28 master_level u8  29 zero (3)       32 free_word u64     40 free_crc u32   44 file u32
 //!       48 file_blocks u64
 //! ```
 //!
@@ -35,7 +35,9 @@ const FLAG_SPILLED: u32 = 1;
 const FLAG_OWN: u32 = 2;
 /// There is a transaction that the base holds nothing of, though it has begun: a program that does not know of it would lose it.
 const FLAG_TRANSACTION: u32 = 4;
-const FLAGS: u32 = FLAG_SPILLED | FLAG_OWN | FLAG_TRANSACTION;
+/// Some page file was copied from another node and has another name: a program that does not know of it would open an older one.
+const FLAG_COPIED: u32 = 8;
+const FLAGS: u32 = FLAG_SPILLED | FLAG_OWN | FLAG_TRANSACTION | FLAG_COPIED;
 const HEADER_BYTES: usize = 256;
 const CRC_AT: usize = 12;
 const CUT_BYTES: usize = 24;
@@ -96,6 +98,11 @@ impl Manifest {
         Timestamp::from_u64(self.base)
     }
 
+    /// Whether some page file has another name than the one that its partition was made with.
+    fn is_copied(&self) -> bool {
+        self.roots.iter().any(|roots| roots.file > 0)
+    }
+
     /// What must hold of every manifest; `Err` names what does not.
     fn check_sound(&self) -> Result<(), &'static str> {
         if self.partitions == 0 || self.partitions > MAX_PARTITIONS {
@@ -146,7 +153,8 @@ impl Manifest {
         let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
         let flags = flag(self.spilled, FLAG_SPILLED)
             | flag(self.has_own, FLAG_OWN)
-            | flag(self.transaction > 0, FLAG_TRANSACTION);
+            | flag(self.transaction > 0, FLAG_TRANSACTION)
+            | flag(self.is_copied(), FLAG_COPIED);
         put(bytes, 0, &MAGIC.to_le_bytes());
         put(bytes, 8, &VERSION.to_le_bytes());
         put(bytes, 16, &self.generation.to_le_bytes());
@@ -216,6 +224,9 @@ impl Manifest {
         if (manifest.transaction > 0) != (flags & FLAG_TRANSACTION != 0) {
             return Err("its flags do not say whether it needs a transaction".to_owned());
         }
+        if manifest.is_copied() != (flags & FLAG_COPIED != 0) {
+            return Err("its flags do not say whether its page files were copied".to_owned());
+        }
         manifest.check_sound()?;
         Ok(manifest)
     }
@@ -274,6 +285,7 @@ mod tests {
             free_word: number << 40,
             free_crc: 9,
             file_blocks: 1000 + number,
+            file: (number / 5) as u32,
         };
         let cut = |epoch: u64| Cut {
             epoch,
@@ -370,7 +382,8 @@ mod tests {
         };
         check(0, b"PINIONSB", "not a manifest");
         check(8, &2u32.to_le_bytes(), "version is 2");
-        check(44, &8u32.to_le_bytes(), "flags");
+        check(44, &16u32.to_le_bytes(), "flags");
+        check(44, &13u32.to_le_bytes(), "were copied");
         check(44, &3u32.to_le_bytes(), "needs a transaction");
         check(112, &51u64.to_le_bytes(), "is not retained");
         check(104, &u32::MAX.to_le_bytes(), "length is out of range");

@@ -314,7 +314,8 @@ impl Partition {
             let older = state
                 .views
                 .retired_extents()
-                .chain(state.releasing.iter().copied());
+                .chain(state.releasing.iter().copied())
+                .chain(state.frozen_extents.iter().copied());
             older.chain(freed.extents.iter().copied()).collect()
         };
         let (list, end) = writer
@@ -373,11 +374,7 @@ impl Partition {
             .reap(&self.pins.borrow(), self.history_from(), limit);
         self.expired_views.set(self.expired_views.get() + expired);
         if !extents.is_empty() {
-            let idle = state.releasing.is_empty();
-            state.releasing.extend(extents);
-            if idle && let Some(partition) = self.me.upgrade() {
-                drop(spawn(Queue::Background, partition.release_extents()));
-            }
+            self.begin_release(state, extents);
         }
         for sealed in deltas {
             // A merge that is just returning may still hold it; then it is dropped whole, which costs one pause.
@@ -407,7 +404,19 @@ impl Partition {
         self.store.cache.set_budget(options.cache_bytes - lent);
     }
 
-    /// Makes extents reusable that no view refers to, a few at a time.
+    /// Sets about making extents reusable that no view refers to.
+    pub(super) fn begin_release(&self, state: &mut super::core::State, extents: Vec<Extent>) {
+        let idle = state.releasing.is_empty();
+        state.releasing.extend(extents);
+        if idle
+            && !state.releasing.is_empty()
+            && let Some(partition) = self.me.upgrade()
+        {
+            drop(spawn(Queue::Background, partition.release_extents()));
+        }
+    }
+
+    /// Makes extents reusable that no view refers to, a few at a time, but for those that a frozen state needs.
     async fn release_extents(self: Rc<Partition>) {
         loop {
             {
@@ -416,8 +425,12 @@ impl Partition {
                     return;
                 }
                 let some = state.releasing.len().min(STEPS_AT_ONCE);
+                let state = &mut *state;
                 for extent in state.releasing.drain(..some) {
-                    self.store.release(extent);
+                    match state.frozen.iter().any(|frozen| frozen.needs(extent)) {
+                        true => state.frozen_extents.push(extent),
+                        false => self.store.release(extent),
+                    }
                 }
             }
             yield_if_due().await;

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::checkpoint::Merged;
 use super::delta::Delta;
+use super::frozen::Frozen;
 use super::intents::Intents;
 use super::load::Load;
 use super::spill::{Loaded, Spilled};
@@ -65,6 +66,10 @@ pub(super) struct State {
     pub releasing: VecDeque<Extent>,
     /// What loads that were given up had taken and have not given back yet.
     pub given_up: Vec<Extent>,
+    /// States of the base whose extents are kept for who copies them.
+    pub frozen: Vec<Frozen>,
+    /// Extents that no view refers to any more, and a frozen state does.
+    pub frozen_extents: Vec<Extent>,
     /// The number of the last version.
     pub next_seq: u64,
     /// Trees that are being loaded, or wait for a checkpoint to begin.
@@ -149,6 +154,7 @@ impl Partition {
             free_word: 0,
             free_crc: 0,
             file_blocks: store.space.borrow().end(),
+            file: 0,
         };
         Ok(Partition::build(
             id,
@@ -193,6 +199,8 @@ impl Partition {
             merged: None,
             releasing: VecDeque::new(),
             given_up: Vec::new(),
+            frozen: Vec::new(),
+            frozen_extents: Vec::new(),
             next_seq: 0,
             loads: BTreeMap::new(),
         };

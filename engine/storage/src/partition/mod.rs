@@ -4,6 +4,7 @@ mod checkpoint;
 mod core;
 mod cursor;
 mod delta;
+mod frozen;
 mod intents;
 mod key_map;
 mod load;

@@ -5,10 +5,16 @@
 //! any time since the beginning; the entries make one state of it. If the source has rolled back meanwhile, or anything else
 //! goes wrong, the attempt was for nothing: the next one drops what it has brought.
 //!
+//! Instead of collections and documents the files of a checkpoint can be copied (`files.rs`), where the source has as many
+//! partitions.
+//!
 //! Source: replication document, "Initial Sync".
 
 mod attempt;
 mod documents;
+mod files;
+mod frozen;
+mod pages;
 mod source;
 mod status;
 
@@ -18,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pinion_bson::DocBuilder;
-use pinion_exec::replication_parameters;
+use pinion_exec::{InitialSyncMethod, replication_parameters};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::node::{Input, SourceFailure};
 use pinion_runtime::sim::event;
@@ -26,6 +32,7 @@ use pinion_runtime::{Duration, JoinHandle, Queue, sleep, spawn, timeout};
 use pinion_server::RemoteError;
 use pinion_wire::Error;
 
+use self::files::ByFiles;
 use self::status::Status;
 use crate::driver::Driver;
 use crate::effects::stop_node;
@@ -36,6 +43,8 @@ pub(crate) struct InitialSync {
     failed: Cell<u32>,
     attempt: RefCell<Option<Attempt>>,
     status: RefCell<Status>,
+    /// Files that were copied were damaged: documents are copied from now on.
+    files_are_of_no_use: Cell<bool>,
 }
 
 struct Attempt {
@@ -150,6 +159,7 @@ impl Driver {
             failed: Cell::new(0),
             attempt: RefCell::default(),
             status: RefCell::new(Status::new()),
+            files_are_of_no_use: Cell::new(false),
         })));
     }
 
@@ -201,6 +211,28 @@ impl Driver {
         }
     }
 
+    /// Copies a source by the method that was asked for, or by the one that it has.
+    async fn copy_somehow(
+        self: &Rc<Self>,
+        sync: &Rc<InitialSync>,
+        source: &HostPort,
+        halt: &Halt,
+    ) -> Result<(), Failed> {
+        if replication_parameters().initial_sync_method == InitialSyncMethod::FileCopyBased {
+            let why = match sync.files_are_of_no_use.get() {
+                true => "files that were copied were damaged".to_owned(),
+                false => match self.copy_files(sync, source, halt).await? {
+                    ByFiles::Done => return Ok(()),
+                    ByFiles::Unable(why) => why,
+                },
+            };
+            event("initial sync without files");
+            tracing::warn!(target: "INITSYNC", id = 7_400_013u64, source = %source, why, "Files cannot be copied from this source: its collections are copied instead");
+            sync.status.borrow_mut().without_files();
+        }
+        self.copy(sync, source, halt).await
+    }
+
     async fn attempt(
         self: Rc<Self>,
         sync: Rc<InitialSync>,
@@ -212,7 +244,7 @@ impl Driver {
         let most = most_attempts();
         tracing::info!(target: "INITSYNC", id = 21_164u64, initialSyncAttempt = number, initialSyncMaxAttempts = most, source = %source, "Starting initial sync attempt");
         sync.status.borrow_mut().begin_attempt(&source);
-        let failed = match self.copy(&sync, &source, &halt).await {
+        let failed = match self.copy_somehow(&sync, &source, &halt).await {
             Ok(()) => {
                 event("initial sync done");
                 tracing::info!(target: "INITSYNC", id = 21_163u64, source = %source, "Initial sync done");

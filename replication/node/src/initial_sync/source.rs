@@ -42,7 +42,8 @@ impl Source {
         self.remote = Some(remote);
     }
 
-    async fn run_once(&mut self, command: &RawDocument) -> Result<RemoteReply, Failed> {
+    /// Runs a command, once.
+    pub(super) async fn run_once(&mut self, command: &RawDocument) -> Result<RemoteReply, Failed> {
         let mut remote = self.take().await?;
         let reply = self
             .halt

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, Timestamp as BsonTimestamp};
 use pinion_clock::Timestamp;
+use pinion_exec::InitialSyncMethod;
 use pinion_replication_protocol::config::HostPort;
 use pinion_runtime::{Instant, now, wall_ms};
 
@@ -87,6 +88,13 @@ struct Copied {
     counters: Arc<CopyCounters>,
 }
 
+/// Files that are copied.
+struct Files {
+    expected_bytes: u64,
+    counters: Arc<CopyCounters>,
+    began: Instant,
+}
+
 struct FailedAttempt {
     millis: i64,
     why: String,
@@ -104,6 +112,8 @@ pub(super) struct Status {
     begin: Timestamp,
     stop: Option<Timestamp>,
     applied: u64,
+    /// Where files are copied.
+    files: Option<Files>,
     /// By database and full name.
     databases: BTreeMap<String, BTreeMap<String, Copied>>,
 }
@@ -119,6 +129,7 @@ impl Status {
             begin: Timestamp::MIN,
             stop: None,
             applied: 0,
+            files: None,
             databases: BTreeMap::new(),
         }
     }
@@ -145,6 +156,30 @@ impl Status {
     pub(super) fn begin_at(&mut self, rollback_id: i32, begin: Timestamp) {
         self.rollback_id = rollback_id;
         self.begin = begin;
+    }
+
+    /// So many bytes of files are to be copied, which hold everything up to `begin`.
+    pub(super) fn begin_files(&mut self, rollback_id: i32, begin: Timestamp, bytes: u64) {
+        self.begin_at(rollback_id, begin);
+        self.files = Some(Files {
+            expected_bytes: bytes,
+            counters: Arc::default(),
+            began: now(),
+        });
+    }
+
+    /// No files are copied after all.
+    pub(super) fn without_files(&mut self) {
+        self.files = None;
+    }
+
+    /// What counts the bytes of files.
+    ///
+    /// # Panics
+    /// Where none are copied.
+    pub(super) fn pages(&self) -> Arc<CopyCounters> {
+        let files = self.files.as_ref().expect("files are copied");
+        files.counters.clone()
     }
 
     pub(super) fn stop_at(&mut self, stop: Timestamp) {
@@ -189,7 +224,11 @@ impl Status {
     /// Documents and bytes that are copied.
     pub(super) fn totals(&self) -> (u64, u64) {
         let all = self.databases.values().flat_map(BTreeMap::values);
-        all.fold((0, 0), |(documents, bytes), copied| {
+        let of_files = self
+            .files
+            .as_ref()
+            .map_or(0, |files| files.counters.bytes());
+        all.fold((0, of_files), |(documents, bytes), copied| {
             let counters = &copied.counters;
             (documents + counters.documents(), bytes + counters.bytes())
         })
@@ -203,6 +242,7 @@ impl Status {
             })
         };
         out.start_document("initialSyncStatus")
+            .append("method", self.method().name())
             .append("failedInitialSyncAttempts", self.failed.len() as i32)
             .append("maxFailedInitialSyncAttempts", most_attempts() as i32);
         append_date(out, "initialSyncStart", self.whole.began_wall_ms);
@@ -223,8 +263,18 @@ impl Status {
         if let Some(stop) = self.stop {
             out.append("initialSyncOplogEnd", bson_ts(stop));
         }
-        self.append_databases(out);
+        match &self.files {
+            Some(files) => files.append_to(out),
+            None => self.append_databases(out),
+        }
         out.end();
+    }
+
+    fn method(&self) -> InitialSyncMethod {
+        match self.files {
+            Some(_) => InitialSyncMethod::FileCopyBased,
+            None => InitialSyncMethod::Logical,
+        }
     }
 
     fn append_databases(&self, out: &mut DocBuilder) {
@@ -247,6 +297,21 @@ impl Status {
             out.end();
         }
         out.end();
+    }
+}
+
+impl Files {
+    fn append_to(&self, out: &mut DocBuilder) {
+        let (copied, expected) = (self.counters.bytes(), self.expected_bytes);
+        out.append("approxTotalDataSize", expected as i64)
+            .append("approxTotalBytesCopied", copied as i64);
+        // As long as what was copied has taken, for what is left.
+        let millis = self.began.elapsed().as_millis() as u64;
+        let left = expected.saturating_sub(copied);
+        if copied > 0 {
+            let estimate = u128::from(millis) * u128::from(left) / u128::from(copied);
+            out.append("remainingInitialSyncEstimatedMillis", estimate as i64);
+        }
     }
 }
 
