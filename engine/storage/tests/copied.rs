@@ -25,6 +25,9 @@ const KEYS: u64 = 400;
 
 type State = BTreeMap<u64, Vec<u8>>;
 
+/// What was written, and when.
+type History = Vec<(Timestamp, u64, Vec<u8>)>;
+
 fn options(is_member: bool) -> StorageOptions {
     StorageOptions {
         partitions: Some(PARTITIONS),
@@ -141,7 +144,7 @@ struct Sent {
 }
 
 /// Writes keys until it is told to stop; gives what it has written.
-async fn write_all(stop: Rc<Cell<bool>>, history: Rc<RefCell<Vec<(Timestamp, u64, Vec<u8>)>>>) {
+async fn write_all(stop: Rc<Cell<bool>>, history: Rc<RefCell<History>>) {
     let mut rng = random_stream("writer");
     while !stop.get() {
         let key = rng.below(KEYS);
@@ -209,9 +212,8 @@ async fn source(sent: Rc<RefCell<Option<Sent>>>, seed: u64, releases: bool) {
     let mut log = storage().log_from(frozen.base);
     let first = log.next_batch(1, 1).await.expect("readable").remove(0);
     assert_eq!(first.0, frozen.base, "the log is kept from the base on");
-    let history = history.borrow();
-    let before = history.iter().filter(|(ts, ..)| *ts <= frozen.base);
-    let mut before: Vec<_> = before.cloned().collect();
+    let mut before: History = history.take();
+    before.retain(|(ts, ..)| *ts <= frozen.base);
     before.sort_by_key(|(ts, ..)| *ts);
     let number = frozen.number;
     *sent.borrow_mut() = Some(Sent {

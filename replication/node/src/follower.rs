@@ -57,7 +57,7 @@ enum Work {
 /// The way of fetched entries into this node. It lives on core 0.
 pub(crate) struct Follower {
     work: RefCell<Option<Sender<Work>>>,
-    task: RefCell<Option<JoinHandle<()>>>,
+    task: RefCell<Option<JoinHandle<bool>>>,
     /// The last entry that was handed over; what is fetched next comes behind it.
     last: Cell<OpTime>,
     /// Entries are logged, and applied by others.
@@ -215,7 +215,11 @@ impl Driver {
     }
 
     /// Logs and applies entries, on a member with a delay when they are as old as it says.
-    async fn take_in_time(&self, applier: &Applier, mut entries: Vec<Fetched>) -> Result<()> {
+    async fn take_in_time(
+        self: &Rc<Self>,
+        applier: &Applier,
+        mut entries: Vec<Fetched>,
+    ) -> Result<()> {
         loop {
             let due = self.due_entries(&entries);
             let later = entries.split_off(due);
@@ -254,7 +258,11 @@ impl Driver {
             .saturating_mul(1000)
     }
 
-    async fn log_and_apply(&self, applier: &Applier, mut entries: Vec<Fetched>) -> Result<()> {
+    async fn log_and_apply(
+        self: &Rc<Self>,
+        applier: &Applier,
+        mut entries: Vec<Fetched>,
+    ) -> Result<()> {
         let mut predecessor = storage().last_allotted();
         let mut logged = Vec::with_capacity(entries.len());
         let mut begins_term = false;

@@ -47,19 +47,19 @@ impl Frozen {
     }
 
     /// The first extent of it that ends above a block, and its place.
-    fn from_block(&self, block: u64) -> usize {
+    fn first_above(&self, block: u64) -> usize {
         self.used.partition_point(|extent| extent.end() <= block)
     }
 
     /// Whether a block of the extent belongs to it.
     pub(super) fn needs(&self, extent: Extent) -> bool {
-        let next = self.used.get(self.from_block(extent.start));
+        let next = self.used.get(self.first_above(extent.start));
         next.is_some_and(|used| used.start < extent.end())
     }
 
     /// What is to be read next, from a block on; none at the end. Short gaps are read with what is around them.
     fn next(&self, block: u64) -> Option<Extent> {
-        let mut extents = self.used[self.from_block(block)..].iter();
+        let mut extents = self.used[self.first_above(block)..].iter();
         let first = extents.next()?;
         let start = first.start.max(block);
         let most = start + FROZEN_READ_BLOCKS;
