@@ -16,6 +16,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long the probe of the end has to reach a majority.
 const PROBE_WTIMEOUT_MS: i32 = 2_000;
 
+/// Where the images of retryable statements are, in `config`.
+const IMAGES: &str = "image_collection";
 /// How long a change of the configuration is tried.
 const RECONFIGURING: Duration = Duration::from_secs(30);
 
@@ -43,12 +45,14 @@ pub struct Orders {
 }
 
 /// What one member has.
-#[derive(PartialEq)]
 struct Contents {
     applied: Timestamp,
     /// Digests of collections, by database.
     digests: BTreeMap<String, RawDocumentBuf>,
     indexes: BTreeMap<String, Vec<RawDocumentBuf>>,
+    /// The images of retryable statements, by their sessions. One that was changed while the member copied another could not be
+    /// known, and is none.
+    images: BTreeMap<Vec<u8>, Option<RawDocumentBuf>>,
 }
 
 struct Judge {
@@ -216,9 +220,8 @@ impl Judge {
                     contents.applied, first.applied
                 ));
             }
-            if *first != contents {
+            if let Some(problem) = first.difference(&contents) {
                 // Both are at the same entry: this will not pass.
-                let problem = first.difference(&contents);
                 let problem = format!("member {member} is unlike the first: {problem}");
                 self.shared.history.borrow_mut().fail(problem);
             }
@@ -304,8 +307,9 @@ impl Judge {
                     indexes.insert(path, batch(&list, "firstBatch"));
                 }
             }
-            digests.insert(name, collections);
+            digests.insert(name, without_images(&collections));
         }
+        let images = self.images(member).await?;
         if self.applied(member).await? != applied {
             return Err(format!("member {member} is still applying"));
         }
@@ -313,16 +317,53 @@ impl Judge {
             applied,
             digests,
             indexes,
+            images,
         })
     }
+
+    async fn images(
+        &mut self,
+        member: usize,
+    ) -> Result<BTreeMap<Vec<u8>, Option<RawDocumentBuf>>, String> {
+        let find = rawdoc! { "find": IMAGES, "batchSize": 1_000_000_i32, "$db": "config" };
+        let reply = self.ask(member, &find).await?;
+        let mut images = BTreeMap::new();
+        for image in batch(&reply, "firstBatch") {
+            let session = image.get_document("_id").map_err(|_| format!("{image:?}"))?;
+            let session = session.as_bytes().to_vec();
+            let is_known = matches!(image.get_bool("invalidated"), Ok(false));
+            images.insert(session, is_known.then_some(image));
+        }
+        Ok(images)
+    }
+}
+
+/// Of a database's digests those of what all members know.
+fn without_images(collections: &RawDocument) -> RawDocumentBuf {
+    let mut out = RawDocumentBuf::new();
+    for (name, digest) in collections.iter().flatten() {
+        if name.as_str() != IMAGES {
+            out.append(name, digest);
+        }
+    }
+    out
 }
 
 impl Contents {
     /// What differs.
-    fn difference(&self, other: &Contents) -> String {
+    fn difference(&self, other: &Contents) -> Option<String> {
         if self.digests != other.digests {
-            return format!("{:?} and {:?}", self.digests, other.digests);
+            return Some(format!("{:?} and {:?}", self.digests, other.digests));
         }
-        format!("{:?} and {:?}", self.indexes, other.indexes)
+        if self.indexes != other.indexes {
+            return Some(format!("{:?} and {:?}", self.indexes, other.indexes));
+        }
+        if !self.images.keys().eq(other.images.keys()) {
+            return Some("images of other sessions".into());
+        }
+        let both = self.images.values().zip(other.images.values());
+        let mut known = both.filter_map(|(one, another)| Some((one.as_ref()?, another.as_ref()?)));
+        let different = known.find(|(one, another)| one != another);
+        different.map(|(one, another)| format!("{one:?} and {another:?}"))
     }
 }
