@@ -4,7 +4,7 @@ import json
 
 import pymongo
 import pytest
-from pinion_node import Node, run
+from pinion_node import Node, ReplicaSet, run
 from pymongo.errors import AutoReconnect, OperationFailure
 
 TEST_COMMANDS = ["--cpus", "2", "--setParameter", "enableTestCommands=1"]
@@ -39,8 +39,8 @@ def test_only_a_node_for_tests_has_them():
 
 def test_names_and_modes(client):
     assert client.admin.command("getParameter", 1, enableTestCommands=1)["enableTestCommands"] is True
-    assert fails(client.admin, {"configureFailPoint": "onPrimaryTransactionalWrite", "mode": "off"}, 266)["errmsg"] == (
-        "onPrimaryTransactionalWrite not found"
+    assert fails(client.admin, {"configureFailPoint": "onPrimaryWrite", "mode": "off"}, 266)["errmsg"] == (
+        "onPrimaryWrite not found"
     )
     for mode, code in [("sometimes", 2), ({"times": -1}, 2), ({}, 2), (1, 14)]:
         fails(client.admin, {"configureFailPoint": "failCommand", "mode": mode}, code)
@@ -133,3 +133,26 @@ def test_the_parameter():
         assert status != 0 and named in output, output
     status, output = run("--dbpath", str(node.directory / "other"), "--setParameter", 'failpoint.failCommand={"mode": "off"}')
     assert status != 0 and "enableTestCommands" in output
+
+
+def test_a_retryable_write_loses_its_connection_or_fails():
+    options = ("--setParameter", "enableTestCommands=1")
+    with ReplicaSet(1, options=options) as members, members.client() as client:
+        collection, point = client.test.c, {"configureFailPoint": "onPrimaryTransactionalWrite", "mode": {"times": 1}}
+        # The write is there before its connection is closed, and not made again when it is sent again.
+        before = client.admin.command(point)["count"]
+        collection.update_one({"_id": 1}, {"$inc": {"n": 1}}, upsert=True)
+        assert collection.find_one() == {"_id": 1, "n": 1}
+        # Nothing is written, and the connection is closed: it is sent again and written then.
+        assert client.admin.command({**point, "data": {"failBeforeCommitExceptionCode": 1}})["count"] == before + 1
+        collection.insert_one({"_id": 2})
+        assert client.admin.command({**point, "data": {"failBeforeCommitExceptionCode": 96, "closeConnection": False}})["count"] == before + 2
+        with pytest.raises(OperationFailure) as caught:
+            collection.find_one_and_update({"_id": 2}, {"$set": {"n": 1}})
+        assert caught.value.code == 96
+        assert list(collection.find()) == [{"_id": 1, "n": 1}, {"_id": 2}]
+        # What is not retryable passes.
+        client.admin.command({**point, "mode": "alwaysOn", "data": {"failBeforeCommitExceptionCode": 96}})
+        collection.update_many({}, {"$set": {"m": 1}})
+        assert collection.count_documents({"m": 1}) == 2
+        client.admin.command({**point, "mode": "off"})
