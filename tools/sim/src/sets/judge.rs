@@ -329,7 +329,9 @@ impl Judge {
         let reply = self.ask(member, &find).await?;
         let mut images = BTreeMap::new();
         for image in batch(&reply, "firstBatch") {
-            let session = image.get_document("_id").map_err(|_| format!("{image:?}"))?;
+            let session = image
+                .get_document("_id")
+                .map_err(|_| format!("{image:?}"))?;
             let session = session.as_bytes().to_vec();
             let is_known = matches!(image.get_bool("invalidated"), Ok(false));
             images.insert(session, is_known.then_some(image));

@@ -19,6 +19,17 @@ function until(holds, what) {
   }
   throw new Error(`in vain: ${what}`);
 }
+// A change of the configuration is refused while what the one before has committed is not with a majority, as in MongoDB.
+function changes(act, what) {
+  until(() => {
+    try {
+      return act().ok === 1;
+    } catch (error) {
+      if (error.codeName !== "CurrentConfigNotCommittedYet") throw error;
+      return false;
+    }
+  }, what);
+}
 const states = () => rs.status().members.map((member) => member.stateStr).join();
 const settled = (wanted) => until(() => states() === wanted, `${wanted}, but ${states()}`);
 
@@ -30,22 +41,23 @@ fails(() => rs.initiate(), "AlreadyInitialized");
 check(rs.conf().members.length === 1 && rs.config().version === 1, "conf");
 check(rs.hello().me === hosts[0] && rs.isMaster().ismaster, "hello");
 
-check(rs.add(hosts[1]).ok === 1, "add");
+changes(() => rs.add(hosts[1]), "add");
 settled("PRIMARY,SECONDARY");
-check(rs.add({ host: hosts[2], priority: 0.5, tags: { dc: "west" } }).ok === 1, "add with options");
+changes(() => rs.add({ host: hosts[2], priority: 0.5, tags: { dc: "west" } }), "add with options");
 settled("PRIMARY,SECONDARY,SECONDARY");
 fails(() => rs.addArb(hosts[3]), "NewReplicaSetConfigurationIncompatible", "implicit default write concern");
 db.adminCommand({ setDefaultRWConcern: 1, defaultWriteConcern: { w: 1 } });
-check(rs.addArb(hosts[3]).ok === 1, "addArb");
+changes(() => rs.addArb(hosts[3]), "addArb");
 settled("PRIMARY,SECONDARY,SECONDARY,ARBITER");
 check(db.hello().arbiters[0] === hosts[3], "hello tells the arbiter");
-check(rs.remove(hosts[3]).ok === 1, "remove");
+changes(() => rs.remove(hosts[3]), "remove");
 settled("PRIMARY,SECONDARY,SECONDARY");
 const removed = new Mongo(`mongodb://${hosts[3]}/?directConnection=true`).getDB("admin");
 until(() => !removed.hello().arbiterOnly && !removed.hello().secondary, "the removed member knows");
 const changed = rs.conf();
 changed.members[1].tags = { dc: "east" };
-check(rs.reconfig(changed).ok === 1 && rs.conf().members[1].tags.dc === "east", "reconfig");
+changes(() => rs.reconfig(changed), "reconfig");
+check(rs.conf().members[1].tags.dc === "east", "the configuration is the new one");
 fails(() => rs.reconfig({ ...rs.conf(), protocolVersion: 2 }), "protocolVersion");
 
 db.getSiblingDB("shell").c.insertOne({ _id: 1 }, { writeConcern: { w: 3, wtimeout: 10000 } });
