@@ -39,6 +39,19 @@ def test_a_standalone_has_no_transactions():
         fails(20, client.test.c.insert_one, {}, session=session)
 
 
+def test_a_transaction_over_a_direct_connection(alone):
+    # As mongosh connects: the driver then sends the read preference primaryPreferred with each statement.
+    with alone.member(alone.nodes[0]) as client, client.start_session() as session:
+        client.test.direct.drop()
+        with session.start_transaction():
+            client.test.direct.insert_one({"_id": 1}, session=session)
+            preferred = {"find": "direct", "$readPreference": {"mode": "primaryPreferred"}}
+            assert client.test.command(preferred, session=session)["cursor"]["firstBatch"] == [{"_id": 1}]
+        assert client.test.direct.find_one() == {"_id": 1}
+        session.start_transaction()
+        fails(72, client.test.command, {"find": "direct", "$readPreference": {"mode": "secondary"}}, session=session)
+
+
 def test_a_transaction_reads_what_it_writes_and_others_do_not(alone):
     with alone.client() as client, client.start_session() as session:
         one, other = client.test.own, client.test.other

@@ -110,7 +110,9 @@ pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
         ));
     }
     match args.read_preference {
-        None | Some(ReadPreferenceMode::Primary) => {}
+        // Drivers ask a member that they are connected to directly with the second, whatever the transaction says.
+        // Source: drivers' specification of server selection, "Topology type: Single".
+        None | Some(ReadPreferenceMode::Primary | ReadPreferenceMode::PrimaryPreferred) => {}
         Some(_) => return Err(invalid("Read preference in a transaction must be primary")),
     }
     if name == "aggregate" {
