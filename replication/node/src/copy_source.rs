@@ -3,8 +3,7 @@
 //! `_replFreezeCheckpoint` freezes the newest checkpoint and tells what it is, `_replReadCheckpoint` gives pages of it from an
 //! offset of a page file on, `_replReleaseCheckpoint` lets it go. One that is not read for long is let go by itself.
 
-use pinion_bson::{BinarySubtype, RawBinaryRef, RawBsonRef, Timestamp as BsonTimestamp};
-use pinion_clock::Timestamp;
+use pinion_bson::{BinarySubtype, RawBinaryRef, RawBsonRef};
 use pinion_exec::register_command;
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_storage::{FreezeError, PartitionId, storage};
@@ -13,6 +12,7 @@ use pinion_wire::{
 };
 
 use crate::driver::{Driver, driver};
+use crate::fetch::bson_ts;
 use crate::limits::MAX_COPIER_NAME_BYTES;
 
 /// Registers them.
@@ -62,13 +62,6 @@ async fn check_has_data() -> Result<()> {
     .await
 }
 
-fn bson_ts(ts: Timestamp) -> RawBsonRef<'static> {
-    RawBsonRef::Timestamp(BsonTimestamp {
-        time: ts.secs(),
-        increment: ts.inc(),
-    })
-}
-
 fn binary(bytes: &[u8]) -> RawBsonRef<'_> {
     RawBsonRef::Binary(RawBinaryRef {
         subtype: BinarySubtype::Generic,
@@ -93,8 +86,8 @@ async fn freeze(cmd: Invocation) -> Result<Reply> {
     tracing::info!(target: "REPL", id = 7_400_010u64, copier, number = frozen.number, base = ?frozen.base, bytes = frozen.bytes, "A member begins to copy the files of a checkpoint");
     let mut out = Reply::new();
     out.append("number", frozen.number as i64)
-        .append("base", bson_ts(frozen.base))
-        .append("logFrom", bson_ts(frozen.log_from))
+        .append("base", RawBsonRef::Timestamp(bson_ts(frozen.base)))
+        .append("logFrom", RawBsonRef::Timestamp(bson_ts(frozen.log_from)))
         .append("bytes", frozen.bytes as i64)
         .append("manifest", binary(&frozen.manifest));
     Ok(out)

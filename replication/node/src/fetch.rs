@@ -290,7 +290,7 @@ fn timed_out() -> End {
     End::Broken("the source does not answer".into())
 }
 
-fn bson_ts(ts: Timestamp) -> BsonTimestamp {
+pub(crate) fn bson_ts(ts: Timestamp) -> BsonTimestamp {
     BsonTimestamp {
         time: ts.secs(),
         increment: ts.inc(),

@@ -130,6 +130,7 @@ impl Driver {
 
     /// Takes nothing more, and completes when everything is applied that was taken. False where it could not be: the node
     /// stops.
+    #[must_use]
     pub(crate) async fn stop_following(&self) -> bool {
         let _hurry = self.follower.hurry();
         *self.follower.work.borrow_mut() = None;
@@ -142,6 +143,7 @@ impl Driver {
 
     /// From now on this node writes entries of its own, above all that it has. False where not all that it has could be
     /// applied: the node stops.
+    #[must_use]
     pub(crate) async fn lead(self: &Rc<Self>) -> bool {
         let applied = self.stop_following().await;
         if applied {
@@ -167,6 +169,7 @@ impl Driver {
     }
 
     /// Waits until everything that was handed over is applied. False where it could not be: the node stops.
+    #[must_use]
     pub(crate) async fn apply_all(&self) -> bool {
         let _hurry = self.follower.hurry();
         let work = self.follower.work.borrow().clone();

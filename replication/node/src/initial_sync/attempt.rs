@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::future::Future;
 use std::rc::Rc;
 
 use pinion_clock::Timestamp;
@@ -50,16 +51,6 @@ impl Driver {
         begin_clone().await?;
         self.begin_log(&begin).await?;
 
-        let fetch_ended = Rc::new(RefCell::new(None));
-        let fetching = {
-            let (driver, host, halt) = (self.clone(), host.clone(), halt.clone());
-            let ended = fetch_ended.clone();
-            spawn(Queue::Foreground, async move {
-                let failure = driver.fetch_until_end(&host).await;
-                ended.replace(Some(failure));
-                halt.set();
-            })
-        };
         let done = async {
             self.copy_all(sync, &mut source, halt).await?;
             let stop = source.newest_entry(Timestamp::MAX).await?.optime.ts;
@@ -71,21 +62,7 @@ impl Driver {
             }
             Ok(applying)
         };
-        let done = done.await;
-        fetching.abort();
-        let _ = fetching.await;
-        // What was handed over is logged before anything else is.
-        self.applied_all().await?;
-        let mut applying = match (done, fetch_ended.take()) {
-            (Ok(applying), _) => applying,
-            (Err(_), Some(failure)) => {
-                return Err(Failed {
-                    failure: failure.unwrap_or(SourceFailure::Stopped),
-                    ..Failed::new("the oplog of the source cannot be fetched")
-                });
-            }
-            (Err(failed), None) => return Err(failed),
-        };
+        let mut applying = self.while_fetching(host, halt, done).await?;
         // Fetching has ended, whoever has asked for it: what is logged is all there will be.
         let last = storage().last_allotted();
         applying.apply_to(sync, last, &Halt::default()).await?;
@@ -94,6 +71,40 @@ impl Driver {
         self.follower.set_last(self.terms.borrow().optime(last));
         self.follower.log_only(false);
         Ok(())
+    }
+
+    /// Does a part of an attempt while the oplog of the source is fetched, and has it give up when that ends. What was handed over
+    /// is logged on return, and applied where entries are.
+    ///
+    /// # Errors
+    /// Those of the part, or why fetching has ended; an entry cannot be applied.
+    pub(super) async fn while_fetching<T>(
+        self: &Rc<Self>,
+        host: &HostPort,
+        halt: &Halt,
+        part: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Failed> {
+        let fetch_ended = Rc::new(RefCell::new(None));
+        let fetching = {
+            let (driver, host, halt) = (self.clone(), host.clone(), halt.clone());
+            let ended = fetch_ended.clone();
+            spawn(Queue::Foreground, async move {
+                let failure = driver.fetch_until_end(&host).await;
+                ended.replace(Some(failure));
+                halt.set();
+            })
+        };
+        let done = part.await;
+        fetching.abort();
+        let _ = fetching.await;
+        self.applied_all().await?;
+        match (done, fetch_ended.take()) {
+            (Err(_), Some(failure)) => Err(Failed {
+                failure: failure.unwrap_or(SourceFailure::Stopped),
+                ..Failed::new("the oplog of the source cannot be fetched")
+            }),
+            (done, _) => done,
+        }
     }
 
     async fn applied_all(&self) -> Result<(), Failed> {

@@ -12,7 +12,6 @@ use std::rc::Rc;
 use pinion_clock::Timestamp;
 use pinion_exec::{from_fatal, reopen_as_copy};
 use pinion_replication_protocol::config::HostPort;
-use pinion_replication_protocol::node::SourceFailure;
 use pinion_runtime::sim::event;
 use pinion_runtime::{CoreId, Queue, core_count, join_all, now, sleep, spawn, submit_to};
 use pinion_storage::{CheckpointCopy, CopyError, PartitionId, storage};
@@ -153,7 +152,10 @@ impl Driver {
     /// Opens the copy in the place of what this node has.
     async fn take_over(self: &Rc<Self>, copy: &CheckpointCopy, entries: &[Fetched]) {
         // Nothing that was fetched before is under way any more.
-        self.stop_following().await;
+        if !self.stop_following().await {
+            // There is nothing to go on with until the node has ended.
+            std::future::pending::<()>().await;
+        }
         self.reopens.set(true);
         let highest = storage().cluster_time();
         let storing = self.storing.acquire().await;
@@ -185,31 +187,9 @@ impl Driver {
         source: &mut Source,
         rollback_id: i32,
     ) -> Result<(), Failed> {
-        let fetch_ended = Rc::new(RefCell::new(None));
-        let fetching = {
-            let (driver, host, halt) = (self.clone(), source.host.clone(), source.halt.clone());
-            let ended = fetch_ended.clone();
-            spawn(Queue::Foreground, async move {
-                let failure = driver.fetch_until_end(&host).await;
-                ended.replace(Some(failure));
-                halt.set();
-            })
-        };
-        let done = self.follow_to_end(sync, source, rollback_id).await;
-        fetching.abort();
-        let _ = fetching.await;
-        match (done, fetch_ended.take()) {
-            (Ok(()), _) => {}
-            (Err(_), Some(failure)) => {
-                return Err(Failed {
-                    failure: failure.unwrap_or(SourceFailure::Stopped),
-                    ..Failed::new("the oplog of the source cannot be fetched")
-                });
-            }
-            (Err(failed), None) => return Err(failed),
-        }
-        // What was handed over is applied, so all is that is logged.
-        self.apply_all().await;
+        let (host, halt) = (source.host.clone(), source.halt.clone());
+        let following = self.follow_to_end(sync, source, rollback_id);
+        self.while_fetching(&host, &halt, following).await?;
         let last = storage().last_allotted();
         storage().wait_durable(last).await.map_err(from_fatal)?;
         pinion_exec::forget_default_concerns().await;
