@@ -93,6 +93,8 @@ pub(crate) const REAPED_RECORDS: usize = 1000;
 pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
 /// Bytes of the operations of a transaction: what storage logs at once.
 pub(crate) const MAX_TRANSACTION_BYTES: usize = pinion_storage::MAX_UNIT_ENTRY_BYTES - 1024 * 1024;
+/// How often it is looked for transactions that are too old.
+pub(crate) const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 /// What the operations of all open transactions of a node may take, in percent of the memory for its cache.
 pub(crate) const TRANSACTIONS_MEMORY_PERCENT: u64 = 10;
 /// Bytes of the operations that one entry of a transaction has at most, unless it has one alone.

@@ -1,14 +1,12 @@
 //! Transactions that end from outside: those too old, those of sessions that are killed, and all when the node stops to lead.
 
-use pinion_runtime::{Duration, Queue, now, on_all_cores, sleep, spawn};
+use pinion_runtime::{Queue, now, on_all_cores, sleep, spawn};
 use pinion_wire::ErrorCode;
 use pinion_wire::idl::Lsid;
 
 use super::running::at_home;
+use crate::limits::EXPIRY_INTERVAL;
 use crate::state::state;
-
-/// How often it is looked for transactions that are too old.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Begins to look for transactions that are too old. Called on each core.
 pub(crate) fn start() {

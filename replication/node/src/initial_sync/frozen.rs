@@ -1,7 +1,7 @@
 //! The frozen checkpoint of a source, as who copies it sees it.
 
 use bytes::Bytes;
-use pinion_bson::{RawBsonRef, RawDocument, Timestamp as BsonTimestamp, rawdoc};
+use pinion_bson::{RawBsonRef, RawDocument, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_replication_protocol::config::HostPort;
 use pinion_runtime::sleep;
@@ -10,7 +10,7 @@ use pinion_wire::idl::i64_exact;
 
 use super::source::{Source, batch_of};
 use super::{Failed, Halt};
-use crate::fetch::cursor_of;
+use crate::fetch::{bson_ts, cursor_of};
 use crate::follower::Fetched;
 use crate::limits::KEEP_FROZEN;
 
@@ -81,10 +81,6 @@ impl Source {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<Fetched>, Failed> {
-        let bson_ts = |ts: Timestamp| BsonTimestamp {
-            time: ts.secs(),
-            increment: ts.inc(),
-        };
         let mut entries: Vec<Fetched> = Vec::new();
         let mut bytes = 0;
         let mut ask = rawdoc! {

@@ -1,12 +1,13 @@
 //! What is asked of the source beside its documents.
 
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp, rawdoc};
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_exec::{CatalogRows, parse_catalog_rows};
 use pinion_replication_protocol::config::HostPort;
 use pinion_server::{Remote, RemoteReply};
 
 use super::{Failed, Halt};
+use crate::fetch::bson_ts;
 use crate::follower::Fetched;
 use crate::limits::{COPY_RETRIES, FETCH_TIMEOUT, FIRST_FETCH_TIME, RETRY_PAUSE};
 use crate::peers::connect;
@@ -93,13 +94,9 @@ impl Source {
 
     /// The newest entry of the source's oplog, at or below a timestamp.
     pub(super) async fn newest_entry(&mut self, limit: Timestamp) -> Result<Fetched, Failed> {
-        let limit = BsonTimestamp {
-            time: limit.secs(),
-            increment: limit.inc(),
-        };
         let find = rawdoc! {
             "find": "oplog.rs",
-            "filter": { "ts": { "$lte": limit } },
+            "filter": { "ts": { "$lte": bson_ts(limit) } },
             "sort": { "$natural": -1 },
             "limit": 1,
             "$db": "local",

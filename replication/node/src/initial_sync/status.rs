@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef, Timestamp as BsonTimestamp};
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_clock::Timestamp;
 use pinion_exec::InitialSyncMethod;
 use pinion_replication_protocol::config::HostPort;
 use pinion_runtime::{Instant, now, wall_ms};
 
 use super::most_attempts;
+use crate::fetch::bson_ts;
 
 /// What is counted of a collection while it is copied, on whatever core that is.
 #[derive(Default)]
@@ -235,12 +236,7 @@ impl Status {
     }
 
     pub(super) fn append_to(&self, out: &mut DocBuilder) {
-        let bson_ts = |ts: Timestamp| {
-            RawBsonRef::Timestamp(BsonTimestamp {
-                time: ts.secs(),
-                increment: ts.inc(),
-            })
-        };
+        let time = |ts: Timestamp| RawBsonRef::Timestamp(bson_ts(ts));
         out.start_document("initialSyncStatus")
             .append("method", self.method().name())
             .append("failedInitialSyncAttempts", self.failed.len() as i32)
@@ -258,10 +254,10 @@ impl Status {
         }
         out.end().append("appliedOps", self.applied as i64);
         if !self.begin.is_null() {
-            out.append("initialSyncOplogStart", bson_ts(self.begin));
+            out.append("initialSyncOplogStart", time(self.begin));
         }
         if let Some(stop) = self.stop {
-            out.append("initialSyncOplogEnd", bson_ts(stop));
+            out.append("initialSyncOplogEnd", time(stop));
         }
         match &self.files {
             Some(files) => files.append_to(out),
