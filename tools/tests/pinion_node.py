@@ -17,6 +17,9 @@ import pymongo
 BINARY = os.environ.get("PINION_BIN", "target/release/pinion")
 # Built beside the node.
 ADMIN = str(pathlib.Path(BINARY).with_name("pinion-admin"))
+# Errors by which a change of a set's configuration says that the one before it has to come to an end first.
+CONFIGURATION_IN_PROGRESS = 109
+CURRENT_CONFIG_NOT_COMMITTED_YET = 308
 
 
 def free_port():
@@ -177,13 +180,28 @@ class ReplicaSet:
         """Starts one more member and puts it into the configuration; it copies the data by itself."""
         node = Node("--replSet", "rs0", "--cpus", "2", *options)
         node.start()
-        with self.client() as client:
-            config = client.admin.command("replSetGetConfig")["config"]
-            config["version"] += 1
-            config["members"].append({"_id": len(self.nodes), "host": f"127.0.0.1:{node.port}", "priority": 0.5})
-            client.admin.command("replSetReconfig", config)
+        self.reconfigure(lambda config: config["members"].append(
+            {"_id": len(self.nodes), "host": f"127.0.0.1:{node.port}", "priority": 0.5}
+        ))
         self.nodes.append(node)
         return node
+
+    def reconfigure(self, change, timeout_secs=30, **options):
+        """Changes the configuration in place. Tries again while the one before it is not committed, as with MongoDB one has to."""
+        def changed():
+            with self.client() as client:
+                config = client.admin.command("replSetGetConfig")["config"]
+                config["version"] += 1
+                change(config)
+                try:
+                    client.admin.command("replSetReconfig", config, **options)
+                except pymongo.errors.OperationFailure as error:
+                    if error.code not in (CONFIGURATION_IN_PROGRESS, CURRENT_CONFIG_NOT_COMMITTED_YET):
+                        raise
+                    return False
+                return True
+
+        wait_until(changed, timeout_secs)
 
     def state(self, node):
         """The number of the member's state; 0 while it has not read its configuration yet."""

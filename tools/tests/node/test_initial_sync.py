@@ -70,13 +70,9 @@ class Writers:
 
 def add(members, node):
     """Makes the node a member without a vote."""
-    with members.member(members.nodes[0]) as client:
-        config = client.admin.command("replSetGetConfig")["config"]
-        config["version"] += 1
-        config["members"].append(
-            {"_id": len(config["members"]), "host": f"127.0.0.1:{node.port}", "priority": 0, "votes": 0}
-        )
-        client.admin.command("replSetReconfig", config)
+    members.reconfigure(lambda config: config["members"].append(
+        {"_id": len(config["members"]), "host": f"127.0.0.1:{node.port}", "priority": 0, "votes": 0}
+    ))
     members.nodes.append(node)
 
 
