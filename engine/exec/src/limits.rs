@@ -95,8 +95,9 @@ pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
 pub(crate) const MAX_TRANSACTION_BYTES: usize = pinion_storage::MAX_UNIT_ENTRY_BYTES - 1024 * 1024;
 /// How often it is looked for transactions that are too old.
 pub(crate) const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
-/// What the operations of all open transactions of a node may take, in percent of the memory for its cache.
+/// What the operations of all open transactions of a node may take, in percent of the memory for its cache, and at least.
 pub(crate) const TRANSACTIONS_MEMORY_PERCENT: u64 = 10;
+pub(crate) const MIN_TRANSACTIONS_BYTES: u64 = 96 * 1024 * 1024;
 /// Bytes of the operations that one entry of a transaction has at most, unless it has one alone.
 pub(crate) const TRANSACTION_ENTRY_BYTES: usize = 16 * 1024 * 1024 - 64 * 1024;
 /// Bytes of the keys of the documents that one statement of a transaction changes.
