@@ -545,7 +545,7 @@ impl Collection {
     }
 
     /// The same collection with what is known of arrays in its indexes.
-    pub(crate) fn with_multikey(&self, found: &[(TreeId, MultikeyPaths)]) -> Collection {
+    pub fn with_multikey(&self, found: &[(TreeId, MultikeyPaths)]) -> Collection {
         let mut indexes = self.indexes.clone();
         for index in &mut indexes {
             let tree = index.tree;

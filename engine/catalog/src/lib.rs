@@ -33,12 +33,12 @@ pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use ddl::{
     ApplyMode, BuildCounts, BuildInfo, BuildName, BuildSet, BuildWaiting, CatalogRows, CollMod,
     CopyDocuments, DropTarget, Dropped, IndexChange, IndexName, IndexSelection, IndexesCreated,
-    LoggedCommand, Modified, PropertyChange, abort_build, apply_command, begin_builds_anew,
-    begin_copy, build_counts, clone_as_capped, coll_mod, convert_to_capped, create_collection,
-    create_indexes, drop_collection, drop_database, drop_indexes, end_builds, end_copy,
-    ensure_collection, index_builds, kill_build, mark_copied, plant_unfenced_reads, put_copied,
-    reindex, rename_collection, replace_series, replicated_rows, set_build_set, set_multikey,
-    show_oplog,
+    LoggedCommand, Modified, PlannedChange, PropertyChange, abort_build, apply_command,
+    begin_builds_anew, begin_copy, build_counts, clone_as_capped, coll_mod, commit_planned,
+    convert_to_capped, create_collection, create_indexes, drop_collection, drop_database,
+    drop_indexes, end_builds, end_copy, ensure_collection, index_builds, kill_build, mark_copied,
+    plan_collection, plan_indexes, plant_unfenced_reads, put_copied, reindex, rename_collection,
+    replace_series, replicated_rows, set_build_set, set_multikey, show_oplog,
 };
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};

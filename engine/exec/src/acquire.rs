@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use pinion_catalog::{
-    Collection, GateAccess, Pass, ResolvedView, TimeSeries, Uuid, check_collection_uuid,
-    check_not_scattered, check_not_view, core_catalog, ensure_collection, from_fatal,
-    is_replicated,
+    Collection, CollectionOptions, GateAccess, Pass, ResolvedView, TimeSeries, Uuid,
+    check_collection_uuid, check_not_scattered, check_not_view, core_catalog, ensure_collection,
+    from_fatal, is_replicated,
 };
 use pinion_clock::{OpTime, Timestamp};
 use pinion_collation::Collation;
@@ -221,7 +221,8 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
         // Behind the gate, as the state may have changed while that was waited for.
         let set = state().set_view();
         check_access(set.as_deref(), ctx, ns, wanted.intent)?;
-        let collection = catalog.get(ns);
+        let planned = transaction.as_ref().and_then(|running| running.planned(ns));
+        let collection = planned.or_else(|| catalog.get(ns));
         if collection.is_none() {
             let current = catalog.current();
             if let Some(resolved) = current.resolve_view(ns)? {
@@ -405,15 +406,15 @@ impl Acquired {
     pub(crate) async fn create(self, ctx: &OpContext) -> Result<(Acquired, Option<Timestamp>)> {
         // Held on to, the pass would be waited for by a DDL that this one has to wait for.
         let wanted = self.leave();
-        let transaction = transactions::of(ctx);
-        if let Some(running) = &transaction {
-            Box::pin(running.leave_gates(&wanted.ns)).await;
-        }
-        let making = ensure_collection(ctx, wanted.ns.clone());
-        let made = Box::pin(transactions::changing(ctx, &wanted.ns, making)).await?;
-        if let (Some(running), Some(ts)) = (transaction, made) {
-            running.made(&wanted.ns, ts);
-        }
+        let made = match transactions::of(ctx) {
+            Some(running) => {
+                // If others have made one meanwhile, that is found behind the door.
+                let planning = running.plan(ctx, &wanted.ns, CollectionOptions::default());
+                Box::pin(planning).await?;
+                None
+            }
+            None => Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?,
+        };
         Ok((acquire(ctx, wanted).await?, made))
     }
 }
@@ -503,7 +504,8 @@ async fn acquire_in(
     running.enter_gate(ctx, ns, GateAccess::Read).await?;
     let set = state().set_view();
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
-    let collection = core_catalog().get(ns);
+    let planned = running.planned(ns);
+    let collection = planned.or_else(|| core_catalog().get(ns));
     running.check_unchanged(ns, collection.as_deref(), Intent::Read)?;
     Ok(Inner {
         source: ReadSource::In(running.reads()),

@@ -167,6 +167,26 @@ impl Coordinator {
         Ok(Some(ts))
     }
 
+    /// Computes a change of what is replicated from the newest catalog and installs it on every core, before any other change.
+    /// `write` writes it, and what else takes place at its timestamp.
+    pub(super) async fn commit_by<W>(
+        &self,
+        compute: impl FnOnce(&Catalog) -> Result<CatalogChange>,
+        write: impl FnOnce(&CatalogChange) -> W,
+    ) -> Result<Timestamp>
+    where
+        W: Future<Output = Result<Timestamp>>,
+    {
+        let _turn = self.commits.acquire().await;
+        let current = core_catalog().current();
+        let mut change = compute(&current)?;
+        change.next_number = self.next_number(&current, true);
+        pinion_runtime::sim::event("ddl");
+        let ts = write(&change).await?;
+        install_change(&change, ts).await;
+        Ok(ts)
+    }
+
     /// Writes a change of what is not replicated: without an entry, and without a timestamp.
     async fn commit_own(&self, change: CatalogChange) -> Result<Timestamp> {
         let statement = Statement {

@@ -129,12 +129,7 @@ impl Coordinator {
         ns: &Namespace,
         options: CollectionOptions,
     ) -> Result<Timestamp> {
-        let mut o = DocBuilder::new();
-        o.append("create", ns.collection());
-        if options.clustered.is_none() {
-            o.append("idIndex", &*options.id_index());
-        }
-        o.append_all(&options.to_document());
+        let o = told_of_creation(ns, &options);
         let collection = self.new_collection(ns.clone(), options);
         let compute = |catalog: &Catalog| {
             check_database_case(catalog, ns.db())?;
@@ -143,7 +138,7 @@ impl Coordinator {
                 puts: vec![collection],
                 ..Default::default()
             };
-            Ok(Commit::command(ns, Some(uuid), o.finish(), change))
+            Ok(Commit::command(ns, Some(uuid), o, change))
         };
         self.commit(compute).await
     }
@@ -175,6 +170,17 @@ impl Coordinator {
         };
         self.commit(compute).await
     }
+}
+
+/// What the oplog says of a collection that is made.
+pub(super) fn told_of_creation(ns: &Namespace, options: &CollectionOptions) -> RawDocumentBuf {
+    let mut o = DocBuilder::new();
+    o.append("create", ns.collection());
+    if options.clustered.is_none() {
+        o.append("idIndex", &*options.id_index());
+    }
+    o.append_all(&options.to_document());
+    o.finish()
 }
 
 /// The document of a view that is made or changed.

@@ -1,8 +1,12 @@
 //! The commit of a transaction: its entries, its record, and the moment at which all of it takes place.
 
-use pinion_catalog::{TransactionPart, encode_transaction, from_write_error};
-use pinion_clock::{OpTime, Term};
+use pinion_catalog::{
+    PlannedChange, TransactionPart, commit_planned, encode_transaction, from_write_error,
+};
+use pinion_clock::{OpTime, Term, Timestamp};
+use pinion_runtime::{Queue, spawn};
 use pinion_storage::{Entry, WriteError, storage};
+use pinion_wire::idl::Lsid;
 use pinion_wire::{OpContext, Result};
 
 use super::held::release_everywhere;
@@ -24,32 +28,19 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
         .take_open()
         .expect("a transaction is committed once");
     let counters = &state().metrics.counters;
-    let OpenTransaction {
-        lsid,
-        number,
-        unit,
-        operations,
-        operation_bytes,
-        ..
-    } = *open;
-    if operations.is_empty() {
-        storage().abort_unit(unit).await;
+    let (lsid, number) = (open.lsid, open.number);
+    if open.operations.is_empty() && open.known.planned.is_empty() {
+        storage().abort_unit(open.unit).await;
         release_everywhere(lsid, number).await;
         running.end(TxnState::Committed, OpTime::NULL);
         counters.transactions_committed.inc();
         return Ok(());
     }
-    let stamp = CommitStamp {
-        lsid,
-        txn_number: number,
-    };
-    let wall_ms = pinion_runtime::wall_ms();
-    let encode = || entries(&stamp, &operations, wall_ms);
-    let entries = compute_bytes(operation_bytes, encode).await;
     let term = storage().term();
-    let records = RecordCollections::find().expect("they are made before a transaction begins");
-    let record = stamp.write(&records.records, wall_ms, term);
-    let committed = storage().commit_unit(unit, entries, vec![record]).await;
+    let committed = match open.known.planned.is_empty() {
+        true => write(*open, PlannedChange::default()).await,
+        false => write_planned(ctx, open).await,
+    };
     release_everywhere(lsid, number).await;
     match committed {
         Ok(ts) => {
@@ -61,14 +52,66 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
         Err(error) => {
             running.end(TxnState::Aborted, OpTime::NULL);
             counters.transactions_aborted.inc();
-            Err(match error {
-                WriteError::UnitEnded => aborted(number),
-                // Memory is free when others have ended: the whole transaction may be tried again.
-                WriteError::CacheFull => from_write_error(WriteError::Conflict),
-                error => from_write_error(error),
-            })
+            Err(error)
         }
     }
+}
+
+/// Commits what a transaction has written, and collections that it makes with it.
+async fn write(open: OpenTransaction, made: PlannedChange) -> Result<Timestamp> {
+    let stamp = CommitStamp {
+        lsid: open.lsid,
+        txn_number: open.number,
+    };
+    let wall_ms = pinion_runtime::wall_ms();
+    let operations = [made.operations, open.operations].concat();
+    let encode = || entries(&stamp, &operations, wall_ms);
+    let entries = compute_bytes(open.operation_bytes, encode).await;
+    let records = RecordCollections::find().expect("they are made before a transaction begins");
+    let record = stamp.write(&records.records, wall_ms, storage().term());
+    let beside = [vec![record], made.writes].concat();
+    let committed = storage().commit_unit(open.unit, entries, beside).await;
+    committed.map_err(|error| match error {
+        WriteError::UnitEnded => aborted(open.number),
+        // Memory is free when others have ended: the whole transaction may be tried again.
+        WriteError::CacheFull => from_write_error(WriteError::Conflict),
+        error => from_write_error(error),
+    })
+}
+
+/// The same for a transaction that makes collections. It goes on if the caller goes away.
+async fn write_planned(ctx: &OpContext, open: Box<OpenTransaction>) -> Result<Timestamp> {
+    let ctx = ctx.clone();
+    let committing = spawn(Queue::Foreground, async move {
+        let lsid = open.lsid;
+        let planned = open.known.planned.clone();
+        let before = state()
+            .transactions
+            .committing
+            .borrow_mut()
+            .insert(lsid, open);
+        assert!(
+            before.is_none(),
+            "a session commits one transaction at a time"
+        );
+        let commit = move |made| async move {
+            let open = take_committing(&lsid);
+            write(*open.expect("it is here until it is taken"), made).await
+        };
+        let committed = commit_planned(&ctx, planned, commit).await;
+        // It did not come to that.
+        if let Some(open) = take_committing(&lsid) {
+            storage().abort_unit(open.unit).await;
+        }
+        committed
+    });
+    committing
+        .await
+        .expect("a transaction is committed to its end")
+}
+
+fn take_committing(lsid: &Lsid) -> Option<Box<OpenTransaction>> {
+    state().transactions.committing.borrow_mut().remove(lsid)
 }
 
 /// Aborts the transaction that a command is of.

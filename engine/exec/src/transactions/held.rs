@@ -11,6 +11,7 @@ use pinion_storage::{PartitionId, SnapshotPin, storage};
 use pinion_wire::Result;
 use pinion_wire::idl::{Lsid, Namespace};
 
+use super::open::OpenTransaction;
 use super::running::Running;
 use crate::state::state;
 
@@ -20,6 +21,8 @@ pub(crate) struct Transactions {
     /// Those that run a statement here, by their sessions.
     pub(super) running: RefCell<BTreeMap<Lsid, Rc<Running>>>,
     held: RefCell<BTreeMap<Lsid, Held>>,
+    /// Those that are about to be committed with collections that they make, until it is their turn.
+    pub(super) committing: RefCell<BTreeMap<Lsid, Box<OpenTransaction>>>,
 }
 
 /// What a transaction holds here until it ends.
@@ -42,14 +45,6 @@ impl Transactions {
     fn let_go(&self, lsid: &Lsid) {
         let held = self.held.borrow_mut().remove(lsid);
         drop(held);
-    }
-
-    fn leave(&self, lsid: &Lsid, ns: &Namespace) {
-        let mut left = Vec::new();
-        if let Some(held) = self.held.borrow_mut().get_mut(lsid) {
-            left.extend(held.passes.extract_if(.., |(held, ..)| held == ns));
-        }
-        drop(left);
     }
 
     /// Lets go of everything.
@@ -101,16 +96,6 @@ pub(super) async fn release_everywhere(lsid: Lsid, number: i64) {
         let state = state();
         state.cursors.kill_transaction(&lsid, number);
         state.transactions.let_go(&lsid);
-    })
-    .await;
-}
-
-/// Leaves the gates of a namespace, behind which the transaction has done nothing: a change of the catalog that it
-/// waits for itself closes them.
-pub(super) async fn leave_everywhere(lsid: Lsid, ns: Namespace) {
-    on_all_cores(move |_| {
-        let ns = ns.clone();
-        async move { state().transactions.leave(&lsid, &ns) }
     })
     .await;
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use pinion_catalog::{GateAccess, Uuid};
+use pinion_catalog::{Collection, GateAccess};
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Instant, Queue, spawn};
 use pinion_storage::{OpenUnit, WriteError, storage};
@@ -62,8 +62,8 @@ impl Drop for Kept {
 /// What a transaction has to do with the catalog.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
-    /// Collections that were made, or got indexes, for it, after its snapshot, and when.
-    pub made: Vec<(Uuid, Timestamp)>,
+    /// Collections that it makes: nobody else sees them before it commits.
+    pub planned: Vec<Arc<Collection>>,
     /// The gates that it has passed.
     pub passed: Vec<(Namespace, GateAccess)>,
 }
