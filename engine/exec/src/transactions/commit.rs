@@ -1,9 +1,9 @@
 //! The commit of a transaction: its entries, its record, and the moment at which all of it takes place.
 
-use pinion_catalog::{TransactionPart, encode_transaction, from_write_error};
+use pinion_catalog::{TransactionEnd, TransactionPart, encode_transaction, from_write_error};
 use pinion_clock::{OpTime, Term};
 use pinion_storage::{Entry, WriteError, storage};
-use pinion_wire::{OpContext, Result};
+use pinion_wire::{Error, OpContext, Result};
 
 use super::held::release_everywhere;
 use super::open::{OPERATION_OVERHEAD_BYTES, OpenTransaction};
@@ -11,7 +11,7 @@ use super::running::Running;
 use super::state::{TxnState, aborted};
 use crate::compute::compute_bytes;
 use crate::limits::TRANSACTION_ENTRY_BYTES;
-use crate::sessions::{CommitStamp, RecordCollections};
+use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp};
 use crate::state::state;
 
 /// Commits the transaction that a command is of.
@@ -39,16 +39,16 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
         counters.transactions_committed.inc();
         return Ok(());
     }
-    let stamp = CommitStamp {
+    let stamp = TransactionStamp {
         lsid,
         txn_number: number,
     };
     let wall_ms = pinion_runtime::wall_ms();
-    let encode = || entries(&stamp, &operations, wall_ms);
+    let encode = || entries(&stamp, &operations, TransactionEnd::Commit, wall_ms);
     let entries = compute_bytes(operation_bytes, encode).await;
     let term = storage().term();
     let records = RecordCollections::find().expect("they are made before a transaction begins");
-    let record = stamp.write(&records.records, wall_ms, term);
+    let record = stamp.write(&records.records, RecordedEnd::Committed, wall_ms, term);
     let committed = storage().commit_unit(unit, entries, vec![record]).await;
     release_everywhere(lsid, number).await;
     match committed {
@@ -61,13 +61,18 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
         Err(error) => {
             running.end(TxnState::Aborted, OpTime::NULL);
             counters.transactions_aborted.inc();
-            Err(match error {
-                WriteError::UnitEnded => aborted(number),
-                // Memory is free when others have ended: the whole transaction may be tried again.
-                WriteError::CacheFull => from_write_error(WriteError::Conflict),
-                error => from_write_error(error),
-            })
+            Err(failure(error, number))
         }
+    }
+}
+
+/// Why a transaction was aborted that was to end.
+pub(super) fn failure(error: WriteError, number: i64) -> Error {
+    match error {
+        WriteError::UnitEnded => aborted(number),
+        // Memory is free when others have ended: the whole transaction may be tried again.
+        WriteError::CacheFull => from_write_error(WriteError::Conflict),
+        error => from_write_error(error),
     }
 }
 
@@ -79,7 +84,12 @@ pub(crate) async fn abort(running: &Running) {
 }
 
 /// The entries of a transaction: one, if its operations fit into one.
-fn entries(stamp: &CommitStamp, operations: &[bytes::Bytes], wall_ms: i64) -> Vec<Entry> {
+pub(super) fn entries(
+    stamp: &TransactionStamp,
+    operations: &[bytes::Bytes],
+    end: TransactionEnd,
+    wall_ms: i64,
+) -> Vec<Entry> {
     let ranges = divided(operations.iter().map(bytes::Bytes::len));
     let last = ranges.len() - 1;
     let part = |(place, range): (usize, std::ops::Range<usize>)| {
@@ -94,6 +104,7 @@ fn entries(stamp: &CommitStamp, operations: &[bytes::Bytes], wall_ms: i64) -> Ve
             &stamp.lsid,
             stamp.txn_number,
             part,
+            end,
             &operations[range],
             wall_ms,
         )
