@@ -55,9 +55,9 @@ pub use lsid::{NO_USER, append_lsid, lsid_document, read_lsid};
 pub use names::{check_collection_uuid, check_creatable, check_not_view, is_replicated};
 pub use open::{drop_temporary, end_unfinished, load, reap};
 pub use oplog::{
-    Observers, OpEvent, OpKind, OpObserver, RetryImage, SessionStamp, TransactionPart,
-    bson_timestamp, encode_apply_ops, encode_entry, encode_entry_with_image, encode_operation,
-    encode_transaction,
+    Observers, OpEvent, OpKind, OpObserver, RetryImage, SessionStamp, TransactionEnd,
+    TransactionPart, bson_timestamp, encode_apply_ops, encode_entry, encode_entry_with_image,
+    encode_operation, encode_outcome, encode_transaction,
 };
 pub use options::{
     Capped, Clustered, CollectionKind, CollectionOptions, Granularity, TimeSeries,

@@ -205,11 +205,22 @@ pub enum TransactionPart {
     Last { count: i64 },
 }
 
-/// An entry of a transaction: operations as [`encode_operation`] makes them, which take place with the last of its entries.
+/// What becomes of a transaction with its last entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransactionEnd {
+    /// It takes place.
+    Commit,
+    /// It is prepared, and takes place with a later entry or never ([`encode_outcome`]).
+    Prepare,
+}
+
+/// An entry of a transaction: operations as [`encode_operation`] makes them, which take place, or are prepared, with the last of
+/// its entries.
 pub fn encode_transaction(
     lsid: &Lsid,
     txn_number: i64,
     part: TransactionPart,
+    end: TransactionEnd,
     operations: &[bytes::Bytes],
     wall_ms: i64,
 ) -> Entry {
@@ -233,6 +244,9 @@ pub fn encode_transaction(
         doc.push(crate::keys::stored_document(operation));
     }
     doc.end();
+    if end == TransactionEnd::Prepare && part != TransactionPart::Partial {
+        doc.append("prepare", true);
+    }
     match part {
         TransactionPart::Whole => {}
         TransactionPart::Partial => {
@@ -242,6 +256,36 @@ pub fn encode_transaction(
             doc.append("count", count);
         }
     }
+    doc.end();
+    finish_entry(doc, wall_ms, Some(&session))
+}
+
+/// The entry that tells what became of a transaction that was prepared by the entry at `prepared`: it is committed at this time,
+/// or aborted.
+pub fn encode_outcome(
+    lsid: &Lsid,
+    txn_number: i64,
+    prepared: OpTime,
+    commit: Option<Timestamp>,
+    wall_ms: i64,
+) -> Entry {
+    let session = SessionStamp {
+        lsid: *lsid,
+        txn_number,
+        stmt_ids: Vec::new(),
+        previous: prepared,
+        image: None,
+    };
+    let mut doc = begin_entry(256, Some(&session));
+    doc.append("op", OpKind::Command.letter())
+        .append("ns", "admin.$cmd")
+        .start_document("o");
+    match commit {
+        Some(at) => doc
+            .append("commitTransaction", 1i32)
+            .append("commitTimestamp", RawBsonRef::Timestamp(bson_timestamp(at))),
+        None => doc.append("abortTransaction", 1i32),
+    };
     doc.end();
     finish_entry(doc, wall_ms, Some(&session))
 }

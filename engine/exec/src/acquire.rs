@@ -32,33 +32,61 @@ use crate::transactions::{self, InUnit, Running};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadSource {
     /// Everything that was acknowledged before the read began.
-    Newest,
+    Newest(Undecided),
     /// What a member that follows another has applied, with nothing missing before it.
-    LastApplied,
+    LastApplied(Undecided),
     /// What a majority of the set holds.
-    Majority,
+    Majority(Undecided),
     /// `atClusterTime`.
     At(Timestamp),
     /// The snapshot of a transaction, and what it has written.
     In(InUnit),
 }
 
+/// What a read does that meets what a prepared transaction has written. Reads of a snapshot wait for its outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Undecided {
+    Awaited,
+    /// It reads what was there before.
+    PassedBy,
+}
+
+impl Undecided {
+    /// Source: replication document, "Prepare Conflicts".
+    fn of_read(ctx: &OpContext) -> Undecided {
+        let concern = &ctx.read_concern;
+        let promises = matches!(
+            concern.level,
+            Some(ReadConcernLevel::Linearizable | ReadConcernLevel::Snapshot)
+        );
+        match promises || concern.after_cluster_time.is_some() {
+            true => Undecided::Awaited,
+            false => Undecided::PassedBy,
+        }
+    }
+}
+
 impl ReadSource {
     /// What an operation reads of a namespace.
     fn of(view: Option<&SetView>, ctx: &OpContext, ns: &Namespace, intent: Intent) -> ReadSource {
+        // What a write looks for is what it changes.
+        if intent == Intent::Write {
+            return ReadSource::Newest(Undecided::Awaited);
+        }
+        let undecided = Undecided::of_read(ctx);
         let Some(view) = view else {
-            return ReadSource::Newest;
+            return ReadSource::Newest(undecided);
         };
-        // What a write looks for is what it changes, and a member is alone with what is its own.
-        if intent == Intent::Write || !is_replicated(ns) {
-            return ReadSource::Newest;
+        // A member is alone with what is its own.
+        if !is_replicated(ns) {
+            return ReadSource::Newest(undecided);
         }
         let concern = ctx.read_concern;
         match (concern.at_cluster_time, concern.level) {
             (Some(at), _) => ReadSource::At(at),
-            (None, Some(ReadConcernLevel::Majority)) => ReadSource::Majority,
-            _ if view.writable => ReadSource::Newest,
-            _ => ReadSource::LastApplied,
+            (None, Some(ReadConcernLevel::Majority)) => ReadSource::Majority(undecided),
+            _ if view.writable => ReadSource::Newest(undecided),
+            _ => ReadSource::LastApplied(undecided),
         }
     }
 
@@ -68,11 +96,11 @@ impl ReadSource {
     /// The operation is interrupted, storage has failed, or no commit point is known yet.
     pub(crate) async fn timestamp(self, ctx: &OpContext) -> Result<Timestamp> {
         match self {
-            ReadSource::Newest => interruptible(ctx, storage().read_timestamp())
+            ReadSource::Newest(_) => interruptible(ctx, storage().read_timestamp())
                 .await?
                 .map_err(from_fatal),
-            ReadSource::LastApplied => Ok(storage().visible()),
-            ReadSource::Majority => committed(),
+            ReadSource::LastApplied(_) => Ok(storage().visible()),
+            ReadSource::Majority(_) => committed(),
             ReadSource::At(at) | ReadSource::In(InUnit { at, .. }) => Ok(at),
         }
     }
@@ -82,6 +110,16 @@ impl ReadSource {
         match self {
             ReadSource::In(InUnit { unit, .. }) => Some(unit),
             _ => None,
+        }
+    }
+
+    /// Whether it waits for the outcome of prepared transactions that it meets.
+    pub(crate) fn undecided(self) -> Undecided {
+        match self {
+            ReadSource::Newest(undecided)
+            | ReadSource::LastApplied(undecided)
+            | ReadSource::Majority(undecided) => undecided,
+            ReadSource::At(_) | ReadSource::In(_) => Undecided::Awaited,
         }
     }
 }
@@ -99,9 +137,9 @@ impl ReadSource {
         // The snapshot is opened later, and is not older.
         let at = match self {
             // A transaction refuses what has changed since its snapshot.
-            ReadSource::Newest | ReadSource::In(_) => return Ok(Some(found)),
-            ReadSource::LastApplied => storage().visible(),
-            ReadSource::Majority => committed().unwrap_or(Timestamp::MIN),
+            ReadSource::Newest(_) | ReadSource::In(_) => return Ok(Some(found)),
+            ReadSource::LastApplied(_) => storage().visible(),
+            ReadSource::Majority(_) => committed().unwrap_or(Timestamp::MIN),
             ReadSource::At(at) if at < found.visible_from => {
                 return Err(Error::new(
                     ErrorCode::SNAPSHOT_UNAVAILABLE,

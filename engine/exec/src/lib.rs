@@ -65,7 +65,7 @@ pub use concern::has_default_write_concern;
 pub use local::{document_by_id, read_local, write_local};
 pub use member::{
     begin_as_primary, check_own_collections, interrupt_writers, last_logged, log_note,
-    no_writer_is_behind_a_gate, show_oplog,
+    no_writer_is_behind_a_gate, show_oplog, writes_ended,
 };
 pub use members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 pub use metrics::{CounterValues, Counters};
@@ -86,4 +86,5 @@ pub use replication::{
 pub use sessions::forget_all as forget_sessions;
 pub use state::{NodeShared, NodeState, state};
 pub use topology::{LastWrite, ReplicaSet, SetView, Waiting};
+pub use transactions::hold_prepared;
 pub use version::keep_version;

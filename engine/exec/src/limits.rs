@@ -2,6 +2,9 @@
 
 use pinion_runtime::Duration;
 
+/// How long a read waits for the outcome of a prepared transaction before it looks whether that may wait for the read.
+pub(crate) const OUTCOME_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is
 /// done beside the cores.
 pub(crate) const CORE_BUDGET: pinion_query::work::Units = 4_000_000;

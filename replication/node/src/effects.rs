@@ -5,8 +5,8 @@ use std::rc::Rc;
 use pinion_bson::{ObjectId, rawdoc};
 use pinion_clock::{Term, Timestamp};
 use pinion_exec::{
-    begin_as_primary, forget_default_concerns, forget_sessions, interrupt_writers, log_note,
-    replication_parameters, state,
+    begin_as_primary, forget_default_concerns, forget_sessions, hold_prepared, interrupt_writers,
+    log_note, replication_parameters, state, writes_ended,
 };
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
@@ -219,6 +219,7 @@ impl Driver {
         if let Err(error) = self.follow().await {
             return stop_node("the log cannot be followed", &error);
         }
+        writes_ended().await;
         event("writes stopped");
         self.tell_progress();
         self.tell(Input::WritesStopped);
@@ -253,6 +254,8 @@ impl Driver {
         if !self.lead().await {
             return;
         }
+        // Before anybody may change what prepared transactions have written to.
+        hold_prepared().await;
         // Whatever this node writes from now on is of its term, before anybody can see it.
         let first = storage().last_allotted().next();
         self.terms.borrow_mut().begin(first, term);

@@ -369,25 +369,41 @@ where
 
 /// Runs `operation` while the gates of these namespaces, whose locks the caller holds, are closed
 /// on every core.
-pub(super) async fn behind_gates<R>(
+///
+/// # Errors
+/// Those of the operation; `InterruptedDueToReplStateChange` if the node stops to take writes while somebody is behind a gate who
+/// stays there, as a prepared transaction does.
+pub(super) async fn behind_gates<T>(
     namespaces: &[Namespace],
     mode: GateMode,
-    operation: impl Future<Output = R>,
-) -> R {
+    operation: impl Future<Output = Result<T>>,
+) -> Result<T> {
     let mut namespaces = namespaces.to_vec();
     // Operations that need several namespaces enter their gates in this order too: so none holds a
     // gate that is drained and waits for one that is closed already.
     namespaces.sort();
     namespaces.dedup();
+    let mut closed = 0;
+    let mut is_given_up = false;
     for ns in &namespaces {
         let ns = ns.clone();
-        pinion_runtime::on_all_cores(move |_| {
+        let drained = pinion_runtime::on_all_cores(move |_| {
             let ns = ns.clone();
             async move { core_catalog().gates().close(&ns, mode).await }
-        })
-        .await;
+        });
+        closed += 1;
+        is_given_up = drained.await.contains(&false);
+        if is_given_up {
+            break;
+        }
     }
-    let result = operation.await;
+    namespaces.truncate(closed);
+    let result = match is_given_up {
+        false => operation.await,
+        true => Err(interruption(
+            ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+        )),
+    };
     pinion_runtime::on_all_cores(move |_| {
         let namespaces = namespaces.clone();
         async move {

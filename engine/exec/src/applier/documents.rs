@@ -1,5 +1,6 @@
 //! What an entry of one document writes: the document, and the entries of its collection's indexes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,8 +18,8 @@ use pinion_wire::{Error, ErrorCode, Result};
 use super::entry::{damaged, document, field, text};
 use crate::compute::compute_bytes;
 use crate::sessions::{
-    CommitStamp, RecordCollections, RecordedChange, is_removal, record_writes, removals_here,
-    stamp_of,
+    RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_removal, record_writes,
+    removals_here, stamp_of,
 };
 use crate::write::update_context;
 
@@ -142,11 +143,50 @@ pub(super) async fn writes_of(
 /// # Errors
 /// The entry is damaged.
 pub(super) fn commit_write(entry: &RawDocument) -> Result<Vec<Write>> {
-    let (Some(commit), Some(found)) = (CommitStamp::of(entry), RecordCollections::find()) else {
+    match TransactionStamp::of(entry) {
+        Some(stamp) => record_write(entry, stamp, RecordedEnd::Committed),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// What records what an entry makes of a transaction; nothing where there is no record of any.
+///
+/// # Errors
+/// The entry is damaged.
+pub(super) fn record_write(
+    entry: &RawDocument,
+    stamp: TransactionStamp,
+    end: RecordedEnd,
+) -> Result<Vec<Write>> {
+    let Some(found) = RecordCollections::find() else {
         return Ok(Vec::new());
     };
     let term = field(entry, "t").and_then(i64_exact).unwrap_or(-1);
-    Ok(vec![commit.write(&found.records, wall_of(entry)?, term)])
+    let wall_ms = wall_of(entry)?;
+    Ok(vec![stamp.write(&found.records, end, wall_ms, term)])
+}
+
+/// Documents as the operations before have left them, of those that take place together: `None` where one is gone.
+#[derive(Default)]
+pub(super) struct Before(BTreeMap<(TreeId, Key), Option<Bytes>>);
+
+/// What an operation writes of a transaction whose operations are all placed together.
+///
+/// # Errors
+/// It cannot be applied to the document that is there, or there is none.
+pub(super) async fn prepared_change(
+    operation: &RawDocument,
+    target: &Target,
+    mode: ApplyMode,
+    before: &mut Before,
+) -> Result<Vec<Write>> {
+    let place = (target.collection.tree(), target.key.clone());
+    let known = before.0.get(&place).cloned();
+    let Some(change) = change_over(operation, target, mode, known).await? else {
+        return Ok(Vec::new());
+    };
+    before.0.insert(place, change.new);
+    Ok(change.writes)
 }
 
 fn wall_of(entry: &RawDocument) -> Result<i64> {
@@ -169,6 +209,16 @@ async fn change_of(
     target: &Target,
     mode: ApplyMode,
 ) -> Result<Option<Change>> {
+    change_over(entry, target, mode, None).await
+}
+
+/// The change of a document that is stored, or known to be like this.
+async fn change_over(
+    entry: &RawDocument,
+    target: &Target,
+    mode: ApplyMode,
+    known: Option<Option<Bytes>>,
+) -> Result<Option<Change>> {
     let (op, o) = (text(entry, "op")?, document(entry, "o")?);
     let Target {
         collection,
@@ -176,11 +226,12 @@ async fn change_of(
         key,
     } = target;
     let partition = partition_of(collection, key);
-    let old = match (op, mode) {
+    let old = match (op, mode, known) {
+        (.., Some(known)) => known,
         // Nothing is there before an insert: the base ends where replay begins.
-        ("i", ApplyMode::Recovery) => None,
+        ("i", ApplyMode::Recovery, None) => None,
         // What is there may be put over unseen where no index has entries of it.
-        ("i", _) if collection.indexes.is_empty() => None,
+        ("i", _, None) if collection.indexes.is_empty() => None,
         _ => stored(collection, partition, key).await?,
     };
     let new = match (op, &old) {

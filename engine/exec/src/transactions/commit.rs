@@ -1,13 +1,14 @@
 //! The commit of a transaction: its entries, its record, and the moment at which all of it takes place.
 
 use pinion_catalog::{
-    PlannedChange, TransactionPart, commit_planned, encode_transaction, from_write_error,
+    PlannedChange, TransactionEnd, TransactionPart, commit_planned, encode_transaction,
+    from_write_error,
 };
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_runtime::{Queue, spawn};
 use pinion_storage::{Entry, WriteError, storage};
 use pinion_wire::idl::Lsid;
-use pinion_wire::{OpContext, Result};
+use pinion_wire::{Error, OpContext, Result};
 
 use super::held::release_everywhere;
 use super::open::{OPERATION_OVERHEAD_BYTES, OpenTransaction};
@@ -15,7 +16,7 @@ use super::running::Running;
 use super::state::{TxnState, aborted};
 use crate::compute::compute_bytes;
 use crate::limits::TRANSACTION_ENTRY_BYTES;
-use crate::sessions::{CommitStamp, RecordCollections};
+use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp};
 use crate::state::state;
 
 /// Commits the transaction that a command is of.
@@ -59,24 +60,24 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
 
 /// Commits what a transaction has written, and collections that it makes with it.
 async fn write(open: OpenTransaction, made: PlannedChange) -> Result<Timestamp> {
-    let stamp = CommitStamp {
+    let stamp = TransactionStamp {
         lsid: open.lsid,
         txn_number: open.number,
     };
     let wall_ms = pinion_runtime::wall_ms();
     let operations = [made.operations, open.operations].concat();
-    let encode = || entries(&stamp, &operations, wall_ms);
+    let encode = || entries(&stamp, &operations, TransactionEnd::Commit, wall_ms);
     let entries = compute_bytes(open.operation_bytes, encode).await;
     let records = RecordCollections::find().expect("they are made before a transaction begins");
-    let record = stamp.write(&records.records, wall_ms, storage().term());
+    let record = stamp.write(
+        &records.records,
+        RecordedEnd::Committed,
+        wall_ms,
+        storage().term(),
+    );
     let beside = [vec![record], made.writes].concat();
     let committed = storage().commit_unit(open.unit, entries, beside).await;
-    committed.map_err(|error| match error {
-        WriteError::UnitEnded => aborted(open.number),
-        // Memory is free when others have ended: the whole transaction may be tried again.
-        WriteError::CacheFull => from_write_error(WriteError::Conflict),
-        error => from_write_error(error),
-    })
+    committed.map_err(|error| failure(error, open.number))
 }
 
 /// The same for a transaction that makes collections. It goes on if the caller goes away.
@@ -114,6 +115,16 @@ fn take_committing(lsid: &Lsid) -> Option<Box<OpenTransaction>> {
     state().transactions.committing.borrow_mut().remove(lsid)
 }
 
+/// Why a transaction was aborted that was to end.
+pub(super) fn failure(error: WriteError, number: i64) -> Error {
+    match error {
+        WriteError::UnitEnded => aborted(number),
+        // Memory is free when others have ended: the whole transaction may be tried again.
+        WriteError::CacheFull => from_write_error(WriteError::Conflict),
+        error => from_write_error(error),
+    }
+}
+
 /// Aborts the transaction that a command is of.
 pub(crate) async fn abort(running: &Running) {
     let open = running.take_open().expect("a transaction is aborted once");
@@ -122,7 +133,12 @@ pub(crate) async fn abort(running: &Running) {
 }
 
 /// The entries of a transaction: one, if its operations fit into one.
-fn entries(stamp: &CommitStamp, operations: &[bytes::Bytes], wall_ms: i64) -> Vec<Entry> {
+pub(super) fn entries(
+    stamp: &TransactionStamp,
+    operations: &[bytes::Bytes],
+    end: TransactionEnd,
+    wall_ms: i64,
+) -> Vec<Entry> {
     let ranges = divided(operations.iter().map(bytes::Bytes::len));
     let last = ranges.len() - 1;
     let part = |(place, range): (usize, std::ops::Range<usize>)| {
@@ -137,6 +153,7 @@ fn entries(stamp: &CommitStamp, operations: &[bytes::Bytes], wall_ms: i64) -> Ve
             &stamp.lsid,
             stamp.txn_number,
             part,
+            end,
             &operations[range],
             wall_ms,
         )

@@ -12,6 +12,7 @@ use pinion_wire::Result;
 use pinion_wire::idl::{Lsid, Namespace};
 
 use super::open::OpenTransaction;
+use super::prepared::PreparedTable;
 use super::running::Running;
 use crate::state::state;
 
@@ -23,13 +24,14 @@ pub(crate) struct Transactions {
     held: RefCell<BTreeMap<Lsid, Held>>,
     /// Those that are about to be committed with collections that they make, until it is their turn.
     pub(super) committing: RefCell<BTreeMap<Lsid, Box<OpenTransaction>>>,
+    /// Those without an outcome, of the sessions whose home this is.
+    pub(crate) prepared: PreparedTable,
 }
 
 /// What a transaction holds here until it ends.
 #[derive(Default)]
 struct Held {
     /// Keep its snapshot readable.
-    #[allow(dead_code, reason = "held for their drop")]
     pins: Vec<SnapshotPin>,
     /// Keep what it has read or written from being dropped or changed.
     passes: Vec<(Namespace, GateAccess, Pass)>,
@@ -51,6 +53,16 @@ impl Transactions {
     pub(crate) fn clear(&self) {
         let held = std::mem::take(&mut *self.held.borrow_mut());
         drop(held);
+        self.prepared.clear();
+    }
+
+    /// Lets go of the snapshot: no statement reads it any more.
+    fn unpin(&self, lsid: &Lsid) {
+        let pins = match self.held.borrow_mut().get_mut(lsid) {
+            Some(held) => std::mem::take(&mut held.pins),
+            None => Vec::new(),
+        };
+        drop(pins);
     }
 }
 
@@ -98,4 +110,19 @@ pub(super) async fn release_everywhere(lsid: Lsid, number: i64) {
         state.transactions.let_go(&lsid);
     })
     .await;
+}
+
+/// Lets go of the snapshot and the cursors of a transaction that takes no more statements, and keeps its gates.
+pub(super) async fn forget_cursors(lsid: Lsid, number: i64) {
+    on_all_cores(move |_| async move {
+        let state = state();
+        state.cursors.kill_transaction(&lsid, number);
+        state.transactions.unpin(&lsid);
+    })
+    .await;
+}
+
+/// Lets go of what a transaction holds.
+pub(super) async fn let_go_everywhere(lsid: Lsid) {
+    on_all_cores(move |_| async move { state().transactions.let_go(&lsid) }).await;
 }

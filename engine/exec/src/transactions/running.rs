@@ -16,6 +16,7 @@ use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, LabelContext, OpContext, Result, labels, labels_for};
 
 use super::open::{Known, OpenTransaction};
+use super::prepared::PreparedTransaction;
 use super::refusals::{check_namespace, check_written};
 use super::shown::OpenShown;
 use super::state::TxnState;
@@ -60,6 +61,8 @@ pub(crate) struct Running {
     shown: Option<OpenShown>,
     /// What it has written last, if it was committed before.
     committed: OpTime,
+    /// What there is of it, if it was prepared before.
+    prepared: Option<PreparedTransaction>,
     has_failed: Cell<bool>,
     ended: Cell<Option<Ended>>,
 }
@@ -125,6 +128,7 @@ impl Running {
             known: RefCell::new(known),
             reads: Some(reads),
             committed: OpTime::NULL,
+            prepared: None,
             has_failed: Cell::new(false),
             ended: Cell::new(None),
         })
@@ -135,6 +139,16 @@ impl Running {
         Running::enter(Running::without_open(lsid, None, written))
     }
 
+    /// One that was prepared has its outcome, or is prepared again.
+    pub(super) fn prepared(prepared: PreparedTransaction) -> Rc<Running> {
+        let running = Running::without_open(prepared.lsid, None, OpTime::NULL);
+        Running::enter(Running {
+            shown: Some(prepared.shown.clone()),
+            prepared: Some(prepared),
+            ..running
+        })
+    }
+
     fn without_open(lsid: Lsid, reads: Option<InUnit>, committed: OpTime) -> Running {
         Running {
             lsid,
@@ -143,6 +157,7 @@ impl Running {
             reads,
             shown: None,
             committed,
+            prepared: None,
             has_failed: Cell::new(false),
             ended: Cell::new(None),
         }
@@ -200,14 +215,22 @@ impl Running {
 
     /// Whether it was committed before this command.
     pub(crate) fn was_committed(&self) -> bool {
-        self.reads.is_none()
+        self.reads.is_none() && self.prepared.is_none()
     }
 
-    /// What the transaction wrote last, once it is committed; null of one that has written nothing.
+    /// What there is of a transaction that was prepared before this command.
+    pub(crate) fn was_prepared(&self) -> Option<&PreparedTransaction> {
+        self.prepared.as_ref()
+    }
+
+    /// What the transaction wrote last, once it is committed or prepared, or given up after that; null of one that has written
+    /// nothing.
     pub(super) fn written(&self) -> Option<OpTime> {
-        match self.was_committed() {
-            true => Some(self.committed),
-            false => self.ended.get().map(|ended| ended.written),
+        let ended = self.ended.get().map(|ended| ended.written);
+        match (self.was_committed(), &self.prepared) {
+            (true, _) => Some(self.committed),
+            (false, Some(prepared)) => ended.or(Some(prepared.at)),
+            (false, None) => ended,
         }
     }
 

@@ -22,7 +22,7 @@ use super::order::{first_error, first_taken};
 use super::unit::LoggedWrite;
 use super::validation::check_document;
 use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{check, is_interruption, pause};
+use crate::interrupt::{check, interruptible, is_interruption, pause};
 use crate::state::state;
 use crate::transactions::InUnit;
 
@@ -74,7 +74,7 @@ pub(super) async fn prepare(
     let owned = storage().partition(partition);
     let owned = owned.expect("submitted to its owner");
     let at = request.reads.map_or(ReadAt::Newest, InUnit::read_at);
-    let read = owned.get(collection.tree(), key, at).await;
+    let read = interruptible(ctx, owned.get(collection.tree(), key, at)).await?;
     let Some(read) = read.map_err(from_read_error)? else {
         return Ok(Prepared::Nothing(Modified::NoMatch));
     };

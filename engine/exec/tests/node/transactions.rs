@@ -12,7 +12,7 @@ use crate::harness::{Client, with_member, with_node};
 use crate::retryable::{SHAPES, become_primary, session_id};
 
 /// The command as a statement of a session's transaction.
-fn statement(session: u8, txn_number: i64, command: Document) -> Document {
+pub fn statement(session: u8, txn_number: i64, command: Document) -> Document {
     let mut command = command;
     command.insert("lsid", session_id(session));
     command.insert("txnNumber", txn_number);
@@ -21,26 +21,26 @@ fn statement(session: u8, txn_number: i64, command: Document) -> Document {
 }
 
 /// The command as the first statement.
-fn first(session: u8, txn_number: i64, command: Document) -> Document {
+pub fn first(session: u8, txn_number: i64, command: Document) -> Document {
     let mut command = statement(session, txn_number, command);
     command.insert("startTransaction", true);
     command
 }
 
-fn commit(session: u8, txn_number: i64) -> Document {
+pub fn commit(session: u8, txn_number: i64) -> Document {
     statement(session, txn_number, doc! { "commitTransaction": 1 })
 }
 
-fn abort(session: u8, txn_number: i64) -> Document {
+pub fn abort(session: u8, txn_number: i64) -> Document {
     statement(session, txn_number, doc! { "abortTransaction": 1 })
 }
 
-fn insert(ids: &[i32]) -> Document {
+pub fn insert(ids: &[i32]) -> Document {
     let documents: Vec<_> = ids.iter().map(|id| doc! { "_id": id, "n": 0 }).collect();
     doc! { "insert": "c", "documents": documents }
 }
 
-fn all() -> Document {
+pub fn all() -> Document {
     doc! { "find": "c", "sort": { "_id": 1 } }
 }
 
@@ -62,7 +62,7 @@ async fn names(client: &Client) -> Vec<String> {
     names
 }
 
-async fn ids(client: &Client, find: Document) -> Vec<i32> {
+pub async fn ids(client: &Client, find: Document) -> Vec<i32> {
     let reply = client.ok(find).await;
     let batch = reply
         .get_document("cursor")
