@@ -20,7 +20,7 @@ use crate::message::Request;
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     primary: Option<usize>,
-    /// Silence counts from here on at the earliest: since then it is the primary, or this node is scheduled again.
+    /// Silence counts from here on at the earliest: since then it is the primary; later by the time in which this node was not scheduled.
     since_ms: u64,
     /// It is not probed before.
     probe_ms: u64,
@@ -114,13 +114,18 @@ impl Node {
         }
     }
 
-    /// Silence while this node itself was not scheduled says nothing. Called before anything is made of what has come meanwhile.
+    /// Silence while this node itself was not scheduled does not count. Called before anything is made of what has come meanwhile.
     pub(super) fn notice_stall(&mut self) {
         let (Some(due_ms), Some(watched)) = (self.watch.due_ms, self.watched()) else {
             return;
         };
         if self.now.ms > due_ms.saturating_add(watched.stall_ms()) {
-            self.watch.since_ms = self.now.ms;
+            // What has come meanwhile is yet to be read, and what was asked yet to be answered.
+            let heard_ms = self.now.ms - self.silent_ms(watched.primary);
+            let before_ms = due_ms.saturating_sub(heard_ms);
+            let counted_ms = before_ms.min(watched.limit_ms - watched.probe_ms());
+            self.watch.since_ms = self.now.ms - counted_ms;
+            self.watch.probe_ms = self.now.ms;
             self.watch.asked_ms = None;
             if std::mem::take(&mut self.watch.confirmed) {
                 self.postpone_election();
