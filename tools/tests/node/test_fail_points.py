@@ -3,6 +3,7 @@
 import json
 
 import pymongo
+import pymongo.monitoring
 import pytest
 from pinion_node import Node, ReplicaSet, run
 from pymongo.errors import AutoReconnect, OperationFailure
@@ -156,3 +157,39 @@ def test_a_retryable_write_loses_its_connection_or_fails():
         collection.update_many({}, {"$set": {"m": 1}})
         assert collection.count_documents({"m": 1}) == 2
         client.admin.command({**point, "mode": "off"})
+
+
+class Pools(pymongo.monitoring.ConnectionPoolListener):
+    """Counts how often a driver's connections were given up; of the other events nothing is wanted."""
+
+    def __init__(self):
+        self.cleared = 0
+
+    def pool_cleared(self, event):
+        self.cleared += 1
+
+    def pool_created(self, event):
+        pass
+
+    pool_ready = pool_closed = pool_created
+    connection_created = connection_ready = connection_closed = pool_created
+    connection_check_out_started = connection_check_out_failed = pool_created
+    connection_checked_out = connection_checked_in = pool_created
+
+
+def test_an_error_of_a_node_that_stays_is_news_to_a_driver():
+    """A driver passes over what is no newer than what it knows of the topology, so only a node that goes away says how new that is."""
+    pools = Pools()
+    options = ("--setParameter", "enableTestCommands=1")
+    with ReplicaSet(1, options=options) as members, members.client(event_listeners=[pools]) as client:
+        client.test.c.insert_one({"_id": 1})
+        for code, tells in [(91, False), (11600, False), (10107, True), (189, True), (8, False)]:
+            configure(client, {"times": 1}, failCommands=["ping"], errorCode=code)
+            with members.member(members.nodes[0]) as direct, pytest.raises(pymongo.errors.PyMongoError) as caught:
+                direct.test.command("ping")
+            assert caught.value.details["code"] == code
+            assert ("topologyVersion" in caught.value.details) == tells, code
+        before = pools.cleared
+        configure(client, {"times": 1}, failCommands=["find"], errorCode=91)
+        assert client.test.c.find_one() == {"_id": 1}
+        assert pools.cleared == before + 1
