@@ -568,3 +568,24 @@ pub(crate) fn index_ident(tree: TreeId) -> String {
 pub(crate) fn parse_ident(ident: &str) -> Option<u64> {
     ident.rsplit_once('-')?.1.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_by_any_name_is_read_back() {
+        for name in ["_id_", "mine"] {
+            let name = name.to_owned();
+            let options = CollectionOptions {
+                clustered: Some(Clustered::Named { name }),
+                ..CollectionOptions::default()
+            };
+            let ns = Namespace::parse("test.c").expect("a name");
+            let made = Collection::new(ns, Uuid([7; 16]), 5, options);
+            let read = Collection::from_row(&made.to_row()).expect("a row");
+            assert_eq!(read.to_row(), made.to_row());
+            assert!(read.indexes.is_empty());
+        }
+    }
+}

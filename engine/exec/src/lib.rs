@@ -62,6 +62,7 @@ pub use commands::{
 };
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
+pub use fail_points::fetching_goes_on;
 pub use local::{document_by_id, read_local, write_local};
 pub use member::{
     begin_as_primary, check_own_collections, interrupt_writers, last_logged, log_note,

@@ -58,6 +58,10 @@ pub(crate) const TRIAL_RESULTS: u64 = 101;
 pub(crate) const MAX_INDEX_FILTER_BYTES: usize = 16 * 1024 * 1024;
 /// How long it is waited before it is looked again how often a fail point has acted.
 pub(crate) const FAIL_POINT_POLL: Duration = Duration::from_millis(10);
+/// As many documents of a retryable insert, and so many bytes of them, count as one for `onPrimaryTransactionalWrite`: what
+/// MongoDB inserts at once.
+pub(crate) const TEST_GROUP_DOCUMENTS: usize = 500;
+pub(crate) const TEST_GROUP_BYTES: usize = 256 * 1024;
 /// How deep operations of `applyOps` may stand in one another.
 pub(crate) const MAX_APPLY_OPS_DEPTH: usize = 10;
 /// Bytes of all query settings together, which are one stored document.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp, rawdoc};
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::replication_parameters;
+use pinion_exec::{fetching_goes_on, replication_parameters};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{FirstBatch, FirstBatchVerdict, judge_first_batch};
 use pinion_replication_protocol::message::{
@@ -191,6 +191,7 @@ impl Driver {
         entries: Vec<Fetched>,
         (repl, query): (ReplSetMetadata, OplogQueryMetadata),
     ) -> Result<(), End> {
+        fetching_goes_on().await;
         let bytes = entries.iter().map(|entry| entry.bytes.len()).sum();
         self.metrics.fetched(entries.len(), bytes);
         let mut last = self.follower.last();

@@ -1,7 +1,9 @@
 """Fail points as drivers' tests use them, on a node that was started for tests; and that no other node has them."""
 
 import json
+import time
 
+import bson
 import pymongo
 import pymongo.monitoring
 import pytest
@@ -193,3 +195,50 @@ def test_an_error_of_a_node_that_stays_is_news_to_a_driver():
         configure(client, {"times": 1}, failCommands=["find"], errorCode=91)
         assert client.test.c.find_one() == {"_id": 1}
         assert pools.cleared == before + 1
+
+
+def test_documents_of_a_retryable_insert_count_as_they_do_in_mongodb():
+    options = ("--setParameter", "enableTestCommands=1")
+    with ReplicaSet(1, options=options) as members, members.client() as client:
+        data = {"failBeforeCommitExceptionCode": 96, "closeConnection": False}
+        point = {"configureFailPoint": "onPrimaryTransactionalWrite", "mode": {"skip": 1}, "data": data}
+        large = "x" * 300_000
+        # Small ones are inserted together and count once, large ones count each.
+        for ordered, documents, left, wrong in (
+            (True, [{"_id": n} for n in range(3)], [0, 1, 2], []),
+            (True, [{"_id": n, "x": large} for n in range(3)], [0], [1]),
+            (False, [{"_id": n, "x": large} for n in range(3)], [0], [1, 2]),
+        ):
+            client.test.c.delete_many({})
+            client.admin.command(point)
+            reply = client.test.command({"insert": "c", "documents": documents, "ordered": ordered, "txnNumber": bson.Int64(1)},
+                                        session=client.start_session())
+            client.admin.command({**point, "mode": "off"})
+            assert [error["index"] for error in reply.get("writeErrors", [])] == wrong
+            assert sorted(document["_id"] for document in client.test.c.find()) == left
+
+
+def test_what_members_ask_of_each_other_is_not_meant():
+    with ReplicaSet(3, options=("--setParameter", "enableTestCommands=1")) as members, members.client() as client:
+        client.test.c.insert_many({"_id": n} for n in range(9))
+        cursor = client.test.c.find(batch_size=2)
+        next(cursor)
+        before = configure(client, {"times": 1}, failCommands=["getMore"], errorCode=8)
+        # The secondaries go on asking for the oplog, and each is told of this.
+        client.test.c.with_options(write_concern=pymongo.WriteConcern(3)).insert_one({"_id": 9})
+        time.sleep(1.5)
+        with pytest.raises(OperationFailure) as caught:
+            list(cursor)
+        assert caught.value.code == 8
+        assert configure(client, "off") == before + 1
+
+
+def test_a_member_that_takes_nothing_over():
+    with ReplicaSet(3, options=("--setParameter", "enableTestCommands=1")) as members, members.client() as client:
+        of_all = client.test.c.with_options(write_concern=pymongo.WriteConcern(3, wtimeout=1000))
+        with members.member(members.secondaries()[0]) as behind:
+            configure(behind, "alwaysOn", name="stopReplProducer")
+            with pytest.raises(pymongo.errors.WTimeoutError):
+                of_all.insert_one({"_id": 1})
+            configure(behind, "off", name="stopReplProducer")
+        client.test.c.with_options(write_concern=pymongo.WriteConcern(3, wtimeout=20_000)).insert_one({"_id": 2})

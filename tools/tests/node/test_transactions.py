@@ -3,6 +3,7 @@
 import threading
 import time
 
+import bson
 import pymongo
 import pytest
 from pinion_bank import Bank
@@ -50,6 +51,22 @@ def test_a_transaction_over_a_direct_connection(alone):
         assert client.test.direct.find_one() == {"_id": 1}
         session.start_transaction()
         fails(72, client.test.command, {"find": "direct", "$readPreference": {"mode": "secondary"}}, session=session)
+
+
+def test_the_replies_of_a_bulk_write_that_outgrow_a_batch(alone):
+    with alone.client() as client, client.start_session() as session:
+        client.test.bulk.drop()
+        client.test.create_collection("bulk")
+        names = [letter * 8_000_000 for letter in "abc"]
+        updates = [pymongo.UpdateOne({"_id": name}, {"$set": {"x": 1}}, upsert=True, namespace="test.bulk") for name in names]
+        with session.start_transaction():
+            done = client.bulk_write(updates, session=session, verbose_results=True)
+            assert [done.update_results[at].upserted_id[0] for at in range(3)] == ["a", "b", "c"]
+        assert client.test.bulk.count_documents({}) == 3
+        session.start_transaction()
+        client.test.bulk.find_one({"x": 1}, {"_id": 0}, session=session)
+        fails(263, client.admin.command, {"getMore": bson.Int64(1), "collection": "other"}, session=session)
+        client.test.bulk.drop()
 
 
 def test_a_transaction_reads_what_it_writes_and_others_do_not(alone):

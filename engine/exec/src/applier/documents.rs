@@ -272,6 +272,9 @@ async fn change_over(
 /// The document after an update: by a difference, by operators, or as a whole.
 async fn updated(old: &Bytes, o: &RawDocument, mode: ApplyMode) -> Result<Bytes> {
     let apply = || {
+        if is_whole(o) {
+            return Ok(Bytes::copy_from_slice(o.as_bytes()));
+        }
         if let (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(diff))) =
             (field(o, "$v"), field(o, "diff"))
         {
@@ -325,11 +328,20 @@ fn change(document: &mut Bytes, o: &RawDocument) -> Result<()> {
     Ok(())
 }
 
+/// Whether an entry of an update has the whole document. Its `_id` alone tells: its other fields may be called what those of a
+/// difference or operators are, and neither of these has an `_id`.
+fn is_whole(o: &RawDocument) -> bool {
+    field(o, "_id").is_some()
+}
+
 /// What an entry of an update makes of the document: a difference, or a whole document; of old dumps operators too.
 ///
 /// # Errors
 /// An update of a version that there is not.
 pub(crate) fn update_of(o: &RawDocument) -> Result<Update> {
+    if is_whole(o) {
+        return Ok(Update::from_logged(o));
+    }
     match (field(o, "$v"), field(o, "diff")) {
         (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(diff))) => {
             Ok(Update::from_diff(diff))
@@ -424,5 +436,12 @@ mod tests {
         check(old(), rawdoc! { "$set": { "c": 2 } }, Ok(old()));
         check(old(), rawdoc! { "$v": 1, "$set": { "c.d": 1 } }, Err(28));
         check(old(), rawdoc! { "$v": 3 }, Err(4_772_604));
+        for whole in [
+            rawdoc! { "_id": 1, "$a": 1 },
+            rawdoc! { "_id": 1, "$set": { "c": 1 } },
+            rawdoc! { "_id": 1, "$v": 2, "diff": { "d": { "c": false } } },
+        ] {
+            check(old(), whole.clone(), Ok(whole));
+        }
     }
 }

@@ -6,6 +6,7 @@ use pinion_wire::idl::{Namespace, ReadConcern, ReadConcernLevel, ReadPreferenceM
 use pinion_wire::{Error, ErrorCode, Invocation, Result, collection_named};
 
 use super::state::Asked;
+use crate::commands::BULK_WRITE_CURSOR;
 use crate::commands::transactions::{check_fields, commit_timestamp};
 
 /// The commands that are run in transactions.
@@ -103,6 +104,8 @@ pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
     }
     match collection_named(name, cmd.body()).map(|collection| Namespace::new(cmd.db(), collection))
     {
+        // The cursor of a `bulkWrite` is one of `admin`; whose it is, is looked at where it is kept.
+        Some(Ok(ns)) if is_of_cursors(name) && ns.as_str() == BULK_WRITE_CURSOR => {}
         Some(Ok(ns)) if !OF_ADMIN.contains(&name) => check_namespace(&ns)?,
         // What is no name is refused when the command is read.
         _ if OF_ADMIN.contains(&name) => {}
@@ -131,6 +134,10 @@ pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
         check_stages(cmd.body())?;
     }
     Ok(())
+}
+
+fn is_of_cursors(name: &str) -> bool {
+    matches!(name, "getMore" | "killCursors")
 }
 
 fn check_database(db: &str) -> Result<()> {

@@ -61,6 +61,8 @@ pub struct Update {
 #[derive(Clone, Debug)]
 enum Kind {
     Replacement(RawDocumentBuf),
+    /// The document that the oplog has in place of another: whatever its fields are called, it was stored once.
+    Logged(RawDocumentBuf),
     Operators {
         entries: Vec<Entry>,
         filters: ArrayFilters,
@@ -92,11 +94,21 @@ impl Update {
 
     /// An update that the oplog has as `{$v: 2, diff: ...}`.
     pub fn from_diff(diff: &RawDocument) -> Update {
+        Update::from_log(Kind::Diff(diff.to_owned()), diff)
+    }
+
+    /// An update that the oplog has as the whole document. Its fields may begin with `$`, which those of a client's
+    /// replacement may not: pipelines and upserts make such documents.
+    pub fn from_logged(document: &RawDocument) -> Update {
+        Update::from_log(Kind::Logged(document.to_owned()), document)
+    }
+
+    fn from_log(kind: Kind, source: &RawDocument) -> Update {
         Update {
-            kind: Kind::Diff(diff.to_owned()),
+            kind,
             keeps_empty_timestamps: true,
             collation: None,
-            source_bytes: diff.as_bytes().len(),
+            source_bytes: source.as_bytes().len(),
         }
     }
 
@@ -188,14 +200,14 @@ impl Update {
 
     /// Whether the whole document is replaced.
     pub fn is_replacement(&self) -> bool {
-        matches!(self.kind, Kind::Replacement(_))
+        matches!(self.kind, Kind::Replacement(_) | Kind::Logged(_))
     }
 
     /// The paths that operators change; `None` where the update is no list of operators.
     pub fn operator_paths(&self) -> Option<impl Iterator<Item = &str>> {
         match &self.kind {
             Kind::Operators { entries, .. } => Some(entries.iter().map(|entry| entry.path.text())),
-            Kind::Replacement(_) | Kind::Pipeline(_) | Kind::Diff(_) => None,
+            Kind::Replacement(_) | Kind::Logged(_) | Kind::Pipeline(_) | Kind::Diff(_) => None,
         }
     }
 
@@ -218,6 +230,7 @@ impl Update {
                 check_replacement(replacement)?;
                 replace(old, replacement, filler)?
             }
+            Kind::Logged(document) => replace(old, document, None)?,
             Kind::Pipeline(pipeline) => replace(old, &pipeline.transform(old)?, None)?,
             Kind::Diff(diff) => replace(old, &apply_diff(old, diff)?, None)?,
             Kind::Operators {
@@ -253,7 +266,9 @@ impl Update {
         };
         // A replacement is compared as it was given: one that leaves out the `_id` always counts as a change.
         let same = match &self.kind {
-            Kind::Replacement(replacement) => replacement.as_bytes() == old.as_bytes(),
+            Kind::Replacement(replacement) | Kind::Logged(replacement) => {
+                replacement.as_bytes() == old.as_bytes()
+            }
             Kind::Operators { .. } | Kind::Pipeline(_) | Kind::Diff(_) => {
                 new.as_bytes() == old.as_bytes()
             }
