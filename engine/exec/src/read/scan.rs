@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_catalog::{from_read_error, partition_of, stored_document};
 use pinion_runtime::Queue;
-use pinion_storage::{Cursor, Key, Partition, ReadAt, storage};
+use pinion_storage::{Cursor, Key, Partition, PartitionId, ReadAt, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
@@ -18,6 +18,8 @@ use super::near::NearWalk;
 use super::part::{Output, PartSpec};
 use super::sorted_walk::{SortedWalk, sorted_order};
 use crate::limits::FETCH_GROUP;
+use crate::options::PlantedFault;
+use crate::state::state;
 
 /// A document that was found.
 #[derive(Clone, Debug)]
@@ -136,8 +138,8 @@ impl Scan {
         };
         Scan {
             spec: spec.clone(),
+            at: planted(spec.read_at(), &partition),
             partition,
-            at: spec.read_at(),
             walk,
         }
     }
@@ -554,6 +556,20 @@ pub(super) fn damaged_index(name: &str) -> Error {
         ErrorCode::DATA_CORRUPTION_DETECTED,
         format!("an entry of index {name} is damaged"),
     )
+}
+
+/// What is read at, unless a test has planted that a transaction reads one partition later than the others.
+fn planted(at: ReadAt, partition: &Partition) -> ReadAt {
+    match at {
+        ReadAt::In { at: snapshot, unit }
+            if state().shared.options.planted_fault == PlantedFault::SnapshotOfOneLater
+                && partition.id() == PartitionId(0) =>
+        {
+            let at = storage().visible().max(snapshot);
+            ReadAt::In { at, unit }
+        }
+        at => at,
+    }
 }
 
 /// Whether what is read changes: a transaction may delete what an entry names that it has read before.
