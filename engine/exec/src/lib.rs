@@ -71,7 +71,7 @@ pub use member::{
 pub use members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
-pub use options::{HostInfo, NodeOptions};
+pub use options::{HostInfo, NodeOptions, PlantedFault};
 pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
 #[doc(hidden)]
 pub use pinion_catalog::plant_unfenced_reads;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_catalog::{core_catalog, from_read_error, partition_of, stored_document};
 use pinion_runtime::{Queue, timeout};
-use pinion_storage::{Cursor, Key, Partition, ReadAt, storage};
+use pinion_storage::{Cursor, Key, Partition, PartitionId, ReadAt, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
@@ -20,6 +20,8 @@ use super::part::{Output, PartSpec};
 use super::sorted_walk::{SortedWalk, sorted_order};
 use crate::interrupt::{interruptible, poll_once};
 use crate::limits::{FETCH_GROUP, OUTCOME_PATIENCE};
+use crate::options::PlantedFault;
+use crate::state::state;
 
 /// A document that was found.
 #[derive(Clone, Debug)]
@@ -139,8 +141,8 @@ impl Scan {
         };
         Scan {
             spec: spec.clone(),
+            at: planted(spec.read_at(), &partition),
             partition,
-            at: spec.read_at(),
             walk,
         }
     }
@@ -610,6 +612,20 @@ async fn wait_until_decided<F: Future>(
                  those who read",
             ));
         }
+    }
+}
+
+/// What is read at, unless a test has planted that a transaction reads one partition later than the others.
+fn planted(at: ReadAt, partition: &Partition) -> ReadAt {
+    match at {
+        ReadAt::In { at: snapshot, unit }
+            if state().shared.options.planted_fault == PlantedFault::SnapshotOfOneLater
+                && partition.id() == PartitionId(0) =>
+        {
+            let at = storage().visible().max(snapshot);
+            ReadAt::In { at, unit }
+        }
+        at => at,
     }
 }
 

@@ -23,6 +23,7 @@ use super::unit::LoggedWrite;
 use super::validation::check_document;
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, interruptible, is_interruption, pause};
+use crate::options::PlantedFault;
 use crate::state::state;
 use crate::transactions::InUnit;
 
@@ -113,7 +114,8 @@ pub(super) async fn prepare(
     if !index.newly_multikey.is_empty() {
         return Ok(Prepared::NeedsMultikey(index.newly_multikey));
     }
-    if state().shared.options.forget_index_entries && change.new.is_some() {
+    let planted_fault = state().shared.options.planted_fault;
+    if planted_fault == PlantedFault::IndexEntryForgotten && change.new.is_some() {
         index.writes.pop();
     }
     let write = LoggedWrite {
