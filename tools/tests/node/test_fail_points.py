@@ -220,6 +220,12 @@ def test_documents_of_a_retryable_insert_count_as_they_do_in_mongodb():
 
 def test_what_members_ask_of_each_other_is_not_meant():
     with ReplicaSet(3, options=("--setParameter", "enableTestCommands=1")) as members, members.client() as client:
+        # What fails while a change stream is read says that, so the driver goes on.
+        with client.test.c.watch(max_await_time_ms=100) as stream:
+            configure(client, {"times": 1}, name="failGetMoreAfterCursorCheckout", errorCode=262, closeConnection=False)
+            assert stream.try_next() is None
+            client.test.c.insert_one({"_id": "seen"})
+            assert stream.next()["documentKey"] == {"_id": "seen"}
         client.test.c.insert_many({"_id": n} for n in range(9))
         cursor = client.test.c.find(batch_size=2)
         next(cursor)
