@@ -7,7 +7,9 @@ use pinion_runtime::{Duration, Rng};
 /// Events of a member at which crashes are placed, with how many occurrences may pass before.
 const CRASH_EVENTS: &[(&str, u64)] = &[
     ("flush", 60),
+    ("flush", 10),
     ("entries logged", 30),
+    ("entries logged", 5),
     ("vote stored", 2),
     ("configuration stored", 1),
     ("elected", 1),

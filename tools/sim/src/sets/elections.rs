@@ -13,7 +13,7 @@ const LOOSELY: Duration = Duration::from_millis(1);
 /// How long a scene lets happen what comes of it.
 const AFTERMATH_MS: u64 = 15_000;
 /// Within which time a primary that nobody hears writes what nobody gets.
-const UNHEARD_MS: u64 = 1_500;
+const UNHEARD_MS: u64 = 700;
 /// What was written is on the device by then.
 const FLUSHED: Duration = Duration::from_millis(60);
 
@@ -104,12 +104,12 @@ impl Run {
     pub(super) fn commit_over_terms(&mut self, first: usize) -> Result<(), String> {
         let others = self.others(&[first]);
         let usual = self.shared.alone.replace(1.0);
+        let before = (self.counts_of("elected"), self.counts_of("drained"));
         self.part(&[first], &others);
         self.pass_some(UNHEARD_MS)?;
         self.shared.alone.set(usual);
-        let elected = self.counts_of("elected");
         self.die(first, Death::Kill, PATIENCE * 4);
-        if let Some(second) = self.begin_unheard(&others, &elected)? {
+        if let Some(second) = self.begin_unheard(&others, (&before.0, &before.1))? {
             self.die(second, Death::Kill, PATIENCE * 4);
             let rest = self.others(&[first, second]);
             self.sim.heal();
@@ -136,16 +136,11 @@ impl Run {
     fn begin_unheard(
         &mut self,
         members: &[usize],
-        elected: &[u64],
+        (elected, drained): (&[u64], &[u64]),
     ) -> Result<Option<usize>, String> {
-        let (drained, begun) = (self.counts_of("drained"), self.counts_of("term begun"));
-        if self
-            .wait_for(members, "elected", elected, LOOSELY)?
-            .is_none()
-        {
-            return Ok(None);
-        }
-        let Some(member) = self.wait_for(members, "drained", &drained, CLOSELY)? else {
+        let begun = self.counts_of("term begun");
+        self.wait_for(members, "elected", elected, LOOSELY)?;
+        let Some(member) = self.wait_for(members, "drained", drained, CLOSELY)? else {
             return Ok(None);
         };
         self.part(&[member], &self.others(&[member]));

@@ -121,6 +121,7 @@ impl Run {
             alone: Cell::new([0.0, 0.1, 0.3][rng.below(3) as usize]),
             pause_ms: [20, 100, 400][rng.below(3) as usize],
             lists: RefCell::new(Lists::default()),
+            moves: Cell::new(false),
             beginning: Cell::new(None),
         });
         let orders: Rc<Orders> = Rc::default();
@@ -497,8 +498,12 @@ fn add_clients(sim: &Sim, shared: &Rc<Shared>, rng: &mut Rng) {
         sim.add_node("mover", 1, move |_| {
             moving::move_collections(own.clone(), rng.clone())
         });
-        let (own, rng) = (shared.clone(), sim.random_stream("reader"));
-        sim.add_node("reader", 1, move |_| moving::read(own.clone(), rng.clone()));
+        for at in 0..shared.members.len() {
+            let (own, rng) = (shared.clone(), sim.random_stream(&format!("reader {at}")));
+            sim.add_node(&format!("reader-{at}"), 1, move |_| {
+                moving::read(own.clone(), at, rng.clone())
+            });
+        }
     }
     if rng.chance(0.7) {
         let (shared, rng) = (shared.clone(), sim.random_stream("catalog"));

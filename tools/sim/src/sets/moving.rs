@@ -18,7 +18,9 @@ const SHOWN: &str = "shown";
 const DOCUMENTS: i32 = 40;
 /// Longest time between two changes, and between two reads.
 const CHANGE_MS: u64 = 1_500;
-const READ_MS: u64 = 60;
+const READ_MS: u64 = 200;
+/// How long members take to apply a change at most, mostly.
+const APPLIED_MS: u64 = 50;
 /// Changes and reads after which both come less often.
 const BUSY_CHANGES: u64 = 10;
 const BUSY_READS: u64 = 200;
@@ -70,19 +72,19 @@ async fn change(shared: &Rc<Shared>, session: &mut Session, round: i32, rng: &mu
         }
     };
     // Whatever comes of it, somebody may see it.
+    shared.moves.set(true);
     session.retry(&command).await;
+    // Members apply it a little later than they have it.
+    sleep(Duration::from_millis(rng.below(APPLIED_MS))).await;
+    shared.moves.set(false);
     shared.count("collections moved");
 }
 
-/// Reads what is in the place, on whatever member.
-pub async fn read(shared: Rc<Shared>, mut rng: Rng) {
-    let members = shared.members.iter();
-    let mut clients: Vec<Client> = members
-        .map(|address| Client::new(*address).within(ANSWER))
-        .collect();
+/// Reads what is in the place on one member: without a pause while that changes.
+pub async fn read(shared: Rc<Shared>, member: usize, mut rng: Rng) {
+    let mut client = Client::new(shared.members[member]).within(ANSWER);
     let mut reads = 0;
     while let Some(active) = shared.begin().await {
-        let member = rng.below(clients.len() as u64) as usize;
         let level = ["local", "available", "majority"][rng.below(3) as usize];
         let find = rawdoc! {
             "find": SHOWN,
@@ -92,7 +94,7 @@ pub async fn read(shared: Rc<Shared>, mut rng: Rng) {
             "$readPreference": { "mode": "secondaryPreferred" },
             "$db": DB,
         };
-        if let Ok(reply) = clients[member].command(&find).await {
+        if let Ok(reply) = client.command(&find).await {
             let who = format!("a {level} read on member {member}");
             match error_code(&reply) {
                 0 => look(&shared, &who, &batch(&reply, "firstBatch")),
@@ -103,7 +105,10 @@ pub async fn read(shared: Rc<Shared>, mut rng: Rng) {
         }
         drop::<Active>(active);
         reads += 1;
-        let pause_ms = READ_MS * (1 + reads / BUSY_READS);
+        let pause_ms = match shared.moves.get() {
+            true => 1,
+            false => READ_MS * (1 + reads / BUSY_READS),
+        };
         sleep(Duration::from_millis(rng.below(pause_ms))).await;
     }
 }

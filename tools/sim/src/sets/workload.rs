@@ -50,6 +50,8 @@ pub struct Shared {
     pub pause_ms: u64,
     /// What was done to lists.
     pub lists: RefCell<Lists>,
+    /// A collection is about to take the place of another one.
+    pub moves: Cell<bool>,
     /// A time before which no client has written anything.
     pub beginning: Cell<Option<Timestamp>>,
 }

@@ -115,9 +115,9 @@ fn what_is_there_was_written_once() {
 #[test]
 fn what_was_aborted_is_never_seen() {
     let aborted = ended(Outcome::Aborted, 0, &[append(X, 1)]);
-    check_kinds(&[aborted.clone()], &finals(&[], &[]), &[]);
+    check_kinds(std::slice::from_ref(&aborted), &finals(&[], &[]), &[]);
     check_kinds(
-        &[aborted.clone()],
+        std::slice::from_ref(&aborted),
         &finals(&[1], &[]),
         &[Kind::AbortedWrite],
     );
