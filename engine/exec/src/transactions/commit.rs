@@ -5,7 +5,6 @@ use pinion_catalog::{
     from_write_error,
 };
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_runtime::{Queue, spawn};
 use pinion_storage::{Entry, WriteError, storage};
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, OpContext, Result};
@@ -80,35 +79,32 @@ async fn write(open: OpenTransaction, made: PlannedChange) -> Result<Timestamp> 
     committed.map_err(|error| failure(error, open.number))
 }
 
-/// The same for a transaction that makes collections. It goes on if the caller goes away.
+/// The same for a transaction that makes collections. Nothing drops this before its end.
 async fn write_planned(ctx: &OpContext, open: Box<OpenTransaction>) -> Result<Timestamp> {
-    let ctx = ctx.clone();
-    let committing = spawn(Queue::Foreground, async move {
-        let lsid = open.lsid;
-        let planned = open.known.planned.clone();
-        let before = state()
+    let lsid = open.lsid;
+    let planned = open.known.planned.clone();
+    let before = {
+        let state = state();
+        state
             .transactions
             .committing
             .borrow_mut()
-            .insert(lsid, open);
-        assert!(
-            before.is_none(),
-            "a session commits one transaction at a time"
-        );
-        let commit = move |made| async move {
-            let open = take_committing(&lsid);
-            write(*open.expect("it is here until it is taken"), made).await
-        };
-        let committed = commit_planned(&ctx, planned, commit).await;
-        // It did not come to that.
-        if let Some(open) = take_committing(&lsid) {
-            storage().abort_unit(open.unit).await;
-        }
-        committed
-    });
-    committing
-        .await
-        .expect("a transaction is committed to its end")
+            .insert(lsid, open)
+    };
+    assert!(
+        before.is_none(),
+        "a session commits one transaction at a time"
+    );
+    let commit = move |made| async move {
+        let open = take_committing(&lsid);
+        write(*open.expect("it is here until it is taken"), made).await
+    };
+    let committed = commit_planned(ctx, planned, commit).await;
+    // It did not come to that.
+    if let Some(open) = take_committing(&lsid) {
+        storage().abort_unit(open.unit).await;
+    }
+    committed
 }
 
 fn take_committing(lsid: &Lsid) -> Option<Box<OpenTransaction>> {
