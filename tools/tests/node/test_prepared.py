@@ -13,7 +13,7 @@ import pytest
 from bson import Binary, Int64, Timestamp
 from pinion_node import Node, ReplicaSet, wait_until
 from pymongo import ReadPreference
-from pymongo.errors import OperationFailure
+from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 FILES = ("--partitions", "3", "--setParameter", "initialSyncMethod=fileCopyBased")
@@ -37,6 +37,11 @@ def own_sessions(client):
 TEST_COMMANDS = ("--setParameter", "enableTestCommands=1")
 
 
+def inserted(base):
+    """The first `_id` of the documents that a transaction inserts which changes those from `base` on."""
+    return 1000 + 10 * base
+
+
 class Prepared:
     """A transaction of a session that is told with every command."""
 
@@ -54,7 +59,7 @@ class Prepared:
 
     def write(self, client, base, collection="c"):
         """Inserts, changes and deletes; the collection has documents from `base` on."""
-        self.command(client, {"insert": collection, "documents": [{"_id": base + 100 + i, "n": i} for i in range(20)]})
+        self.command(client, {"insert": collection, "documents": [{"_id": inserted(base) + i, "n": i} for i in range(20)]})
         change = {"q": {"_id": {"$gte": base, "$lt": base + 5}}, "u": {"$inc": {"n": 1000}}, "multi": True}
         self.command(client, {"update": collection, "updates": [change]})
         self.command(client, {"delete": collection, "deletes": [{"q": {"_id": base + 9}, "limit": 1}]})
@@ -73,9 +78,9 @@ class Prepared:
 
 
 def fails(code, run, *args, **options):
-    with pytest.raises(OperationFailure) as caught:
+    with pytest.raises((OperationFailure, NotPrimaryError)) as caught:
         run(*args, **options)
-    assert caught.value.code == code, caught.value.details
+    assert caught.value.details["code"] == code, caught.value.details
     return caught.value
 
 
@@ -92,12 +97,12 @@ def before(base=0):
 
 def after(base=0):
     changed = [(i, i + 1000 if i < base + 5 else i) for i in range(base, base + 9)]
-    return changed + [(base + 100 + i, i) for i in range(20)]
+    return changed + [(inserted(base) + i, i) for i in range(20)]
 
 
 def found(client, base=0, collection="c", **options):
     things = client.get_database("test", read_preference=ReadPreference.SECONDARY_PREFERRED)[collection]
-    query = {"$or": [{"_id": {"$gte": base, "$lt": base + 10}}, {"_id": {"$gte": base + 100, "$lt": base + 120}}]}
+    query = {"$or": [{"_id": {"$gte": base, "$lt": base + 10}}, {"_id": {"$gte": inserted(base), "$lt": inserted(base) + 20}}]}
     return sorted((document["_id"], document["n"]) for document in things.find(query, **options))
 
 
@@ -108,6 +113,7 @@ def open_prepared(client):
 def check(members, expected, base=0):
     """Every member has the documents, and everything that is derived from them."""
     for node in members.nodes:
+        wait_until(lambda node=node: members.state(node) in (1, 2), 40)
         with members.member(node) as client:
             wait_until(lambda client=client: found(client, base) == expected, 30)
             wait_until(lambda client=client: open_prepared(client) == 0, 30)
@@ -152,7 +158,7 @@ def test_a_prepared_transaction_from_its_begin_to_its_end(alone):
         assert ended["prevOpTime"]["ts"] == transaction.at
         # At the time of the commit it is there, though that was told later.
         at = {"level": "snapshot", "atClusterTime": transaction.at}
-        reply = client.test.command({"count": "c", "query": {"_id": {"$gte": 100, "$lt": 120}}} | {"readConcern": {"level": "local"}})
+        reply = client.test.command({"count": "c", "query": {"_id": {"$gte": inserted(0), "$lt": inserted(0) + 20}}} | {"readConcern": {"level": "local"}})
         assert reply["n"] == 20
         reply = client.test.command({"find": "c", "filter": {"_id": 9}, "readConcern": at})
         assert reply["cursor"]["firstBatch"] == []
@@ -177,10 +183,10 @@ def test_readers_and_writers_wait(alone):
         ):
             fails(50, client.test.command, {**query, "readConcern": concern})
         fails(50, client.test.command, {"update": "c", "updates": [{"q": {"_id": 10}, "u": {"$inc": {"n": 1}}}], "maxTimeMS": 100})
-        fails(50, client.test.command, {"insert": "c", "documents": [{"_id": 110}], "maxTimeMS": 100})
+        fails(50, client.test.command, {"insert": "c", "documents": [{"_id": inserted(10)}], "maxTimeMS": 100})
         with client.start_session() as session:
             session.start_transaction()
-            fails(112, client.test.c.insert_one, {"_id": 111}, session=session)
+            fails(112, client.test.c.insert_one, {"_id": inserted(10) + 1}, session=session)
         # One that waits can be killed.
         killed = []
 
@@ -273,7 +279,7 @@ def later(run):
     def beside():
         try:
             done.append(run())
-        except OperationFailure as error:
+        except PyMongoError as error:
             done.append(error)
 
     thread = threading.Thread(target=beside)
@@ -319,8 +325,9 @@ def test_a_restart_in_between(commits):
             with members.member(node) as client:
                 assert open_prepared(client) == 2
                 assert found(client) == before() and found(client, 20) == before(20)
-                fails(50, client.test.command, {"find": "c", "readConcern": {"level": "snapshot"}, "maxTimeMS": 100})
+                # There is a snapshot to read from then on.
                 client.test.other.insert_one({})
+                fails(50, client.test.command, {"find": "c", "readConcern": {"level": "snapshot"}, "maxTimeMS": 100})
                 client.admin.command("fsync")
         with members.member(node) as client:
             at = max(transaction.at, late.at)
@@ -365,6 +372,7 @@ def test_the_next_primary_ends_it(three, commits):
         fails(267, transaction.command, client, {"find": "c"})
         fails(50, client.test.command, {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}], "maxTimeMS": 100})
         assert transaction.prepare(client) == transaction.at
+        client.test.other.insert_one({})
         transaction.commit(client) if commits else transaction.abort(client)
         assert found(client) == (after() if commits else before())
     first.start()
@@ -383,7 +391,7 @@ def test_a_step_down_keeps_it(three):
         client.admin.command("replSetStepDown", 20, secondaryCatchUpPeriodSecs=10)
         assert open_prepared(client) == 1
         thread.join(20)
-        assert dropped[0].code == 11602, dropped
+        assert dropped[0].details["code"] == 11602, dropped
         fails(10107, transaction.commit, client)
     second = three.primary()
     assert second is not three.nodes[0]
@@ -488,9 +496,11 @@ def test_one_that_takes_several_entries(three):
         assert record["startOpTime"]["ts"] == parts[0]["ts"] and record["lastWriteOpTime"]["ts"] == parts[1]["ts"]
     three.nodes[0].kill()
     with three.member(three.primary()) as client:
-        assert client.test.c.count_documents({"_id": {"$gte": 200}}) == 0
+        assert client.test.c.count_documents({"_id": {"$gte": 200, "$lt": 220}}) == 0
+        # By then it knows that a majority has what it was prepared by.
+        client.test.other.insert_one({})
         transaction.commit(client)
-        assert client.test.c.count_documents({"_id": {"$gte": 200}}) == 20
+        assert client.test.c.count_documents({"_id": {"$gte": 200, "$lt": 220}}) == 20
     three.nodes[0].start()
     check(three, before())
 
