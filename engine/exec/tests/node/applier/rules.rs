@@ -114,7 +114,7 @@ fn entries_that_do_not_fit() {
             rawdoc! { "applyOps": [], "prepare": true },
         )
     };
-    check(Secondary, prepared, Err("'prepare' is not supported"));
+    check(Secondary, prepared, Err("names none"));
 }
 
 #[test]
