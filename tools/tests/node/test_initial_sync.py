@@ -175,7 +175,7 @@ def test_a_source_whose_connections_are_cut():
                 client.test[name].insert_many([{"_id": f"{i}", "w": "x" * 2000} for i in range(1000)])
         with Node("--replSet", "rs0", "--cpus", "2", "--partitions", "1") as node:
             with members.member(members.nodes[0]) as client:
-                cut = {"failCommands": ["getMore"], "closeConnection": True}
+                cut = {"failCommands": ["getMore"], "failInternalCommands": True, "closeConnection": True}
                 fail = {"configureFailPoint": "failCommand", "mode": {"times": 8}, "data": cut}
                 client.admin.command(fail)
                 with Writers(members):

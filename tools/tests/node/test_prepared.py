@@ -427,8 +427,15 @@ def test_what_only_the_old_primary_had_is_rolled_back(three):
         client.test.c.insert_one({"_id": "kept"})
     old.start()
     wait_until(lambda: three.state(old) in (1, 2), 40)
+    def is_back():
+        """Whether it has rolled back: it reads nothing meanwhile."""
+        try:
+            return found(client, 10) == before(10)
+        except NotPrimaryError:
+            return False
+
     with three.member(old) as client:
-        wait_until(lambda: found(client, 10) == before(10), 30)
+        wait_until(is_back, 30)
         assert open_prepared(client) == 2 and found(client) == before() and found(client, 20) == before(20)
     with three.member(three.primary()) as client:
         fails(251, lost.commit, client, committed.at)
@@ -452,7 +459,7 @@ def test_a_new_member_gets_what_is_prepared(options):
             client.test.other.insert_many([{"_id": i, "x": "y" * 1000} for i in range(5000)])
             client.admin.command("fsync")
             client.test.other.insert_many([{} for i in range(100)])
-            data = {"failCommands": ["find", "_replReadCheckpoint"], "blockConnection": True, "blockTimeMS": 300}
+            data = {"failCommands": ["find", "_replReadCheckpoint"], "failInternalCommands": True, "blockConnection": True, "blockTimeMS": 300}
             client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 20}, "data": data})
         added = Node("--replSet", "rs0", "--cpus", "2", *options)
         added.start()
