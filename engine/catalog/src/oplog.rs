@@ -77,6 +77,19 @@ pub struct SessionStamp {
     pub image: Option<RetryImage>,
 }
 
+impl SessionStamp {
+    /// What the entries of a transaction say, which is none of the statements.
+    fn of_transaction(lsid: &Lsid, txn_number: i64, previous: OpTime) -> SessionStamp {
+        SessionStamp {
+            lsid: *lsid,
+            txn_number,
+            stmt_ids: Vec::new(),
+            previous,
+            image: None,
+        }
+    }
+}
+
 /// One write, as observers see it before its timestamp is allotted.
 pub struct OpEvent<'a> {
     pub kind: OpKind,
@@ -224,13 +237,7 @@ pub fn encode_transaction(
     operations: &[bytes::Bytes],
     wall_ms: i64,
 ) -> Entry {
-    let session = SessionStamp {
-        lsid: *lsid,
-        txn_number,
-        stmt_ids: Vec::new(),
-        previous: OpTime::NULL,
-        image: None,
-    };
+    let session = SessionStamp::of_transaction(lsid, txn_number, OpTime::NULL);
     let bytes: usize = operations
         .iter()
         .map(|operation| 16 + operation.len())
@@ -269,13 +276,7 @@ pub fn encode_outcome(
     commit: Option<Timestamp>,
     wall_ms: i64,
 ) -> Entry {
-    let session = SessionStamp {
-        lsid: *lsid,
-        txn_number,
-        stmt_ids: Vec::new(),
-        previous: prepared,
-        image: None,
-    };
+    let session = SessionStamp::of_transaction(lsid, txn_number, prepared);
     let mut doc = begin_entry(256, Some(&session));
     doc.append("op", OpKind::Command.letter())
         .append("ns", "admin.$cmd")
