@@ -17,6 +17,10 @@ import pymongo
 BINARY = os.environ.get("PINION_BIN", "target/release/pinion")
 # Built beside the node.
 ADMIN = str(pathlib.Path(BINARY).with_name("pinion-admin"))
+# Of each member's log, when a test of a set failed.
+LOG_LINES_TOLD = 40
+# An election that was asked for is not won.
+COMMAND_FAILED = 125
 # Errors by which a change of a set's configuration says that the one before it has to come to an end first.
 CONFIGURATION_IN_PROGRESS = 109
 CURRENT_CONFIG_NOT_COMMITTED_YET = 308
@@ -148,7 +152,7 @@ class Node:
 
 
 class ReplicaSet:
-    """Nodes that are members of one replica set. The first has the highest priority, so it is the first primary."""
+    """Nodes that are members of one replica set. The first has the highest priority, and is the first primary."""
 
     def __init__(self, members=3, settings=None, options=()):
         self.nodes = [Node("--replSet", "rs0", "--cpus", "2", *options) for _ in range(members)]
@@ -240,6 +244,14 @@ class ReplicaSet:
         wait_until(lambda: len({self.hashes(node, database) for node in self.nodes}) == 1, timeout_secs)
 
     def __enter__(self):
+        try:
+            self._begin()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def _begin(self):
         for node in self.nodes:
             node.start()
         with self.member(self.nodes[0]) as client:
@@ -247,8 +259,24 @@ class ReplicaSet:
         self.primary()
         for node in self.nodes:
             wait_until(lambda node=node: self.state(node) in (1, 2), 40)
-        return self
+        # Where another has won the first election, this one would take over by its priority in the middle of a test.
+        wait_until(lambda: self.steps_up(self.nodes[0]), 40)
 
-    def __exit__(self, *_):
-        for node in self.nodes:
+    def steps_up(self, node):
+        """Whether this member is the primary; if it is not, it is told to stand for election."""
+        with self.member(node) as client:
+            if not client.admin.command("hello")["isWritablePrimary"]:
+                try:
+                    client.admin.command("replSetStepUp")
+                except pymongo.errors.OperationFailure as error:
+                    # Another election is under way, or it is not elected yet.
+                    assert error.code == COMMAND_FAILED, error
+                return False
+        return True
+
+    def __exit__(self, kind, *_):
+        for at, node in enumerate(self.nodes):
+            if kind is not None:
+                # What the members said, for whoever reads why a test failed.
+                print(f"the log of member {at}:\n" + "".join(node.log[-LOG_LINES_TOLD:]))
             node.__exit__()

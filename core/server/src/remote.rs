@@ -49,8 +49,15 @@ impl RemoteError {
         }
     }
 
-    /// As a command of this node reports it: `HostUnreachable` where the other node cannot be reached,
-    /// `NetworkInterfaceExceededTimeLimit` where it did not answer in time.
+    /// Whether nobody listens at the address: the other node's process has ended. What else breaks a connection may be
+    /// this node's own fault, or the network's.
+    pub fn is_refused_connection(&self) -> bool {
+        matches!(self, RemoteError::Broken(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
+    /// As a command of this node reports it: `HostUnreachable` where nobody listens at the address,
+    /// `NetworkInterfaceExceededTimeLimit` where the other node did not answer in time, `SocketException` where the connection
+    /// broke otherwise.
     pub fn into_error(self) -> Error {
         match self {
             RemoteError::Refused(error) => *error,
@@ -58,7 +65,10 @@ impl RemoteError {
                 ErrorCode::NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
                 error.to_string(),
             ),
-            other => Error::new(ErrorCode::HOST_UNREACHABLE, other.to_string()),
+            RemoteError::Broken(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                Error::new(ErrorCode::HOST_UNREACHABLE, error.to_string())
+            }
+            other => Error::new(ErrorCode::SOCKET_EXCEPTION, other.to_string()),
         }
     }
 }

@@ -135,10 +135,8 @@ impl Driver {
         self.peers.forget(host);
         let ping = rawdoc! { "ping": 1, "$db": "admin" };
         match self.peers.run(host, &ping, PROBE_TIMEOUT).await {
-            Err(RemoteError::Broken(error)) if error.kind() == io::ErrorKind::TimedOut => {
-                Presence::Silent
-            }
-            Err(RemoteError::Broken(_)) => Presence::Gone,
+            Err(error) if error.is_refused_connection() => Presence::Gone,
+            Err(RemoteError::Broken(_)) => Presence::Silent,
             Ok(_) | Err(RemoteError::Protocol(_) | RemoteError::Refused(_)) => Presence::Answers,
         }
     }

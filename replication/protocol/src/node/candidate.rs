@@ -76,6 +76,26 @@ impl Node {
         }
     }
 
+    /// Where no primary has ever written there is none to wait for: an election begins as soon as a majority has the
+    /// configuration.
+    pub(super) fn hasten_first_election(&mut self) {
+        let (Some(config), Some(due_ms)) = (self.config(), self.election_due_ms) else {
+            return;
+        };
+        let written = self.latest_known().term > Term::INITIAL;
+        if written || self.primary.is_some() || self.unelectable_reason().is_some() {
+            return;
+        }
+        let own = Some(self.config_id());
+        let ready = self.others().filter(|(at, peer)| {
+            peer.is_up() && config.members[*at].is_voter() && peer.config == own
+        });
+        if ready.count() + 1 >= config.majority_votes() {
+            let wait_ms = self.standing_offset_ms();
+            self.election_due_ms = Some(due_ms.min(self.after_ms(wait_ms)));
+        }
+    }
+
     /// A set of one needs nobody's vote, so it does not wait.
     pub(super) fn elect_alone(&mut self) {
         let alone = self.peers.len() == 1 && self.state() == MemberState::Secondary;

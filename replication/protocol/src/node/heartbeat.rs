@@ -185,6 +185,7 @@ impl Node {
             self.postpone_election();
             self.consider_takeover(at);
         }
+        self.hasten_first_election();
         if advanced {
             self.positions_changed();
         }

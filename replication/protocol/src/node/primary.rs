@@ -122,9 +122,10 @@ impl Node {
             .others()
             .all(|(_, peer)| peer.heard_since_restart || peer.given_up);
         let majority_heard = self.majority_heard_since_restart();
+        // What a silent primary has alone cannot be had of it; a majority does not have it.
         let latest = self
             .others()
-            .filter(|(_, peer)| peer.is_up())
+            .filter(|(_, peer)| peer.is_up() && !peer.given_up)
             .map(|(_, peer)| peer.reported_written.optime)
             .max()
             .unwrap_or_default();

@@ -94,7 +94,7 @@ impl Node {
     }
 
     /// The last entry that any member which answers has.
-    fn latest_known(&self) -> OpTime {
+    pub(super) fn latest_known(&self) -> OpTime {
         let others = self.others().filter(|(_, peer)| peer.is_up());
         let others = others.map(|(_, peer)| peer.reported_written.optime);
         others.fold(self.written().optime, |latest, other| latest.max(other))

@@ -86,13 +86,18 @@ fn seeds_hold() {
 #[test]
 fn planted_errors_are_found() {
     let expected = [
-        (Planted::VoteNotDurable, "are both the primary of term"),
-        (Planted::CommitOverTerms, "is committed"),
+        // Two primaries in one term, or what comes of them.
+        (
+            Planted::VoteNotDurable,
+            &["are both the primary of term", "lacks what is committed"][..],
+        ),
+        (Planted::CommitOverTerms, &["is committed"]),
     ];
     for (planted, expected) in expected {
         let found = (1..=1_000).find_map(|seed| run(seed, planted).err());
         let found = found.unwrap_or_else(|| panic!("{planted:?} was not found"));
-        assert!(found.contains(expected), "{planted:?}: {found}");
+        let known = expected.iter().any(|expected| found.contains(expected));
+        assert!(known, "{planted:?}: {found}");
     }
 }
 
