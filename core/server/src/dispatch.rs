@@ -138,7 +138,8 @@ impl<'a> Dispatch<'a> {
             }
         };
         *self.caller.running.borrow_mut() = None;
-        let took = Duration::from_nanos(now().as_nanos().saturating_sub(ctx.started_ns));
+        let busy_since_ns = ctx.started_ns + ctx.work().awaited_ns();
+        let took = Duration::from_nanos(now().as_nanos().saturating_sub(busy_since_ns));
         let mut reply = self.finish(command, message, &ctx, took, outcome);
         if let Some(repeatable) = reply.take_repeatable() {
             *self.caller.prepared.borrow_mut() =

@@ -1,6 +1,5 @@
 //! Fetching the oplog of a sync source: a cursor on it that waits for more, from this node's last entry on.
 
-use std::io;
 use std::rc::Rc;
 
 use bytes::Bytes;

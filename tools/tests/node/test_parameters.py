@@ -101,6 +101,23 @@ def test_slow_commands_are_logged_from_the_threshold_on():
         assert told["COLLSCAN"]["docsExamined"] >= 7 and told["COLLSCAN"]["reslen"] > 7 * 14
 
 
+def test_waiting_for_data_is_no_time_of_a_command():
+    with Node("--slowms", "1000") as node:
+        client = node.client()
+        database = client.test
+        database.create_collection("c", capped=True, size=100_000)
+        database.c.insert_one({"_id": 1})
+        database.command("profile", 2, slowms=1_000)
+        cursor = database.command("find", "c", tailable=True, awaitData=True)["cursor"]["id"]
+        began = time.monotonic()
+        assert not database.command("getMore", cursor, collection="c", maxTimeMS=1_500)["cursor"]["nextBatch"]
+        assert time.monotonic() - began > 1.4
+        assert not lines(node, msg="Slow query")
+        assert database.system.profile.find_one({"op": "getmore"})["millis"] < 1_000
+        top = client.admin.command("top")["totals"]["test.c"]
+        assert top["getmore"]["count"] == 1 and top["getmore"]["time"] < 1_000_000
+
+
 def test_the_journal_interval_is_told():
     with Node("--journalCommitInterval", "37") as node:
         assert node.client().admin.command("getParameter", 1, journalCommitInterval=1)["journalCommitInterval"] == 37

@@ -47,6 +47,7 @@ pub struct OpWork {
     exhausted: AtomicBool,
     reads_changes: AtomicBool,
     cursor: AtomicI64,
+    awaited_ns: AtomicU64,
     slow_line: AtomicU8,
     plan: OnceLock<Arc<dyn PlanReport>>,
     yields: AtomicU64,
@@ -234,6 +235,16 @@ impl OpWork {
     /// Tells the command that made the cursor which the operation reads on.
     pub fn continues(&self, originating: Bytes) {
         let _ = self.originating.set(originating);
+    }
+
+    /// Counts nanoseconds in which the operation waited for data as its client wants it to: they are no part of its time.
+    pub fn awaited_data(&self, ns: u64) {
+        self.awaited_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Nanoseconds in which it waited for data.
+    pub fn awaited_ns(&self) -> u64 {
+        self.awaited_ns.load(Ordering::Relaxed)
     }
 
     /// Decides whether the operation has its line in the log, whatever time it took.

@@ -289,7 +289,14 @@ async fn continue_cursor(
         let filled = next_batch(&mut cursor, &ctx, max_documents).await?;
         // Whatever of the collection is held while it waits, a DDL would wait for.
         let waited = cursor.stream.wait(&ctx, cursor.reads.as_ref(), until);
-        if !filled.documents.is_empty() || !until_committed(known_committed, waited).await? {
+        if !filled.documents.is_empty() {
+            break filled;
+        }
+        let waits = pinion_runtime::now();
+        let more = until_committed(known_committed, waited).await;
+        let awaited = pinion_runtime::now().saturating_since(waits);
+        ctx.work().awaited_data(awaited.as_nanos() as u64);
+        if !more? {
             break filled;
         }
     };

@@ -199,6 +199,7 @@ async fn run_counted(
         set.append_metadata(&ctx.args, reply);
     }
     let top = top.as_ref().map(|(kind, ns)| (*kind, ns.as_str()));
+    let started = started + ctx.work().awaited_ns();
     let ended = finished(metrics, class, top, started);
     if let Some(profiled) = profiled {
         Box::pin(profiled.end(&result, ended.saturating_sub(started) / 1000)).await;
