@@ -45,14 +45,17 @@ pub enum PlantedFault {
     EventSkippedAtResume,
     /// A change stream shows two events of one entry in the wrong order.
     EventsSwapped,
+    /// A node that starts again forgets the transactions that are prepared.
+    PreparedLostAtRestart,
 }
 
 impl PlantedFault {
     /// Those that only clients of a replica set can meet.
-    pub const OF_SETS: [PlantedFault; 3] = [
+    pub const OF_SETS: [PlantedFault; 4] = [
         PlantedFault::SnapshotOfOneLater,
         PlantedFault::EventSkippedAtResume,
         PlantedFault::EventsSwapped,
+        PlantedFault::PreparedLostAtRestart,
     ];
 }
 

@@ -27,6 +27,7 @@ use super::decode::{check_namespace, unknown};
 use super::documents::{Before, Target, prepared_change, record_write};
 use super::entry::{Entry, damaged, document, field, operations, text, validated};
 use super::settings::Changed;
+use crate::options::PlantedFault;
 use crate::sessions::{RecordedEnd, TransactionStamp};
 use crate::state::state;
 use crate::transactions::{PreparedTransaction, all_prepared, find, forget, register};
@@ -173,6 +174,7 @@ pub(super) async fn apply_told(
             let times = (entry.first, entry.ts);
             match mode {
                 ApplyMode::InitialSync => keep(stamp, times, parts),
+                ApplyMode::Recovery if is_lost_at_restart() => {}
                 _ => place(stamp, times, &parts, mode).await?,
             }
             // Entries that are made together have timestamps that follow one another.
@@ -241,6 +243,11 @@ async fn end(entry: &Entry, stamp: TransactionStamp, commit: Option<Timestamp>) 
     applied.map_err(|error| Error::internal(error.0))?;
     forget(stamp.lsid).await;
     Ok(())
+}
+
+/// Whether a test has planted that.
+fn is_lost_at_restart() -> bool {
+    state().shared.options.planted_fault == PlantedFault::PreparedLostAtRestart
 }
 
 /// Places what a transaction has written as a prepared unit.

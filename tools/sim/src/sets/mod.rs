@@ -119,6 +119,11 @@ impl Run {
             active: Cell::new(0),
             stopped: Cell::new(false),
             alone: Cell::new([0.0, 0.1, 0.3][rng.below(3) as usize]),
+            // With a key file only members may prepare.
+            prepared: match kind.auth {
+                None => [0.0, 0.1, 0.4][rng.below(3) as usize],
+                Some(_) => 0.0,
+            },
             pause_ms: [20, 100, 400][rng.below(3) as usize],
             lists: RefCell::new(Lists::default()),
             moves: Cell::new(false),

@@ -26,6 +26,10 @@ const BUSY: [i32; 5] = [112, 365, 64, 50, 94];
 /// be refused so.
 const UNREADABLE: [i32; 5] = [239, 246, 134, 151, 43];
 
+const NO_SUCH_TRANSACTION: i32 = 251;
+/// OperationNotSupportedInTransaction.
+const NOT_IN_TRANSACTION: i32 = 263;
+
 /// Whether an error says no more than that members come and go.
 pub fn is_of_the_moment(code: i32) -> bool {
     MOVED.contains(&code) || BUSY.contains(&code) || UNREADABLE.contains(&code)
@@ -259,6 +263,85 @@ impl Session {
             return Attempt::Aborted;
         };
         self.commit(of_commit, now() + RETRYING).await
+    }
+
+    /// Runs statements in a transaction, prepares it and, after a pause, has it committed or aborted, however long that takes:
+    /// nobody else ends it. Once a majority has it prepared nothing but that answer ends it.
+    pub async fn attempt_prepared(
+        &mut self,
+        statements: &[RawDocumentBuf],
+        read_concern: &RawDocument,
+        commits: bool,
+        seen: &mut impl FnMut(usize, Vec<RawDocumentBuf>),
+    ) -> Attempt {
+        self.last = None;
+        self.txn_number += 1;
+        match self.run_statements(statements, read_concern, seen).await {
+            Ok(()) => {}
+            Err(None) => return Attempt::Aborted,
+            Err(Some(refused)) => return Attempt::Refused(refused),
+        }
+        let prepare =
+            rawdoc! { "prepareTransaction": 1_i32, "writeConcern": majority(), "$db": "admin" };
+        let prepare = self.in_transaction(&prepare);
+        let prepared = match self.until_answered(&prepare).await {
+            // A primary that does not have it prepared leads now, and nobody will have it.
+            Err(reply) if is_transient(&reply) => return Attempt::Aborted,
+            // It has made a collection, which is not supported.
+            Err(reply) if error_code(&reply) == NOT_IN_TRANSACTION => {
+                let abort = rawdoc! { "abortTransaction": 1_i32, "$db": "admin" };
+                let _ = self.on(self.primary, &self.in_transaction(&abort)).await;
+                return Attempt::Aborted;
+            }
+            Err(reply) => return Attempt::Refused(reply),
+            Ok(reply) => match reply.get_timestamp("prepareTimestamp") {
+                Ok(at) => at,
+                Err(_) => return Attempt::Refused(reply),
+            },
+        };
+        let most_ms = [20, 500, 5_000][self.rng.below(3) as usize];
+        sleep(Duration::from_millis(self.rng.below(most_ms))).await;
+        if !commits {
+            let abort =
+                rawdoc! { "abortTransaction": 1_i32, "writeConcern": majority(), "$db": "admin" };
+            return match self.until_answered(&self.in_transaction(&abort)).await {
+                Ok(_) => Attempt::Aborted,
+                // Aborted already, and the answer was lost.
+                Err(reply) if error_code(&reply) == NO_SUCH_TRANSACTION => Attempt::Aborted,
+                Err(reply) => Attempt::Refused(reply),
+            };
+        }
+        let at = match self.rng.chance(0.5) {
+            true => self
+                .operation_time
+                .map_or(prepared, |time| time.max(prepared)),
+            false => prepared,
+        };
+        let commit = rawdoc! { "commitTransaction": 1_i32, "commitTimestamp": at, "writeConcern": majority(), "$db": "admin" };
+        match self.until_answered(&self.in_transaction(&commit)).await {
+            Ok(_) => Attempt::Committed,
+            Err(reply) => Attempt::Refused(reply),
+        }
+    }
+
+    /// Sends a command to whoever is primary until it is answered for good.
+    async fn until_answered(
+        &mut self,
+        command: &RawDocument,
+    ) -> Result<RawDocumentBuf, RawDocumentBuf> {
+        loop {
+            let Ok(reply) = self.on(self.primary, command).await else {
+                self.search().await;
+                continue;
+            };
+            match error_code(&reply) {
+                0 => return Ok(reply),
+                _ if is_transient(&reply) => return Err(reply),
+                code if MOVED.contains(&code) => self.search().await,
+                code if BUSY.contains(&code) => sleep(Duration::from_millis(10)).await,
+                _ => return Err(reply),
+            }
+        }
     }
 
     /// Commits what a majority has acknowledged once more, as if the answer had been lost.

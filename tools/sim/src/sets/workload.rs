@@ -46,6 +46,8 @@ pub struct Shared {
     pub stopped: Cell<bool>,
     /// The part of the writes that only the primary acknowledges.
     pub alone: Cell<f64>,
+    /// The part of the transactions of lists that are prepared before they are committed.
+    pub prepared: f64,
     /// Longest pause of a client between two operations.
     pub pause_ms: u64,
     /// What was done to lists.

@@ -247,11 +247,30 @@ impl Changer {
             Ok(known) => ops[place] = known,
             Err(problem) => shared.fail(problem),
         };
-        let attempt = self
-            .session
-            .attempt(&commands, &concern, of_commit, &mut seen);
-        let outcome = match attempt.await {
-            Attempt::Committed if of_majority => Outcome::Committed,
+        let is_prepared = self.rng.chance(self.shared.prepared);
+        let session = &mut self.session;
+        let attempt = match is_prepared {
+            true => {
+                let commits = of_commit.is_some();
+                session
+                    .attempt_prepared(&commands, &concern, commits, &mut seen)
+                    .await
+            }
+            false => {
+                session
+                    .attempt(&commands, &concern, of_commit, &mut seen)
+                    .await
+            }
+        };
+        if is_prepared {
+            self.shared.count(match attempt {
+                Attempt::Committed => "prepared transactions committed",
+                Attempt::Aborted => "prepared transactions aborted",
+                _ => "prepared transactions refused",
+            });
+        }
+        let outcome = match attempt {
+            Attempt::Committed if of_majority || is_prepared => Outcome::Committed,
             Attempt::Committed => Outcome::AcknowledgedByOne,
             Attempt::Aborted => Outcome::Aborted,
             Attempt::RolledBack => Outcome::RolledBack,
@@ -272,7 +291,7 @@ impl Changer {
         // Of one that has written nothing another primary knows nothing.
         let is_kept = outcome == Outcome::Committed && txn.appends().count() > 0;
         self.record(txn);
-        if is_kept && self.rng.chance(AGAIN) {
+        if is_kept && !is_prepared && self.rng.chance(AGAIN) {
             self.commit_again().await;
         }
     }
@@ -320,7 +339,11 @@ impl Changer {
 
     /// Reads without a transaction, on whatever member.
     async fn read(&mut self) {
-        let level = ["snapshot", "majority", "local"][self.rng.below(3) as usize];
+        // Reads that do not wait for what is prepared may see a part of it, where it is committed in their past.
+        let level = match self.shared.prepared > 0.0 {
+            true => "snapshot",
+            false => ["snapshot", "majority", "local"][self.rng.below(3) as usize],
+        };
         let member = self.rng.below(self.session.member_count() as u64) as usize;
         let (concern, is_causal) = self.read_concern(level);
         let statement = Statement::Read(self.all_keys());
