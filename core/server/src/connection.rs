@@ -205,6 +205,8 @@ impl Session<'_> {
     /// Runs the command of a message and sends its reply; in an exhaust stream, again and again.
     async fn run_message(&mut self, mut message: Message) -> Flow {
         let mut streaming = false;
+        // Each reply of a stream answers the one before it, and drivers check that it does.
+        let mut answers = message.request_id();
         loop {
             let mut reply = self.run_command(&message).await;
             self.tell_metadata();
@@ -216,9 +218,11 @@ impl Session<'_> {
             let sent = match message.wants_reply() {
                 true => {
                     let frame = ReplyFrame {
+                        response_to: answers,
                         more_to_come: next.is_some(),
                         ..ReplyFrame::answering(&message, self.core.next_request_id())
                     };
+                    answers = frame.request_id;
                     self.send(frame, message.compressor(), reply).await
                 }
                 false => Flow::Continue,

@@ -467,9 +467,14 @@ fn exhaust_streams() {
     run(8, ServerOptions::default(), |addr, _| async move {
         let mut client = Client::connect(addr).await;
         let body = rawdoc! { "countdown": 5, "$db": "test" };
-        client.send(Flags::EXHAUST_ALLOWED.0, body.clone()).await;
+        let mut answered = client.send(Flags::EXHAUST_ALLOWED.0, body.clone()).await;
         for left in (0..=5).rev() {
-            let message = client.receive().await.unwrap();
+            let bytes = client.receive_bytes().await.unwrap();
+            let header = Header::read(&bytes).unwrap();
+            // The first answers the request, each other one the reply before it.
+            assert_eq!(header.response_to, answered);
+            answered = header.request_id;
+            let message = parse_message(bytes).unwrap();
             assert_eq!(message.body().get_i32("left").unwrap(), left);
             assert_eq!(message.flags().has(Flags::MORE_TO_COME), left > 0);
         }
