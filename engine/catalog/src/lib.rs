@@ -51,7 +51,7 @@ pub use keys::{
     record_key, record_of, stored_document,
 };
 pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_INDEXES};
-pub use lsid::{NO_USER, append_lsid, lsid_document, read_lsid};
+pub use lsid::{NO_USER, append_child, append_lsid, lsid_document, read_lsid};
 pub use names::{check_collection_uuid, check_creatable, check_not_view, is_replicated};
 pub use open::{drop_temporary, end_unfinished, load, reap};
 pub use oplog::{

@@ -1,7 +1,7 @@
 //! The names of sessions, as documents have them.
 
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
-use pinion_wire::idl::Lsid;
+use pinion_wire::idl::{ChildSession, Lsid};
 
 /// The digest of the user that sessions have whose client is no user: SHA-256 of nothing.
 pub const NO_USER: [u8; 32] = [
@@ -9,7 +9,7 @@ pub const NO_USER: [u8; 32] = [
     0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
 ];
 
-/// Appends a session's name, `{id, uid}`; without a `uid` that of no user.
+/// Appends a session's name, `{id, uid}`, and `{txnNumber, txnUUID}` of an internal one; without a `uid` that of no user.
 pub fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
     out.start_document(name);
     append_parts(out, lsid);
@@ -21,6 +21,22 @@ fn append_parts(out: &mut DocBuilder, lsid: &Lsid) {
     let uid = lsid.uid.as_ref().unwrap_or(&NO_USER);
     out.append("id", binary(BinarySubtype::Uuid, lsid.id.as_slice()))
         .append("uid", binary(BinarySubtype::Generic, uid.as_slice()));
+    append_child(out, lsid);
+}
+
+/// Appends what tells the session of an internal transaction from its parent, if it is one.
+pub fn append_child(out: &mut DocBuilder, lsid: &Lsid) {
+    let Some(child) = &lsid.child else {
+        return;
+    };
+    if let Some(txn_number) = child.txn_number {
+        out.append("txnNumber", txn_number);
+    }
+    let uuid = RawBinaryRef {
+        subtype: BinarySubtype::Uuid,
+        bytes: &child.txn_uuid,
+    };
+    out.append("txnUUID", RawBsonRef::Binary(uuid));
 }
 
 /// A session's name as a document.
@@ -40,9 +56,21 @@ pub fn read_lsid(document: &RawDocument) -> Option<Lsid> {
         None => NO_USER,
         Some(_) => binary("uid", BinarySubtype::Generic)?.try_into().ok()?,
     };
+    let child = match pinion_bson::get(document, "txnUUID") {
+        None => None,
+        Some(_) => Some(ChildSession {
+            txn_number: match pinion_bson::get(document, "txnNumber") {
+                None => None,
+                Some(RawBsonRef::Int64(number)) => Some(number),
+                Some(_) => return None,
+            },
+            txn_uuid: binary("txnUUID", BinarySubtype::Uuid)?.try_into().ok()?,
+        }),
+    };
     Some(Lsid {
         id: binary("id", BinarySubtype::Uuid)?.try_into().ok()?,
         uid: Some(uid),
+        child,
     })
 }
 
@@ -53,9 +81,22 @@ mod tests {
     #[test]
     fn names_are_read_as_they_are_written() {
         let check = |uid: Option<[u8; 32]>, expected: [u8; 32]| {
-            let lsid = Lsid { id: [7; 16], uid };
-            let read = read_lsid(&lsid_document(&lsid)).expect("a name");
-            assert_eq!((read.id, read.uid), ([7; 16], Some(expected)));
+            for txn_number in [None, Some(3)] {
+                let txn_uuid = [9; 16];
+                let child = ChildSession {
+                    txn_number,
+                    txn_uuid,
+                };
+                for child in [None, Some(child)] {
+                    let lsid = Lsid {
+                        child,
+                        ..Lsid::of_client([7; 16], uid)
+                    };
+                    let read = read_lsid(&lsid_document(&lsid)).expect("a name");
+                    assert_eq!((read.id, read.uid), ([7; 16], Some(expected)));
+                    assert_eq!(read.child, child);
+                }
+            }
         };
         check(None, NO_USER);
         check(Some([1; 32]), [1; 32]);

@@ -68,8 +68,11 @@ impl RetryImage {
 /// What an entry says of the retryable statements that it is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionStamp {
+    /// That of the client, whoever executes the statements for it.
     pub lsid: Lsid,
     pub txn_number: i64,
+    /// The session of the internal transaction that they are executed in.
+    pub child: Option<Lsid>,
     /// Usually one; several where one write is of several statements.
     pub stmt_ids: Vec<i32>,
     /// The last write of the same `txn_number`. Of statements that are executed together only the first keeps it.
@@ -83,6 +86,7 @@ impl SessionStamp {
         SessionStamp {
             lsid: *lsid,
             txn_number,
+            child: None,
             stmt_ids: Vec::new(),
             previous,
             image: None,
@@ -196,11 +200,15 @@ pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
 }
 
 /// What an entry says of one write, alone: as an element of the `applyOps` of a transaction. Every observer has seen it. With
-/// the document as it was before the write, as [`encode_entry_with_image`] has it.
+/// the document as it was before the write, as [`encode_entry_with_image`] has it. A retryable statement says which it is, and
+/// the entry of the transaction in which session.
 pub fn encode_operation(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
     let image = fitting(event, image);
     let mut doc = DocBuilder::with_capacity(160 + told_bytes(event, image));
     append_operation(&mut doc, event);
+    if let Some(session) = event.session {
+        append_statements(&mut doc, session);
+    }
     append_image(&mut doc, image);
     Entry {
         bytes: doc.finish_bytes(),
@@ -328,6 +336,10 @@ fn append_operation(doc: &mut DocBuilder, event: &OpEvent<'_>) {
 fn append_session(doc: &mut DocBuilder, session: &SessionStamp) {
     append_lsid(doc, "lsid", &session.lsid);
     doc.append("txnNumber", session.txn_number);
+    append_statements(doc, session);
+}
+
+fn append_statements(doc: &mut DocBuilder, session: &SessionStamp) {
     match session.stmt_ids.as_slice() {
         // A transaction is none of them.
         [] => {}

@@ -2,9 +2,11 @@
 //! changes, so that it stays a write of one partition; readers see the newest record of each session.
 //!
 //! Beside the fields that are shown a record has what is asked of it alone, as which statement it is of. There is one for each
-//! statement: their keys begin with that of the session.
+//! statement: their keys begin with that of the session. What a statement has left that was executed in an internal transaction
+//! lies with its session too, the parent of the transaction's, and says by `child` of which: who looks for the statements of a
+//! retryable write finds them all in one place, whoever has executed them.
 
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_storage::Key;
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, Result};
@@ -72,28 +74,39 @@ impl Collection {
             return None;
         }
         // Documents are compared by their first fields first, so these say which is the newest.
-        let newest = match self.ns.as_str() {
-            RETRY_IMAGES => rawdoc! {
-                "txnNum": "$txnNum", "ts": "$ts", "imageKind": "$imageKind", "image": "$image",
-                "invalidated": "$invalidated", "invalidatedReason": "$invalidatedReason",
-            },
-            _ => rawdoc! {
-                "txnNum": "$txnNum", "lastWriteOpTime": "$lastWriteOpTime", "lastWriteDate": "$lastWriteDate",
-                "startOpTime": "$startOpTime", "state": "$state",
-            },
+        let pipeline = match self.ns.as_str() {
+            RETRY_IMAGES => {
+                let newest = rawdoc! {
+                    "txnNum": "$txnNum", "ts": "$ts", "imageKind": "$imageKind", "image": "$image",
+                    "invalidated": "$invalidated", "invalidatedReason": "$invalidatedReason",
+                };
+                // It is shown as that of the session which executed the statement.
+                let session = rawdoc! { "$ifNull": ["$child", "$_id"] };
+                merging(session.into(), newest)
+            }
+            _ => {
+                let newest = rawdoc! {
+                    "parentLsid": "$parentLsid", "txnNum": "$txnNum", "lastWriteOpTime": "$lastWriteOpTime",
+                    "lastWriteDate": "$lastWriteDate", "startOpTime": "$startOpTime", "state": "$state",
+                };
+                // The session that executed the statement has a record of its own.
+                let own = rawdoc! { "$match": { "child": { "$exists": false } } };
+                let merging = merging("$_id".into(), newest);
+                std::iter::once(own).chain(merging).collect()
+            }
         };
         Some(ResolvedView {
             on: self.ns.clone(),
-            pipeline: merging(newest),
+            pipeline,
             collation: None,
             series: None,
         })
     }
 }
 
-fn merging(newest: RawDocumentBuf) -> Vec<RawDocumentBuf> {
+fn merging(session: RawBson, newest: RawDocumentBuf) -> Vec<RawDocumentBuf> {
     vec![
-        rawdoc! { "$group": { "_id": "$_id", "newest": { "$max": newest } } },
+        rawdoc! { "$group": { "_id": session, "newest": { "$max": newest } } },
         rawdoc! { "$replaceWith": { "$mergeObjects": [{ "_id": "$_id" }, "$newest"] } },
         rawdoc! { "$sort": { "_id": 1 } },
     ]
@@ -102,21 +115,26 @@ fn merging(newest: RawDocumentBuf) -> Vec<RawDocumentBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pinion_wire::idl::ChildSession;
 
     #[test]
     fn statements_have_keys_behind_that_of_their_session() {
-        let lsid = |id: u8| Lsid {
-            id: [id; 16],
-            uid: None,
-        };
+        let lsid = |id: u8| Lsid::of_client([id; 16], None);
         let (session, next) = (session_key(&lsid(1)), session_key(&lsid(2)));
         assert!(!next.starts_with(&session));
         let of = |stmt_id| statement_key(&lsid(1), stmt_id);
         assert!(of(0).starts_with(&session) && of(0) < of(1) && of(1) < of(256) && of(256) < next);
-        let named = Lsid {
-            id: [1; 16],
-            uid: Some(crate::lsid::NO_USER),
-        };
+        let named = Lsid::of_client([1; 16], Some(crate::lsid::NO_USER));
         assert_eq!(session_key(&named), session);
+        // What is removed of a session is not what its children have.
+        let child = ChildSession {
+            txn_number: Some(1),
+            txn_uuid: [2; 16],
+        };
+        let child = Lsid {
+            child: Some(child),
+            ..named
+        };
+        assert!(!session_key(&child).starts_with(&session));
     }
 }

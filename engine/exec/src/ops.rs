@@ -9,6 +9,8 @@ use pinion_runtime::Duration;
 use pinion_wire::idl::Lsid;
 use pinion_wire::{CommandClass, ErrorCode, OpContext, Registry};
 
+use crate::transactions::is_of_session;
+
 /// A running operation.
 pub(crate) struct RunningOp {
     /// The command document.
@@ -72,7 +74,8 @@ impl OpTable {
     pub(crate) fn kill_session(&self, lsid: &Lsid) {
         for op in self.ops.borrow().values() {
             // The command that ends the session runs in it too.
-            if op.ctx.args.lsid.as_ref() == Some(lsid) && !op.ctx.command.starts_with("kill") {
+            let of = op.ctx.args.lsid.as_ref();
+            if of.is_some_and(|of| is_of_session(of, lsid)) && !op.ctx.command.starts_with("kill") {
                 op.ctx.kill(ErrorCode::INTERRUPTED);
             }
         }

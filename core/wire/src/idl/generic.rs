@@ -20,6 +20,39 @@ pub struct Lsid {
     pub id: [u8; 16],
     /// The digest of the user, where a node sends the session of its client on.
     pub uid: Option<[u8; 32]>,
+    /// That of an internal transaction, which servers run for the session of `id` and `uid`.
+    pub child: Option<ChildSession>,
+}
+
+/// What tells the session of an internal transaction from its parent, for which the transaction is run.
+///
+/// Source: sharding document, "Logical Sessions".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChildSession {
+    /// The number of the parent's retryable write that the transaction executes; `None` if it is none of a retryable write.
+    pub txn_number: Option<i64>,
+    pub txn_uuid: [u8; 16],
+}
+
+impl Lsid {
+    /// The session of a client.
+    pub fn of_client(id: [u8; 16], uid: Option<[u8; 32]>) -> Lsid {
+        Lsid {
+            id,
+            uid,
+            child: None,
+        }
+    }
+
+    /// The session that it is a child of; itself if it is none.
+    pub fn parent(&self) -> Lsid {
+        Lsid::of_client(self.id, self.uid)
+    }
+
+    /// The number of the parent's retryable write that is executed in this session.
+    pub fn retryable_number(&self) -> Option<i64> {
+        self.child?.txn_number
+    }
 }
 
 /// Stable API parameters. Version 1 is the only one there is.
@@ -234,9 +267,17 @@ fn parse_lsid(document: &RawDocument) -> Result<Lsid> {
         && binary.subtype == BinarySubtype::Uuid
         && let Ok(id) = binary.bytes.try_into()
     {
-        return Ok(Lsid { id, uid: None });
+        return Ok(Lsid::of_client(id, None));
     }
     let reader = FieldReader::object(Path::root("lsid"), document)?;
+    read_lsid(&reader)
+}
+
+/// Reads the name of a session, as clients and servers send it. Other fields are refused.
+///
+/// # Errors
+/// Those of the fields; `InvalidOptions` where it says for which write it is, and not which of those it is.
+pub fn read_lsid(reader: &FieldReader<'_, '_>) -> Result<Lsid> {
     reader.only(&["id", "uid", "txnNumber", "txnUUID"])?;
     let id = reader
         .opt_uuid("id")?
@@ -250,7 +291,20 @@ fn parse_lsid(document: &RawDocument) -> Result<Lsid> {
             )
         })?),
     };
-    Ok(Lsid { id, uid })
+    let child = match (reader.opt_long("txnNumber")?, reader.opt_uuid("txnUUID")?) {
+        (txn_number, Some(txn_uuid)) => Some(ChildSession {
+            txn_number,
+            txn_uuid,
+        }),
+        (None, None) => None,
+        (Some(_), None) => {
+            return Err(Error::new(
+                ErrorCode::INVALID_OPTIONS,
+                "Cannot specify txnNumber in lsid without specifying txnUUID",
+            ));
+        }
+    };
+    Ok(Lsid { id, uid, child })
 }
 
 fn parse_cluster_time(document: &RawDocument) -> Result<SignedTime> {
@@ -371,13 +425,7 @@ mod tests {
             },
         });
         assert_eq!(args.max_time_ms, Some(5));
-        assert_eq!(
-            args.lsid,
-            Some(Lsid {
-                id: [7; 16],
-                uid: None
-            })
-        );
+        assert_eq!(args.lsid, Some(Lsid::of_client([7; 16], None)));
         assert!(args.api.version_1 && !args.api.strict);
         assert!(args.comment.is_some());
         assert_eq!(args.read_preference, Some(ReadPreferenceMode::Nearest));
@@ -394,6 +442,19 @@ mod tests {
         assert_eq!(
             read(rawdoc! { "find": "c", "maxTimeMS": RawBson::Null }).max_time_ms,
             None
+        );
+        let child = |lsid: RawDocumentBuf| read(rawdoc! { "find": "c", "lsid": lsid }).lsid;
+        let of_write = child(rawdoc! { "id": uuid(), "txnNumber": 5i64, "txnUUID": uuid() });
+        let expected = ChildSession {
+            txn_number: Some(5),
+            txn_uuid: [7; 16],
+        };
+        assert_eq!(of_write.and_then(|lsid| lsid.child), Some(expected));
+        assert_eq!(of_write.map(|lsid| lsid.parent()), args.lsid);
+        let alone = child(rawdoc! { "id": uuid(), "txnUUID": uuid() }).expect("a session");
+        assert_eq!(
+            (alone.child.is_some(), alone.retryable_number()),
+            (true, None)
         );
         // The command's own field may bear the name of a generic argument.
         read(rawdoc! { "comment": 1 });
@@ -413,6 +474,13 @@ mod tests {
             (
                 40414,
                 "BSON field 'lsid.id' is missing but a required field",
+            ),
+        );
+        check(
+            rawdoc! { "find": 1, "lsid": { "id": uuid(), "txnNumber": 1i64 } },
+            (
+                72,
+                "Cannot specify txnNumber in lsid without specifying txnUUID",
             ),
         );
         check(

@@ -31,7 +31,8 @@ pub(super) async fn apply_fence(
             return Ok(passed_over);
         }
         for part in entry.parts() {
-            passed_over += apply(entry.ts, validated(part)?, mode, &mut settings).await?;
+            let whole = validated(part)?;
+            passed_over += apply(entry.ts, (whole, whole), mode, &mut settings).await?;
         }
         let record = commit_write(validated(&entry.bytes)?)?;
         if !record.is_empty() {
@@ -51,9 +52,10 @@ fn count(op: &str, mode: ApplyMode) {
     }
 }
 
+/// Applies an entry, or an operation of one, which is `whole`.
 pub(super) async fn apply(
     ts: Timestamp,
-    entry: &RawDocument,
+    (entry, whole): (&RawDocument, &RawDocument),
     mode: ApplyMode,
     settings: &mut Changed,
 ) -> Result<u64> {
@@ -67,7 +69,7 @@ pub(super) async fn apply(
                 }
                 Some(target) => {
                     settings.note(&target.collection.ns);
-                    writes_of(entry, &target, mode).await?
+                    writes_of(entry, whole, &target, mode).await?
                 }
                 None => None,
             };
@@ -86,7 +88,8 @@ pub(super) async fn apply(
             {
                 let mut passed_over = 0;
                 for operation in list {
-                    passed_over += Box::pin(apply(ts, operation?, mode, settings)).await?;
+                    let operation = (operation?, whole);
+                    passed_over += Box::pin(apply(ts, operation, mode, settings)).await?;
                 }
                 return Ok(passed_over);
             }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{
-    ApplyMode, Clustering, Collection, OpKind, Uuid, core_catalog, document_id, index_writes,
-    partition_of, stored_document,
+    ApplyMode, Clustering, Collection, OpKind, SessionStamp, Uuid, core_catalog, document_id,
+    index_writes, partition_of, session_key, stored_document,
 };
 use pinion_query::Update;
 use pinion_runtime::{Queue, core_id, submit_to};
@@ -18,8 +18,8 @@ use pinion_wire::{Error, ErrorCode, Result};
 use super::entry::{damaged, document, field, text};
 use crate::compute::compute_bytes;
 use crate::sessions::{
-    RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_removal, record_writes,
-    removals_here, stamp_of,
+    RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_image_of, is_removal,
+    record_writes, removals_here, stamp_of,
 };
 use crate::write::update_context;
 
@@ -93,49 +93,63 @@ fn collection_of(
 
 /// What an entry of one document writes, in the partitions of this core if it is the removal of a session's records; `None` if
 /// it is passed over. Behind that of the document and its index entries comes
-/// what a retryable statement leaves behind, whatever has become of its document.
+/// what a retryable statement leaves behind, whatever has become of its document. `whole` is the entry that the operation is in.
 ///
 /// # Errors
 /// It cannot be applied to the document that is there, or there is none.
 pub(super) async fn writes_of(
-    entry: &RawDocument,
+    operation: &RawDocument,
+    whole: &RawDocument,
     target: &Target,
     mode: ApplyMode,
 ) -> Result<Option<Vec<Write>>> {
-    if is_removal(entry, &target.collection) {
+    if is_removal(operation, &target.collection) {
         let writes = removals_here(target.collection.tree(), &target.key).await?;
         return Ok((!writes.is_empty()).then_some(writes));
     }
-    let Some(session) = stamp_of(entry) else {
-        let change = change_of(entry, target, mode).await?;
+    let change = change_of(operation, target, mode).await?;
+    let Some(session) = stamp_of(operation, whole) else {
         return Ok(change.map(|change| change.writes));
     };
-    let change = change_of(entry, target, mode).await?;
     let is_passed_over = change.is_none();
-    let Change {
-        old,
-        new,
-        mut writes,
-    } = change.unwrap_or_default();
-    if let Some(collections) = RecordCollections::find() {
-        let kind = match text(entry, "op")? {
+    let mut change = change.unwrap_or_default();
+    let is_inconsistent = is_passed_over || mode == ApplyMode::InitialSync;
+    let records = records_of(
+        (operation, whole),
+        &session,
+        target,
+        &change,
+        is_inconsistent,
+    )?;
+    change.writes.extend(records);
+    Ok((!change.writes.is_empty()).then_some(change.writes))
+}
+
+/// What a retryable statement leaves behind that has changed a document.
+fn records_of(
+    (operation, whole): (&RawDocument, &RawDocument),
+    session: &SessionStamp,
+    target: &Target,
+    change: &Change,
+    is_inconsistent: bool,
+) -> Result<Vec<Write>> {
+    let Some(collections) = RecordCollections::find() else {
+        return Ok(Vec::new());
+    };
+    let change = RecordedChange {
+        kind: match text(operation, "op")? {
             "i" => OpKind::Insert,
             "u" => OpKind::Update,
             _ => OpKind::Delete,
-        };
-        let wall_ms = wall_of(entry)?;
-        let change = RecordedChange {
-            kind,
-            old: old.as_deref().map(stored_document),
-            new: new.as_deref().map(stored_document),
-            wall_ms,
-            term: field(entry, "t").and_then(i64_exact).unwrap_or(-1),
-            is_inconsistent: is_passed_over || mode == ApplyMode::InitialSync,
-        };
-        let partition = partition_of(&target.collection, &target.key);
-        writes.extend(record_writes(&collections, partition, &session, &change));
-    }
-    Ok((!writes.is_empty()).then_some(writes))
+        },
+        old: change.old.as_deref().map(stored_document),
+        new: change.new.as_deref().map(stored_document),
+        wall_ms: wall_of(whole)?,
+        term: field(whole, "t").and_then(i64_exact).unwrap_or(-1),
+        is_inconsistent,
+    };
+    let partition = partition_of(&target.collection, &target.key);
+    Ok(record_writes(&collections, partition, session, &change))
 }
 
 /// What records that the transaction of an entry is committed; nothing where there is no record of any.
@@ -170,23 +184,54 @@ pub(super) fn record_write(
 #[derive(Default)]
 pub(super) struct Before(BTreeMap<(TreeId, Key), Option<Bytes>>);
 
-/// What an operation writes of a transaction whose operations are all placed together.
+/// What an operation writes of a transaction whose operations are all placed together; `whole` is the entry that it is in.
 ///
 /// # Errors
 /// It cannot be applied to the document that is there, or there is none.
 pub(super) async fn prepared_change(
-    operation: &RawDocument,
+    (operation, whole): (&RawDocument, &RawDocument),
     target: &Target,
     mode: ApplyMode,
     before: &mut Before,
 ) -> Result<Vec<Write>> {
     let place = (target.collection.tree(), target.key.clone());
     let known = before.0.get(&place).cloned();
-    let Some(change) = change_over(operation, target, mode, known).await? else {
-        return Ok(Vec::new());
-    };
-    before.0.insert(place, change.new);
+    let change = change_over(operation, target, mode, known).await?;
+    let is_passed_over = change.is_none();
+    let mut change = change.unwrap_or_default();
+    if let Some(session) = stamp_of(operation, whole) {
+        // Nobody has changed what is prepared, so the documents are those that the primary had.
+        let mut records = records_of(
+            (operation, whole),
+            &session,
+            target,
+            &change,
+            is_passed_over,
+        )?;
+        if mode == ApplyMode::InitialSync
+            && let Some(images) = image_in_base(&session, target).await?
+        {
+            records.retain(|write| write.tree != images);
+        }
+        change.writes.extend(records);
+    }
+    if !is_passed_over {
+        before.0.insert(place, change.new);
+    }
     Ok(change.writes)
+}
+
+/// Where the image of a statement lies, if it is there: the base that was opened has the commit, whose entry is yet to come, and
+/// what the document was before is known from there alone.
+async fn image_in_base(session: &SessionStamp, target: &Target) -> Result<Option<TreeId>> {
+    let images = RecordCollections::find().and_then(|found| found.images);
+    let (Some(images), Some(_)) = (images, session.image) else {
+        return Ok(None);
+    };
+    let partition = partition_of(&target.collection, &target.key);
+    let found = stored(&images, partition, &session_key(&session.lsid)).await?;
+    let is_of_session = |found: &Bytes| is_image_of(stored_document(found), session);
+    Ok(found.filter(is_of_session).map(|_| images.tree()))
 }
 
 fn wall_of(entry: &RawDocument) -> Result<i64> {

@@ -93,7 +93,8 @@ pub(super) async fn apply_batch(
                 return Ok(());
             };
             let target = Target::with_key(operation, key, mode)?;
-            let Some(writes) = writes_of(operation, &target, mode).await? else {
+            let whole = stored_document(&entry.bytes);
+            let Some(writes) = writes_of(operation, whole, &target, mode).await? else {
                 passed_over += 1;
                 return Ok(());
             };

@@ -218,10 +218,10 @@ async fn apply_kept(
     })?;
     let mut passed_over = 0;
     for part in &parts {
-        let o = document(validated(part)?, "o")?;
-        for operation in operations(o)?.into_iter().flatten() {
-            passed_over +=
-                Box::pin(apply(ts, operation?, ApplyMode::InitialSync, settings)).await?;
+        let whole = validated(part)?;
+        for operation in operations(document(whole, "o")?)?.into_iter().flatten() {
+            let operation = (operation?, whole);
+            passed_over += Box::pin(apply(ts, operation, ApplyMode::InitialSync, settings)).await?;
         }
     }
     Ok(passed_over)
@@ -284,8 +284,8 @@ async fn writes_of_all(parts: &[Bytes], mode: ApplyMode) -> Result<(Vec<Write>, 
     let mut merged: BTreeMap<(PartitionId, TreeId, Key), Write> = BTreeMap::new();
     let mut namespaces = BTreeSet::new();
     for part in parts {
-        let o = document(validated(part)?, "o")?;
-        for operation in operations(o)?.into_iter().flatten() {
+        let whole = validated(part)?;
+        for operation in operations(document(whole, "o")?)?.into_iter().flatten() {
             let operation = operation?;
             check_namespace(operation)?;
             match text(operation, "op")? {
@@ -297,6 +297,7 @@ async fn writes_of_all(parts: &[Bytes], mode: ApplyMode) -> Result<(Vec<Write>, 
                 continue;
             };
             namespaces.insert(target.collection.ns.clone());
+            let operation = (operation, whole);
             let writes = prepared_change(operation, &target, mode, &mut before).await?;
             for write in writes {
                 let key = (write.partition, write.tree, write.key.clone());

@@ -282,7 +282,7 @@ impl Bulk<'_> {
         let Some(executed) = retryable.executed(index)? else {
             return Ok(false);
         };
-        self.last = self.last.max(Some(executed.ts));
+        self.last = self.last.max(Some(executed.safe_with()));
         let is_update = matches!(op.kind, OpKind::Update(_));
         let (mut upserted, mut modified) = (None, 0);
         match executed.change {

@@ -76,7 +76,9 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
     for (ops, cursors, clients, (running, idle)) in parts {
         list.extend(ops.iter().map(|op| {
             let lsid = op.ctx.args.lsid.filter(|_| transactions::is_in(&op.ctx));
-            let of_op = |shown: &&OpenShown| lsid.is_some_and(|lsid| lsid.id == shown.lsid.id);
+            let of_op = |shown: &&OpenShown| {
+                lsid.is_some_and(|lsid| lsid.id == shown.lsid.id && lsid.child == shown.lsid.child)
+            };
             describe(op, shown, running.iter().find(of_op))
         }));
         if shown.idle_sessions {

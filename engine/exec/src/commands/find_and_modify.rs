@@ -247,7 +247,7 @@ async fn repeated(
     executed: Executed,
 ) -> Result<ModifyOutcome> {
     let mut done = ModifyOutcome {
-        last: Some(executed.ts),
+        last: Some(executed.safe_with()),
         ..ModifyOutcome::default()
     };
     let incompatible = |code| {

@@ -80,6 +80,7 @@ use crate::interrupt::poll_once;
 use crate::members;
 use crate::metrics::{Metrics, OpClass, TopKind};
 use crate::profile::Profiled;
+use crate::sessions::check_child;
 use crate::state::{NodeState, state};
 use crate::topology;
 
@@ -139,6 +140,7 @@ async fn run_counted(
     if let Some(told) = cluster_time::learn(state, &cmd.ctx)? {
         Box::pin(cluster_time::learn_signed(state, &cmd.ctx, &told)).await?;
     }
+    check_child(state, &cmd)?;
     concern::check(state, &cmd)?;
     if let Some(lsid) = &cmd.ctx.args.lsid {
         state.sessions.touch(lsid, cmd.ctx.started_ns)?;

@@ -1,8 +1,8 @@
 //! `startSession`, `endSessions`, `refreshSessions`, `killSessions` and their relatives.
 
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
-use pinion_catalog::NO_USER;
-use pinion_wire::idl::{CommandReader, FieldReader, Lsid, Path};
+use pinion_catalog::{NO_USER, append_child};
+use pinion_wire::idl::{CommandReader, FieldReader, Lsid, Path, read_lsid};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::limits::SESSION_TIMEOUT;
@@ -28,6 +28,7 @@ pub(crate) fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
             }),
         );
     }
+    append_child(out, lsid);
     out.end();
 }
 
@@ -37,7 +38,7 @@ pub(crate) async fn start_session(cmd: Invocation) -> Result<Reply> {
     let mut id: [u8; 16] = state().random_bytes();
     id[6] = (id[6] & 0x0f) | 0x40;
     id[8] = (id[8] & 0x3f) | 0x80;
-    let lsid = Lsid { id, uid: None };
+    let lsid = Lsid::of_client(id, None);
     state().sessions.touch(&lsid, cmd.ctx.started_ns)?;
     let mut out = Reply::new();
     append_lsid(&mut out, "id", &lsid);
@@ -56,16 +57,7 @@ fn digest(bytes: &[u8]) -> Result<[u8; 32]> {
 
 fn parse_lsid(path: Path<'_>, document: &RawDocument) -> Result<Lsid> {
     let reader = FieldReader::object(path, document)?;
-    reader.only(&["id", "uid"])?;
-    let id = reader
-        .opt_uuid("id")?
-        .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("id")))?;
-    let uid = match reader.opt_binary("uid")? {
-        None => None,
-        Some(bytes) => Some(digest(bytes)?),
-    };
-    reader.finish()?;
-    Ok(Lsid { id, uid })
+    read_lsid(&reader)
 }
 
 fn lsids(cmd: &Invocation, field: &str) -> Result<Vec<Lsid>> {
@@ -281,10 +273,7 @@ mod tests {
 
     #[test]
     fn patterns() {
-        let lsid = |id: u8, uid: Option<u8>| Lsid {
-            id: [id; 16],
-            uid: uid.map(|uid| [uid; 32]),
-        };
+        let lsid = |id: u8, uid: Option<u8>| Lsid::of_client([id; 16], uid.map(|uid| [uid; 32]));
         let check = |pattern: SessionPattern, expected: [bool; 3]| {
             let sessions = [lsid(1, None), lsid(2, None), lsid(1, Some(7))];
             assert_eq!(sessions.map(|session| pattern.matches(&session)), expected);
@@ -292,10 +281,7 @@ mod tests {
         let of = |lsid, uid| SessionPattern { lsid, uid };
         check(of(None, None), [true; 3]);
         check(of(Some(lsid(1, None)), None), [true, false, false]);
-        let no_user = Lsid {
-            id: [2; 16],
-            uid: Some(NO_USER),
-        };
+        let no_user = Lsid::of_client([2; 16], Some(NO_USER));
         check(of(Some(no_user), None), [false, true, false]);
         check(of(None, Some([7; 32])), [false, false, true]);
         check(of(None, Some(NO_USER)), [true, true, false]);

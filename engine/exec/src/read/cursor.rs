@@ -15,7 +15,7 @@ use super::request::check_still_there;
 use super::stream::Stream;
 use crate::limits::{MAX_BATCH_BYTES, MAX_CURSORS};
 use crate::state::{state, try_state};
-use crate::transactions::is_in;
+use crate::transactions::{is_in, is_of_session};
 
 /// Bits of a cursor's id that name its core.
 const CORE_BITS: u32 = 12;
@@ -245,14 +245,14 @@ impl CursorTable {
         self.kill_where(|_| true);
     }
 
-    /// Kills the cursors of a session.
+    /// Kills the cursors of a session, and of its children.
     pub(crate) fn kill_session(&self, session: &Lsid) -> u64 {
         self.kill_where(|slot| {
             let owner = match slot {
                 Slot::Idle(cursor) => &cursor.session,
                 Slot::Pinned(pinned) => &pinned.session,
             };
-            owner.as_ref() == Some(session)
+            owner.is_some_and(|owner| is_of_session(&owner, session))
         })
     }
 
@@ -263,7 +263,8 @@ impl CursorTable {
                 Slot::Idle(cursor) => (&cursor.session, cursor.transaction),
                 Slot::Pinned(pinned) => (&pinned.session, pinned.transaction),
             };
-            transaction == Some(number) && owner.is_some_and(|owner| owner.id == session.id)
+            let is_of = |owner: Lsid| owner.id == session.id && owner.child == session.child;
+            transaction == Some(number) && owner.is_some_and(is_of)
         })
     }
 

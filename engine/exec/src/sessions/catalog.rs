@@ -1,5 +1,8 @@
 //! The sessions with retryable writes and transactions whose home is this core, and who has them now.
 //!
+//! Who has the session of an internal transaction that executes a retryable write has that write's session too, its parent
+//! (`family`); they have one home.
+//!
 //! Source: sharding document, "The logical session catalog".
 
 use std::cell::{Cell, RefCell};
@@ -16,8 +19,10 @@ use pinion_runtime::{
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use super::family::{Conflict, conflict, latest_of_children};
 use super::history::{History, session_text};
 use super::load::load;
+use super::retries::Retries;
 use crate::interrupt::interruptible;
 use crate::limits::{EVICTED_SESSIONS_LOOK, MAX_CATALOG_SESSIONS};
 use crate::state::{NodeState, state};
@@ -26,11 +31,11 @@ use crate::transactions::{
 };
 
 /// One session at home.
-struct Session {
+pub(super) struct Session {
     /// A write has it.
     is_out: Cell<bool>,
     /// A write has brought it back.
-    freed: Notify,
+    pub freed: Notify,
     /// `None` if it must be read from the records, and while a write has it.
     history: RefCell<Option<History>>,
     /// The transaction that is in progress, while no command has it.
@@ -41,6 +46,8 @@ struct Session {
     expires: Cell<Option<Instant>>,
     /// The transaction is to be aborted once its command brings it back.
     is_doomed: Cell<bool>,
+    /// The number for which an internal transaction was aborted, as another came that executes the same write.
+    pub gave_way: Cell<Option<i64>>,
     last_used: Cell<Instant>,
 }
 
@@ -76,6 +83,7 @@ impl SessionCatalog {
             holder: RefCell::default(),
             expires: Cell::new(None),
             is_doomed: Cell::new(false),
+            gave_way: Cell::new(None),
             last_used: Cell::new(pinion_runtime::now()),
         });
         self.sessions.borrow_mut().insert(*lsid, session.clone());
@@ -145,6 +153,21 @@ impl SessionCatalog {
         session.last_used.set(pinion_runtime::now());
         session.is_out.set(false);
         session.freed.notify_all();
+    }
+
+    /// The children of a session that have a transaction in progress which executes one of its retryable writes.
+    pub(super) fn open_children(&self, parent: &Lsid) -> Vec<(i64, Lsid, Rc<Session>)> {
+        let sessions = self.sessions.borrow();
+        let open = self.in_transactions.borrow();
+        let behind = (Bound::Excluded(*parent), Bound::Unbounded);
+        let children = open
+            .range(behind)
+            .take_while(|lsid| lsid.parent() == *parent);
+        let known = children.filter_map(|lsid| {
+            let number = lsid.retryable_number()?;
+            Some((number, *lsid, sessions.get(lsid)?.clone()))
+        });
+        known.collect()
     }
 
     /// Those that have a transaction in progress.
@@ -236,7 +259,7 @@ fn is_idle(session: &Rc<Session>) -> bool {
     !session.is_out.get() && session.open.borrow().is_none() && Rc::strong_count(session) == 1
 }
 
-/// The core at which a session is known.
+/// The core at which a session is known, and its children.
 pub(crate) fn home_of(lsid: &Lsid) -> CoreId {
     // Drivers make random names.
     let random = u64::from_le_bytes(lsid.id[..8].try_into().expect("8 bytes"));
@@ -264,6 +287,8 @@ pub(crate) struct CheckedOut {
     /// Its transaction without an outcome, if it has one.
     prepared: Option<PreparedTransaction>,
     is_doomed: bool,
+    /// The session whose retryable write is executed in this one. It is brought back behind it.
+    parent: Option<Box<CheckedOut>>,
 }
 
 impl CheckedOut {
@@ -278,6 +303,23 @@ impl CheckedOut {
 
     pub(super) fn put_back(&mut self, history: History) {
         self.history = Some(history);
+    }
+
+    /// What is known of the write that is executed in this session for its parent: taken over as that of
+    /// [`CheckedOut::take_history`].
+    pub(crate) fn take_retries(&mut self) -> Option<Retries> {
+        let number = self.lsid.retryable_number()?;
+        let parent = self.parent.as_mut()?;
+        let (lsid, history) = (parent.lsid, parent.take_history());
+        Some(Retries::new((lsid, number), self.lsid, history))
+    }
+
+    /// Brings back what [`CheckedOut::take_retries`] gave.
+    pub(crate) fn put_retries(&mut self, history: Option<History>) {
+        if let (Some(parent), Some(mut history)) = (&mut self.parent, history) {
+            history.shrink();
+            parent.put_back(history);
+        }
     }
 
     /// The last write of the latest number.
@@ -314,9 +356,12 @@ impl CheckedOut {
         }
     }
 
-    /// What is known must be read again.
+    /// What is known must be read again, of its parent too.
     pub(crate) fn forget(&mut self) {
         self.history = None;
+        if let Some(parent) = &mut self.parent {
+            parent.forget();
+        }
     }
 
     /// Has its transaction aborted when it is brought back.
@@ -354,23 +399,82 @@ impl Drop for CheckedOut {
 /// progress with a lower one is aborted.
 ///
 /// # Errors
-/// `TransactionTooOld`, `InvalidOptions`, `TooManyLogicalSessions`; the operation is interrupted; a record cannot be read.
+/// `TransactionTooOld`, `IncompleteTransactionHistory`, `TooManyLogicalSessions`; the operation is interrupted; a record cannot
+/// be read.
 pub(super) async fn check_out(ctx: &OpContext, lsid: Lsid, txn_number: i64) -> Result<CheckedOut> {
     let (home, ctx) = (home_of(&lsid), ctx.clone());
     submit_to(home, Queue::Foreground, move || async move {
-        let (_, mut out) = check_out_newer(&ctx, lsid, txn_number, true).await?;
-        let history = out.history.as_mut().expect("it was read");
-        history.begin(&lsid, txn_number)?;
-        abort_before(&mut out).await;
-        Ok(out)
+        begin_retryable(&ctx, lsid, txn_number, None).await
     })
     .await
+}
+
+/// The same, at home, for one who executes the write in this child of the session.
+async fn begin_retryable(
+    ctx: &OpContext,
+    lsid: Lsid,
+    txn_number: i64,
+    by: Option<Lsid>,
+) -> Result<CheckedOut> {
+    loop {
+        let (session, mut out) = check_out_here(ctx, lsid, txn_number).await?;
+        let history = out.history.as_mut().expect("it was read");
+        history.check_begin(&lsid, txn_number)?;
+        let waits = match history.active().transaction {
+            Some(TxnState::Prepared) => Some(outcome(&lsid, history.active().number)?),
+            Some(_) if history.active().number == txn_number => return Err(converted()),
+            _ => make_way(&lsid, &session, txn_number, by).await,
+        };
+        if let Some(ended) = waits {
+            let ended = ended.notified();
+            drop((session, out));
+            interruptible(ctx, ended).await?;
+            continue;
+        }
+        history.begin(&lsid, txn_number)?;
+        abort_before(&mut out).await;
+        return Ok(out);
+    }
+}
+
+/// What tells of the outcome of the transaction that is prepared in a session.
+fn outcome(lsid: &Lsid, number: i64) -> Result<Notify> {
+    let ended = state().transactions.prepared.ended(lsid);
+    ended.ok_or_else(|| lost(number))
+}
+
+/// Sees to the internal transactions of a session which are in the way of something that begins with this number. Gives what
+/// tells of the end of one that is waited for; then look again.
+async fn make_way(
+    lsid: &Lsid,
+    session: &Session,
+    txn_number: i64,
+    by: Option<Lsid>,
+) -> Option<Notify> {
+    let state = state();
+    let catalog = &state.session_catalog;
+    let code = ErrorCode::INTERRUPTED;
+    loop {
+        match conflict(lsid, session, txn_number, by) {
+            Some(Conflict::Waits(ended)) => return Some(ended),
+            Some(Conflict::GivesWay(child)) => catalog.abort(&child, code).await,
+            None => break,
+        }
+    }
+    // What executes an older write is of no use any more.
+    for (number, child, _) in catalog.open_children(lsid) {
+        if number < txn_number && Some(child) != by {
+            catalog.abort(&child, code).await;
+        }
+    }
+    None
 }
 
 /// Waits until no other command has the session, and gives it to one of a transaction.
 ///
 /// # Errors
-/// As of [`admit`]; `TooManyLogicalSessions`; the operation is interrupted; a record cannot be read.
+/// As of [`admit`], and of [`check_out`] for the parent of a session that executes a retryable write; `TooManyLogicalSessions`;
+/// the operation is interrupted; a record cannot be read.
 pub(crate) async fn check_out_transaction(
     ctx: &OpContext,
     lsid: Lsid,
@@ -380,62 +484,93 @@ pub(crate) async fn check_out_transaction(
 ) -> Result<(CheckedOut, Admitted)> {
     let (home, ctx) = (home_of(&lsid), ctx.clone());
     submit_to(home, Queue::Foreground, move || async move {
-        let begins = asked == Asked::Start;
-        let (session, mut out) = check_out_newer(&ctx, lsid, txn_number, begins).await?;
-        let history = out.history.as_mut().expect("it was read");
-        let active = history.active();
-        let admitted = admit(active, asked, txn_number, &session_text(&lsid))?;
-        let is_known = |known: &PreparedTransaction| known.number == txn_number;
-        if admitted == Admitted::IsPrepared && !out.prepared.as_ref().is_some_and(is_known) {
-            return Err(lost(txn_number));
+        loop {
+            let parent = match lsid.retryable_number() {
+                None => None,
+                Some(number) => {
+                    let parent = lsid.parent();
+                    let begun = begin_retryable(&ctx, parent, number, Some(lsid)).await?;
+                    Some(Box::new(begun))
+                }
+            };
+            let (session, mut out) = check_out_here(&ctx, lsid, txn_number).await?;
+            out.parent = parent;
+            let active = out.history.as_ref().expect("it was read").active();
+            let begins_newer = asked == Asked::Start && txn_number > active.number;
+            let mut waits = match active.transaction {
+                Some(TxnState::Prepared) if begins_newer => Some(outcome(&lsid, active.number)?),
+                _ => None,
+            };
+            let mut admitted = None;
+            if waits.is_none() {
+                let found = admit(active, asked, txn_number, &session_text(&lsid))?;
+                // Those of a client are in the order of its retryable writes.
+                if found == Admitted::Begins && lsid.child.is_none() {
+                    waits = make_way(&lsid, &session, txn_number, None).await;
+                }
+                admitted = Some(found);
+            }
+            match (waits, admitted) {
+                (Some(ended), _) => {
+                    let ended = ended.notified();
+                    drop((session, out));
+                    interruptible(&ctx, ended).await?;
+                }
+                (None, admitted) => {
+                    let admitted = admitted.expect("nothing is waited for");
+                    return admitted_at_home(ctx, &session, out, (admitted, asked), lifetime).await;
+                }
+            }
         }
-        if admitted == Admitted::Begins {
-            history.begin_transaction(txn_number);
-            abort_before(&mut out).await;
-            session.expires.set(Some(pinion_runtime::now() + lifetime));
-        }
-        if matches!(admitted, Admitted::Begins | Admitted::Continues) {
-            let catalog = &state().session_catalog;
-            catalog.in_transactions.borrow_mut().insert(lsid);
-        }
-        if matches!(asked, Asked::Commit { .. } | Asked::Prepare) {
-            // It ends in any case.
-            session.expires.set(None);
-        }
-        session.is_doomed.set(false);
-        session.holder.replace(Some(ctx));
-        Ok((out, admitted))
     })
     .await
+}
+
+/// The command has the session.
+async fn admitted_at_home(
+    ctx: OpContext,
+    session: &Session,
+    mut out: CheckedOut,
+    (admitted, asked): (Admitted, Asked),
+    lifetime: Duration,
+) -> Result<(CheckedOut, Admitted)> {
+    let lsid = out.lsid;
+    let txn_number = ctx.args.txn_number.expect("a command of a transaction");
+    let is_known = |known: &PreparedTransaction| known.number == txn_number;
+    if admitted == Admitted::IsPrepared && !out.prepared.as_ref().is_some_and(is_known) {
+        return Err(lost(txn_number));
+    }
+    if admitted == Admitted::Begins {
+        let history = out.history.as_mut().expect("it was read");
+        history.begin_transaction(txn_number);
+        abort_before(&mut out).await;
+        session.expires.set(Some(pinion_runtime::now() + lifetime));
+    }
+    if matches!(admitted, Admitted::Begins | Admitted::Continues) {
+        let catalog = &state().session_catalog;
+        catalog.in_transactions.borrow_mut().insert(lsid);
+    }
+    if matches!(asked, Asked::Commit { .. } | Asked::Prepare) {
+        // It ends in any case.
+        session.expires.set(None);
+    }
+    session.is_doomed.set(false);
+    session.holder.replace(Some(ctx));
+    Ok((out, admitted))
+}
+
+/// The answer to a retryable write whose number is that of a transaction of its client.
+fn converted() -> Error {
+    Error::new(
+        ErrorCode::INCOMPLETE_TRANSACTION_HISTORY,
+        "Cannot retry a retryable write that has been converted into a transaction",
+    )
 }
 
 /// Aborts the transaction that is in progress: a later number has begun.
 async fn abort_before(out: &mut CheckedOut) {
     if let Some(open) = out.take_open() {
         open.abort().await;
-    }
-}
-
-/// As [`check_out_here`]. A command that begins something with a later number than that of a prepared transaction waits until
-/// that has its outcome.
-async fn check_out_newer(
-    ctx: &OpContext,
-    lsid: Lsid,
-    txn_number: i64,
-    begins: bool,
-) -> Result<(Rc<Session>, CheckedOut)> {
-    loop {
-        let (session, out) = check_out_here(ctx, lsid, txn_number).await?;
-        let active = out.history.as_ref().expect("it was read").active();
-        let is_prepared = active.transaction == Some(TxnState::Prepared);
-        if !begins || !is_prepared || txn_number <= active.number {
-            return Ok((session, out));
-        }
-        let ended = state().transactions.prepared.ended(&lsid);
-        let ended = ended.ok_or_else(|| lost(active.number))?;
-        let ended = ended.notified();
-        drop((session, out));
-        interruptible(ctx, ended).await?;
     }
 }
 
@@ -462,9 +597,15 @@ async fn check_out_here(
         open: session.open.take(),
         prepared: state.transactions.prepared.of(&lsid),
         is_doomed: false,
+        parent: None,
     };
     if out.history.is_none() {
-        out.history = Some(load(&lsid).await?);
+        let mut history = load(&lsid).await?;
+        // What has left no record yet.
+        if let Some(number) = latest_of_children(&lsid) {
+            history.raise(number);
+        }
+        out.history = Some(history);
     }
     Ok((session, out))
 }
@@ -474,8 +615,8 @@ pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
     submit_to(home_of(&lsid), Queue::Background, move || async move {
         let state = state();
         let catalog = &state.session_catalog;
-        // What is recorded of a prepared transaction stays.
-        if state.transactions.prepared.of(&lsid).is_some() {
+        // What is recorded of a prepared transaction stays, and what one is about to record of its parent's write.
+        if state.transactions.prepared.of(&lsid).is_some() || latest_of_children(&lsid).is_some() {
             return None;
         }
         let session = catalog.session(&lsid).ok()?;
@@ -490,6 +631,7 @@ pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
             open: None,
             prepared: None,
             is_doomed: false,
+            parent: None,
         })
     })
     .await

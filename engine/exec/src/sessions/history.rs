@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use pinion_bson::RawBson;
 use pinion_catalog::{NO_USER, RetryImage, Uuid};
 use pinion_clock::{OpTime, Timestamp};
+use pinion_storage::storage;
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -29,6 +30,18 @@ pub(crate) struct Executed {
     pub change: Change,
     /// Which document its answer showed, which is kept.
     pub image: Option<RetryImage>,
+    /// It was executed in an internal transaction, which may have been committed at a time before the entry that tells of it.
+    pub is_by_child: bool,
+}
+
+impl Executed {
+    /// Once this is as safe as a command asks for, so is what the statement did.
+    pub(crate) fn safe_with(&self) -> Timestamp {
+        match self.is_by_child {
+            true => storage().last_allotted(),
+            false => self.ts,
+        }
+    }
 }
 
 /// What a record says.
@@ -37,6 +50,8 @@ pub(super) struct Record {
     pub txn_number: i64,
     pub last_write: OpTime,
     pub what: Recorded,
+    /// It was executed in an internal transaction, and is no write of the session itself.
+    pub is_by_child: bool,
 }
 
 /// What it is of.
@@ -51,7 +66,7 @@ pub(super) enum Recorded {
 
 /// The latest transaction number of a session, and what was executed of it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct History {
+pub(crate) struct History {
     /// -1 before the first.
     txn_number: i64,
     /// The last write of that number.
@@ -90,7 +105,9 @@ impl History {
                 ..History::default()
             };
         }
-        self.last_write = self.last_write.max(record.last_write);
+        if !record.is_by_child {
+            self.last_write = self.last_write.max(record.last_write);
+        }
         match record.what {
             Recorded::Statement(stmt_id, executed) => {
                 // A statement that wrote more than one document cannot be, so the newer one counts.
@@ -135,11 +152,11 @@ impl History {
         self.are_loaded || txn_number != self.txn_number
     }
 
-    /// Begins a command, or goes on with one.
+    /// Refuses a number below the latest.
     ///
     /// # Errors
-    /// `TransactionTooOld` when the session has begun a later one.
-    pub(super) fn begin(&mut self, lsid: &Lsid, txn_number: i64) -> Result<()> {
+    /// `TransactionTooOld`.
+    pub(super) fn check_begin(&self, lsid: &Lsid, txn_number: i64) -> Result<()> {
         if txn_number < self.txn_number {
             let newer = match self.transaction {
                 Some(_) => "transaction",
@@ -155,19 +172,34 @@ impl History {
                 ),
             ));
         }
-        if txn_number == self.txn_number && self.transaction.is_some() {
-            return Err(Error::new(
-                ErrorCode::INVALID_OPTIONS,
-                "Must specify autocommit=false on all operations of a multi-statement transaction.",
-            ));
-        }
+        Ok(())
+    }
+
+    /// Begins a command, or goes on with one.
+    ///
+    /// # Errors
+    /// `TransactionTooOld` when the session has begun a later one.
+    ///
+    /// # Panics
+    /// If the number is that of a transaction.
+    pub(super) fn begin(&mut self, lsid: &Lsid, txn_number: i64) -> Result<()> {
+        self.check_begin(lsid, txn_number)?;
+        self.raise(txn_number);
+        assert!(
+            self.transaction.is_none(),
+            "who begins a write has looked for a transaction of its number"
+        );
+        Ok(())
+    }
+
+    /// The session has come to this number, if it is above the latest.
+    pub(super) fn raise(&mut self, txn_number: i64) {
         if txn_number > self.txn_number {
             *self = History {
                 txn_number,
                 ..History::default()
             };
         }
-        Ok(())
     }
 
     /// What the latest number is of.
@@ -213,7 +245,7 @@ impl History {
     ///
     /// # Errors
     /// `IncompleteTransactionHistory` when that cannot be told.
-    pub(super) fn executed(&self, lsid: &Lsid, stmt_id: i32) -> Result<Option<&Executed>> {
+    pub(crate) fn executed(&self, lsid: &Lsid, stmt_id: i32) -> Result<Option<&Executed>> {
         match self.statements.get(&stmt_id) {
             Some(executed) => Ok(Some(executed)),
             None if self.is_incomplete => Err(Error::new(
@@ -229,8 +261,10 @@ impl History {
     }
 
     pub(super) fn wrote(&mut self, stmt_id: i32, executed: Executed, term: pinion_clock::Term) {
-        let written = OpTime::new(executed.ts, term);
-        self.last_write = self.last_write.max(written);
+        if !executed.is_by_child {
+            let written = OpTime::new(executed.ts, term);
+            self.last_write = self.last_write.max(written);
+        }
         self.statements.insert(stmt_id, executed);
     }
 
@@ -247,7 +281,14 @@ impl History {
 pub(crate) fn session_text(lsid: &Lsid) -> String {
     use base64::Engine;
     let uid = base64::engine::general_purpose::STANDARD.encode(lsid.uid.unwrap_or(NO_USER));
-    format!("{} - {uid} -  - ", Uuid(lsid.id))
+    let number = lsid.retryable_number().map(|number| number.to_string());
+    let uuid = lsid.child.map(|child| Uuid(child.txn_uuid).to_string());
+    format!(
+        "{} - {uid} - {} - {}",
+        Uuid(lsid.id),
+        number.unwrap_or_default(),
+        uuid.unwrap_or_default()
+    )
 }
 
 #[cfg(test)]
@@ -258,6 +299,7 @@ mod tests {
     const LSID: Lsid = Lsid {
         id: [0x11; 16],
         uid: None,
+        child: None,
     };
 
     fn executed(ts: u64) -> Executed {
@@ -265,6 +307,7 @@ mod tests {
             ts: Timestamp::from_u64(ts),
             change: Change::Update,
             image: None,
+            is_by_child: false,
         }
     }
 
@@ -276,6 +319,7 @@ mod tests {
                 Some(stmt_id) => Recorded::Statement(stmt_id, executed(ts)),
                 None => Recorded::Unknown,
             },
+            is_by_child: false,
         }
     }
 

@@ -96,7 +96,8 @@ pub(crate) async fn image_of(
     Err(incomplete())
 }
 
-/// Calls `f` with the session's documents in the partitions of this core.
+/// Calls `f` with the session's documents in the partitions of this core. What is prepared is not waited for: it may be the very
+/// transaction of who asks.
 pub(super) async fn for_each(
     tree: TreeId,
     session: &Key,
@@ -108,7 +109,7 @@ pub(super) async fn for_each(
             continue;
         };
         let range = KeyRange::prefix(session);
-        let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::Newest);
+        let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::NewestDecided);
         while let Some((_, read)) = cursor.next().await.map_err(from_read_error)? {
             f(stored_document(&read.value))?;
             pinion_runtime::yield_if_due().await;

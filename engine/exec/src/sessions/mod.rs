@@ -4,27 +4,35 @@
 //! number's statements have been executed; a write takes that along for its time (`catalog`), so two retries of one command do
 //! not run beside each other. What is known is read from the records that the statements themselves leave (`records`), whether
 //! this node executed them or applied them, so it can be forgotten at any time.
+//!
+//! A retryable write may be executed in an *internal transaction*, whose session is a child of the client's (`family`): what its
+//! statements did is known, and recorded, as if the session itself had executed them.
 
 mod catalog;
+mod child;
+mod family;
 mod history;
 mod load;
 mod records;
 mod refresh;
 mod removal;
+mod retries;
 mod retryable;
 mod statement_ids;
 mod table;
 
 pub use catalog::forget_all;
 pub(crate) use catalog::{CheckedOut, SessionCatalog, check_out_transaction, home_of};
+pub(crate) use child::check_child;
 pub(crate) use history::{Change as ExecutedChange, Executed, session_text};
 pub(crate) use load::image_of;
 pub(crate) use records::{
     RecordCollections, RecordedChange, RecordedEnd, Stamp, TransactionStamp, check_can_go,
-    record_writes, stamp_of,
+    is_image_of, record_writes, stamp_of,
 };
 pub(crate) use refresh::{SessionRefresh, parameters_changed, reap, start, stop, tell};
 pub(crate) use removal::{is_removal, removals, removals_here};
+pub(crate) use retries::{Pending, Retries, check_images};
 pub(crate) use retryable::{RetryableWrite, begin, check_arguments};
 pub(crate) use statement_ids::StatementIds;
 pub(crate) use table::{SessionTable, end, known, last_uses};

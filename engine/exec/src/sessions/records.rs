@@ -157,6 +157,9 @@ fn encode(session: &SessionStamp, stmt_id: i32, change: &RecordedChange<'_>) -> 
     out.append("lastWriteDate", RawBsonRef::DateTime(date))
         .append("stmtId", stmt_id)
         .append("op", change.kind.letter());
+    if let Some(child) = &session.child {
+        append_lsid(&mut out, "child", child);
+    }
     // The answer to an update that inserted names what it inserted.
     if change.kind == OpKind::Insert
         && let Some(id) = change.new.and_then(|new| pinion_bson::get(new, "_id"))
@@ -190,6 +193,9 @@ const ABORTED: &str = "aborted";
 fn encode_end(stamp: &TransactionStamp, end: RecordedEnd, wall_ms: i64, term: i64) -> Op {
     let mut out = DocBuilder::with_capacity(256);
     append_lsid(&mut out, "_id", &stamp.lsid);
+    if stamp.lsid.retryable_number().is_some() {
+        append_lsid(&mut out, "parentLsid", &stamp.lsid.parent());
+    }
     out.append("txnNum", stamp.txn_number)
         .start_document("lastWriteOpTime");
     let at = append_stamp(&mut out, "ts", 1);
@@ -280,6 +286,9 @@ fn encode_image(
     let image = image.filter(|_| !change.is_inconsistent);
     let mut out = DocBuilder::with_capacity(256 + image.map_or(0, |image| image.as_bytes().len()));
     append_lsid(&mut out, "_id", &session.lsid);
+    if let Some(child) = &session.child {
+        append_lsid(&mut out, "child", child);
+    }
     out.append("txnNum", session.txn_number);
     let at = append_stamp(&mut out, "ts", 0);
     out.append("imageKind", kind.name());
@@ -292,6 +301,15 @@ fn encode_image(
         out.append("invalidatedReason", "initial sync");
     }
     (Bytes::from(out.finish_bytes()), at)
+}
+
+/// Whether a document is the image of a statement of this write, and of the same transaction.
+pub(crate) fn is_image_of(image: &RawDocument, session: &SessionStamp) -> bool {
+    let child = match pinion_bson::get(image, "child") {
+        Some(RawBsonRef::Document(child)) => read_lsid(child),
+        _ => None,
+    };
+    child == session.child && image.get_i64("txnNum").ok() == Some(session.txn_number)
 }
 
 /// Reads a record. One that another node's view gave names no statement.
@@ -311,6 +329,7 @@ fn read(document: &RawDocument) -> Option<Record> {
         timestamp(last, "ts")?,
         pinion_clock::Term(last.get_i64("t").ok()?),
     );
+    let is_by_child = pinion_bson::get(document, "child").is_some();
     let what = match pinion_bson::get(document, "stmtId") {
         None => match pinion_bson::get(document, "state") {
             None => Recorded::Unknown,
@@ -333,8 +352,13 @@ fn read(document: &RawDocument) -> Option<Record> {
                 Some(RawBsonRef::String(name)) => Some(RetryImage::named(name)?),
                 _ => None,
             };
-            let ts = last_write.ts;
-            Recorded::Statement(stmt_id, Executed { ts, change, image })
+            let executed = Executed {
+                ts: last_write.ts,
+                change,
+                image,
+                is_by_child,
+            };
+            Recorded::Statement(stmt_id, executed)
         }
         Some(_) => return None,
     };
@@ -342,6 +366,7 @@ fn read(document: &RawDocument) -> Option<Record> {
         txn_number: document.get_i64("txnNum").ok()?,
         last_write,
         what,
+        is_by_child,
     })
 }
 
@@ -352,12 +377,10 @@ pub(super) fn timestamp(document: &RawDocument, name: &str) -> Option<Timestamp>
     }
 }
 
-/// What an oplog entry says of the retryable statements that it is of; `None` if it is of none.
-pub(crate) fn stamp_of(entry: &RawDocument) -> Option<SessionStamp> {
-    let Some(RawBsonRef::Document(lsid)) = pinion_bson::get(entry, "lsid") else {
-        return None;
-    };
-    let stmt_ids = match pinion_bson::get(entry, "stmtId")? {
+/// What an operation of an oplog entry, or an entry that is no more than one, says of the retryable statements that it is of;
+/// `None` if it is of none.
+pub(crate) fn stamp_of(operation: &RawDocument, entry: &RawDocument) -> Option<SessionStamp> {
+    let stmt_ids = match pinion_bson::get(operation, "stmtId")? {
         RawBsonRef::Int32(id) => vec![id],
         RawBsonRef::Array(ids) => pinion_bson::values(ids)
             .map(|id| match id {
@@ -367,13 +390,19 @@ pub(crate) fn stamp_of(entry: &RawDocument) -> Option<SessionStamp> {
             .collect::<Option<Vec<i32>>>()?,
         _ => return None,
     };
-    let image = match pinion_bson::get(entry, "needsRetryImage") {
+    let image = match pinion_bson::get(operation, "needsRetryImage") {
         Some(RawBsonRef::String(name)) => Some(RetryImage::named(name)?),
         _ => None,
     };
+    let TransactionStamp { lsid, txn_number } = TransactionStamp::named(entry)?;
+    let (child, txn_number) = match lsid.retryable_number() {
+        Some(number) => (Some(lsid), number),
+        None => (None, txn_number),
+    };
     Some(SessionStamp {
-        lsid: read_lsid(lsid)?,
-        txn_number: entry.get_i64("txnNumber").ok()?,
+        lsid: lsid.parent(),
+        txn_number,
+        child,
         stmt_ids,
         previous: OpTime::NULL,
         image,
@@ -387,11 +416,9 @@ mod tests {
 
     fn session(image: Option<RetryImage>) -> SessionStamp {
         SessionStamp {
-            lsid: Lsid {
-                id: [3; 16],
-                uid: None,
-            },
+            lsid: Lsid::of_client([3; 16], None),
             txn_number: 7,
+            child: None,
             stmt_ids: vec![4],
             previous: OpTime::NULL,
             image,
@@ -427,8 +454,10 @@ mod tests {
                         ts,
                         change: expected,
                         image,
+                        is_by_child: false,
                     },
                 ),
+                is_by_child: false,
             };
             assert_eq!(record.expect("a record"), expected);
         };
@@ -467,6 +496,7 @@ mod tests {
                 txn_number: 7,
                 last_write: OpTime::new(ts, pinion_clock::Term(9)),
                 what: Recorded::Transaction(state),
+                is_by_child: false,
             };
             assert_eq!(decode(document).expect("a record"), expected);
         };

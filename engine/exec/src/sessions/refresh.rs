@@ -19,6 +19,7 @@ use pinion_storage::{Key, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
+use super::load::load;
 use super::removal::{remove, unused_since};
 use super::table::last_uses;
 use crate::acquire::acquire_write;
@@ -218,11 +219,19 @@ async fn reap_with(ctx: &OpContext) -> Result<()> {
     let before_ms = wall_ms() - SESSION_TIMEOUT.as_millis() as i64;
     for lsid in unused_since(ctx, before_ms).await? {
         pause(ctx).await?;
-        if !is_in_use(&lsid).await? {
+        if !is_in_use(&lsid.parent()).await? || is_superseded(&lsid).await? {
             remove(ctx, &lsid, before_ms).await?;
         }
     }
     Ok(())
+}
+
+/// Whether a session executed a retryable write of its parent, which has gone on since.
+async fn is_superseded(lsid: &Lsid) -> Result<bool> {
+    let Some(number) = lsid.retryable_number() else {
+        return Ok(false);
+    };
+    Ok(load(&lsid.parent()).await?.active().number > number)
 }
 
 /// Whether the set knows a session as one in use.

@@ -42,7 +42,7 @@ pub(crate) async fn removals_here(tree: TreeId, session: &Key) -> Result<Vec<Wri
             continue;
         };
         let range = KeyRange::prefix(session);
-        let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::Newest);
+        let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::NewestDecided);
         while let Some((key, _)) = cursor.next().await.map_err(from_read_error)? {
             writes.push(Write {
                 partition,
@@ -115,7 +115,7 @@ async fn last_dates_here(
             lower: hand.map_or(Bound::Unbounded, Bound::Included),
             upper: Bound::Unbounded,
         };
-        let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::Newest);
+        let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::NewestDecided);
         while let Some((key, read)) = cursor.next().await.map_err(from_read_error)? {
             pause(ctx).await?;
             let record = stored_document(&read.value);

@@ -3,10 +3,11 @@
 //! Source: sharding document, "Retryable writes"; the messages are MongoDB's.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_catalog::{NO_USER, RetryImage, SessionStamp, is_replicated};
-use pinion_clock::{Term, Timestamp};
+use pinion_catalog::{RetryImage, SessionStamp, is_replicated};
+use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_storage::storage;
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Result};
@@ -14,19 +15,30 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Result};
 use super::catalog::{CheckedOut, check_out};
 use super::history::{Change, Executed, History};
 use super::records::{RecordCollections, Stamp};
-use super::statement_ids::StatementIds;
+use super::retries::{Retries, twice};
+use super::statement_ids::{NO_STATEMENT, StatementIds};
 use crate::state::state;
-use crate::transactions::is_in;
+use crate::transactions::{self, Running, at_home, is_in};
 
-/// A command whose statements are executed once, however often it is sent. It has its session alone while it lives.
+/// A command whose statements are executed once, however often it is sent.
 pub(crate) struct RetryableWrite {
-    session: CheckedOut,
-    history: RefCell<History>,
-    txn_number: i64,
+    by: By,
     ids: StatementIds,
     collections: Arc<RecordCollections>,
     /// The statements that were executed before, as they were asked for.
     retried: RefCell<Vec<i32>>,
+}
+
+/// Who executes it.
+enum By {
+    /// The session, which it has alone while it lives.
+    Session {
+        session: Box<CheckedOut>,
+        history: RefCell<History>,
+        txn_number: i64,
+    },
+    /// An internal transaction.
+    Child(Rc<Running>, Rc<Retries>),
 }
 
 /// Refuses a transaction number in a command that is not retried, outside of a transaction.
@@ -62,8 +74,32 @@ pub(crate) async fn begin(
                 .await
                 .map(Some)
         }
+        (Some(_), Some(lsid)) if lsid.retryable_number().is_some() => {
+            begin_in_child(ctx, ids, statements)
+        }
         _ => Ok(None),
     }
+}
+
+/// The same in an internal transaction that executes a retryable write.
+fn begin_in_child(
+    ctx: &OpContext,
+    ids: StatementIds,
+    statements: usize,
+) -> Result<Option<Box<RetryableWrite>>> {
+    ids.check(statements)?;
+    if let Some(stmt_id) = ids.repeated() {
+        return Err(twice(stmt_id));
+    }
+    let running = transactions::of(ctx).expect("surrounded as all commands of transactions");
+    let retries = running.retries().expect("it came with its parent");
+    let collections = RecordCollections::find().expect("they are made before a transaction begins");
+    Ok(Some(Box::new(RetryableWrite {
+        by: By::Child(running, retries),
+        ids,
+        collections: Arc::new(collections),
+        retried: RefCell::default(),
+    })))
 }
 
 async fn begin_retryable(
@@ -74,17 +110,15 @@ async fn begin_retryable(
     statements: usize,
 ) -> Result<Box<RetryableWrite>> {
     ids.check(statements)?;
-    let lsid = Lsid {
-        uid: Some(lsid.uid.unwrap_or(NO_USER)),
-        ..lsid
-    };
-    let mut session = check_out(ctx, lsid, txn_number).await?;
+    let mut session = Box::new(check_out(ctx, at_home(&lsid), txn_number).await?);
     let collections = RecordCollections::ensure(ctx).await?;
     let history = session.take_history();
     Ok(Box::new(RetryableWrite {
-        session,
-        history: RefCell::new(history),
-        txn_number,
+        by: By::Session {
+            session,
+            history: RefCell::new(history),
+            txn_number,
+        },
         ids,
         collections,
         retried: RefCell::default(),
@@ -92,32 +126,53 @@ async fn begin_retryable(
 }
 
 impl RetryableWrite {
+    /// That of the client.
     pub(crate) fn lsid(&self) -> &Lsid {
-        self.session.lsid()
+        match &self.by {
+            By::Session { session, .. } => session.lsid(),
+            By::Child(_, retries) => retries.parent(),
+        }
     }
 
     pub(crate) fn txn_number(&self) -> i64 {
-        self.txn_number
+        match &self.by {
+            By::Session { txn_number, .. } => *txn_number,
+            By::Child(_, retries) => retries.number(),
+        }
+    }
+
+    /// What the statement did, if it was executed before. Servers add statements to a client's that are none of it, and are
+    /// executed each time.
+    fn look_up(&self, stmt_id: i32) -> Result<Option<Executed>> {
+        match &self.by {
+            By::Session { history, .. } => {
+                Ok(history.borrow().executed(self.lsid(), stmt_id)?.cloned())
+            }
+            By::Child(..) if stmt_id == NO_STATEMENT => Ok(None),
+            By::Child(_, retries) => retries.executed(stmt_id),
+        }
     }
 
     /// What the statement at this place did, if it was executed before. It is told in the reply then.
     ///
     /// # Errors
-    /// `IncompleteTransactionHistory`.
+    /// `IncompleteTransactionHistory`; 5875600 if the transaction that it is of has executed it.
     pub(crate) fn executed(&self, place: usize) -> Result<Option<Executed>> {
         let stmt_id = self.ids.of(place);
-        let history = self.history.borrow();
-        let executed = history.executed(self.lsid(), stmt_id)?;
+        let executed = self.look_up(stmt_id)?;
         if executed.is_some() {
             self.retried.borrow_mut().push(stmt_id);
+        } else if let By::Child(running, _) = &self.by
+            && running.has_executed(stmt_id)
+        {
+            return Err(twice(stmt_id));
         }
-        Ok(executed.cloned())
+        Ok(executed)
     }
 
     /// Whether the statement at this place is known not to have been executed before.
     pub(crate) fn is_new(&self, place: usize) -> bool {
-        let history = self.history.borrow();
-        matches!(history.executed(self.lsid(), self.ids.of(place)), Ok(None))
+        matches!(self.look_up(self.ids.of(place)), Ok(None))
     }
 
     /// The numbers of the statements that were executed before.
@@ -132,7 +187,7 @@ impl RetryableWrite {
     }
 
     /// What goes into the entry of a write of these statements; `None` where the namespace is this member's own, as nobody
-    /// else has what is written there.
+    /// else has what is written there, and for what is no statement of the client's.
     pub(crate) fn stamp(
         &self,
         ns: &Namespace,
@@ -142,12 +197,24 @@ impl RetryableWrite {
         if !is_replicated(ns) {
             return None;
         }
+        let mut stmt_ids: Vec<i32> = places.into_iter().map(|place| self.ids.of(place)).collect();
+        let (previous, child) = match &self.by {
+            By::Session { history, .. } => (history.borrow().last_write(), None),
+            By::Child(_, retries) => {
+                stmt_ids.retain(|stmt_id| *stmt_id != NO_STATEMENT);
+                if stmt_ids.is_empty() {
+                    return None;
+                }
+                (OpTime::NULL, Some(*retries.child()))
+            }
+        };
         Some(Stamp {
             session: SessionStamp {
                 lsid: *self.lsid(),
-                txn_number: self.txn_number,
-                stmt_ids: places.into_iter().map(|place| self.ids.of(place)).collect(),
-                previous: self.history.borrow().last_write(),
+                txn_number: self.txn_number(),
+                child,
+                stmt_ids,
+                previous,
                 image,
             },
             collections: self.collections.clone(),
@@ -162,17 +229,35 @@ impl RetryableWrite {
         change: Change,
         image: Option<RetryImage>,
     ) {
-        let executed = Executed { ts, change, image };
-        let term = Term(storage().term());
-        state().metrics.counters.session_records.inc();
-        let mut history = self.history.borrow_mut();
-        history.wrote(self.ids.of(place), executed, term);
+        let stmt_id = self.ids.of(place);
+        let executed = Executed {
+            ts,
+            change,
+            image,
+            is_by_child: matches!(self.by, By::Child(..)),
+        };
+        match &self.by {
+            By::Session { history, .. } => {
+                let term = Term(storage().term());
+                state().metrics.counters.session_records.inc();
+                history.borrow_mut().wrote(stmt_id, executed, term);
+            }
+            By::Child(..) if stmt_id == NO_STATEMENT => {}
+            By::Child(running, _) => running.executed(stmt_id, executed),
+        }
     }
 
     /// Gives the session back: everything that was written is known.
-    pub(crate) fn end(mut self: Box<Self>) {
-        let mut history = self.history.take();
-        history.shrink();
-        self.session.put_back(history);
+    pub(crate) fn end(self) {
+        if let By::Session {
+            mut session,
+            history,
+            ..
+        } = self.by
+        {
+            let mut history = history.take();
+            history.shrink();
+            session.put_back(history);
+        }
     }
 }

@@ -4,6 +4,9 @@ use pinion_bson::{RawBsonRef, RawDocumentBuf, rawdoc};
 use pinion_wire::idl::{CommandReader, i64_exact};
 use pinion_wire::{Error, ErrorCode, Result};
 
+/// The number of what a server does for a client's retryable write that is no statement of it.
+pub(super) const NO_STATEMENT: i32 = -1;
+
 /// The numbers of a command's statements: those listed, or one after another from the first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StatementIds {
@@ -83,6 +86,15 @@ impl StatementIds {
         }
     }
 
+    /// One that several statements have.
+    pub(super) fn repeated(&self) -> Option<i32> {
+        let mut sorted = self.listed.clone()?;
+        sorted.retain(|id| *id != NO_STATEMENT);
+        sorted.sort_unstable();
+        let mut pairs = sorted.windows(2);
+        pairs.find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+    }
+
     /// The number of the statement at this place of the command.
     pub(super) fn of(&self, place: usize) -> i32 {
         match &self.listed {
@@ -112,5 +124,7 @@ mod tests {
         check(ids(None, Some(&[5, 3])), 2, Ok(3));
         check(ids(None, Some(&[5])), 2, Err(16));
         check(ids(Some(1), Some(&[5, 3])), 2, Err(72));
+        assert_eq!(ids(None, Some(&[3, -1, 5, -1, 3])).repeated(), Some(3));
+        assert_eq!(ids(None, Some(&[3, -1, -1])).repeated(), None);
     }
 }

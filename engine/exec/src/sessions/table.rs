@@ -23,9 +23,9 @@ pub(crate) struct SessionTable {
 }
 
 impl SessionTable {
-    /// Notes that a session is in use at this time of the monotonic clock.
+    /// Notes that a session is in use at this time of the monotonic clock. One of an internal transaction is its parent's.
     pub(crate) fn touch(&self, lsid: &Lsid, now_ns: u64) -> Result<()> {
-        let now = Instant::from_nanos(now_ns);
+        let (lsid, now) = (&lsid.parent(), Instant::from_nanos(now_ns));
         let mut sessions = self.sessions.borrow_mut();
         if let Some(session) = sessions.get_mut(lsid) {
             session.last_used = now;
@@ -76,7 +76,8 @@ impl SessionTable {
     }
 }
 
-/// Ends sessions on every core: their cursors are killed, their transactions aborted, their operations interrupted.
+/// Ends sessions on every core, and their children: their cursors are killed, their transactions aborted, their operations
+/// interrupted.
 pub(crate) async fn end(lsids: Vec<Lsid>, interrupt: bool) {
     transactions::abort_sessions(&lsids).await;
     let lsids = std::sync::Arc::new(lsids);

@@ -33,15 +33,17 @@ async fn expire() {
     }
 }
 
-/// Aborts the transactions of sessions; a command that one of them runs is interrupted.
+/// Aborts the transactions of sessions and of their children; a command that one of them runs is interrupted.
 pub(crate) async fn abort_sessions(lsids: &[Lsid]) {
     let lsids: std::sync::Arc<[Lsid]> = lsids.iter().map(at_home).collect();
     on_all_cores(move |_| {
         let lsids = lsids.clone();
         async move {
             let catalog = &state().session_catalog;
-            for lsid in lsids.iter().filter(|lsid| catalog.has_transaction(lsid)) {
-                catalog.abort(lsid, ErrorCode::INTERRUPTED).await;
+            let mut open = catalog.with_transactions();
+            open.retain(|lsid| lsids.contains(lsid) || lsids.contains(&lsid.parent()));
+            for lsid in open {
+                catalog.abort(&lsid, ErrorCode::INTERRUPTED).await;
             }
         }
     })

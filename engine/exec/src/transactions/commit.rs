@@ -15,7 +15,7 @@ use super::running::Running;
 use super::state::{TxnState, aborted};
 use crate::compute::compute_bytes;
 use crate::limits::TRANSACTION_ENTRY_BYTES;
-use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp};
+use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp, check_images};
 use crate::state::state;
 
 /// Commits the transaction that a command is of.
@@ -24,9 +24,15 @@ use crate::state::state;
 /// It is aborted then: `NoSuchTransaction` if it was so before, `WriteConflict` and the like.
 pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
     crate::interrupt::check(ctx)?;
-    let open = running
+    let mut open = running
         .take_open()
         .expect("a transaction is committed once");
+    let statements = std::mem::take(&mut open.statements);
+    if let Err(error) = check_images(&statements) {
+        open.abort().await;
+        running.end(TxnState::Aborted, OpTime::NULL);
+        return Err(error);
+    }
     let counters = &state().metrics.counters;
     let (lsid, number) = (open.lsid, open.number);
     if open.operations.is_empty() && open.known.planned.is_empty() {
@@ -44,6 +50,9 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
     release_everywhere(lsid, number).await;
     match committed {
         Ok(ts) => {
+            if let Some(retries) = running.retries() {
+                retries.committed(statements, ts, Term(term));
+            }
             running.end(TxnState::Committed, OpTime::new(ts, Term(term)));
             counters.transactions_committed.inc();
             counters.session_records.inc();

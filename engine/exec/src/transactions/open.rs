@@ -12,6 +12,7 @@ use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 
 use super::held::{pin_everywhere, release_everywhere};
 use crate::limits::{MAX_TRANSACTION_BYTES, MIN_TRANSACTIONS_BYTES, TRANSACTIONS_MEMORY_PERCENT};
+use crate::sessions::Pending;
 use crate::state::state;
 
 /// What an element of an `applyOps` costs beside its bytes: its index as a name, its type and a terminator.
@@ -81,6 +82,8 @@ pub(crate) struct OpenTransaction {
     pub operation_bytes: usize,
     kept: Kept,
     pub known: Known,
+    /// What it has executed of the retryable write of its session's parent.
+    pub statements: Pending,
     pub started: Instant,
     pub started_wall_ms: i64,
     /// How long its statements have run.
@@ -111,6 +114,7 @@ impl OpenTransaction {
                 bytes: 0,
             },
             known: Known::default(),
+            statements: Pending::new(),
             started: pinion_runtime::now(),
             started_wall_ms: pinion_runtime::wall_ms(),
             active: Duration::ZERO,

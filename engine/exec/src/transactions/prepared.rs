@@ -9,6 +9,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use pinion_catalog::{GateAccess, TransactionEnd, core_catalog, encode_outcome, from_write_error};
@@ -26,7 +27,7 @@ use super::running::Running;
 use super::shown::OpenShown;
 use super::state::TxnState;
 use crate::compute::compute_bytes;
-use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp, home_of};
+use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp, check_images, home_of};
 use crate::state::state;
 
 /// A transaction without an outcome.
@@ -107,6 +108,17 @@ impl PreparedTable {
     pub(crate) fn ended(&self, lsid: &Lsid) -> Option<Notify> {
         let waiting = self.waiting.borrow();
         waiting.get(lsid).map(|(_, ended)| ended.clone())
+    }
+
+    /// Those that execute retryable writes of a session, with the numbers of these.
+    pub(crate) fn children(&self, parent: &Lsid) -> Vec<(i64, Lsid)> {
+        let waiting = self.waiting.borrow();
+        let behind = (Bound::Excluded(*parent), Bound::Unbounded);
+        let children = waiting.range(behind).map(|(lsid, _)| lsid);
+        children
+            .take_while(|lsid| lsid.parent() == *parent)
+            .filter_map(|lsid| Some((lsid.retryable_number()?, *lsid)))
+            .collect()
     }
 
     fn remove(&self, lsid: &Lsid) {
@@ -216,13 +228,17 @@ pub(crate) async fn prepare(ctx: &OpContext, running: &Running) -> Result<Prepar
     crate::interrupt::check(ctx)?;
     let open = running.take_open();
     let open = open.expect("a transaction is prepared once");
-    if !open.known.planned.is_empty() {
-        open.abort().await;
-        running.end(TxnState::Aborted, OpTime::NULL);
-        return Err(Error::new(
+    let can_be = match open.known.planned.is_empty() {
+        true => check_images(&open.statements),
+        false => Err(Error::new(
             ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
             "A transaction that creates collections or indexes cannot be prepared.",
-        ));
+        )),
+    };
+    if let Err(error) = can_be {
+        open.abort().await;
+        running.end(TxnState::Aborted, OpTime::NULL);
+        return Err(error);
     }
     let shown = OpenShown {
         prepared: Some(pinion_runtime::now()),
@@ -375,6 +391,10 @@ async fn decide(
     let written = OpTime::new(ts, Term(term));
     match commit {
         Some(_) => {
+            // What it has executed of a retryable write is in its records alone.
+            if let Some(retries) = running.retries() {
+                retries.forget();
+            }
             running.end(TxnState::Committed, written);
             counters.transactions_committed.inc();
             counters.prepared_committed.inc();

@@ -106,6 +106,7 @@ async fn run_statement(
         (None, Some(prepared)) if admitted == Admitted::IsPrepared => Running::prepared(prepared),
         (None, _) => Running::committed(lsid, session.last_write()),
     };
+    running.set_retries(session.take_retries());
     let mut statement = Statement {
         session,
         running: running.clone(),
@@ -171,6 +172,9 @@ struct Statement {
 impl Statement {
     async fn finish(mut self, took: Duration, result: Result<Reply>) -> Result<Reply> {
         let running = self.running.clone();
+        let retries = running.retries();
+        self.session
+            .put_retries(retries.and_then(|retries| retries.take()));
         if let Some(ended) = running.ended() {
             self.session.end_transaction(ended.state, ended.written);
         } else if let Some(mut open) = running.take_open() {

@@ -23,6 +23,7 @@ use super::state::TxnState;
 use crate::acquire::enter;
 use crate::interrupt::is_interruption;
 use crate::limits::INNER_GATE_TIMEOUT;
+use crate::sessions::{Executed, Retries};
 use crate::state::state;
 use crate::topology::Intent;
 
@@ -63,16 +64,24 @@ pub(crate) struct Running {
     committed: OpTime,
     /// What there is of it, if it was prepared before.
     prepared: Option<PreparedTransaction>,
+    /// What is known of the retryable write that it executes.
+    retries: RefCell<Option<Rc<Retries>>>,
     has_failed: Cell<bool>,
     ended: Cell<Option<Ended>>,
 }
 
 /// The session as its home knows it.
-pub(super) fn at_home(lsid: &Lsid) -> Lsid {
+pub(crate) fn at_home(lsid: &Lsid) -> Lsid {
     Lsid {
         uid: Some(lsid.uid.unwrap_or(NO_USER)),
         ..*lsid
     }
+}
+
+/// Whether what is done in `of` is done in `session`, or in a child of it.
+pub(crate) fn is_of_session(of: &Lsid, session: &Lsid) -> bool {
+    let (of, session) = (at_home(of), at_home(session));
+    of == session || of.parent() == session
 }
 
 /// Whether an operation is a statement of a transaction, or its end.
@@ -129,6 +138,7 @@ impl Running {
             reads: Some(reads),
             committed: OpTime::NULL,
             prepared: None,
+            retries: RefCell::default(),
             has_failed: Cell::new(false),
             ended: Cell::new(None),
         })
@@ -158,6 +168,7 @@ impl Running {
             shown: None,
             committed,
             prepared: None,
+            retries: RefCell::default(),
             has_failed: Cell::new(false),
             ended: Cell::new(None),
         }
@@ -189,6 +200,30 @@ impl Running {
         if let Some(state) = crate::state::try_state() {
             state.transactions.running.borrow_mut().remove(&self.lsid);
         }
+    }
+
+    /// A statement begins, of which this is known.
+    pub(super) fn set_retries(&self, retries: Option<Retries>) {
+        *self.retries.borrow_mut() = retries.map(Rc::new);
+    }
+
+    /// What is known of the retryable write that the transaction executes, if it executes one.
+    pub(crate) fn retries(&self) -> Option<Rc<Retries>> {
+        self.retries.borrow().clone()
+    }
+
+    /// Whether the transaction has executed a statement of that write.
+    pub(crate) fn has_executed(&self, stmt_id: i32) -> bool {
+        let open = self.open.borrow();
+        let open = open.as_ref().expect("nothing writes while this is asked");
+        open.statements.iter().any(|(known, _)| *known == stmt_id)
+    }
+
+    /// The transaction has executed a statement of that write.
+    pub(crate) fn executed(&self, stmt_id: i32, executed: Executed) {
+        let mut open = self.open.borrow_mut();
+        let open = open.as_mut().expect("nothing writes while this is told");
+        open.statements.push((stmt_id, executed));
     }
 
     pub(super) fn shown(&self) -> Option<&OpenShown> {

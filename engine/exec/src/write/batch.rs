@@ -58,7 +58,7 @@ impl BatchOutcome {
 
     /// Counts a statement of a retryable write that was executed before.
     pub(crate) fn retried(&mut self, index: usize, executed: Executed) {
-        self.wrote(executed.ts);
+        self.wrote(executed.safe_with());
         self.n += 1;
         match executed.change {
             ExecutedChange::Insert { id: Some(id) } => self.upserted.push(Upserted { index, id }),

@@ -13,6 +13,7 @@ mod default_concerns;
 mod divided;
 mod fail_points;
 mod fsync_lock;
+mod internal_transactions;
 mod keys;
 mod kinds;
 mod member;

@@ -168,7 +168,7 @@ fn an_aborted_transaction_leaves_nothing() {
             client.fails(statement(1, 3, all()), 225).await;
             retryable.insert("txnNumber", 5i64);
             client.ok(first(1, 5, all())).await;
-            client.fails(retryable, 72).await;
+            client.fails(retryable, 217).await;
             client.fails(first(1, 5, all()), 117).await;
             committed(&client, commit(1, 5)).await;
             assert_eq!(ids(&client, all()).await, [1, 2, 3]);

@@ -1,0 +1,26 @@
+//! Who may name the session of an internal transaction.
+
+use pinion_wire::{Error, ErrorCode, Invocation, Result};
+
+use crate::state::NodeState;
+use crate::transactions::is_in;
+
+/// Refuses the session of an internal transaction to who is no server, and outside of a transaction. Where members do not
+/// authenticate everybody may be one.
+///
+/// # Errors
+/// `InvalidOptions`.
+pub(crate) fn check_child(state: &NodeState, cmd: &Invocation) -> Result<()> {
+    let args = &cmd.ctx.args;
+    if args.lsid.is_none_or(|lsid| lsid.child.is_none()) {
+        return Ok(());
+    }
+    let refuse = |what: &str| Err(Error::new(ErrorCode::INVALID_OPTIONS, what));
+    if state.requires_members() && !cmd.ctx.client.is_trusted() {
+        return refuse("Internal sessions are only allowed for internal clients");
+    }
+    if args.txn_number.is_none() || !is_in(&cmd.ctx) {
+        return refuse("Internal sessions are not supported outside of transactions");
+    }
+    Ok(())
+}

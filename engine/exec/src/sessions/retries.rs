@@ -1,0 +1,104 @@
+//! What a statement of an internal transaction knows of the retryable write that the transaction executes.
+
+use std::cell::RefCell;
+
+use pinion_clock::{Term, Timestamp};
+use pinion_wire::idl::Lsid;
+use pinion_wire::{Error, ErrorCode, Result};
+
+use super::history::{Executed, History};
+
+/// What the transaction has executed so far: it takes place with its commit.
+pub(crate) type Pending = Vec<(i32, Executed)>;
+
+/// The retryable write of a session, for the statements of one of its children.
+pub(crate) struct Retries {
+    parent: Lsid,
+    number: i64,
+    child: Lsid,
+    /// What the session has executed of it; `None` where that is to be read again.
+    history: RefCell<Option<History>>,
+}
+
+impl Retries {
+    pub(super) fn new((parent, number): (Lsid, i64), child: Lsid, history: History) -> Retries {
+        Retries {
+            parent,
+            number,
+            child,
+            history: RefCell::new(Some(history)),
+        }
+    }
+
+    /// The session that the write is of.
+    pub(super) fn parent(&self) -> &Lsid {
+        &self.parent
+    }
+
+    pub(super) fn child(&self) -> &Lsid {
+        &self.child
+    }
+
+    /// The number of the write.
+    pub(super) fn number(&self) -> i64 {
+        self.number
+    }
+
+    /// The statement, if it was executed and that is committed.
+    ///
+    /// # Errors
+    /// `IncompleteTransactionHistory`.
+    pub(super) fn executed(&self, stmt_id: i32) -> Result<Option<Executed>> {
+        let history = self.history.borrow();
+        let history = history.as_ref().expect("no statement runs behind the end");
+        Ok(history.executed(&self.parent, stmt_id)?.cloned())
+    }
+
+    /// The transaction was committed at `ts`, and these statements with it.
+    pub(crate) fn committed(&self, statements: Pending, ts: Timestamp, term: Term) {
+        if let Some(history) = &mut *self.history.borrow_mut() {
+            for (stmt_id, executed) in statements {
+                history.wrote(stmt_id, Executed { ts, ..executed }, term);
+            }
+        }
+    }
+
+    /// What is known must be read again.
+    pub(crate) fn forget(&self) {
+        self.history.take();
+    }
+
+    /// Gives back what is known.
+    pub(crate) fn take(&self) -> Option<History> {
+        self.history.take()
+    }
+}
+
+/// Refuses two statements of one transaction that are the same one.
+///
+/// # Errors
+/// 5875600.
+pub(super) fn twice(stmt_id: i32) -> Error {
+    Error::new(
+        ErrorCode(5_875_600),
+        format!("Found two operations using the same stmtId of {stmt_id}"),
+    )
+}
+
+/// Refuses to keep the documents that more than one statement of a transaction has answered with: there is one for each write
+/// of a session.
+///
+/// # Errors
+/// 6054001.
+pub(crate) fn check_images(statements: &Pending) -> Result<()> {
+    let images = statements
+        .iter()
+        .filter(|(_, executed)| executed.image.is_some());
+    match images.count() {
+        0 | 1 => Ok(()),
+        _ => Err(Error::new(
+            ErrorCode(6_054_001),
+            "config.image_collection can only store the pre or post image of one findAndModify operation for each transaction",
+        )),
+    }
+}
