@@ -234,3 +234,71 @@ class ReplicaSet:
     def __exit__(self, *_):
         for node in self.nodes:
             node.__exit__()
+
+
+class Mongod(Node):
+    """A member of MongoDB: `PINION_MONGOD` names the folder with the program."""
+
+    def __init__(self, *options, directory=None):
+        binary = str(pathlib.Path(os.environ["PINION_MONGOD"]) / "mongod")
+        super().__init__(*options, directory=directory, binary=binary)
+
+    def start(self, timeout_secs=120):
+        """It makes neither its data directory nor chooses a port."""
+        (self.directory / "data").mkdir(parents=True, exist_ok=True)
+        self.port = self.port or free_port()
+        return super().start(timeout_secs)
+
+
+class MixedSet(ReplicaSet):
+    """A set of MongoDB's members, to which others are added."""
+
+    def __init__(self, members=2):
+        super().__init__(members=0, settings={"electionTimeoutMillis": 2000})
+        self.nodes = [self.mongod() for _ in range(members)]
+
+    @staticmethod
+    def mongod():
+        return Mongod("--replSet", "rs0", "--bind_ip", "127.0.0.1", "--wiredTigerCacheSizeGB", "0.5")
+
+    @staticmethod
+    def pinion():
+        return Node("--replSet", "rs0", "--cpus", "2")
+
+    def join(self, node, **member):
+        """Puts a new member into the configuration, and waits until it has copied the data."""
+        node.start()
+        self.reconfigure(lambda config: config["members"].append(
+            {"_id": max(old["_id"] for old in config["members"]) + 1, "host": f"127.0.0.1:{node.port}", **member}
+        ))
+        self.nodes.append(node)
+        wait_until(lambda: self.state(node) == 2, 120)
+        return node
+
+    def reconfigure(self, change):
+        """Changes the configuration by the primary, again while that is another or the last change is not everywhere yet."""
+        end = time.monotonic() + 60
+        while True:
+            try:
+                with self.member(self.primary()) as client:
+                    config = client.admin.command("replSetGetConfig")["config"]
+                    change(config)
+                    config["version"] += 1
+                    client.admin.command("replSetReconfig", config)
+                    return
+            except pymongo.errors.PyMongoError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.3)
+
+    def hand_over(self, node):
+        """Has this member elected, by its priority."""
+        host = f"127.0.0.1:{node.port}"
+
+        def prefer(config):
+            for member in config["members"]:
+                member["priority"] = 5 if member["host"] == host else 1
+                member["votes"] = 1
+
+        self.reconfigure(prefer)
+        wait_until(lambda: self.primary() is node, 90)

@@ -133,6 +133,9 @@ impl Coordinator {
         let (collection, made) = self.ensure(ns).await?;
         let before = collection.index_count();
         let Missing { wanted, builds } = specs::missing(&collection, requested)?;
+        if collection.is_replicated() {
+            wanted.iter().try_for_each(specs::Wanted::check_form)?;
+        }
         if !builds.is_empty() {
             return Ok(Begun::Waits(builds));
         }

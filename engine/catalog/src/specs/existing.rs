@@ -16,6 +16,7 @@ use crate::ddl::IndexSelection;
 use crate::entry::Collection;
 use crate::index::Index;
 use crate::limits::MAX_INDEXES;
+use crate::log_form::check_log_form;
 use crate::options::Clustered;
 use crate::text::{render, render_value};
 use crate::uuid::Uuid;
@@ -29,6 +30,13 @@ pub(crate) struct Wanted {
 impl Wanted {
     pub(crate) fn key(&self) -> &RawDocument {
         &self.spec.key
+    }
+
+    /// Refuses what MongoDB 4.4's indexes do not have, where its members follow.
+    pub(crate) fn check_form(&self) -> Result<()> {
+        check_log_form(self.spec.prepare_unique, "prepareUnique")?;
+        let is_compound = self.spec.kind == IndexKind::Wildcard && self.spec.fields() > 1;
+        check_log_form(is_compound, "a compound wildcard index")
     }
 
     pub(crate) fn into_index(self, tree: TreeId) -> Index {

@@ -95,7 +95,6 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     let return_key = reader.opt_flag("returnKey")?.unwrap_or(false);
     let show_record_id = reader.opt_flag("showRecordId")?.unwrap_or(false);
     for option in [
-        "$_requestResumeToken",
         "$_resumeAfter",
         "$_startAt",
         "includeQueryStatsMetrics",
@@ -104,6 +103,8 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     ] {
         reader.unsupported_unless_empty(option)?;
     }
+    // Members of MongoDB ask for a token when they copy a collection, and begin anew where they got none.
+    reader.opt_flag("$_requestResumeToken")?;
     reader.opt_long("term")?;
     reader.opt_flag("readOnce")?;
     reader.opt_doc("legacyRuntimeConstants")?;

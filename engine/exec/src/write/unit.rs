@@ -4,14 +4,14 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocument};
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, document_id, encode_entry_with_image, encode_operation,
-    stored_document,
+    Collection, LogForm, Observers, OpEvent, OpKind, document_id, encode_entry_with_image,
+    encode_operation, log_form, stored_document,
 };
 use pinion_query::Update;
 use pinion_storage::{
     Entry, Expect, Key, Op, PartitionId, Statement, VersionToken, Write, storage,
 };
-use pinion_wire::Result;
+use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::compute::compute_bytes;
 use crate::sessions::{RecordedChange, Stamp, record_writes};
@@ -146,6 +146,7 @@ async fn entry(
         wall_ms,
         session: stamp.map(|stamp| &stamp.session),
         record,
+        form: log_form(),
     };
     let (old, new) = match documents {
         (None, Some(new)) => {
@@ -163,6 +164,9 @@ async fn entry(
     key.append_raw("_id", document_id(old)?);
     let key = key.finish();
     let Some(new) = new else {
+        if collection.is_replicated() && log_form() == LogForm::Plain {
+            check_capped(collection, old, None)?;
+        }
         let event = event(OpKind::Delete, &key, None);
         return Ok((
             OpKind::Delete,
@@ -171,6 +175,13 @@ async fn entry(
     };
     if !collection.is_replicated() {
         return Ok((OpKind::Update, None));
+    }
+    if log_form() == LogForm::Plain {
+        check_capped(collection, old, Some(new))?;
+        // MongoDB 4.4 knows no differences.
+        let event = event(OpKind::Update, new, Some(&key));
+        let entry = entry_of(collection, &event, form, None).await?;
+        return Ok((OpKind::Update, entry));
     }
     let bytes = old.as_bytes().len() + new.as_bytes().len();
     let changes = compute_bytes(bytes, || match update {
@@ -183,6 +194,31 @@ async fn entry(
     Ok((
         OpKind::Update,
         entry_of(collection, &event, form, image).await?,
+    ))
+}
+
+/// Refuses what MongoDB 4.4's members do not apply to a capped collection.
+fn check_capped(
+    collection: &Collection,
+    old: &RawDocument,
+    new: Option<&RawDocument>,
+) -> Result<()> {
+    if collection.options.capped.is_none() {
+        return Ok(());
+    }
+    let Some(new) = new else {
+        let what = format!("cannot remove from a capped collection: {}", collection.ns);
+        return Err(Error::new(ErrorCode::ILLEGAL_OPERATION, what));
+    };
+    let (old, new) = (old.as_bytes().len(), new.as_bytes().len());
+    if old == new {
+        return Ok(());
+    }
+    let what =
+        format!("Cannot change the size of a document in a capped collection: {old} != {new}");
+    Err(Error::new(
+        ErrorCode::CANNOT_GROW_DOCUMENT_IN_CAPPED_NAMESPACE,
+        what,
     ))
 }
 
@@ -221,5 +257,6 @@ pub(super) fn insert_event<'a>(
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
         record,
+        form: log_form(),
     }
 }

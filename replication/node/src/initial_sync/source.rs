@@ -80,7 +80,7 @@ impl Source {
 
     /// The last entry that the source has applied: whatever is read of it from now on has that in it.
     pub(super) async fn last_applied(&mut self) -> Result<Fetched, Failed> {
-        let hello = self.run(&rawdoc! { "hello": 1, "$db": "admin" }).await?;
+        let hello = self.run(&rawdoc! { "isMaster": 1, "$db": "admin" }).await?;
         let applied = hello
             .body()
             .get_document("lastWrite")

@@ -12,12 +12,14 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::builds::check_no_build;
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
-use super::create::system_document;
+use super::create::{system_document, view_commit};
 use super::series::scope_of;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::gates::GateMode;
+use crate::log_form::{LogForm, check_log_form, log_form};
+use crate::oplog::OpKind;
 use crate::options::{
     CollectionKind, CollectionOptions, TimeSeriesChange, ValidationAction, ValidationLevel,
     ViewDefinition,
@@ -158,6 +160,25 @@ fn of_buckets(ns: &Namespace, change: IndexChange) -> Result<IndexChange> {
     Ok(IndexChange { which, ..change })
 }
 
+/// Refuses what MongoDB 4.4 does not change, where its members follow.
+fn check_form(change: &CollMod) -> Result<()> {
+    let index = change.index.as_ref();
+    let makes_unique = |index: &IndexChange| index.unique.or(index.prepare_unique).is_some();
+    check_log_form(
+        index.is_some_and(makes_unique),
+        "collMod with unique or prepareUnique",
+    )?;
+    let is_resized = change.capped_size.is_some() || change.capped_max.is_some();
+    check_log_form(is_resized, "collMod with cappedSize or cappedMax")?;
+    check_log_form(change.expire_after_secs.is_some(), "expireAfterSeconds")?;
+    check_log_form(
+        change.pre_and_post_images.is_some(),
+        "changeStreamPreAndPostImages",
+    )?;
+    let action = change.validation_action;
+    check_log_form(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")
+}
+
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::INVALID_OPTIONS, message)
 }
@@ -176,6 +197,9 @@ impl Coordinator {
             ));
         };
         check_no_build(&collection)?;
+        if collection.is_replicated() {
+            check_form(change)?;
+        }
         let options = options::changed(&collection.options, change)?;
         let index = match &change.index {
             Some(wanted) => Some(index::plan(&collection, wanted)?),
@@ -253,7 +277,11 @@ impl Coordinator {
             };
             let view = View::new(ns.clone(), view.number, options);
             catalog.check_view(&view)?;
-            let holder = catalog.get(&Namespace::new(ns.db(), SYSTEM_VIEWS)?);
+            let holder_ns = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
+            if log_form() == LogForm::Plain {
+                return Ok(view_commit(catalog, &holder_ns, OpKind::Update, &view));
+            }
+            let holder = catalog.get(&holder_ns);
             let document = holder.map(|holder| system_document(holder.tree(), &view));
             let changed = CatalogChange {
                 documents: document.into_iter().collect(),

@@ -3,6 +3,7 @@
 mod cloned;
 mod defaults;
 mod faults;
+mod foreign;
 mod rules;
 pub mod source;
 pub mod target;
