@@ -17,6 +17,9 @@ import pymongo
 BINARY = os.environ.get("PINION_BIN", "target/release/pinion")
 # Built beside the node.
 ADMIN = str(pathlib.Path(BINARY).with_name("pinion-admin"))
+# Errors by which a change of a set's configuration says that the one before it has to come to an end first.
+CONFIGURATION_IN_PROGRESS = 109
+CURRENT_CONFIG_NOT_COMMITTED_YET = 308
 
 
 def free_port():
@@ -177,13 +180,28 @@ class ReplicaSet:
         """Starts one more member and puts it into the configuration; it copies the data by itself."""
         node = Node("--replSet", "rs0", "--cpus", "2", *options)
         node.start()
-        with self.client() as client:
-            config = client.admin.command("replSetGetConfig")["config"]
-            config["version"] += 1
-            config["members"].append({"_id": len(self.nodes), "host": f"127.0.0.1:{node.port}", "priority": 0.5})
-            client.admin.command("replSetReconfig", config)
+        self.reconfigure(lambda config: config["members"].append(
+            {"_id": len(self.nodes), "host": f"127.0.0.1:{node.port}", "priority": 0.5}
+        ))
         self.nodes.append(node)
         return node
+
+    def reconfigure(self, change, timeout_secs=30, **options):
+        """Changes the configuration in place. Tries again while the one before it is not committed, as with MongoDB one has to."""
+        def changed():
+            with self.client() as client:
+                config = client.admin.command("replSetGetConfig")["config"]
+                config["version"] += 1
+                change(config)
+                try:
+                    client.admin.command("replSetReconfig", config, **options)
+                except pymongo.errors.OperationFailure as error:
+                    if error.code not in (CONFIGURATION_IN_PROGRESS, CURRENT_CONFIG_NOT_COMMITTED_YET):
+                        raise
+                    return False
+                return True
+
+        wait_until(changed, timeout_secs)
 
     def state(self, node):
         """The number of the member's state; 0 while it has not read its configuration yet."""
@@ -202,7 +220,8 @@ class ReplicaSet:
             for node in self.nodes:
                 if node.alive():
                     with self.member(node) as client:
-                        if client.admin.command("hello")["isWritablePrimary"]:
+                        # Members of MongoDB 4.4.0 know it by this name alone.
+                        if client.admin.command("isMaster")["ismaster"]:
                             found.append(node)
             return bool(found)
 
@@ -234,71 +253,3 @@ class ReplicaSet:
     def __exit__(self, *_):
         for node in self.nodes:
             node.__exit__()
-
-
-class Mongod(Node):
-    """A member of MongoDB: `PINION_MONGOD` names the folder with the program."""
-
-    def __init__(self, *options, directory=None):
-        binary = str(pathlib.Path(os.environ["PINION_MONGOD"]) / "mongod")
-        super().__init__(*options, directory=directory, binary=binary)
-
-    def start(self, timeout_secs=120):
-        """It makes neither its data directory nor chooses a port."""
-        (self.directory / "data").mkdir(parents=True, exist_ok=True)
-        self.port = self.port or free_port()
-        return super().start(timeout_secs)
-
-
-class MixedSet(ReplicaSet):
-    """A set of MongoDB's members, to which others are added."""
-
-    def __init__(self, members=2):
-        super().__init__(members=0, settings={"electionTimeoutMillis": 2000})
-        self.nodes = [self.mongod() for _ in range(members)]
-
-    @staticmethod
-    def mongod():
-        return Mongod("--replSet", "rs0", "--bind_ip", "127.0.0.1", "--wiredTigerCacheSizeGB", "0.5")
-
-    @staticmethod
-    def pinion():
-        return Node("--replSet", "rs0", "--cpus", "2")
-
-    def join(self, node, **member):
-        """Puts a new member into the configuration, and waits until it has copied the data."""
-        node.start()
-        self.reconfigure(lambda config: config["members"].append(
-            {"_id": max(old["_id"] for old in config["members"]) + 1, "host": f"127.0.0.1:{node.port}", **member}
-        ))
-        self.nodes.append(node)
-        wait_until(lambda: self.state(node) == 2, 120)
-        return node
-
-    def reconfigure(self, change):
-        """Changes the configuration by the primary, again while that is another or the last change is not everywhere yet."""
-        end = time.monotonic() + 60
-        while True:
-            try:
-                with self.member(self.primary()) as client:
-                    config = client.admin.command("replSetGetConfig")["config"]
-                    change(config)
-                    config["version"] += 1
-                    client.admin.command("replSetReconfig", config)
-                    return
-            except pymongo.errors.PyMongoError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.3)
-
-    def hand_over(self, node):
-        """Has this member elected, by its priority."""
-        host = f"127.0.0.1:{node.port}"
-
-        def prefer(config):
-            for member in config["members"]:
-                member["priority"] = 5 if member["host"] == host else 1
-                member["votes"] = 1
-
-        self.reconfigure(prefer)
-        wait_until(lambda: self.primary() is node, 90)

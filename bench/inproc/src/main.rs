@@ -101,7 +101,7 @@ fn config(options: &ArgMatches, directory: &Path, partitions: u16) -> Arc<NodeCo
     let mut storage = StorageOptions::new(directory);
     storage.partitions = Some(partitions);
     storage.cache_bytes = number(options, "cache-mib") << 20;
-    let mut config = NodeConfig::for_simulation(storage, 0, false);
+    let mut config = NodeConfig::for_simulation(storage, 0, Default::default());
     config.listen.clear();
     Arc::new(config)
 }

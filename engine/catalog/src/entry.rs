@@ -545,7 +545,7 @@ impl Collection {
     }
 
     /// The same collection with what is known of arrays in its indexes.
-    pub(crate) fn with_multikey(&self, found: &[(TreeId, MultikeyPaths)]) -> Collection {
+    pub fn with_multikey(&self, found: &[(TreeId, MultikeyPaths)]) -> Collection {
         let mut indexes = self.indexes.clone();
         for index in &mut indexes {
             let tree = index.tree;
@@ -567,4 +567,25 @@ pub(crate) fn index_ident(tree: TreeId) -> String {
 
 pub(crate) fn parse_ident(ident: &str) -> Option<u64> {
     ident.rsplit_once('-')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_by_any_name_is_read_back() {
+        for name in ["_id_", "mine"] {
+            let name = name.to_owned();
+            let options = CollectionOptions {
+                clustered: Some(Clustered::Named { name }),
+                ..CollectionOptions::default()
+            };
+            let ns = Namespace::parse("test.c").expect("a name");
+            let made = Collection::new(ns, Uuid([7; 16]), 5, options);
+            let read = Collection::from_row(&made.to_row()).expect("a row");
+            assert_eq!(read.to_row(), made.to_row());
+            assert!(read.indexes.is_empty());
+        }
+    }
 }

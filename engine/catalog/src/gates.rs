@@ -134,6 +134,8 @@ pub struct Gates {
     unlocked: Notify,
     /// Changes of the catalog that have begun, which core 0 has, and steps of the applier.
     changes: Rc<Cell<usize>>,
+    /// Nothing is changed any more but by the log: whoever waits behind a closed gate for those who passed it before goes away.
+    gives_up: Cell<bool>,
     counts: Cell<GateCounts>,
 }
 
@@ -292,8 +294,9 @@ impl Gates {
     }
 
     /// Closes the gate and waits until nobody whom the mode keeps out is behind it. There is one DDL at a time
-    /// on the node, so a gate is never closed twice.
-    pub async fn close(&self, ns: &Namespace, mode: GateMode) {
+    /// on the node, so a gate is never closed twice. False if that is given up: the gate is to be opened again.
+    #[must_use]
+    pub async fn close(&self, ns: &Namespace, mode: GateMode) -> bool {
         let gate = self.gate(ns);
         assert!(
             gate.mode.get() == GateMode::Open,
@@ -304,9 +307,27 @@ impl Gates {
             GateMode::Closed => counts.closed += 1,
             _ => counts.closed_to_writers += 1,
         });
-        while !gate.is_drained(mode) {
+        while !self.gives_up.get() {
+            if gate.is_drained(mode) {
+                return true;
+            }
             gate.changed.notified().await;
         }
+        false
+    }
+
+    /// Has changes of the catalog that have not begun behind their gates be given up, or lets them in again.
+    pub fn give_up_changes(&self, gives_up: bool) {
+        self.gives_up.set(gives_up);
+        for gate in self.gates.borrow().values() {
+            gate.changed.notify_all();
+        }
+    }
+
+    /// Whether some gate of this core is closed: a change of the catalog is under way, or waits for those behind it.
+    pub fn some_is_closed(&self) -> bool {
+        let gates = self.gates.borrow();
+        gates.values().any(|gate| gate.mode.get() != GateMode::Open)
     }
 
     /// Opens the gate again.

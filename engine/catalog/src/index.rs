@@ -235,7 +235,9 @@ impl Index {
         let name = listed
             .get_str("name")
             .map_err(|_| bad("index without name"))?;
-        if name == "_id_" && is_tree {
+        // A clustered collection's may have any name.
+        let is_id = name == "_id_" || listed.get_bool("clustered").unwrap_or(false);
+        if is_id && is_tree {
             return Ok(None);
         }
         let ident = idents

@@ -62,6 +62,9 @@ pub const BUILD_LEAST_FREE_BYTES: u64 = 500 << 20;
 pub const KILL_POLL: Duration = Duration::from_millis(20);
 /// The same once it has waited for long: thousands of clients may wait for one lock.
 pub const LONGEST_KILL_POLL: Duration = Duration::from_millis(160);
+/// How long a transaction that has made collections waits at its commit for changes of the same names, which may wait for what
+/// the transaction holds.
+pub const PLANNED_LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Names that collections went away from, of which it is known when.
 pub const MAX_GONE_NAMES: usize = 1000;
 

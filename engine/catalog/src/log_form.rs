@@ -3,7 +3,7 @@
 //! They refuse entries with fields of later versions, and differences of documents; and they remove what is too much in capped
 //! collections by themselves.
 
-use std::cell::Cell;
+use std::rc::Rc;
 
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -17,18 +17,17 @@ pub enum LogForm {
     Plain,
 }
 
-#[derive(Default)]
-struct Current(Cell<LogForm>);
+struct Current(LogForm);
 
 /// The form in which this core logs.
 pub fn log_form() -> LogForm {
-    pinion_runtime::core_local::<Current>().0.get()
+    pinion_runtime::try_core_local::<Current>().map_or(LogForm::default(), |current| current.0)
 }
 
 /// Sets the form on every core. Nothing is logged meanwhile that depends on it.
 pub async fn set_log_form(form: LogForm) {
     pinion_runtime::on_all_cores(move |_| async move {
-        pinion_runtime::core_local::<Current>().0.set(form);
+        pinion_runtime::set_core_local(Rc::new(Current(form)));
     })
     .await;
 }

@@ -78,6 +78,19 @@ pub struct SessionStamp {
     pub image: Option<RetryImage>,
 }
 
+impl SessionStamp {
+    /// What the entries of a transaction say, which is none of the statements.
+    fn of_transaction(lsid: &Lsid, txn_number: i64, previous: OpTime) -> SessionStamp {
+        SessionStamp {
+            lsid: *lsid,
+            txn_number,
+            stmt_ids: Vec::new(),
+            previous,
+            image: None,
+        }
+    }
+}
+
 /// One write, as observers see it before its timestamp is allotted.
 pub struct OpEvent<'a> {
     pub kind: OpKind,
@@ -208,21 +221,26 @@ pub enum TransactionPart {
     Last { count: i64 },
 }
 
-/// An entry of a transaction: operations as [`encode_operation`] makes them, which take place with the last of its entries.
+/// What becomes of a transaction with its last entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TransactionEnd {
+    /// It takes place.
+    Commit,
+    /// It is prepared, and takes place with a later entry or never ([`encode_outcome`]).
+    Prepare,
+}
+
+/// An entry of a transaction: operations as [`encode_operation`] makes them, which take place, or are prepared, with the last of
+/// its entries.
 pub fn encode_transaction(
     lsid: &Lsid,
     txn_number: i64,
     part: TransactionPart,
+    end: TransactionEnd,
     operations: &[bytes::Bytes],
     wall_ms: i64,
 ) -> Entry {
-    let session = SessionStamp {
-        lsid: *lsid,
-        txn_number,
-        stmt_ids: Vec::new(),
-        previous: OpTime::NULL,
-        image: None,
-    };
+    let session = SessionStamp::of_transaction(lsid, txn_number, OpTime::NULL);
     let bytes: usize = operations
         .iter()
         .map(|operation| 16 + operation.len())
@@ -236,6 +254,9 @@ pub fn encode_transaction(
         doc.push(crate::keys::stored_document(operation));
     }
     doc.end();
+    if end == TransactionEnd::Prepare && part != TransactionPart::Partial {
+        doc.append("prepare", true);
+    }
     match part {
         TransactionPart::Whole => {}
         TransactionPart::Partial => {
@@ -245,6 +266,30 @@ pub fn encode_transaction(
             doc.append("count", count);
         }
     }
+    doc.end();
+    finish_entry(doc, wall_ms, Some(&session), LogForm::Full)
+}
+
+/// The entry that tells what became of a transaction that was prepared by the entry at `prepared`: it is committed at this time,
+/// or aborted.
+pub fn encode_outcome(
+    lsid: &Lsid,
+    txn_number: i64,
+    prepared: OpTime,
+    commit: Option<Timestamp>,
+    wall_ms: i64,
+) -> Entry {
+    let session = SessionStamp::of_transaction(lsid, txn_number, prepared);
+    let mut doc = begin_entry(256, Some(&session));
+    doc.append("op", OpKind::Command.letter())
+        .append("ns", "admin.$cmd")
+        .start_document("o");
+    match commit {
+        Some(at) => doc
+            .append("commitTransaction", 1i32)
+            .append("commitTimestamp", RawBsonRef::Timestamp(bson_timestamp(at))),
+        None => doc.append("abortTransaction", 1i32),
+    };
     doc.end();
     finish_entry(doc, wall_ms, Some(&session), LogForm::Full)
 }

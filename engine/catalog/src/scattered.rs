@@ -79,7 +79,7 @@ impl Collection {
             },
             _ => rawdoc! {
                 "txnNum": "$txnNum", "lastWriteOpTime": "$lastWriteOpTime", "lastWriteDate": "$lastWriteDate",
-                "state": "$state",
+                "startOpTime": "$startOpTime", "state": "$state",
             },
         };
         Some(ResolvedView {

@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use pinion_catalog::{
-    Collection, GateAccess, Pass, ResolvedView, TimeSeries, Uuid, check_collection_uuid,
-    check_not_scattered, check_not_view, core_catalog, ensure_collection, from_fatal,
-    is_replicated,
+    Collection, CollectionOptions, GateAccess, Pass, ResolvedView, TimeSeries, Uuid,
+    check_collection_uuid, check_not_scattered, check_not_view, core_catalog, ensure_collection,
+    from_fatal, is_replicated,
 };
 use pinion_clock::{OpTime, Timestamp};
 use pinion_collation::Collation;
@@ -32,33 +32,61 @@ use crate::transactions::{self, InUnit, Running};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReadSource {
     /// Everything that was acknowledged before the read began.
-    Newest,
+    Newest(Undecided),
     /// What a member that follows another has applied, with nothing missing before it.
-    LastApplied,
+    LastApplied(Undecided),
     /// What a majority of the set holds.
-    Majority,
+    Majority(Undecided),
     /// `atClusterTime`.
     At(Timestamp),
     /// The snapshot of a transaction, and what it has written.
     In(InUnit),
 }
 
+/// What a read does that meets what a prepared transaction has written. Reads of a snapshot wait for its outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Undecided {
+    Awaited,
+    /// It reads what was there before.
+    PassedBy,
+}
+
+impl Undecided {
+    /// Source: replication document, "Prepare Conflicts".
+    fn of_read(ctx: &OpContext) -> Undecided {
+        let concern = &ctx.read_concern;
+        let promises = matches!(
+            concern.level,
+            Some(ReadConcernLevel::Linearizable | ReadConcernLevel::Snapshot)
+        );
+        match promises || concern.after_cluster_time.is_some() {
+            true => Undecided::Awaited,
+            false => Undecided::PassedBy,
+        }
+    }
+}
+
 impl ReadSource {
     /// What an operation reads of a namespace.
     fn of(view: Option<&SetView>, ctx: &OpContext, ns: &Namespace, intent: Intent) -> ReadSource {
+        // What a write looks for is what it changes.
+        if intent == Intent::Write {
+            return ReadSource::Newest(Undecided::Awaited);
+        }
+        let undecided = Undecided::of_read(ctx);
         let Some(view) = view else {
-            return ReadSource::Newest;
+            return ReadSource::Newest(undecided);
         };
-        // What a write looks for is what it changes, and a member is alone with what is its own.
-        if intent == Intent::Write || !is_replicated(ns) {
-            return ReadSource::Newest;
+        // A member is alone with what is its own.
+        if !is_replicated(ns) {
+            return ReadSource::Newest(undecided);
         }
         let concern = ctx.read_concern;
         match (concern.at_cluster_time, concern.level) {
             (Some(at), _) => ReadSource::At(at),
-            (None, Some(ReadConcernLevel::Majority)) => ReadSource::Majority,
-            _ if view.writable => ReadSource::Newest,
-            _ => ReadSource::LastApplied,
+            (None, Some(ReadConcernLevel::Majority)) => ReadSource::Majority(undecided),
+            _ if view.writable => ReadSource::Newest(undecided),
+            _ => ReadSource::LastApplied(undecided),
         }
     }
 
@@ -68,11 +96,11 @@ impl ReadSource {
     /// The operation is interrupted, storage has failed, or no commit point is known yet.
     pub(crate) async fn timestamp(self, ctx: &OpContext) -> Result<Timestamp> {
         match self {
-            ReadSource::Newest => interruptible(ctx, storage().read_timestamp())
+            ReadSource::Newest(_) => interruptible(ctx, storage().read_timestamp())
                 .await?
                 .map_err(from_fatal),
-            ReadSource::LastApplied => Ok(storage().visible()),
-            ReadSource::Majority => committed(),
+            ReadSource::LastApplied(_) => Ok(storage().visible()),
+            ReadSource::Majority(_) => committed(),
             ReadSource::At(at) | ReadSource::In(InUnit { at, .. }) => Ok(at),
         }
     }
@@ -82,6 +110,16 @@ impl ReadSource {
         match self {
             ReadSource::In(InUnit { unit, .. }) => Some(unit),
             _ => None,
+        }
+    }
+
+    /// Whether it waits for the outcome of prepared transactions that it meets.
+    pub(crate) fn undecided(self) -> Undecided {
+        match self {
+            ReadSource::Newest(undecided)
+            | ReadSource::LastApplied(undecided)
+            | ReadSource::Majority(undecided) => undecided,
+            ReadSource::At(_) | ReadSource::In(_) => Undecided::Awaited,
         }
     }
 }
@@ -99,9 +137,9 @@ impl ReadSource {
         // The snapshot is opened later, and is not older.
         let at = match self {
             // A transaction refuses what has changed since its snapshot.
-            ReadSource::Newest | ReadSource::In(_) => return Ok(Some(found)),
-            ReadSource::LastApplied => storage().visible(),
-            ReadSource::Majority => committed().unwrap_or(Timestamp::MIN),
+            ReadSource::Newest(_) | ReadSource::In(_) => return Ok(Some(found)),
+            ReadSource::LastApplied(_) => storage().visible(),
+            ReadSource::Majority(_) => committed().unwrap_or(Timestamp::MIN),
             ReadSource::At(at) if at < found.visible_from => {
                 return Err(Error::new(
                     ErrorCode::SNAPSHOT_UNAVAILABLE,
@@ -221,7 +259,8 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
         // Behind the gate, as the state may have changed while that was waited for.
         let set = state().set_view();
         check_access(set.as_deref(), ctx, ns, wanted.intent)?;
-        let collection = catalog.get(ns);
+        let planned = transaction.as_ref().and_then(|running| running.planned(ns));
+        let collection = planned.or_else(|| catalog.get(ns));
         if collection.is_none() {
             let current = catalog.current();
             if let Some(resolved) = current.resolve_view(ns)? {
@@ -405,15 +444,15 @@ impl Acquired {
     pub(crate) async fn create(self, ctx: &OpContext) -> Result<(Acquired, Option<Timestamp>)> {
         // Held on to, the pass would be waited for by a DDL that this one has to wait for.
         let wanted = self.leave();
-        let transaction = transactions::of(ctx);
-        if let Some(running) = &transaction {
-            Box::pin(running.leave_gates(&wanted.ns)).await;
-        }
-        let making = ensure_collection(ctx, wanted.ns.clone());
-        let made = Box::pin(transactions::changing(ctx, &wanted.ns, making)).await?;
-        if let (Some(running), Some(ts)) = (transaction, made) {
-            running.made(&wanted.ns, ts);
-        }
+        let made = match transactions::of(ctx) {
+            Some(running) => {
+                // If others have made one meanwhile, that is found behind the door.
+                let planning = running.plan(ctx, &wanted.ns, CollectionOptions::default());
+                Box::pin(planning).await?;
+                None
+            }
+            None => Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?,
+        };
         Ok((acquire(ctx, wanted).await?, made))
     }
 }
@@ -503,7 +542,8 @@ async fn acquire_in(
     running.enter_gate(ctx, ns, GateAccess::Read).await?;
     let set = state().set_view();
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
-    let collection = core_catalog().get(ns);
+    let planned = running.planned(ns);
+    let collection = planned.or_else(|| core_catalog().get(ns));
     running.check_unchanged(ns, collection.as_deref(), Intent::Read)?;
     Ok(Inner {
         source: ReadSource::In(running.reads()),

@@ -81,7 +81,12 @@ impl ReplyEpilogue for MemberEpilogue {
         let Some(set) = state.replica_set() else {
             return;
         };
-        let moves_clients = Category::NOT_PRIMARY.and(Category::SHUTDOWN);
+        // What a driver has heard of the topology already it takes for old news. An error of a node that goes away tells news only
+        // when it does: a fail point's must have it clear its connections, although `hello` tells nothing new.
+        let moves_clients = match pinion_runtime::is_shutdown_requested() {
+            true => Category::NOT_PRIMARY.and(Category::SHUTDOWN),
+            false => Category::NOT_PRIMARY,
+        };
         if failure.is_some_and(|code| code.is(moves_clients)) {
             append_topology_version(&state, set.view().counter, reply);
         }

@@ -62,15 +62,16 @@ pub use commands::{
 };
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
+pub use fail_points::fetching_goes_on;
 pub use local::{any_local, document_by_id, put_local, read_local, write_local};
 pub use member::{
     begin_as_primary, check_own_collections, interrupt_writers, last_logged, log_note,
-    no_writer_is_behind_a_gate, show_oplog,
+    no_writer_is_behind_a_gate, show_oplog, writes_ended,
 };
 pub use members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, close_node, open_node};
-pub use options::{HostInfo, NodeOptions};
+pub use options::{HostInfo, NodeOptions, PlantedFault};
 pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
 #[doc(hidden)]
 pub use pinion_catalog::plant_unfenced_reads;
@@ -88,4 +89,5 @@ pub use replication::{
 pub use sessions::forget_all as forget_sessions;
 pub use state::{NodeShared, NodeState, state};
 pub use topology::{LastWrite, ReplicaSet, SetView, Waiting};
+pub use transactions::hold_prepared;
 pub use version::keep_version;

@@ -2,6 +2,9 @@
 
 use pinion_runtime::Duration;
 
+/// How long a read waits for the outcome of a prepared transaction before it looks whether that may wait for the read.
+pub(crate) const OUTCOME_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is
 /// done beside the cores.
 pub(crate) const CORE_BUDGET: pinion_query::work::Units = 4_000_000;
@@ -55,6 +58,10 @@ pub(crate) const TRIAL_RESULTS: u64 = 101;
 pub(crate) const MAX_INDEX_FILTER_BYTES: usize = 16 * 1024 * 1024;
 /// How long it is waited before it is looked again how often a fail point has acted.
 pub(crate) const FAIL_POINT_POLL: Duration = Duration::from_millis(10);
+/// As many documents of a retryable insert, and so many bytes of them, count as one for `onPrimaryTransactionalWrite`: what
+/// MongoDB inserts at once.
+pub(crate) const TEST_GROUP_DOCUMENTS: usize = 500;
+pub(crate) const TEST_GROUP_BYTES: usize = 256 * 1024;
 /// How deep operations of `applyOps` may stand in one another.
 pub(crate) const MAX_APPLY_OPS_DEPTH: usize = 10;
 /// Bytes of all query settings together, which are one stored document.
@@ -95,8 +102,9 @@ pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
 pub(crate) const MAX_TRANSACTION_BYTES: usize = pinion_storage::MAX_UNIT_ENTRY_BYTES - 1024 * 1024;
 /// How often it is looked for transactions that are too old.
 pub(crate) const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
-/// What the operations of all open transactions of a node may take, in percent of the memory for its cache.
+/// What the operations of all open transactions of a node may take, in percent of the memory for its cache, and at least.
 pub(crate) const TRANSACTIONS_MEMORY_PERCENT: u64 = 10;
+pub(crate) const MIN_TRANSACTIONS_BYTES: u64 = 96 * 1024 * 1024;
 /// Bytes of the operations that one entry of a transaction has at most, unless it has one alone.
 pub(crate) const TRANSACTION_ENTRY_BYTES: usize = 16 * 1024 * 1024 - 64 * 1024;
 /// Bytes of the keys of the documents that one statement of a transaction changes.

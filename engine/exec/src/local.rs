@@ -1,4 +1,9 @@
 //! Documents of the `local` database that the node keeps for itself: the configuration of its set, its last vote.
+//!
+//! Their futures are in boxes: who polls one that is not compiles again all that is behind it.
+
+use std::future::Future;
+use std::pin::Pin;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::from_fatal;
@@ -13,6 +18,8 @@ use crate::write::{put, put_document};
 
 const DATABASE: &str = "local";
 
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
+
 fn context(command: &'static str) -> OpContext {
     OpContext::internal(0, command, DATABASE, pinion_runtime::now().as_nanos())
 }
@@ -21,20 +28,19 @@ fn context(command: &'static str) -> OpContext {
 ///
 /// # Errors
 /// Those of a read.
-pub async fn read_local(collection: &str, id: &str) -> Result<Option<RawDocumentBuf>> {
-    read_by_id(
-        Namespace::new(DATABASE, collection)?,
-        RawBsonRef::String(id),
-    )
-    .await
+pub fn read_local<'a>(collection: &'a str, id: &'a str) -> Boxed<'a, Option<RawDocumentBuf>> {
+    Box::pin(async move {
+        let ns = Namespace::new(DATABASE, collection)?;
+        read_by_id(ns, RawBsonRef::String(id)).await
+    })
 }
 
 /// The document with this `_id` of any collection, if it is there.
 ///
 /// # Errors
 /// Those of a read.
-pub async fn document_by_id(ns: &str, id: RawBsonRef<'_>) -> Result<Option<RawDocumentBuf>> {
-    read_by_id(Namespace::parse(ns)?, id).await
+pub fn document_by_id<'a>(ns: &'a str, id: RawBsonRef<'a>) -> Boxed<'a, Option<RawDocumentBuf>> {
+    Box::pin(async move { read_by_id(Namespace::parse(ns)?, id).await })
 }
 
 async fn read_by_id(ns: Namespace, id: RawBsonRef<'_>) -> Result<Option<RawDocumentBuf>> {
@@ -85,8 +91,14 @@ pub async fn put_local(collection: &str, document: &RawDocument) -> Result<()> {
 ///
 /// # Errors
 /// Those of a write; then the old document or the new one is there.
-pub async fn write_local(collection: &str, id: &str, document: &RawDocument) -> Result<()> {
-    let ns = Namespace::new(DATABASE, collection)?;
-    put_document(&context("update"), ns, id, document).await?;
-    storage().wait_unreplicated().await.map_err(from_fatal)
+pub fn write_local<'a>(
+    collection: &'a str,
+    id: &'a str,
+    document: &'a RawDocument,
+) -> Boxed<'a, ()> {
+    Box::pin(async move {
+        let ns = Namespace::new(DATABASE, collection)?;
+        put_document(&context("update"), ns, id, document).await?;
+        storage().wait_unreplicated().await.map_err(from_fatal)
+    })
 }

@@ -62,8 +62,8 @@ pub async fn begin_as_primary() -> Result<()> {
     crate::builds::forget_ended().await
 }
 
-/// Interrupts every write that a client has under way, on all cores, and aborts all transactions: this node is no primary any
-/// more.
+/// Interrupts every write that a client has under way, on all cores, and aborts all transactions that are not prepared: this
+/// node is no primary any more.
 pub async fn interrupt_writers() {
     pinion_runtime::on_all_cores(|_| async {
         let code = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
@@ -71,6 +71,12 @@ pub async fn interrupt_writers() {
     })
     .await;
     crate::transactions::abort_all(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE).await;
+    crate::transactions::yield_gates().await;
+}
+
+/// The node follows, and changes of the catalog come by the log, after [`interrupt_writers`].
+pub async fn writes_ended() {
+    pinion_runtime::on_all_cores(|_| async { core_catalog().gates().give_up_changes(false) }).await;
 }
 
 /// Whether nothing on this core writes behind a gate, or changes the catalog. Of a node that takes no writes any more this

@@ -139,6 +139,7 @@ counters! {
     // transactions
     retried_commands retried_statements session_records
     transactions_started transactions_committed transactions_aborted
+    transactions_prepared prepared_committed prepared_aborted
     // metrics.cursor
     cursors_opened cursors_timed_out cursors_multi_batch
     cursors_within_1s cursors_within_5s cursors_within_15s cursors_within_30s cursors_within_1m

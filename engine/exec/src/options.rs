@@ -26,9 +26,34 @@ pub struct NodeOptions {
     pub host_info: HostInfo,
     /// The key file of the set that the node is a member of.
     pub member_auth: Option<MemberAuth>,
-    /// A fault that the simulation plants to see whether it would find it: an update forgets an index entry.
+    /// A fault that the simulation plants to see whether it would find it.
     #[doc(hidden)]
-    pub forget_index_entries: bool,
+    pub planted_fault: PlantedFault,
+}
+
+/// Faults of reads and writes that simulations must be able to find.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlantedFault {
+    #[default]
+    None,
+    /// An update removes the old entries of its document and forgets a new one.
+    IndexEntryForgotten,
+    /// What a transaction reads of one partition is later than its snapshot.
+    SnapshotOfOneLater,
+    /// A change stream that is resumed does not show the first event behind its token.
+    EventSkippedAtResume,
+    /// A change stream shows two events of one entry in the wrong order.
+    EventsSwapped,
+}
+
+impl PlantedFault {
+    /// Those that only clients of a replica set can meet.
+    pub const OF_SETS: [PlantedFault; 3] = [
+        PlantedFault::SnapshotOfOneLater,
+        PlantedFault::EventSkippedAtResume,
+        PlantedFault::EventsSwapped,
+    ];
 }
 
 /// What `hostInfo` tells about the machine; the binary finds it out before the node starts.

@@ -115,6 +115,7 @@ fn forget(state: &NodeState) {
     state.parts.clear();
     state.transactions.clear();
     state.open_chain.set(None);
+    state.kept_prepared.take();
     state.capped.clear();
     state.auto_compact.set(0);
     *state.open_buckets.borrow_mut() = Default::default();

@@ -9,6 +9,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{Instant, Rng};
 
+use crate::applier::KeptTransactions;
 use crate::capped::CappedTable;
 use crate::cluster_parameters::ClusterParameters;
 use crate::concern::DefaultsCache;
@@ -50,6 +51,8 @@ pub struct NodeState {
     pub(crate) transactions: Transactions,
     /// The first entry of the transaction that the log ends with, where its last one has not come; on the core that applies.
     pub(crate) open_chain: Cell<Option<Timestamp>>,
+    /// Transactions that are prepared and whose entries an initial sync, or recovery, keeps; on the core that applies.
+    pub(crate) kept_prepared: RefCell<KeptTransactions>,
     pub(crate) ops: OpTable,
     pub(crate) conversations: Conversations,
     pub(crate) parking: Parking,
@@ -134,6 +137,7 @@ impl NodeState {
             session_refresh: SessionRefresh::default(),
             transactions: Transactions::default(),
             open_chain: Cell::new(None),
+            kept_prepared: RefCell::default(),
             ops: OpTable::default(),
             conversations: Conversations::default(),
             parking: Parking::default(),

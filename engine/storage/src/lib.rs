@@ -35,6 +35,6 @@ pub use limits::{
 pub use manifest::{Cut, Cuts, Manifest, Superblock};
 pub use partition::{Cursor, PageStats, Partition, PartitionMemory, SnapshotPin, TreeLoad, UnitId};
 pub use types::{
-    CATALOG_TREE, Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, Read, ReadAt,
-    ReadError, TreeId, TreeStats, VersionToken, Write, WriteError, prefix_successor,
+    BegunStamp, CATALOG_TREE, Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, Read,
+    ReadAt, ReadError, TreeId, TreeStats, VersionToken, Write, WriteError, prefix_successor,
 };

@@ -48,12 +48,12 @@ const _: () = assert!(LEAF_TARGET_BYTES.is_multiple_of(BLOCK_BYTES));
 /// Largest oplog entry: a document of 16 MiB, and an allowance for what an update entry carries beside it.
 pub const MAX_ENTRY_BYTES: usize = 17 * 1024 * 1024;
 
-/// Entries appended to one ring and not yet flushed. Appending waits above it; one largest entry always fits.
+/// Entries appended to one ring and not yet flushed. Appending waits above it; one largest entry always fits, and what is larger
+/// alone waits until nothing else is there.
 pub(crate) const MAX_PENDING_BYTES: usize = 48 * 1024 * 1024;
 
-/// The entries of one unit that stays open until it is committed: they are appended in one step. The headers of as many small ones as
-/// that allows fit into what is left.
-pub const MAX_UNIT_ENTRY_BYTES: usize = MAX_PENDING_BYTES - 1024 * 1024;
+/// The entries of one unit that stays open until it is committed: they are appended in one step.
+pub const MAX_UNIT_ENTRY_BYTES: usize = 256 * 1024 * 1024;
 
 /// Entries of one such unit.
 pub(crate) const MAX_UNIT_ENTRIES: usize = 8192;
@@ -134,7 +134,6 @@ pub(crate) const TRANSPLANT_CACHE_BYTES: u64 = 32 * 1024 * 1024;
 pub(crate) const MAX_PARTITIONS: u16 = 1024;
 
 const _: () = assert!(MAX_PENDING_BYTES > 2 * MAX_ENTRY_BYTES);
-const _: () = assert!(MAX_UNIT_ENTRY_BYTES + 100 * MAX_UNIT_ENTRIES <= MAX_PENDING_BYTES);
 const _: () =
     assert!(SEGMENT_BYTES.is_multiple_of(BLOCK_BYTES as u64) && SEGMENT_BYTES >= MIN_SEGMENT_BYTES);
 const _: () = assert!(MAX_STEP_BYTES < MAX_PENDING_BYTES);

@@ -63,11 +63,22 @@ pub enum Op {
         value: Bytes,
         /// Where the timestamp goes.
         at: usize,
+        /// Where another one goes, if the value names that too.
+        begun: Option<BegunStamp>,
     },
     /// Removes the key; removing an absent key is allowed.
     Delete,
     /// Changes nothing: only the expectation is checked, and held until the unit is decided.
     Check,
+}
+
+/// Where a value names the timestamp of the first entry of its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BegunStamp {
+    /// Where the 8 bytes go.
+    pub at: usize,
+    /// How many entries the unit has; at least one.
+    pub entries: u64,
 }
 
 impl Op {
@@ -86,9 +97,14 @@ impl Op {
     pub(crate) fn value_at(&self, ts: Timestamp) -> Option<Bytes> {
         match self {
             Op::Put(value) => Some(value.clone()),
-            Op::PutStamped { value, at } => {
+            Op::PutStamped { value, at, begun } => {
                 let mut stamped = value.to_vec();
                 stamped[*at..*at + 8].copy_from_slice(&ts.to_bson_bytes());
+                if let Some(BegunStamp { at, entries }) = *begun {
+                    // The entries of a unit have timestamps that follow one another.
+                    let first = Timestamp::from_u64(ts.as_u64() - (entries - 1));
+                    stamped[at..at + 8].copy_from_slice(&first.to_bson_bytes());
+                }
                 Some(Bytes::from(stamped))
             }
             Op::Delete | Op::Check => None,
@@ -163,7 +179,12 @@ pub enum ReadAt {
     Newest,
     /// The state at a timestamp at or below the visible timestamp. Waits for a unit that is prepared at or below it.
     At(Timestamp),
-    /// The same, and over it what the unit has written itself.
+    /// As [`ReadAt::Newest`], but what is prepared is not waited for: nothing of it is there before it is committed.
+    NewestDecided,
+    /// As [`ReadAt::At`], but what is prepared is not waited for. What is committed late at or below the timestamp, while this
+    /// is read, may be seen in part.
+    DecidedAt(Timestamp),
+    /// As [`ReadAt::At`], and over it what the unit has written itself.
     In {
         /// The timestamp.
         at: Timestamp,
@@ -176,8 +197,8 @@ impl ReadAt {
     /// The timestamp of a read that sees a snapshot.
     pub(crate) fn snapshot(self) -> Option<Timestamp> {
         match self {
-            ReadAt::Newest => None,
-            ReadAt::At(ts) | ReadAt::In { at: ts, .. } => Some(ts),
+            ReadAt::Newest | ReadAt::NewestDecided => None,
+            ReadAt::At(ts) | ReadAt::DecidedAt(ts) | ReadAt::In { at: ts, .. } => Some(ts),
         }
     }
 }
@@ -414,6 +435,7 @@ mod tests {
         let op = Op::PutStamped {
             value: Bytes::from_static(b"ab........c"),
             at: 2,
+            begun: None,
         };
         let ts = Timestamp::new(0x0403_0201, 0x0807_0605);
         let expected = Bytes::from_static(b"ab\x05\x06\x07\x08\x01\x02\x03\x04c");
@@ -422,6 +444,14 @@ mod tests {
             (Some(expected), Some(11))
         );
         assert_eq!(Op::Delete.value_at(ts), None);
+        let begun = Op::PutStamped {
+            value: Bytes::from_static(b"................"),
+            at: 8,
+            begun: Some(BegunStamp { at: 0, entries: 3 }),
+        };
+        let expected =
+            Bytes::from_static(b"\x03\x06\x07\x08\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\x03\x04");
+        assert_eq!(begun.value_at(ts), Some(expected));
     }
 
     #[test]

@@ -147,7 +147,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
     }
     let found = Persisted {
         self_index: match &config {
-            Some(config) => crate::effects::locate(&peers, config).await.ok(),
+            Some(config) => crate::effects::locate_accepted(&peers, config).await.ok(),
             None => None,
         },
         needs_initial_sync,

@@ -5,14 +5,15 @@ use std::rc::Rc;
 use pinion_bson::{ObjectId, rawdoc};
 use pinion_clock::{Term, Timestamp};
 use pinion_exec::{
-    begin_as_primary, forget_default_concerns, forget_sessions, interrupt_writers, log_note,
-    replication_parameters, state,
+    begin_as_primary, forget_default_concerns, forget_sessions, hold_prepared, interrupt_writers,
+    log_note, replication_parameters, state, writes_ended,
 };
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
 use pinion_replication_protocol::node::{Effect, Input, Note, SyncPurpose};
 use pinion_runtime::sim::event;
-use pinion_runtime::{Queue, join_all, on_all_cores, sleep, spawn};
+use pinion_runtime::sync::channel;
+use pinion_runtime::{JoinHandle, Queue, join_all, on_all_cores, sleep, spawn};
 use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -56,7 +57,7 @@ impl Driver {
             Effect::LocateSelf(config) => {
                 let driver = self.clone();
                 spawn(Queue::Foreground, async move {
-                    let index = locate(&driver.peers, &config).await;
+                    let index = locate_accepted(&driver.peers, &config).await;
                     driver.tell(Input::SelfLocated(index));
                 });
             }
@@ -219,6 +220,7 @@ impl Driver {
         if let Err(error) = self.follow().await {
             return stop_node("the log cannot be followed", &error);
         }
+        writes_ended().await;
         event("writes stopped");
         self.tell_progress();
         self.tell(Input::WritesStopped);
@@ -253,6 +255,8 @@ impl Driver {
         if !self.lead().await {
             return;
         }
+        // Before anybody may change what prepared transactions have written to.
+        hold_prepared().await;
         // Whatever this node writes from now on is of its term, before anybody can see it.
         let first = storage().last_allotted().next();
         self.terms.borrow_mut().begin(first, term);
@@ -294,6 +298,32 @@ pub(crate) async fn locate(peers: &Peers, config: &Config) -> Result<usize> {
         .filter_map(|(member, is_self)| is_self.then_some(&member.host))
         .collect();
     find_self(config, |host| own.contains(&host))
+}
+
+/// As [`locate`], of a configuration that was checked before, by the primary that made it or by this node: no two of its members are
+/// one node, so who says first to be this one is it. Of the others one may be silent, and a new primary's configuration must not
+/// wait for it.
+///
+/// # Errors
+/// As of [`find_self`].
+pub(crate) async fn locate_accepted(peers: &Rc<Peers>, config: &Config) -> Result<usize> {
+    let (found, mut answers) = channel(config.members.len().max(1));
+    let asked = config.members.iter().map(|member| {
+        let (peers, host, found) = (peers.clone(), member.host.clone(), found.clone());
+        spawn(Queue::Foreground, async move {
+            if is_self(&peers, &host).await {
+                // Another may have answered before.
+                let _ = found.send(host).await;
+            }
+        })
+    });
+    let asked: Vec<JoinHandle<()>> = asked.collect();
+    drop(found);
+    let own = answers.recv().await;
+    for question in asked {
+        question.abort();
+    }
+    find_self(config, |host| own.as_ref() == Some(host))
 }
 
 async fn is_self(peers: &Peers, host: &HostPort) -> bool {

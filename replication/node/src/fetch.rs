@@ -1,11 +1,12 @@
 //! Fetching the oplog of a sync source: a cursor on it that waits for more, from this node's last entry on.
 
+use std::io;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp, rawdoc};
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::replication_parameters;
+use pinion_exec::{fetching_goes_on, replication_parameters};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{FirstBatch, FirstBatchVerdict, judge_first_batch};
 use pinion_replication_protocol::message::{
@@ -46,6 +47,15 @@ impl From<Error> for End {
     }
 }
 
+/// Whether a member is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Answers,
+    /// It refuses the connection.
+    Gone,
+    Silent,
+}
+
 /// A cursor on a source's oplog.
 struct Fetch {
     remote: Remote,
@@ -83,19 +93,26 @@ impl Driver {
                 false => failures + 1,
             };
             let failure = match end {
-                End::Broken(why) if self.is_gone(source).await => {
-                    tracing::info!(target: "REPL", id = 7_400_005u64, source = %source, why, "The sync source is gone");
-                    self.tell(Input::Unreachable(source.clone()));
-                    SourceFailure::Unreachable
-                }
-                End::Broken(why) if failures <= self.fetcher_restarts() => {
-                    tracing::info!(target: "REPL", id = 21_275u64, source = %source, why, failures, "Recreating cursor for oplog fetcher due to error");
-                    continue;
-                }
-                End::Broken(why) => {
-                    tracing::info!(target: "REPL", id = 21_274u64, source = %source, why, "Error returned from oplog query");
-                    SourceFailure::Unreachable
-                }
+                End::Broken(why) => match self.probe(source).await {
+                    Presence::Gone => {
+                        tracing::info!(target: "REPL", id = 7_400_005u64, source = %source, why, "The sync source is gone");
+                        self.tell(Input::Unreachable(source.clone()));
+                        SourceFailure::Unreachable
+                    }
+                    // Its process may be there, or be heard by others: the machine finds out.
+                    Presence::Silent => {
+                        tracing::info!(target: "REPL", id = 7_400_006u64, source = %source, why, "The sync source is silent");
+                        SourceFailure::Unreachable
+                    }
+                    Presence::Answers if failures <= self.fetcher_restarts() => {
+                        tracing::info!(target: "REPL", id = 21_275u64, source = %source, why, failures, "Recreating cursor for oplog fetcher due to error");
+                        continue;
+                    }
+                    Presence::Answers => {
+                        tracing::info!(target: "REPL", id = 21_274u64, source = %source, why, "Error returned from oplog query");
+                        SourceFailure::Unreachable
+                    }
+                },
                 End::Failed(failure) => failure,
                 End::NoCommonEntry => return None,
             };
@@ -113,12 +130,17 @@ impl Driver {
         restarts.unsigned_abs()
     }
 
-    /// Whether a member, which was to answer, does not answer anything.
-    async fn is_gone(&self, host: &HostPort) -> bool {
+    /// What becomes of a member, which was to answer, when it is asked anew.
+    async fn probe(&self, host: &HostPort) -> Presence {
         self.peers.forget(host);
         let ping = rawdoc! { "ping": 1, "$db": "admin" };
-        let reply = self.peers.run(host, &ping, PROBE_TIMEOUT).await;
-        matches!(reply, Err(RemoteError::Broken(_)))
+        match self.peers.run(host, &ping, PROBE_TIMEOUT).await {
+            Err(RemoteError::Broken(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                Presence::Silent
+            }
+            Err(RemoteError::Broken(_)) => Presence::Gone,
+            Ok(_) | Err(RemoteError::Protocol(_) | RemoteError::Refused(_)) => Presence::Answers,
+        }
     }
 
     async fn fetch_once(
@@ -169,6 +191,7 @@ impl Driver {
         entries: Vec<Fetched>,
         (repl, query): (ReplSetMetadata, OplogQueryMetadata),
     ) -> Result<(), End> {
+        fetching_goes_on().await;
         let bytes = entries.iter().map(|entry| entry.bytes.len()).sum();
         self.metrics.fetched(entries.len(), bytes);
         let mut last = self.follower.last();

@@ -32,6 +32,7 @@ pub(crate) fn machine_parameters(planted_fault: PlantedFault) -> Parameters {
         override_chaining: set.override_chaining,
         initial_sync_preference: set.initial_sync_read_preference,
         multiple_arbiters: set.allow_multiple_arbiters,
+        primary_silence_ms: set.primary_silence_ms.unsigned_abs(),
         counts_older_terms: planted_fault == PlantedFault::CommitOverTerms,
     }
 }

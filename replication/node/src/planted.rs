@@ -35,6 +35,8 @@ pub enum PlantedFault {
 impl PlantedFault {
     /// Those that a campaign plants each, and must find. The others are so rare to show that one plants them by name.
     pub const FOUND: &[PlantedFault] = &[
+        PlantedFault::DurableBeforeFlush,
+        PlantedFault::VoteForgotten,
         PlantedFault::EntrySkipped,
         PlantedFault::EntriesReordered,
         PlantedFault::RollbackKeepsWrite,

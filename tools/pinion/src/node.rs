@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::RawDocumentBuf;
-use pinion_exec::{HostInfo, LogControl, NodeOptions, ProcessSource, ProcessUsage, SystemSource};
+use pinion_exec::{
+    HostInfo, LogControl, NodeOptions, PlantedFault, ProcessSource, ProcessUsage, SystemSource,
+};
 use pinion_replication_node::MemberOptions;
 use pinion_runtime::{
     CoreId, Duration, Listener, Queue, now, on_all_cores, request_shutdown, set_core_local, sleep,
@@ -69,8 +71,7 @@ impl std::error::Error for NodeError {}
 
 impl NodeConfig {
     /// The node of a simulation, or of a measurement: the same parts, facts about the machine left out.
-    /// `forget_index_entries` plants a fault.
-    pub fn for_simulation(storage: StorageOptions, port: u16, forget_index_entries: bool) -> Self {
+    pub fn for_simulation(storage: StorageOptions, port: u16, planted_fault: PlantedFault) -> Self {
         let any = SocketAddr::from(([0, 0, 0, 0], port));
         let node = NodeOptions {
             db_path: storage.dir.clone(),
@@ -84,7 +85,7 @@ impl NodeConfig {
             parsed: pinion_bson::RawDocumentBuf::new(),
             host_info: HostInfo::default(),
             member_auth: None,
-            forget_index_entries,
+            planted_fault,
         };
         Self {
             node,

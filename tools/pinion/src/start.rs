@@ -263,7 +263,7 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
             ..host_info
         },
         member_auth: options.member_auth.clone(),
-        forget_index_entries: false,
+        planted_fault: Default::default(),
     };
     NodeConfig {
         node,

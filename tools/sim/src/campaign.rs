@@ -155,6 +155,19 @@ const MUST_HAPPEN_TO_SETS: &[&str] = &[
     "reads by an index",
     "writes sent again",
     "transactions acknowledged",
+    "list transactions committed",
+    "list transactions aborted",
+    "list transactions uncertain",
+    "commits sent again",
+    "reads of lists",
+    "write skews",
+    "change streams resumed",
+    "events of change streams",
+    "reads of what moves",
+    "votes asked for again",
+    "older terms held by a majority",
+    "sets with a key file",
+    "event files taken over",
     "crash at entries logged",
     "crash at flush",
     "crash at term begun",
@@ -175,7 +188,12 @@ const TOLD_OF_SETS: &[(&str, &[&str])] = &[
     ("members replaced", &["members replaced and synced"]),
     ("rollbacks", &["event rolled back"]),
     ("index builds", &["event index build drained"]),
-    ("transactions", &["transactions acknowledged"]),
+    (
+        "transactions",
+        &["transactions acknowledged", "list transactions committed"],
+    ),
+    ("write skews", &["write skews"]),
+    ("streams resumed", &["change streams resumed"]),
 ];
 
 /// Seeds that failed once and what was wrong then. Every campaign runs them.
@@ -254,7 +272,7 @@ pub fn faults(of: Kind, seeds: u64) -> Result<(), String> {
     let all = of.faults();
     let mut missed = Vec::new();
     for fault in &all {
-        let name = fault.name();
+        let (name, began) = (fault.name(), Instant::now());
         let outcomes = run_all(of, &seeds, *fault, true);
         let found = outcomes
             .into_iter()
@@ -262,7 +280,8 @@ pub fn faults(of: Kind, seeds: u64) -> Result<(), String> {
         match found {
             Some((seed, problem)) => {
                 let problem: String = problem.chars().take(300).collect();
-                println!("{name}: found by seed {seed}: {problem}");
+                let took = began.elapsed().as_secs_f64();
+                println!("{name}: found by seed {seed} in {took:.0} s: {problem}");
             }
             None => {
                 println!("{name}: NOT found in {} seeds", seeds.len());

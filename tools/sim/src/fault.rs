@@ -1,5 +1,6 @@
 //! The faults that a campaign can plant: those of storage, and those of what stands above it.
 
+use pinion_exec::PlantedFault as ExecFault;
 use pinion_replication_node::PlantedFault as MemberFault;
 use pinion_storage::PlantedFault;
 
@@ -7,8 +8,8 @@ use pinion_storage::PlantedFault;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     Storage(PlantedFault),
-    /// An update removes the old entries of its document and forgets a new one.
-    IndexEntryForgotten,
+    /// Of reads and writes.
+    Exec(ExecFault),
     /// Of a member of a replica set.
     Member(MemberFault),
 }
@@ -21,34 +22,47 @@ impl Fault {
         let storage = PlantedFault::ALL.into_iter().map(Fault::Storage);
         let beyond = [
             Fault::Storage(PlantedFault::LateWritesMissed),
-            Fault::IndexEntryForgotten,
+            Fault::Exec(ExecFault::IndexEntryForgotten),
         ];
         storage.chain(beyond).collect()
     }
 
     /// Faults for a campaign of replica sets.
     pub fn of_sets() -> Vec<Fault> {
-        let faults = MemberFault::FOUND.iter().copied();
-        faults.map(Fault::Member).collect()
+        let members = MemberFault::FOUND.iter().copied().map(Fault::Member);
+        let exec = ExecFault::OF_SETS.into_iter().map(Fault::Exec);
+        let units = PlantedFault::OF_OPEN_UNITS.into_iter().map(Fault::Storage);
+        members.chain(exec).chain(units).collect()
     }
 
     /// How a command line names it.
     pub fn name(self) -> String {
         match self {
             Fault::Storage(fault) => format!("{fault:?}"),
+            Fault::Exec(fault) => format!("{fault:?}"),
             Fault::Member(fault) => format!("{fault:?}"),
-            fault @ Fault::IndexEntryForgotten => format!("{fault:?}"),
         }
     }
 
     /// All faults of both.
     pub fn every() -> impl Iterator<Item = Fault> {
         let members = MemberFault::ALL.iter().copied().map(Fault::Member);
-        Fault::all().into_iter().chain(members)
+        Fault::all()
+            .into_iter()
+            .chain(Fault::of_sets())
+            .chain(members)
     }
 
     /// The fault of this name.
     pub fn named(name: &str) -> Option<Fault> {
         Fault::every().find(|fault| fault.name() == name)
+    }
+
+    /// That of reads and writes, if it is one.
+    pub fn of_exec(self) -> ExecFault {
+        match self {
+            Fault::Exec(fault) => fault,
+            Fault::Storage(_) | Fault::Member(_) => ExecFault::None,
+        }
     }
 }

@@ -160,13 +160,10 @@ pub fn run_seed(seed: u64, fault: Fault, print_trace: bool) -> Outcome {
 fn config(partitions: u16, fault: Fault) -> NodeConfig {
     let mut storage = StorageOptions::hostile(DATA);
     storage.partitions = Some(partitions);
-    let mut forget_index_entries = false;
-    match fault {
-        Fault::Storage(fault) => storage.planted_fault = fault,
-        Fault::IndexEntryForgotten => forget_index_entries = true,
-        Fault::Member(_) => {}
+    if let Fault::Storage(fault) = fault {
+        storage.planted_fault = fault;
     }
-    NodeConfig::for_simulation(storage, PORT, forget_index_entries)
+    NodeConfig::for_simulation(storage, PORT, fault.of_exec())
 }
 
 fn add_clients(sim: &Sim, shared: &Rc<Shared>, checks: &Rc<Checks>, workers: usize) {

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from pinion_node import Node
+from pinion_node import Node, ReplicaSet
 
 HERE = pathlib.Path(__file__).resolve().parent
 HOME = pathlib.Path(os.environ.get("PINION_TARGET", "target")).resolve() / "drivers"
@@ -42,6 +42,17 @@ def npm(name):
 def test_node_driver(node):
     home = npm("node")
     assert run("node", HERE / "node" / "scenario.mjs", node.uri, env={"DRIVER_HOME": str(home)}).strip().endswith("ok")
+
+
+@pytest.fixture(scope="module")
+def three():
+    with ReplicaSet(3) as members:
+        yield members
+
+
+def test_node_driver_on_a_set(three):
+    home = npm("node")
+    assert run("node", HERE / "node" / "set.mjs", three.uri, env={"DRIVER_HOME": str(home)}).strip().endswith("ok")
 
 
 def test_mongosh(node):
@@ -116,22 +127,37 @@ def test_a_session_typed_into_mongosh():
         assert node.alive()
 
 
-def test_go_driver(node):
+@pytest.fixture(scope="module")
+def go_driver():
     need("go")
     home = HOME / "go"
     shutil.copytree(HERE / "go", home, dirs_exist_ok=True)
     run("go", "mod", "tidy", cwd=home)
     run("go", "build", "-o", "driver", ".", cwd=home)
-    assert run(home / "driver", node.uri).strip() == "ok"
+    return home / "driver"
 
 
-def test_java_driver(node):
+def test_go_driver(node, go_driver):
+    assert run(go_driver, node.uri).strip() == "ok"
+
+
+def test_go_driver_on_a_set(three, go_driver):
+    assert run(go_driver, three.uri, "set").strip() == "ok"
+
+
+@pytest.fixture(scope="module")
+def java_classes():
     need("mvn", "java")
     home = HOME / "java"
     run("mvn", "-q", "-B", "-f", HERE / "java" / "pom.xml", f"-Dtarget={home}", "compile", "dependency:build-classpath",
         f"-Dmdep.outputFile={home}/classpath")
-    classpath = (home / "classpath").read_text().strip()
-    output = run("java", "-cp", f"{home}/classes:{classpath}", "pinion.Driver", node.uri)
+    return f"{home}/classes:" + (home / "classpath").read_text().strip()
+
+
+@pytest.mark.parametrize("program", ["Driver", "OnSet"])
+def test_java_driver(node, three, java_classes, program):
+    uri = three.uri if program == "OnSet" else node.uri
+    output = run("java", "-cp", java_classes, f"pinion.{program}", uri)
     assert output.strip().splitlines()[-1] == "ok", output
 
 

@@ -95,11 +95,14 @@ def test_options_outlive_the_node():
         with node.client() as client:
             client.kept.command({"create": "c", "validator": {"x": 1}, "changeStreamPreAndPostImages": {"enabled": True}})
             client.kept.command({"collMod": "c", "validationLevel": "moderate"}, writeConcern={"w": 1, "j": True})
-            before = info(client.kept, "c")
+            client.kept.command({"create": "named", "clusteredIndex": {"key": {"_id": 1}, "unique": True, "name": "mine"}}, writeConcern={"w": 1, "j": True})
+            before = [info(client.kept, name) for name in ("c", "named")]
+            indexes = list(client.kept.named.list_indexes())
         node.kill()
         node.start()
         with node.client() as client:
-            assert info(client.kept, "c") == before
+            assert [info(client.kept, name) for name in ("c", "named")] == before
+            assert list(client.kept.named.list_indexes()) == indexes
             refused(lambda: client.kept.c.insert_one({"x": 2}))
 
 

@@ -1,8 +1,11 @@
 """Fail points as drivers' tests use them, on a node that was started for tests; and that no other node has them."""
 
 import json
+import time
 
+import bson
 import pymongo
+import pymongo.monitoring
 import pytest
 from pinion_node import Node, ReplicaSet, run
 from pymongo.errors import AutoReconnect, OperationFailure
@@ -156,3 +159,92 @@ def test_a_retryable_write_loses_its_connection_or_fails():
         collection.update_many({}, {"$set": {"m": 1}})
         assert collection.count_documents({"m": 1}) == 2
         client.admin.command({**point, "mode": "off"})
+
+
+class Pools(pymongo.monitoring.ConnectionPoolListener):
+    """Counts how often a driver's connections were given up; of the other events nothing is wanted."""
+
+    def __init__(self):
+        self.cleared = 0
+
+    def pool_cleared(self, event):
+        self.cleared += 1
+
+    def pool_created(self, event):
+        pass
+
+    pool_ready = pool_closed = pool_created
+    connection_created = connection_ready = connection_closed = pool_created
+    connection_check_out_started = connection_check_out_failed = pool_created
+    connection_checked_out = connection_checked_in = pool_created
+
+
+def test_an_error_of_a_node_that_stays_is_news_to_a_driver():
+    """A driver passes over what is no newer than what it knows of the topology, so only a node that goes away says how new that is."""
+    pools = Pools()
+    options = ("--setParameter", "enableTestCommands=1")
+    with ReplicaSet(1, options=options) as members, members.client(event_listeners=[pools]) as client:
+        client.test.c.insert_one({"_id": 1})
+        for code, tells in [(91, False), (11600, False), (10107, True), (189, True), (8, False)]:
+            configure(client, {"times": 1}, failCommands=["ping"], errorCode=code)
+            with members.member(members.nodes[0]) as direct, pytest.raises(pymongo.errors.PyMongoError) as caught:
+                direct.test.command("ping")
+            assert caught.value.details["code"] == code
+            assert ("topologyVersion" in caught.value.details) == tells, code
+        before = pools.cleared
+        configure(client, {"times": 1}, failCommands=["find"], errorCode=91)
+        assert client.test.c.find_one() == {"_id": 1}
+        assert pools.cleared == before + 1
+
+
+def test_documents_of_a_retryable_insert_count_as_they_do_in_mongodb():
+    options = ("--setParameter", "enableTestCommands=1")
+    with ReplicaSet(1, options=options) as members, members.client() as client:
+        data = {"failBeforeCommitExceptionCode": 96, "closeConnection": False}
+        point = {"configureFailPoint": "onPrimaryTransactionalWrite", "mode": {"skip": 1}, "data": data}
+        large = "x" * 300_000
+        # Small ones are inserted together and count once, large ones count each.
+        for ordered, documents, left, wrong in (
+            (True, [{"_id": n} for n in range(3)], [0, 1, 2], []),
+            (True, [{"_id": n, "x": large} for n in range(3)], [0], [1]),
+            (False, [{"_id": n, "x": large} for n in range(3)], [0], [1, 2]),
+        ):
+            client.test.c.delete_many({})
+            client.admin.command(point)
+            reply = client.test.command({"insert": "c", "documents": documents, "ordered": ordered, "txnNumber": bson.Int64(1)},
+                                        session=client.start_session())
+            client.admin.command({**point, "mode": "off"})
+            assert [error["index"] for error in reply.get("writeErrors", [])] == wrong
+            assert sorted(document["_id"] for document in client.test.c.find()) == left
+
+
+def test_what_members_ask_of_each_other_is_not_meant():
+    with ReplicaSet(3, options=("--setParameter", "enableTestCommands=1")) as members, members.client() as client:
+        # What fails while a change stream is read says that, so the driver goes on.
+        with client.test.c.watch(max_await_time_ms=100) as stream:
+            configure(client, {"times": 1}, name="failGetMoreAfterCursorCheckout", errorCode=262, closeConnection=False)
+            assert stream.try_next() is None
+            client.test.c.insert_one({"_id": "seen"})
+            assert stream.next()["documentKey"] == {"_id": "seen"}
+        client.test.c.insert_many({"_id": n} for n in range(9))
+        cursor = client.test.c.find(batch_size=2)
+        next(cursor)
+        before = configure(client, {"times": 1}, failCommands=["getMore"], errorCode=8)
+        # The secondaries go on asking for the oplog, and each is told of this.
+        client.test.c.with_options(write_concern=pymongo.WriteConcern(3)).insert_one({"_id": 9})
+        time.sleep(1.5)
+        with pytest.raises(OperationFailure) as caught:
+            list(cursor)
+        assert caught.value.code == 8
+        assert configure(client, "off") == before + 1
+
+
+def test_a_member_that_takes_nothing_over():
+    with ReplicaSet(3, options=("--setParameter", "enableTestCommands=1")) as members, members.client() as client:
+        of_all = client.test.c.with_options(write_concern=pymongo.WriteConcern(3, wtimeout=1000))
+        with members.member(members.secondaries()[0]) as behind:
+            configure(behind, "alwaysOn", name="stopReplProducer")
+            with pytest.raises(pymongo.errors.WTimeoutError):
+                of_all.insert_one({"_id": 1})
+            configure(behind, "off", name="stopReplProducer")
+        client.test.c.with_options(write_concern=pymongo.WriteConcern(3, wtimeout=20_000)).insert_one({"_id": 2})

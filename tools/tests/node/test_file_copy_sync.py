@@ -32,7 +32,7 @@ def is_secondary(members, node):
 
 def slow_reads(client, millis, times):
     """Each read of the files takes so long, so many times."""
-    data = {"failCommands": ["_replReadCheckpoint"], "blockConnection": True, "blockTimeMS": millis}
+    data = {"failCommands": ["_replReadCheckpoint"], "failInternalCommands": True, "blockConnection": True, "blockTimeMS": millis}
     client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data})
 
 
@@ -176,7 +176,7 @@ def test_connections_that_are_cut():
         with members.client() as client:
             fill(client.test)
             client.test.large.insert_many([{"_id": i, "w": "x" * 100_000} for i in range(200)])
-            cut = {"failCommands": ["_replReadCheckpoint"], "closeConnection": True}
+            cut = {"failCommands": ["_replReadCheckpoint"], "failInternalCommands": True, "closeConnection": True}
             client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 6}, "data": cut})
         with Node(*COPIER, *PARTITIONS) as node:
             with Writers(members):
@@ -207,7 +207,7 @@ def test_a_source_that_does_not_know_the_command_is_copied_by_documents():
     with ReplicaSet(1, options=(*PARTITIONS, "--setParameter", "enableTestCommands=1")) as members:
         with members.client() as client:
             fill(client.test)
-            unknown = {"failCommands": ["_replFreezeCheckpoint"], "errorCode": 59}
+            unknown = {"failCommands": ["_replFreezeCheckpoint"], "failInternalCommands": True, "errorCode": 59}
             client.admin.command({"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": unknown})
         with Node(*COPIER, *PARTITIONS) as node:
             add(members, node)

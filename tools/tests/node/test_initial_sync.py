@@ -70,13 +70,9 @@ class Writers:
 
 def add(members, node):
     """Makes the node a member without a vote."""
-    with members.member(members.nodes[0]) as client:
-        config = client.admin.command("replSetGetConfig")["config"]
-        config["version"] += 1
-        config["members"].append(
-            {"_id": len(config["members"]), "host": f"127.0.0.1:{node.port}", "priority": 0, "votes": 0}
-        )
-        client.admin.command("replSetReconfig", config)
+    members.reconfigure(lambda config: config["members"].append(
+        {"_id": len(config["members"]), "host": f"127.0.0.1:{node.port}", "priority": 0, "votes": 0}
+    ))
     members.nodes.append(node)
 
 
@@ -179,7 +175,7 @@ def test_a_source_whose_connections_are_cut():
                 client.test[name].insert_many([{"_id": f"{i}", "w": "x" * 2000} for i in range(1000)])
         with Node("--replSet", "rs0", "--cpus", "2", "--partitions", "1") as node:
             with members.member(members.nodes[0]) as client:
-                cut = {"failCommands": ["getMore"], "closeConnection": True}
+                cut = {"failCommands": ["getMore"], "failInternalCommands": True, "closeConnection": True}
                 fail = {"configureFailPoint": "failCommand", "mode": {"times": 8}, "data": cut}
                 client.admin.command(fail)
                 with Writers(members):

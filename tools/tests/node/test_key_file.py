@@ -164,12 +164,10 @@ def test_a_member_with_another_key_stays_out(tmp_path):
     right, wrong = key_file(tmp_path / "right", OLD), key_file(tmp_path / "wrong", NEW)
     with ReplicaSet(2, options=("--keyFile", right)) as members, Node("--replSet", "rs0", "--keyFile", wrong) as stranger, \
             Node("--replSet", "rs0") as keyless:
-        with members.client() as client:
-            config = client.admin.command("replSetGetConfig")["config"]
-            for at, node in enumerate((stranger, keyless), 2):
-                config["version"] += 1
-                config["members"].append({"_id": at, "host": name(node), "priority": 0, "votes": 0})
-                client.admin.command("replSetReconfig", config)
+        for at, node in enumerate((stranger, keyless), 2):
+            members.reconfigure(lambda config, at=at, node=node: config["members"].append(
+                {"_id": at, "host": name(node), "priority": 0, "votes": 0}
+            ))
 
         def is_out(node):
             seen = [peers_of(members, member)[name(node)] for member in members.nodes]

@@ -24,14 +24,6 @@ def fails(database, command, code):
     return caught.value.details["errmsg"]
 
 
-def reconfigure(members, change, **options):
-    with members.client() as client:
-        config = client.admin.command("replSetGetConfig")["config"]
-        config["version"] += 1
-        change(config)
-        client.admin.command("replSetReconfig", config, **options)
-
-
 def status(members, node):
     """What the primary tells of a member."""
     with members.member(members.primary()) as client:
@@ -149,7 +141,7 @@ def test_writes_of_a_primary_are_slowed_down_while_the_others_lag():
         primary = members.nodes[0]
         wait_until(lambda: members.state(primary) == 1, 40)
         # Nobody takes it for gone while the others stand still.
-        reconfigure(members, lambda config: config["settings"].update(electionTimeoutMillis=120_000))
+        members.reconfigure(lambda config: config["settings"].update(electionTimeoutMillis=120_000))
         others = members.nodes[1:]
         with members.member(primary, w=1) as client:
             collection = client.test.flow
@@ -246,7 +238,7 @@ def test_a_delayed_and_a_hidden_member():
             config["members"][1].update(priority=0, hidden=True)
             config["members"][2].update(priority=0, hidden=True, secondaryDelaySecs=4)
 
-        reconfigure(members, change)
+        members.reconfigure(change)
         with members.client() as client, members.member(hidden) as of_hidden, members.member(delayed) as of_delayed:
             wait_until(lambda: of_delayed.admin.command("hello").get("secondaryDelaySecs") == 4)
             hello = client.admin.command("hello")
@@ -264,13 +256,13 @@ def test_a_delayed_and_a_hidden_member():
             wait_until(lambda: reading.delayed.count_documents({}) == 2)
             assert time.monotonic() - began > 3
             # What waits is taken over at once when there is no delay any more.
-            reconfigure(members, lambda config: config["members"][2].update(secondaryDelaySecs=3600))
+            members.reconfigure(lambda config: config["members"][2].update(secondaryDelaySecs=3600))
             wait_until(lambda: of_delayed.admin.command("hello").get("secondaryDelaySecs") == 3600)
             client.test.delayed.insert_one({"_id": 3})
             with pytest.raises(pymongo.errors.WriteConcernError):
                 client.test.delayed.with_options(write_concern=WriteConcern(3, wtimeout=1500)).insert_one({"_id": 4})
             assert reading.delayed.count_documents({}) == 2
-            reconfigure(members, lambda config: config["members"][2].update(secondaryDelaySecs=0))
+            members.reconfigure(lambda config: config["members"][2].update(secondaryDelaySecs=0))
             client.test.delayed.with_options(write_concern=WriteConcern(3, wtimeout=30_000)).insert_one({"_id": 5})
             wait_until(lambda: reading.delayed.count_documents({}) == 5)
         members.wait_alike()
@@ -284,7 +276,7 @@ def test_tags_choose_members_to_read_and_to_wait_for():
             config["members"][2]["tags"] = {"dc": "south", "use": "any"}
             config["settings"]["getLastErrorModes"] = {"twoSites": {"dc": 2}, "allSites": {"dc": 3}, "both": {"dc": 2, "use": 2}}
 
-        reconfigure(members, change)
+        members.reconfigure(change)
         with members.client() as client:
             collection = client.test.tagged
             for mode in ("twoSites", "allSites", "both"):
@@ -322,11 +314,11 @@ def test_an_arbiter():
 
             # Commands that name no write concern would wait for fewer members all of a sudden.
             with pytest.raises(OperationFailure) as caught:
-                reconfigure(members, add)
+                members.reconfigure(add)
             assert caught.value.code == 103 and "implicit default write concern" in str(caught.value)
             with members.client() as client:
                 client.admin.command("setDefaultRWConcern", defaultWriteConcern={"w": 1})
-            reconfigure(members, add)
+            members.reconfigure(add)
             with members.member(arbiter) as client:
                 wait_until(lambda: client.admin.command("hello").get("arbiterOnly"))
                 assert client.admin.command("replSetGetStatus")["myState"] == 7
@@ -340,7 +332,7 @@ def test_an_arbiter():
                 assert caught.value.code == 100
                 # A second arbiter needs a parameter.
                 with pytest.raises(OperationFailure) as caught:
-                    reconfigure(members, lambda config: config["members"].append(
+                    members.reconfigure(lambda config: config["members"].append(
                         {"_id": 3, "host": "127.0.0.1:1", "arbiterOnly": True, "priority": 0}))
                 assert caught.value.code == 93 and "allowMultipleArbiters" in str(caught.value)
             # It votes: the one member that is left is elected by the two of them.

@@ -48,6 +48,37 @@ def test_a_node_that_is_not_initiated_yet():
         wait_until(lambda: client.admin.command("hello")["isWritablePrimary"])
 
 
+def test_members_have_what_only_pipelines_and_options_make(three):
+    """Documents whose fields look like operators or differences, and a tree with a name of its own, on members and after restarts."""
+    with three.client(w="majority", journal=True) as client:
+        collection = client.odd.c
+        made = [{"_id": 1, "$a": 1}, {"_id": 2, "$set": {"b": 1}}, {"_id": 3, "$v": 2, "diff": {"d": {"x": False}}}]
+        collection.insert_many({"_id": document["_id"], "x": 1} for document in made)
+        for document in made:
+            collection.update_one({"_id": document["_id"]}, [{"$replaceWith": {"$literal": document}}])
+        whole = [entry["o"] for entry in client.local["oplog.rs"].find({"ns": "odd.c", "op": "u"})]
+        assert whole == made, "they are logged whole, which is what this is about"
+        client.odd.create_collection("named", clusteredIndex={"key": {"_id": 1}, "unique": True, "name": "mine"})
+        client.odd.named.insert_one({"_id": 1})
+        three.wait_alike("odd")
+        node = three.secondaries()[0]
+        node.kill()
+        node.start()
+        wait_until(lambda: three.state(node) == 2, 40)
+        three.wait_alike("odd")
+        with three.member(node) as member:
+            assert list(member.odd.c.find()) == made
+            assert [index["name"] for index in member.odd.named.list_indexes()] == ["mine"]
+
+
+def test_a_secondary_makes_no_collection_for_out(three):
+    with three.client(w=3) as client:
+        client.outs.c.insert_one({"_id": 1})
+    with three.member(three.secondaries()[0]) as member:
+        for stage in ({"$out": "o"}, {"$merge": "o"}):
+            fails(member.outs, {"aggregate": "c", "pipeline": [stage], "cursor": {}}, 10107)
+
+
 def test_a_set_of_one_keeps_its_oplog(alone):
     client = alone.client(w="majority", journal=True)
     collection = client.test.entries

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import bson
 import pymongo
 import pytest
 from pinion_bank import Bank
@@ -50,6 +51,22 @@ def test_a_transaction_over_a_direct_connection(alone):
         assert client.test.direct.find_one() == {"_id": 1}
         session.start_transaction()
         fails(72, client.test.command, {"find": "direct", "$readPreference": {"mode": "secondary"}}, session=session)
+
+
+def test_the_replies_of_a_bulk_write_that_outgrow_a_batch(alone):
+    with alone.client() as client, client.start_session() as session:
+        client.test.bulk.drop()
+        client.test.create_collection("bulk")
+        names = [letter * 8_000_000 for letter in "abc"]
+        updates = [pymongo.UpdateOne({"_id": name}, {"$set": {"x": 1}}, upsert=True, namespace="test.bulk") for name in names]
+        with session.start_transaction():
+            done = client.bulk_write(updates, session=session, verbose_results=True)
+            assert [done.update_results[at].upserted_id[0] for at in range(3)] == ["a", "b", "c"]
+        assert client.test.bulk.count_documents({}) == 3
+        session.start_transaction()
+        client.test.bulk.find_one({"x": 1}, {"_id": 0}, session=session)
+        fails(263, client.admin.command, {"getMore": bson.Int64(1), "collection": "other"}, session=session)
+        client.test.bulk.drop()
 
 
 def test_a_transaction_reads_what_it_writes_and_others_do_not(alone):
@@ -219,7 +236,7 @@ def test_a_drop_waits_for_a_transaction(alone):
 
 
 def test_a_large_transaction(three):
-    """Twenty megabytes do not fit into one entry of the oplog; members have all of it or nothing."""
+    """Sixty megabytes do not fit into one entry of the oplog, nor beside others into a log; members have all of it or nothing."""
     with three.client() as client, client.start_session() as session:
         things = client.test.get_collection("large", write_concern=MAJORITY)
         things.insert_one({"_id": -1})
@@ -236,22 +253,55 @@ def test_a_large_transaction(three):
         for watcher in watchers:
             watcher.start()
         session.start_transaction(write_concern=MAJORITY)
-        for i in range(20):
+        for i in range(60):
             things.insert_one({"_id": i, "x": "x" * 1024 * 1024}, session=session)
         session.commit_transaction()
-        assert things.count_documents({}) == 21
+        assert things.count_documents({}) == 61
         three.wait_alike()
         stop.set()
         for watcher in watchers:
             watcher.join()
-        assert seen <= {0, 20} and 20 in seen, seen
+        assert seen <= {0, 60} and 60 in seen, seen
         found = list(client.local["oplog.rs"].find({"o.applyOps.ns": "test.large"}, {"o.partialTxn": 1, "o.count": 1, "prevOpTime": 1}).sort("$natural", 1))
-        assert [entry["o"].get("partialTxn") for entry in found] == [True, None]
-        assert found[-1]["o"]["count"] == 20
+        assert [entry["o"].get("partialTxn") for entry in found] == [True, True, True, None]
+        assert found[-1]["o"]["count"] == 60
     for node in three.secondaries():
         node.kill()
         node.start()
     three.wait_alike()
+
+
+def test_collections_and_indexes_are_made_with_their_transaction(three):
+    with three.client() as client, client.start_session() as session:
+        database = client.get_database("made", write_concern=MAJORITY)
+        client.drop_database("made")
+        with session.start_transaction(write_concern=MAJORITY):
+            database.create_collection("explicit", session=session, collation={"locale": "de", "strength": 1})
+            database.explicit.create_index("a", unique=True, session=session)
+            database.explicit.insert_many([{"_id": i, "a": [i, str(i)]} for i in range(50)], session=session)
+            database.implicit.insert_one({"_id": 1}, session=session)
+            assert database.explicit.count_documents({"a": "7"}, session=session, hint="a_1") == 1
+            assert database.list_collection_names() == []
+        with client.start_session() as other:
+            other.start_transaction()
+            database.gone.insert_one({}, session=other)
+            other.abort_transaction()
+        expected = {"explicit", "implicit"}
+        assert set(database.list_collection_names()) == expected
+        entry = client.local["oplog.rs"].find_one({"o.applyOps.o.create": "explicit"})
+        told = [(op["op"], *list(op["o"])[:1]) for op in entry["o"]["applyOps"] if op["op"] == "c"]
+        assert told == [("c", "create"), ("c", "createIndexes"), ("c", "create")]
+    for node in three.secondaries():
+        node.kill()
+        node.start()
+    three.wait_alike("made")
+    for node in three.nodes:
+        with three.member(node) as client:
+            assert set(client.made.list_collection_names()) == expected
+            assert client.made.explicit.index_information()["a_1"]["unique"]
+            assert client.made.command("validate", "explicit", full=True)["valid"]
+            reading = client.made.get_collection("explicit", read_preference=ReadPreference.SECONDARY_PREFERRED)
+            assert reading.count_documents({"a": "7"}, hint="a_1") == 1
 
 
 def test_what_is_committed_survives_the_primary(three):

@@ -24,6 +24,8 @@ pub struct ClientInfo {
     metadata: OnceLock<ClientMetadata>,
     /// It has authenticated as a member of this node's replica set.
     is_member: AtomicBool,
+    /// Its hello says that another node opened the connection.
+    says_internal: AtomicBool,
 }
 
 impl ClientInfo {
@@ -34,6 +36,7 @@ impl ClientInfo {
             local: Some(local),
             metadata: OnceLock::new(),
             is_member: AtomicBool::new(false),
+            says_internal: AtomicBool::new(false),
         }
     }
 
@@ -45,6 +48,7 @@ impl ClientInfo {
             local: None,
             metadata: OnceLock::new(),
             is_member: AtomicBool::new(false),
+            says_internal: AtomicBool::new(false),
         }
     }
 
@@ -66,6 +70,16 @@ impl ClientInfo {
     /// Whether the sender is the node itself, or a member that has authenticated.
     pub fn is_trusted(&self) -> bool {
         self.is_internal() || self.is_member()
+    }
+
+    /// Whether it says that it is a node, which any client may: nothing is permitted by that.
+    pub fn says_internal(&self) -> bool {
+        self.says_internal.load(Ordering::Relaxed)
+    }
+
+    /// Keeps that its hello had `internalClient`.
+    pub fn set_says_internal(&self) {
+        self.says_internal.store(true, Ordering::Relaxed);
     }
 
     /// What the client told of itself in its first hello.

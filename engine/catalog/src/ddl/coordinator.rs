@@ -172,6 +172,26 @@ impl Coordinator {
         Ok(Some(ts))
     }
 
+    /// Computes a change of what is replicated from the newest catalog and installs it on every core, before any other change.
+    /// `write` writes it, and what else takes place at its timestamp.
+    pub(super) async fn commit_by<W>(
+        &self,
+        compute: impl FnOnce(&Catalog) -> Result<CatalogChange>,
+        write: impl FnOnce(&CatalogChange) -> W,
+    ) -> Result<Timestamp>
+    where
+        W: Future<Output = Result<Timestamp>>,
+    {
+        let _turn = self.commits.acquire().await;
+        let current = core_catalog().current();
+        let mut change = compute(&current)?;
+        change.next_number = self.next_number(&current, true);
+        pinion_runtime::sim::event("ddl");
+        let ts = write(&change).await?;
+        install_change(&change, ts).await;
+        Ok(ts)
+    }
+
     /// Writes a change of what is not replicated: without an entry, and without a timestamp.
     async fn commit_own(&self, change: CatalogChange) -> Result<Timestamp> {
         let statement = Statement {
@@ -354,25 +374,41 @@ where
 
 /// Runs `operation` while the gates of these namespaces, whose locks the caller holds, are closed
 /// on every core.
-pub(super) async fn behind_gates<R>(
+///
+/// # Errors
+/// Those of the operation; `InterruptedDueToReplStateChange` if the node stops to take writes while somebody is behind a gate who
+/// stays there, as a prepared transaction does.
+pub(super) async fn behind_gates<T>(
     namespaces: &[Namespace],
     mode: GateMode,
-    operation: impl Future<Output = R>,
-) -> R {
+    operation: impl Future<Output = Result<T>>,
+) -> Result<T> {
     let mut namespaces = namespaces.to_vec();
     // Operations that need several namespaces enter their gates in this order too: so none holds a
     // gate that is drained and waits for one that is closed already.
     namespaces.sort();
     namespaces.dedup();
+    let mut closed = 0;
+    let mut is_given_up = false;
     for ns in &namespaces {
         let ns = ns.clone();
-        pinion_runtime::on_all_cores(move |_| {
+        let drained = pinion_runtime::on_all_cores(move |_| {
             let ns = ns.clone();
             async move { core_catalog().gates().close(&ns, mode).await }
-        })
-        .await;
+        });
+        closed += 1;
+        is_given_up = drained.await.contains(&false);
+        if is_given_up {
+            break;
+        }
     }
-    let result = operation.await;
+    namespaces.truncate(closed);
+    let result = match is_given_up {
+        false => operation.await,
+        true => Err(interruption(
+            ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+        )),
+    };
     pinion_runtime::on_all_cores(move |_| {
         let namespaces = namespaces.clone();
         async move {

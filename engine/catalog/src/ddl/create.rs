@@ -18,6 +18,7 @@ use crate::log_form::{LogForm, check_log_form, log_form};
 use crate::names::{check_creatable, check_not_view, is_replicated};
 use crate::oplog::OpKind;
 use crate::options::{CollectionKind, CollectionOptions, ValidationAction};
+use crate::plain_form::check_operators;
 use crate::text::render;
 use crate::view::{SYSTEM_VIEWS, View};
 
@@ -67,7 +68,7 @@ pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<
 }
 
 /// Refuses options that MongoDB 4.4 does not have, where its members follow.
-fn check_options_form(ns: &Namespace, options: &CollectionOptions) -> Result<()> {
+pub(super) fn check_options_form(ns: &Namespace, options: &CollectionOptions) -> Result<()> {
     if !is_replicated(ns) {
         return Ok(());
     }
@@ -76,7 +77,8 @@ fn check_options_form(ns: &Namespace, options: &CollectionOptions) -> Result<()>
     check_log_form(options.expire_after_secs.is_some(), "expireAfterSeconds")?;
     check_log_form(options.pre_and_post_images, "changeStreamPreAndPostImages")?;
     let action = options.validation_action;
-    check_log_form(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")
+    check_log_form(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
+    options.validator.as_deref().map_or(Ok(()), check_operators)
 }
 
 /// Whether what is there has the options that are asked for.
@@ -145,12 +147,7 @@ impl Coordinator {
         ns: &Namespace,
         options: CollectionOptions,
     ) -> Result<Timestamp> {
-        let mut o = DocBuilder::new();
-        o.append("create", ns.collection());
-        if options.clustered.is_none() {
-            o.append("idIndex", &*options.id_index());
-        }
-        o.append_all(&options.to_document());
+        let o = told_of_creation(ns, &options);
         let collection = self.new_collection(ns.clone(), options);
         let compute = |catalog: &Catalog| {
             check_database_case(catalog, ns.db())?;
@@ -159,7 +156,7 @@ impl Coordinator {
                 puts: vec![collection],
                 ..Default::default()
             };
-            Ok(Commit::command(ns, Some(uuid), o.finish(), change))
+            Ok(Commit::command(ns, Some(uuid), o, change))
         };
         self.commit(compute).await
     }
@@ -239,6 +236,17 @@ pub(super) fn view_commit(
         o,
         o2: (kind == OpKind::Update).then_some(id),
     }
+}
+
+/// What the oplog says of a collection that is made.
+pub(super) fn told_of_creation(ns: &Namespace, options: &CollectionOptions) -> RawDocumentBuf {
+    let mut o = DocBuilder::new();
+    o.append("create", ns.collection());
+    if options.clustered.is_none() {
+        o.append("idIndex", &*options.id_index());
+    }
+    o.append_all(&options.to_document());
+    o.finish()
 }
 
 /// The document of a view that is made or changed.

@@ -90,8 +90,8 @@ pub(super) fn worked_out(
         "abortIndexBuild" => work.abort_build(),
         "dropIndexes" | "dropIndex" | "deleteIndexes" | "deleteIndex" => work.drop_indexes(),
         "collMod" => work.modify()?,
-        // A check that the member makes of itself.
-        "dbCheck" => None,
+        // What a member does with what is its own.
+        "dbCheck" | "reIndex" => None,
         _ => return Err(unfit(command, "there is no such command")),
     };
     Ok(change.map(|mut change| {
@@ -532,8 +532,9 @@ fn modified_index(present: &Collection, wanted: &RawDocument) -> Result<Option<I
     for (name, value) in pinion_bson::elements(&old.listed).filter(|(name, _)| !changes(name)) {
         listed.append_raw(name, value);
     }
-    if let Some(secs) = pinion_bson::get(wanted, "expireAfterSeconds") {
-        listed.append_raw("expireAfterSeconds", secs);
+    // Entries have it as the client has written it; whoever changes it stores it as a long.
+    if let Some(secs) = pinion_bson::get(wanted, "expireAfterSeconds").and_then(i64_clamped) {
+        listed.append("expireAfterSeconds", secs);
     }
     if pinion_bson::get(wanted, "hidden") == Some(RawBsonRef::Boolean(true)) {
         listed.append("hidden", true);

@@ -99,6 +99,30 @@ pub async fn create_indexes(
     }
 }
 
+/// Refuses more indexes than a collection may have.
+pub(super) fn check_index_count(collection: &Collection, wanted: &[specs::Wanted]) -> Result<()> {
+    let count = collection.listed_indexes().count() + wanted.len();
+    match wanted.first() {
+        Some(first) if count > MAX_INDEXES => Err(Error::new(
+            ErrorCode::CANNOT_CREATE_INDEX,
+            format!(
+                "add index fails, too many indexes for {} key:{}",
+                collection.ns,
+                render(first.key())
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What the oplog says of an index that is made without a build.
+pub(super) fn told_of_index(ns: &Namespace, index: &Index) -> RawDocumentBuf {
+    let mut o = DocBuilder::new();
+    o.append("createIndexes", ns.collection())
+        .append_all(&index.listed);
+    o.finish()
+}
+
 /// Waits for the end of a build. A client whose node is no primary any more is told so, and the build goes on; whatever else
 /// interrupts the client ends the build, and the client hears how.
 async fn outcome_of(ctx: &OpContext, build: &Build) -> Result<Timestamp> {
@@ -133,9 +157,6 @@ impl Coordinator {
         let (collection, made) = self.ensure(ns).await?;
         let before = collection.index_count();
         let Missing { wanted, builds } = specs::missing(&collection, requested)?;
-        if collection.is_replicated() {
-            wanted.iter().try_for_each(specs::Wanted::check_form)?;
-        }
         if !builds.is_empty() {
             return Ok(Begun::Waits(builds));
         }
@@ -148,15 +169,7 @@ impl Coordinator {
         if wanted.is_empty() {
             return Ok(Begun::Done(unchanged));
         }
-        if collection.listed_indexes().count() + wanted.len() > MAX_INDEXES {
-            return Err(Error::new(
-                ErrorCode::CANNOT_CREATE_INDEX,
-                format!(
-                    "add index fails, too many indexes for {ns} key:{}",
-                    render(wanted[0].key())
-                ),
-            ));
-        }
+        check_index_count(&collection, &wanted)?;
         let created = IndexesCreated {
             after: before + wanted.len(),
             ..unchanged
@@ -190,16 +203,14 @@ impl Coordinator {
         let mut last = Timestamp::MIN;
         for wanted in wanted {
             let index = wanted.into_index(TreeId(self.numbers(ns, 1)));
-            let mut o = DocBuilder::new();
-            o.append("createIndexes", ns.collection())
-                .append_all(&index.listed);
+            let o = told_of_index(ns, &index);
             let ready = |catalog: &Catalog| {
                 let current = catalog.get(ns).expect("its lock is held");
                 let change = CatalogChange {
                     puts: vec![current.with_index(index)],
                     ..Default::default()
                 };
-                Ok(Commit::command(ns, Some(current.uuid), o.finish(), change))
+                Ok(Commit::command(ns, Some(current.uuid), o, change))
             };
             last = self.commit(ready).await?;
         }

@@ -149,7 +149,7 @@ fn numbers_fit(change: &CatalogChange, command: &LoggedCommand<'_>, catalog: &Ca
             return false;
         }
         // One that has an index anew elsewhere may have moved it.
-        let moves = command.name() == "collMod";
+        let moves = matches!(command.name(), "collMod" | "reIndex");
         let index_fits =
             |index: &Arc<Index>| match known.and_then(|known| known.index(index.name())) {
                 Some(known) if !moves => known.tree == index.tree,

@@ -14,6 +14,7 @@ mod create;
 mod drop;
 mod indexes;
 mod multikey;
+mod planned;
 mod reindex;
 mod rename;
 mod series;
@@ -47,6 +48,7 @@ pub use logged::{
 };
 pub use logged_builds::begin_builds_anew;
 pub use multikey::set_multikey;
+pub use planned::{PlannedChange, commit_planned, plan_collection, plan_indexes};
 pub use reindex::reindex;
 pub use rename::{DropTarget, rename_collection};
 pub use series::replace_series;

@@ -9,17 +9,20 @@ use pinion_storage::{ApplyError, storage};
 use pinion_wire::Result;
 
 use super::entry::{Entry, damaged, field, validated};
+use super::prepared::{Told, is_prepare, keep, take_kept};
 use crate::limits::{CHAIN_READ_BYTES, CHAIN_READ_ENTRIES};
 use crate::read::from_log_error;
-use crate::sessions::CommitStamp;
+use crate::sessions::TransactionStamp;
 use crate::state::state;
 use crate::transactions::{Piece, piece_of};
 
 /// The first entries of a transaction.
 pub(super) struct Chain {
-    stamp: CommitStamp,
+    stamp: TransactionStamp,
     /// The number of the first, unless somebody has counted it as applied.
     first: Option<u64>,
+    /// The time of the first.
+    begun: Timestamp,
     parts: Vec<Bytes>,
 }
 
@@ -34,13 +37,14 @@ impl Chain {
         self.first
     }
 
-    fn begin(stamp: CommitStamp, ts: Timestamp, first: Option<u64>) -> Chain {
+    fn begin(stamp: TransactionStamp, ts: Timestamp, first: Option<u64>) -> Chain {
         // The log is kept from there, and recovery looks back to there.
         storage().transaction_begins(ts);
         state().open_chain.set(Some(ts));
         Chain {
             stamp,
             first,
+            begun: ts,
             parts: Vec::new(),
         }
     }
@@ -80,9 +84,14 @@ pub(super) async fn link(
         chain.parts.push(entry.bytes);
         return Ok((Some(chain), None));
     }
-    end_chain(entry.ts);
+    match prepares(&entry.bytes) {
+        // It goes on until its outcome.
+        true => state().open_chain.set(None),
+        false => end_chain(entry.ts),
+    }
     let complete = Entry {
         number: chain.first.unwrap_or(entry.number),
+        first: chain.begun,
         before: chain.parts.into(),
         ..entry
     };
@@ -115,6 +124,12 @@ pub(super) fn look_back(chain: Option<Chain>, ts: Timestamp, bytes: Bytes) -> Op
     let document = RawDocument::from_bytes(&bytes).ok();
     let Some((piece, stamp)) = document.and_then(part_of) else {
         end_chain(ts);
+        match document.map(Told::by) {
+            Some(Ok(Some(Told::Prepared(stamp)))) => keep(stamp, (ts, ts), vec![bytes]),
+            Some(Ok(Some(Told::Ended(stamp, _)))) => drop(take_kept(stamp, ts)),
+            // What is wrong with it was found when it was applied.
+            _ => {}
+        }
         return None;
     };
     let mut chain = match (chain, piece) {
@@ -127,24 +142,37 @@ pub(super) fn look_back(chain: Option<Chain>, ts: Timestamp, bytes: Bytes) -> Op
             Chain::begin(stamp, ts, None)
         }
     };
-    if piece == Piece::Last {
-        end_chain(ts);
-        return None;
+    if piece != Piece::Last {
+        chain.parts.push(bytes);
+        return Some(chain);
     }
-    chain.parts.push(bytes);
-    Some(chain)
+    if prepares(&bytes) {
+        state().open_chain.set(None);
+        chain.parts.push(bytes);
+        keep(chain.stamp, (chain.begun, ts), chain.parts);
+    } else {
+        end_chain(ts);
+    }
+    None
+}
+
+/// Whether the transaction that an entry is the last of is prepared by it.
+fn prepares(entry: &Bytes) -> bool {
+    let entry = RawDocument::from_bytes(entry).ok();
+    let o = entry.and_then(|entry| field(entry, "o"));
+    o.and_then(|o| o.as_document()).is_some_and(is_prepare)
 }
 
 /// Which part of which transaction an entry is.
-fn part_of(entry: &RawDocument) -> Option<(Piece, CommitStamp)> {
+fn part_of(entry: &RawDocument) -> Option<(Piece, TransactionStamp)> {
     if field(entry, "op") != Some(RawBsonRef::String("c")) {
         return None;
     }
-    Some((piece_of(entry)?, CommitStamp::of(entry)?))
+    Some((piece_of(entry)?, TransactionStamp::of(entry)?))
 }
 
 /// Finds the first entries of a transaction in the log: they were there before this applier was.
-async fn find(entry: &Entry, stamp: CommitStamp, mode: ApplyMode) -> Result<Chain> {
+async fn find(entry: &Entry, stamp: TransactionStamp, mode: ApplyMode) -> Result<Chain> {
     let lost = || {
         damaged("an oplog entry goes on with a transaction whose first entries are not before it")
     };

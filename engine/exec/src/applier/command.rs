@@ -9,6 +9,7 @@ use pinion_wire::{Error, Result};
 use super::decode::{check_namespace, unknown};
 use super::documents::{Target, commit_write, view_document, writes_of};
 use super::entry::{Entry, damaged, document, field, is_of_views, operations, text, validated};
+use super::prepared::{Told, apply_told};
 use super::settings::Changed;
 use crate::sessions::{is_removal, removals};
 use crate::state::state;
@@ -24,6 +25,11 @@ pub(super) async fn apply_fence(
     let applied = async {
         let mut settings = Changed::default();
         let mut passed_over = 0;
+        if let Some(told) = Told::by(validated(&entry.bytes)?)? {
+            passed_over = apply_told(&entry, told, mode, &mut settings).await?;
+            settings.take_effect(mode).await;
+            return Ok(passed_over);
+        }
         for part in entry.parts() {
             passed_over += apply(entry.ts, validated(part)?, mode, &mut settings).await?;
         }
@@ -45,7 +51,7 @@ fn count(op: &str, mode: ApplyMode) {
     }
 }
 
-async fn apply(
+pub(super) async fn apply(
     ts: Timestamp,
     entry: &RawDocument,
     mode: ApplyMode,

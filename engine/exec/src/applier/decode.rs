@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::documents::Target;
 use super::entry::{Entry, damaged, document, operations, text, validated};
 use crate::compute::compute_bytes;
-use crate::sessions::{CommitStamp, RecordCollections, is_removal};
+use crate::sessions::{RecordCollections, TransactionStamp, is_removal};
 
 /// One operation of an entry, on one document.
 #[derive(Clone, Debug)]
@@ -115,7 +115,8 @@ fn take_apart(entry: &Entry, mode: ApplyMode) -> Result<(ByOwner, u64)> {
                     }
                 }
             }
-            if let (Some(commit), Some(found)) = (CommitStamp::of(whole), RecordCollections::find())
+            if let (Some(commit), Some(found)) =
+                (TransactionStamp::of(whole), RecordCollections::find())
             {
                 let key = commit.key();
                 let owner = storage().owner(partition_of(&found.records, &key));

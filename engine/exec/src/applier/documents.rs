@@ -1,5 +1,6 @@
 //! What an entry of one document writes: the document, and the entries of its collection's indexes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,8 +22,8 @@ use super::entry::{damaged, document, field, text};
 use crate::capped::RECORDS;
 use crate::compute::compute_bytes;
 use crate::sessions::{
-    CommitStamp, RecordCollections, RecordedChange, is_removal, record_writes, removals_here,
-    stamp_of,
+    RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_removal, record_writes,
+    removals_here, stamp_of,
 };
 use crate::state::state;
 use crate::write::update_context;
@@ -202,11 +203,50 @@ pub(super) async fn writes_of(
 /// # Errors
 /// The entry is damaged.
 pub(super) fn commit_write(entry: &RawDocument) -> Result<Vec<Write>> {
-    let (Some(commit), Some(found)) = (CommitStamp::of(entry), RecordCollections::find()) else {
+    match TransactionStamp::of(entry) {
+        Some(stamp) => record_write(entry, stamp, RecordedEnd::Committed),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// What records what an entry makes of a transaction; nothing where there is no record of any.
+///
+/// # Errors
+/// The entry is damaged.
+pub(super) fn record_write(
+    entry: &RawDocument,
+    stamp: TransactionStamp,
+    end: RecordedEnd,
+) -> Result<Vec<Write>> {
+    let Some(found) = RecordCollections::find() else {
         return Ok(Vec::new());
     };
     let term = field(entry, "t").and_then(i64_exact).unwrap_or(-1);
-    Ok(vec![commit.write(&found.records, wall_of(entry)?, term)])
+    let wall_ms = wall_of(entry)?;
+    Ok(vec![stamp.write(&found.records, end, wall_ms, term)])
+}
+
+/// Documents as the operations before have left them, of those that take place together: `None` where one is gone.
+#[derive(Default)]
+pub(super) struct Before(BTreeMap<(TreeId, Key), Option<Bytes>>);
+
+/// What an operation writes of a transaction whose operations are all placed together.
+///
+/// # Errors
+/// It cannot be applied to the document that is there, or there is none.
+pub(super) async fn prepared_change(
+    operation: &RawDocument,
+    target: &Target,
+    mode: ApplyMode,
+    before: &mut Before,
+) -> Result<Vec<Write>> {
+    let place = (target.collection.tree(), target.key.clone());
+    let known = before.0.get(&place).cloned();
+    let Some(change) = change_over(operation, target, mode, known).await? else {
+        return Ok(Vec::new());
+    };
+    before.0.insert(place, change.new);
+    Ok(change.writes)
 }
 
 fn wall_of(entry: &RawDocument) -> Result<i64> {
@@ -229,6 +269,16 @@ async fn change_of(
     target: &Target,
     mode: ApplyMode,
 ) -> Result<Option<Change>> {
+    change_over(entry, target, mode, None).await
+}
+
+/// The change of a document that is stored, or known to be like this.
+async fn change_over(
+    entry: &RawDocument,
+    target: &Target,
+    mode: ApplyMode,
+    known: Option<Option<Bytes>>,
+) -> Result<Option<Change>> {
     let (op, o) = (text(entry, "op")?, document(entry, "o")?);
     let Target {
         collection,
@@ -236,11 +286,12 @@ async fn change_of(
         key,
     } = target;
     let partition = partition_of(collection, key);
-    let old = match (op, mode) {
+    let old = match (op, mode, known) {
+        (.., Some(known)) => known,
         // Nothing is there before an insert: the base ends where replay begins.
-        ("i", ApplyMode::Recovery) => None,
+        ("i", ApplyMode::Recovery, None) => None,
         // What is there may be put over unseen where no index has entries of it.
-        ("i", _) if collection.indexes.is_empty() => None,
+        ("i", _, None) if collection.indexes.is_empty() => None,
         _ => stored(collection, partition, key).await?,
     };
     let new = match (op, &old) {
@@ -281,6 +332,9 @@ async fn change_of(
 /// The document after an update: by a difference, by operators, or as a whole.
 async fn updated(old: &Bytes, o: &RawDocument, mode: ApplyMode) -> Result<Bytes> {
     let apply = || {
+        if is_whole(o) {
+            return Ok(Bytes::copy_from_slice(o.as_bytes()));
+        }
         if let (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(diff))) =
             (field(o, "$v"), field(o, "diff"))
         {
@@ -334,11 +388,20 @@ fn change(document: &mut Bytes, o: &RawDocument) -> Result<()> {
     Ok(())
 }
 
+/// Whether an entry of an update has the whole document. Its `_id` alone tells: its other fields may be called what those of a
+/// difference or operators are, and neither of these has an `_id`.
+fn is_whole(o: &RawDocument) -> bool {
+    field(o, "_id").is_some()
+}
+
 /// What an entry of an update makes of the document: a difference, or a whole document; of old dumps operators too.
 ///
 /// # Errors
 /// An update of a version that there is not.
 pub(crate) fn update_of(o: &RawDocument) -> Result<Update> {
+    if is_whole(o) {
+        return Ok(Update::from_logged(o));
+    }
     match (field(o, "$v"), field(o, "diff")) {
         (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(diff))) => {
             Ok(Update::from_diff(diff))
@@ -348,8 +411,7 @@ pub(crate) fn update_of(o: &RawDocument) -> Result<Update> {
             for (name, value) in pinion_bson::elements(o).filter(|(name, _)| *name != "$v") {
                 operators.append_raw(name, value);
             }
-            let update = Update::parse(RawBsonRef::Document(&operators.finish()))?;
-            Ok(update.keeping_empty_timestamps(true))
+            Update::from_logged_operators(&operators.finish())
         }
         (Some(version), _) => Err(Error::new(
             ErrorCode(4_772_604),
@@ -458,5 +520,12 @@ mod tests {
         check(old(), rawdoc! { "$set": { "c": 2 } }, Ok(old()));
         check(old(), rawdoc! { "$v": 1, "$set": { "c.d": 1 } }, Err(28));
         check(old(), rawdoc! { "$v": 3 }, Err(4_772_604));
+        for whole in [
+            rawdoc! { "_id": 1, "$a": 1 },
+            rawdoc! { "_id": 1, "$set": { "c": 1 } },
+            rawdoc! { "_id": 1, "$v": 2, "diff": { "d": { "c": false } } },
+        ] {
+            check(old(), whole.clone(), Ok(whole));
+        }
     }
 }

@@ -8,11 +8,15 @@ use pinion_clock::Timestamp;
 use pinion_storage::ApplyError;
 use pinion_wire::{Error, ErrorCode, Result};
 
+use super::prepared::is_prepare;
+
 /// An entry on its way, with its number among all that the applier was given.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub number: u64,
     pub ts: Timestamp,
+    /// The time of the first entry of those that take place together.
+    pub first: Timestamp,
     pub bytes: Bytes,
     /// The entries before it whose operations take place with those of this one.
     pub before: Arc<[Bytes]>,
@@ -68,13 +72,6 @@ pub(super) fn operations(
     let Some(RawBsonRef::Array(list)) = field(o, "applyOps") else {
         return Ok(None);
     };
-    // What is to be committed or given up later is not held anywhere until then.
-    if field(o, "prepare") == Some(RawBsonRef::Boolean(true)) {
-        return Err(Error::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            "applyOps with 'prepare' is not supported",
-        ));
-    }
     let operation = |value| match value {
         RawBsonRef::Document(operation) => Ok(operation),
         _ => Err(damaged("applyOps holds a value that is no document")),
@@ -104,6 +101,8 @@ pub(super) fn is_fence(bytes: &[u8]) -> bool {
     };
     let of_documents = || {
         match field(entry, "o") {
+        // What is placed for a later commit needs what is stored before it.
+        Some(RawBsonRef::Document(o)) if is_prepare(o) => false,
         Some(RawBsonRef::Document(o)) => match field(o, "applyOps") {
             Some(RawBsonRef::Array(list)) => pinion_bson::values(list).all(|operation| {
                 matches!(operation, RawBsonRef::Document(operation) if !is_fence(operation))
@@ -138,6 +137,10 @@ mod tests {
         );
         check(
             rawdoc! { "op": "c", "o": { "applyOps": [{ "op": "i" }, { "op": "c" }] } },
+            true,
+        );
+        check(
+            rawdoc! { "op": "c", "o": { "applyOps": [{ "op": "i" }], "prepare": true } },
             true,
         );
         check(

@@ -7,7 +7,8 @@
 //! by its document and so keeps its order too. An `applyOps` of documents is divided between the lanes: readers do not see its
 //! timestamp before all of them are beyond it.
 //!
-//! A transaction of several entries is applied with its last one (`chain`), and none of them counts as applied before.
+//! A transaction of several entries is applied with its last one (`chain`), and none of them counts as applied before. What is
+//! prepared is placed for its commit or its abort, which another entry tells (`prepared`).
 //!
 //! An entry that may change the catalog is a *fence*: it is applied when everything before it is, and nothing behind it is even
 //! decoded before. The gates of what it changes are closed meanwhile, on every core.
@@ -18,6 +19,7 @@ mod decode;
 mod documents;
 mod entry;
 mod lane;
+mod prepared;
 mod progress;
 mod settings;
 
@@ -46,6 +48,7 @@ use crate::state::state;
 
 pub use self::chain::end_open_chain;
 pub(crate) use self::documents::{stored, update_of};
+pub(crate) use self::prepared::KeptTransactions;
 
 type Applied = Result<(), ApplyError>;
 
@@ -104,6 +107,7 @@ impl Applier {
         if mode == ApplyMode::InitialSync {
             // What an attempt before has applied is of a log that is given up.
             chain::forget_open_chain();
+            prepared::forget_kept();
         }
         let shared = Rc::new(Shared {
             mode,
@@ -148,6 +152,7 @@ impl Applier {
         let entry = Entry {
             number,
             ts,
+            first: ts,
             bytes,
             before: Arc::default(),
         };
@@ -177,6 +182,22 @@ impl Applier {
         }
         self.shared.advance();
         self.wait_until(|progress| progress.is_idle()).await
+    }
+
+    /// Is shown an entry before anything is applied: what it tells of is there already, unless it is of a transaction that has no
+    /// outcome yet. They come in their order.
+    pub fn look_back(&self, ts: Timestamp, entry: Bytes) {
+        let chain = self.shared.chain.take();
+        *self.shared.chain.borrow_mut() = chain::look_back(chain, ts, entry);
+    }
+
+    /// Everything is applied that an initial sync applies, or was looked back at: transactions that are prepared and have no
+    /// outcome in it are from now on.
+    ///
+    /// # Errors
+    /// As of [`Applier::apply`].
+    pub async fn place_prepared(&self) -> Applied {
+        submit_to(CoreId(0), self.shared.queue(), prepared::place_kept).await
     }
 
     /// The timestamp of the last entry that is applied and before which all are. Null before the first.
@@ -233,9 +254,12 @@ impl pinion_storage::Applier for Applier {
     }
 
     async fn look_back(&self, ts: Timestamp, entry: Bytes) -> Applied {
-        let chain = self.shared.chain.take();
-        *self.shared.chain.borrow_mut() = chain::look_back(chain, ts, entry);
+        Applier::look_back(self, ts, entry);
         Ok(())
+    }
+
+    async fn looked_back(&self) -> Applied {
+        self.place_prepared().await
     }
 
     async fn barrier(&self) -> Applied {

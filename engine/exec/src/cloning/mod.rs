@@ -19,12 +19,13 @@ use pinion_storage::{ApplyError, TreeId, storage};
 use pinion_wire::Result;
 
 use crate::state::state;
+use crate::transactions::give_up_prepared;
 
 pub use documents::{CloneTarget, ClonedDocument};
 pub(crate) use rows::catalog_rows;
 pub use rows::parse_catalog_rows;
 
-/// Drops what this node has of replicated collections, whatever it is, and has everything that was logged so far count as
+/// Drops what this node has of replicated collections, whatever it is, prepared transactions too, and has everything that was logged so far count as
 /// applied. Until [`end_clone`] a node that opens this directory drops it again. Called on the core that logs, of a node
 /// that follows; nobody reads or applies meanwhile.
 ///
@@ -32,6 +33,7 @@ pub use rows::parse_catalog_rows;
 /// Storage has failed.
 pub async fn begin_clone() -> Result<()> {
     let storage = storage();
+    give_up_prepared().await?;
     let last = storage.last_allotted();
     if storage.visible() < last {
         storage.set_applied(last);

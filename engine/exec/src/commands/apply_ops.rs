@@ -265,8 +265,7 @@ impl Applying<'_> {
         match outcome.errors.pop() {
             None => Ok(true),
             Some(failure) if failure.error.code == ErrorCode::DUPLICATE_KEY => {
-                let replacement = Update::parse(RawBsonRef::Document(document))?;
-                let change = Change::Update(replacement.keeping_empty_timestamps(true));
+                let change = Change::Update(Update::from_logged(document));
                 self.modify(ns, (matcher, filter), change, done).await?;
                 Ok(true)
             }

@@ -30,6 +30,9 @@ use crate::write::{
     BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run_and_tell,
 };
 
+/// The namespace of the cursor that it answers.
+pub(crate) const BULK_WRITE_CURSOR: &str = "admin.$cmd.bulkWrite";
+
 const NAMES: UpdateNames = UpdateNames {
     filter: "filter",
     update: "updateMods",
@@ -471,7 +474,7 @@ impl Bulk<'_> {
             return Ok(out);
         }
         let request = CursorRequest::of_list(
-            Namespace::new("admin", "$cmd.bulkWrite")?,
+            Namespace::parse(BULK_WRITE_CURSOR)?,
             Some(self.options.batch_size.unwrap_or(usize::MAX)),
         );
         let results = Stream::List(self.replies.take_documents());

@@ -8,7 +8,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::cursors::{CursorRequest, first_batch};
 use super::variables::variables;
-use crate::acquire::ReadSource;
+use crate::acquire::{ReadSource, Undecided};
 use crate::compute::compute;
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH};
 use crate::read::{ChangeRequest, ChangeStream, Stream};
@@ -115,8 +115,8 @@ fn check_read_concern(ctx: &OpContext) -> Result<()> {
 /// The time of what this member has: a stream without a place begins behind it.
 async fn now(ctx: &OpContext) -> Result<pinion_clock::Timestamp> {
     let source = match state().is_writable() {
-        true => ReadSource::Newest,
-        false => ReadSource::LastApplied,
+        true => ReadSource::Newest(Undecided::PassedBy),
+        false => ReadSource::LastApplied(Undecided::PassedBy),
     };
     source.timestamp(ctx).await
 }

@@ -103,7 +103,7 @@ impl Count {
 
     /// Whether no document has to be looked for: the trees know how many there are now.
     pub(super) fn counts_all(&self, source: ReadSource) -> bool {
-        let is_now = matches!(source, ReadSource::Newest | ReadSource::LastApplied);
+        let is_now = matches!(source, ReadSource::Newest(_) | ReadSource::LastApplied(_));
         is_now && self.matcher.is_empty() && self.hint.is_none()
     }
 

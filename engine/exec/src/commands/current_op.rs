@@ -251,6 +251,10 @@ fn append_transaction(out: &mut DocBuilder, transaction: &OpenShown) {
     .append("timeOpenMicros", open_us)
     .append("timeActiveMicros", active_us)
     .append("timeInactiveMicros", open_us - active_us);
+    if let Some(prepared) = transaction.prepared {
+        let us = prepared.elapsed().as_micros() as i64;
+        out.append("timePreparedMicros", us);
+    }
     if let Some(expires) = transaction.expires {
         let left_ms = expires.saturating_since(pinion_runtime::now()).as_millis();
         let date = iso(pinion_runtime::wall_ms() + left_ms as i64);

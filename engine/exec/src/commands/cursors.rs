@@ -254,6 +254,10 @@ async fn continue_cursor(
             "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
         ));
     }
+    if let Stream::Changes(_) = cursor.stream {
+        // From here on errors have the labels of change streams.
+        ctx.work().reads_changes();
+    }
     let fails_by_test = state.fail_points.any_is_on();
     if fails_by_test && let Err(error) = fails_get_more(ctx, ns.as_str()).await {
         state.cursors.check_in(id, cursor);
@@ -275,7 +279,6 @@ async fn continue_cursor(
     let ctx = ctx.clone().with_deadline(deadline_ns);
     let until = started + await_time(&ctx);
     if let Stream::Changes(stream) = &mut cursor.stream {
-        ctx.work().reads_changes();
         stream.give_up_at(until);
     }
     ctx.work().continues(cursor.originating.clone());

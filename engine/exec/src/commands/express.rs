@@ -16,7 +16,7 @@ use pinion_wire::{
 };
 
 use super::cursors::{Left, append_batch, append_cursor};
-use crate::acquire::{Acquired, Glance, ReadSource, acquire_viewed, glance, stay};
+use crate::acquire::{Acquired, Glance, ReadSource, Undecided, acquire_viewed, glance, stay};
 use crate::interrupt::interruptible;
 use crate::limits::LARGE_BATCH_BYTES;
 use crate::metrics::{OpClass, TopKind};
@@ -137,13 +137,18 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
     let Express { ns, key, asked } = express;
     metrics.counters.query.inc();
     let acquired = acquire_viewed(&cmd.ctx, ns, None).await?;
-    if !acquired.is_plain() || acquired.source() != ReadSource::Newest {
+    let at = match acquired.source() {
+        ReadSource::Newest(Undecided::Awaited) => ReadAt::Newest,
+        ReadSource::Newest(Undecided::PassedBy) => ReadAt::NewestDecided,
+        _ => return Ok(Ran::NotPlain(acquired)),
+    };
+    if !acquired.is_plain() {
         return Ok(Ran::NotPlain(acquired));
     }
     let mut found = None;
     if let Some(collection) = acquired.collection() {
         metrics.record_index_use(collection.tree(), existing_trees);
-        let read = read(collection.tree(), partition_of(collection, &key), key);
+        let read = read_at(collection.tree(), partition_of(collection, &key), key, at);
         found = interruptible(&cmd.ctx, read).await??;
     }
     let work = cmd.ctx.work();
@@ -194,14 +199,23 @@ fn empty_reply(found: Option<&Bytes>, ns: &Namespace) -> Reply {
 
 /// The newest version of the document with this key, wherever it is. One document needs no snapshot.
 pub(crate) async fn read(tree: TreeId, partition: PartitionId, key: Key) -> Result<Option<Bytes>> {
+    read_at(tree, partition, key, ReadAt::NewestDecided).await
+}
+
+async fn read_at(
+    tree: TreeId,
+    partition: PartitionId,
+    key: Key,
+    at: ReadAt,
+) -> Result<Option<Bytes>> {
     let here = storage();
     let found = match here.partition(partition) {
-        Some(partition) => partition.get(tree, &key, ReadAt::Newest).await,
+        Some(partition) => partition.get(tree, &key, at).await,
         None => {
             let owner = here.owner(partition);
             submit_to(owner, Queue::Foreground, move || async move {
                 let partition = storage().partition(partition).expect("asked its owner");
-                partition.get(tree, &key, ReadAt::Newest).await
+                partition.get(tree, &key, at).await
             })
             .await
         }

@@ -16,7 +16,7 @@ use super::names::named_or_uuid;
 use super::query_settings::admitted;
 use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
-use crate::acquire::{Acquired, acquire_viewed};
+use crate::acquire::{Acquired, Undecided, acquire_viewed};
 use crate::compute::compute;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::read::{Output, ReadRequest, Reads, Stream, TailStream, open, parse_hint, parse_sort};
@@ -283,6 +283,7 @@ impl Find {
             show_record_id: self.show_record_id,
             allow_disk_use: self.allow_disk_use,
             unit: None,
+            undecided: Undecided::Awaited,
             access: None,
             plan: None,
             index_filter: None,

@@ -41,6 +41,9 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
         let metadata = ClientMetadata::parse(client)?;
         cmd.ctx.client.set_metadata(metadata)?;
     }
+    if reader.opt_doc("internalClient")?.is_some() {
+        cmd.ctx.client.set_says_internal();
+    }
     let compressors = compressors(&reader)?;
     let max_await = reader.opt_non_negative("maxAwaitTimeMS")?;
     let version = reader.opt_doc("topologyVersion")?;

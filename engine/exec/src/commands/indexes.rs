@@ -2,9 +2,12 @@
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
-use pinion_catalog::{BuildInfo, Index, IndexSelection, core_catalog, series_index};
+use pinion_catalog::{
+    BuildInfo, CollectionOptions, Index, IndexSelection, IndexesCreated, core_catalog,
+    plan_indexes, series_index,
+};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use std::collections::VecDeque;
 
 use super::acknowledge;
@@ -14,7 +17,6 @@ use crate::acquire::{acquire_stored, check_uuid};
 use crate::builds::CommitQuorum;
 use crate::read::Stream;
 use crate::state::state;
-use crate::stats::tree_stats;
 use crate::transactions::{self, Running, not_empty, not_made};
 
 /// `createIndexes`.
@@ -65,15 +67,17 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
         quorum.append("commitQuorum", &mut asked);
         asked.finish()
     });
-    let transaction = transactions::of(&cmd.ctx);
-    if let Some(running) = &transaction {
-        prepare_for(running, &ns, &specs).await?;
-    }
-    let making = pinion_catalog::create_indexes(&cmd.ctx, ns.clone(), specs, limits, asked);
-    let made = transactions::changing(&cmd.ctx, &ns, making).await?;
-    if let (Some(running), Some(ts)) = (transaction, made.ts) {
-        running.made(&ns, ts);
-    }
+    let planned = match transactions::of(&cmd.ctx) {
+        Some(running) => plan(&running, &cmd.ctx, &ns, &specs).await?,
+        None => None,
+    };
+    let made = match planned {
+        Some(made) => made,
+        None => {
+            let making = pinion_catalog::create_indexes(&cmd.ctx, ns.clone(), specs, limits, asked);
+            transactions::changing(&cmd.ctx, &ns, making).await?
+        }
+    };
     let mut out = Reply::new();
     out.append("numIndexesBefore", made.before as i32)
         .append("numIndexesAfter", made.after as i32);
@@ -91,32 +95,47 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Lets the catalog make indexes for a transaction, of a collection that it has made and that has no documents. Indexes that are there already are
-/// not made.
+/// Makes indexes in a transaction, of a collection that it makes and has not written to. `None` where all of them are there.
 ///
 /// # Errors
 /// `OperationNotSupportedInTransaction`.
-async fn prepare_for(running: &Running, ns: &Namespace, specs: &[RawDocumentBuf]) -> Result<()> {
-    if let Some(collection) = core_catalog().get(ns) {
+async fn plan(
+    running: &Running,
+    ctx: &OpContext,
+    ns: &Namespace,
+    specs: &[RawDocumentBuf],
+) -> Result<Option<IndexesCreated>> {
+    let known = running.planned(ns);
+    if known.is_none()
+        && let Some(collection) = core_catalog().get(ns)
+    {
         let is_there = |spec: &RawDocumentBuf| {
             spec.get_str("name")
                 .is_ok_and(|name| name == "_id_" || collection.index(name).is_some())
         };
-        if specs.iter().all(is_there) {
-            return Ok(());
-        }
-        if !running.has_made(collection.uuid) {
-            return Err(not_made(ns));
-        }
-        let tree = collection.tree();
-        let stats = tree_stats(vec![tree]).await;
-        let has_documents = stats.get(&tree).is_some_and(|stats| stats.records > 0);
-        if has_documents || running.has_written(collection.uuid) {
-            return Err(not_empty(ns));
-        }
+        return match specs.iter().all(is_there) {
+            true => Ok(None),
+            false => Err(not_made(ns)),
+        };
     }
-    running.leave_gates(ns).await;
-    Ok(())
+    let collection_made = known.is_none();
+    if collection_made && !running.plan(ctx, ns, CollectionOptions::default()).await? {
+        return Err(not_made(ns));
+    }
+    let planned = running.planned(ns).expect("it is planned by now");
+    if running.has_written(planned.uuid) {
+        return Err(not_empty(ns));
+    }
+    let before = planned.index_count();
+    let planned = plan_indexes(ctx, planned, specs.to_vec()).await?;
+    let after = planned.index_count();
+    running.replan(planned);
+    Ok(Some(IndexesCreated {
+        before,
+        after,
+        collection_made,
+        ts: None,
+    }))
 }
 
 /// `dropIndexes` and `deleteIndexes`.

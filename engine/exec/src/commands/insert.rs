@@ -7,6 +7,7 @@ use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Res
 use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
 use crate::fail_points;
+use crate::limits::{TEST_GROUP_BYTES, TEST_GROUP_DOCUMENTS};
 use crate::sessions::{self, RetryableWrite, StatementIds};
 use crate::state::state;
 use crate::transactions::{ends_command, is_in, no_measurements};
@@ -97,6 +98,37 @@ pub(super) struct InsertBatch<'s> {
     pub keep_empty_timestamps: bool,
 }
 
+/// Takes out the documents whose insert the fail point of retryable writes fails, and says with what. It is asked as often as
+/// MongoDB asks, which inserts so many documents at a time; with order nothing behind the first that fails is asked for.
+async fn fail_by_test<D: AsRef<[u8]>>(
+    ctx: &OpContext,
+    ordered: bool,
+    documents: &mut Vec<(usize, D)>,
+) -> Vec<(usize, Error)> {
+    let (mut kept, mut failed) = (Vec::with_capacity(documents.len()), Vec::new());
+    let mut rest = std::mem::take(documents).into_iter().peekable();
+    while rest.peek().is_some() {
+        let (mut group, mut bytes) = (Vec::new(), 0);
+        while group.len() < TEST_GROUP_DOCUMENTS
+            && bytes < TEST_GROUP_BYTES
+            && let Some(document) = rest.next()
+        {
+            bytes += document.1.as_ref().len();
+            group.push(document);
+        }
+        match fail_points::on_retryable_write(ctx).await {
+            Ok(()) => kept.append(&mut group),
+            Err(error) if ordered => {
+                failed.push((group[0].0, error));
+                break;
+            }
+            Err(error) => failed.extend(group.iter().map(|(index, _)| (*index, error.clone()))),
+        }
+    }
+    *documents = kept;
+    failed
+}
+
 impl InsertBatch<'_> {
     /// Inserts documents, each with its place in the client's batch. What becomes of a single one stands in the outcome; an
     /// error is one of the whole command.
@@ -124,14 +156,11 @@ impl InsertBatch<'_> {
         let counters = &state().metrics.counters;
         counters.insert.add((prepared.len() + refused.len()) as u64);
         let (before, failed) = (outcome.n, outcome.errors.len());
-        if let (Stamps::Batch(_), Some((first, _))) = (self.options.stamps, prepared.first())
-            && let Err(error) = fail_points::on_retryable_write(ctx).await
+        let mut planted = Vec::new();
+        if let Stamps::Batch(_) = self.options.stamps
+            && state().fail_points.any_is_on()
         {
-            if ends_command(ctx, &error) {
-                return Err(error);
-            }
-            outcome.failed(*first, error);
-            return Ok(());
+            planted = fail_by_test(ctx, self.options.ordered, &mut prepared).await;
         }
         let result = match acquired.series() {
             None => insert_documents(ctx, acquired, prepared, self.options, outcome).await,
@@ -149,6 +178,14 @@ impl InsertBatch<'_> {
         });
         result?;
         // With order, a refused document is reached only when nothing before it failed.
+        if !self.options.ordered || outcome.errors.len() == failed {
+            for (index, error) in planted {
+                if ends_command(ctx, &error) {
+                    return Err(error);
+                }
+                outcome.failed(index, error);
+            }
+        }
         if !self.options.ordered || outcome.errors.len() == failed {
             for (index, error) in refused {
                 outcome.failed(index, error);

@@ -67,6 +67,7 @@ use pinion_wire::{
 };
 
 pub(crate) use crate::concern::acknowledge;
+pub(crate) use bulk_write::BULK_WRITE_CURSOR;
 pub(crate) use express::read as read_newest;
 pub use fail_points::register_test_commands;
 pub use hello::MAX_WIRE_VERSION;

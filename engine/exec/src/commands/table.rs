@@ -371,6 +371,16 @@ fn conversation(r: &mut Registry) {
         None,
         transactions::abort_transaction,
     );
+    register(
+        r,
+        spec("prepareTransaction")
+            .admin_only()
+            .for_members()
+            .write_concern()
+            .help("prepare a transaction for its commit"),
+        None,
+        transactions::prepare_transaction,
+    );
 }
 
 fn diagnostics(r: &mut Registry) {

@@ -1,13 +1,14 @@
-//! `commitTransaction` and `abortTransaction`.
+//! `commitTransaction`, `abortTransaction` and `prepareTransaction`.
 
-use pinion_bson::DocBuilder;
+use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_clock::Timestamp;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::metrics::CounterValues;
 use crate::state::state;
 use crate::transactions;
 
-/// Refuses what neither of them has. A transaction is not aborted for that.
+/// Refuses what none of them has. A transaction is not aborted for that.
 ///
 /// # Errors
 /// Those of the fields.
@@ -15,13 +16,32 @@ pub(crate) fn check_fields(cmd: &Invocation) -> Result<()> {
     let reader = cmd.reader()?;
     // The command's own value has no meaning, and a router's token none on a member.
     reader.ignore(&[cmd.message.command_name(), "recoveryToken"]);
-    if cmd.name() == "commitTransaction" && reader.has("commitTimestamp") {
-        return Err(Error::new(
-            ErrorCode::INVALID_OPTIONS,
-            "commitTransaction cannot provide commitTimestamp to unprepared transaction.",
-        ));
+    if cmd.name() == "commitTransaction" {
+        reader.ignore(&["commitTimestamp"]);
     }
     reader.finish()
+}
+
+/// `commitTimestamp`: when a prepared transaction is committed.
+///
+/// # Errors
+/// `TypeMismatch`; `InvalidOptions` for a null one.
+pub(crate) fn commit_timestamp(cmd: &Invocation) -> Result<Option<Timestamp>> {
+    match pinion_bson::get(cmd.body(), "commitTimestamp") {
+        None => Ok(None),
+        Some(RawBsonRef::Timestamp(ts)) if ts.time == 0 && ts.increment == 0 => Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "'commitTimestamp' cannot be null",
+        )),
+        Some(RawBsonRef::Timestamp(ts)) => Ok(Some(Timestamp::new(ts.time, ts.increment))),
+        Some(other) => Err(Error::new(
+            ErrorCode::TYPE_MISMATCH,
+            format!(
+                "BSON field 'commitTransaction.commitTimestamp' is the wrong type '{}', expected type 'timestamp'",
+                pinion_bson::type_name(other.element_type())
+            ),
+        )),
+    }
 }
 
 /// Whether there can be a transaction to end; the same checks in the same order on a standalone.
@@ -46,23 +66,50 @@ fn check(cmd: &Invocation) -> Result<()> {
 pub(crate) async fn commit_transaction(cmd: Invocation) -> Result<Reply> {
     check(&cmd)?;
     let running = transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
-    if !running.was_committed() {
-        transactions::commit(&cmd.ctx, &running).await?;
+    match (running.was_prepared(), commit_timestamp(&cmd)?) {
+        (Some(prepared), Some(at)) => {
+            transactions::commit_prepared(&running, prepared, at).await?;
+        }
+        _ if running.was_committed() => {}
+        _ => transactions::commit(&cmd.ctx, &running).await?,
     }
     Ok(Reply::new())
+}
+
+/// `prepareTransaction`. Sent again it answers the same. It is answered once what is prepared is as safe as it asks for.
+pub(crate) async fn prepare_transaction(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let running = transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
+    let prepared = match running.was_prepared() {
+        Some(prepared) => prepared.clone(),
+        None => transactions::prepare(&cmd.ctx, &running).await?,
+    };
+    let mut out = Reply::new();
+    let at = pinion_catalog::bson_timestamp(prepared.at.ts);
+    out.append("prepareTimestamp", RawBsonRef::Timestamp(at))
+        .start_array("affectedNamespaces");
+    for ns in prepared.namespaces.iter() {
+        out.push(ns.as_str());
+    }
+    out.end();
+    Ok(out)
 }
 
 /// `abortTransaction`.
 pub(crate) async fn abort_transaction(cmd: Invocation) -> Result<Reply> {
     check(&cmd)?;
     let running = transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
-    transactions::abort(&running).await;
+    match running.was_prepared() {
+        Some(prepared) => transactions::abort_prepared(&running, prepared).await?,
+        None => transactions::abort(&running).await,
+    }
     Ok(Reply::new())
 }
 
 /// `transactions` of serverStatus, but for what routers and participants of several shards do.
 pub(super) async fn append_status(out: &mut DocBuilder, counters: &CounterValues) {
     let (active, inactive) = transactions::open_counts().await;
+    let prepared = transactions::all_prepared().await.len() as u64;
     out.start_document("transactions");
     for (name, value) in [
         ("retriedCommandsCount", counters.retried_commands),
@@ -74,6 +121,10 @@ pub(super) async fn append_status(out: &mut DocBuilder, counters: &CounterValues
         ("totalAborted", counters.transactions_aborted),
         ("totalCommitted", counters.transactions_committed),
         ("totalStarted", counters.transactions_started),
+        ("totalPrepared", counters.transactions_prepared),
+        ("totalPreparedThenCommitted", counters.prepared_committed),
+        ("totalPreparedThenAborted", counters.prepared_aborted),
+        ("currentPrepared", prepared),
     ] {
         out.append(name, value as i64);
     }

@@ -235,7 +235,7 @@ async fn validate_partition(
         collection.tree(),
         KeyRange::all(),
         Direction::Forward,
-        ReadAt::Newest,
+        ReadAt::NewestDecided,
     );
     while let Some((key, read)) = cursor
         .next()
@@ -274,7 +274,7 @@ async fn validate_partition(
                 index.tree,
                 KeyRange::all(),
                 Direction::Forward,
-                ReadAt::Newest,
+                ReadAt::NewestDecided,
             );
             while cursor
                 .next()

@@ -92,7 +92,11 @@ pub(crate) async fn acknowledge(
     out: &mut Reply,
 ) -> Result<()> {
     // A statement of a transaction is as safe as the commit will be.
-    if is_in(ctx) && !matches!(ctx.command, "commitTransaction" | "abortTransaction") {
+    let ends = matches!(
+        ctx.command,
+        "commitTransaction" | "abortTransaction" | "prepareTransaction"
+    );
+    if is_in(ctx) && !ends {
         return Ok(());
     }
     if let Some(ts) = ts {

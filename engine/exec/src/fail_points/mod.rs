@@ -32,15 +32,17 @@ pub(crate) enum FailPoint {
     MaxTimeAlwaysTimeOut,
     MaxTimeNeverTimeOut,
     OnPrimaryTransactionalWrite,
+    StopReplProducer,
 }
 
 impl FailPoint {
-    pub(crate) const ALL: [FailPoint; 5] = [
+    pub(crate) const ALL: [FailPoint; 6] = [
         FailPoint::FailCommand,
         FailPoint::FailGetMoreAfterCursorCheckout,
         FailPoint::MaxTimeAlwaysTimeOut,
         FailPoint::MaxTimeNeverTimeOut,
         FailPoint::OnPrimaryTransactionalWrite,
+        FailPoint::StopReplProducer,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -50,6 +52,7 @@ impl FailPoint {
             FailPoint::MaxTimeAlwaysTimeOut => "maxTimeAlwaysTimeOut",
             FailPoint::MaxTimeNeverTimeOut => "maxTimeNeverTimeOut",
             FailPoint::OnPrimaryTransactionalWrite => "onPrimaryTransactionalWrite",
+            FailPoint::StopReplProducer => "stopReplProducer",
         }
     }
 
@@ -229,6 +232,13 @@ pub(crate) async fn configure(point: FailPoint, configuration: Configuration) ->
         before
     })
     .await
+}
+
+/// Waits while a test has stopped this member from taking over entries of the oplog.
+pub async fn fetching_goes_on() {
+    while enter(FailPoint::StopReplProducer, |_| true).await.is_some() {
+        pinion_runtime::sleep(FAIL_POINT_POLL).await;
+    }
 }
 
 /// How often a fail point has acted.

@@ -26,6 +26,7 @@ use crate::acquire::acquire_read;
 use crate::compute::{compute_bytes, offload};
 use crate::interrupt::{interruptible, pause};
 use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, CORE_BUDGET, MAX_TRANSACTION_PARTS};
+use crate::options::PlantedFault;
 use crate::state::state;
 
 /// What a stream shows, and from where on.
@@ -58,6 +59,8 @@ pub(crate) struct ChangeStream {
     /// The client's stages, which want a document between two calls.
     run: PipelineRun,
     resume: Option<Resume>,
+    /// Only where a test has planted that fault: the next event is not shown.
+    skips_next: bool,
     /// Everything up to here was looked at.
     seen_through: Timestamp,
     /// What the client can go on from.
@@ -88,6 +91,11 @@ fn bson_time(ts: Timestamp) -> pinion_bson::Timestamp {
 
 fn time_of(ts: pinion_bson::Timestamp) -> Timestamp {
     Timestamp::new(ts.time, ts.increment)
+}
+
+/// Whether a test has planted this fault.
+fn is_planted(fault: PlantedFault) -> bool {
+    state().shared.options.planted_fault == fault
 }
 
 /// The log does not go back to where the stream is.
@@ -145,6 +153,7 @@ impl ChangeStream {
             events: VecDeque::new(),
             split: VecDeque::new(),
             run: PipelineRun::new(pipeline, &memory),
+            skips_next: is_planted(PlantedFault::EventSkippedAtResume) && resume.is_some(),
             resume,
             seen_through: begin.prev().unwrap_or(Timestamp::MIN),
             is_behind_all: false,
@@ -312,6 +321,9 @@ impl ChangeStream {
                 // Most entries concern nobody, and are not taken apart for that.
                 if self.scope.may_concern(document) {
                     (self.changes, _) = changes_of(&self.scope, &entry, &entry, 0);
+                    if is_planted(PlantedFault::EventsSwapped) && self.changes.len() > 1 {
+                        self.changes.swap(0, 1);
+                    }
                 }
             }
             TransactionEnd::Part => {}
@@ -365,6 +377,7 @@ impl ChangeStream {
             };
             match seen {
                 Seen::Yes => {}
+                Seen::No if std::mem::take(&mut self.skips_next) => {}
                 Seen::No => self.events.push_back((event, 0)),
                 Seen::Parts(parts) => self.events.push_back((event, parts)),
             }

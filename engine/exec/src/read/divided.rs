@@ -216,6 +216,7 @@ where
     let at = source.timestamp(ctx).await?;
     let mut request = request.clone();
     request.unit = source.unit();
+    request.undecided = source.undecided();
     request.restrict();
     let Prepared {
         spec,

@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 use super::access::{NearAccess, RangeAccess};
 use super::item::PartCounters;
 use super::part::{Output, PartSpec};
-use super::scan::{Found, Named, ScannedEntry, damaged, dangling, fetch, is_in_unit};
+use super::scan::{Found, Named, ScannedEntry, damaged, dangling, fetch, may_change};
 use crate::compute::compute;
 use crate::interrupt::pause;
 use crate::limits::{FETCH_GROUP, NEAR_BUFFER_BYTES};
@@ -97,13 +97,13 @@ impl NearWalk {
                     .peek()
                     .is_some_and(|nearest| nearest.0.distance <= reach)
             {
-                return self.pop(spec, partition, at).await;
+                return self.pop(ctx, spec, partition, at).await;
             }
             let group = self.entries(spec, partition, at, ctx, counters).await?;
             if group.is_empty() {
                 let (search, found) = (&mut self.search, self.found);
                 let Some(ranges) = compute(ctx, || search.next_ranges(found)).await? else {
-                    return self.pop(spec, partition, at).await;
+                    return self.pop(ctx, spec, partition, at).await;
                 };
                 self.found = 0;
                 self.ranges = ranges
@@ -114,7 +114,7 @@ impl NearWalk {
             }
             counters.docs_examined += group.len() as u64;
             self.found += group.len();
-            for found in documents(spec, branch, partition, group, at).await? {
+            for found in documents(ctx, spec, branch, partition, group, at).await? {
                 self.wait(spec, found, ctx).await?;
             }
         }
@@ -208,6 +208,7 @@ impl NearWalk {
     /// The nearest document that waits.
     async fn pop(
         &mut self,
+        ctx: &OpContext,
         spec: &PartSpec,
         partition: &Rc<Partition>,
         at: ReadAt,
@@ -227,7 +228,7 @@ impl NearWalk {
             return Ok(Some(named.found(document)));
         }
         let branch = &spec.access.branches()[0];
-        let found = documents(spec, branch, partition, vec![named], at).await?;
+        let found = documents(ctx, spec, branch, partition, vec![named], at).await?;
         Ok(found.into_iter().next())
     }
 }
@@ -238,6 +239,7 @@ fn waiting_bytes(order: &Key, id: &Key) -> usize {
 
 /// The documents that these entries name.
 async fn documents(
+    ctx: &OpContext,
     spec: &PartSpec,
     branch: &RangeAccess,
     partition: &Rc<Partition>,
@@ -245,7 +247,7 @@ async fn documents(
     at: ReadAt,
 ) -> Result<Vec<Found>> {
     if branch.is_apart() {
-        return fetch(spec, entries, at).await;
+        return fetch(ctx, spec, entries, at).await;
     }
     let mut found = Vec::with_capacity(entries.len());
     for named in entries {
@@ -255,7 +257,7 @@ async fn documents(
             .map_err(from_read_error)?;
         match read {
             Some(read) => found.push(named.found(read.value)),
-            None if is_in_unit(at) => {}
+            None if may_change(at) => {}
             None => return Err(dangling(branch)),
         }
     }

@@ -23,6 +23,7 @@ use super::item::{Batch, Item, PartCounters};
 use super::merge::StepSize;
 use super::scan::{Found, Scan};
 use super::sorted::SortedPart;
+use crate::acquire::Undecided;
 use crate::compute::compute;
 use crate::interrupt::pause;
 use crate::state::state;
@@ -65,6 +66,7 @@ pub(crate) struct PartSpec {
     pub at: Timestamp,
     /// Whose writes are read beside the state at that time.
     pub unit: Option<UnitId>,
+    pub undecided: Undecided,
     /// What the sort of all parts may hold.
     pub sort_room: SharedRoom,
 }
@@ -113,6 +115,7 @@ impl PartSpec {
     pub(super) fn read_at(&self) -> ReadAt {
         match self.unit {
             Some(unit) => ReadAt::In { at: self.at, unit },
+            None if self.undecided == Undecided::PassedBy => ReadAt::DecidedAt(self.at),
             None => ReadAt::At(self.at),
         }
     }

@@ -21,7 +21,7 @@ use super::part::{Output, PartSpec, Told};
 use super::plan::{Planned, by_id};
 use super::report::{Chosen, ReadReport};
 use super::stream::step_for;
-use crate::acquire::ReadSource;
+use crate::acquire::{ReadSource, Undecided};
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
 use crate::plan_cache::SetFilter;
 use crate::query_settings::{IndexHints, QuerySettings};
@@ -49,6 +49,8 @@ pub(crate) struct ReadRequest {
     pub allow_disk_use: Option<bool>,
     /// The unit whose writes are read beside the snapshot.
     pub unit: Option<UnitId>,
+    /// Whether what is prepared is waited for.
+    pub undecided: Undecided,
     /// The way to the documents, where it is known: nothing is planned then.
     pub access: Option<Access>,
     /// The plan, where it was chosen before.
@@ -97,6 +99,7 @@ impl ReadRequest {
             show_record_id: false,
             allow_disk_use: None,
             unit: None,
+            undecided: Undecided::Awaited,
             access: None,
             plan: None,
             index_filter: None,
@@ -122,6 +125,7 @@ pub(crate) async fn open(
 ) -> Result<Opened> {
     let mut request = request.bound()?;
     request.unit = source.unit();
+    request.undecided = source.undecided();
     request.restrict();
     let request = Arc::new(request);
     let wanted = wanted
@@ -211,6 +215,7 @@ pub(super) async fn prepare(
         keep: request.kept(),
         at,
         unit: request.unit,
+        undecided: request.undecided,
         sort_room: memory.shared(memory.limits.sort, partitions.len()),
     });
     let report = Arc::new(ReadReport::new(request.clone(), spec.clone(), chosen));

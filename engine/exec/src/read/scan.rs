@@ -1,12 +1,13 @@
 //! Walking one partition's trees: the collection's own, or an index and then the documents it names.
 
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_catalog::{from_read_error, partition_of, stored_document};
-use pinion_runtime::Queue;
-use pinion_storage::{Cursor, Key, Partition, ReadAt, storage};
+use pinion_catalog::{core_catalog, from_read_error, partition_of, stored_document};
+use pinion_runtime::{Queue, timeout};
+use pinion_storage::{Cursor, Key, Partition, PartitionId, ReadAt, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
@@ -17,7 +18,10 @@ use super::log::LogWalk;
 use super::near::NearWalk;
 use super::part::{Output, PartSpec};
 use super::sorted_walk::{SortedWalk, sorted_order};
-use crate::limits::FETCH_GROUP;
+use crate::interrupt::{interruptible, poll_once};
+use crate::limits::{FETCH_GROUP, OUTCOME_PATIENCE};
+use crate::options::PlantedFault;
+use crate::state::state;
 
 /// A document that was found.
 #[derive(Clone, Debug)]
@@ -89,6 +93,7 @@ pub(super) struct BranchWalk {
 /// Where a walk reads.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'p> {
+    pub ctx: &'p OpContext,
     pub spec: &'p PartSpec,
     pub partition: &'p Rc<Partition>,
     pub at: ReadAt,
@@ -136,14 +141,26 @@ impl Scan {
         };
         Scan {
             spec: spec.clone(),
+            at: planted(spec.read_at(), &partition),
             partition,
-            at: spec.read_at(),
             walk,
         }
     }
 
-    /// The next document of the access, not yet filtered.
+    /// The next document of the access, not yet filtered. It may wait for the outcome of a prepared transaction, until the
+    /// operation is stopped; nothing can be read on then.
     pub(super) async fn next(
+        &mut self,
+        ctx: &OpContext,
+        counters: &mut PartCounters,
+    ) -> Result<Option<Found>> {
+        match self.at {
+            ReadAt::DecidedAt(_) => self.advance(ctx, counters).await,
+            _ => until_decided(ctx, self.advance(ctx, counters)).await?,
+        }
+    }
+
+    async fn advance(
         &mut self,
         ctx: &OpContext,
         counters: &mut PartCounters,
@@ -180,6 +197,7 @@ impl Scan {
             }
             Walk::Branches(walk) => {
                 let place = Place {
+                    ctx,
                     spec: &self.spec,
                     partition: &self.partition,
                     at: self.at,
@@ -250,7 +268,7 @@ impl Branches {
                 Entry::Document(found) => return Ok(Some(found)),
                 Entry::Named(named) => named,
             };
-            let Place { spec, at, .. } = place;
+            let Place { ctx, spec, at, .. } = place;
             let branch = &spec.access.branches()[named.turn];
             if let Output::Distinct(field) = spec.output {
                 return self.next_value(named, field, place, counters).await;
@@ -271,7 +289,7 @@ impl Branches {
                 counters.docs_examined += 1;
                 return match read.map_err(from_read_error)? {
                     Some(read) => Ok(Some(named.found(read.value))),
-                    None if is_in_unit(at) => continue,
+                    None if may_change(at) => continue,
                     None => Err(dangling(branch)),
                 };
             }
@@ -285,7 +303,7 @@ impl Branches {
                 }
             }
             counters.docs_examined += group.len() as u64;
-            self.fetched = fetch(spec, group, at).await?;
+            self.fetched = fetch(ctx, spec, group, at).await?;
             self.fetched.reverse();
             if let Some(found) = self.fetched.pop() {
                 return Ok(Some(found));
@@ -313,7 +331,8 @@ impl Branches {
                         .component_names()
                         .nth(field)
                         .expect("it has the field");
-                    let documents = fetch(place.spec, vec![named.clone()], place.at).await?;
+                    let named = vec![named.clone()];
+                    let documents = fetch(place.ctx, place.spec, named, place.at).await?;
                     counters.docs_examined += 1;
                     let document = documents
                         .first()
@@ -438,6 +457,7 @@ impl BranchWalk {
             spec,
             partition,
             at,
+            ..
         } = place;
         let Some(branch) = spec.access.branches().get(self.turn) else {
             return Ok(None);
@@ -556,13 +576,66 @@ pub(super) fn damaged_index(name: &str) -> Error {
     )
 }
 
-/// Whether what is read changes: a transaction may delete what an entry names that it has read before.
-pub(super) fn is_in_unit(at: ReadAt) -> bool {
-    matches!(at, ReadAt::In { .. })
+/// Whether what is read changes: a transaction may delete what an entry names that it has read before, and one that was prepared
+/// may be committed in the past of a read that does not wait for it.
+pub(super) fn may_change(at: ReadAt) -> bool {
+    matches!(at, ReadAt::In { .. } | ReadAt::DecidedAt(_))
+}
+
+/// Completes a read that may come to what is prepared. It waits for the outcome, unless the operation is stopped.
+///
+/// # Errors
+/// The operation is stopped; `LockTimeout` on a member that follows, where the outcome comes by the log, if that has an entry before it
+/// which may wait for this very read.
+async fn until_decided<F: Future>(ctx: &OpContext, read: F) -> Result<F::Output> {
+    let mut read = pin!(read);
+    if let Some(done) = poll_once(read.as_mut()).await {
+        return Ok(done);
+    }
+    // In a box, as few operations ever need its room.
+    Box::pin(wait_until_decided(ctx, read)).await
+}
+
+async fn wait_until_decided<F: Future>(
+    ctx: &OpContext,
+    mut read: Pin<&mut F>,
+) -> Result<F::Output> {
+    loop {
+        let waiting = interruptible(ctx, read.as_mut());
+        if let Ok(done) = timeout(OUTCOME_PATIENCE, waiting).await {
+            return done;
+        }
+        if !storage().leads() && core_catalog().gates().some_is_closed() {
+            return Err(Error::new(
+                ErrorCode::LOCK_TIMEOUT,
+                "a read waits for the outcome of a prepared transaction, and a change of the catalog that comes before it for \
+                 those who read",
+            ));
+        }
+    }
+}
+
+/// What is read at, unless a test has planted that a transaction reads one partition later than the others.
+fn planted(at: ReadAt, partition: &Partition) -> ReadAt {
+    match at {
+        ReadAt::In { at: snapshot, unit }
+            if state().shared.options.planted_fault == PlantedFault::SnapshotOfOneLater
+                && partition.id() == PartitionId(0) =>
+        {
+            let at = storage().visible().max(snapshot);
+            ReadAt::In { at, unit }
+        }
+        at => at,
+    }
 }
 
 /// Fetches the documents of these entries from the partitions where they are; the result keeps the order.
-pub(super) async fn fetch(spec: &PartSpec, entries: Vec<Named>, at: ReadAt) -> Result<Vec<Found>> {
+pub(super) async fn fetch(
+    ctx: &OpContext,
+    spec: &PartSpec,
+    entries: Vec<Named>,
+    at: ReadAt,
+) -> Result<Vec<Found>> {
     let tree = spec.collection.tree();
     let mut by_core: std::collections::BTreeMap<pinion_runtime::CoreId, Vec<(usize, Key)>> =
         std::collections::BTreeMap::new();
@@ -578,14 +651,16 @@ pub(super) async fn fetch(spec: &PartSpec, entries: Vec<Named>, at: ReadAt) -> R
     type Placed = Vec<(usize, Option<Bytes>)>;
     let parts: Vec<Result<Placed>> =
         pinion_runtime::join_all(by_core.into_iter().map(|(owner, wanted)| {
-            let collection = collection.clone();
+            let (collection, ctx) = (collection.clone(), ctx.clone());
             pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
                 let mut documents = Vec::with_capacity(wanted.len());
                 for (place, id) in wanted {
                     let owned = storage()
                         .partition(partition_of(&collection, &id))
                         .expect("submitted to its owner");
-                    let read = owned.get(tree, &id, at).await.map_err(from_read_error)?;
+                    // Whoever asks may be gone while this waits.
+                    let read = until_decided(&ctx, owned.get(tree, &id, at)).await?;
+                    let read = read.map_err(from_read_error)?;
                     documents.push((place, read.map(|read| read.value)));
                 }
                 Ok(documents)
@@ -603,7 +678,7 @@ pub(super) async fn fetch(spec: &PartSpec, entries: Vec<Named>, at: ReadAt) -> R
         .zip(documents)
         .filter_map(|(named, document)| match document {
             Some(document) => Some(Ok(named.found(document))),
-            None if is_in_unit(at) => None,
+            None if may_change(at) => None,
             None => Some(Err(dangling(&spec.access.branches()[named.turn]))),
         });
     found.collect()

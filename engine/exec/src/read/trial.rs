@@ -88,6 +88,7 @@ fn spec_of(request: &ReadRequest, plan: &Plan, at: Timestamp) -> Arc<PartSpec> {
         keep: request.kept(),
         at,
         unit: request.unit,
+        undecided: request.undecided,
         sort_room: memory.shared(memory.limits.sort, 1),
     })
 }

@@ -37,6 +37,8 @@ pub struct ReplicationParameters {
     pub fetcher_uses_exhaust: bool,
     pub initial_find_secs: i32,
     pub periodic_noop_secs: i32,
+    /// For how long a majority hears nothing of the primary before another is elected; 0 for as long as the election timeout.
+    pub primary_silence_ms: i32,
     pub takeover_freshness_secs: i32,
     pub election_offset_fraction: f64,
     pub rollback_limit_secs: i32,
@@ -95,6 +97,7 @@ impl Default for ReplicationParameters {
             fetcher_uses_exhaust: true,
             initial_find_secs: 60,
             periodic_noop_secs: 10,
+            primary_silence_ms: 1500,
             takeover_freshness_secs: 2,
             election_offset_fraction: 0.15,
             rollback_limit_secs: 24 * 60 * 60,
@@ -112,6 +115,8 @@ enum Bound<T> {
     AtLeast(T),
     Below(T),
     AtMost(T),
+    /// 0 switches something off.
+    ZeroOrAtLeast(T),
 }
 
 /// Where a parameter's value is, and what it may be.
@@ -148,8 +153,8 @@ const fn startup(name: &'static str, kind: Kind) -> Parameter {
     }
 }
 
-const TABLE: [Parameter; 31] = {
-    use Bound::{Above, AtLeast, AtMost, Below};
+const TABLE: [Parameter; 32] = {
+    use Bound::{Above, AtLeast, AtMost, Below, ZeroOrAtLeast};
     use Kind::{Flag, Fraction, Method, Preference, Whole};
     [
         startup(
@@ -253,6 +258,10 @@ const TABLE: [Parameter; 31] = {
         startup(
             "periodicNoopIntervalSecs",
             Whole(|p| &mut p.periodic_noop_secs, Above(0)),
+        ),
+        runtime(
+            "primarySilenceLimitMillis",
+            Whole(|p| &mut p.primary_silence_ms, ZeroOrAtLeast(200)),
         ),
         runtime(
             "priorityTakeoverFreshnessWindowSeconds",
@@ -398,13 +407,18 @@ fn check(name: &str, kind: &Kind, value: RawBsonRef<'_>) -> Result<Value> {
     })
 }
 
-impl<T: Copy + PartialOrd + std::fmt::Display> Bound<T> {
+impl<T: Copy + Default + PartialOrd + std::fmt::Display> Bound<T> {
     fn check(self, name: &str, number: T) -> Result<()> {
         let (holds, relation, bound) = match self {
             Bound::Above(bound) => (number > bound, "greater than", bound),
             Bound::AtLeast(bound) => (number >= bound, "greater than or equal to", bound),
             Bound::Below(bound) => (number < bound, "less than", bound),
             Bound::AtMost(bound) => (number <= bound, "less than or equal to", bound),
+            Bound::ZeroOrAtLeast(bound) => (
+                number == T::default() || number >= bound,
+                "0 or greater than or equal to",
+                bound,
+            ),
         };
         match holds {
             true => Ok(()),
@@ -511,6 +525,11 @@ mod tests {
         check("initialSyncMethod", "", None);
         check("initialSyncMethod", 1, None);
         check("numInitialSyncAttempts", 0, None);
+        check("primarySilenceLimitMillis", 0, kept(RawBson::Int32(0)));
+        check("primarySilenceLimitMillis", 200, kept(RawBson::Int32(200)));
+        for refused in [-1, 1, 199] {
+            check("primarySilenceLimitMillis", refused, None);
+        }
         check(
             "oplogFetcherSteadyStateMaxFetcherRestarts",
             0,

@@ -21,7 +21,9 @@ use super::load::load;
 use crate::interrupt::interruptible;
 use crate::limits::{EVICTED_SESSIONS_LOOK, MAX_CATALOG_SESSIONS};
 use crate::state::{NodeState, state};
-use crate::transactions::{Admitted, Asked, OpenTransaction, TxnState, admit};
+use crate::transactions::{
+    Admitted, Asked, OpenTransaction, PreparedTransaction, TxnState, admit, lost,
+};
 
 /// One session at home.
 struct Session {
@@ -235,7 +237,7 @@ fn is_idle(session: &Rc<Session>) -> bool {
 }
 
 /// The core at which a session is known.
-fn home_of(lsid: &Lsid) -> CoreId {
+pub(crate) fn home_of(lsid: &Lsid) -> CoreId {
     // Drivers make random names.
     let random = u64::from_le_bytes(lsid.id[..8].try_into().expect("8 bytes"));
     CoreId((random % core_count() as u64) as u16)
@@ -259,6 +261,8 @@ pub(crate) struct CheckedOut {
     /// `None` if what is known at home must be read again.
     history: Option<History>,
     open: Option<Box<OpenTransaction>>,
+    /// Its transaction without an outcome, if it has one.
+    prepared: Option<PreparedTransaction>,
     is_doomed: bool,
 }
 
@@ -287,22 +291,26 @@ impl CheckedOut {
         self.open.take()
     }
 
+    pub(crate) fn take_prepared(&mut self) -> Option<PreparedTransaction> {
+        self.prepared.take()
+    }
+
     pub(crate) fn put_open(&mut self, open: Box<OpenTransaction>) {
         let before = self.open.replace(open);
         assert!(before.is_none(), "a session has one transaction");
     }
 
-    /// The transaction in progress, if there is one, has come to its end, by this write if it was committed with one.
+    /// The transaction without an outcome, if there is one, has come to its end or is prepared, by this write if there was one.
     pub(crate) fn end_transaction(&mut self, state: TxnState, written: OpTime) {
         let Some(history) = &mut self.history else {
             return;
         };
-        if history.active().transaction != Some(TxnState::InProgress) {
-            return;
-        }
-        match state {
-            TxnState::Committed => history.committed(written),
-            state => history.end_transaction(state),
+        match history.active().transaction {
+            Some(TxnState::InProgress | TxnState::Prepared) if written.is_null() => {
+                history.end_transaction(state);
+            }
+            Some(TxnState::InProgress | TxnState::Prepared) => history.ended_by(state, written),
+            _ => {}
         }
     }
 
@@ -350,7 +358,7 @@ impl Drop for CheckedOut {
 pub(super) async fn check_out(ctx: &OpContext, lsid: Lsid, txn_number: i64) -> Result<CheckedOut> {
     let (home, ctx) = (home_of(&lsid), ctx.clone());
     submit_to(home, Queue::Foreground, move || async move {
-        let (_, mut out) = check_out_here(&ctx, lsid, txn_number).await?;
+        let (_, mut out) = check_out_newer(&ctx, lsid, txn_number, true).await?;
         let history = out.history.as_mut().expect("it was read");
         history.begin(&lsid, txn_number)?;
         abort_before(&mut out).await;
@@ -372,20 +380,25 @@ pub(crate) async fn check_out_transaction(
 ) -> Result<(CheckedOut, Admitted)> {
     let (home, ctx) = (home_of(&lsid), ctx.clone());
     submit_to(home, Queue::Foreground, move || async move {
-        let (session, mut out) = check_out_here(&ctx, lsid, txn_number).await?;
+        let begins = asked == Asked::Start;
+        let (session, mut out) = check_out_newer(&ctx, lsid, txn_number, begins).await?;
         let history = out.history.as_mut().expect("it was read");
         let active = history.active();
         let admitted = admit(active, asked, txn_number, &session_text(&lsid))?;
+        let is_known = |known: &PreparedTransaction| known.number == txn_number;
+        if admitted == Admitted::IsPrepared && !out.prepared.as_ref().is_some_and(is_known) {
+            return Err(lost(txn_number));
+        }
         if admitted == Admitted::Begins {
             history.begin_transaction(txn_number);
             abort_before(&mut out).await;
             session.expires.set(Some(pinion_runtime::now() + lifetime));
         }
-        if admitted != Admitted::IsCommitted {
+        if matches!(admitted, Admitted::Begins | Admitted::Continues) {
             let catalog = &state().session_catalog;
             catalog.in_transactions.borrow_mut().insert(lsid);
         }
-        if asked == Asked::Commit {
+        if matches!(asked, Asked::Commit { .. } | Asked::Prepare) {
             // It ends in any case.
             session.expires.set(None);
         }
@@ -400,6 +413,29 @@ pub(crate) async fn check_out_transaction(
 async fn abort_before(out: &mut CheckedOut) {
     if let Some(open) = out.take_open() {
         open.abort().await;
+    }
+}
+
+/// As [`check_out_here`]. A command that begins something with a later number than that of a prepared transaction waits until
+/// that has its outcome.
+async fn check_out_newer(
+    ctx: &OpContext,
+    lsid: Lsid,
+    txn_number: i64,
+    begins: bool,
+) -> Result<(Rc<Session>, CheckedOut)> {
+    loop {
+        let (session, out) = check_out_here(ctx, lsid, txn_number).await?;
+        let active = out.history.as_ref().expect("it was read").active();
+        let is_prepared = active.transaction == Some(TxnState::Prepared);
+        if !begins || !is_prepared || txn_number <= active.number {
+            return Ok((session, out));
+        }
+        let ended = state().transactions.prepared.ended(&lsid);
+        let ended = ended.ok_or_else(|| lost(active.number))?;
+        let ended = ended.notified();
+        drop((session, out));
+        interruptible(ctx, ended).await?;
     }
 }
 
@@ -424,6 +460,7 @@ async fn check_out_here(
         epoch: state.session_catalog.epoch.get(),
         history: known.filter(|known| known.suffices_for(txn_number)),
         open: session.open.take(),
+        prepared: state.transactions.prepared.of(&lsid),
         is_doomed: false,
     };
     if out.history.is_none() {
@@ -435,7 +472,12 @@ async fn check_out_here(
 /// Takes a session of which nothing need be known, if no write has it. It is unknown when it comes back.
 pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
     submit_to(home_of(&lsid), Queue::Background, move || async move {
-        let catalog = &state().session_catalog;
+        let state = state();
+        let catalog = &state.session_catalog;
+        // What is recorded of a prepared transaction stays.
+        if state.transactions.prepared.of(&lsid).is_some() {
+            return None;
+        }
         let session = catalog.session(&lsid).ok()?;
         if session.open.borrow().is_some() || session.is_out.replace(true) {
             return None;
@@ -446,6 +488,7 @@ pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
             epoch: catalog.epoch.get(),
             history: None,
             open: None,
+            prepared: None,
             is_doomed: false,
         })
     })

@@ -43,8 +43,8 @@ pub(super) struct Record {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Recorded {
     Statement(i32, Executed),
-    /// A transaction that was committed.
-    Commit,
+    /// What became of a transaction.
+    Transaction(TxnState),
     /// A copy of what another node shows does not say so.
     Unknown,
 }
@@ -102,7 +102,7 @@ impl History {
                     *known = executed;
                 }
             }
-            Recorded::Commit => self.transaction = Some(TxnState::Committed),
+            Recorded::Transaction(state) => self.transaction = Some(state),
             Recorded::Unknown => self.is_incomplete = true,
         }
     }
@@ -191,15 +191,17 @@ impl History {
     /// The transaction has come to its end.
     pub(super) fn end_transaction(&mut self, state: TxnState) {
         let before = self.transaction.replace(state);
-        assert!(
-            before == Some(TxnState::InProgress) && state != TxnState::InProgress,
-            "a transaction ends once"
-        );
+        let goes_on = match before {
+            Some(TxnState::InProgress) => state != TxnState::InProgress,
+            Some(TxnState::Prepared) => matches!(state, TxnState::Committed | TxnState::Aborted),
+            _ => false,
+        };
+        assert!(goes_on, "a transaction went from {before:?} to {state:?}");
     }
 
-    /// The transaction was committed by this write.
-    pub(super) fn committed(&mut self, written: OpTime) {
-        self.end_transaction(TxnState::Committed);
+    /// The transaction was committed, prepared, or aborted when it was prepared, by this write.
+    pub(super) fn ended_by(&mut self, state: TxnState, written: OpTime) {
+        self.end_transaction(state);
         self.last_write = written;
     }
 

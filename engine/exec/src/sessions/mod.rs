@@ -16,11 +16,12 @@ mod statement_ids;
 mod table;
 
 pub use catalog::forget_all;
-pub(crate) use catalog::{CheckedOut, SessionCatalog, check_out_transaction};
+pub(crate) use catalog::{CheckedOut, SessionCatalog, check_out_transaction, home_of};
 pub(crate) use history::{Change as ExecutedChange, Executed, session_text};
 pub(crate) use load::image_of;
 pub(crate) use records::{
-    CommitStamp, RecordCollections, RecordedChange, Stamp, check_can_go, record_writes, stamp_of,
+    RecordCollections, RecordedChange, RecordedEnd, Stamp, TransactionStamp, check_can_go,
+    record_writes, stamp_of,
 };
 pub(crate) use refresh::{SessionRefresh, parameters_changed, reap, start, stop, tell};
 pub(crate) use removal::{is_removal, removals, removals_here};

@@ -15,12 +15,13 @@ use pinion_catalog::{
     partition_of, read_lsid, session_key, statement_key,
 };
 use pinion_clock::{OpTime, Timestamp};
-use pinion_storage::{Expect, Key, Op, PartitionId, Write};
+use pinion_storage::{BegunStamp, Expect, Key, Op, PartitionId, Write};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::history::{Change, Executed, Record, Recorded};
 use crate::state::state;
+use crate::transactions::TxnState;
 
 /// The collections that records go to.
 #[derive(Clone, Debug)]
@@ -116,7 +117,11 @@ pub(crate) fn record_writes(
         partition,
         tree: collection.tree(),
         key,
-        op: Op::PutStamped { value, at },
+        op: Op::PutStamped {
+            value,
+            at,
+            begun: None,
+        },
         expect: Expect::Any,
     };
     let mut writes = Vec::with_capacity(session.stmt_ids.len() + 1);
@@ -164,42 +169,77 @@ fn encode(session: &SessionStamp, stmt_id: i32, change: &RecordedChange<'_>) -> 
     (Bytes::from(out.finish_bytes()), at)
 }
 
+/// What an entry makes of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordedEnd {
+    Committed,
+    /// By the last of so many entries.
+    Prepared {
+        entries: u64,
+    },
+    /// What was prepared is given up.
+    Aborted,
+}
+
 /// What `state` says in the record of a transaction.
 const COMMITTED: &str = "committed";
+const PREPARED: &str = "prepared";
+const ABORTED: &str = "aborted";
+const IN_PROGRESS: &str = "inProgress";
 
-/// The record of a transaction that is committed, and where its timestamp goes.
-fn encode_commit(commit: &CommitStamp, wall_ms: i64, term: i64) -> (Bytes, usize) {
-    let mut out = DocBuilder::with_capacity(192);
-    append_lsid(&mut out, "_id", &commit.lsid);
-    out.append("txnNum", commit.txn_number)
+/// The record of a transaction, with the timestamps that are filled in when it has them.
+fn encode_end(stamp: &TransactionStamp, end: RecordedEnd, wall_ms: i64, term: i64) -> Op {
+    let mut out = DocBuilder::with_capacity(256);
+    append_lsid(&mut out, "_id", &stamp.lsid);
+    out.append("txnNum", stamp.txn_number)
         .start_document("lastWriteOpTime");
     let at = append_stamp(&mut out, "ts", 1);
     out.append("t", term).end();
     let date = DateTime::from_millis(wall_ms);
-    out.append("lastWriteDate", RawBsonRef::DateTime(date))
-        .append("state", COMMITTED);
-    (Bytes::from(out.finish_bytes()), at)
+    out.append("lastWriteDate", RawBsonRef::DateTime(date));
+    let mut begun = None;
+    if let RecordedEnd::Prepared { entries } = end {
+        out.start_document("startOpTime");
+        let at = append_stamp(&mut out, "ts", 1);
+        out.append("t", term).end();
+        begun = Some(BegunStamp { at, entries });
+    }
+    out.append(
+        "state",
+        match end {
+            RecordedEnd::Committed => COMMITTED,
+            RecordedEnd::Prepared { .. } => PREPARED,
+            RecordedEnd::Aborted => ABORTED,
+        },
+    );
+    let value = Bytes::from(out.finish_bytes());
+    Op::PutStamped { value, at, begun }
 }
 
-/// The transaction that an entry commits.
+/// The transaction that an entry is of.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct CommitStamp {
+pub(crate) struct TransactionStamp {
     pub lsid: Lsid,
     pub txn_number: i64,
 }
 
-impl CommitStamp {
-    /// What an oplog entry says of the transaction that it commits; `None` if it commits none.
-    pub(crate) fn of(entry: &RawDocument) -> Option<CommitStamp> {
-        let Some(RawBsonRef::Document(lsid)) = pinion_bson::get(entry, "lsid") else {
-            return None;
-        };
+impl TransactionStamp {
+    /// What an oplog entry says of the transaction whose operations it has; `None` if it is none of a transaction.
+    pub(crate) fn of(entry: &RawDocument) -> Option<TransactionStamp> {
         entry.get_document("o").ok()?.get_array("applyOps").ok()?;
         // Statements that are retryable say which they are.
         if pinion_bson::get(entry, "stmtId").is_some() {
             return None;
         }
-        Some(CommitStamp {
+        TransactionStamp::named(entry)
+    }
+
+    /// The transaction that an oplog entry names.
+    pub(crate) fn named(entry: &RawDocument) -> Option<TransactionStamp> {
+        let Some(RawBsonRef::Document(lsid)) = pinion_bson::get(entry, "lsid") else {
+            return None;
+        };
+        Some(TransactionStamp {
             lsid: read_lsid(lsid)?,
             txn_number: entry.get_i64("txnNumber").ok()?,
         })
@@ -210,15 +250,20 @@ impl CommitStamp {
         session_key(&self.lsid)
     }
 
-    /// What says that it is committed. It is written with the transaction.
-    pub(crate) fn write(&self, records: &Collection, wall_ms: i64, term: i64) -> Write {
+    /// What records what became of it. It is written with the transaction, or what tells of it.
+    pub(crate) fn write(
+        &self,
+        records: &Collection,
+        end: RecordedEnd,
+        wall_ms: i64,
+        term: i64,
+    ) -> Write {
         let key = self.key();
-        let (value, at) = encode_commit(self, wall_ms, term);
         Write {
             partition: partition_of(records, &key),
             tree: records.tree(),
             key,
-            op: Op::PutStamped { value, at },
+            op: encode_end(self, end, wall_ms, term),
             expect: Expect::Any,
         }
     }
@@ -269,8 +314,11 @@ fn read(document: &RawDocument) -> Option<Record> {
     );
     let what = match pinion_bson::get(document, "stmtId") {
         None => match pinion_bson::get(document, "state") {
-            None => Recorded::Unknown,
-            Some(RawBsonRef::String(COMMITTED)) => Recorded::Commit,
+            // Members of MongoDB 4.4 also tell of a transaction whose last entry has not come.
+            None | Some(RawBsonRef::String(IN_PROGRESS)) => Recorded::Unknown,
+            Some(RawBsonRef::String(COMMITTED)) => Recorded::Transaction(TxnState::Committed),
+            Some(RawBsonRef::String(PREPARED)) => Recorded::Transaction(TxnState::Prepared),
+            Some(RawBsonRef::String(ABORTED)) => Recorded::Transaction(TxnState::Aborted),
             Some(_) => return None,
         },
         Some(RawBsonRef::Int32(stmt_id)) => {
@@ -394,19 +442,40 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_read_as_it_is_written() {
-        let commit = CommitStamp {
+    fn what_became_of_a_transaction_is_read_as_it_is_written() {
+        let stamp = TransactionStamp {
             lsid: session(None).lsid,
             txn_number: 7,
         };
         let ts = Timestamp::new(100, 2);
-        let expected = Record {
-            txn_number: 7,
-            last_write: OpTime::new(ts, pinion_clock::Term(9)),
-            what: Recorded::Commit,
+        let check = |end: RecordedEnd, state: TxnState, begun: Option<Timestamp>| {
+            let Op::PutStamped {
+                value,
+                at,
+                begun: begun_at,
+            } = encode_end(&stamp, end, 5, 9)
+            else {
+                panic!("it has a stamp");
+            };
+            let mut bytes = value.to_vec();
+            bytes[at..at + 8].copy_from_slice(&ts.to_bson_bytes());
+            if let (Some(first), Some(BegunStamp { at, .. })) = (begun, begun_at) {
+                bytes[at..at + 8].copy_from_slice(&first.to_bson_bytes());
+            }
+            let document = pinion_bson::validate(&bytes).expect("valid");
+            let started = document.get_document("startOpTime").ok();
+            assert_eq!(started.and_then(|started| timestamp(started, "ts")), begun);
+            let expected = Record {
+                txn_number: 7,
+                last_write: OpTime::new(ts, pinion_clock::Term(9)),
+                what: Recorded::Transaction(state),
+            };
+            assert_eq!(decode(document).expect("a record"), expected);
         };
-        let record = decode(&stamped(encode_commit(&commit, 5, 9), ts));
-        assert_eq!(record.expect("a record"), expected);
+        check(RecordedEnd::Committed, TxnState::Committed, None);
+        check(RecordedEnd::Aborted, TxnState::Aborted, None);
+        let prepared = RecordedEnd::Prepared { entries: 2 };
+        check(prepared, TxnState::Prepared, Some(Timestamp::new(100, 1)));
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! The commit of a transaction: its entries, its record, and the moment at which all of it takes place.
 
-use pinion_catalog::{TransactionPart, encode_transaction, from_write_error};
-use pinion_clock::{OpTime, Term};
+use pinion_catalog::{
+    PlannedChange, TransactionEnd, TransactionPart, commit_planned, encode_transaction,
+    from_write_error,
+};
+use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_storage::{Entry, WriteError, storage};
-use pinion_wire::{OpContext, Result};
+use pinion_wire::idl::Lsid;
+use pinion_wire::{Error, OpContext, Result};
 
 use super::held::release_everywhere;
 use super::open::{OPERATION_OVERHEAD_BYTES, OpenTransaction};
@@ -11,7 +15,7 @@ use super::running::Running;
 use super::state::{TxnState, aborted};
 use crate::compute::compute_bytes;
 use crate::limits::TRANSACTION_ENTRY_BYTES;
-use crate::sessions::{CommitStamp, RecordCollections};
+use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp};
 use crate::state::state;
 
 /// Commits the transaction that a command is of.
@@ -24,32 +28,19 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
         .take_open()
         .expect("a transaction is committed once");
     let counters = &state().metrics.counters;
-    let OpenTransaction {
-        lsid,
-        number,
-        unit,
-        operations,
-        operation_bytes,
-        ..
-    } = *open;
-    if operations.is_empty() {
-        storage().abort_unit(unit).await;
+    let (lsid, number) = (open.lsid, open.number);
+    if open.operations.is_empty() && open.known.planned.is_empty() {
+        storage().abort_unit(open.unit).await;
         release_everywhere(lsid, number).await;
         running.end(TxnState::Committed, OpTime::NULL);
         counters.transactions_committed.inc();
         return Ok(());
     }
-    let stamp = CommitStamp {
-        lsid,
-        txn_number: number,
-    };
-    let wall_ms = pinion_runtime::wall_ms();
-    let encode = || entries(&stamp, &operations, wall_ms);
-    let entries = compute_bytes(operation_bytes, encode).await;
     let term = storage().term();
-    let records = RecordCollections::find().expect("they are made before a transaction begins");
-    let record = stamp.write(&records.records, wall_ms, term);
-    let committed = storage().commit_unit(unit, entries, vec![record]).await;
+    let committed = match open.known.planned.is_empty() {
+        true => write(*open, PlannedChange::default()).await,
+        false => write_planned(ctx, open).await,
+    };
     release_everywhere(lsid, number).await;
     match committed {
         Ok(ts) => {
@@ -61,13 +52,72 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
         Err(error) => {
             running.end(TxnState::Aborted, OpTime::NULL);
             counters.transactions_aborted.inc();
-            Err(match error {
-                WriteError::UnitEnded => aborted(number),
-                // Memory is free when others have ended: the whole transaction may be tried again.
-                WriteError::CacheFull => from_write_error(WriteError::Conflict),
-                error => from_write_error(error),
-            })
+            Err(error)
         }
+    }
+}
+
+/// Commits what a transaction has written, and collections that it makes with it.
+async fn write(open: OpenTransaction, made: PlannedChange) -> Result<Timestamp> {
+    let stamp = TransactionStamp {
+        lsid: open.lsid,
+        txn_number: open.number,
+    };
+    let wall_ms = pinion_runtime::wall_ms();
+    let operations = [made.operations, open.operations].concat();
+    let encode = || entries(&stamp, &operations, TransactionEnd::Commit, wall_ms);
+    let entries = compute_bytes(open.operation_bytes, encode).await;
+    let records = RecordCollections::find().expect("they are made before a transaction begins");
+    let record = stamp.write(
+        &records.records,
+        RecordedEnd::Committed,
+        wall_ms,
+        storage().term(),
+    );
+    let beside = [vec![record], made.writes].concat();
+    let committed = storage().commit_unit(open.unit, entries, beside).await;
+    committed.map_err(|error| failure(error, open.number))
+}
+
+/// The same for a transaction that makes collections. Nothing drops this before its end.
+async fn write_planned(ctx: &OpContext, open: Box<OpenTransaction>) -> Result<Timestamp> {
+    let lsid = open.lsid;
+    let planned = open.known.planned.clone();
+    let before = {
+        let state = state();
+        state
+            .transactions
+            .committing
+            .borrow_mut()
+            .insert(lsid, open)
+    };
+    assert!(
+        before.is_none(),
+        "a session commits one transaction at a time"
+    );
+    let commit = move |made| async move {
+        let open = take_committing(&lsid);
+        write(*open.expect("it is here until it is taken"), made).await
+    };
+    let committed = commit_planned(ctx, planned, commit).await;
+    // It did not come to that.
+    if let Some(open) = take_committing(&lsid) {
+        storage().abort_unit(open.unit).await;
+    }
+    committed
+}
+
+fn take_committing(lsid: &Lsid) -> Option<Box<OpenTransaction>> {
+    state().transactions.committing.borrow_mut().remove(lsid)
+}
+
+/// Why a transaction was aborted that was to end.
+pub(super) fn failure(error: WriteError, number: i64) -> Error {
+    match error {
+        WriteError::UnitEnded => aborted(number),
+        // Memory is free when others have ended: the whole transaction may be tried again.
+        WriteError::CacheFull => from_write_error(WriteError::Conflict),
+        error => from_write_error(error),
     }
 }
 
@@ -79,7 +129,12 @@ pub(crate) async fn abort(running: &Running) {
 }
 
 /// The entries of a transaction: one, if its operations fit into one.
-fn entries(stamp: &CommitStamp, operations: &[bytes::Bytes], wall_ms: i64) -> Vec<Entry> {
+pub(super) fn entries(
+    stamp: &TransactionStamp,
+    operations: &[bytes::Bytes],
+    end: TransactionEnd,
+    wall_ms: i64,
+) -> Vec<Entry> {
     let ranges = divided(operations.iter().map(bytes::Bytes::len));
     let last = ranges.len() - 1;
     let part = |(place, range): (usize, std::ops::Range<usize>)| {
@@ -94,6 +149,7 @@ fn entries(stamp: &CommitStamp, operations: &[bytes::Bytes], wall_ms: i64) -> Ve
             &stamp.lsid,
             stamp.txn_number,
             part,
+            end,
             &operations[range],
             wall_ms,
         )

@@ -11,6 +11,8 @@ use pinion_storage::{PartitionId, SnapshotPin, storage};
 use pinion_wire::Result;
 use pinion_wire::idl::{Lsid, Namespace};
 
+use super::open::OpenTransaction;
+use super::prepared::PreparedTable;
 use super::running::Running;
 use crate::state::state;
 
@@ -20,13 +22,16 @@ pub(crate) struct Transactions {
     /// Those that run a statement here, by their sessions.
     pub(super) running: RefCell<BTreeMap<Lsid, Rc<Running>>>,
     held: RefCell<BTreeMap<Lsid, Held>>,
+    /// Those that are about to be committed with collections that they make, until it is their turn.
+    pub(super) committing: RefCell<BTreeMap<Lsid, Box<OpenTransaction>>>,
+    /// Those without an outcome, of the sessions whose home this is.
+    pub(crate) prepared: PreparedTable,
 }
 
 /// What a transaction holds here until it ends.
 #[derive(Default)]
 struct Held {
     /// Keep its snapshot readable.
-    #[allow(dead_code, reason = "held for their drop")]
     pins: Vec<SnapshotPin>,
     /// Keep what it has read or written from being dropped or changed.
     passes: Vec<(Namespace, GateAccess, Pass)>,
@@ -44,18 +49,20 @@ impl Transactions {
         drop(held);
     }
 
-    fn leave(&self, lsid: &Lsid, ns: &Namespace) {
-        let mut left = Vec::new();
-        if let Some(held) = self.held.borrow_mut().get_mut(lsid) {
-            left.extend(held.passes.extract_if(.., |(held, ..)| held == ns));
-        }
-        drop(left);
-    }
-
     /// Lets go of everything.
     pub(crate) fn clear(&self) {
         let held = std::mem::take(&mut *self.held.borrow_mut());
         drop(held);
+        self.prepared.clear();
+    }
+
+    /// Lets go of the snapshot: no statement reads it any more.
+    fn unpin(&self, lsid: &Lsid) {
+        let pins = match self.held.borrow_mut().get_mut(lsid) {
+            Some(held) => std::mem::take(&mut held.pins),
+            None => Vec::new(),
+        };
+        drop(pins);
     }
 }
 
@@ -105,12 +112,17 @@ pub(super) async fn release_everywhere(lsid: Lsid, number: i64) {
     .await;
 }
 
-/// Leaves the gates of a namespace, behind which the transaction has done nothing: a change of the catalog that it
-/// waits for itself closes them.
-pub(super) async fn leave_everywhere(lsid: Lsid, ns: Namespace) {
-    on_all_cores(move |_| {
-        let ns = ns.clone();
-        async move { state().transactions.leave(&lsid, &ns) }
+/// Lets go of the snapshot and the cursors of a transaction that takes no more statements, and keeps its gates.
+pub(super) async fn forget_cursors(lsid: Lsid, number: i64) {
+    on_all_cores(move |_| async move {
+        let state = state();
+        state.cursors.kill_transaction(&lsid, number);
+        state.transactions.unpin(&lsid);
     })
     .await;
+}
+
+/// Lets go of what a transaction holds.
+pub(super) async fn let_go_everywhere(lsid: Lsid) {
+    on_all_cores(move |_| async move { state().transactions.let_go(&lsid) }).await;
 }

@@ -2,7 +2,7 @@
 //!
 //! A transaction is *open* from its first statement to its commit or its abort. Its writes are intents in storage (an open
 //! unit), its reads are of one snapshot and of these. It waits at its session's home between statements, and a statement takes
-//! it along with the session (`run`). What it holds of other operations, the snapshot of each partition and the gates
+//! it along with the session (`run`). One that is *prepared* takes none, and waits for its outcome (`prepared`). What it holds of other operations, the snapshot of each partition and the gates
 //! that it has passed, lies with the cores (`held`), until it ends.
 //!
 //! Source: replication document, "Transactions".
@@ -12,6 +12,7 @@ mod chains;
 mod commit;
 mod held;
 mod open;
+mod prepared;
 mod refusals;
 mod run;
 mod running;
@@ -23,6 +24,11 @@ pub(crate) use chains::{Piece, piece_of};
 pub(crate) use commit::{abort, commit};
 pub(crate) use held::Transactions;
 pub(crate) use open::{OpenTransaction, TransactionMemory};
+pub use prepared::hold_prepared;
+pub(crate) use prepared::{
+    PreparedTransaction, abort_prepared, all_prepared, commit_prepared, find, forget,
+    give_up_prepared, lost, prepare, register, yield_gates,
+};
 pub(crate) use refusals::{check_command, check_level, no_measurements, not_empty, not_made};
 pub(crate) use run::run;
 pub(crate) use running::{InUnit, Running, changing, ends_command, fail, is_in, of};

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use pinion_catalog::{GateAccess, Uuid};
+use pinion_catalog::{Collection, GateAccess};
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Instant, Queue, spawn};
 use pinion_storage::{OpenUnit, WriteError, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 
 use super::held::{pin_everywhere, release_everywhere};
-use crate::limits::{MAX_TRANSACTION_BYTES, TRANSACTIONS_MEMORY_PERCENT};
+use crate::limits::{MAX_TRANSACTION_BYTES, MIN_TRANSACTIONS_BYTES, TRANSACTIONS_MEMORY_PERCENT};
 use crate::state::state;
 
 /// What an element of an `applyOps` costs beside its bytes: its index as a name, its type and a terminator.
@@ -29,7 +29,7 @@ impl TransactionMemory {
         let share = cache_bytes / 100 * TRANSACTIONS_MEMORY_PERCENT;
         Arc::new(TransactionMemory {
             bytes: AtomicU64::new(0),
-            limit: share.max(2 * MAX_TRANSACTION_BYTES as u64),
+            limit: share.max(MIN_TRANSACTIONS_BYTES),
         })
     }
 }
@@ -62,8 +62,8 @@ impl Drop for Kept {
 /// What a transaction has to do with the catalog.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
-    /// Collections that were made, or got indexes, for it, after its snapshot, and when.
-    pub made: Vec<(Uuid, Timestamp)>,
+    /// Collections that it makes: nobody else sees them before it commits.
+    pub planned: Vec<Arc<Collection>>,
     /// The gates that it has passed.
     pub passed: Vec<(Namespace, GateAccess)>,
 }
@@ -135,7 +135,8 @@ impl OpenTransaction {
     /// `UnitTooLarge`; `CacheFull` where all transactions together have none.
     pub(super) fn take_room(&mut self, operation: &[u8]) -> Result<(), WriteError> {
         let bytes = operation.len() + OPERATION_OVERHEAD_BYTES;
-        if self.operation_bytes + bytes > MAX_TRANSACTION_BYTES {
+        let own = self.operation_bytes + bytes;
+        if own > MAX_TRANSACTION_BYTES || own as u64 > self.kept.of.limit {
             return Err(WriteError::UnitTooLarge);
         }
         match self.kept.take(bytes as u64) {

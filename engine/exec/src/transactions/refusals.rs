@@ -6,10 +6,11 @@ use pinion_wire::idl::{Namespace, ReadConcern, ReadConcernLevel, ReadPreferenceM
 use pinion_wire::{Error, ErrorCode, Invocation, Result, collection_named};
 
 use super::state::Asked;
-use crate::commands::transactions::check_fields;
+use crate::commands::BULK_WRITE_CURSOR;
+use crate::commands::transactions::{check_fields, commit_timestamp};
 
 /// The commands that are run in transactions.
-const ALLOWED: [&str; 14] = [
+const ALLOWED: [&str; 15] = [
     "abortTransaction",
     "aggregate",
     "bulkWrite",
@@ -23,11 +24,17 @@ const ALLOWED: [&str; 14] = [
     "getMore",
     "insert",
     "killCursors",
+    "prepareTransaction",
     "update",
 ];
 
 /// Those of them that are run on the database `admin`.
-const OF_ADMIN: [&str; 3] = ["abortTransaction", "bulkWrite", "commitTransaction"];
+const OF_ADMIN: [&str; 4] = [
+    "abortTransaction",
+    "bulkWrite",
+    "commitTransaction",
+    "prepareTransaction",
+];
 
 /// Stages that show the node or write, whatever the transaction reads.
 const REFUSED_STAGES: [&str; 17] = [
@@ -59,13 +66,19 @@ fn invalid(what: &str) -> Error {
 }
 
 /// What a command wants of its transaction.
-pub(super) fn asked(cmd: &Invocation) -> Asked {
-    match cmd.name() {
-        "commitTransaction" => Asked::Commit,
+///
+/// # Errors
+/// A time of a commit that is none.
+pub(super) fn asked(cmd: &Invocation) -> Result<Asked> {
+    Ok(match cmd.name() {
+        "commitTransaction" => Asked::Commit {
+            at: commit_timestamp(cmd)?,
+        },
         "abortTransaction" => Asked::Abort,
+        "prepareTransaction" => Asked::Prepare,
         _ if cmd.ctx.args.start_transaction => Asked::Start,
         _ => Asked::Statement,
-    }
+    })
 }
 
 /// Refuses a command that a transaction cannot have, before its session is looked at: the transaction goes on.
@@ -85,12 +98,14 @@ pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
             "Cannot run '{name}' in a multi-document transaction."
         )));
     }
-    let ends = matches!(asked(cmd), Asked::Commit | Asked::Abort);
+    let ends = asked(cmd)?.ends();
     if ends {
         check_fields(cmd)?;
     }
     match collection_named(name, cmd.body()).map(|collection| Namespace::new(cmd.db(), collection))
     {
+        // The cursor of a `bulkWrite` is one of `admin`; whose it is, is looked at where it is kept.
+        Some(Ok(ns)) if is_of_cursors(name) && ns.as_str() == BULK_WRITE_CURSOR => {}
         Some(Ok(ns)) if !OF_ADMIN.contains(&name) => check_namespace(&ns)?,
         // What is no name is refused when the command is read.
         _ if OF_ADMIN.contains(&name) => {}
@@ -119,6 +134,10 @@ pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
         check_stages(cmd.body())?;
     }
     Ok(())
+}
+
+fn is_of_cursors(name: &str) -> bool {
+    matches!(name, "getMore" | "killCursors")
 }
 
 fn check_database(db: &str) -> Result<()> {

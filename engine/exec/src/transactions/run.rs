@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use pinion_catalog::from_fatal;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_runtime::Duration;
+use pinion_runtime::{Duration, Queue, spawn};
 use pinion_storage::storage;
 use pinion_wire::idl::ReadConcern;
 use pinion_wire::{Error, ErrorCode, Handler, Invocation, OpContext, Reply, Result};
@@ -29,14 +29,22 @@ use crate::topology::check_runs_here;
 /// # Errors
 /// Those of the command, and as of [`super::admit`].
 pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
-    let (ctx, asked) = (cmd.ctx.clone(), asked(&cmd));
-    match (run_statement(cmd, handler).await, asked) {
-        (Ok((mut reply, written)), Asked::Commit | Asked::Abort) => {
+    let (ctx, asked) = (cmd.ctx.clone(), asked(&cmd)?);
+    let ran = match asked.ends() {
+        // What is decided of a transaction is told at its session's home, though the client be gone.
+        true => {
+            let running = spawn(Queue::Foreground, run_statement(cmd, handler, asked));
+            running.await.expect("it runs to its end")
+        }
+        false => run_statement(cmd, handler, asked).await,
+    };
+    match (ran, asked) {
+        (Ok((mut reply, written)), _) if asked.ends() => {
             acknowledge(&ctx, written, &mut reply).await?;
             Ok(reply)
         }
         (Ok((reply, _)), _) => Ok(reply),
-        (Err(error), Asked::Commit) if error.code == ErrorCode::NO_SUCH_TRANSACTION => {
+        (Err(error), Asked::Commit { .. }) if error.code == ErrorCode::NO_SUCH_TRANSACTION => {
             Err(certain(&ctx, error).await)
         }
         (Err(error), _) => Err(error),
@@ -62,6 +70,7 @@ async fn certain(ctx: &OpContext, error: Error) -> Error {
 async fn run_statement(
     mut cmd: Invocation,
     handler: Handler,
+    asked: Asked,
 ) -> Result<(Reply, Option<Timestamp>)> {
     let ctx = cmd.ctx.clone();
     let (Some(lsid), Some(number)) = (&ctx.args.lsid, ctx.args.txn_number) else {
@@ -70,7 +79,6 @@ async fn run_statement(
     let lsid = at_home(lsid);
     let limit_secs = state().parameters.borrow().transaction_lifetime_secs;
     let lifetime = Duration::from_secs(limit_secs.max(1) as u64);
-    let asked = asked(&cmd);
     let (mut session, admitted) =
         check_out_transaction(&ctx, lsid, number, asked, lifetime).await?;
     let began = pinion_runtime::now();
@@ -87,13 +95,16 @@ async fn run_statement(
     let open = match open {
         Ok(open) => open,
         Err(error) => {
-            session.abort_open().await;
+            if matches!(admitted, Admitted::Begins | Admitted::Continues) {
+                session.abort_open().await;
+            }
             return Err(error);
         }
     };
-    let running = match open {
-        Some(open) => Running::begin(open),
-        None => Running::committed(lsid, session.last_write()),
+    let running = match (open, session.take_prepared()) {
+        (Some(open), _) => Running::begin(open),
+        (None, Some(prepared)) if admitted == Admitted::IsPrepared => Running::prepared(prepared),
+        (None, _) => Running::committed(lsid, session.last_write()),
     };
     let mut statement = Statement {
         session,

@@ -3,16 +3,20 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use pinion_catalog::{Collection, GateAccess, NO_USER, Uuid, core_catalog};
+use pinion_catalog::{
+    Collection, CollectionOptions, GateAccess, NO_USER, Uuid, core_catalog, plan_collection,
+};
 use pinion_clock::{OpTime, Timestamp};
+use pinion_query::MultikeyPaths;
 use pinion_runtime::Duration;
-use pinion_storage::{ReadAt, Statement, UnitId, WriteError, storage};
+use pinion_storage::{ReadAt, Statement, TreeId, UnitId, WriteError, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, LabelContext, OpContext, Result, labels, labels_for};
 
-use super::held::leave_everywhere;
 use super::open::{Known, OpenTransaction};
+use super::prepared::PreparedTransaction;
 use super::refusals::{check_namespace, check_written};
 use super::shown::OpenShown;
 use super::state::TxnState;
@@ -57,6 +61,8 @@ pub(crate) struct Running {
     shown: Option<OpenShown>,
     /// What it has written last, if it was committed before.
     committed: OpTime,
+    /// What there is of it, if it was prepared before.
+    prepared: Option<PreparedTransaction>,
     has_failed: Cell<bool>,
     ended: Cell<Option<Ended>>,
 }
@@ -122,6 +128,7 @@ impl Running {
             known: RefCell::new(known),
             reads: Some(reads),
             committed: OpTime::NULL,
+            prepared: None,
             has_failed: Cell::new(false),
             ended: Cell::new(None),
         })
@@ -132,6 +139,16 @@ impl Running {
         Running::enter(Running::without_open(lsid, None, written))
     }
 
+    /// One that was prepared has its outcome, or is prepared again.
+    pub(super) fn prepared(prepared: PreparedTransaction) -> Rc<Running> {
+        let running = Running::without_open(prepared.lsid, None, OpTime::NULL);
+        Running::enter(Running {
+            shown: Some(prepared.shown.clone()),
+            prepared: Some(prepared),
+            ..running
+        })
+    }
+
     fn without_open(lsid: Lsid, reads: Option<InUnit>, committed: OpTime) -> Running {
         Running {
             lsid,
@@ -140,6 +157,7 @@ impl Running {
             reads,
             shown: None,
             committed,
+            prepared: None,
             has_failed: Cell::new(false),
             ended: Cell::new(None),
         }
@@ -197,14 +215,22 @@ impl Running {
 
     /// Whether it was committed before this command.
     pub(crate) fn was_committed(&self) -> bool {
-        self.reads.is_none()
+        self.reads.is_none() && self.prepared.is_none()
     }
 
-    /// What the transaction wrote last, once it is committed; null of one that has written nothing.
+    /// What there is of a transaction that was prepared before this command.
+    pub(crate) fn was_prepared(&self) -> Option<&PreparedTransaction> {
+        self.prepared.as_ref()
+    }
+
+    /// What the transaction wrote last, once it is committed or prepared, or given up after that; null of one that has written
+    /// nothing.
     pub(super) fn written(&self) -> Option<OpTime> {
-        match self.was_committed() {
-            true => Some(self.committed),
-            false => self.ended.get().map(|ended| ended.written),
+        let ended = self.ended.get().map(|ended| ended.written);
+        match (self.was_committed(), &self.prepared) {
+            (true, _) => Some(self.committed),
+            (false, Some(prepared)) => ended.or(Some(prepared.at)),
+            (false, None) => ended,
         }
     }
 
@@ -252,21 +278,6 @@ impl Running {
         Ok(())
     }
 
-    /// Leaves the gates of a namespace where nothing was written: the catalog is about to be changed for the transaction.
-    ///
-    /// # Panics
-    /// If something was: a drop of the collection would come before the commit.
-    pub(crate) async fn leave_gates(&self, ns: &Namespace) {
-        let collection = core_catalog().get(ns);
-        assert!(
-            collection.is_none_or(|collection| !self.has_written(collection.uuid)),
-            "a transaction stays behind the gates of what it has written"
-        );
-        let is_other = |(passed, _): &(Namespace, GateAccess)| passed != ns;
-        self.known.borrow_mut().passed.retain(is_other);
-        leave_everywhere(self.lsid, ns.clone()).await;
-    }
-
     /// Whether the transaction has written to a collection.
     pub(crate) fn has_written(&self, uuid: Uuid) -> bool {
         let open = self.open.borrow();
@@ -277,17 +288,57 @@ impl Running {
         })
     }
 
-    /// What has this name now was made, or got its indexes, for the transaction by the change at `ts`.
-    pub(crate) fn made(&self, ns: &Namespace, ts: Timestamp) {
-        if let Some(collection) = core_catalog().get(ns) {
-            self.known.borrow_mut().made.push((collection.uuid, ts));
-        }
+    /// The collection of this name that the transaction makes.
+    pub(crate) fn planned(&self, ns: &Namespace) -> Option<Arc<Collection>> {
+        let known = self.known.borrow();
+        known.planned.iter().find(|made| made.ns == *ns).cloned()
     }
 
-    /// Whether a collection was made for the transaction.
-    pub(crate) fn has_made(&self, uuid: Uuid) -> bool {
+    fn is_planned(&self, uuid: Uuid) -> bool {
         let known = self.known.borrow();
-        known.made.iter().any(|(made, _)| *made == uuid)
+        known.planned.iter().any(|made| made.uuid == uuid)
+    }
+
+    /// Makes a collection, for the transaction alone until it commits; false if others have made one of the name.
+    ///
+    /// # Errors
+    /// As of [`plan_collection`], and of [`Running::enter_gate`].
+    pub(crate) async fn plan(
+        &self,
+        ctx: &OpContext,
+        ns: &Namespace,
+        options: CollectionOptions,
+    ) -> Result<bool> {
+        self.enter_gate(ctx, ns, GateAccess::Write).await?;
+        let planning = plan_collection(ctx, ns.clone(), options);
+        let Some(made) = changing(ctx, ns, planning).await? else {
+            return Ok(false);
+        };
+        self.known.borrow_mut().planned.push(made);
+        Ok(true)
+    }
+
+    /// What the transaction makes is different now.
+    ///
+    /// # Panics
+    /// If it makes no such collection.
+    pub(crate) fn replan(&self, changed: Arc<Collection>) {
+        let mut known = self.known.borrow_mut();
+        let mut planned = known.planned.iter_mut();
+        let of_uuid = planned.find(|made| made.uuid == changed.uuid);
+        *of_uuid.expect("it was planned") = changed;
+    }
+
+    /// Notes arrays in indexes of a collection that the transaction makes; false if it makes no such collection.
+    pub(crate) fn plan_multikey(&self, uuid: Uuid, found: &[(TreeId, MultikeyPaths)]) -> bool {
+        let mut known = self.known.borrow_mut();
+        let mut planned = known.planned.iter_mut();
+        let made = planned.find(|made| made.uuid == uuid);
+        let is_own = made.is_some();
+        if let Some(made) = made {
+            *made = Arc::new(made.with_multikey(found));
+        }
+        is_own
     }
 
     /// Whether a collection is now what it was at the transaction's snapshot.
@@ -303,19 +354,16 @@ impl Running {
         if intent == Intent::Write {
             check_written(ns, collection)?;
         }
+        if collection.is_some_and(|found| self.is_planned(found.uuid)) {
+            return Ok(());
+        }
         let (current, at) = (core_catalog().current(), self.reads().at);
         let changed_at = match collection {
             // What had this name at the snapshot may be gone.
             None => current.gone_at(ns),
             Some(found) => current.changed_at(found.number).max(found.visible_from),
         };
-        // What was made for the transaction others may have changed since.
-        let is_own = collection.is_some_and(|found| {
-            let known = self.known.borrow();
-            let mut made = known.made.iter();
-            made.any(|(uuid, ts)| *uuid == found.uuid && changed_at <= *ts)
-        });
-        if changed_at <= at || is_own {
+        if changed_at <= at {
             return Ok(());
         }
         let (code, what) = match intent {

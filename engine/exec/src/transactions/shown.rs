@@ -21,6 +21,8 @@ pub(crate) struct OpenShown {
     pub active: Duration,
     /// When it is aborted for its age, where its home is asked.
     pub expires: Option<Instant>,
+    /// Since when it has waited for its outcome.
+    pub prepared: Option<Instant>,
 }
 
 impl OpenShown {
@@ -34,6 +36,7 @@ impl OpenShown {
             started_wall_ms: open.started_wall_ms,
             active: open.active,
             expires,
+            prepared: None,
         }
     }
 }
@@ -48,13 +51,15 @@ pub(crate) fn running() -> Vec<OpenShown> {
         .collect()
 }
 
-/// The transactions whose home this core is that wait for their next statement.
+/// The transactions whose home this core is that wait for their next statement, or for their outcome.
 pub(crate) fn idle() -> Vec<OpenShown> {
     let mut idle = Vec::new();
     let state = state();
     state
         .session_catalog
         .for_each_idle(|open, expires| idle.push(OpenShown::of(open, expires)));
+    let prepared = state.transactions.prepared.all();
+    idle.extend(prepared.into_iter().map(|known| known.shown));
     idle
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Source: replication document, "Life of a Multi-Document Transaction"; codes and texts are MongoDB's.
 
+use pinion_clock::Timestamp;
 use pinion_wire::{Error, ErrorCode, Result};
 
 /// What has become of the transaction that has a session's latest number.
@@ -9,6 +10,8 @@ use pinion_wire::{Error, ErrorCode, Result};
 pub(crate) enum TxnState {
     /// It takes statements.
     InProgress,
+    /// It waits for its outcome.
+    Prepared,
     /// Its commit is in the log.
     Committed,
     /// Nothing of it has taken place, or will.
@@ -30,8 +33,20 @@ pub(crate) enum Asked {
     /// To be the first statement of a new one.
     Start,
     Statement,
-    Commit,
+    /// To be prepared.
+    Prepare,
+    /// To be committed, at a time that was told if it is prepared.
+    Commit {
+        at: Option<Timestamp>,
+    },
     Abort,
+}
+
+impl Asked {
+    /// Whether it is the last that is done with a transaction, or with the one who runs its statements.
+    pub(crate) fn ends(self) -> bool {
+        matches!(self, Asked::Prepare | Asked::Commit { .. } | Asked::Abort)
+    }
 }
 
 /// What such a command does.
@@ -43,12 +58,15 @@ pub(crate) enum Admitted {
     Continues,
     /// It commits what is committed already.
     IsCommitted,
+    /// It prepares what is prepared already, or is its outcome.
+    IsPrepared,
 }
 
 /// Whether a command with this transaction number may run in a session, and as what.
 ///
 /// # Errors
-/// `TransactionTooOld`, `NoSuchTransaction`, `TransactionCommitted`, `ConflictingOperationInProgress`.
+/// `TransactionTooOld`, `NoSuchTransaction`, `TransactionCommitted`, `ConflictingOperationInProgress`,
+/// `PreparedTransactionInProgress`; `InvalidOptions` for a commit with a time of what is not prepared, or without of what is.
 pub(crate) fn admit(active: Active, asked: Asked, number: i64, session: &str) -> Result<Admitted> {
     if number < active.number {
         return Err(too_old(active, number, session));
@@ -72,8 +90,21 @@ pub(crate) fn admit(active: Active, asked: Asked, number: i64, session: &str) ->
                 active.number
             ),
         )),
+        (Some(TxnState::InProgress), Asked::Commit { at: Some(_) }) => Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "commitTransaction cannot provide commitTimestamp to unprepared transaction.",
+        )),
         (Some(TxnState::InProgress), _) => Ok(Admitted::Continues),
-        (Some(TxnState::Committed), Asked::Commit) => Ok(Admitted::IsCommitted),
+        (Some(TxnState::Prepared), Asked::Commit { at: None }) => Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "commitTransaction must provide commitTimestamp to prepared transaction.",
+        )),
+        (Some(TxnState::Prepared), asked) if asked.ends() => Ok(Admitted::IsPrepared),
+        (Some(TxnState::Prepared), _) => Err(Error::new(
+            ErrorCode::PREPARED_TRANSACTION_IN_PROGRESS,
+            "Cannot call any operation other than abort, prepare or commit on a prepared transaction",
+        )),
+        (Some(TxnState::Committed), Asked::Commit { .. }) => Ok(Admitted::IsCommitted),
         (Some(TxnState::Committed), _) => Err(Error::new(
             ErrorCode::TRANSACTION_COMMITTED,
             format!("Transaction with {{ txnNumber: {number} }} has been committed."),
@@ -111,7 +142,13 @@ mod tests {
 
     #[test]
     fn what_may_come_in_which_state() {
-        use Asked::{Abort, Commit, Start, Statement};
+        use Asked::{Abort, Prepare, Start, Statement};
+        const INVALID: i32 = 72;
+        const PREPARED: i32 = 267;
+        let commit = Asked::Commit { at: None };
+        let commit_at = Asked::Commit {
+            at: Some(Timestamp::new(7, 1)),
+        };
         const NO_SUCH: i32 = 251;
         const COMMITTED: i32 = 256;
         const TOO_OLD: i32 = 225;
@@ -136,22 +173,37 @@ mod tests {
         let all = [
             None,
             Some(TxnState::InProgress),
+            Some(TxnState::Prepared),
             Some(TxnState::Committed),
             Some(TxnState::Aborted),
         ];
         for state in all {
             check(state, Start, [old, Err(CONFLICTING), begins]);
         }
-        for asked in [Statement, Commit, Abort] {
+        let in_progress = Some(TxnState::InProgress);
+        check(in_progress, commit_at, [old, Err(INVALID), Err(NO_SUCH)]);
+        let is_prepared = Ok(Admitted::IsPrepared);
+        for asked in [Prepare, commit_at, Abort] {
+            let prepared = Some(TxnState::Prepared);
+            check(prepared, asked, [old, is_prepared, Err(NO_SUCH)]);
+        }
+        for (asked, code) in [(Statement, PREPARED), (commit, INVALID)] {
+            let prepared = Some(TxnState::Prepared);
+            check(prepared, asked, [old, Err(code), Err(NO_SUCH)]);
+        }
+        for asked in [Statement, Prepare, commit, commit_at, Abort] {
             check(None, asked, [old, Err(NO_SUCH), Err(NO_SUCH)]);
-            let in_progress = Some(TxnState::InProgress);
-            check(in_progress, asked, [old, goes_on, Err(NO_SUCH)]);
+            if asked != commit_at {
+                check(in_progress, asked, [old, goes_on, Err(NO_SUCH)]);
+            }
             let aborted = Some(TxnState::Aborted);
             check(aborted, asked, [old, Err(NO_SUCH), Err(NO_SUCH)]);
         }
         let committed = Some(TxnState::Committed);
-        check(committed, Commit, [old, is_committed, Err(NO_SUCH)]);
-        for asked in [Statement, Abort] {
+        for asked in [commit, commit_at] {
+            check(committed, asked, [old, is_committed, Err(NO_SUCH)]);
+        }
+        for asked in [Statement, Prepare, Abort] {
             check(committed, asked, [old, Err(COMMITTED), Err(NO_SUCH)]);
         }
     }

@@ -6,7 +6,7 @@ use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
-use crate::transactions::changing;
+use crate::transactions::{self, changing};
 
 /// Tells the catalog which indexes have arrays. The caller has left the gate of the namespace, but for a transaction, which
 /// stays behind it.
@@ -19,6 +19,11 @@ pub(super) async fn mark_multikey(
     uuid: Uuid,
     trees: Vec<(TreeId, MultikeyPaths)>,
 ) -> Result<()> {
+    if let Some(running) = transactions::of(ctx)
+        && running.plan_multikey(uuid, &trees)
+    {
+        return Ok(());
+    }
     let marking = set_multikey(ctx, ns.clone(), uuid, trees);
     Box::pin(changing(ctx, ns, marking)).await
 }

@@ -114,7 +114,7 @@ async fn is_live(
             let owned = storage()
                 .partition(partition)
                 .expect("submitted to its owner");
-            let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::Newest);
+            let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::NewestDecided);
             while let Some((key, _)) = cursor.next().await? {
                 if except.as_ref() != Some(&key) {
                     return Ok(true);

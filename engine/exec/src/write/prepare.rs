@@ -22,7 +22,8 @@ use super::order::{first_error, first_taken};
 use super::unit::LoggedWrite;
 use super::validation::check_document;
 use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{check, is_interruption, pause};
+use crate::interrupt::{check, interruptible, is_interruption, pause};
+use crate::options::PlantedFault;
 use crate::state::state;
 use crate::transactions::InUnit;
 
@@ -74,7 +75,7 @@ pub(super) async fn prepare(
     let owned = storage().partition(partition);
     let owned = owned.expect("submitted to its owner");
     let at = request.reads.map_or(ReadAt::Newest, InUnit::read_at);
-    let read = owned.get(collection.tree(), key, at).await;
+    let read = interruptible(ctx, owned.get(collection.tree(), key, at)).await?;
     let Some(read) = read.map_err(from_read_error)? else {
         return Ok(Prepared::Nothing(Modified::NoMatch));
     };
@@ -113,7 +114,8 @@ pub(super) async fn prepare(
     if !index.newly_multikey.is_empty() {
         return Ok(Prepared::NeedsMultikey(index.newly_multikey));
     }
-    if state().shared.options.forget_index_entries && change.new.is_some() {
+    let planted_fault = state().shared.options.planted_fault;
+    if planted_fault == PlantedFault::IndexEntryForgotten && change.new.is_some() {
         index.writes.pop();
     }
     let write = LoggedWrite {

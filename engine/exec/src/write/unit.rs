@@ -2,10 +2,10 @@
 //! and what a retryable write leaves behind.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{
-    Collection, LogForm, Observers, OpEvent, OpKind, document_id, encode_entry_with_image,
-    encode_operation, log_form, stored_document,
+    Collection, LogForm, Observers, OpEvent, OpKind, check_log_form, document_id,
+    encode_entry_with_image, encode_operation, log_form, stored_document,
 };
 use pinion_query::Update;
 use pinion_storage::{
@@ -178,7 +178,12 @@ async fn entry(
     }
     if log_form() == LogForm::Plain {
         check_capped(collection, old, Some(new))?;
-        // MongoDB 4.4 knows no differences.
+        // MongoDB 4.4 fills in empty timestamps of documents that replace others, on each member its own.
+        check_log_form(
+            has_empty_timestamp(new),
+            "an empty timestamp in a document that is updated",
+        )?;
+        // It knows no differences either.
         let event = event(OpKind::Update, new, Some(&key));
         let entry = entry_of(collection, &event, form, None).await?;
         return Ok((OpKind::Update, entry));
@@ -195,6 +200,14 @@ async fn entry(
         OpKind::Update,
         entry_of(collection, &event, form, image).await?,
     ))
+}
+
+fn has_empty_timestamp(document: &RawDocument) -> bool {
+    pinion_bson::elements(document).any(|(name, value)| {
+        let is_empty =
+            matches!(value, RawBsonRef::Timestamp(ts) if ts.time == 0 && ts.increment == 0);
+        is_empty && name != "_id"
+    })
 }
 
 /// Refuses what MongoDB 4.4's members do not apply to a capped collection.

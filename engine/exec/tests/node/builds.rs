@@ -170,6 +170,7 @@ async fn turn(leads: bool) {
             true => storage().lead().await,
             false => {
                 storage().follow().await.expect("storage serves");
+                pinion_exec::writes_ended().await;
             }
         }
     })

@@ -40,7 +40,7 @@ pub fn options(partitions: u16) -> NodeOptions {
         db_path: "/data".into(),
         host_info: HostInfo::default(),
         member_auth: None,
-        forget_index_entries: false,
+        planted_fault: Default::default(),
     }
 }
 

@@ -19,6 +19,7 @@ mod member;
 mod member_commands;
 mod members;
 mod own;
+mod prepared;
 mod reopen;
 mod retryable;
 mod retryable_durable;

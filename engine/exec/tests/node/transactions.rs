@@ -12,7 +12,7 @@ use crate::harness::{Client, with_member, with_node};
 use crate::retryable::{SHAPES, become_primary, session_id};
 
 /// The command as a statement of a session's transaction.
-fn statement(session: u8, txn_number: i64, command: Document) -> Document {
+pub fn statement(session: u8, txn_number: i64, command: Document) -> Document {
     let mut command = command;
     command.insert("lsid", session_id(session));
     command.insert("txnNumber", txn_number);
@@ -21,30 +21,48 @@ fn statement(session: u8, txn_number: i64, command: Document) -> Document {
 }
 
 /// The command as the first statement.
-fn first(session: u8, txn_number: i64, command: Document) -> Document {
+pub fn first(session: u8, txn_number: i64, command: Document) -> Document {
     let mut command = statement(session, txn_number, command);
     command.insert("startTransaction", true);
     command
 }
 
-fn commit(session: u8, txn_number: i64) -> Document {
+pub fn commit(session: u8, txn_number: i64) -> Document {
     statement(session, txn_number, doc! { "commitTransaction": 1 })
 }
 
-fn abort(session: u8, txn_number: i64) -> Document {
+pub fn abort(session: u8, txn_number: i64) -> Document {
     statement(session, txn_number, doc! { "abortTransaction": 1 })
 }
 
-fn insert(ids: &[i32]) -> Document {
+pub fn insert(ids: &[i32]) -> Document {
     let documents: Vec<_> = ids.iter().map(|id| doc! { "_id": id, "n": 0 }).collect();
     doc! { "insert": "c", "documents": documents }
 }
 
-fn all() -> Document {
+pub fn all() -> Document {
     doc! { "find": "c", "sort": { "_id": 1 } }
 }
 
-async fn ids(client: &Client, find: Document) -> Vec<i32> {
+/// The collections of the database, in order.
+async fn names(client: &Client) -> Vec<String> {
+    let reply = client
+        .ok(doc! { "listCollections": 1, "nameOnly": true })
+        .await;
+    let batch = reply
+        .get_document("cursor")
+        .expect("a cursor")
+        .get_array("firstBatch");
+    let name = |found: &pinion_bson::Bson| {
+        let found = found.as_document().expect("one");
+        found.get_str("name").expect("a name").to_owned()
+    };
+    let mut names: Vec<String> = batch.expect("a batch").iter().map(name).collect();
+    names.sort();
+    names
+}
+
+pub async fn ids(client: &Client, find: Document) -> Vec<i32> {
     let reply = client.ok(find).await;
     let batch = reply
         .get_document("cursor")
@@ -376,9 +394,17 @@ fn collections_and_indexes_are_made_for_a_transaction() {
             let index = |collection: &str| doc! { "createIndexes": collection, "indexes": [{ "key": { "a": 1 }, "name": "a" }] };
             client.ok(statement(1, 1, index("explicit"))).await;
             client.ok(statement(1, 1, into("explicit"))).await;
-            let by_index = doc! { "find": "explicit", "filter": { "a": 2 } };
+            client.ok(statement(1, 1, index("indexed"))).await;
+            let by_index = doc! { "find": "explicit", "filter": { "a": 2 }, "hint": "a" };
             assert_eq!(ids(&client, statement(1, 1, by_index.clone())).await, [1]);
+            // Nobody else knows of them before.
+            assert_eq!(names(&client).await, ["c"]);
+            assert!(ids(&client, doc! { "find": "explicit" }).await.is_empty());
             committed(&client, commit(1, 1)).await;
+            assert_eq!(
+                names(&client).await,
+                ["c", "explicit", "implicit", "indexed"]
+            );
             assert_eq!(ids(&client, by_index).await, [1]);
             assert_eq!(ids(&client, doc! { "find": "implicit" }).await, [1]);
             client.ok(first(1, 2, all())).await;
@@ -393,6 +419,48 @@ fn collections_and_indexes_are_made_for_a_transaction() {
             client.ok(first(1, 4, all())).await;
             client.ok(into("latest")).await;
             client.fails(statement(1, 4, into("latest")), 112).await;
+        });
+    }
+}
+
+#[test]
+fn what_a_transaction_makes_goes_with_it() {
+    for (seed, (cores, partitions)) in (2151..).step_by(10).zip(SHAPES) {
+        with_node(seed, cores, partitions, |client| async move {
+            become_primary().await;
+            client.ok(insert(&[1])).await;
+            let into = |collection: &str| doc! { "insert": collection, "documents": [{ "_id": 1, "a": [1, 2] }] };
+            // An abort leaves nothing.
+            client.ok(first(1, 1, doc! { "create": "made" })).await;
+            client.ok(statement(1, 1, into("made"))).await;
+            client
+                .fails(statement(1, 1, doc! { "create": "made" }), 48)
+                .await;
+            client.ok(first(1, 2, into("made"))).await;
+            client.at("admin").ok(abort(1, 2)).await;
+            assert_eq!(names(&client).await, ["c"]);
+            // Who makes the same name first wins, with a transaction or without.
+            client.ok(first(1, 3, into("made"))).await;
+            client.ok(first(2, 1, into("made"))).await;
+            committed(&client, commit(2, 1)).await;
+            client.at("admin").fails(commit(1, 3), 112).await;
+            client.ok(first(1, 4, into("other"))).await;
+            client.ok(into("other")).await;
+            client.at("admin").fails(commit(1, 4), 112).await;
+            assert_eq!(ids(&client, doc! { "find": "other" }).await, [1]);
+            // It is tried again, and alone.
+            client.ok(first(1, 5, doc! { "find": "other" })).await;
+            client
+                .ok(statement(
+                    1,
+                    5,
+                    doc! { "create": "capped", "capped": true, "size": 4096 },
+                ))
+                .await;
+            committed(&client, commit(1, 5)).await;
+            committed(&client, commit(1, 5)).await;
+            assert_eq!(names(&client).await, ["c", "capped", "made", "other"]);
+            client.ok(doc! { "drop": "made" }).await;
         });
     }
 }
@@ -718,9 +786,11 @@ fn transactions_and_changes_of_the_catalog_do_not_wait_for_each_other() {
         let several = doc! { "insert": "c", "documents": [{ "_id": 3, "a": [1, 2] }] };
         client.ok(statement(1, 1, several)).await;
         let into = doc! { "insert": "new", "documents": [{ "_id": 1 }] };
-        client.fails(statement(1, 1, into), 24).await;
+        client.ok(statement(1, 1, into)).await;
+        // The drop waits for what the transaction has written, and what it makes for the drop.
+        client.at("admin").fails(commit(1, 1), 24).await;
         dropping.await.expect("it ends");
-        client.fails(statement(1, 1, all()), 251).await;
+        client.at("admin").fails(commit(1, 1), 251).await;
         until_nothing_is_held().await;
     });
 }

@@ -37,7 +37,7 @@ impl Update {
     /// has twice. It names what they name: change streams tell of an update by it.
     pub fn diff(&self, old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf> {
         match &self.kind {
-            Kind::Replacement(_) => None,
+            Kind::Replacement(_) | Kind::Logged(_) => None,
             Kind::Pipeline(_) | Kind::Diff(_) => diff(old, new),
             Kind::Operators { entries, .. } => {
                 // That many are not followed; what they name is found by what they have changed.

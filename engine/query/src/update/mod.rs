@@ -42,7 +42,7 @@ pub(crate) use array::ItemSort;
 pub use diff::diff;
 pub use storage::{check_storable, prepare_insert};
 
-use apply::{Applying, Node};
+use apply::{Applying, NameOrder, Node};
 use filters::ArrayFilters;
 use parse::Entry;
 use tree::Slot;
@@ -61,6 +61,8 @@ pub struct Update {
 #[derive(Clone, Debug)]
 enum Kind {
     Replacement(RawDocumentBuf),
+    /// The document that the oplog has in place of another: whatever its fields are called, it was stored once.
+    Logged(RawDocumentBuf),
     Operators {
         entries: Vec<Entry>,
         filters: ArrayFilters,
@@ -92,11 +94,35 @@ impl Update {
 
     /// An update that the oplog has as `{$v: 2, diff: ...}`.
     pub fn from_diff(diff: &RawDocument) -> Update {
+        Update::from_log(Kind::Diff(diff.to_owned()), diff)
+    }
+
+    /// An update that the oplog has as the whole document. Its fields may begin with `$`, which those of a client's
+    /// replacement may not: pipelines and upserts make such documents.
+    pub fn from_logged(document: &RawDocument) -> Update {
+        Update::from_log(Kind::Logged(document.to_owned()), document)
+    }
+
+    /// An update that the oplog has as operators, of MongoDB before 5.0. New fields are made in the order of their names, numbers
+    /// among them.
+    ///
+    /// # Errors
+    /// Those of [`Update::parse`].
+    pub fn from_logged_operators(operators: &RawDocument) -> Result<Update> {
+        let mut update =
+            Update::parse(RawBsonRef::Document(operators))?.keeping_empty_timestamps(true);
+        if let Kind::Operators { entries, tree, .. } = &mut update.kind {
+            *tree = Some(apply::build(entries, None, NameOrder::Bytes)?);
+        }
+        Ok(update)
+    }
+
+    fn from_log(kind: Kind, source: &RawDocument) -> Update {
         Update {
-            kind: Kind::Diff(diff.to_owned()),
+            kind,
             keeps_empty_timestamps: true,
             collation: None,
-            source_bytes: diff.as_bytes().len(),
+            source_bytes: source.as_bytes().len(),
         }
     }
 
@@ -141,7 +167,7 @@ impl Update {
             let tree = if positional {
                 None
             } else {
-                Some(apply::build(&entries, None)?)
+                Some(apply::build(&entries, None, NameOrder::Numbers)?)
             };
             return Ok(Update {
                 kind: Kind::Operators {
@@ -188,14 +214,14 @@ impl Update {
 
     /// Whether the whole document is replaced.
     pub fn is_replacement(&self) -> bool {
-        matches!(self.kind, Kind::Replacement(_))
+        matches!(self.kind, Kind::Replacement(_) | Kind::Logged(_))
     }
 
     /// The paths that operators change; `None` where the update is no list of operators.
     pub fn operator_paths(&self) -> Option<impl Iterator<Item = &str>> {
         match &self.kind {
             Kind::Operators { entries, .. } => Some(entries.iter().map(|entry| entry.path.text())),
-            Kind::Replacement(_) | Kind::Pipeline(_) | Kind::Diff(_) => None,
+            Kind::Replacement(_) | Kind::Logged(_) | Kind::Pipeline(_) | Kind::Diff(_) => None,
         }
     }
 
@@ -218,6 +244,7 @@ impl Update {
                 check_replacement(replacement)?;
                 replace(old, replacement, filler)?
             }
+            Kind::Logged(document) => replace(old, document, None)?,
             Kind::Pipeline(pipeline) => replace(old, &pipeline.transform(old)?, None)?,
             Kind::Diff(diff) => replace(old, &apply_diff(old, diff)?, None)?,
             Kind::Operators {
@@ -238,7 +265,7 @@ impl Update {
                 match tree {
                     Some(tree) => apply::apply(tree, &mut root, &applying)?,
                     None => apply::apply(
-                        &apply::build(entries, context.position)?,
+                        &apply::build(entries, context.position, NameOrder::Numbers)?,
                         &mut root,
                         &applying,
                     )?,
@@ -253,7 +280,9 @@ impl Update {
         };
         // A replacement is compared as it was given: one that leaves out the `_id` always counts as a change.
         let same = match &self.kind {
-            Kind::Replacement(replacement) => replacement.as_bytes() == old.as_bytes(),
+            Kind::Replacement(replacement) | Kind::Logged(replacement) => {
+                replacement.as_bytes() == old.as_bytes()
+            }
             Kind::Operators { .. } | Kind::Pipeline(_) | Kind::Diff(_) => {
                 new.as_bytes() == old.as_bytes()
             }

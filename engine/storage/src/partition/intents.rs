@@ -3,7 +3,7 @@
 //! A unit is *open* while a client's transaction still takes statements: readers pass its intents by. It is *deciding* from
 //! right before its timestamp is allotted, which single statements are from the beginning: a newest read that meets an
 //! intent which will change the key waits for the unit. It is *prepared* at a timestamp while another decides: newest reads
-//! and snapshots from that timestamp on wait. A write that meets any intent of another unit conflicts, whatever its state.
+//! and snapshots from that timestamp on wait, unless they ask for what is decided alone. A write that meets any intent of another unit conflicts, whatever its state.
 //! Nobody who holds intents waits for another's to write, so there is no deadlock.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,10 +33,11 @@ pub(crate) enum UnitState {
 impl UnitState {
     /// Whether a read waits until such a unit is decided before it says what a key is that the unit changes.
     fn blocks(self, at: ReadAt) -> bool {
-        match (self, at.snapshot()) {
-            (UnitState::Open, _) | (UnitState::Deciding, Some(_)) => false,
-            (UnitState::Deciding | UnitState::Prepared(_), None) => true,
-            (UnitState::Prepared(prepared), Some(ts)) => prepared <= ts,
+        match (self, at) {
+            (UnitState::Open, _) => false,
+            (UnitState::Deciding, at) => at.snapshot().is_none(),
+            (UnitState::Prepared(_), ReadAt::NewestDecided | ReadAt::DecidedAt(_)) => false,
+            (UnitState::Prepared(prepared), at) => at.snapshot().is_none_or(|ts| prepared <= ts),
         }
     }
 }
@@ -135,6 +136,8 @@ impl Intents {
         let lowest = self.prepared.first().map(|&(ts, _)| ts);
         let concern = match at {
             ReadAt::Newest => self.deciding > 0 || lowest.is_some(),
+            ReadAt::NewestDecided => self.deciding > 0,
+            ReadAt::DecidedAt(_) => false,
             ReadAt::At(ts) => lowest.is_some_and(|lowest| lowest <= ts),
             ReadAt::In { at, unit } => {
                 lowest.is_some_and(|lowest| lowest <= at) || self.units.contains_key(&unit)
@@ -322,6 +325,10 @@ impl Intents {
             (UnitState::Open, UnitState::Deciding) | (UnitState::Deciding, UnitState::Prepared(_))
         );
         assert!(goes_on, "a unit went from {before:?} to {state:?}");
+        if let UnitState::Prepared(_) = state {
+            // Who does not wait for what is prepared has waited for it to be decided.
+            holder.decided.notify_all();
+        }
         self.uncount(unit, before);
         self.count(unit, state);
     }

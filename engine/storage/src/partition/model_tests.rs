@@ -175,7 +175,11 @@ impl Run {
             true => match self.value() {
                 value if value.len() >= 8 && self.rng.chance(0.2) => {
                     let at = value.len() - 8;
-                    Op::PutStamped { value, at }
+                    Op::PutStamped {
+                        value,
+                        at,
+                        begun: None,
+                    }
                 }
                 value => Op::Put(value),
             },
@@ -499,17 +503,20 @@ impl Run {
     }
 
     async fn scan(&mut self) {
-        let (tree, at, range, direction) = (
-            1 + self.rng.below(3),
-            self.readable(),
-            self.range(),
-            self.direction(),
-        );
-        let newest = self.rng.chance(0.3) && self.undecided.is_empty() && self.prepared.is_empty();
-        let read_at = if newest {
-            ReadAt::Newest
-        } else {
-            ReadAt::At(Timestamp::from_u64(at))
+        // What is prepared is not there, for who does not wait for it.
+        let passes = self.rng.chance(0.3);
+        let at = match passes {
+            true => self.rng.between(self.oldest(), self.now),
+            false => self.readable(),
+        };
+        let (tree, range, direction) = (1 + self.rng.below(3), self.range(), self.direction());
+        let is_decided = self.undecided.is_empty() && (passes || self.prepared.is_empty());
+        let newest = self.rng.chance(0.3) && is_decided;
+        let read_at = match (newest, passes) {
+            (true, true) => ReadAt::NewestDecided,
+            (true, false) => ReadAt::Newest,
+            (false, true) => ReadAt::DecidedAt(Timestamp::from_u64(at)),
+            (false, false) => ReadAt::At(Timestamp::from_u64(at)),
         };
         let at = if newest { u64::MAX } else { at };
         let mut cursor = self

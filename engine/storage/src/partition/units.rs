@@ -30,7 +30,9 @@ impl Partition {
                 self.compare_with_base(snapshot, write, &prepared.view, fact)
                     .await?;
                 for key in &fact.witnesses {
-                    let then = self.get(write.tree, key, ReadAt::At(snapshot)).await?;
+                    // One that is held conflicts; waiting for that would hold up the others of the statement.
+                    let at = ReadAt::DecidedAt(snapshot);
+                    let then = self.get(write.tree, key, at).await?;
                     fact.is_taken_since |= then.is_none();
                 }
             }

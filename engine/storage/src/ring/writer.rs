@@ -260,7 +260,7 @@ impl Ring {
     }
 
     /// Sets space aside for entries of these lengths; waits until there is some, or the ring is stopped. Entries longer
-    /// than `MAX_ENTRY_BYTES` are the caller's to refuse.
+    /// than `MAX_ENTRY_BYTES` are the caller's to refuse, and more of them than a unit may have.
     pub(crate) async fn reserve(
         self: &Rc<Ring>,
         lens: impl Iterator<Item = usize>,
@@ -271,10 +271,6 @@ impl Ring {
             frames += frames_for(len);
             bytes += ENTRY_HEADER_BYTES + len;
         }
-        assert!(
-            bytes <= MAX_PENDING_BYTES,
-            "{bytes} bytes reserved in one step"
-        );
         if self.turnstile.available() == 0 || !self.try_reserve(frames, bytes) {
             // In a box, as few reservations ever need its room.
             Box::pin(self.wait_for_room(frames, bytes)).await?;
@@ -310,9 +306,11 @@ impl Ring {
 
     fn try_reserve(&self, frames: u64, bytes: usize) -> bool {
         let mut state = self.state.borrow_mut();
-        if state.spoken_for() + frames > state.available_frames(self.frames_per_segment)
-            || state.pending.len() + state.reserved_bytes + bytes > MAX_PENDING_BYTES
-        {
+        let before = state.pending.len() + state.reserved_bytes;
+        // What no ring could hold beside other things comes alone.
+        let fits = before == 0 || before + bytes <= MAX_PENDING_BYTES;
+        let available = state.available_frames(self.frames_per_segment);
+        if !fits || state.spoken_for() + frames > available {
             return false;
         }
         state.reserved_frames += frames;

@@ -34,6 +34,9 @@ enum Told {
     Part = 5,
 }
 
+/// As large as one may be, nearly.
+const LARGE_ENTRY_BYTES: usize = 16 * 1024 * 1024;
+
 const TOLD_AT: usize = ENTRY_TERM_OFFSET + 8;
 
 fn entry_of(told: Told, words: &[u64], writes: &[Write]) -> Entry {
@@ -578,21 +581,46 @@ fn a_commit_that_fails_leaves_nothing() {
         assert_eq!(failed, Err(WriteError::Exists { write: 0 }));
         let mut unit = begin().await;
         storage.write_unit(&mut unit, writes.clone()).await.unwrap();
-        let entries = (0..4).map(|_| Entry {
-            bytes: [
-                entry_of(Told::Writes, &[], &[]).bytes,
-                vec![0; MAX_UNIT_ENTRY_BYTES / 4],
-            ]
-            .concat(),
-        });
         let failed = storage
-            .commit_unit(unit, entries.collect(), Vec::new())
+            .commit_unit(unit, large_entries(MAX_UNIT_ENTRY_BYTES), Vec::new())
             .await;
         assert_eq!(failed, Err(WriteError::UnitTooLarge));
         assert_eq!((storage.last_allotted(), storage.fatal()), (last, None));
         assert_eq!(stats().await.intents, 0);
         assert_eq!(records().await, 2);
         execute(writes).await.unwrap();
+    });
+}
+
+/// Entries that have a little more than so many bytes together.
+fn large_entries(bytes: usize) -> Vec<Entry> {
+    let large = |_| Entry {
+        bytes: [
+            entry_of(Told::Writes, &[], &[]).bytes,
+            vec![0; LARGE_ENTRY_BYTES],
+        ]
+        .concat(),
+    };
+    (0..bytes.div_ceil(LARGE_ENTRY_BYTES)).map(large).collect()
+}
+
+#[test]
+fn a_unit_of_more_than_a_ring_takes_beside_others_comes_alone() {
+    run(2, options(), |storage| async move {
+        let mut unit = begin().await;
+        let writes: Vec<Write> = (10..20).map(|key| put(key, "new")).collect();
+        storage.write_unit(&mut unit, writes).await.unwrap();
+        let entries = large_entries(5 * LARGE_ENTRY_BYTES);
+        let others = spawn(Queue::Foreground, async {
+            for key in 100..200 {
+                execute(vec![put(key, "beside")]).await.unwrap();
+            }
+        });
+        let committed = storage.commit_unit(unit, entries, Vec::new()).await;
+        let committed = committed.unwrap();
+        others.await.unwrap();
+        assert_eq!(records().await, 110);
+        storage.wait_durable(committed).await.unwrap();
     });
 }
 

@@ -12,6 +12,7 @@ use pinion_exec::{
 };
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::node::SourceFailure;
+use pinion_runtime::sim::event;
 use pinion_runtime::{CoreId, Queue, core_count, join_all, spawn, submit_to, timeout};
 use pinion_storage::{LogCursor, storage};
 use pinion_wire::{Error, ErrorCode};
@@ -48,15 +49,15 @@ impl Driver {
         let begin = self.beginning(&mut source).await?;
         sync.status
             .borrow_mut()
-            .begin_at(rollback_id, begin.optime.ts);
+            .begin_at(rollback_id, begin.applying.optime.ts);
         begin_clone().await?;
         self.begin_log(&begin).await?;
 
         let done = async {
+            let mut applying = self.reach(&begin, halt).await?;
             self.copy_all(sync, &mut source, halt).await?;
             let stop = source.newest_entry(Timestamp::MAX).await?.optime.ts;
             sync.status.borrow_mut().stop_at(stop);
-            let mut applying = Applying::behind(begin.optime.ts, self.options.planted_fault);
             applying.apply_to(sync, stop, halt).await?;
             if source.rollback_id().await? != rollback_id {
                 return Err(Failed::new("the source has rolled back"));
@@ -67,6 +68,8 @@ impl Driver {
         // Fetching has ended, whoever has asked for it: what is logged is all there will be.
         let last = storage().last_allotted();
         applying.apply_to(sync, last, &Halt::default()).await?;
+        let placed = applying.applier.place_prepared().await;
+        placed.map_err(|error| Failed::new(error.to_string()))?;
         end_clone().await?;
         persisted::store_synced().await?;
         self.follower.set_last(self.terms.borrow().optime(last));
@@ -115,15 +118,32 @@ impl Driver {
         }
     }
 
-    /// The entry behind which the source's are to be applied. This node's log goes on from there, so it is not before what
-    /// earlier attempts have logged.
-    async fn beginning(&self, source: &mut Source) -> Result<Fetched, Failed> {
+    /// Where the log and the data begin. This node's log goes on from what earlier attempts have logged, so the data begin not
+    /// before that.
+    async fn beginning(&self, source: &mut Source) -> Result<Beginning, Failed> {
         let patience = pinion_runtime::now() + BEHIND_PATIENCE;
+        // What is prepared by this entry, or between it and the one that the data begin with, is in the log either way.
+        let before = source.last_applied().await?;
+        let fetching = match source.oldest_prepared().await? {
+            Some(begun) if begun < before.optime.ts => {
+                event("initial sync fetches from a prepared transaction on");
+                let entry = source.newest_entry(begun).await?;
+                match entry.optime.ts == begun {
+                    true => entry,
+                    false => {
+                        return Err(Failed::new(
+                            "the source has lost an entry of a transaction that is prepared",
+                        ));
+                    }
+                }
+            }
+            _ => before,
+        };
         loop {
-            let begin = source.last_applied().await?;
+            let applying = source.last_applied().await?;
             let last = self.terms.borrow().optime(storage().last_allotted());
-            if begin.optime.ts > last.ts || begin.optime == last {
-                return Ok(begin);
+            if applying.optime.ts > last.ts || applying.optime == last {
+                return Ok(Beginning { fetching, applying });
             }
             if pinion_runtime::now() > patience {
                 return Err(Failed::new(
@@ -134,29 +154,62 @@ impl Driver {
         }
     }
 
-    /// Begins the log with this entry, which the data that is copied has in it.
-    async fn begin_log(&self, begin: &Fetched) -> Result<(), Failed> {
-        let (storage, ts) = (storage(), begin.optime.ts);
-        let last = storage.last_allotted();
-        self.terms.replace(Terms::starting_at(begin.optime));
+    /// Begins the log with the entry that is fetched first, or goes on with that of an earlier attempt.
+    async fn begin_log(&self, begin: &Beginning) -> Result<(), Failed> {
+        let (storage, first) = (storage(), &begin.fetching);
+        let (ts, last) = (first.optime.ts, storage.last_allotted());
         if ts > last {
+            self.terms.replace(Terms::starting_at(first.optime));
             let before = ts.prev().expect("it is above another");
             if before > last {
                 let begun = storage.begin_log_at(before).await;
                 begun.map_err(from_fatal)?;
             }
-            self.hand_over(vec![begin.clone()]).await;
+            self.hand_over(vec![first.clone()]).await;
             self.applied_all().await?;
             assert!(storage.last_allotted() == ts, "the first entry is logged");
-        } else {
-            self.follower.set_last(begin.optime);
+            return Ok(());
+        }
+        let mut log = storage.log_backward(ts);
+        let found = log.next_batch(1, 1).await;
+        let found = found.map_err(|error| Failed::new(error.to_string()))?;
+        if found.first().is_none_or(|(found, _)| *found != ts) {
+            return Err(Failed::new(
+                "what this node has logged begins behind a transaction that is prepared",
+            ));
+        }
+        let last = self.terms.borrow().optime(last);
+        self.follower.set_last(last);
+        Ok(())
+    }
+
+    /// Waits until the log has come to the entry that the data begin with, which they have in them, and looks back at what is
+    /// prepared by then.
+    async fn reach(&self, begin: &Beginning, halt: &Halt) -> Result<Applying, Failed> {
+        let failed = |error: &dyn std::fmt::Display| Failed::new(error.to_string());
+        let (storage, ts) = (storage(), begin.applying.optime.ts);
+        let applying = Applying::behind(ts, self.options.planted_fault);
+        let before = begin.fetching.optime.ts.prev();
+        let mut log = storage.log_after(before.expect("it is above another"));
+        while log.position() < ts {
+            halt.check()?;
+            let batch = log.next_batch(APPLY_BATCH_ENTRIES, APPLY_BATCH_BYTES).await;
+            let batch = batch.map_err(|error| failed(&error))?;
+            if batch.is_empty()
+                && let Ok(more) = timeout(HALT_POLL, log.wait()).await
+            {
+                more.map_err(from_fatal)?;
+            }
+            for (at, entry) in batch.into_iter().take_while(|(at, _)| *at <= ts) {
+                applying.applier.look_back(at, entry);
+            }
         }
         if storage.visible() < ts {
             storage.set_applied(ts);
         }
         storage.set_stable(ts);
         storage.checkpoint().await.map_err(from_fatal)?;
-        Ok(())
+        Ok(applying)
     }
 
     /// Makes the source's collections and copies their documents, several at once on every core.
@@ -205,6 +258,15 @@ async fn make_collections(source: &mut Source) -> Result<(Vec<CloneTarget>, Sour
         targets.extend(clone_catalog(found.rows, found.next_number).await?);
     }
     Ok((targets, SourceForm::Rows))
+}
+
+/// Where an attempt begins.
+struct Beginning {
+    /// The first entry that is fetched: of a transaction that is prepared by then all entries are, as they take place, if they do,
+    /// with one that comes later.
+    fetching: Fetched,
+    /// The entry behind which they are applied: whatever is copied has it in it.
+    applying: Fetched,
 }
 
 async fn copy_one_by_one(

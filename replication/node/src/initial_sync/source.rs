@@ -115,6 +115,32 @@ impl Source {
         }
     }
 
+    /// The time of the first entry of the oldest transaction that is prepared at the source and has no outcome.
+    pub(super) async fn oldest_prepared(&mut self) -> Result<Option<Timestamp>, Failed> {
+        let find = rawdoc! {
+            "find": "transactions",
+            "filter": { "state": { "$in": ["prepared", "inProgress"] } },
+            "sort": { "startOpTime": 1 },
+            "limit": 1,
+            "rawData": true,
+            "$db": "config",
+            "$readPreference": { "mode": "secondaryPreferred" },
+        };
+        let reply = self.run(&find).await?;
+        let Some(RawBsonRef::Document(record)) =
+            pinion_bson::values(batch_of(reply.body())?).next()
+        else {
+            return Ok(None);
+        };
+        let started = record
+            .get_document("startOpTime")
+            .and_then(|started| started.get_timestamp("ts"));
+        let started = started.map_err(|_| {
+            Failed::new("a prepared transaction of the source does not tell where it begins")
+        })?;
+        Ok(Some(Timestamp::new(started.time, started.increment)))
+    }
+
     /// The rows of the source's catalog above a number.
     pub(super) async fn catalog_rows(&mut self, above: u64) -> Result<CatalogRows, Failed> {
         let ask = rawdoc! {

@@ -48,6 +48,11 @@ impl DenyList {
         entries.any(|(denied, end)| denied == host && *end > now_ms)
     }
 
+    /// The reason for which a host was denied is gone.
+    pub fn allow(&mut self, host: &HostPort) {
+        self.entries.retain(|(denied, _)| denied != host);
+    }
+
     pub fn clear(&mut self) {
         self.entries.clear();
     }

@@ -92,10 +92,15 @@ pub struct HeartbeatResponse {
     pub written: Option<OpTimeAndWallTime>,
     /// Whether it would stand for election; members before MongoDB 4.4 do not tell.
     pub electable: Option<bool>,
+    /// For how many milliseconds it has heard nothing of the member `primary_id`, which it asks. Pinion's members tell it, where
+    /// it is long enough to matter; MongoDB's do not, and pass it over.
+    pub primary_silent_ms: Option<u64>,
 }
 
 /// The version that a node without a configuration tells.
 pub const UNINITIALIZED_VERSION: i64 = -2;
+
+const PRIMARY_SILENT: &str = "primarySilentMillis";
 
 impl HeartbeatResponse {
     pub fn config_id(&self) -> ConfigVersion {
@@ -146,6 +151,9 @@ impl HeartbeatResponse {
                 .unwrap_or_default(),
             written: opt_optime_at(&reader, "writtenOpTime", "writtenWallTime")?,
             electable: reader.opt_safe_bool("electable")?,
+            primary_silent_ms: reader
+                .opt_i64(PRIMARY_SILENT)?
+                .and_then(|ms| u64::try_from(ms).ok()),
         })
     }
 
@@ -181,6 +189,9 @@ impl HeartbeatResponse {
         out.append("term", self.term.0);
         if let Some(id) = self.primary_id {
             out.append("primaryId", id as i32);
+        }
+        if let Some(ms) = self.primary_silent_ms {
+            out.append(PRIMARY_SILENT, i64::try_from(ms).unwrap_or(i64::MAX));
         }
         append_optime(out, "durableOpTime", self.durable.optime);
         append_date(out, "durableWallTime", self.durable.wall_ms);

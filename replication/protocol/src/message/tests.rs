@@ -45,6 +45,7 @@ fn response() -> HeartbeatResponse {
         durable: at(8, 6),
         written: None,
         electable: Some(false),
+        primary_silent_ms: Some(1_600),
     }
 }
 

@@ -6,7 +6,6 @@ use pinion_bson::RawDocumentBuf;
 use pinion_clock::Term;
 use pinion_wire::{Error, ErrorCode, MemberState, Result};
 
-use super::limits::SUSPICION_MS;
 use super::{AfterVote, CommandId, Node, Note, Pending, Role};
 use crate::config::HostPort;
 use crate::decision::LastVote;
@@ -59,6 +58,7 @@ pub(super) struct Candidacy {
 
 impl Node {
     pub(super) fn election_timed_out(&mut self) {
+        self.suspicion_is_acted_upon();
         self.postpone_election();
         // Nothing is to be done if this node cannot stand: it looks again after the next time-out.
         self.stand(Reason::ElectionTimeout, None).ok();
@@ -70,7 +70,7 @@ impl Node {
             .primary
             .is_some_and(|at| self.member(at).host == *host && Some(at) != self.self_index());
         if let (true, Some(due)) = (is_primary, self.election_due_ms) {
-            let wait = self.random.next() % SUSPICION_MS;
+            let wait = self.standing_offset_ms();
             let soon = self.after_ms(wait);
             self.election_due_ms = Some(due.min(soon));
         }
@@ -122,6 +122,7 @@ impl Node {
         );
         self.takeover = None;
         self.postpone_election();
+        self.suspicion_is_acted_upon();
         let must_agree = match reason {
             Reason::CatchupTakeover => self.primary,
             _ => None,
@@ -218,6 +219,9 @@ impl Node {
         candidacy.waiting.retain(|at| *at != index);
         let must_agree = candidacy.must_agree == Some(index);
         let response = reply.and_then(|reply| VoteResponse::parse(&reply)).ok();
+        if response.is_some() {
+            self.heard(index);
+        }
         if let Some(response) = &response
             && response.term > self.term
         {
@@ -252,8 +256,19 @@ impl Node {
                 Phase::OwnVote => panic!("votes are counted when others were asked"),
                 Phase::Asking => self.win(),
             }
-        } else if candidacy.waiting.is_empty() {
+        } else if self.waits_for_nobody() {
             self.end_candidacy("insufficient votes");
+        }
+    }
+
+    /// Whether all have voted but those of whom nobody hears anything.
+    fn waits_for_nobody(&self) -> bool {
+        match &self.role {
+            Role::Candidate(candidacy) => {
+                let mut waiting = candidacy.waiting.iter();
+                waiting.all(|at| self.peers[*at].given_up)
+            }
+            Role::Follower | Role::Leader(_) => false,
         }
     }
 

@@ -50,6 +50,7 @@ impl Node {
         self.told.installs += 1;
         let may_be_primary = self_index.is_some_and(|at| config.members[at].is_electable());
         self.primary = None;
+        self.watch_nobody();
         self.installed = Some(Installed { config, self_index });
         if !may_be_primary {
             self.step_down("the configuration gives this node no priority");

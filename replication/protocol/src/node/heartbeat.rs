@@ -6,6 +6,7 @@ use pinion_bson::{RawDocument, RawDocumentBuf, get};
 use pinion_wire::{Error, ErrorCode, MemberState, Result};
 
 use super::limits::MAX_HEARTBEAT_RETRIES;
+use super::suspicion::ToldSilence;
 use super::{CommandId, Node, Note, Pending, Role, positive};
 use crate::config::{ConfigVersion, HostPort, NO_TERM};
 use crate::message::{
@@ -74,7 +75,9 @@ impl Node {
 
     /// Asks every member at once, so that what is decided next rests on what they say from now on.
     pub(super) fn restart_heartbeats(&mut self) {
-        let is_heartbeat = |pending: &Pending| matches!(pending, Pending::Heartbeat { .. });
+        let is_heartbeat = |pending: &Pending| {
+            matches!(pending, Pending::Heartbeat { .. } | Pending::Probe { .. })
+        };
         self.pending.retain(|_, pending| !is_heartbeat(pending));
         let now = self.now.ms;
         for peer in &mut self.peers {
@@ -92,10 +95,26 @@ impl Node {
         let sent_ms = sent_ms.expect("a heartbeat that is pending is in flight");
         match reply.and_then(|reply| self.read_response(&reply)) {
             Ok((response, metadata)) => {
-                self.peers[at].record_ping(self.now.ms - sent_ms);
+                let interval_ms = self.heartbeat_interval_ms();
+                let peer = &mut self.peers[at];
+                peer.record_ping(self.now.ms - sent_ms);
+                peer.end_heartbeat(interval_ms, self.now);
                 self.member_answered(at, response, metadata);
             }
             Err(error) => self.member_failed(at, &error),
+        }
+    }
+
+    /// The answer to a heartbeat out of turn.
+    pub(super) fn probe_response(&mut self, at: usize, reply: Result<RawDocumentBuf>) {
+        match reply.and_then(|reply| self.read_response(&reply)) {
+            Ok((response, metadata)) => self.member_answered(at, response, metadata),
+            Err(error) if error.code == ErrorCode::HOST_UNREACHABLE => {
+                let host = self.peers[at].host.clone();
+                self.suspect(&host);
+            }
+            // Whether it is silent is asked of others first.
+            Err(_) => {}
         }
     }
 
@@ -144,12 +163,17 @@ impl Node {
         mut response: HeartbeatResponse,
         metadata: Option<ReplSetMetadata>,
     ) {
-        let interval_ms = self.heartbeat_interval_ms();
         let now = self.now;
         let config = response.config.take();
-        let peer = &mut self.peers[at];
-        let advanced = peer.set_up(&response, now);
-        peer.end_heartbeat(interval_ms, now);
+        let advanced = self.peers[at].set_up(&response, now);
+        self.heard(at);
+        let silent_ms = response.primary_silent_ms;
+        let told = silent_ms.map(|silent_ms| ToldSilence {
+            at_ms: now.ms,
+            primary_id: response.primary_id,
+            silent_ms,
+        });
+        self.take_told_silence(at, told);
         self.update_term(response.term);
         if let Some(metadata) = &metadata {
             self.update_term(metadata.term);
@@ -164,6 +188,7 @@ impl Node {
         if advanced {
             self.positions_changed();
         }
+        self.return_if_configs_agree(at);
         if self.sync.source.is_none() {
             self.retry_source_now();
         }
@@ -216,6 +241,7 @@ impl Node {
         if primary != self.primary {
             self.primary = primary;
             self.takeover = None;
+            self.leave_source_if_silent();
         }
     }
 
@@ -251,6 +277,7 @@ impl Node {
         }
         if let Some(at) = sender {
             self.peers[at].last_heartbeat_received_ms = Some(self.now.ms);
+            self.heard(at);
         }
     }
 
@@ -286,6 +313,7 @@ impl Node {
             durable: self.progress.durable,
             written: None,
             electable: Some(self.unelectable_reason().is_none()),
+            primary_silent_ms: self.told_silence_ms(),
         };
         Ok(response.to_bson())
     }

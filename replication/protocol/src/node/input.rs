@@ -107,6 +107,9 @@ pub struct Parameters {
     pub initial_sync_preference: Option<ReadPreferenceMode>,
     /// `allowMultipleArbiters`.
     pub multiple_arbiters: bool,
+    /// `primarySilenceLimitMillis`: for how long a majority hears nothing of the primary before another is elected; 0: until the
+    /// election timeout has passed.
+    pub primary_silence_ms: u32,
 }
 
 impl Default for Parameters {
@@ -120,6 +123,7 @@ impl Default for Parameters {
             override_chaining: false,
             initial_sync_preference: None,
             multiple_arbiters: false,
+            primary_silence_ms: 0,
         }
     }
 }
@@ -232,8 +236,8 @@ pub enum Input {
         source: HostPort,
         failure: SourceFailure,
     },
-    /// A member does not answer at all any more: its process is gone, or its machine. Others are not waited for as long as
-    /// the election timeout is then.
+    /// A member refuses connections: its process is gone. If it is the primary, the election timeout is not waited for. That one
+    /// is silent the machine finds out by itself.
     Unreachable(HostPort),
     /// The sync source's oplog does not continue this node's.
     NoCommonEntry {

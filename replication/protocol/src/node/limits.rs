@@ -22,9 +22,28 @@ pub(super) const FORCED_VERSION_SPREAD: u64 = 100_000;
 
 const _: () = assert!(DENY_UNREACHABLE_MS < DENY_TOO_STALE_MS);
 
-/// How long at most a member waits before it stands for election when it knows that the primary is gone: as long as that
-/// keeps apart those who have noticed together.
-pub(crate) const SUSPICION_MS: u64 = 200;
+/// What keeps those apart who know together that the primary is gone: each one stands for election so much later than the one
+/// before it by priority, and at a random time of its turn. There are no more turns than these.
+pub(super) const STANDING_STEP_MS: u64 = 100;
+pub(super) const STANDING_RANKS: usize = 6;
+
+/// For how long a member that would vote for another does not stand itself: so long an election takes on a slow disk.
+pub(super) const GIVE_WAY_MS: u64 = 500;
+
+/// So often a primary is asked that is silent for as long as it may be.
+pub(super) const PROBES_A_LIMIT: u64 = 3;
+
+/// A member that comes so much too late to its own work, as a part of the silence that it bears, does not trust what it has
+/// not heard meanwhile.
+pub(super) const STALLS_A_LIMIT: u64 = 6;
+
+/// Another member is not asked again before whether it hears the primary.
+pub(super) const RE_ASK_MS: u64 = 20;
+
+/// `electionTimeoutMillis` by default. Under a longer one a primary may be silent for as much longer.
+pub(super) const USUAL_ELECTION_TIMEOUT_MS: u64 = 10_000;
+
+const _: () = assert!(PROBES_A_LIMIT >= 2 && STALLS_A_LIMIT > PROBES_A_LIMIT);
 
 /// For how long a new primary waits for every member to tell what it has. That a majority has told it is enough afterwards:
 /// one that is gone would not do so before its heartbeat times out.

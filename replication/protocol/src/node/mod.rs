@@ -5,7 +5,7 @@
 //!
 //! `input`, `effect` and `view` are what the caller sees. `heartbeat` asks and answers; `voter`, `candidate`, `takeover` elect;
 //! `primary` and `step_down` are a primary's beginning and end; `change`, `reconfig` and `quorum` bring configurations into
-//! force; `source` chooses whom to sync from; `commit` and `report` follow how far all are; `concern`, `hello` and `status` tell
+//! force; `suspicion` notices a silent primary; `source` chooses whom to sync from; `commit` and `report` follow how far all are; `concern`, `hello` and `status` tell
 //! clients; `steer` is what operators may do; `settle` is what follows from every input.
 
 mod candidate;
@@ -29,6 +29,7 @@ mod source;
 mod status;
 mod steer;
 mod step_down;
+mod suspicion;
 mod takeover;
 mod view;
 mod voter;
@@ -61,6 +62,7 @@ use reconfig::AwaitsCommitment;
 use report::Report;
 use settle::Told;
 use source::Sync;
+use suspicion::Watch;
 use takeover::Takeover;
 
 /// Who this node is, whatever it finds on its disk.
@@ -114,6 +116,7 @@ pub struct Node {
 
     election_due_ms: Option<u64>,
     takeover: Option<Takeover>,
+    watch: Watch,
     /// Until then it does not stand for election.
     abstains_until_ms: u64,
     sync: Sync,
@@ -134,6 +137,10 @@ struct Installed {
 #[derive(Clone, Debug)]
 enum Pending {
     Heartbeat {
+        index: usize,
+    },
+    /// A heartbeat out of turn, to a primary that is silent.
+    Probe {
         index: usize,
     },
     /// To one who need not be a member.
@@ -221,6 +228,7 @@ impl Node {
             commit_point: OpTimeAndWallTime::NULL,
             election_due_ms: None,
             takeover: None,
+            watch: Watch::default(),
             abstains_until_ms: 0,
             sync: Sync::default(),
             report: Report::default(),
@@ -242,6 +250,7 @@ impl Node {
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
         assert!(now.ms >= self.now.ms, "time goes back");
         self.now = now;
+        self.notice_stall();
         match input {
             Input::Tick => {}
             Input::Command { id, command } => self.command(id, command),
@@ -308,6 +317,7 @@ impl Node {
         };
         match pending {
             Pending::Heartbeat { index } => self.heartbeat_response(index, reply),
+            Pending::Probe { index } => self.probe_response(index, reply),
             Pending::AskConfig => self.asked_config_response(reply),
             Pending::Quorum { index } => self.quorum_response(index, reply),
             Pending::Vote { index } => self.vote_response(index, reply),

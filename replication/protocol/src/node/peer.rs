@@ -4,6 +4,7 @@ use pinion_clock::{Term, Timestamp};
 use pinion_wire::MemberState;
 
 use super::input::Now;
+use super::suspicion::ToldSilence;
 use crate::config::{ConfigVersion, HostPort, Member};
 use crate::decision::Neighbour;
 use crate::message::{HeartbeatResponse, OpTimeAndWallTime};
@@ -76,6 +77,12 @@ pub(super) struct Peer {
     pub(super) electable: Option<bool>,
     pub(super) ping_ms: Option<u64>,
     pub(super) heartbeat: HeartbeatTimer,
+    /// When anything came last from it itself.
+    pub(super) last_heard_ms: Option<u64>,
+    /// For how long it says to have heard nothing of its primary.
+    pub(super) told_silence: Option<ToldSilence>,
+    /// It was the primary, and a majority hears nothing of it. Nobody waits for its answers.
+    pub(super) given_up: bool,
     /// Whether it has answered, or been found down, since heartbeats were last begun anew.
     pub(super) heard_since_restart: bool,
 }
@@ -106,6 +113,9 @@ impl Peer {
                 due_ms: now.ms,
                 ..HeartbeatTimer::default()
             },
+            last_heard_ms: None,
+            told_silence: None,
+            given_up: false,
             heard_since_restart: false,
         }
     }

@@ -118,7 +118,9 @@ impl Node {
 
     /// Looks whether there is more to catch up with.
     pub(super) fn check_catch_up(&mut self) {
-        let all_heard = self.others().all(|(_, peer)| peer.heard_since_restart);
+        let all_heard = self
+            .others()
+            .all(|(_, peer)| peer.heard_since_restart || peer.given_up);
         let majority_heard = self.majority_heard_since_restart();
         let latest = self
             .others()

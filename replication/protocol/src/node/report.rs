@@ -158,6 +158,9 @@ impl Node {
         self.report.in_flight = false;
         self.report.keep_alive_ms = self.after_ms(self.election_timeout_ms() / 2);
         let Err(error) = reply else {
+            if let Some(at) = self.index_of(source) {
+                self.heard(at);
+            }
             return;
         };
         self.report.dirty = true;
@@ -170,8 +173,10 @@ impl Node {
         }
     }
 
-    /// Another source knows nothing of what the last one was told.
+    /// Another source knows nothing of what the last one was told, and must not wait for its answer: that one may be silent.
     pub(super) fn report_anew(&mut self) {
+        self.forget_pending(|pending| matches!(pending, Pending::Position { .. }));
+        self.report.in_flight = false;
         self.report.dirty = true;
         self.report.retry_ms = self.now.ms;
     }

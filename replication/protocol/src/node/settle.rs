@@ -79,6 +79,7 @@ impl Node {
             self.end_candidacy("this node is no secondary any more");
         }
         self.takeover = None;
+        self.suspicion_is_acted_upon();
         self.postpone_election();
     }
 
@@ -97,6 +98,7 @@ impl Node {
     fn run_timers(&mut self) {
         let now = self.now.ms;
         self.check_liveness();
+        self.watch_primary();
         if self.election_due_ms.is_some_and(|due| due <= now) {
             self.election_timed_out();
         }
@@ -118,6 +120,7 @@ impl Node {
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let mut due: Vec<u64> = Vec::new();
         due.extend(self.election_due_ms);
+        due.extend(self.watch.due_ms());
         due.extend(self.takeover.as_ref().map(|takeover| takeover.due_ms));
         if self.self_index().is_some() {
             let idle = self

@@ -22,6 +22,8 @@ pub(super) struct Sync {
     deny_list: DenyList,
     /// Members whose oplogs do not reach back to this node's end.
     too_new: Vec<HostPort>,
+    /// One that was left since it had another configuration.
+    disagreeing: Option<HostPort>,
     /// The last entry that was fetched, which may not be written yet.
     pub(super) last_fetched: OpTime,
     pub(super) retry_ms: u64,
@@ -179,6 +181,7 @@ impl Node {
             SourceFailure::Stopped => 0,
         };
         if deny_ms > 0 {
+            self.sync.disagreeing = None;
             let until_ms = self.after_ms(deny_ms);
             let deny_list = &mut self.sync.deny_list;
             deny_list.deny(source.clone(), until_ms, self.now.ms);
@@ -213,12 +216,17 @@ impl Node {
         if !self.is_source(&fetched.source) {
             return;
         }
+        if let Some(at) = self.index_of(&fetched.source) {
+            self.heard(at);
+        }
         self.too_stale = false;
         self.sync.too_new.clear();
         self.sync.last_fetched = fetched.last_fetched;
         self.learn_commit_point_from_source(fetched.query.last_committed);
         let has_primary = fetched.query.primary_index.is_some();
-        if has_primary && fetched.repl.term == self.term && !self.is_primary() {
+        // A source may take for the primary whom a majority hears nothing of.
+        let lives = has_primary && !self.is_about_to_succeed();
+        if lives && fetched.repl.term == self.term && !self.is_primary() {
             self.postpone_election();
         }
         if let Some(why) = self.reason_to_change(fetched) {
@@ -239,13 +247,39 @@ impl Node {
         }
     }
 
+    /// Another one is looked for at once, if it is from this one that this node fetches.
+    pub(super) fn leave_source(&mut self, source: &HostPort, why: &'static str) {
+        if !self.is_source(source) {
+            return;
+        }
+        self.sync.disagreeing = None;
+        let until_ms = self.after_ms(DENY_UNREACHABLE_MS);
+        let deny_list = &mut self.sync.deny_list;
+        deny_list.deny(source.clone(), until_ms, self.now.ms);
+        self.stop_sync(why);
+        self.retry_source_now();
+    }
+
     /// One of the two learns of the newer configuration soon. Until then the source would be left whenever it is chosen.
     fn leave_until_configs_agree(&mut self, source: &HostPort) {
         let until_ms = self.after_ms(SOURCE_RETRY_MS);
         let deny_list = &mut self.sync.deny_list;
         deny_list.deny(source.clone(), until_ms, self.now.ms);
+        self.sync.disagreeing = Some(source.clone());
         if let Some(at) = self.index_of(source) {
             self.peers[at].heartbeat.due_ms = self.now.ms;
+        }
+    }
+
+    /// A member has told which configuration it has: if it is this node's, it may be a source again. Most often it was a batch on its way
+    /// that told of the one before, and a new primary waits for who does not fetch from it.
+    pub(super) fn return_if_configs_agree(&mut self, at: usize) {
+        let own = self.config_id();
+        let peer = &self.peers[at];
+        if self.sync.disagreeing.as_ref() == Some(&peer.host) && peer.config == Some(own) {
+            let host = self.sync.disagreeing.take();
+            let host = host.expect("it was looked at");
+            self.sync.deny_list.allow(&host);
         }
     }
 

@@ -37,9 +37,14 @@ impl Node {
             Verdict::Granted { record: Some(vote) } => {
                 assert_eq!(vote.term, self.term, "a vote is given in the current term");
                 self.postpone_election();
+                self.let_another_succeed();
                 self.cast(vote, AfterVote::Answer(id, response.to_bson()));
             }
-            Verdict::Granted { record: None } | Verdict::Refused(_) => {
+            Verdict::Granted { record: None } => {
+                self.give_way();
+                self.reply(id, Ok(response.to_bson()));
+            }
+            Verdict::Refused(_) => {
                 self.reply(id, Ok(response.to_bson()));
             }
         }
@@ -62,9 +67,10 @@ impl Node {
     }
 
     fn judge(&self, request: &VoteRequest) -> Verdict {
-        let primaries = self
-            .others()
-            .filter(|(_, peer)| peer.is_up() && peer.state == MemberState::Primary);
+        let primaries = self.others().filter(|(at, peer)| {
+            let says = peer.is_up() && peer.state == MemberState::Primary;
+            says && !self.hears_nothing_of(*at)
+        });
         let primaries: Vec<usize> = primaries.map(|(at, _)| at).collect();
         let me = VoterState {
             config: self.config().expect("a voter is a member"),

@@ -7,7 +7,9 @@ use pinion_runtime::{Duration, Rng};
 /// Events of a member at which crashes are placed, with how many occurrences may pass before.
 const CRASH_EVENTS: &[(&str, u64)] = &[
     ("flush", 60),
+    ("flush", 10),
     ("entries logged", 30),
+    ("entries logged", 5),
     ("vote stored", 2),
     ("configuration stored", 1),
     ("elected", 1),
@@ -66,6 +68,10 @@ pub enum Happening {
     TornElection(usize),
     /// All lose power at once, those that follow on slow disks, and the primary comes back last.
     Blackout(usize),
+    /// Another primary is elected, and its voters forget what was not on their disks.
+    ForgottenVotes(usize),
+    /// What a primary wrote alone gets to the others when it is elected a second time, and somebody else takes it back.
+    CommitOverTerms(usize),
     /// A member is added, or the configuration is changed otherwise.
     Reconfig,
     /// A member is removed from the set, loses its disk, and comes back.
@@ -79,7 +85,7 @@ impl Happening {
             true => primary,
             false => rng.below(members as u64) as usize,
         };
-        match rng.below(21) {
+        match rng.below(24) {
             0..4 => Happening::draw_crash(rng, members, member),
             4 => Happening::Shutdown(member),
             5..8 => {
@@ -111,7 +117,9 @@ impl Happening {
             14 | 15 => Happening::Strand(primary),
             16 => Happening::TornElection(primary),
             17 | 18 => Happening::Reconfig,
-            19 => Happening::Blackout(primary),
+            19 | 20 => Happening::Blackout(primary),
+            21 => Happening::ForgottenVotes(primary),
+            22 => Happening::CommitOverTerms(primary),
             _ => {
                 Happening::Replace((primary + 1 + rng.below(members as u64 - 1) as usize) % members)
             }
@@ -155,6 +163,8 @@ impl Happening {
             Happening::Strand(_) => "primaries stranded",
             Happening::TornElection(_) => "torn elections ordered",
             Happening::Blackout(_) => "blackouts",
+            Happening::ForgottenVotes(_) => "elections with forgotten votes",
+            Happening::CommitOverTerms(_) => "elections over terms",
             Happening::Reconfig => "reconfigurations ordered",
             Happening::Replace(_) => "replacements ordered",
         }
@@ -217,6 +227,8 @@ pub fn disturb(sim: &SimHandle, nodes: &[NodeId], happening: &Happening, rng: &m
         | Happening::Strand(_)
         | Happening::TornElection(_)
         | Happening::Blackout(_)
+        | Happening::ForgottenVotes(_)
+        | Happening::CommitOverTerms(_)
         | Happening::Reconfig
         | Happening::Replace(_) => {}
     }

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use pinion_bson::{RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use pinion_runtime::{Duration, now, sleep};
 
+use super::lists::{self, Key};
 use super::operator::{self, Change};
+use super::stream::{self, Held};
 use super::workload::{COLLECTION, Shared};
 use crate::client::{Client, batch, error_code};
 
@@ -42,6 +44,8 @@ pub struct Orders {
     pub agreed: Cell<bool>,
     /// Why they do not agree yet.
     pub disagreement: RefCell<String>,
+    /// The numbers that all hold, once they agree.
+    pub held: RefCell<Held>,
 }
 
 /// What one member has.
@@ -76,6 +80,11 @@ pub async fn judge(shared: Rc<Shared>, orders: Rc<Orders>, config: RawDocumentBu
     while !judge.is_begun(count, &initiate).await {
         sleep(LOOK_EVERY).await;
     }
+    while shared.beginning.get().is_none() {
+        let time = judge.probe_time().await;
+        shared.beginning.set(time);
+        sleep(LOOK_EVERY).await;
+    }
     orders.begun.set(true);
     while !shared.stopped.get() {
         sleep(LOOK_EVERY).await;
@@ -91,7 +100,7 @@ pub async fn judge(shared: Rc<Shared>, orders: Rc<Orders>, config: RawDocumentBu
             None => {}
         }
         if orders.compares.get() && !orders.agreed.get() {
-            match judge.compare().await {
+            match judge.compare(&orders.held).await {
                 Ok(()) => orders.agreed.set(true),
                 Err(why) => *orders.disagreement.borrow_mut() = why,
             }
@@ -200,7 +209,8 @@ impl Judge {
     }
 
     /// Whether a primary takes a write, and all members have the same and all that is certain.
-    async fn compare(&mut self) -> Result<(), String> {
+    /// What they hold is kept.
+    async fn compare(&mut self, held_at_end: &RefCell<Held>) -> Result<(), String> {
         let primary = self.probe().await?;
         let (config, _) = self.config(primary).await?;
         let hosts = operator::hosts(&config);
@@ -227,15 +237,65 @@ impl Judge {
             }
         }
         let floor = self.shared.history.borrow().floor();
+        let mut held: Option<Held> = None;
         for member in members {
-            let documents = self.documents(member).await?;
+            let documents = self.documents(member, COLLECTION).await?;
             let who = format!("member {member} at the end");
             self.shared
                 .history
                 .borrow_mut()
                 .check(&who, &documents, &floor);
+            let mut of_member = Held::new();
+            hold(&mut of_member, COLLECTION, &documents)?;
+            for collection in lists::COLLECTIONS {
+                let documents = self.documents(member, collection).await?;
+                hold(&mut of_member, collection, &documents)?;
+            }
+            match &held {
+                None => {
+                    self.judge_lists(&of_member);
+                    held = Some(of_member);
+                }
+                Some(held) if *held != of_member => {
+                    return Err(format!("member {member} holds other lists than the first"));
+                }
+                Some(_) => {}
+            }
         }
+        *held_at_end.borrow_mut() = held.unwrap_or_default();
         Ok(())
+    }
+
+    /// Checks the transactions of lists against what a member holds, as all do.
+    fn judge_lists(&self, held: &Held) {
+        let finals = held.iter().filter_map(|((collection, id), numbers)| {
+            let collection = lists::COLLECTIONS
+                .iter()
+                .position(|name| name == collection)?;
+            let key = Key {
+                collection: collection as u8,
+                id: id.parse().ok()?,
+            };
+            Some((key, numbers.clone()))
+        });
+        let (wrong, counts) = self.shared.lists.borrow().judge(&finals.collect());
+        let mut history = self.shared.history.borrow_mut();
+        for (name, count) in counts {
+            *history.counts.entry(name).or_default() += count;
+        }
+        if !wrong.is_empty() {
+            let more = wrong.len();
+            let first: Vec<&str> = wrong.iter().take(3).map(String::as_str).collect();
+            history.fail(format!("{more} anomalies of lists: {}", first.join("\n  ")));
+        }
+    }
+
+    /// The time of a write that a majority acknowledges.
+    async fn probe_time(&mut self) -> Option<Timestamp> {
+        let member = self.probe().await.ok()?;
+        let ping = rawdoc! { "ping": 1_i32, "$db": "admin" };
+        let reply = self.ask(member, &ping).await.ok()?;
+        reply.get_timestamp("operationTime").ok()
     }
 
     /// Some member takes a write that a majority acknowledges; which.
@@ -257,9 +317,13 @@ impl Judge {
         Err(format!("no primary takes a write: {}", answers.join("; ")))
     }
 
-    async fn documents(&mut self, member: usize) -> Result<Vec<RawDocumentBuf>, String> {
+    async fn documents(
+        &mut self,
+        member: usize,
+        collection: &str,
+    ) -> Result<Vec<RawDocumentBuf>, String> {
         let find = rawdoc! {
-            "find": COLLECTION,
+            "find": collection,
             "batchSize": 1_000_000_i32,
             "$db": "sim",
         };
@@ -338,6 +402,16 @@ impl Judge {
         }
         Ok(images)
     }
+}
+
+/// Adds the numbers that documents of the clients hold.
+fn hold(held: &mut Held, collection: &str, documents: &[RawDocumentBuf]) -> Result<(), String> {
+    for document in documents {
+        let numbers = stream::numbers(collection, document);
+        let numbers = numbers.ok_or_else(|| format!("not of a client: {document:?}"))?;
+        held.insert(stream::place(collection, document), numbers);
+    }
+    Ok(())
 }
 
 /// Of a database's digests those of what all members know.

@@ -1,12 +1,16 @@
 //! One seed of a whole replica set: members with their clients, what happens to them, and whether they kept what they promised.
 
 mod chaos;
+mod elections;
 mod history;
 mod judge;
+mod lists;
+mod moving;
 mod observer;
 mod operator;
 mod scenes;
 mod session;
+mod stream;
 mod workload;
 
 use std::cell::{Cell, RefCell};
@@ -14,7 +18,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pinion_auth::MemberKeys;
 use pinion_bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
+use pinion_exec::MemberAuth;
 use pinion_node::node::{NodeConfig, run_core};
 use pinion_replication_node::{MemberOptions, PlantedFault as MemberFault};
 use pinion_runtime::sim::{DiskFaults, NodeId, Sim, SimOptions};
@@ -26,7 +32,9 @@ use crate::seed::Outcome;
 use chaos::Happening;
 use history::History;
 use judge::{Order, Orders};
+use lists::Lists;
 use observer::Sightings;
+use stream::Shown;
 use workload::Shared;
 
 const PORT: u16 = 27_017;
@@ -60,6 +68,8 @@ struct Run {
     shared: Rc<Shared>,
     orders: Rc<Orders>,
     sightings: Rc<RefCell<Sightings>>,
+    /// What each change stream has shown.
+    streams: Vec<Rc<RefCell<Shown>>>,
     rng: Rng,
     outcome: Outcome,
     /// A node that is no member at the beginning.
@@ -95,8 +105,9 @@ impl Run {
         let mut rng = sim.random_stream("campaign");
         let count = [3, 3, 3, 4, 5][rng.below(5) as usize];
         let spare = rng.chance(0.4).then_some(count);
+        let kind = SetKind::draw(&mut rng);
         let members: Vec<Member> = (0..count + usize::from(spare.is_some()))
-            .map(|at| add_member(&sim, at, &mut rng, fault))
+            .map(|at| add_member(&sim, at, &mut rng, (&kind, fault)))
             .collect();
         let addresses = members
             .iter()
@@ -109,11 +120,18 @@ impl Run {
             stopped: Cell::new(false),
             alone: Cell::new([0.0, 0.1, 0.3][rng.below(3) as usize]),
             pause_ms: [20, 100, 400][rng.below(3) as usize],
+            lists: RefCell::new(Lists::default()),
+            moves: Cell::new(false),
+            beginning: Cell::new(None),
         });
         let orders: Rc<Orders> = Rc::default();
         let sightings: Rc<RefCell<Sightings>> = Rc::default();
         let config = set_config(&shared.members[..count], &mut rng);
         add_clients(&sim, &shared, &mut rng);
+        let streams = add_streams(&sim, &shared, &mut rng);
+        let mut outcome = Outcome::default();
+        outcome.count("sets with a key file", kind.auth.is_some().into());
+        outcome.count("sets that copy files", kind.copies_files.into());
         for (at, member) in members.iter().enumerate() {
             let (shared, sightings, handle) = (shared.clone(), sightings.clone(), sim.handle());
             let place = (at, member.node);
@@ -140,8 +158,9 @@ impl Run {
             shared,
             orders,
             sightings,
+            streams,
             rng,
-            outcome: Outcome::default(),
+            outcome,
             spare,
             outside: spare,
             replaced: Vec::new(),
@@ -268,6 +287,8 @@ impl Run {
             Happening::Strand(primary) => self.strand(*primary)?,
             Happening::TornElection(primary) => self.tear_election(*primary)?,
             Happening::Blackout(primary) => self.black_out(*primary)?,
+            Happening::ForgottenVotes(primary) => self.forget_votes(*primary)?,
+            Happening::CommitOverTerms(primary) => self.commit_over_terms(*primary)?,
             Happening::Reconfig => self.reconfigure(),
             Happening::Replace(member) => self.replace(*member)?,
             _ => {}
@@ -307,8 +328,22 @@ impl Run {
             self.pass(Duration::from_millis(100))?;
         }
         self.outcome.count("sets compared", 1);
+        let deadline = self.sim.now() + HEALING;
+        while let Some(why) = self.stream_behind() {
+            if self.sim.now() >= deadline {
+                return Err(format!("a change stream has not shown everything: {why}"));
+            }
+            self.pass(Duration::from_millis(100))?;
+        }
         self.count_syncs();
         Ok(())
+    }
+
+    /// What a change stream has not shown of what all members hold.
+    fn stream_behind(&self) -> Option<String> {
+        let held = self.orders.held.borrow();
+        let mut streams = self.streams.iter();
+        streams.find_map(|shown| shown.borrow().difference(&held))
     }
 
     /// What the seed went through.
@@ -327,10 +362,7 @@ impl Run {
         for (name, number) in [
             ("power cuts", stats.power_cuts),
             ("kills", stats.kills),
-            (
-                "terms with a writable primary",
-                self.sightings.borrow().terms(),
-            ),
+            ("terms with a primary", self.sightings.borrow().terms()),
         ] {
             outcome.count(name, number);
         }
@@ -341,7 +373,29 @@ impl Run {
     }
 }
 
-fn add_member(sim: &Sim, at: usize, rng: &mut Rng, fault: Fault) -> Member {
+/// What all members of a set are told alike.
+struct SetKind {
+    /// They know each other by a key.
+    auth: Option<MemberAuth>,
+    /// An initial sync copies files where it can.
+    copies_files: bool,
+}
+
+impl SetKind {
+    fn draw(rng: &mut Rng) -> SetKind {
+        let keys = MemberKeys::parse("simulatedkey").expect("a key");
+        let auth = MemberAuth {
+            keys,
+            is_transition: false,
+        };
+        SetKind {
+            auth: rng.chance(0.3).then_some(auth),
+            copies_files: rng.chance(0.4),
+        }
+    }
+}
+
+fn add_member(sim: &Sim, at: usize, rng: &mut Rng, (kind, fault): (&SetKind, Fault)) -> Member {
     let options = MemberOptions {
         set_name: SET.into(),
         oplog_bytes: Some(OPLOG_BYTES),
@@ -360,10 +414,15 @@ fn add_member(sim: &Sim, at: usize, rng: &mut Rng, fault: Fault) -> Member {
     if let Fault::Storage(fault) = fault {
         storage.planted_fault = fault;
     }
-    let mut config = NodeConfig::for_simulation(storage, PORT, false);
+    let mut config = NodeConfig::for_simulation(storage, PORT, fault.of_exec());
     // Members are the first nodes, whose addresses are known before they are made.
     config.node.host = format!("10.0.0.{}:{PORT}", at + 1);
     config.member = Some(options);
+    config.node.member_auth = kind.auth.clone();
+    if kind.copies_files {
+        let method = ("initialSyncMethod".into(), "fileCopyBased".into());
+        config.set_parameters.push(method);
+    }
     let host = config.node.host.clone();
     let config = Arc::new(config);
     let ended: Rc<RefCell<Option<Result<(), String>>>> = Rc::default();
@@ -425,10 +484,46 @@ fn add_clients(sim: &Sim, shared: &Rc<Shared>, rng: &mut Rng) {
             workload::work(shared.clone(), number, rng.clone())
         });
     }
+    for number in 0..rng.between(2, 4) as usize {
+        let (shared, rng) = (
+            shared.clone(),
+            sim.random_stream(&format!("lists {number}")),
+        );
+        sim.add_node(&format!("lists-{number}"), 1, move |_| {
+            lists::change(shared.clone(), number, rng.clone())
+        });
+    }
+    if rng.chance(0.5) {
+        let (own, rng) = (shared.clone(), sim.random_stream("mover"));
+        sim.add_node("mover", 1, move |_| {
+            moving::move_collections(own.clone(), rng.clone())
+        });
+        for at in 0..shared.members.len() {
+            let (own, rng) = (shared.clone(), sim.random_stream(&format!("reader {at}")));
+            sim.add_node(&format!("reader-{at}"), 1, move |_| {
+                moving::read(own.clone(), at, rng.clone())
+            });
+        }
+    }
     if rng.chance(0.7) {
         let (shared, rng) = (shared.clone(), sim.random_stream("catalog"));
         sim.add_node("catalog", 1, move |_| {
             workload::change_catalog(shared.clone(), rng.clone())
         });
     }
+}
+
+/// Clients of change streams, and what each has shown.
+fn add_streams(sim: &Sim, shared: &Rc<Shared>, rng: &mut Rng) -> Vec<Rc<RefCell<Shown>>> {
+    let count = rng.between(1, 2);
+    let streams = (0..count).map(|number| {
+        let shown: Rc<RefCell<Shown>> = Rc::default();
+        let (shared, own) = (shared.clone(), shown.clone());
+        let rng = sim.random_stream(&format!("stream {number}"));
+        sim.add_node(&format!("stream-{number}"), 1, move |_| {
+            stream::watch(shared.clone(), own.clone(), rng.clone())
+        });
+        shown
+    });
+    streams.collect()
 }

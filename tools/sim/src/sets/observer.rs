@@ -1,6 +1,6 @@
 //! Observers: clients that no fault of the network reaches, which ask each member again and again what it is.
 //!
-//! Asserted: a term has one writable primary at most; terms, commit points and stable timestamps of a life never go back. What a
+//! Asserted: a term has one primary at most, writable or not; terms, commit points and stable timestamps of a life never go back. What a
 //! member was between two questions is not seen.
 
 use std::cell::RefCell;
@@ -11,6 +11,7 @@ use pinion_bson::{RawBsonRef, RawDocument, Timestamp, rawdoc};
 use pinion_runtime::sim::{NodeId, SimHandle};
 use pinion_runtime::{Duration, Rng, sleep};
 
+use super::PRIMARY;
 use super::workload::Shared;
 use crate::client::{Client, error_code};
 
@@ -43,7 +44,7 @@ impl Sightings {
         self.members.get(&member).copied().unwrap_or_default()
     }
 
-    /// Terms in which some member was seen to be writable.
+    /// Terms in which some member was seen to be primary.
     pub fn terms(&self) -> u64 {
         self.primaries.len() as u64
     }
@@ -52,13 +53,16 @@ impl Sightings {
         match *self.primaries.entry(term).or_insert(member) {
             first if first == member => Ok(()),
             first => Err(format!(
-                "members {first} and {member} are both writable in term {term}"
+                "members {first} and {member} are both primary in term {term}"
             )),
         }
     }
 
     fn status(&mut self, member: usize, now: Seen) -> Result<(), String> {
         let before = self.members.insert(member, now).unwrap_or_default();
+        if now.state == PRIMARY {
+            self.primary(member, now.term)?;
+        }
         if before.life != now.life {
             return Ok(());
         }

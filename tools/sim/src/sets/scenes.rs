@@ -19,6 +19,8 @@ const MOST_STRANDED_MS: u64 = 20_000;
 const DARK: Duration = Duration::from_millis(2_500);
 const DARK_WITHIN_MS: u64 = 2_000;
 const DARK_WITHIN: Duration = Duration::from_millis(DARK_WITHIN_MS);
+/// How much slower disks are before a blackout at most.
+const SLOWEST_BEFORE_DARK: u64 = 4_000;
 /// How much slower disks are in a torn election.
 const TORN_SLOWNESS: u64 = 60;
 /// What a member goes through when it falls.
@@ -105,8 +107,10 @@ impl Run {
     /// first, however slow these are.
     pub(super) fn black_out(&mut self, primary: usize) -> Result<(), String> {
         let nodes = self.nodes();
+        // Now and then nothing that is written in the meantime comes to a disk.
+        let most = [100, SLOWEST_BEFORE_DARK][self.rng.below(2) as usize];
         let slow = DiskFaults {
-            slowness: self.rng.between(5, 100),
+            slowness: self.rng.between(most / 20, most),
             ..DiskFaults::default()
         };
         for (at, node) in nodes.iter().enumerate().filter(|(at, _)| *at != primary) {

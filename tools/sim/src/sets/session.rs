@@ -26,10 +26,28 @@ const BUSY: [i32; 5] = [112, 365, 64, 50, 94];
 /// be refused so.
 const UNREADABLE: [i32; 5] = [239, 246, 134, 151, 43];
 
+/// Whether an error says no more than that members come and go.
+pub fn is_of_the_moment(code: i32) -> bool {
+    MOVED.contains(&code) || BUSY.contains(&code) || UNREADABLE.contains(&code)
+}
+
 /// How a write ended.
 #[derive(Debug)]
 pub enum Written {
     Acknowledged,
+    /// With an error that no client here provokes.
+    Refused(RawDocumentBuf),
+    Unknown,
+}
+
+/// How one attempt at a transaction ended.
+#[derive(Debug)]
+pub enum Attempt {
+    Committed,
+    /// Nothing of it was or will be there.
+    Aborted,
+    /// Nothing of it stays; a primary whom others no longer follow may have committed it.
+    RolledBack,
     /// With an error that no client here provokes.
     Refused(RawDocumentBuf),
     Unknown,
@@ -62,6 +80,11 @@ fn is_transient(reply: &RawDocument) -> bool {
     let labels = reply.get_array("errorLabels").into_iter().flatten();
     let mut labels = labels.filter_map(|label| label.ok()?.as_str());
     labels.any(|label| label == "TransientTransactionError")
+}
+
+/// The write concern of a commit that a majority acknowledges.
+pub fn majority() -> RawDocumentBuf {
+    rawdoc! { "w": "majority", "wtimeout": COMMIT_WTIMEOUT_MS }
 }
 
 fn clients(members: &[SocketAddr], patience: Duration) -> Vec<Client> {
@@ -184,8 +207,10 @@ impl Session {
     pub async fn transact(
         &mut self,
         statements: &[RawDocumentBuf],
-        seen: &mut impl FnMut(Vec<RawDocumentBuf>),
+        seen: &mut impl FnMut(usize, Vec<RawDocumentBuf>),
     ) -> Written {
+        let concern = rawdoc! { "level": "snapshot" };
+        let of_commit = majority();
         // What was written before has an older number, which is not sent again.
         self.last = None;
         let deadline = now() + RETRYING;
@@ -196,18 +221,49 @@ impl Session {
             }
             attempts += 1;
             self.txn_number += 1;
-            match self.run_statements(statements, seen).await {
+            match self.run_statements(statements, &concern, seen).await {
                 Ok(()) => {}
                 Err(None) => continue,
                 Err(Some(refused)) => return Written::Refused(refused),
             }
-            match self.commit(deadline).await {
-                Some(written) => return written,
-                None => continue,
+            match self.commit(&of_commit, deadline).await {
+                Attempt::Committed => return Written::Acknowledged,
+                Attempt::Refused(reply) => return Written::Refused(reply),
+                Attempt::Unknown => return Written::Unknown,
+                Attempt::Aborted | Attempt::RolledBack => continue,
             }
         }
         // Nobody commits what is left.
         Written::Unknown
+    }
+
+    /// Runs statements in a transaction and commits it; `seen` is shown the place of each statement and what it has read.
+    /// With `of_commit` as the write concern of its commit, or without one: it is aborted then.
+    pub async fn attempt(
+        &mut self,
+        statements: &[RawDocumentBuf],
+        read_concern: &RawDocument,
+        of_commit: Option<&RawDocument>,
+        seen: &mut impl FnMut(usize, Vec<RawDocumentBuf>),
+    ) -> Attempt {
+        self.last = None;
+        self.txn_number += 1;
+        match self.run_statements(statements, read_concern, seen).await {
+            Ok(()) => {}
+            Err(None) => return Attempt::Aborted,
+            Err(Some(refused)) => return Attempt::Refused(refused),
+        }
+        let Some(of_commit) = of_commit else {
+            let abort = rawdoc! { "abortTransaction": 1_i32, "$db": "admin" };
+            let _ = self.on(self.primary, &self.in_transaction(&abort)).await;
+            return Attempt::Aborted;
+        };
+        self.commit(of_commit, now() + RETRYING).await
+    }
+
+    /// Commits what a majority has acknowledged once more, as if the answer had been lost.
+    pub async fn commit_again(&mut self) -> Attempt {
+        self.commit(&majority(), now() + RETRYING).await
     }
 
     /// A command as a part of the transaction.
@@ -223,13 +279,14 @@ impl Session {
     async fn run_statements(
         &mut self,
         statements: &[RawDocumentBuf],
-        seen: &mut impl FnMut(Vec<RawDocumentBuf>),
+        concern: &RawDocument,
+        seen: &mut impl FnMut(usize, Vec<RawDocumentBuf>),
     ) -> Result<(), Option<RawDocumentBuf>> {
         for (place, statement) in statements.iter().enumerate() {
             let mut body = self.in_transaction(statement);
             if place == 0 {
                 body.append(cstr!("startTransaction"), true);
-                body.append(cstr!("readConcern"), rawdoc! { "level": "snapshot" });
+                body.append(cstr!("readConcern"), concern.to_owned());
             }
             let Ok(reply) = self.on(self.primary, &body).await else {
                 self.search().await;
@@ -240,7 +297,7 @@ impl Session {
                 {
                     return Err(Some(reply));
                 }
-                0 => seen(crate::client::batch(&reply, "firstBatch")),
+                0 => seen(place, crate::client::batch(&reply, "firstBatch")),
                 code => {
                     if MOVED.contains(&code) {
                         self.search().await;
@@ -252,26 +309,30 @@ impl Session {
         Ok(())
     }
 
-    /// Commits until that is known; `None` when nothing was committed and the transaction may be tried again.
-    async fn commit(&mut self, deadline: Instant) -> Option<Written> {
-        let concern = rawdoc! { "w": "majority", "wtimeout": COMMIT_WTIMEOUT_MS };
+    /// Commits until that is known.
+    async fn commit(&mut self, concern: &RawDocument, deadline: Instant) -> Attempt {
+        let concern = concern.to_owned();
         let commit =
             rawdoc! { "commitTransaction": 1_i32, "writeConcern": concern, "$db": "admin" };
         let commit = self.in_transaction(&commit);
+        let mut is_first = true;
         while now() < deadline {
-            let Ok(reply) = self.on(self.primary, &commit).await else {
+            let reply = self.on(self.primary, &commit).await;
+            let was_first = std::mem::take(&mut is_first);
+            let Ok(reply) = reply else {
                 self.search().await;
                 continue;
             };
             match error_code(&reply) {
-                0 => return Some(Written::Acknowledged),
-                _ if is_transient(&reply) => return None,
+                0 => return Attempt::Committed,
+                _ if is_transient(&reply) && was_first => return Attempt::Aborted,
+                _ if is_transient(&reply) => return Attempt::RolledBack,
                 code if MOVED.contains(&code) => self.search().await,
                 code if BUSY.contains(&code) => sleep(Duration::from_millis(10)).await,
-                _ => return Some(Written::Refused(reply)),
+                _ => return Attempt::Refused(reply),
             }
         }
-        Some(Written::Unknown)
+        Attempt::Unknown
     }
 
     async fn search(&mut self) {
@@ -306,9 +367,7 @@ impl Session {
         let reply = reply.map_err(|_| Unread::OfTheMoment)?;
         match error_code(&reply) {
             0 => {}
-            code if MOVED.contains(&code) || BUSY.contains(&code) || UNREADABLE.contains(&code) => {
-                return Err(Unread::OfTheMoment);
-            }
+            code if is_of_the_moment(code) => return Err(Unread::OfTheMoment),
             _ => return Err(Unread::Refused(reply)),
         }
         let cursor = reply.get_document("cursor");

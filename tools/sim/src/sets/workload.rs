@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use pinion_bson::{RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_bson::{RawArrayBuf, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 use pinion_runtime::{Duration, Rng, sleep};
 
 use super::history::{Floor, History};
+use super::lists::Lists;
 use super::session::{Session, Unread, Written};
 use crate::client::error_code;
 
@@ -24,7 +25,7 @@ const WTIMEOUT_MS: i32 = 5_000;
 /// How often a write is sent a second time though it was answered.
 const AGAIN: f64 = 0.15;
 /// IncompleteTransactionHistory.
-const INCOMPLETE_HISTORY: i32 = 217;
+pub const INCOMPLETE_HISTORY: i32 = 217;
 /// How often a read goes by the index that comes and goes.
 const BY_INDEX: f64 = 0.4;
 /// BadValue (the index of the hint is not there), IndexNotFound, QueryPlanKilled: what a read by an index may be refused with.
@@ -47,9 +48,15 @@ pub struct Shared {
     pub alone: Cell<f64>,
     /// Longest pause of a client between two operations.
     pub pause_ms: u64,
+    /// What was done to lists.
+    pub lists: RefCell<Lists>,
+    /// A collection is about to take the place of another one.
+    pub moves: Cell<bool>,
+    /// A time before which no client has written anything.
+    pub beginning: Cell<Option<Timestamp>>,
 }
 
-struct Active(Rc<Shared>);
+pub struct Active(Rc<Shared>);
 
 impl Drop for Active {
     fn drop(&mut self) {
@@ -58,7 +65,8 @@ impl Drop for Active {
 }
 
 impl Shared {
-    async fn begin(self: &Rc<Self>) -> Option<Active> {
+    /// Waits until something may be begun; `None` when everybody ends.
+    pub async fn begin(self: &Rc<Self>) -> Option<Active> {
         while self.paused.get() {
             sleep(Duration::from_millis(20)).await;
             if self.stopped.get() {
@@ -69,11 +77,17 @@ impl Shared {
         Some(Active(self.clone()))
     }
 
-    fn fail(&self, problem: String) {
+    /// The longest pause behind so many operations. Reads are of ever more: a run of long virtual time must not take as much
+    /// longer.
+    pub fn pause_of(&self, operations: u64) -> u64 {
+        self.pause_ms * (1 + operations / BUSY_OPERATIONS)
+    }
+
+    pub fn fail(&self, problem: String) {
         self.history.borrow_mut().fail(problem);
     }
 
-    fn count(&self, name: &'static str) {
+    pub fn count(&self, name: &'static str) {
         self.history.borrow_mut().count(name);
     }
 }
@@ -113,8 +127,7 @@ pub async fn work(shared: Rc<Shared>, number: usize, mut rng: Rng) {
             _ => writer.read().await,
         }
         operations += 1;
-        // Every read is of everything: a run of long virtual time must not take as much longer.
-        let pause_ms = shared.pause_ms * (1 + operations / BUSY_OPERATIONS);
+        let pause_ms = shared.pause_of(operations);
         sleep(Duration::from_millis(writer.rng.below(pause_ms + 1))).await;
     }
 }
@@ -229,7 +242,7 @@ impl Writer {
                 floor.entry(key.clone()).or_default().push(*number);
                 floor
             });
-        let mut check = |documents: Vec<RawDocumentBuf>| {
+        let mut check = |_, documents: Vec<RawDocumentBuf>| {
             // Updates have no batch.
             if !documents.is_empty() {
                 let who = format!("{name} in a transaction");

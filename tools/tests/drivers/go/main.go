@@ -29,6 +29,12 @@ func main() {
 	defer cancel()
 	client, err := mongo.Connect(options.Client().ApplyURI(os.Args[1]))
 	must(err)
+	if len(os.Args) > 2 && os.Args[2] == "set" {
+		onSet(ctx, client)
+		must(client.Disconnect(ctx))
+		fmt.Println("ok")
+		return
+	}
 	db := client.Database("go_driver")
 	must(db.Drop(ctx))
 	c := db.Collection("c")

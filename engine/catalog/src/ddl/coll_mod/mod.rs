@@ -18,12 +18,14 @@ use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::gates::GateMode;
+use crate::index::Index;
 use crate::log_form::{LogForm, check_log_form, log_form};
 use crate::oplog::OpKind;
 use crate::options::{
     CollectionKind, CollectionOptions, TimeSeriesChange, ValidationAction, ValidationLevel,
     ViewDefinition,
 };
+use crate::plain_form::check_operators;
 use crate::series::{buckets_of, series_of, view_options};
 use crate::view::{SYSTEM_VIEWS, View};
 
@@ -176,7 +178,35 @@ fn check_form(change: &CollMod) -> Result<()> {
         "changeStreamPreAndPostImages",
     )?;
     let action = change.validation_action;
-    check_log_form(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")
+    check_log_form(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
+    change.validator.as_deref().map_or(Ok(()), check_operators)
+}
+
+/// The command with nothing in it that MongoDB 4.4 does not know, nor in another form than it takes.
+fn plain_command(change: &CollMod, index: Option<&Index>) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    let known = [
+        "collMod",
+        "validator",
+        "validationLevel",
+        "validationAction",
+    ];
+    for (name, value) in pinion_bson::elements(&change.command) {
+        if known.contains(&name) {
+            out.append_raw(name, value);
+        }
+    }
+    if let (Some(index), Some(wanted)) = (index, &change.index) {
+        out.start_document("index").append("name", index.name());
+        if let Some(secs) = wanted.expire_after_secs {
+            out.append("expireAfterSeconds", secs);
+        }
+        if let Some(hidden) = wanted.hidden {
+            out.append("hidden", hidden);
+        }
+        out.end();
+    }
+    out.finish()
 }
 
 fn invalid(message: impl Into<String>) -> Error {
@@ -232,7 +262,11 @@ impl Coordinator {
         }
         let reported = prepared.as_ref().map(index::Plan::reported);
         let told_index = reported.as_deref();
-        let o = &change.command;
+        let index = prepared.as_ref().map(index::Plan::index);
+        let o = match log_form() {
+            LogForm::Full => change.command.clone(),
+            LogForm::Plain => plain_command(change, index),
+        };
         let commit = |catalog: &Catalog| {
             let current = catalog.get(ns).expect("its lock is held");
             let mut dropped_trees = Vec::new();
@@ -247,7 +281,7 @@ impl Coordinator {
             };
             put_series(catalog, &changed, &mut change)?;
             change.puts.push(changed);
-            Ok(Commit::command(ns, Some(current.uuid), o.clone(), change))
+            Ok(Commit::command(ns, Some(current.uuid), o, change))
         };
         let ts = behind_gates(&gates, GateMode::Closed, self.commit(commit)).await?;
         Ok(Modified {

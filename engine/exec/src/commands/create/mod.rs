@@ -23,7 +23,7 @@ pub(super) use view::{
 
 use super::acknowledge;
 use crate::compute::compute;
-use crate::transactions;
+use crate::transactions::{self, Running};
 
 /// Options that MongoDB has and this node does not.
 const UNSUPPORTED_OPTIONS: [&str; 1] = ["recordIdsReplicated"];
@@ -53,28 +53,13 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
         return Err(without_id_index(&ns));
     }
     let options = options(&cmd.ctx, &reader, &ns, written).await?;
-    let transaction = transactions::of(&cmd.ctx);
-    if let Some(running) = &transaction {
-        if options.kind() != CollectionKind::Collection {
-            return Err(Error::new(
-                ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-                "Cannot create a view or a time-series collection in a multi-document transaction.",
-            ));
+    let created = match transactions::of(&cmd.ctx) {
+        Some(running) => {
+            create_in(&running, &cmd.ctx, ns, options).await?;
+            None
         }
-        // The transaction may have written to what is there.
-        if core_catalog().get(&ns).is_some() {
-            return Err(Error::new(
-                ErrorCode::NAMESPACE_EXISTS,
-                format!("Collection {ns} already exists."),
-            ));
-        }
-        running.leave_gates(&ns).await;
-    }
-    let creating = pinion_catalog::create_collection(&cmd.ctx, ns.clone(), options);
-    let created = transactions::changing(&cmd.ctx, &ns, creating).await?;
-    if let (Some(running), Some(ts)) = (transaction, created) {
-        running.made(&ns, ts);
-    }
+        None => pinion_catalog::create_collection(&cmd.ctx, ns, options).await?,
+    };
     let mut out = Reply::new();
     if auto_index_id.is_some() {
         out.append(
@@ -84,6 +69,32 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
     }
     acknowledge(&cmd.ctx, created, &mut out).await?;
     Ok(out)
+}
+
+/// Makes a collection in a transaction.
+///
+/// # Errors
+/// `NamespaceExists`, also where it has the same options; `OperationNotSupportedInTransaction` of anything but a collection.
+async fn create_in(
+    running: &Running,
+    ctx: &OpContext,
+    ns: Namespace,
+    options: CollectionOptions,
+) -> Result<()> {
+    if options.kind() != CollectionKind::Collection {
+        return Err(Error::new(
+            ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+            "Cannot create a view or a time-series collection in a multi-document transaction.",
+        ));
+    }
+    let is_there = running.planned(&ns).is_some() || core_catalog().get(&ns).is_some();
+    if is_there || !running.plan(ctx, &ns, options).await? {
+        return Err(Error::new(
+            ErrorCode::NAMESPACE_EXISTS,
+            format!("Collection {ns} already exists."),
+        ));
+    }
+    Ok(())
 }
 
 /// MongoDB makes collections without an index on `_id` in `local` alone, and this node nowhere.

@@ -24,6 +24,7 @@ use crate::compute::compute;
 use crate::interrupt::is_interruption;
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::state::state;
+use crate::topology::{Intent, check_access};
 use crate::write::{
     BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, insert_documents,
     insert_measurements, prepare_for_insert, run,
@@ -54,6 +55,8 @@ impl OutNode {
             unreachable!("made of such a stage");
         };
         let target = target_of(stage, &self.around)?;
+        // What it makes first, it makes behind no door.
+        check_access(state().set_view().as_deref(), ctx, &target, Intent::Write)?;
         let made = self.fill(ctx, &target).await;
         let temporary = match made {
             Ok(temporary) => temporary,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use pinion_bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
+use pinion_bson::{Binary, BinarySubtype, Bson, Document, RawDocument, RawDocumentBuf, doc};
 use pinion_catalog::LogForm;
 use pinion_clock::Timestamp;
 use pinion_exec::ApplyMode;
@@ -222,6 +222,20 @@ fn rewritten(mut entry: Document, holders: &mut BTreeMap<String, Bson>) -> Vec<D
     made
 }
 
+/// Entries of collections whose numbers here are those that the collections of the other entries have where they come from.
+fn others() -> Logged {
+    let made = |number: u8| {
+        let uuid = Binary {
+            subtype: BinarySubtype::Uuid,
+            bytes: vec![number; 16],
+        };
+        let entry = doc! { "op": "c", "ns": "mine.$cmd", "ui": uuid, "o": { "create": format!("c{number}") } };
+        let bytes = RawDocumentBuf::try_from(&entry).expect("a document");
+        (Timestamp::MIN, bytes.into_bytes().into())
+    };
+    (0..7).map(made).collect()
+}
+
 fn check(
     seeds: u64,
     as_logged: fn(&[(Timestamp, Bytes)]) -> Logged,
@@ -233,14 +247,8 @@ fn check(
         with_node(seed, cores, partitions, move |client| {
             let (entries, state) = (as_logged(&entries), state.clone());
             async move {
-                if with_others {
-                    // Their numbers are those that the entries' collections have where they come from.
-                    for name in 0..7 {
-                        let at = client.at("mine");
-                        at.ok(doc! { "create": format!("c{name}") }).await;
-                    }
-                }
-                let replayed = Replayed::new(&entries, mode);
+                let before = if with_others { others() } else { Logged::new() };
+                let replayed = Replayed::new(&[before, entries].concat(), mode);
                 let applied = follow(&client, seed, vec![replayed], false).await;
                 applied.expect("applies");
                 assert_eq!(state_of(&client).await, state, "seed {seed}");
@@ -296,7 +304,19 @@ fn what_mongodb_has_logged_converges_with_newer_documents() {
 
 /// What an entry of MongoDB 4.4's oplog may have; it refuses one with more.
 const KNOWN_FIELDS: [&str; 13] = [
-    "ts", "t", "v", "op", "ns", "ui", "o", "o2", "wall", "lsid", "txnNumber", "stmtId", "prevOpTime",
+    "ts",
+    "t",
+    "v",
+    "op",
+    "ns",
+    "ui",
+    "o",
+    "o2",
+    "wall",
+    "lsid",
+    "txnNumber",
+    "stmtId",
+    "prevOpTime",
 ];
 
 fn check_known(entry: &Document) {
@@ -324,15 +344,37 @@ fn what_members_of_mongodb_may_follow_is_logged_plainly() {
                 doc! { "collMod": "log", "cappedMax": 9 },
                 doc! { "collMod": "docs", "index": { "name": "u", "prepareUnique": true } },
                 doc! { "createIndexes": "docs", "indexes": [{ "key": { "z": 1 }, "name": "z", "prepareUnique": true }] },
+                doc! { "createIndexes": "docs", "indexes": [{ "key": { "u": 1 }, "name": "u2", "sparse": true }] },
+                doc! { "createIndexes": "docs", "indexes": [{ "key": { "z": 1 }, "name": "z", "partialFilterExpression": { "z": { "$in": [1] } } }] },
+                doc! { "collMod": "docs", "index": { "name": "u", "expireAfterSeconds": 5 } },
+                doc! { "collMod": "docs", "validator": { "$expr": { "$eq": [{ "$getField": "a" }, 1] } } },
+                doc! { "create": "s", "validator": { "$expr": { "$eq": [{ "$getField": "a" }, 1] } } },
             ] {
                 client.fails(refused, 72).await;
             }
+            let empty = doc! { "q": { "_id": 3 }, "u": { "$set": { "ts": pinion_bson::Timestamp { time: 0, increment: 0 } } } };
+            let empty = client
+                .run(doc! { "update": "docs", "updates": [empty] })
+                .await;
+            assert!(empty.to_string().contains("an empty timestamp"), "{empty}");
             let delete = doc! { "q": { "_id": 17 }, "limit": 1 };
-            let delete = client.run(doc! { "delete": "log", "deletes": [delete] }).await;
-            assert!(delete.to_string().contains("cannot remove from a capped collection"), "{delete}");
+            let delete = client
+                .run(doc! { "delete": "log", "deletes": [delete] })
+                .await;
+            assert!(
+                delete
+                    .to_string()
+                    .contains("cannot remove from a capped collection"),
+                "{delete}"
+            );
             let grow = doc! { "q": { "_id": 17 }, "u": { "$set": { "more": 1 } } };
-            let grow = client.run(doc! { "update": "log", "updates": [grow] }).await;
-            assert!(grow.to_string().contains("Cannot change the size"), "{grow}");
+            let grow = client
+                .run(doc! { "update": "log", "updates": [grow] })
+                .await;
+            assert!(
+                grow.to_string().contains("Cannot change the size"),
+                "{grow}"
+            );
         });
         let Source { entries, state } = source;
         for (_, bytes) in entries.iter() {

@@ -4,6 +4,7 @@ mod cloned;
 mod defaults;
 mod faults;
 mod foreign;
+mod prepared;
 mod rules;
 pub mod source;
 pub mod target;

@@ -31,19 +31,19 @@ async fn transaction(client: &Client, number: i64, commands: Vec<Document>) {
     client.at("admin").ok(commit).await;
 }
 
-fn insert(documents: Vec<Document>) -> Document {
+pub fn insert(documents: Vec<Document>) -> Document {
     doc! { "insert": "docs", "documents": documents }
 }
 
-fn update(id: i32, change: Document) -> Document {
+pub fn update(id: i32, change: Document) -> Document {
     doc! { "update": "docs", "updates": [{ "q": { "_id": id }, "u": change }] }
 }
 
-fn delete(id: i32) -> Document {
+pub fn delete(id: i32) -> Document {
     doc! { "delete": "docs", "deletes": [{ "q": { "_id": id }, "limit": 1 }] }
 }
 
-async fn prepare(client: &Client) {
+pub async fn prepare(client: &Client) {
     become_primary().await;
     for index in [
         doc! { "key": { "u": 1 }, "name": "u", "unique": true },

@@ -53,6 +53,7 @@ fn hear(node: &mut Node, state: MemberState) {
             durable: entry("1.3"),
             written: None,
             electable: Some(true),
+            primary_silent_ms: None,
         };
         let reply = Ok(response.to_bson());
         let later = Now {

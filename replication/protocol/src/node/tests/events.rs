@@ -135,7 +135,10 @@ fn start(player: &mut Player, words: &Words<'_>) {
         set_name: SET.into(),
         host: host(name),
         seed: 1,
-        parameters: Parameters::default(),
+        parameters: Parameters {
+            primary_silence_ms: words.number("silence", 0) as u32,
+            ..Parameters::default()
+        },
     };
     player.sent.clear();
     player.votes.clear();
@@ -381,6 +384,7 @@ fn heartbeat_reply(words: &Words<'_>) -> RawDocumentBuf {
         durable: words.get("durable").map_or(at, entry),
         written: None,
         electable: words.get("electable").map(|is| is == "yes"),
+        primary_silent_ms: words.get("silent").map(|ms| number(ms) as u64),
     };
     let mut out = DocBuilder::new();
     response.append_to(&mut out);

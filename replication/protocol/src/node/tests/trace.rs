@@ -67,7 +67,7 @@ fn reply(result: &Result<RawDocumentBuf>) -> String {
     };
     if let Ok(heartbeat) = HeartbeatResponse::parse(document) {
         return format!(
-            "{} term={} config={} at={} durable={} primary={} source={} electable={}{}{}",
+            "{} term={} config={} at={} durable={} primary={} source={} electable={}{}{}{}",
             heartbeat.state.map_or("-", |state| state.name()),
             heartbeat.term,
             id(heartbeat.config_id()),
@@ -76,6 +76,9 @@ fn reply(result: &Result<RawDocumentBuf>) -> String {
             or_none(heartbeat.primary_id),
             or_none(heartbeat.sync_source.map(|host| host.host)),
             or_none(heartbeat.electable),
+            heartbeat
+                .primary_silent_ms
+                .map_or("".into(), |ms| format!(" silent={ms}")),
             heartbeat
                 .has_data
                 .map_or("".into(), |has| format!(" data={has}")),

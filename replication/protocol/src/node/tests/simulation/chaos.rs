@@ -15,7 +15,7 @@ impl World {
         let after_ms = 50 + self.random.below(ELECTION_TIMEOUT_MS as u64);
         self.at(0, 0, after_ms, Event::Chaos);
         let at = self.random.below(self.members.len() as u64) as usize;
-        match self.random.below(13) {
+        match self.random.below(14) {
             0 | 1 => self.crash(at, 2 * ELECTION_TIMEOUT_MS as u64),
             2 => self.cut_off(at),
             3 => self.cut_one_way(at),
@@ -25,6 +25,10 @@ impl World {
             7 => return self.operate(at),
             8..=10 => return self.reconfigure(),
             11 => self.rival(at),
+            12 => {
+                let ms = self.random.below(2 * ELECTION_TIMEOUT_MS as u64);
+                self.freeze(at, ms);
+            }
             _ => return self.copy_anew(at),
         }
         Ok(())
@@ -39,7 +43,15 @@ impl World {
         }
     }
 
-    fn primary(&self) -> Option<usize> {
+    /// A member does nothing for a while, and then what it missed.
+    pub(super) fn freeze(&mut self, at: usize, for_ms: u64) {
+        self.account.freezes += 1;
+        let until = self.now.ms + for_ms;
+        let frozen = &mut self.members[at].frozen_until_ms;
+        *frozen = until.max(*frozen);
+    }
+
+    pub(super) fn primary(&self) -> Option<usize> {
         self.members.iter().position(|member| {
             let life = member.life.as_ref();
             life.is_some_and(|life| life.node.is_writable_primary())
@@ -53,7 +65,7 @@ impl World {
         Ok(())
     }
 
-    fn cut_off(&mut self, at: usize) {
+    pub(super) fn cut_off(&mut self, at: usize) {
         for other in 0..self.members.len() {
             self.cut.insert((at, other));
             self.cut.insert((other, at));

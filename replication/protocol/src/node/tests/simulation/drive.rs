@@ -33,6 +33,11 @@ impl World {
         if self.members[at].life.is_none() || self.members[at].lives != life {
             return Ok(());
         }
+        let frozen_ms = self.members[at].frozen_until_ms;
+        if frozen_ms > self.now.ms {
+            self.at(at, life, frozen_ms - self.now.ms, event);
+            return Ok(());
+        }
         match event {
             Event::Tick => self.step(at, Input::Tick),
             Event::Input(input) => self.step(at, input),
@@ -165,6 +170,7 @@ impl World {
                     .told(reported, log, term, committed.optime, stable);
             }
             Effect::Note(Note::Elected { term }) => return self.oracle.elected(at, term),
+            Effect::Note(Note::Election { .. }) => self.account.candidacies += 1,
             Effect::Note(Note::SteppedDown { .. }) => self.account.step_downs += 1,
             Effect::Note(_) => {}
         }
@@ -299,13 +305,14 @@ impl World {
         let last = self.life(at).log.last().copied().unwrap_or(OpTime::NULL);
         let life = self.members[at].lives;
         let ways = (self.way(at, source), self.way(source, at));
-        let there = self
-            .members
-            .get(source)
-            .and_then(|member| member.life.as_ref());
+        let there = self.members.get(source);
+        let frozen = there.is_some_and(|member| member.frozen_until_ms > self.now.ms);
+        let there = there.and_then(|member| member.life.as_ref());
+        let there = there.filter(|_| !frozen);
         let (Some(there), (Some(to), Some(back))) = (there, ways) else {
             let batch = None;
-            self.at(at, life, 300, Event::Fetched { session, batch });
+            let after_ms = if frozen { 2_500 } else { 300 };
+            self.at(at, life, after_ms, Event::Fetched { session, batch });
             return Ok(());
         };
         if purpose == SyncPurpose::InitialSync {

@@ -1,5 +1,5 @@
-//! Sets of one to seven members in a simulated world: messages are late or lost, members crash and are cut off, operators
-//! interfere. After a while all heals, and the set must come to rest.
+//! Sets of one to seven members in a simulated world: messages are late or lost, members crash, stop for a while and are cut off,
+//! operators interfere. After a while all heals, and the set must come to rest.
 //!
 //! Held: one primary a term; what is committed is in the same place in every member's oplog and is never lost; terms and commit
 //! points never go back; a write that a majority has is committed; after healing a primary takes writes, and all members
@@ -8,6 +8,7 @@
 mod chaos;
 mod drive;
 mod oracle;
+mod silence;
 mod world;
 
 use world::World;
@@ -32,6 +33,9 @@ struct Account {
     initial_syncs: u64,
     configs: u64,
     step_downs: u64,
+    /// How often a member asked whether it would be elected.
+    candidacies: u64,
+    freezes: u64,
 }
 
 impl Account {
@@ -43,6 +47,8 @@ impl Account {
         self.initial_syncs += other.initial_syncs;
         self.configs += other.configs;
         self.step_downs += other.step_downs;
+        self.candidacies += other.candidacies;
+        self.freezes += other.freezes;
     }
 }
 
@@ -71,6 +77,7 @@ fn seeds_hold() {
         ("initial syncs", total.initial_syncs),
         ("configurations", total.configs),
         ("step-downs", total.step_downs),
+        ("freezes", total.freezes),
     ] {
         assert!(count >= seeds / 20, "{count} {what} in {seeds} runs");
     }

@@ -8,14 +8,14 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use super::super::config::{self as names, SET};
 use super::oracle::{Oracle, Reported};
+use super::silence::parameters;
 use super::{Account, Planted};
 use crate::config::Config;
 use crate::decision::LastVote;
 use crate::message::{OpTimeAndWallTime, OplogQueryMetadata, ReplSetMetadata, Request};
 use crate::node::random::Random;
 use crate::node::{
-    Command, CommandId, Identity, Input, Node, Now, Parameters, Persisted, Progress, RequestId,
-    SyncPurpose,
+    Command, CommandId, Identity, Input, Node, Now, Persisted, Progress, RequestId, SyncPurpose,
 };
 
 pub(super) const ELECTION_TIMEOUT_MS: i64 = 1_000;
@@ -72,6 +72,9 @@ pub(super) struct Member {
     pub(super) lives: u64,
     /// How far its clock is ahead.
     skew_secs: u32,
+    /// Until then it is not scheduled.
+    pub(super) frozen_until_ms: u64,
+    silence_ms: u32,
 }
 
 /// A batch of a source's oplog.
@@ -139,6 +142,8 @@ pub(super) struct World {
     /// Ways on which nothing arrives.
     pub(super) cut: BTreeSet<(usize, usize)>,
     pub(super) loss_percent: u64,
+    /// What messages to and from members take beside the usual.
+    pub(super) slow: BTreeMap<usize, u64>,
     pub(super) oracle: Oracle,
     pub(super) account: Account,
     pub(super) commands: u64,
@@ -147,14 +152,38 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(seed: u64, planted: Planted) -> World {
-        let mut random = Random::new(seed);
-        let count = [1, 2, 3, 3, 3, 4, 5, 5, 7][random.below(9) as usize];
+        let mut world = World::empty(seed, planted);
+        let count = [1, 2, 3, 3, 3, 4, 5, 5, 7][world.random.below(9) as usize];
+        let config = world.first_config(count);
+        for at in 0..count {
+            // Not all of them need to look for a silent primary.
+            let silence_ms = [0, 300, 300][world.random.below(3) as usize];
+            world.add(at, &config, silence_ms);
+        }
+        world
+    }
+
+    /// A set in which nothing goes wrong by itself, with the timeouts of sets by default.
+    pub(super) fn calm(seed: u64, members: &str, silence_ms: &[u32]) -> World {
+        let mut world = World::empty(seed, Planted::Nothing);
+        let mut config = names::config(members, names::config_id("1/0"));
+        config.id = SET.into();
+        config.settings.heartbeat_timeout_secs = 10;
+        config.validate().expect("a set can have it");
+        for at in 0..config.members.len() {
+            let last = silence_ms.len() - 1;
+            world.add(at, &config, silence_ms[at.min(last)]);
+        }
+        world
+    }
+
+    fn empty(seed: u64, planted: Planted) -> World {
         let mut world = World {
             now: Now {
                 ms: 1_000,
                 wall_ms: 1_000,
             },
-            random,
+            random: Random::new(seed),
             planted,
             events: BTreeMap::new(),
             order: 0,
@@ -162,31 +191,34 @@ impl World {
             members: Vec::new(),
             cut: BTreeSet::new(),
             loss_percent: 0,
+            slow: BTreeMap::new(),
             oracle: Oracle::default(),
             account: Account::default(),
             commands: 0,
             sessions: 0,
         };
-        let config = world.first_config(count);
-        for at in 0..count {
-            let is_member = at < config.members.len();
-            let disk = Disk {
-                config: is_member.then(|| config.clone()),
-                log: is_member.then(first_entry).into_iter().collect(),
-                rollback_id: 1,
-                needs_initial_sync: !is_member,
-                ..Disk::default()
-            };
-            let skew_secs = world.random.below(5) as u32;
-            world.members.push(Member {
-                disk,
-                life: None,
-                lives: 0,
-                skew_secs,
-            });
-        }
         world.oracle.committed = vec![first_entry()];
         world
+    }
+
+    fn add(&mut self, at: usize, config: &Config, silence_ms: u32) {
+        let is_member = at < config.members.len();
+        let disk = Disk {
+            config: is_member.then(|| config.clone()),
+            log: is_member.then(first_entry).into_iter().collect(),
+            rollback_id: 1,
+            needs_initial_sync: !is_member,
+            ..Disk::default()
+        };
+        let skew_secs = self.random.below(5) as u32;
+        self.members.push(Member {
+            disk,
+            life: None,
+            lives: 0,
+            skew_secs,
+            frozen_until_ms: 0,
+            silence_ms,
+        });
     }
 
     fn first_config(&mut self, count: usize) -> Config {
@@ -226,9 +258,7 @@ impl World {
     }
 
     pub(super) fn run(&mut self) -> std::result::Result<Account, String> {
-        for at in 0..self.members.len() {
-            self.start(at)?;
-        }
+        self.start_all()?;
         self.at(0, 0, 500, Event::Chaos);
         self.run_until(CHAOS_MS)?;
         self.heal()?;
@@ -239,7 +269,20 @@ impl World {
         Ok(self.account)
     }
 
-    fn run_until(&mut self, end_ms: u64) -> std::result::Result<(), String> {
+    pub(super) fn start_all(&mut self) -> std::result::Result<(), String> {
+        (0..self.members.len()).try_for_each(|at| self.start(at))
+    }
+
+    /// What happens in so long a time.
+    pub(super) fn run_for(&mut self, ms: u64) -> std::result::Result<(), String> {
+        let end_ms = self.now.ms + ms;
+        self.run_until(end_ms)?;
+        self.now.wall_ms += (end_ms - self.now.ms) as i64;
+        self.now.ms = end_ms;
+        Ok(())
+    }
+
+    pub(super) fn run_until(&mut self, end_ms: u64) -> std::result::Result<(), String> {
         while let Some(entry) = self.events.first_entry() {
             let at_ms = entry.key().0;
             if at_ms > end_ms {
@@ -299,10 +342,7 @@ impl World {
             set_name: SET.into(),
             host,
             seed,
-            parameters: Parameters {
-                counts_older_terms: self.planted == Planted::CommitOverTerms,
-                ..Parameters::default()
-            },
+            parameters: parameters(member.silence_ms, self.planted),
         };
         let node = Node::new(identity, found, self.now);
         member.life = Some(Life {
@@ -342,6 +382,8 @@ impl World {
             0 => 1 + self.random.below(200),
             _ => 1 + self.random.below(10),
         };
+        let slow = [from, to].into_iter().filter_map(|at| self.slow.get(&at));
+        let delay = delay + slow.sum::<u64>();
         (!lost && !self.cut.contains(&(from, to))).then_some(delay)
     }
 

@@ -1,0 +1,396 @@
+//! Transactions that are prepared: they have no outcome yet, and wait for it whoever leads.
+//!
+//! One is known at its session's home, whether this node has prepared it or has applied that. It outlives the sessions of clients,
+//! step-down, failover and restart; the way out is its commit or its abort, here or in the log of another member. Its writes are
+//! prepared units of storage. While this node takes writes it holds the gates of what it has written, so no change of the catalog
+//! comes between; on other members no such change can come in the log.
+//!
+//! Source: replication document, "Lifetime of a Prepared Transaction".
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pinion_catalog::{GateAccess, TransactionEnd, core_catalog, encode_outcome, from_write_error};
+use pinion_clock::{OpTime, Term, Timestamp};
+use pinion_runtime::sync::Notify;
+use pinion_runtime::{Queue, on_all_cores, submit_to};
+use pinion_storage::{PreparedUnit, storage};
+use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::commit::{entries, failure};
+use super::held::{forget_cursors, let_go_everywhere, release_everywhere};
+use super::open::{Known, OpenTransaction};
+use super::running::Running;
+use super::shown::OpenShown;
+use super::state::TxnState;
+use crate::compute::compute_bytes;
+use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp, home_of};
+use crate::state::state;
+
+/// A transaction without an outcome.
+#[derive(Clone, Debug)]
+pub(crate) struct PreparedTransaction {
+    pub lsid: Lsid,
+    pub number: i64,
+    pub unit: PreparedUnit,
+    /// That of the entry it was prepared by.
+    pub at: OpTime,
+    /// The collections that it has written to.
+    pub namespaces: Arc<[Namespace]>,
+    pub shown: OpenShown,
+}
+
+impl PreparedTransaction {
+    /// One that another member has prepared, or this one before it was started.
+    pub(crate) fn restored(
+        stamp: TransactionStamp,
+        unit: PreparedUnit,
+        term: Term,
+        namespaces: Arc<[Namespace]>,
+    ) -> PreparedTransaction {
+        let (at, now) = (unit.prepare_timestamp(), pinion_runtime::now());
+        PreparedTransaction {
+            lsid: stamp.lsid,
+            number: stamp.txn_number,
+            at: OpTime::new(at, term),
+            namespaces,
+            shown: OpenShown {
+                lsid: stamp.lsid,
+                number: stamp.txn_number,
+                read_concern: ReadConcern::default(),
+                at,
+                started: now,
+                started_wall_ms: pinion_runtime::wall_ms(),
+                active: pinion_runtime::Duration::ZERO,
+                expires: None,
+                prepared: Some(now),
+            },
+            unit,
+        }
+    }
+
+    fn stamp(&self) -> TransactionStamp {
+        TransactionStamp {
+            lsid: self.lsid,
+            txn_number: self.number,
+        }
+    }
+}
+
+/// The prepared transactions of the sessions whose home one core is.
+#[derive(Default)]
+pub(crate) struct PreparedTable {
+    waiting: RefCell<BTreeMap<Lsid, (PreparedTransaction, Notify)>>,
+}
+
+impl PreparedTable {
+    fn insert(&self, transaction: PreparedTransaction) {
+        let (lsid, ended) = (transaction.lsid, Notify::new());
+        let before = self.waiting.borrow_mut().insert(lsid, (transaction, ended));
+        assert!(
+            before.is_none(),
+            "a session has one prepared transaction at a time"
+        );
+    }
+
+    /// The one of a session.
+    pub(crate) fn of(&self, lsid: &Lsid) -> Option<PreparedTransaction> {
+        let waiting = self.waiting.borrow();
+        waiting
+            .get(lsid)
+            .map(|(transaction, _)| transaction.clone())
+    }
+
+    /// What tells of the outcome of the one of a session.
+    pub(crate) fn ended(&self, lsid: &Lsid) -> Option<Notify> {
+        let waiting = self.waiting.borrow();
+        waiting.get(lsid).map(|(_, ended)| ended.clone())
+    }
+
+    fn remove(&self, lsid: &Lsid) {
+        let removed = self.waiting.borrow_mut().remove(lsid);
+        if let Some((_, ended)) = removed {
+            ended.notify_all();
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<PreparedTransaction> {
+        let waiting = self.waiting.borrow();
+        waiting.values().map(|(known, _)| known.clone()).collect()
+    }
+
+    /// Forgets them: their units are gone with the storage that they were of.
+    pub(crate) fn clear(&self) {
+        let forgotten = std::mem::take(&mut *self.waiting.borrow_mut());
+        for (_, ended) in forgotten.into_values() {
+            ended.notify_all();
+        }
+    }
+}
+
+/// Makes a prepared transaction known at its session's home.
+pub(crate) async fn register(transaction: PreparedTransaction) {
+    submit_to(
+        home_of(&transaction.lsid),
+        Queue::Foreground,
+        move || async move { state().transactions.prepared.insert(transaction) },
+    )
+    .await;
+}
+
+/// The prepared transaction with this number in its session.
+pub(crate) async fn find(stamp: TransactionStamp) -> Option<PreparedTransaction> {
+    submit_to(
+        home_of(&stamp.lsid),
+        Queue::Foreground,
+        move || async move {
+            let found = state().transactions.prepared.of(&stamp.lsid);
+            found.filter(|found| found.number == stamp.txn_number)
+        },
+    )
+    .await
+}
+
+/// A transaction has its outcome.
+pub(crate) async fn forget(lsid: Lsid) {
+    submit_to(home_of(&lsid), Queue::Foreground, move || async move {
+        state().transactions.prepared.remove(&lsid);
+    })
+    .await;
+}
+
+/// Every prepared transaction of the node.
+pub(crate) async fn all_prepared() -> Vec<PreparedTransaction> {
+    let all = on_all_cores(|_| async { state().transactions.prepared.all() });
+    all.await.into_iter().flatten().collect()
+}
+
+/// Gives up everything that is prepared, without a word in the log: the data that it is of are replaced.
+///
+/// # Errors
+/// A unit is not there.
+pub(crate) async fn give_up_prepared() -> Result<()> {
+    for transaction in all_prepared().await {
+        let (unit, at) = (&transaction.unit, transaction.at.ts);
+        let given_up = storage().apply_outcome(unit, None, at).await;
+        given_up.map_err(|error| Error::internal(error.0))?;
+        forget(transaction.lsid).await;
+    }
+    Ok(())
+}
+
+/// Lets go of the gates of prepared transactions: this node takes no writes any more, and nobody changes the catalog but by the
+/// log. Who waits to change it goes away before.
+pub(crate) async fn yield_gates() {
+    on_all_cores(|_| async { core_catalog().gates().give_up_changes(true) }).await;
+    for transaction in all_prepared().await {
+        let_go_everywhere(transaction.lsid).await;
+    }
+}
+
+/// Passes the gates of what prepared transactions have written, before anybody else does: this node is about to take writes.
+pub async fn hold_prepared() {
+    on_all_cores(|_| async {
+        let state = state();
+        for transaction in state.transactions.prepared.all() {
+            for ns in transaction.namespaces.iter() {
+                let (ns, access) = (ns.clone(), GateAccess::Write);
+                let pass = core_catalog().gates().enter(&ns, access).await;
+                state.transactions.hold(transaction.lsid, ns, access, pass);
+            }
+        }
+    })
+    .await;
+}
+
+/// Prepares the transaction that a command is of, and gives what there is of it then.
+///
+/// Call it where nothing is dropped before its end: what is prepared is known to nobody before it is told at its session's home.
+///
+/// # Errors
+/// It is aborted then.
+pub(crate) async fn prepare(ctx: &OpContext, running: &Running) -> Result<PreparedTransaction> {
+    crate::interrupt::check(ctx)?;
+    let open = running.take_open();
+    let open = open.expect("a transaction is prepared once");
+    if !open.known.planned.is_empty() {
+        open.abort().await;
+        running.end(TxnState::Aborted, OpTime::NULL);
+        return Err(Error::new(
+            ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+            "A transaction that creates collections or indexes cannot be prepared.",
+        ));
+    }
+    let shown = OpenShown {
+        prepared: Some(pinion_runtime::now()),
+        ..OpenShown::of(&open, None)
+    };
+    let OpenTransaction {
+        lsid,
+        number,
+        unit,
+        operations,
+        operation_bytes,
+        known,
+        ..
+    } = *open;
+    let stamp = TransactionStamp {
+        lsid,
+        txn_number: number,
+    };
+    let wall_ms = pinion_runtime::wall_ms();
+    let encode = || entries(&stamp, &operations, TransactionEnd::Prepare, wall_ms);
+    let entries = compute_bytes(operation_bytes, encode).await;
+    let term = storage().term();
+    let records = RecordCollections::find().expect("they are made before a transaction begins");
+    let end = RecordedEnd::Prepared {
+        entries: entries.len() as u64,
+    };
+    let record = stamp.write(&records.records, end, wall_ms, term);
+    let counters = &state().metrics.counters;
+    let prepared = storage().prepare_unit(unit, entries, vec![record]).await;
+    let unit = match prepared {
+        Ok(unit) => unit,
+        Err(error) => {
+            release_everywhere(lsid, number).await;
+            running.end(TxnState::Aborted, OpTime::NULL);
+            counters.transactions_aborted.inc();
+            return Err(failure(error, number));
+        }
+    };
+    let at = OpTime::new(unit.prepare_timestamp(), Term(term));
+    let transaction = PreparedTransaction {
+        lsid,
+        number,
+        unit,
+        at,
+        namespaces: written_to(&known),
+        shown,
+    };
+    register(transaction.clone()).await;
+    forget_cursors(lsid, number).await;
+    // A node that steps down has let go of the gates of all that it knew of.
+    if !state().is_writable() {
+        let_go_everywhere(lsid).await;
+    }
+    running.end(TxnState::Prepared, at);
+    counters.transactions_prepared.inc();
+    counters.session_records.inc();
+    Ok(transaction)
+}
+
+/// The collections whose gates a transaction has passed in order to write.
+fn written_to(known: &Known) -> Arc<[Namespace]> {
+    let writes = |(_, access): &&(Namespace, GateAccess)| *access == GateAccess::Write;
+    let mut names: Vec<Namespace> = (known.passed.iter().filter(writes))
+        .map(|(ns, _)| ns.clone())
+        .collect();
+    names.sort();
+    names.dedup();
+    names.into()
+}
+
+/// Commits a prepared transaction at `commit`.
+///
+/// # Errors
+/// It is prepared as before: `InvalidOptions` for a time that it cannot be committed at, or while the entry that it was prepared
+/// by is not with a majority.
+pub(crate) async fn commit_prepared(
+    running: &Running,
+    transaction: &PreparedTransaction,
+    commit: Timestamp,
+) -> Result<()> {
+    check_commit(transaction, commit)?;
+    decide(running, transaction, Some(commit)).await
+}
+
+fn check_commit(transaction: &PreparedTransaction, commit: Timestamp) -> Result<()> {
+    let invalid = |what: String| Err(Error::new(ErrorCode::INVALID_OPTIONS, what));
+    let prepared = transaction.at.ts;
+    if commit < prepared {
+        return invalid(format!(
+            "'commitTimestamp' must be greater than or equal to 'prepareTimestamp': {commit} is below {prepared}"
+        ));
+    }
+    let set = state().replica_set();
+    if set.is_none_or(|set| set.commit_point().ts < prepared) {
+        return invalid(
+            "commitTransaction for a prepared transaction cannot be run before its prepare oplog entry has been majority \
+             committed"
+                .into(),
+        );
+    }
+    // Whoever has decided has heard of it, and says so with the command; the entry that tells of the commit lies above.
+    let heard_of = storage().cluster_time();
+    if commit > heard_of {
+        return invalid(format!(
+            "'commitTimestamp' must not be greater than the current clusterTime: {commit} is above {heard_of}"
+        ));
+    }
+    Ok(())
+}
+
+/// Aborts a prepared transaction.
+///
+/// # Errors
+/// It is prepared as before.
+pub(crate) async fn abort_prepared(
+    running: &Running,
+    transaction: &PreparedTransaction,
+) -> Result<()> {
+    decide(running, transaction, None).await
+}
+
+async fn decide(
+    running: &Running,
+    transaction: &PreparedTransaction,
+    commit: Option<Timestamp>,
+) -> Result<()> {
+    let PreparedTransaction {
+        lsid, number, at, ..
+    } = *transaction;
+    let wall_ms = pinion_runtime::wall_ms();
+    let entry = encode_outcome(&lsid, number, at, commit, wall_ms);
+    let term = storage().term();
+    let records = RecordCollections::find().expect("they are made before a transaction begins");
+    let end = match commit {
+        Some(_) => RecordedEnd::Committed,
+        None => RecordedEnd::Aborted,
+    };
+    let record = transaction.stamp();
+    let record = vec![record.write(&records.records, end, wall_ms, term)];
+    let unit = &transaction.unit;
+    let ended = match commit {
+        Some(commit) => storage().commit_prepared(unit, commit, entry, record).await,
+        None => storage().abort_prepared(unit, entry, record).await,
+    };
+    let ts = ended.map_err(from_write_error)?;
+    release_everywhere(lsid, number).await;
+    forget(lsid).await;
+    let counters = &state().metrics.counters;
+    counters.session_records.inc();
+    let written = OpTime::new(ts, Term(term));
+    match commit {
+        Some(_) => {
+            running.end(TxnState::Committed, written);
+            counters.transactions_committed.inc();
+            counters.prepared_committed.inc();
+        }
+        None => {
+            running.end(TxnState::Aborted, written);
+            counters.transactions_aborted.inc();
+            counters.prepared_aborted.inc();
+        }
+    }
+    Ok(())
+}
+
+/// The answer to a command of a session whose record says that it is prepared, where nothing else does.
+pub(crate) fn lost(number: i64) -> Error {
+    Error::internal(format!(
+        "Transaction with {{ txnNumber: {number} }} has been prepared, and what it has written is not here."
+    ))
+}
