@@ -49,8 +49,14 @@ class MixedSet(ReplicaSet):
             {"_id": max(old["_id"] for old in config["members"]) + 1, "host": f"127.0.0.1:{node.port}", **member}
         ))
         self.nodes.append(node)
-        wait_until(lambda: self.state(node) == 2, 180)
+        self.wait_for_state(node, (2,), 120)
         return node
+
+    def wait_for_state(self, node, states, timeout_secs):
+        end = time.monotonic() + timeout_secs
+        while self.state(node) not in states:
+            assert node.alive() and time.monotonic() < end, "".join(line for line in node.log if '"NETWORK"' not in line)[-4000:]
+            time.sleep(0.05)
 
     def leave(self, node):
         """Takes a member out of the set, and ends it."""

@@ -63,7 +63,7 @@ def test_members_are_killed():
             victim.kill()
             time.sleep(3)
             victim.start()
-            wait_until(lambda: mixed.state(victim) in (1, 2), 60)
+            mixed.wait_for_state(victim, (1, 2), 60)
 
         for primary in (pinion, mixed.nodes[0]):
             mixed.hand_over(primary)

@@ -10,7 +10,6 @@ import pytest
 
 from mixed_load import RandomLoad
 from mixed_set import MixedSet
-from pinion_node import wait_until
 
 pytestmark = pytest.mark.skipif("PINION_MONGOD" not in os.environ, reason="PINION_MONGOD does not name the folder with mongod")
 FIRST = int(os.environ.get("PINION_MIXED_FIRST", 1))
@@ -23,7 +22,7 @@ def kill(mixed, rng):
     victim.kill()
     time.sleep(rng.choice([0.2, 3]))
     victim.start()
-    wait_until(lambda: mixed.state(victim) in (1, 2), 60)
+    mixed.wait_for_state(victim, (1, 2), 60)
 
 
 def step_down(mixed, _):

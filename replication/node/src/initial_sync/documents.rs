@@ -163,6 +163,10 @@ fn find(job: &Job, place: &Place) -> RawDocumentBuf {
     } else if place.last.is_some() {
         in_order_of_id(&mut find, target, place);
     }
+    // Members of MongoDB 4.4 want it told on connections of members.
+    find.start_document("readConcern")
+        .append("level", "local")
+        .end();
     find.append("$db", place.db.as_str());
     find.start_document("$readPreference")
         .append("mode", "secondaryPreferred");
