@@ -100,7 +100,7 @@ class MixedSet(ReplicaSet):
             # It closes its connections where its state changes.
             return 0
 
-    def primary(self, timeout_secs=60):
+    def primary(self, timeout_secs=25):
         end = time.monotonic() + timeout_secs
         while True:
             try:
@@ -119,7 +119,9 @@ class MixedSet(ReplicaSet):
                     found[f"{name}.{collection}"] = md5
                 for listed in database.list_collections():
                     place = f"{name}.{listed['name']}"
-                    found[place + " is"] = json_util.dumps([listed["type"], listed["options"], listed["info"].get("uuid")])
+                    # Which of the defaults were written out is no difference.
+                    options = {"validationLevel": "strict", "validationAction": "error", **listed["options"]}
+                    found[place + " is"] = json_util.dumps([listed["type"], options, listed["info"].get("uuid")], sort_keys=True)
                     if listed["type"] == "collection":
                         indexes = [dict(index) for index in database[listed["name"]].list_indexes()]
                         for index in indexes:
@@ -127,7 +129,7 @@ class MixedSet(ReplicaSet):
                         found[place + " indexes"] = json_util.dumps(sorted(indexes, key=lambda index: index["name"]), sort_keys=True)
         return found
 
-    def wait_alike(self, timeout_secs=120):
+    def wait_alike(self, timeout_secs=25):
         """Waits until every member has the same data, collections and indexes."""
         end = time.monotonic() + timeout_secs
         while True:

@@ -79,7 +79,9 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     let hint = parse_hint(reader.value("hint"))?;
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     let limit = reader.opt_non_negative("limit")?.filter(|limit| *limit > 0);
-    let batch_size = reader.opt_non_negative("batchSize")?;
+    // Members of MongoDB 4.4 have another name for it.
+    let old_batch_size = reader.opt_non_negative("ntoreturn")?;
+    let batch_size = reader.opt_non_negative("batchSize")?.or(old_batch_size);
     let single_batch = reader.opt_flag("singleBatch")?.unwrap_or(false);
     let no_timeout = reader.opt_flag("noCursorTimeout")?.unwrap_or(false);
     let lets = reader.opt_doc("let")?;
