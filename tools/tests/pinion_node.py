@@ -224,7 +224,8 @@ class ReplicaSet:
             for node in self.nodes:
                 if node.alive():
                     with self.member(node) as client:
-                        if client.admin.command("hello")["isWritablePrimary"]:
+                        # Members of MongoDB 4.4.0 know it by this name alone.
+                        if client.admin.command("isMaster")["ismaster"]:
                             found.append(node)
             return bool(found)
 

@@ -22,9 +22,11 @@ mod change;
 mod ddl;
 mod errors;
 mod keys;
+mod log_form;
 mod lsid;
 mod open;
 mod oplog;
+mod plain_form;
 mod scattered;
 mod specs;
 
@@ -33,12 +35,13 @@ pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use ddl::{
     ApplyMode, BuildCounts, BuildInfo, BuildName, BuildSet, BuildWaiting, CatalogRows, CollMod,
     CopyDocuments, DropTarget, Dropped, IndexChange, IndexName, IndexSelection, IndexesCreated,
-    LoggedCommand, Modified, PlannedChange, PropertyChange, abort_build, apply_command,
-    begin_builds_anew, begin_copy, build_counts, clone_as_capped, coll_mod, commit_planned,
-    convert_to_capped, create_collection, create_indexes, drop_collection, drop_database,
-    drop_indexes, end_builds, end_copy, ensure_collection, index_builds, kill_build, mark_copied,
-    plan_collection, plan_indexes, plant_unfenced_reads, put_copied, reindex, rename_collection,
-    replace_series, replicated_rows, set_build_set, set_multikey, show_oplog,
+    ListedCollection, ListedIndex, LoggedCommand, Modified, PlannedChange, PropertyChange,
+    abort_build, apply_command, apply_view_document, begin_builds_anew, begin_copy, build_counts,
+    clone_as_capped, coll_mod, commit_planned, convert_to_capped, create_collection,
+    create_indexes, drop_collection, drop_database, drop_indexes, end_builds, end_copy,
+    ensure_collection, index_builds, kill_build, mark_copied, plan_collection, plan_indexes,
+    plant_unfenced_reads, put_copied, put_listed, reindex, rename_collection, replace_series,
+    replicated_rows, set_build_set, set_multikey, show_oplog,
 };
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
@@ -51,6 +54,7 @@ pub use keys::{
     record_key, record_of, stored_document,
 };
 pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_INDEXES};
+pub use log_form::{LogForm, check_log_form, log_form, set_log_form};
 pub use lsid::{NO_USER, append_child, append_lsid, lsid_document, read_lsid};
 pub use names::{check_collection_uuid, check_creatable, check_not_view, is_replicated};
 pub use open::{drop_temporary, end_unfinished, load, reap};

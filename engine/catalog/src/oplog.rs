@@ -17,6 +17,7 @@ use pinion_storage::{ENTRY_TS_OFFSET, Entry};
 use pinion_wire::Result;
 use pinion_wire::idl::Lsid;
 
+use crate::log_form::LogForm;
 use crate::lsid::append_lsid;
 use crate::uuid::Uuid;
 
@@ -108,6 +109,7 @@ pub struct OpEvent<'a> {
     pub session: Option<&'a SessionStamp>,
     /// The number of the document's record, in a collection that is ordered by these.
     pub record: Option<i64>,
+    pub form: LogForm,
 }
 
 /// Sees every replicated write of this core. Replication and sharding hook in here; they may refuse a write.
@@ -145,7 +147,7 @@ impl Observers {
 pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
     let mut doc = begin_entry(256 + event.o.as_bytes().len(), event.session);
     append_operation(&mut doc, event);
-    finish_entry(doc, event.wall_ms, event.session)
+    finish_entry(doc, event.wall_ms, event.session, event.form)
 }
 
 /// As [`encode_entry`], with the document as it was before the write: change streams show it, on whatever member. It lives as
@@ -155,13 +157,14 @@ pub fn encode_entry_with_image(event: &OpEvent<'_>, image: Option<&RawDocument>)
     let mut doc = begin_entry(256 + told_bytes(event, image), event.session);
     append_operation(&mut doc, event);
     append_image(&mut doc, image);
-    finish_entry(doc, event.wall_ms, event.session)
+    finish_entry(doc, event.wall_ms, event.session, event.form)
 }
 
 /// The image, if an entry has room for it beside what the write tells.
 fn fitting<'i>(event: &OpEvent<'_>, image: Option<&'i RawDocument>) -> Option<&'i RawDocument> {
     image.filter(|image| {
-        image.as_bytes().len() + event.o.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES
+        event.form == LogForm::Full
+            && image.as_bytes().len() + event.o.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES
     })
 }
 
@@ -196,7 +199,7 @@ pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
         doc.push(&*operation.finish());
     }
     doc.end().end();
-    finish_entry(doc, events[0].wall_ms, None)
+    finish_entry(doc, events[0].wall_ms, None, events[0].form)
 }
 
 /// What an entry says of one write, alone: as an element of the `applyOps` of a transaction. Every observer has seen it. With
@@ -207,7 +210,7 @@ pub fn encode_operation(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Ent
     let mut doc = DocBuilder::with_capacity(160 + told_bytes(event, image));
     append_operation(&mut doc, event);
     if let Some(session) = event.session {
-        append_statements(&mut doc, session);
+        append_statements(&mut doc, session, event.form);
     }
     append_image(&mut doc, image);
     Entry {
@@ -272,7 +275,7 @@ pub fn encode_transaction(
         }
     }
     doc.end();
-    finish_entry(doc, wall_ms, Some(&session))
+    finish_entry(doc, wall_ms, Some(&session), LogForm::Full)
 }
 
 /// The entry that tells what became of a transaction that was prepared by the entry at `prepared`: it is committed at this time,
@@ -296,7 +299,7 @@ pub fn encode_outcome(
         None => doc.append("abortTransaction", 1i32),
     };
     doc.end();
-    finish_entry(doc, wall_ms, Some(&session))
+    finish_entry(doc, wall_ms, Some(&session), LogForm::Full)
 }
 
 fn begin_entry(capacity: usize, session: Option<&SessionStamp>) -> DocBuilder {
@@ -328,23 +331,29 @@ fn append_operation(doc: &mut DocBuilder, event: &OpEvent<'_>) {
     if let Some(o2) = event.o2 {
         doc.append("o2", o2);
     }
-    if let Some(record) = event.record {
+    if let Some(record) = event.record
+        && event.form == LogForm::Full
+    {
         doc.append("rid", record);
     }
 }
 
-fn append_session(doc: &mut DocBuilder, session: &SessionStamp) {
+fn append_session(doc: &mut DocBuilder, session: &SessionStamp, form: LogForm) {
     append_lsid(doc, "lsid", &session.lsid);
     doc.append("txnNumber", session.txn_number);
-    append_statements(doc, session);
+    append_statements(doc, session, form);
 }
 
-fn append_statements(doc: &mut DocBuilder, session: &SessionStamp) {
+fn append_statements(doc: &mut DocBuilder, session: &SessionStamp, form: LogForm) {
     match session.stmt_ids.as_slice() {
         // A transaction is none of them.
         [] => {}
         [one] => {
             doc.append("stmtId", *one);
+        }
+        // Measurements alone are written together, and those there are not in this form.
+        [first, ..] if form == LogForm::Plain => {
+            doc.append("stmtId", *first);
         }
         several => {
             doc.start_array("stmtId");
@@ -354,7 +363,9 @@ fn append_statements(doc: &mut DocBuilder, session: &SessionStamp) {
             doc.end();
         }
     }
-    if let Some(image) = session.image {
+    if let Some(image) = session.image
+        && form == LogForm::Full
+    {
         doc.append("needsRetryImage", image.name());
     }
 }
@@ -367,10 +378,15 @@ pub fn bson_timestamp(ts: Timestamp) -> BsonTimestamp {
     }
 }
 
-fn finish_entry(mut doc: DocBuilder, wall_ms: i64, session: Option<&SessionStamp>) -> Entry {
+fn finish_entry(
+    mut doc: DocBuilder,
+    wall_ms: i64,
+    session: Option<&SessionStamp>,
+    form: LogForm,
+) -> Entry {
     doc.append("wall", RawBsonRef::DateTime(DateTime::from_millis(wall_ms)));
     if let Some(session) = session {
-        append_session(&mut doc, session);
+        append_session(&mut doc, session, form);
     }
     let bytes = doc.finish_bytes();
     assert!(

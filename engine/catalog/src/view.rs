@@ -88,7 +88,7 @@ impl View {
     }
 
     /// Its document in `system.views`.
-    pub(crate) fn to_system_document(&self) -> RawDocumentBuf {
+    pub fn to_system_document(&self) -> RawDocumentBuf {
         let mut out = pinion_bson::DocBuilder::new();
         out.append("_id", self.ns.as_str())
             .append("viewOn", self.definition().on.as_str())

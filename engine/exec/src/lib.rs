@@ -53,8 +53,8 @@ pub use adopt::reopen_as_copy;
 pub use applier::{Applier, ApplyCounts, end_open_chain};
 pub use builds::CommitQuorum;
 pub use cloning::{
-    CloneTarget, ClonedDocument, begin_clone, clone_catalog, end_clone, has_partial_clone,
-    parse_catalog_rows,
+    CloneTarget, ClonedDocument, begin_clone, clone_catalog, clone_listed, end_clone,
+    has_partial_clone, parse_catalog_rows,
 };
 pub use commands::{
     MAX_WIRE_VERSION, ProcessSource, ProcessUsage, SystemSource, register_command,
@@ -63,7 +63,7 @@ pub use commands::{
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
 pub use fail_points::fetching_goes_on;
-pub use local::{document_by_id, read_local, write_local};
+pub use local::{any_local, document_by_id, put_local, read_local, write_local};
 pub use member::{
     begin_as_primary, check_own_collections, interrupt_writers, last_logged, log_note,
     no_writer_is_behind_a_gate, show_oplog, writes_ended,
@@ -75,7 +75,9 @@ pub use options::{HostInfo, NodeOptions, PlantedFault};
 pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
 #[doc(hidden)]
 pub use pinion_catalog::plant_unfenced_reads;
-pub use pinion_catalog::{ApplyMode, CatalogRows, Uuid, is_replicated};
+pub use pinion_catalog::{
+    ApplyMode, CatalogRows, ListedCollection, ListedIndex, Uuid, is_replicated,
+};
 pub use pinion_catalog::{begin_builds_anew, from_fatal};
 pub use profile::set_profile_defaults;
 pub use read::from_log_error;

@@ -14,7 +14,7 @@ use pinion_wire::{OpContext, Result};
 
 use crate::acquire::acquire_read;
 use crate::read::{ReadRequest, open};
-use crate::write::put_document;
+use crate::write::{put, put_document};
 
 const DATABASE: &str = "local";
 
@@ -44,17 +44,47 @@ pub fn document_by_id<'a>(ns: &'a str, id: RawBsonRef<'a>) -> Boxed<'a, Option<R
 }
 
 async fn read_by_id(ns: Namespace, id: RawBsonRef<'_>) -> Result<Option<RawDocumentBuf>> {
+    let mut filter = DocBuilder::new();
+    filter.append_raw("_id", id);
+    read_one(ns, &filter.finish()).await
+}
+
+async fn read_one(ns: Namespace, filter: &RawDocument) -> Result<Option<RawDocumentBuf>> {
     let ctx = context("find");
     let acquired = acquire_read(&ctx, ns, None).await?;
     let Some(found) = acquired.collection() else {
         return Ok(None);
     };
-    let mut filter = DocBuilder::new();
-    filter.append_raw("_id", id);
-    let request = ReadRequest::new(found.clone(), Matcher::parse(&filter.finish())?);
+    let request = ReadRequest::new(found.clone(), Matcher::parse(filter)?);
     let mut stream = open(&ctx, acquired.source(), request, 1).await?.stream;
     let document = stream.next_wanted(&ctx, 1).await?;
     Ok(document.map(|bytes| pinion_catalog::stored_document(&bytes).to_owned()))
+}
+
+/// Any document of a collection of `local`.
+///
+/// # Errors
+/// Those of a read.
+pub async fn any_local(collection: &str) -> Result<Option<RawDocumentBuf>> {
+    read_one(
+        Namespace::new(DATABASE, collection)?,
+        &RawDocumentBuf::new(),
+    )
+    .await
+}
+
+/// Stores a document in a collection of `local`, in place of the one with its `_id`, and waits until it is on the device.
+///
+/// # Errors
+/// As [`write_local`].
+pub async fn put_local(collection: &str, document: &RawDocument) -> Result<()> {
+    let ns = Namespace::new(DATABASE, collection)?;
+    let mut filter = DocBuilder::new();
+    if let Some(id) = pinion_bson::get(document, "_id") {
+        filter.append_raw("_id", id);
+    }
+    put(&context("update"), ns, filter.finish(), document).await?;
+    storage().wait_unreplicated().await.map_err(from_fatal)
 }
 
 /// Stores the document with this `_id`, in place of the one that is there, and waits until it is on the device.

@@ -26,6 +26,7 @@ pub async fn log_note(o: &RawDocument) -> Result<Timestamp> {
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
         record: None,
+        form: pinion_catalog::log_form(),
     };
     let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
     let statement = Statement {
@@ -54,6 +55,7 @@ pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
 /// # Errors
 /// It is no primary any more, or storage takes no writes.
 pub async fn begin_as_primary() -> Result<()> {
+    crate::version::choose_log_form().await?;
     pinion_catalog::drop_temporary().await?;
     crate::time_keys::wake().await;
     crate::version::keep_version().await?;

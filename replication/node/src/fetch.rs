@@ -291,6 +291,7 @@ impl Fetch {
             "sort": { "$natural": 1 },
             "limit": 1,
             "projection": { "ts": 1, "t": 1 },
+            "readConcern": { "level": "local" },
             "$db": "local",
             "$readPreference": { "mode": "secondaryPreferred" },
         };

@@ -117,10 +117,10 @@ pub(crate) async fn connect(address: &HostPort) -> Result<Remote, RemoteError> {
     Ok(remote)
 }
 
-/// The first command on a connection between members.
+/// The first command on a connection between members. Members of MongoDB 4.4 know it by its older name alone.
 fn introduction() -> RawDocumentBuf {
     rawdoc! {
-        "hello": 1,
+        "isMaster": 1,
         "client": {
             "driver": { "name": "NetworkInterfacePinion", "version": env!("CARGO_PKG_VERSION") },
             "os": { "type": "Linux", "name": "Linux", "architecture": "", "version": "" },

@@ -1,8 +1,9 @@
 //! What a member keeps in its `local` database: the configuration, its last vote, and whether its data are complete.
 
-use pinion_bson::rawdoc;
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, rawdoc};
 use pinion_clock::Term;
-use pinion_exec::{read_local, write_local};
+use pinion_exec::{Uuid, any_local, put_local, read_local, write_local};
+use pinion_runtime::wall_ms;
 
 use pinion_replication_protocol::config::Config;
 use pinion_replication_protocol::decision::LastVote;
@@ -71,11 +72,22 @@ pub(crate) async fn store_vote(vote: LastVote) -> Result<()> {
 
 /// Whether the data of this node are those of its set.
 pub(crate) async fn is_synced() -> Result<bool> {
-    Ok(read_local(SYNCED, SYNCED).await?.is_some())
+    Ok(any_local(SYNCED).await?.is_some())
 }
 
+/// The document is as MongoDB has it: a member of MongoDB that copies this one knows it again by it.
 pub(crate) async fn store_synced() -> Result<()> {
-    write_local(SYNCED, SYNCED, &rawdoc! { "_id": SYNCED }).await
+    if is_synced().await? {
+        return Ok(());
+    }
+    let mut id = [0; 16];
+    pinion_runtime::random_stream("initial sync").fill_bytes(&mut id);
+    let mut document = DocBuilder::new();
+    document.append("_id", Uuid(id).to_bson()).append(
+        "wallTime",
+        RawBsonRef::DateTime(DateTime::from_millis(wall_ms())),
+    );
+    put_local(SYNCED, &document.finish()).await
 }
 
 pub(crate) async fn store_rollback_id(id: i32) -> Result<()> {

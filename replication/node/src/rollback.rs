@@ -254,6 +254,7 @@ impl Backwards {
             "sort": { "$natural": -1 },
             "projection": { "ts": 1, "t": 1 },
             "batchSize": ROLLBACK_BATCH as i32,
+            "readConcern": { "level": "local" },
             "$db": "local",
             "$readPreference": { "mode": "secondaryPreferred" },
         };
@@ -277,6 +278,7 @@ impl Backwards {
                 "getMore": self.cursor,
                 "collection": "oplog.rs",
                 "batchSize": ROLLBACK_BATCH as i32,
+            "readConcern": { "level": "local" },
                 "$db": "local",
                 "$readPreference": { "mode": "secondaryPreferred" },
             };

@@ -273,6 +273,20 @@ fn learned(present: &Collection, row: &Collection) -> Vec<(TreeId, pinion_query:
     row.indexes.iter().filter_map(of_index).collect()
 }
 
+/// What an entry that tells of arrays in indexes says of collections whose numbers are others here; `None` where that is nothing.
+pub(super) fn learned_here(change: &CatalogChange, catalog: &Catalog) -> Option<CatalogChange> {
+    let marked = change.puts.iter().filter_map(|row| {
+        let present = catalog.by_uuid(row.uuid)?;
+        Some(present.with_multikey(&learned(present, row)))
+    });
+    let puts: Vec<Collection> = marked.collect();
+    (!puts.is_empty()).then(|| CatalogChange {
+        puts,
+        next_number: catalog.next_number(),
+        ..CatalogChange::default()
+    })
+}
+
 /// The names of the indexes that a command is about.
 fn names_of(command: &str, o: &RawDocument) -> Vec<String> {
     let name = |value: RawBsonRef<'_>| match value {

@@ -29,6 +29,7 @@ use crate::change::CatalogChange;
 use crate::errors::from_write_error;
 use crate::gates::GateMode;
 use crate::interrupt::interruptible;
+use crate::log_form::log_form;
 use crate::names::{OWN_COMMANDS, command_namespace, is_replicated};
 use crate::oplog::{Observers, OpEvent, OpKind};
 use crate::uuid::Uuid;
@@ -57,6 +58,8 @@ pub(super) struct Commit {
     pub ns: String,
     pub uuid: Option<Uuid>,
     pub o: RawDocumentBuf,
+    /// What the entry has in the place of the change, where that is not to stand there.
+    pub o2: Option<RawDocumentBuf>,
 }
 
 impl Commit {
@@ -73,6 +76,7 @@ impl Commit {
             ns: command_namespace(ns),
             uuid,
             o,
+            o2: None,
         }
     }
 }
@@ -116,7 +120,7 @@ impl Coordinator {
         }
     }
 
-    fn next_number(&self, catalog: &Catalog, is_replicated: bool) -> u64 {
+    pub(super) fn next_number(&self, catalog: &Catalog, is_replicated: bool) -> u64 {
         let next = match is_replicated {
             true => catalog.next_number(),
             false => catalog.next_own_number(),
@@ -141,7 +145,7 @@ impl Coordinator {
         if !is_replicated {
             return self.commit_own(commit.change).await.map(Some);
         }
-        let o2 = commit.change.to_o2();
+        let o2 = commit.o2.take().unwrap_or_else(|| commit.change.to_o2());
         let event = OpEvent {
             kind: commit.kind,
             ns: &commit.ns,
@@ -151,6 +155,7 @@ impl Coordinator {
             wall_ms: pinion_runtime::wall_ms(),
             session: None,
             record: None,
+            form: log_form(),
         };
         let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
         let statement = Statement {

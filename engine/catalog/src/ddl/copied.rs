@@ -16,6 +16,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result, interruption};
 
 use super::coordinator::{Coordinator, behind_gates};
+use super::foreign::{ListedIndex, listed_collection};
 use super::locks::Scope;
 use super::logged::free_trees;
 use crate::catalog::{Catalog, core_catalog};
@@ -24,6 +25,7 @@ use crate::entry::{BadRow, Collection};
 use crate::gates::GateMode;
 use crate::limits::FIRST_IDENT;
 use crate::names::is_replicated;
+use crate::options::CollectionOptions;
 use crate::uuid::Uuid;
 use crate::view::View;
 
@@ -92,6 +94,25 @@ pub async fn put_copied(
         move |coordinator| async move { coordinator.put_copied(&rows, next_number).await },
     )
     .await
+}
+
+/// A collection or a view as another member lists it to clients.
+#[derive(Clone, Debug)]
+pub struct ListedCollection {
+    pub ns: Namespace,
+    /// Views have none.
+    pub uuid: Option<Uuid>,
+    pub options: RawDocumentBuf,
+    pub indexes: Vec<ListedIndex>,
+}
+
+/// Puts collections and views into the catalog that a member lists which has no rows to tell of them, with numbers of this node.
+/// Gives the collections.
+///
+/// # Errors
+/// Options or indexes that are not understood.
+pub async fn put_listed(listed: Vec<ListedCollection>) -> Result<Vec<Arc<Collection>>> {
+    on_coordinator(move |coordinator| async move { coordinator.put_listed(&listed).await }).await
 }
 
 /// Notes what copied documents tell of arrays in indexes; a member that does not list it leaves that to the documents.
@@ -184,7 +205,46 @@ impl Coordinator {
         for row in rows {
             put_row(&catalog, &mut change, row)?;
         }
-        free_trees(&change, &catalog).await?;
+        self.put_change(&catalog, change).await
+    }
+
+    async fn put_listed(&self, listed: &[ListedCollection]) -> Result<Vec<Arc<Collection>>> {
+        let catalog = core_catalog().current();
+        let mut change = CatalogChange::default();
+        let mut next = self.next_number(&catalog, true);
+        for found in listed {
+            match found.uuid {
+                Some(uuid) => {
+                    let (ns, options) = (found.ns.clone(), &found.options);
+                    let made = listed_collection(ns, uuid, options, &found.indexes, &mut next)?;
+                    put_collection(&catalog, &mut change, made)?;
+                }
+                None => {
+                    let options = CollectionOptions::from_document(&found.options);
+                    let options = options.map_err(|error| Error::bad_value(error.0))?;
+                    if options.view.is_none() {
+                        let what = format!("{} has no UUID and is no view", found.ns);
+                        return Err(Error::bad_value(what));
+                    }
+                    put_view(
+                        &catalog,
+                        &mut change,
+                        View::new(found.ns.clone(), next, options),
+                    )?;
+                    next += 1;
+                }
+            }
+        }
+        change.next_number = next;
+        self.put_change(&catalog, change).await
+    }
+
+    async fn put_change(
+        &self,
+        catalog: &Catalog,
+        change: CatalogChange,
+    ) -> Result<Vec<Arc<Collection>>> {
+        free_trees(&change, catalog).await?;
         let numbers: Vec<u64> = change.puts.iter().map(|row| row.number).collect();
         self.apply_copied(change).await?;
         let catalog = core_catalog().current();
@@ -209,12 +269,23 @@ impl Coordinator {
 fn put_row(catalog: &Catalog, change: &mut CatalogChange, row: &RawDocument) -> Result<()> {
     if View::is_row(row) {
         let view = View::from_row(row).map_err(damaged)?;
-        check_number(catalog, view.number, &view.ns)?;
-        take_name(catalog, change, &view.ns)?;
-        change.views.push(view);
-        return Ok(());
+        return put_view(catalog, change, view);
     }
-    let collection = Collection::from_row(row).map_err(damaged)?;
+    put_collection(catalog, change, Collection::from_row(row).map_err(damaged)?)
+}
+
+fn put_view(catalog: &Catalog, change: &mut CatalogChange, view: View) -> Result<()> {
+    check_number(catalog, view.number, &view.ns)?;
+    take_name(catalog, change, &view.ns)?;
+    change.views.push(view);
+    Ok(())
+}
+
+fn put_collection(
+    catalog: &Catalog,
+    change: &mut CatalogChange,
+    collection: Collection,
+) -> Result<()> {
     for tree in collection.trees() {
         check_number(catalog, tree.0, &collection.ns)?;
     }

@@ -14,8 +14,11 @@ use super::series::{put_view, scope_of};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::{CatalogChange, SystemDocument};
 use crate::entry::{Clustering, Collection};
-use crate::names::{check_creatable, check_not_view};
-use crate::options::{CollectionKind, CollectionOptions};
+use crate::log_form::{LogForm, check_log_form, log_form};
+use crate::names::{check_creatable, check_not_view, is_replicated};
+use crate::oplog::OpKind;
+use crate::options::{CollectionKind, CollectionOptions, ValidationAction};
+use crate::plain_form::check_operators;
 use crate::text::render;
 use crate::view::{SYSTEM_VIEWS, View};
 
@@ -33,6 +36,7 @@ pub async fn create_collection(
     coordinate(ctx, move |c| async move {
         let _lock = c.lock(scope_of(&ns)).await;
         check_creatable(&ns)?;
+        check_options_form(&ns, &options)?;
         let is_series = options.time_series.is_some();
         let catalog = core_catalog().current();
         let present = match (catalog.get(&ns), catalog.view(&ns)) {
@@ -61,6 +65,20 @@ pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<
         Ok(c.ensure(&ns).await?.1)
     })
     .await
+}
+
+/// Refuses options that MongoDB 4.4 does not have, where its members follow.
+pub(super) fn check_options_form(ns: &Namespace, options: &CollectionOptions) -> Result<()> {
+    if !is_replicated(ns) {
+        return Ok(());
+    }
+    check_log_form(options.time_series.is_some(), "timeseries")?;
+    check_log_form(options.clustered.is_some(), "clusteredIndex")?;
+    check_log_form(options.expire_after_secs.is_some(), "expireAfterSeconds")?;
+    check_log_form(options.pre_and_post_images, "changeStreamPreAndPostImages")?;
+    let action = options.validation_action;
+    check_log_form(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
+    options.validator.as_deref().map_or(Ok(()), check_operators)
 }
 
 /// Whether what is there has the options that are asked for.
@@ -159,6 +177,9 @@ impl Coordinator {
             .append_all(&options.to_document());
         let system_views = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
         let view = View::new(ns.clone(), self.numbers(&system_views, 1), options);
+        if log_form() == LogForm::Plain {
+            return self.create_view_plainly(&system_views, view).await;
+        }
         // Made in the same change, if this is the database's first view.
         let holder = self.new_collection(system_views, CollectionOptions::default());
         let compute = |catalog: &Catalog| {
@@ -169,6 +190,51 @@ impl Coordinator {
             Ok(Commit::command(ns, None, o.finish(), change))
         };
         self.commit(compute).await
+    }
+}
+
+impl Coordinator {
+    /// As MongoDB 4.4 logs it: the collection of the views, if it is the first, and then a document in it.
+    async fn create_view_plainly(&self, holder: &Namespace, view: View) -> Result<Timestamp> {
+        check_database_case(&core_catalog().current(), holder.db())?;
+        core_catalog().current().check_view(&view)?;
+        if core_catalog().get(holder).is_none() {
+            self.create(holder, CollectionOptions::default()).await?;
+        }
+        let compute = |catalog: &Catalog| Ok(view_commit(catalog, holder, OpKind::Insert, &view));
+        self.commit(compute).await
+    }
+}
+
+/// What writes or removes the document of a view in the collection of the views, which is there, as MongoDB 4.4 logs it.
+pub(super) fn view_commit(
+    catalog: &Catalog,
+    holder: &Namespace,
+    kind: OpKind,
+    view: &View,
+) -> Commit {
+    let holder = catalog.get(holder).expect("it is there with its views");
+    let id = pinion_bson::rawdoc! { "_id": view.ns.as_str() };
+    let mut written = system_document(holder.tree(), view);
+    let (o, views, removes) = match kind {
+        OpKind::Delete => (id.clone(), Vec::new(), vec![view.number]),
+        _ => (view.to_system_document(), vec![view.clone()], Vec::new()),
+    };
+    if kind == OpKind::Delete {
+        written.document = None;
+    }
+    Commit {
+        change: CatalogChange {
+            views,
+            removes,
+            documents: vec![written],
+            ..CatalogChange::default()
+        },
+        kind,
+        ns: holder.ns.as_str().to_owned(),
+        uuid: Some(holder.uuid),
+        o,
+        o2: (kind == OpKind::Update).then_some(id),
     }
 }
 

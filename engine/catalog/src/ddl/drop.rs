@@ -9,12 +9,14 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::builds::{Step, coordinate_beside};
 use super::coordinator::{Commit, Coordinator, behind_gates};
+use super::create::view_commit;
 use super::locks::Scope;
 use super::series::{scope_of, together};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::{CatalogChange, SystemDocument};
 use crate::entry::Collection;
 use crate::gates::GateMode;
+use crate::log_form::{LogForm, log_form};
 use crate::oplog::OpKind;
 use crate::options::CollectionKind;
 use crate::series::series_of;
@@ -107,6 +109,10 @@ impl Coordinator {
                     }
                     Commit::command(ns, Some(collection.uuid), o, change)
                 }
+                (None, Some(view)) if log_form() == LogForm::Plain => {
+                    let holder = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
+                    view_commit(catalog, &holder, OpKind::Delete, view)
+                }
                 (None, Some(view)) => {
                     let mut change = dropping_view(catalog, view)?;
                     if view.kind() == CollectionKind::TimeSeries
@@ -139,6 +145,7 @@ impl Coordinator {
                 ns: format!("{db}.$cmd"),
                 uuid: None,
                 o: rawdoc! { "dropDatabase": 1 },
+                o2: None,
             })
         })
         .await
@@ -159,7 +166,7 @@ fn check_no_series(catalog: &Catalog, ns: &Namespace) -> Result<()> {
 }
 
 /// With the collection of the views the views go.
-fn dropping(catalog: &Catalog, collection: &Collection) -> CatalogChange {
+pub(super) fn dropping(catalog: &Catalog, collection: &Collection) -> CatalogChange {
     let mut removes = vec![collection.number];
     if collection.ns.collection() == SYSTEM_VIEWS {
         let views = catalog.views_of(collection.ns.db());
@@ -172,7 +179,7 @@ fn dropping(catalog: &Catalog, collection: &Collection) -> CatalogChange {
     }
 }
 
-fn dropping_view(catalog: &Catalog, view: &View) -> Result<CatalogChange> {
+pub(super) fn dropping_view(catalog: &Catalog, view: &View) -> Result<CatalogChange> {
     let holder = Namespace::new(view.ns.db(), SYSTEM_VIEWS)?;
     let document = catalog.get(&holder).map(|holder| SystemDocument {
         tree: holder.tree(),

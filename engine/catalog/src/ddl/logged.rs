@@ -12,17 +12,19 @@ use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::adapt::adapted;
+use super::adapt::{adapted, learned_here};
 use super::coordinator::{Coordinator, behind_gates};
+use super::foreign::{Numbers, view_change, worked_out};
 use super::locks::Scope;
 use super::logged_builds::{indexes_of, load_missing};
 use crate::build;
 use crate::catalog::{Catalog, core_catalog};
-use crate::change::CatalogChange;
+use crate::change::{CatalogChange, SystemDocument};
 use crate::entry::{BadRow, Collection};
 use crate::gates::GateMode;
 use crate::index::Index;
 use crate::uuid::Uuid;
+use crate::view::{SYSTEM_VIEWS, View};
 
 /// What the entries that are applied are to this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +44,8 @@ pub struct LoggedCommand<'a> {
     pub ts: Timestamp,
     /// `database.$cmd`, or the collection of a no-op.
     pub ns: &'a str,
+    /// The collection that it is about.
+    pub uuid: Option<Uuid>,
     /// Whether it is a command; a no-op otherwise, which may tell of arrays in indexes.
     pub is_command: bool,
     pub o: &'a RawDocument,
@@ -51,30 +55,12 @@ pub struct LoggedCommand<'a> {
 
 impl LoggedCommand<'_> {
     /// The name of the command.
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         let first = pinion_bson::elements(self.o).next();
         match self.is_command {
             true => first.map_or("", |(name, _)| name),
             false => "",
         }
-    }
-
-    fn change(&self) -> Result<Option<CatalogChange>> {
-        let change = match self.o2 {
-            Some(o2) => CatalogChange::from_o2(o2).map_err(damaged)?,
-            None => None,
-        };
-        if change.is_none() && self.is_command {
-            return Err(Error::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                format!(
-                    "the entry of the command '{}' on {} has no rows of the catalog, so no Pinion has written it",
-                    self.name(),
-                    self.ns
-                ),
-            ));
-        }
-        Ok(change)
     }
 
     /// Whom the change keeps out: readers too, unless all that it does is to make indexes. Nobody where it only tells of
@@ -106,33 +92,174 @@ pub fn plant_unfenced_reads() {
 /// the entry has been applied and before anything after it is. False where there is nothing to do.
 ///
 /// # Errors
-/// The entry has no rows; on a secondary also if its rows do not fit into the catalog.
+/// A command that is not known; on a secondary also what does not fit into the catalog.
 pub async fn apply_command(command: LoggedCommand<'_>, mode: ApplyMode) -> Result<bool> {
-    let Some(change) = command.change()? else {
-        return Ok(false);
-    };
     let coordinator = pinion_runtime::core_local::<Coordinator>();
     let catalog = core_catalog().current();
-    match mode {
-        ApplyMode::Recovery => {
-            coordinator
-                .complete_indexes(command.ts, &catalog, &change, &[])
-                .await?;
-            coordinator.apply_logged(command.ts, |_| Ok(change)).await?;
-            Ok(true)
+    match coordinator.change_of(&command, &catalog)? {
+        Some(change) => coordinator.apply_change(&command, change, mode).await,
+        None => Ok(false),
+    }
+}
+
+/// Applies what becomes of the document of a view in `system.views`, which MongoDB's members log as the write of a document:
+/// `None` where it is removed. False where there is nothing to do.
+///
+/// # Errors
+/// The document is none of a view, or its name is taken.
+pub async fn apply_view_document(
+    ts: Timestamp,
+    holder: Uuid,
+    id: &str,
+    document: Option<&RawDocument>,
+    mode: ApplyMode,
+) -> Result<bool> {
+    let coordinator = pinion_runtime::core_local::<Coordinator>();
+    let catalog = core_catalog().current();
+    let numbers = coordinator.numbers_behind(&catalog);
+    let Some(change) = view_change(&catalog, holder, id, document, numbers)? else {
+        return Ok(false);
+    };
+    let is_there = Namespace::parse(id).is_ok_and(|ns| catalog.view(&ns).is_some());
+    let name = match (document.is_some(), is_there) {
+        (true, false) => "create",
+        (true, true) => "collMod",
+        (false, _) => "drop",
+    };
+    let mut o = pinion_bson::DocBuilder::new();
+    o.append(name, id);
+    let o = o.finish();
+    let command = LoggedCommand {
+        ts,
+        ns: id,
+        uuid: None,
+        is_command: true,
+        o: &o,
+        o2: None,
+    };
+    coordinator.apply_change(&command, change, mode).await
+}
+
+/// Whether the rows of an entry number things as this node's catalog does. Those of another member may not: it may have copied
+/// MongoDB's collections, as this node may have, and then each has given out numbers of its own.
+fn numbers_fit(change: &CatalogChange, command: &LoggedCommand<'_>, catalog: &Catalog) -> bool {
+    let fits = |row: &Collection| {
+        let known = catalog.by_uuid(row.uuid);
+        if known.is_some_and(|known| known.number != row.number) {
+            return false;
         }
-        ApplyMode::Secondary => {
-            check_fits(&change, &command, &catalog)?;
-            coordinator.apply_fenced(&command, change, mode).await?;
-            Ok(true)
-        }
-        ApplyMode::InitialSync => {
-            let Some(change) = adapted(change, command.name(), command.o, &catalog)? else {
-                return Ok(false);
+        // One that has an index anew elsewhere may have moved it.
+        let moves = matches!(command.name(), "collMod" | "reIndex");
+        let index_fits =
+            |index: &Arc<Index>| match known.and_then(|known| known.index(index.name())) {
+                Some(known) if !moves => known.tree == index.tree,
+                _ => is_free(catalog, index.tree, row.number),
             };
-            free_trees(&change, &catalog).await?;
-            coordinator.apply_fenced(&command, change, mode).await?;
-            Ok(true)
+        let is_new_number =
+            catalog.by_number(row.number).is_none() && catalog.view_by_number(row.number).is_none();
+        (known.is_some() || is_new_number && is_free(catalog, row.tree(), row.number))
+            && row.indexes.iter().all(index_fits)
+    };
+    let is_removed = |uuid: Option<Uuid>| {
+        let known = uuid.and_then(|uuid| catalog.by_uuid(uuid));
+        known.is_none_or(|known| change.removes.contains(&known.number))
+    };
+    let removes = match command.name() {
+        "drop" => is_removed(command.uuid),
+        "renameCollection" => {
+            let target = pinion_bson::get(command.o, "dropTarget");
+            is_removed(target.and_then(Uuid::from_bson))
+        }
+        _ => true,
+    };
+    let view_fits = |row: &View| {
+        let known = catalog.view(&row.ns);
+        match known {
+            Some(known) => known.number == row.number,
+            None => {
+                let holder = catalog.view_by_number(row.number);
+                holder.is_none() && catalog.by_number(row.number).is_none()
+            }
+        }
+    };
+    let tree_fits = |written: &SystemDocument| {
+        let made = change.puts.iter().any(|row| row.tree() == written.tree);
+        let known = catalog.by_number(written.tree.0);
+        made || known.is_some_and(|known| known.ns.collection() == SYSTEM_VIEWS)
+    };
+    removes
+        && change.puts.iter().all(fits)
+        && change.views.iter().all(view_fits)
+        && change.documents.iter().all(tree_fits)
+}
+
+/// Whether no collection but the one with this number has the tree.
+fn is_free(catalog: &Catalog, tree: TreeId, of: u64) -> bool {
+    // What was never given out here need not be looked for.
+    let has_it = |found: &Arc<Collection>| found.trees().any(|known| known == tree);
+    tree.0 >= catalog.next_number()
+        || !catalog
+            .collections()
+            .any(|found| found.number != of && has_it(found))
+}
+
+impl Coordinator {
+    /// What an entry changes, by its rows where they are such as this node would have written.
+    fn change_of(
+        &self,
+        command: &LoggedCommand<'_>,
+        catalog: &Catalog,
+    ) -> Result<Option<CatalogChange>> {
+        let rows = match command.o2 {
+            Some(o2) => CatalogChange::from_o2(o2).map_err(damaged)?,
+            None => None,
+        };
+        match rows {
+            Some(change) if numbers_fit(&change, command, catalog) => Ok(Some(change)),
+            Some(change) if !command.is_command => Ok(learned_here(&change, catalog)),
+            None if !command.is_command => Ok(None),
+            rows => worked_out(
+                command,
+                rows.as_ref(),
+                catalog,
+                self.numbers_behind(catalog),
+            ),
+        }
+    }
+
+    fn numbers_behind(&self, catalog: &Catalog) -> Numbers {
+        Numbers::from(self.next_number(catalog, true))
+    }
+
+    async fn apply_change(
+        self: &Rc<Self>,
+        command: &LoggedCommand<'_>,
+        change: CatalogChange,
+        mode: ApplyMode,
+    ) -> Result<bool> {
+        let coordinator = self;
+        let catalog = core_catalog().current();
+        match mode {
+            ApplyMode::Recovery => {
+                coordinator
+                    .complete_indexes(command.ts, &catalog, &change, &[])
+                    .await?;
+                coordinator.apply_logged(command.ts, |_| Ok(change)).await?;
+                Ok(true)
+            }
+            ApplyMode::Secondary => {
+                check_fits(&change, command, &catalog)?;
+                coordinator.apply_fenced(command, change, mode).await?;
+                Ok(true)
+            }
+            ApplyMode::InitialSync => {
+                let Some(change) = adapted(change, command.name(), command.o, &catalog)? else {
+                    return Ok(false);
+                };
+                free_trees(&change, &catalog).await?;
+                coordinator.apply_fenced(command, change, mode).await?;
+                Ok(true)
+            }
         }
     }
 }

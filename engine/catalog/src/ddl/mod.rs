@@ -21,6 +21,7 @@ mod series;
 
 mod adapt;
 mod copied;
+mod foreign;
 mod logged;
 
 pub(crate) use build_run::give_up_builds;
@@ -33,12 +34,18 @@ pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, co
 pub(crate) use coordinator::Coordinator;
 pub use coordinator::show_oplog;
 pub(crate) use coordinator::skip_numbers;
-pub use copied::{CatalogRows, begin_copy, end_copy, mark_copied, put_copied, replicated_rows};
+pub use copied::{
+    CatalogRows, ListedCollection, begin_copy, end_copy, mark_copied, put_copied, put_listed,
+    replicated_rows,
+};
 pub use create::{create_collection, ensure_collection};
 pub(crate) use drop::drop_temporary;
 pub use drop::{Dropped, drop_collection, drop_database};
+pub use foreign::ListedIndex;
 pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
-pub use logged::{ApplyMode, LoggedCommand, apply_command, plant_unfenced_reads};
+pub use logged::{
+    ApplyMode, LoggedCommand, apply_command, apply_view_document, plant_unfenced_reads,
+};
 pub use logged_builds::begin_builds_anew;
 pub use multikey::set_multikey;
 pub use planned::{PlannedChange, commit_planned, plan_collection, plan_indexes};

@@ -56,5 +56,6 @@ fn marking(
         ns: ns.as_str().to_owned(),
         uuid: Some(uuid),
         o: rawdoc! { "msg": "Setting index to multikey", "coll": ns.as_str() },
+        o2: None,
     })
 }

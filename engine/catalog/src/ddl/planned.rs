@@ -15,7 +15,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::coordinator::coordinate;
-use super::create::{check_database_case, told_of_creation};
+use super::create::{check_database_case, check_options_form, told_of_creation};
 use super::indexes::{check_index_count, told_of_index};
 use super::locks::Scope;
 use super::series::together;
@@ -23,6 +23,7 @@ use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::limits::PLANNED_LOCK_PATIENCE;
+use crate::log_form::log_form;
 use crate::names::{check_creatable, check_not_view, command_namespace};
 use crate::oplog::{Observers, OpEvent, OpKind, encode_operation};
 use crate::options::CollectionOptions;
@@ -50,6 +51,7 @@ pub async fn plan_collection(
         check_creatable(&ns)?;
         let catalog = core_catalog().current();
         check_not_view(&catalog, &ns)?;
+        check_options_form(&ns, &options)?;
         check_database_case(&catalog, ns.db())?;
         Ok(match catalog.get(&ns) {
             Some(_) => None,
@@ -174,6 +176,7 @@ fn operations_of(change: &CatalogChange) -> Result<Vec<Bytes>> {
                 wall_ms: pinion_runtime::wall_ms(),
                 session: None,
                 record: None,
+                form: log_form(),
             };
             observers.show(&event)?;
             operations.push(Bytes::from(encode_operation(&event, None).bytes));

@@ -14,6 +14,7 @@ use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::gates::GateMode;
+use crate::log_form::check_log_form;
 use crate::names::check_not_view;
 
 /// Makes the entries of all indexes anew, and gives the specifications of the collection's indexes.
@@ -37,6 +38,7 @@ pub async fn reindex(
             ));
         };
         check_no_build(&collection)?;
+        check_log_form(collection.is_replicated(), "reIndex")?;
         let listed = collection.listed_indexes().collect();
         if collection.indexes.is_empty() {
             return Ok((listed, None));

@@ -109,6 +109,11 @@ impl ValidationLevel {
         ("moderate", ValidationLevel::Moderate),
         ("strict", ValidationLevel::Strict),
     ];
+
+    pub(crate) fn named(name: &str) -> Option<ValidationLevel> {
+        let found = Self::NAMES.iter().find(|(listed, _)| *listed == name);
+        found.map(|(_, level)| *level)
+    }
 }
 
 /// What becomes of a document that does not pass.
@@ -129,6 +134,11 @@ impl ValidationAction {
         ("warn", ValidationAction::Warn),
         ("errorAndLog", ValidationAction::ErrorAndLog),
     ];
+
+    pub(crate) fn named(name: &str) -> Option<ValidationAction> {
+        let found = Self::NAMES.iter().find(|(listed, _)| *listed == name);
+        found.map(|(_, action)| *action)
+    }
 }
 
 /// The name of a value in its list of names.

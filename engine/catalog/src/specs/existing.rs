@@ -16,7 +16,10 @@ use crate::ddl::IndexSelection;
 use crate::entry::Collection;
 use crate::index::Index;
 use crate::limits::MAX_INDEXES;
+use crate::log_form::check_log_form;
+use crate::names::is_replicated;
 use crate::options::Clustered;
+use crate::plain_form::is_partial_filter;
 use crate::text::{render, render_value};
 use crate::uuid::Uuid;
 
@@ -29,6 +32,24 @@ pub(crate) struct Wanted {
 impl Wanted {
     pub(crate) fn key(&self) -> &RawDocument {
         &self.spec.key
+    }
+
+    /// Refuses what MongoDB 4.4's indexes do not have, where its members follow.
+    fn check_form<'a>(&self, mut others: impl Iterator<Item = &'a RawDocument>) -> Result<()> {
+        check_log_form(self.spec.prepare_unique, "prepareUnique")?;
+        let is_compound = self.spec.kind == IndexKind::Wildcard && self.spec.fields() > 1;
+        check_log_form(is_compound, "a compound wildcard index")?;
+        let is_new = match part(&self.listed, "partialFilterExpression") {
+            Some(RawBsonRef::Document(filter)) => !is_partial_filter(filter),
+            _ => false,
+        };
+        check_log_form(is_new, "this partialFilterExpression")?;
+        let is_second = others.any(|other| {
+            let keys = (super::key_of(other), super::key_of(&self.listed));
+            pinion_bson::compare_documents(keys.0, keys.1) == Ordering::Equal
+                && same_part(other, &self.listed, "collation")
+        });
+        check_log_form(is_second, "a second index on one key")
     }
 
     pub(crate) fn into_index(self, tree: TreeId) -> Index {
@@ -243,11 +264,16 @@ pub(crate) fn missing(collection: &Collection, requested: &[RawDocumentBuf]) -> 
                 format!("Identical index already exists: {}", name_of(&listed)),
             ));
         }
-        check_one_text_index(existing.chain(earlier), &listed)?;
-        wanted.push(Wanted {
+        let others = existing.chain(earlier);
+        check_one_text_index(others.clone(), &listed)?;
+        let made = Wanted {
             spec: IndexSpec::parse(&listed)?,
-            listed,
-        });
+            listed: listed.clone(),
+        };
+        if is_replicated(&collection.ns) {
+            made.check_form(others)?;
+        }
+        wanted.push(made);
     }
     builds.dedup();
     Ok(Missing { wanted, builds })

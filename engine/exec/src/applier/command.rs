@@ -1,14 +1,14 @@
 //! Entries that may change the catalog: everything before them is applied, nothing behind them is.
 
 use pinion_bson::RawDocument;
-use pinion_catalog::{ApplyMode, LoggedCommand, apply_command};
+use pinion_catalog::{ApplyMode, LoggedCommand, Uuid, apply_command, apply_view_document};
 use pinion_clock::Timestamp;
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::{Error, Result};
 
 use super::decode::{check_namespace, unknown};
-use super::documents::{Target, commit_write, writes_of};
-use super::entry::{Entry, document, field, operations, text, validated};
+use super::documents::{Target, commit_write, view_document, writes_of};
+use super::entry::{Entry, damaged, document, field, is_of_views, operations, text, validated};
 use super::prepared::{Told, apply_told};
 use super::settings::Changed;
 use crate::sessions::{is_removal, removals};
@@ -62,11 +62,23 @@ pub(super) async fn apply(
     check_namespace(entry)?;
     let op = text(entry, "op")?;
     match op {
+        "i" | "u" | "d" if is_of_views(entry) => {
+            let holder = field(entry, "ui").and_then(Uuid::from_bson);
+            let holder = holder.ok_or_else(|| damaged("an oplog entry has no ui"))?;
+            let (id, view) = view_document(entry).await?;
+            let is_changed = apply_view_document(ts, holder, &id, view.as_deref(), mode).await?;
+            count(op, mode);
+            Ok(u64::from(!is_changed))
+        }
         "i" | "u" | "d" => {
             let writes = match Target::of(entry, mode)? {
                 Some(target) if is_removal(entry, &target.collection) => {
                     Some(removals(target.collection.tree(), &target.key).await?)
                 }
+                Some(target) if target.is_untold() => match target.told(entry).await? {
+                    Some(target) => writes_of(entry, whole, &target, mode).await?,
+                    None => None,
+                },
                 Some(target) => {
                     settings.note(&target.collection.ns);
                     writes_of(entry, whole, &target, mode).await?
@@ -96,6 +108,7 @@ pub(super) async fn apply(
             let command = LoggedCommand {
                 ts,
                 ns: text(entry, "ns")?,
+                uuid: field(entry, "ui").and_then(Uuid::from_bson),
                 is_command: op == "c",
                 o,
                 o2: field(entry, "o2").and_then(|o2| o2.as_document()),

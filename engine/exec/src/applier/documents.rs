@@ -4,24 +4,32 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
     ApplyMode, Clustering, Collection, OpKind, SessionStamp, Uuid, core_catalog, document_id,
-    index_writes, partition_of, session_key, stored_document,
+    index_writes, partition_of, record_of, session_key, stored_document,
 };
+use pinion_keystring::Builder;
 use pinion_query::Update;
 use pinion_runtime::{Queue, core_id, submit_to};
-use pinion_storage::{Expect, Key, Op, PartitionId, ReadAt, TreeId, Write, storage};
+use pinion_storage::{
+    Direction, Expect, Key, KeyRange, Op, PartitionId, ReadAt, TreeId, Write, storage,
+};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::entry::{damaged, document, field, text};
+use crate::capped::RECORDS;
 use crate::compute::compute_bytes;
 use crate::sessions::{
     RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_image_of, is_removal,
     record_writes, removals_here, stamp_of,
 };
+use crate::state::state;
 use crate::write::update_context;
+
+/// The number of a record that an entry does not tell: it is found, or given out, where the entry is applied. No record has it.
+const UNTOLD_RECORD: i64 = 0;
 
 /// What an entry of one document names.
 pub(super) struct Target {
@@ -62,6 +70,57 @@ impl Target {
     }
 }
 
+impl Target {
+    /// Whether the number of its record is to be found out.
+    pub(super) fn is_untold(&self) -> bool {
+        self.record == Some(UNTOLD_RECORD)
+    }
+
+    /// The same with the number of its record: that of the document with the `_id`, or of an insert the next one. Call it on the
+    /// owner, when what comes before the entry is applied. `None` where the document is not there.
+    ///
+    /// # Errors
+    /// Those of a read.
+    pub(super) async fn told(self, entry: &RawDocument) -> Result<Option<Target>> {
+        let op = text(entry, "op")?;
+        let named = document(entry, if op == "u" { "o2" } else { "o" })?;
+        let id = document_id(named)?;
+        let record = match record_with_id(&self.collection, id).await? {
+            Some(record) => record,
+            None if op == "i" => {
+                let capped = state().capped.of(self.collection.tree());
+                capped.next_record(&self.collection).await?
+            }
+            None => return Ok(None),
+        };
+        Ok(Some(Target {
+            key: self.collection.document_key(id, Some(record)),
+            record: Some(record),
+            collection: self.collection,
+        }))
+    }
+}
+
+/// The number of the record of the document with this `_id`, on the owner of the records.
+async fn record_with_id(collection: &Collection, id: RawBsonRef<'_>) -> Result<Option<i64>> {
+    let Some(index) = collection.id_index_beside_tree() else {
+        return Ok(None);
+    };
+    let mut builder = Builder::new(index.spec.ordering);
+    builder.append_as(id, index.spec.strings(0));
+    let point = Key::from_slice(&builder.finish().bytes);
+    let owned = storage().partition(RECORDS).expect("asked its owner");
+    let range = KeyRange::prefix(&point);
+    let mut cursor = owned.cursor(index.tree, range, Direction::Forward, ReadAt::Newest);
+    let found = cursor
+        .next()
+        .await
+        .map_err(pinion_catalog::from_read_error)?;
+    // Behind the fields of an entry stands the key of its document.
+    let record = |key: &[u8]| record_of(&key[pinion_catalog::prefix_len(index, key)?..]);
+    Ok(found.and_then(|(key, _)| record(&key)))
+}
+
 /// The collection that an entry names, and the number of the record if the collection is ordered by these.
 fn collection_of(
     entry: &RawDocument,
@@ -85,7 +144,8 @@ fn collection_of(
         Clustering::Log => return Err(damaged("an oplog entry writes to the oplog")),
         Clustering::Record => match field(entry, "rid") {
             Some(RawBsonRef::Int64(record)) => Some(record),
-            _ => return Err(damaged("an oplog entry of a capped collection has no rid")),
+            // MongoDB's members do not tell it.
+            _ => Some(UNTOLD_RECORD),
         },
     };
     Ok(Some((collection, record)))
@@ -396,8 +456,7 @@ pub(crate) fn update_of(o: &RawDocument) -> Result<Update> {
             for (name, value) in pinion_bson::elements(o).filter(|(name, _)| *name != "$v") {
                 operators.append_raw(name, value);
             }
-            let update = Update::parse(RawBsonRef::Document(&operators.finish()))?;
-            Ok(update.keeping_empty_timestamps(true))
+            Update::from_logged_operators(&operators.finish())
         }
         (Some(version), _) => Err(Error::new(
             ErrorCode(4_772_604),
@@ -407,6 +466,31 @@ pub(crate) fn update_of(o: &RawDocument) -> Result<Update> {
             ),
         )),
     }
+}
+
+/// What a write to a collection of views makes of a view: its `_id`, and its document unless it is removed.
+///
+/// # Errors
+/// The entry is damaged, or there is no view to update.
+pub(super) async fn view_document(entry: &RawDocument) -> Result<(String, Option<RawDocumentBuf>)> {
+    let (op, o) = (text(entry, "op")?, document(entry, "o")?);
+    let named = if op == "u" { document(entry, "o2")? } else { o };
+    let RawBsonRef::String(id) = document_id(named)? else {
+        return Err(damaged("the _id of a view is no text"));
+    };
+    let made = match op {
+        "d" => None,
+        "i" => Some(o.to_owned()),
+        _ => {
+            let view = pinion_wire::idl::Namespace::parse(id)?;
+            let present = core_catalog().current().view(&view).cloned();
+            let present = present.map(|view| Bytes::from(view.to_system_document().into_bytes()));
+            let old = present.ok_or_else(|| damaged("an oplog entry updates an unknown view"))?;
+            let new = updated(&old, o, ApplyMode::Secondary).await?;
+            Some(stored_document(&new).to_owned())
+        }
+    };
+    Ok((id.to_owned(), made))
 }
 
 /// The document with this key in the collection's tree, as it is now.

@@ -79,11 +79,17 @@ pub(super) fn operations(
     Ok(Some(pinion_bson::values(list).map(operation)))
 }
 
+/// Whether an operation writes a document that tells of a view, as MongoDB's members log them.
+pub(super) fn is_of_views(operation: &RawDocument) -> bool {
+    matches!(field(operation, "ns"), Some(RawBsonRef::String(ns)) if ns.ends_with(".system.views"))
+}
+
 /// Whether everything before the entry is to be applied before it, and it before everything behind: it may change the catalog.
 /// The bytes need not be valid; what cannot be read is no fence, and is refused later.
 pub(super) fn is_fence(bytes: &[u8]) -> bool {
     let is_fence = |entry: &RawDocument| match field(entry, "op") {
         Some(RawBsonRef::String("c")) => true,
+        Some(RawBsonRef::String("i" | "u" | "d")) => is_of_views(entry),
         Some(RawBsonRef::String("n")) => match field(entry, "o2") {
             Some(RawBsonRef::Document(o2)) => field(o2, "rows").is_some(),
             _ => false,
@@ -122,6 +128,8 @@ mod tests {
     #[test]
     fn changes_of_the_catalog_fence() {
         check(rawdoc! { "op": "i", "o": { "applyOps": 1 } }, false);
+        check(rawdoc! { "op": "i", "ns": "d.c", "o": {} }, false);
+        check(rawdoc! { "op": "i", "ns": "d.system.views", "o": {} }, true);
         check(rawdoc! { "op": "c", "o": { "drop": "c" } }, true);
         check(
             rawdoc! { "op": "c", "o": { "applyOps": [{ "op": "i" }, { "op": "d" }] } },

@@ -16,6 +16,7 @@ use super::entry::{Entry, damaged, document, operations, text};
 use super::settings::Changed;
 use crate::limits::{APPLY_BATCH_BYTES, APPLY_BATCH_ENTRIES};
 use crate::state::state;
+use crate::write::beyond_bounds;
 
 /// What a core has to do of one entry.
 pub(super) struct Item {
@@ -92,7 +93,15 @@ pub(super) async fn apply_batch(
                 assert!(others.is_empty(), "a record goes to its owner");
                 return Ok(());
             };
-            let target = Target::with_key(operation, key, mode)?;
+            let mut target = Target::with_key(operation, key, mode)?;
+            let is_untold = target.is_untold();
+            if is_untold {
+                let Some(told) = target.told(operation).await? else {
+                    passed_over += 1;
+                    return Ok(());
+                };
+                target = told;
+            }
             let whole = stored_document(&entry.bytes);
             let Some(writes) = writes_of(operation, whole, &target, mode).await? else {
                 passed_over += 1;
@@ -107,6 +116,17 @@ pub(super) async fn apply_batch(
             }
             if let Some(record) = target.record {
                 state().capped.applied(target.collection.tree(), record);
+            }
+            if is_untold && mode != ApplyMode::InitialSync {
+                // Nor do they tell what goes for it: each member removes that by itself.
+                for writes in beyond_bounds(&target.collection).await? {
+                    let others = storage.apply_here(entry.ts, writes).await;
+                    let others = others.map_err(|error| pinion_wire::Error::internal(error.0))?;
+                    assert!(
+                        others.is_empty(),
+                        "all of a capped collection is in one place"
+                    );
+                }
             }
             Ok(())
         });

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::RawDocumentBuf;
-use pinion_catalog::{Clustering, core_catalog, from_fatal, is_replicated};
+use pinion_catalog::{Clustering, ListedCollection, core_catalog, from_fatal, is_replicated};
 use pinion_clock::Timestamp;
 use pinion_runtime::on_all_cores;
 use pinion_storage::{ApplyError, TreeId, storage};
@@ -72,6 +72,16 @@ pub async fn clone_catalog(
     next_number: u64,
 ) -> Result<Vec<CloneTarget>> {
     let made = pinion_catalog::put_copied(rows, next_number).await?;
+    Ok(made.into_iter().map(CloneTarget::new).collect())
+}
+
+/// Makes collections, indexes and views as a member lists them that has no rows to give, with numbers of this node, and gives
+/// what there is to copy documents into.
+///
+/// # Errors
+/// Options or indexes that are not understood.
+pub async fn clone_listed(listed: Vec<ListedCollection>) -> Result<Vec<CloneTarget>> {
+    let made = pinion_catalog::put_listed(listed).await?;
     Ok(made.into_iter().map(CloneTarget::new).collect())
 }
 

@@ -100,7 +100,8 @@ async fn repl_set_initiate(_: Invocation) -> Result<Reply> {
     ))
 }
 
-/// `setFeatureCompatibilityVersion`: the data files have one version, and there is none to go back to.
+/// `setFeatureCompatibilityVersion`: the data files have one version, and there is none to go back to. Data that came from members
+/// of MongoDB 4.4 keep theirs until this is called.
 async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let wanted = reader.str("setFeatureCompatibilityVersion")?;
@@ -125,6 +126,7 @@ async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
         );
         return Err(Error::new(code, message));
     }
+    crate::version::raise_version().await?;
     Ok(Reply::new())
 }
 

@@ -79,7 +79,9 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     let hint = parse_hint(reader.value("hint"))?;
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     let limit = reader.opt_non_negative("limit")?.filter(|limit| *limit > 0);
-    let batch_size = reader.opt_non_negative("batchSize")?;
+    // Members of MongoDB 4.4 have another name for it.
+    let old_batch_size = reader.opt_non_negative("ntoreturn")?;
+    let batch_size = reader.opt_non_negative("batchSize")?.or(old_batch_size);
     let single_batch = reader.opt_flag("singleBatch")?.unwrap_or(false);
     let no_timeout = reader.opt_flag("noCursorTimeout")?.unwrap_or(false);
     let lets = reader.opt_doc("let")?;
@@ -95,7 +97,6 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     let return_key = reader.opt_flag("returnKey")?.unwrap_or(false);
     let show_record_id = reader.opt_flag("showRecordId")?.unwrap_or(false);
     for option in [
-        "$_requestResumeToken",
         "$_resumeAfter",
         "$_startAt",
         "includeQueryStatsMetrics",
@@ -104,6 +105,8 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     ] {
         reader.unsupported_unless_empty(option)?;
     }
+    // Members of MongoDB ask for a token when they copy a collection, and begin anew where they got none.
+    reader.opt_flag("$_requestResumeToken")?;
     reader.opt_long("term")?;
     reader.opt_flag("readOnce")?;
     reader.opt_doc("legacyRuntimeConstants")?;

@@ -188,6 +188,7 @@ pub(crate) enum RecordedEnd {
 const COMMITTED: &str = "committed";
 const PREPARED: &str = "prepared";
 const ABORTED: &str = "aborted";
+const IN_PROGRESS: &str = "inProgress";
 
 /// The record of a transaction, with the timestamps that are filled in when it has them.
 fn encode_end(stamp: &TransactionStamp, end: RecordedEnd, wall_ms: i64, term: i64) -> Op {
@@ -332,7 +333,8 @@ fn read(document: &RawDocument) -> Option<Record> {
     let is_by_child = pinion_bson::get(document, "child").is_some();
     let what = match pinion_bson::get(document, "stmtId") {
         None => match pinion_bson::get(document, "state") {
-            None => Recorded::Unknown,
+            // Members of MongoDB 4.4 also tell of a transaction whose last entry has not come.
+            None | Some(RawBsonRef::String(IN_PROGRESS)) => Recorded::Unknown,
             Some(RawBsonRef::String(COMMITTED)) => Recorded::Transaction(TxnState::Committed),
             Some(RawBsonRef::String(PREPARED)) => Recorded::Transaction(TxnState::Prepared),
             Some(RawBsonRef::String(ABORTED)) => Recorded::Transaction(TxnState::Aborted),

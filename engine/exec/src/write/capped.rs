@@ -13,8 +13,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_catalog::{
-    Capped, Collection, Observers, OpEvent, OpKind, document_id, encode_apply_ops, from_read_error,
-    from_write_error, index_writes, record_key, record_of, stored_document,
+    Capped, Collection, LogForm, Observers, OpEvent, OpKind, document_id, encode_apply_ops,
+    from_read_error, from_write_error, index_writes, log_form, record_key, record_of,
+    stored_document,
 };
 use pinion_clock::{OpTime, Term};
 use pinion_runtime::{Queue, submit_to};
@@ -31,7 +32,7 @@ use super::order::first_error;
 use super::unit::insert_event;
 use super::validation::{Validation, check_document};
 use crate::capped::{CappedCollection, RECORDS};
-use crate::compute::compute;
+use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{interruptible, is_interruption, pause};
 use crate::limits::{EVICTION_GROUP, EVICTION_GROUP_BYTES};
 use crate::sessions::Stamp;
@@ -163,6 +164,10 @@ async fn insert_all(
             }
         }
         step.attempts.push(attempt);
+        if log_form() == LogForm::Plain && collection.is_replicated() {
+            // The next inserts take it along.
+            continue;
+        }
         evict_rest(ctx, collection, capped).await?;
     }
     Ok(())
@@ -218,7 +223,7 @@ async fn insert_one(
     let own = statement.writes.len();
     let mut last_evicted = None;
     // An entry of several writes is that of a transaction if it names a session: what has to go then goes afterwards.
-    if stamp.is_none() {
+    if stamp.is_none() || log_form() == LogForm::Plain {
         let evict = evict_beside(ctx, collection, capped, new, &mut statement);
         match evict.await {
             Ok(last) => last_evicted = last,
@@ -266,6 +271,11 @@ async fn evict_beside(
     }
     let removal = removal(ctx, collection, evicted).await?;
     let last = removal.last();
+    if log_form() == LogForm::Plain {
+        // Each member of MongoDB 4.4 removes by itself what is too much, and does not apply that others do.
+        statement.writes.extend(removal.writes);
+        return Ok(last);
+    }
     let event = insert_event(collection, stored_document(new.document), Some(new.record));
     statement.entry = entry_of_all(collection, Some(event), &removal.removed)?;
     statement.writes.extend(removal.writes);
@@ -358,6 +368,36 @@ async fn oldest_beyond(
         });
     }
     Ok(evicted)
+}
+
+/// What removes the oldest documents of a capped collection that has become too large, a document at a time. Called on the owner.
+///
+/// # Errors
+/// Those of a read.
+pub(crate) async fn beyond_bounds(collection: &Arc<Collection>) -> Result<Vec<Vec<Write>>> {
+    let capped = state().capped.of(collection.tree());
+    let evicted = oldest_beyond(collection, &capped, 0, 0).await?;
+    let hash = storage().partition_hash();
+    let mut removals = Vec::with_capacity(evicted.len());
+    for Evicted { key, document, .. } in evicted {
+        let record = record_of(&key);
+        let old = stored_document(&document);
+        let entries = || index_writes(collection, RECORDS, hash, record, Some(old), None, false);
+        let made = compute_bytes(document.len(), entries).await?;
+        let mut writes = vec![Write {
+            partition: RECORDS,
+            tree: collection.tree(),
+            key,
+            op: Op::Delete,
+            expect: Expect::Any,
+        }];
+        writes.extend(made.writes);
+        removals.push(writes);
+        if let Some(record) = record {
+            capped.evicted(record);
+        }
+    }
+    Ok(removals)
 }
 
 /// What removes documents.

@@ -21,7 +21,7 @@ mod unit;
 mod validation;
 
 pub(crate) use batch::{BatchOutcome, Upserted};
-pub(crate) use capped::insert_capped;
+pub(crate) use capped::{beyond_bounds, insert_capped};
 pub(crate) use document::{prepare_for_insert, update_context};
 pub(crate) use insert::{InsertOptions, Stamps, insert_documents};
 pub(crate) use modify::Change;

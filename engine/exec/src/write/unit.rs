@@ -2,16 +2,16 @@
 //! and what a retryable write leaves behind.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, document_id, encode_entry_with_image, encode_operation,
-    stored_document,
+    Collection, LogForm, Observers, OpEvent, OpKind, check_log_form, document_id,
+    encode_entry_with_image, encode_operation, log_form, stored_document,
 };
 use pinion_query::Update;
 use pinion_storage::{
     Entry, Expect, Key, Op, PartitionId, Statement, VersionToken, Write, storage,
 };
-use pinion_wire::Result;
+use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::compute::compute_bytes;
 use crate::sessions::{RecordedChange, Stamp, record_writes};
@@ -146,6 +146,7 @@ async fn entry(
         wall_ms,
         session: stamp.map(|stamp| &stamp.session),
         record,
+        form: log_form(),
     };
     let (old, new) = match documents {
         (None, Some(new)) => {
@@ -163,6 +164,9 @@ async fn entry(
     key.append_raw("_id", document_id(old)?);
     let key = key.finish();
     let Some(new) = new else {
+        if collection.is_replicated() && log_form() == LogForm::Plain {
+            check_capped(collection, old, None)?;
+        }
         let event = event(OpKind::Delete, &key, None);
         return Ok((
             OpKind::Delete,
@@ -171,6 +175,18 @@ async fn entry(
     };
     if !collection.is_replicated() {
         return Ok((OpKind::Update, None));
+    }
+    if log_form() == LogForm::Plain {
+        check_capped(collection, old, Some(new))?;
+        // MongoDB 4.4 fills in empty timestamps of documents that replace others, on each member its own.
+        check_log_form(
+            has_empty_timestamp(new),
+            "an empty timestamp in a document that is updated",
+        )?;
+        // It knows no differences either.
+        let event = event(OpKind::Update, new, Some(&key));
+        let entry = entry_of(collection, &event, form, None).await?;
+        return Ok((OpKind::Update, entry));
     }
     let bytes = old.as_bytes().len() + new.as_bytes().len();
     let changes = compute_bytes(bytes, || match update {
@@ -183,6 +199,39 @@ async fn entry(
     Ok((
         OpKind::Update,
         entry_of(collection, &event, form, image).await?,
+    ))
+}
+
+fn has_empty_timestamp(document: &RawDocument) -> bool {
+    pinion_bson::elements(document).any(|(name, value)| {
+        let is_empty =
+            matches!(value, RawBsonRef::Timestamp(ts) if ts.time == 0 && ts.increment == 0);
+        is_empty && name != "_id"
+    })
+}
+
+/// Refuses what MongoDB 4.4's members do not apply to a capped collection.
+fn check_capped(
+    collection: &Collection,
+    old: &RawDocument,
+    new: Option<&RawDocument>,
+) -> Result<()> {
+    if collection.options.capped.is_none() {
+        return Ok(());
+    }
+    let Some(new) = new else {
+        let what = format!("cannot remove from a capped collection: {}", collection.ns);
+        return Err(Error::new(ErrorCode::ILLEGAL_OPERATION, what));
+    };
+    let (old, new) = (old.as_bytes().len(), new.as_bytes().len());
+    if old == new {
+        return Ok(());
+    }
+    let what =
+        format!("Cannot change the size of a document in a capped collection: {old} != {new}");
+    Err(Error::new(
+        ErrorCode::CANNOT_GROW_DOCUMENT_IN_CAPPED_NAMESPACE,
+        what,
     ))
 }
 
@@ -221,5 +270,6 @@ pub(super) fn insert_event<'a>(
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
         record,
+        form: log_form(),
     }
 }

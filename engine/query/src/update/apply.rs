@@ -56,10 +56,19 @@ pub(super) enum Node {
 /// What is under the fields of a document, in the order in which new fields are made.
 type Fields = BTreeMap<FieldName, Node>;
 
-/// A field's name, in the order of MongoDB's `cmpPathsAndArrayIndexes`: numbers by value, names by bytes, and names that begin
-/// as numbers do by their length first, for a total order.
+/// In which order the names under one document are: all of an update have the same.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum NameOrder {
+    /// That of MongoDB's `cmpPathsAndArrayIndexes`: numbers by value, names by bytes, and names that begin as numbers do by their
+    /// length first, for a total order.
+    Numbers,
+    /// All by their bytes, as before MongoDB 5.0.
+    Bytes,
+}
+
+/// A field's name.
 #[derive(Clone, Debug)]
-pub(super) struct FieldName(Box<str>);
+pub(super) struct FieldName(Box<str>, NameOrder);
 
 impl Ord for FieldName {
     fn cmp(&self, other: &FieldName) -> Ordering {
@@ -68,11 +77,12 @@ impl Ord for FieldName {
             [first, ..] => first.is_ascii_digit(),
             [] => false,
         };
-        let by_length = if begins_as_number(self) && begins_as_number(other) {
-            self.0.len().cmp(&other.0.len())
-        } else {
-            Ordering::Equal
-        };
+        let by_length =
+            if self.1 == NameOrder::Numbers && begins_as_number(self) && begins_as_number(other) {
+                self.0.len().cmp(&other.0.len())
+            } else {
+                Ordering::Equal
+            };
         by_length.then_with(|| self.0.cmp(&other.0))
     }
 }
@@ -92,7 +102,7 @@ impl PartialEq for FieldName {
 impl Eq for FieldName {}
 
 /// Builds the tree; two operators on one path, or on a path and one inside it, conflict.
-pub(super) fn build(entries: &[Entry], position: Option<u32>) -> Result<Node> {
+pub(super) fn build(entries: &[Entry], position: Option<u32>, order: NameOrder) -> Result<Node> {
     let mut root = Node::Fields(Fields::new());
     for entry in entries {
         let mut names = Vec::new();
@@ -111,7 +121,7 @@ pub(super) fn build(entries: &[Entry], position: Option<u32>) -> Result<Node> {
             }
         }
         let unresolved = matches!(operator, Operator::Unresolved);
-        match insert(&mut root, &names, 0, entry, operator) {
+        match insert(&mut root, &names, order, entry, operator) {
             // Paths that differ behind an unresolved `$` fail there all the same.
             Err(_) if unresolved => {}
             result => result?,
@@ -138,7 +148,8 @@ impl Conflicts {
             }
         };
         let names: Vec<Part> = entry.path.parts().iter().map(name).collect();
-        insert(&mut self.0, &names, 0, entry, &Operator::RenameSource)
+        let order = NameOrder::Numbers;
+        insert(&mut self.0, &names, order, entry, &Operator::RenameSource)
     }
 }
 
@@ -160,7 +171,18 @@ fn conflict(path: &UpdatePath, names: &[Part], depth: usize) -> pinion_wire::Err
 fn insert(
     node: &mut Node,
     names: &[Part],
-    depth: usize,
+    order: NameOrder,
+    entry: &Entry,
+    operator: &Operator,
+) -> Result<()> {
+    insert_under(node, (names, 0), order, entry, operator)
+}
+
+/// Inserts what is under the first names, so many as `depth`.
+fn insert_under(
+    node: &mut Node,
+    (names, depth): (&[Part], usize),
+    order: NameOrder,
     entry: &Entry,
     operator: &Operator,
 ) -> Result<()> {
@@ -176,10 +198,12 @@ fn insert(
     };
     let part = &names[depth];
     let (child, is_new) = match (&mut *node, part) {
-        (Node::Fields(fields), Part::Name(name)) => match fields.entry(FieldName(name.clone())) {
-            btree_map::Entry::Occupied(present) => (present.into_mut(), false),
-            btree_map::Entry::Vacant(free) => (free.insert(make()), true),
-        },
+        (Node::Fields(fields), Part::Name(name)) => {
+            match fields.entry(FieldName(name.clone(), order)) {
+                btree_map::Entry::Occupied(present) => (present.into_mut(), false),
+                btree_map::Entry::Vacant(free) => (free.insert(make()), true),
+            }
+        }
         (Node::Items(items), Part::All | Part::Filtered(_)) => {
             let id = part.item_filter().unwrap_or_default();
             let present = items.iter().position(|(other, _)| &**other == id);
@@ -197,7 +221,7 @@ fn insert(
         (true, false, _) | (false, _, Node::Leaf(..)) => {
             Err(conflict(&entry.path, names, depth + 1))
         }
-        (false, _, _) => insert(child, names, depth + 1, entry, operator),
+        (false, _, _) => insert_under(child, (names, depth + 1), order, entry, operator),
     }
 }
 
@@ -295,7 +319,7 @@ fn apply_node(
                 let places = Places::of(children, fields);
                 // Taken out together at the end, so that the others stay in their places.
                 let mut removed = Vec::new();
-                for (FieldName(child_name), child) in children {
+                for (FieldName(child_name, _), child) in children {
                     spend(STEP)?;
                     let child_path = join(path, child_name);
                     match places.find(fields, child_name) {
@@ -327,7 +351,7 @@ fn apply_node(
             } else if slot.is_array() {
                 apply_to_array(children, name, path, slot, root, context)?;
             } else {
-                for (FieldName(child_name), child) in children {
+                for (FieldName(child_name, _), child) in children {
                     unviable(child, child_name, name, path, slot, root, context)?;
                 }
             }
@@ -446,7 +470,7 @@ fn apply_to_array(
     root: &RawDocument,
     context: &Applying<'_>,
 ) -> Result<()> {
-    for (FieldName(child_name), child) in children {
+    for (FieldName(child_name, _), child) in children {
         // Leading zeros are accepted here, unlike in a filter.
         let index = if child_name.bytes().all(|b| b.is_ascii_digit()) {
             child_name.parse::<usize>().ok()
@@ -502,7 +526,7 @@ fn create(
         ))),
         Node::Fields(children) => {
             let mut fields = Vec::new();
-            for (FieldName(name), child) in children {
+            for (FieldName(name, _), child) in children {
                 if let Some(made) = create(child, &join(path, name), root, context)? {
                     fields.push((Cow::Owned(name.to_string()), made));
                 }

@@ -42,7 +42,7 @@ pub(crate) use array::ItemSort;
 pub use diff::diff;
 pub use storage::{check_storable, prepare_insert};
 
-use apply::{Applying, Node};
+use apply::{Applying, NameOrder, Node};
 use filters::ArrayFilters;
 use parse::Entry;
 use tree::Slot;
@@ -103,6 +103,20 @@ impl Update {
         Update::from_log(Kind::Logged(document.to_owned()), document)
     }
 
+    /// An update that the oplog has as operators, of MongoDB before 5.0. New fields are made in the order of their names, numbers
+    /// among them.
+    ///
+    /// # Errors
+    /// Those of [`Update::parse`].
+    pub fn from_logged_operators(operators: &RawDocument) -> Result<Update> {
+        let mut update =
+            Update::parse(RawBsonRef::Document(operators))?.keeping_empty_timestamps(true);
+        if let Kind::Operators { entries, tree, .. } = &mut update.kind {
+            *tree = Some(apply::build(entries, None, NameOrder::Bytes)?);
+        }
+        Ok(update)
+    }
+
     fn from_log(kind: Kind, source: &RawDocument) -> Update {
         Update {
             kind,
@@ -153,7 +167,7 @@ impl Update {
             let tree = if positional {
                 None
             } else {
-                Some(apply::build(&entries, None)?)
+                Some(apply::build(&entries, None, NameOrder::Numbers)?)
             };
             return Ok(Update {
                 kind: Kind::Operators {
@@ -251,7 +265,7 @@ impl Update {
                 match tree {
                     Some(tree) => apply::apply(tree, &mut root, &applying)?,
                     None => apply::apply(
-                        &apply::build(entries, context.position)?,
+                        &apply::build(entries, context.position, NameOrder::Numbers)?,
                         &mut root,
                         &applying,
                     )?,

@@ -50,6 +50,15 @@ fn check(update: RawDocumentBuf, changes: RawDocumentBuf) {
     assert_eq!(made, Some(with(changes)), "{update:?}");
 }
 
+#[test]
+fn operators_of_an_old_oplog_make_fields_in_the_order_of_their_bytes() {
+    let update = rawdoc! { "$set": { "10": 1, "9": 2, "b.10": 3, "b.9": 4 } };
+    let update = Update::from_logged_operators(&update).expect("the update parses");
+    let made = update.apply(&rawdoc! { "_id": 1 }, &CONTEXT);
+    let expected = rawdoc! { "_id": 1, "10": 1, "9": 2, "b": { "10": 3, "9": 4 } };
+    assert_eq!(made.expect("the update applies"), Some(expected));
+}
+
 #[track_caller]
 fn check_no_change(update: RawDocumentBuf) {
     let parsed = Update::parse(RawBsonRef::Document(&update)).expect("the update parses");

@@ -7,16 +7,17 @@ use std::rc::Rc;
 
 use pinion_clock::Timestamp;
 use pinion_exec::{
-    Applier, ApplyMode, CloneTarget, begin_clone, clone_catalog, end_clone, from_fatal,
+    Applier, ApplyMode, CloneTarget, begin_clone, clone_catalog, clone_listed, end_clone,
+    from_fatal,
 };
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::node::SourceFailure;
 use pinion_runtime::sim::event;
 use pinion_runtime::{CoreId, Queue, core_count, join_all, spawn, submit_to, timeout};
 use pinion_storage::{LogCursor, storage};
-use pinion_wire::Error;
+use pinion_wire::{Error, ErrorCode};
 
-use super::documents::{Job, copy};
+use super::documents::{Job, SourceForm, copy};
 use super::source::Source;
 use super::{Failed, Halt, InitialSync};
 use crate::driver::Driver;
@@ -218,21 +219,16 @@ impl Driver {
         source: &mut Source,
         halt: &Halt,
     ) -> Result<(), Failed> {
-        let mut waiting: VecDeque<CloneTarget> = VecDeque::new();
-        let mut above = Some(0);
-        while let Some(after) = above {
-            let found = source.catalog_rows(after).await?;
-            above = found.above;
-            for target in clone_catalog(found.rows, found.next_number).await? {
-                let mut status = sync.status.borrow_mut();
-                status.expect(target.ns().as_str(), target.index_count());
-                waiting.push_back(target);
-            }
+        let (targets, form) = make_collections(source).await?;
+        for target in &targets {
+            let mut status = sync.status.borrow_mut();
+            status.expect(target.ns().as_str(), target.index_count());
         }
-        let waiting = RefCell::new(waiting);
+        let host = &source.host;
+        let waiting = RefCell::new(VecDeque::from(targets));
         let copiers = (0..core_count() as u16 * COPIES_PER_CORE).map(|number| {
             let core = CoreId(number % core_count() as u16);
-            copy_one_by_one(core, &waiting, sync, &source.host, halt)
+            copy_one_by_one(core, &waiting, sync, (host, form), halt)
         });
         let copied = join_all(copiers).await;
         let mut failures: Vec<Failed> = copied.into_iter().filter_map(Result::err).collect();
@@ -243,6 +239,25 @@ impl Driver {
         tracing::info!(target: "INITSYNC", id = 21_183u64, documents, bytes, "Finished cloning data. Beginning oplog replay");
         Ok(())
     }
+}
+
+/// Makes the collections that the source has, and says in which form it gives them.
+async fn make_collections(source: &mut Source) -> Result<(Vec<CloneTarget>, SourceForm), Failed> {
+    let mut targets = Vec::new();
+    let mut above = Some(0);
+    while let Some(after) = above {
+        let found = match source.catalog_rows(after).await {
+            Err(failed) if failed.code == Some(ErrorCode::COMMAND_NOT_FOUND) => {
+                let listed = source.listed_collections().await?;
+                tracing::info!(target: "INITSYNC", id = 7_400_014u64, source = %source.host, collections = listed.len(), "The source is a member of MongoDB's: its collections get numbers of this node");
+                return Ok((clone_listed(listed).await?, SourceForm::Listed));
+            }
+            found => found?,
+        };
+        above = found.above;
+        targets.extend(clone_catalog(found.rows, found.next_number).await?);
+    }
+    Ok((targets, SourceForm::Rows))
 }
 
 /// Where an attempt begins.
@@ -258,7 +273,7 @@ async fn copy_one_by_one(
     core: CoreId,
     waiting: &RefCell<VecDeque<CloneTarget>>,
     sync: &InitialSync,
-    host: &HostPort,
+    (host, form): (&HostPort, SourceForm),
     halt: &Halt,
 ) -> Result<(), Failed> {
     loop {
@@ -277,6 +292,7 @@ async fn copy_one_by_one(
         let job = Job {
             target,
             source: host.clone(),
+            form,
             halt: halt.clone(),
             counters: counters.clone(),
         };

@@ -17,10 +17,20 @@ use super::status::CopyCounters;
 use super::{Failed, Halt};
 use crate::limits::{FIRST_FETCH_TIME, RETRY_PAUSE};
 
+/// In which form a source has its collections.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SourceForm {
+    /// As this node has them, so their rows and documents come as they are.
+    Rows,
+    /// As a member of MongoDB's: as it lists them and gives them to any client.
+    Listed,
+}
+
 /// A collection that is to be copied. It may go to another core.
 pub(super) struct Job {
     pub target: CloneTarget,
     pub source: HostPort,
+    pub form: SourceForm,
     pub halt: Halt,
     pub counters: Arc<CopyCounters>,
 }
@@ -69,7 +79,12 @@ pub(super) async fn copy(job: Job) -> Result<(), Failed> {
                 ErrorCode::NAMESPACE_NOT_FOUND | ErrorCode::QUERY_PLAN_KILLED
             )
         };
-        if failed.code.is_some_and(is_gone) {
+        if failed.code.is_some_and(is_gone) && job.form == SourceForm::Listed {
+            // A collection keeps its UUID in its database as long as it lives.
+            if failed.code == Some(ErrorCode::NAMESPACE_NOT_FOUND) {
+                return Ok(());
+            }
+        } else if failed.code.is_some_and(is_gone) {
             match whereabouts(&mut source, &job.target).await? {
                 // Its documents are gone with it, and the entry that says so follows.
                 None => return Ok(()),
@@ -97,7 +112,7 @@ async fn whereabouts(source: &mut Source, target: &CloneTarget) -> Result<Option
 /// Reads from where the copy is to the end.
 async fn read(job: &Job, source: &mut Source, place: &mut Place) -> Result<(), Failed> {
     let mut remote = source.take().await?;
-    let find = find(&job.target, place);
+    let find = find(job, place);
     let mut reply = job
         .halt
         .within(FIRST_FETCH_TIME, remote.run(&find))
@@ -126,7 +141,8 @@ async fn read(job: &Job, source: &mut Source, place: &mut Place) -> Result<(), F
     }
 }
 
-fn find(target: &CloneTarget, place: &Place) -> RawDocumentBuf {
+fn find(job: &Job, place: &Place) -> RawDocumentBuf {
+    let target = &job.target;
     let uuid = RawBson::Binary(Binary {
         subtype: BinarySubtype::Uuid,
         bytes: target.uuid().0.to_vec(),
@@ -135,19 +151,22 @@ fn find(target: &CloneTarget, place: &Place) -> RawDocumentBuf {
     find.append("find", uuid.as_raw_bson_ref())
         .append("noCursorTimeout", true)
         .append("showRecordId", target.is_ordered_by_record());
-    if target.is_scattered() {
+    if job.form == SourceForm::Listed {
+        in_order_of_id(&mut find, target, place);
+    } else if target.is_scattered() {
         find.append("rawData", true).append("allowDiskUse", true);
         find.start_document("sort")
             .append("txnNum", 1)
             .append("lastWriteOpTime", 1)
             .append("ts", 1);
         find.end();
-    } else if let Some(last) = &place.last {
-        find.start_document("hint").append("_id", 1).end();
-        find.start_document("min")
-            .append_raw("_id", last.as_raw_bson_ref());
-        find.end();
+    } else if place.last.is_some() {
+        in_order_of_id(&mut find, target, place);
     }
+    // Members of MongoDB 4.4 want it told on connections of members.
+    find.start_document("readConcern")
+        .append("level", "local")
+        .end();
     find.append("$db", place.db.as_str());
     find.start_document("$readPreference")
         .append("mode", "secondaryPreferred");
@@ -155,7 +174,20 @@ fn find(target: &CloneTarget, place: &Place) -> RawDocumentBuf {
     find.finish()
 }
 
-fn cursor_of(reply: &RawDocument) -> Result<(i64, String), Failed> {
+/// Asks for the documents in the order of their `_id`, from the last one on that is here; for records in their own order.
+fn in_order_of_id(find: &mut DocBuilder, target: &CloneTarget, place: &Place) {
+    if target.is_ordered_by_record() {
+        return;
+    }
+    find.start_document("hint").append("_id", 1).end();
+    if let Some(last) = &place.last {
+        find.start_document("min")
+            .append_raw("_id", last.as_raw_bson_ref());
+        find.end();
+    }
+}
+
+pub(super) fn cursor_of(reply: &RawDocument) -> Result<(i64, String), Failed> {
     let malformed = |_| Failed::new("a reply of the source has no cursor");
     let cursor = reply.get_document("cursor").map_err(malformed)?;
     let id = cursor.get_i64("id").map_err(malformed)?;

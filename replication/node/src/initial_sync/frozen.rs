@@ -87,6 +87,7 @@ impl Source {
             "find": "oplog.rs",
             "filter": { "ts": { "$gte": bson_ts(from), "$lte": bson_ts(to) } },
             "sort": { "$natural": 1 },
+            "readConcern": { "level": "local" },
             "$db": "local",
             "$readPreference": { "mode": "secondaryPreferred" },
         };

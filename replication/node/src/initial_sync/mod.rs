@@ -14,6 +14,7 @@ mod attempt;
 mod documents;
 mod files;
 mod frozen;
+mod listed;
 mod pages;
 mod source;
 mod status;

@@ -5,6 +5,7 @@ use pinion_clock::Timestamp;
 use pinion_exec::{CatalogRows, parse_catalog_rows};
 use pinion_replication_protocol::config::HostPort;
 use pinion_server::{Remote, RemoteReply};
+use pinion_wire::ErrorCode;
 
 use super::{Failed, Halt};
 use crate::fetch::bson_ts;
@@ -80,7 +81,7 @@ impl Source {
 
     /// The last entry that the source has applied: whatever is read of it from now on has that in it.
     pub(super) async fn last_applied(&mut self) -> Result<Fetched, Failed> {
-        let hello = self.run(&rawdoc! { "hello": 1, "$db": "admin" }).await?;
+        let hello = self.run(&rawdoc! { "isMaster": 1, "$db": "admin" }).await?;
         let applied = hello
             .body()
             .get_document("lastWrite")
@@ -99,6 +100,7 @@ impl Source {
             "filter": { "ts": { "$lte": bson_ts(limit) } },
             "sort": { "$natural": -1 },
             "limit": 1,
+            "readConcern": { "level": "local" },
             "$db": "local",
             "$readPreference": { "mode": "secondaryPreferred" },
         };
@@ -117,16 +119,28 @@ impl Source {
 
     /// The time of the first entry of the oldest transaction that is prepared at the source and has no outcome.
     pub(super) async fn oldest_prepared(&mut self) -> Result<Option<Timestamp>, Failed> {
-        let find = rawdoc! {
-            "find": "transactions",
-            "filter": { "state": { "$in": ["prepared", "inProgress"] } },
-            "sort": { "startOpTime": 1 },
-            "limit": 1,
-            "rawData": true,
-            "$db": "config",
-            "$readPreference": { "mode": "secondaryPreferred" },
+        let asking = |raw: bool| {
+            let mut find = rawdoc! {
+                "find": "transactions",
+                "filter": { "state": { "$in": ["prepared", "inProgress"] } },
+                "sort": { "startOpTime": 1 },
+                "limit": 1,
+                "readConcern": { "level": "local" },
+                "$db": "config",
+                "$readPreference": { "mode": "secondaryPreferred" },
+            };
+            if raw {
+                find.append(pinion_bson::cstr!("rawData"), true);
+            }
+            find
         };
-        let reply = self.run(&find).await?;
+        let reply = match self.run(&asking(true)).await {
+            // Members of MongoDB 4.4 do not know the field, and show what there is.
+            Err(failed) if failed.code == Some(ErrorCode::FAILED_TO_PARSE) => {
+                self.run(&asking(false)).await?
+            }
+            reply => reply?,
+        };
         let Some(RawBsonRef::Document(record)) =
             pinion_bson::values(batch_of(reply.body())?).next()
         else {

@@ -3,7 +3,7 @@
 use pinion_bson::{ObjectId, RawDocument};
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::{Config, HostPort, Member, NO_TERM, Settings};
+use super::{Config, FieldNames, HostPort, Member, NO_TERM, Settings};
 
 /// What `replSetInitiate` is asked for.
 pub struct Initiate<'a> {
@@ -81,6 +81,7 @@ impl Initiate<'_> {
             write_concern_majority_journal_default: true,
             config_server: false,
             settings: Settings::default(),
+            names: FieldNames::default(),
         }
     }
 }

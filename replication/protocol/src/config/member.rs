@@ -4,8 +4,13 @@ use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
 use pinion_wire::{Error, Result};
 
+use super::FieldNames;
 use super::host::HostPort;
 use super::limits::{MAX_DELAY_SECS, MAX_MEMBER_ID, MAX_PRIORITY};
+
+const DELAY: &str = "secondaryDelaySecs";
+/// Its name before MongoDB 5.0.
+const OLD_DELAY: &str = concat!("sl", "aveDelay");
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
@@ -60,13 +65,11 @@ impl Member {
             Some(priority) => priority,
             None => 1.0,
         };
-        let delay = reader.opt_i64("secondaryDelaySecs")?;
-        // Its name before MongoDB 5.0.
-        let old_name = concat!("sl", "aveDelay");
-        let delay_before = reader.opt_i64(old_name)?;
+        let delay = reader.opt_i64(DELAY)?;
+        let delay_before = reader.opt_i64(OLD_DELAY)?;
         if delay.is_some() && delay_before.is_some() {
             return Err(Error::bad_value(format!(
-                "Cannot specify both secondaryDelaySecs and {old_name}"
+                "Cannot specify both secondaryDelaySecs and {OLD_DELAY}"
             )));
         }
         let member = Member {
@@ -93,7 +96,18 @@ impl Member {
         Ok(member)
     }
 
-    pub(super) fn append_to(&self, out: &mut DocBuilder) {
+    /// By which name the document of a member tells the delay.
+    pub(super) fn names_in(member: RawBsonRef<'_>) -> Option<FieldNames> {
+        let member = member.as_document()?;
+        let tells = |name| pinion_bson::get(member, name).is_some();
+        match (tells(OLD_DELAY), tells(DELAY)) {
+            (true, _) => Some(FieldNames::Old),
+            (false, true) => Some(FieldNames::New),
+            (false, false) => None,
+        }
+    }
+
+    pub(super) fn append_to(&self, out: &mut DocBuilder, names: FieldNames) {
         out.append("_id", self.id as i32)
             .append("host", self.host.to_string().as_str())
             .append("arbiterOnly", self.arbiter_only)
@@ -109,7 +123,10 @@ impl Member {
             out.append(name, tag.as_str());
         }
         out.end()
-            .append("secondaryDelaySecs", self.delay_secs)
+            .append(
+                if names.are_old() { OLD_DELAY } else { DELAY },
+                self.delay_secs,
+            )
             .append("votes", self.votes as i32);
         if self.newly_added {
             out.append("newlyAdded", true);

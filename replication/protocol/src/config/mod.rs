@@ -37,6 +37,30 @@ pub struct Config {
     pub write_concern_majority_journal_default: bool,
     pub config_server: bool,
     pub settings: Settings,
+    pub names: FieldNames,
+}
+
+/// By which name the members' delays are told. Members of MongoDB 4.4 know the older one alone, and no votes that are held back.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum FieldNames {
+    /// None is told.
+    #[default]
+    Untold,
+    Old,
+    New,
+}
+
+impl FieldNames {
+    pub(crate) fn are_old(self) -> bool {
+        matches!(self, FieldNames::Old)
+    }
+}
+
+/// What a configuration says does not depend on its names.
+impl PartialEq for FieldNames {
+    fn eq(&self, _: &FieldNames) -> bool {
+        true
+    }
 }
 
 /// Which of two configurations of a set is the newer one: that of the later term, then of the higher version.
@@ -78,9 +102,13 @@ impl Config {
         let term = reader.opt_between("term", NO_TERM, MAX_TERM.0)?;
         let term = term.unwrap_or(NO_TERM);
         let mut members = Vec::new();
+        let mut names = FieldNames::Untold;
         let path = reader.path().field("members");
         for (at, value) in pinion_bson::values(reader.array("members")?).enumerate() {
             members.push(Member::parse(path.index(at), value)?);
+            if let Some(told) = Member::names_in(value) {
+                names = told;
+            }
         }
         let protocol_version = reader.opt_i64("protocolVersion")?.unwrap_or(1);
         let config = Config {
@@ -97,6 +125,7 @@ impl Config {
                 Some(settings) => Settings::parse(reader.path().field("settings"), settings)?,
                 None => Settings::default(),
             },
+            names,
         };
         reader.finish()?;
         Ok(config)
@@ -113,7 +142,7 @@ impl Config {
         out.start_array("members");
         for member in &self.members {
             out.push_document();
-            member.append_to(&mut out);
+            member.append_to(&mut out, self.names);
             out.end();
         }
         out.end();
@@ -146,6 +175,9 @@ impl Config {
     pub fn with_identity_of(mut self, current: &Config) -> Config {
         let settings = &mut self.settings;
         settings.replica_set_id = settings.replica_set_id.or(current.replica_set_id());
+        if matches!(self.names, FieldNames::Untold) {
+            self.names = current.names;
+        }
         self
     }
 

@@ -471,3 +471,38 @@ fn changes() {
         Err((103, "replica set name")),
     );
 }
+
+#[test]
+fn a_set_with_members_of_mongodb_4_4_keeps_their_names() {
+    let old = concat!("sl", "aveDelay");
+    let delay_in = |config: &Config, name: &str| {
+        let shown = config.to_bson();
+        let members = shown.get_array("members").expect("members");
+        let first = pinion_bson::values(members).next().expect("a member");
+        let first = first.as_document().expect("a document");
+        pinion_bson::get(first, name).is_some()
+    };
+    let member = {
+        let mut member = DocBuilder::new();
+        member
+            .append("_id", 0)
+            .append("host", "a:1")
+            .append(old, 0i64);
+        member.finish()
+    };
+    let of_mongodb = rawdoc! { "_id": "rs", "version": 3, "term": 2, "members": [member] };
+    let of_mongodb = config(&of_mongodb);
+    assert!(delay_in(&of_mongodb, old) && !delay_in(&of_mongodb, "secondaryDelaySecs"));
+    let again = config(&of_mongodb.to_bson());
+    assert!(delay_in(&again, old) && again == of_mongodb);
+    // An operator's document that tells no delay does not end it; one that tells it by the new name does.
+    let plain = rawdoc! { "_id": "rs", "version": 4, "members": [{ "_id": 0, "host": "a:1" }] };
+    let plain = config(&plain);
+    assert!(delay_in(&plain, "secondaryDelaySecs"));
+    assert!(delay_in(&plain.with_identity_of(&of_mongodb), old));
+    let new = rawdoc! {
+        "_id": "rs", "version": 4, "members": [{ "_id": 0, "host": "a:1", "secondaryDelaySecs": 0 }],
+    };
+    let new = config(&new).with_identity_of(&of_mongodb);
+    assert!(delay_in(&new, "secondaryDelaySecs"));
+}

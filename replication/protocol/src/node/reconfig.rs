@@ -117,7 +117,10 @@ impl Node {
             new.term = NO_TERM;
         } else {
             new.term = self.term.0;
-            hold_back_votes(old, &mut new);
+            // Members of MongoDB 4.4 do not understand it.
+            if !new.names.are_old() {
+                hold_back_votes(old, &mut new);
+            }
         }
         new.validate()?;
         check_reconfig(old, &new, force)?;

@@ -12,16 +12,20 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::builds::check_no_build;
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
-use super::create::system_document;
+use super::create::{system_document, view_commit};
 use super::series::scope_of;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::gates::GateMode;
+use crate::index::Index;
+use crate::log_form::{LogForm, check_log_form, log_form};
+use crate::oplog::OpKind;
 use crate::options::{
     CollectionKind, CollectionOptions, TimeSeriesChange, ValidationAction, ValidationLevel,
     ViewDefinition,
 };
+use crate::plain_form::check_operators;
 use crate::series::{buckets_of, series_of, view_options};
 use crate::view::{SYSTEM_VIEWS, View};
 
@@ -158,6 +162,53 @@ fn of_buckets(ns: &Namespace, change: IndexChange) -> Result<IndexChange> {
     Ok(IndexChange { which, ..change })
 }
 
+/// Refuses what MongoDB 4.4 does not change, where its members follow.
+fn check_form(change: &CollMod) -> Result<()> {
+    let index = change.index.as_ref();
+    let makes_unique = |index: &IndexChange| index.unique.or(index.prepare_unique).is_some();
+    check_log_form(
+        index.is_some_and(makes_unique),
+        "collMod with unique or prepareUnique",
+    )?;
+    let is_resized = change.capped_size.is_some() || change.capped_max.is_some();
+    check_log_form(is_resized, "collMod with cappedSize or cappedMax")?;
+    check_log_form(change.expire_after_secs.is_some(), "expireAfterSeconds")?;
+    check_log_form(
+        change.pre_and_post_images.is_some(),
+        "changeStreamPreAndPostImages",
+    )?;
+    let action = change.validation_action;
+    check_log_form(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
+    change.validator.as_deref().map_or(Ok(()), check_operators)
+}
+
+/// The command with nothing in it that MongoDB 4.4 does not know, nor in another form than it takes.
+fn plain_command(change: &CollMod, index: Option<&Index>) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    let known = [
+        "collMod",
+        "validator",
+        "validationLevel",
+        "validationAction",
+    ];
+    for (name, value) in pinion_bson::elements(&change.command) {
+        if known.contains(&name) {
+            out.append_raw(name, value);
+        }
+    }
+    if let (Some(index), Some(wanted)) = (index, &change.index) {
+        out.start_document("index").append("name", index.name());
+        if let Some(secs) = wanted.expire_after_secs {
+            out.append("expireAfterSeconds", secs);
+        }
+        if let Some(hidden) = wanted.hidden {
+            out.append("hidden", hidden);
+        }
+        out.end();
+    }
+    out.finish()
+}
+
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::INVALID_OPTIONS, message)
 }
@@ -176,6 +227,9 @@ impl Coordinator {
             ));
         };
         check_no_build(&collection)?;
+        if collection.is_replicated() {
+            check_form(change)?;
+        }
         let options = options::changed(&collection.options, change)?;
         let index = match &change.index {
             Some(wanted) => Some(index::plan(&collection, wanted)?),
@@ -208,7 +262,11 @@ impl Coordinator {
         }
         let reported = prepared.as_ref().map(index::Plan::reported);
         let told_index = reported.as_deref();
-        let o = &change.command;
+        let index = prepared.as_ref().map(index::Plan::index);
+        let o = match log_form() {
+            LogForm::Full => change.command.clone(),
+            LogForm::Plain => plain_command(change, index),
+        };
         let commit = |catalog: &Catalog| {
             let current = catalog.get(ns).expect("its lock is held");
             let mut dropped_trees = Vec::new();
@@ -223,7 +281,7 @@ impl Coordinator {
             };
             put_series(catalog, &changed, &mut change)?;
             change.puts.push(changed);
-            Ok(Commit::command(ns, Some(current.uuid), o.clone(), change))
+            Ok(Commit::command(ns, Some(current.uuid), o, change))
         };
         let ts = behind_gates(&gates, GateMode::Closed, self.commit(commit)).await?;
         Ok(Modified {
@@ -253,7 +311,11 @@ impl Coordinator {
             };
             let view = View::new(ns.clone(), view.number, options);
             catalog.check_view(&view)?;
-            let holder = catalog.get(&Namespace::new(ns.db(), SYSTEM_VIEWS)?);
+            let holder_ns = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
+            if log_form() == LogForm::Plain {
+                return Ok(view_commit(catalog, &holder_ns, OpKind::Update, &view));
+            }
+            let holder = catalog.get(&holder_ns);
             let document = holder.map(|holder| system_document(holder.tree(), &view));
             let changed = CatalogChange {
                 documents: document.into_iter().collect(),

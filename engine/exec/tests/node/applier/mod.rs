@@ -3,6 +3,7 @@
 mod cloned;
 mod defaults;
 mod faults;
+mod foreign;
 mod prepared;
 mod rules;
 pub mod source;

@@ -3,7 +3,7 @@
 use pinion_bson::ObjectId;
 use pinion_clock::{OpTime, Term, Timestamp};
 
-use crate::config::{Config, ConfigVersion, HostPort, Member, Settings, WriteMode};
+use crate::config::{Config, ConfigVersion, FieldNames, HostPort, Member, Settings, WriteMode};
 use crate::message::OpTimeAndWallTime;
 
 pub(super) const SET: &str = "rs";
@@ -58,6 +58,7 @@ pub(super) fn config(members: &str, id: ConfigVersion) -> Config {
             replica_set_id: Some(ObjectId::from_bytes([7; 12])),
             ..Settings::default()
         },
+        names: FieldNames::default(),
     }
 }
 

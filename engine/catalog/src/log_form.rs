@@ -1,0 +1,49 @@
+//! In which form a primary logs what it does: where members of MongoDB 4.4 follow it, in one that they understand.
+//!
+//! They refuse entries with fields of later versions, and differences of documents; and they remove what is too much in capped
+//! collections by themselves.
+
+use std::rc::Rc;
+
+use pinion_wire::{Error, ErrorCode, Result};
+
+/// The form of the entries of a core.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum LogForm {
+    /// With all that members of Pinion can use.
+    #[default]
+    Full,
+    /// As MongoDB 4.4 has them.
+    Plain,
+}
+
+struct Current(LogForm);
+
+/// The form in which this core logs.
+pub fn log_form() -> LogForm {
+    pinion_runtime::try_core_local::<Current>().map_or(LogForm::default(), |current| current.0)
+}
+
+/// Sets the form on every core. Nothing is logged meanwhile that depends on it.
+pub async fn set_log_form(form: LogForm) {
+    pinion_runtime::on_all_cores(move |_| async move {
+        pinion_runtime::set_core_local(Rc::new(Current(form)));
+    })
+    .await;
+}
+
+/// Refuses what members of MongoDB 4.4 cannot follow, where there may be some.
+///
+/// # Errors
+/// `InvalidOptions`, with what it is.
+pub fn check_log_form(is_new: bool, what: &str) -> Result<()> {
+    match is_new && log_form() == LogForm::Plain {
+        true => Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!(
+                "{what} cannot be used while the feature compatibility version is 4.4: members of MongoDB 4.4 could not follow"
+            ),
+        )),
+        false => Ok(()),
+    }
+}
