@@ -33,7 +33,7 @@ pub mod work;
 pub use change_stream::{
     BeforeChange, Change, ChangeStreamOptions, Concerned, Event, FullDocument, Image,
     MAX_CHANGE_EVENT_BYTES, Resume, ResumeToken, Scope, Seen, Start, TokenData, TransactionEnd,
-    changes_of, check_stages, concerned_by, split_event, transaction_end,
+    changes_of, check_stages, concerned_by, explained_stages, split_event, transaction_end,
 };
 pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
 pub use command_shape::{command_shape, find_of_one_id};

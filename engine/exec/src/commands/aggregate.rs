@@ -188,15 +188,19 @@ impl AggregateCommand<'_> {
         check_api_v1(self.stages)
     }
 
-    /// Refuses to explain what reads no collection but the log.
-    pub(super) fn check_explainable(&self) -> Result<()> {
-        match change_stream::specification(self.stages) {
-            None => Ok(()),
-            Some(_) => Err(Error::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                "explain of a $changeStream is not supported by this server",
-            )),
-        }
+    /// The specification in front, if it is a change stream, and what is said beside that.
+    pub(super) fn changes(&self) -> Option<(RawBsonRef<'_>, change_stream::Asked<'_>)> {
+        let spec = change_stream::specification(self.stages)?;
+        let asked = change_stream::Asked {
+            ns: &self.ns,
+            collectionless: self.collectionless,
+            stages: self.stages,
+            lets: self.lets,
+            collation: self.collation.clone().or(None),
+            batch_size: self.batch_size,
+            has_uuid: self.uuid.is_some(),
+        };
+        Some((spec, asked))
     }
 
     /// Acquires the collection that the pipeline reads.
@@ -349,22 +353,11 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     if cmd.ctx.args.api.strict {
         command.check_strict()?;
     }
-    if let Some(spec) = change_stream::specification(command.stages)
-        && !command.explain
-    {
-        let asked = change_stream::Asked {
-            ns: &command.ns,
-            collectionless: command.collectionless,
-            stages: command.stages,
-            lets: command.lets,
-            collation: command.collation.or(None),
-            batch_size: command.batch_size,
-            has_uuid: command.uuid.is_some(),
-        };
-        return Box::pin(change_stream::answer(&cmd, asked, spec)).await;
-    }
     if command.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
+    }
+    if let Some((spec, asked)) = command.changes() {
+        return Box::pin(change_stream::answer(&cmd, asked, spec)).await;
     }
     let acquired = command.acquire(&cmd.ctx).await?;
     answer(&cmd, command, acquired, false).await

@@ -1,8 +1,9 @@
 //! `aggregate` with `$changeStream` in front, on a member of a replica set.
 
-use pinion_bson::{RawArray, RawBsonRef};
-use pinion_catalog::{CollectionKind, core_catalog};
-use pinion_query::{ChangeStreamOptions, Pipeline, Scope, check_stages};
+use pinion_bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_catalog::{CollectionKind, bson_timestamp, core_catalog};
+use pinion_clock::Timestamp;
+use pinion_query::{ChangeStreamOptions, Pipeline, Scope, check_stages, explained_stages};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -11,7 +12,7 @@ use super::variables::variables;
 use crate::acquire::{ReadSource, Undecided};
 use crate::compute::compute;
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH};
-use crate::read::{ChangeRequest, ChangeStream, Stream};
+use crate::read::{ChangeCounts, ChangeRequest, ChangeStream, Stream};
 use crate::spill::memory;
 use crate::state::state;
 
@@ -48,6 +49,88 @@ pub(super) async fn answer(
 ) -> Result<Reply> {
     let ctx = &cmd.ctx;
     ctx.work().reads_changes();
+    let request = parse(ctx, &asked, spec).await?;
+    let mut stream = ChangeStream::open(request, now(ctx).await?).await?;
+    stream.give_up_at(pinion_runtime::now() + AWAIT_DATA);
+    let mut out = Reply::new();
+    let cursor = CursorRequest {
+        ns: asked.ns.clone(),
+        reads: None,
+        batch_size: Some(asked.batch_size.unwrap_or(DEFAULT_FIRST_BATCH)),
+        single_batch: false,
+        no_timeout: false,
+    };
+    first_batch(cmd, Stream::Changes(Box::new(stream)), cursor, &mut out).await?;
+    Ok(out)
+}
+
+/// A stream that is to be explained.
+pub(super) struct ToExplain {
+    request: ChangeRequest,
+    now: Timestamp,
+    /// Where in the log it would begin.
+    pub begin: Timestamp,
+    /// Its stages behind the read of the log, its own first.
+    pub stages: Vec<RawDocumentBuf>,
+}
+
+/// Reads what a stream would do.
+///
+/// # Errors
+/// Those of [`answer`], but for what opening it meets.
+pub(super) async fn to_explain(
+    ctx: &OpContext,
+    asked: Asked<'_>,
+    spec: RawBsonRef<'_>,
+) -> Result<ToExplain> {
+    let request = parse(ctx, &asked, spec).await?;
+    let now = now(ctx).await?;
+    let begin = request.begins_at(now);
+    let RawBsonRef::Document(spec) = spec else {
+        unreachable!("a specification that was read is a document");
+    };
+    let time = bson_timestamp(begin);
+    let mut stages = explained_stages(spec, &request.options, &request.scope, time);
+    stages.extend(request.pipeline.sources().map(RawDocument::to_owned));
+    if request.splits {
+        stages.push(rawdoc! { "$changeStreamSplitLargeEvent": {} });
+    }
+    Ok(ToExplain {
+        request,
+        now,
+        begin,
+        stages,
+    })
+}
+
+impl ToExplain {
+    /// Runs the stream up to what there is by now, and gives how many documents left each of its own stages, in their order.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub(super) async fn run(self, ctx: &OpContext) -> Result<Vec<u64>> {
+        let own = self.stages.len()
+            - self.request.pipeline.sources().count()
+            - usize::from(self.request.splits);
+        let mut stream = ChangeStream::open(self.request, self.now).await?;
+        while stream.next(ctx).await?.is_some() {}
+        let ChangeCounts {
+            operations,
+            events,
+            with_invalidates,
+            unseen,
+        } = stream.counts();
+        let first = [operations, events, with_invalidates];
+        // Behind the check of the place nothing is left out.
+        Ok(first
+            .into_iter()
+            .chain(std::iter::repeat(unseen))
+            .take(own)
+            .collect())
+    }
+}
+
+async fn parse(ctx: &OpContext, asked: &Asked<'_>, spec: RawBsonRef<'_>) -> Result<ChangeRequest> {
     check_read_concern(ctx)?;
     if asked.has_uuid {
         return Err(Error::new(
@@ -58,7 +141,7 @@ pub(super) async fn answer(
     Pipeline::check_form(asked.stages)?;
     check_no_view(asked.ns)?;
     let options = ChangeStreamOptions::parse(spec)?;
-    let scope = scope_of(&asked, &options)?;
+    let scope = scope_of(asked, &options)?;
     let splits = check_stages(asked.stages)?;
     let resumes_inside = matches!(&options.start, pinion_query::Start::Behind(resume) if resume.data.fragment.is_some());
     if resumes_inside && !splits {
@@ -74,25 +157,13 @@ pub(super) async fn answer(
         stages.push(pinion_bson::RawBson::from(stage));
     }
     let pipeline = compute(ctx, || Pipeline::parse_from(&stages, 1, &vars)).await?;
-    let request = ChangeRequest {
+    Ok(ChangeRequest {
         options,
         scope,
         pipeline,
         splits,
         memory: memory(None),
-    };
-    let mut stream = ChangeStream::open(request, now(ctx).await?).await?;
-    stream.give_up_at(pinion_runtime::now() + AWAIT_DATA);
-    let mut out = Reply::new();
-    let cursor = CursorRequest {
-        ns: asked.ns.clone(),
-        reads: None,
-        batch_size: Some(asked.batch_size.unwrap_or(DEFAULT_FIRST_BATCH)),
-        single_batch: false,
-        no_timeout: false,
-    };
-    first_batch(cmd, Stream::Changes(Box::new(stream)), cursor, &mut out).await?;
-    Ok(out)
+    })
 }
 
 /// What a stream shows, a majority holds.
@@ -113,7 +184,7 @@ fn check_read_concern(ctx: &OpContext) -> Result<()> {
 }
 
 /// The time of what this member has: a stream without a place begins behind it.
-async fn now(ctx: &OpContext) -> Result<pinion_clock::Timestamp> {
+async fn now(ctx: &OpContext) -> Result<Timestamp> {
     let source = match state().is_writable() {
         true => ReadSource::Newest(Undecided::PassedBy),
         false => ReadSource::LastApplied(Undecided::PassedBy),

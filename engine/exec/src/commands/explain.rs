@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Collection, core_catalog};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_catalog::{Collection, bson_timestamp, core_catalog};
 use pinion_query::{ExplainStage, Matcher, Plan, ShownPlans, query_planner, shown_hash};
-use pinion_wire::idl::Path;
+use pinion_wire::idl::{Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
+use super::change_stream::{ToExplain, to_explain};
 use super::count::{Count, FAST_COUNT, count_all, sum};
 use super::delete::parse_delete;
 use super::distinct::Distinct;
@@ -25,6 +26,9 @@ use crate::read::{
 use crate::state::state;
 use crate::version::COMPATIBLE_VERSION;
 use crate::write::{ModifyStatement, series_targets};
+
+/// What change streams read.
+const OPLOG: &str = "local.oplog.rs";
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Verbosity {
@@ -46,6 +50,8 @@ struct Explained {
     distinct: Option<Distinct>,
     /// The stages of a pipeline that run on the merged documents.
     rest: Vec<RawDocumentBuf>,
+    /// The change stream that reads the log.
+    changes: Option<Box<ToExplain>>,
 }
 
 /// The stage above the read.
@@ -146,7 +152,10 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
         "findAndModify" | "findandmodify" => parse_find_and_modify(cmd, name, inner).await,
         "aggregate" => {
             let command = aggregate::read(inner, db, true)?;
-            command.check_explainable()?;
+            if let Some((spec, asked)) = command.changes() {
+                let stream = to_explain(ctx, asked, spec).await?;
+                return parse_changes(ctx, stream).await;
+            }
             let acquired = command.acquire(ctx).await?;
             parse_pipeline(ctx, command, acquired).await
         }
@@ -191,6 +200,18 @@ async fn parse_pipeline(
     Ok(explained)
 }
 
+/// A change stream is a read of the log from where it begins on, and its stages behind that.
+async fn parse_changes(ctx: &OpContext, stream: ToExplain) -> Result<Explained> {
+    let acquired = acquire_viewed(ctx, Namespace::parse(OPLOG)?, None).await?;
+    let begin = bson_timestamp(stream.begin);
+    let matcher = Matcher::parse(&rawdoc! { "ts": { "$gte": begin } })?;
+    let mut explained = plain(acquired, matcher.clone());
+    explained.reads(|log| ReadRequest::new(log, matcher));
+    explained.rest = stream.stages.clone();
+    explained.changes = Some(Box::new(stream));
+    Ok(explained)
+}
+
 /// A read of nothing so far.
 fn plain(acquired: Acquired, matcher: Matcher) -> Explained {
     Explained {
@@ -203,6 +224,7 @@ fn plain(acquired: Acquired, matcher: Matcher) -> Explained {
         top: Top::None,
         distinct: None,
         rest: Vec::new(),
+        changes: None,
     }
 }
 
@@ -482,10 +504,18 @@ async fn answer(
     inner: &RawDocument,
     verbosity: Verbosity,
 ) -> Result<Reply> {
-    if let Some(request) = &mut explained.request {
+    if let Some(request) = &mut explained.request
+        && explained.changes.is_none()
+    {
         request.settings = settings_of(ctx, inner, cmd.db()).await?;
     }
     let told = tell(ctx, &mut explained, verbosity).await?;
+    let started = pinion_runtime::now();
+    let left = match explained.changes.take() {
+        Some(stream) if verbosity >= Verbosity::ExecutionStats => Box::pin(stream.run(ctx)).await?,
+        _ => Vec::new(),
+    };
+    let millis = started.elapsed().as_millis() as i64;
     let mut out = Reply::new();
     out.append("explainVersion", "1");
     if explained.rest.is_empty() {
@@ -501,8 +531,13 @@ async fn answer(
                 .append("executionTimeMillisEstimate", told.execution.millis as i64);
         }
         out.end();
-        for stage in &explained.rest {
-            out.push(&**stage);
+        for (place, stage) in explained.rest.iter().enumerate() {
+            out.push_document().append_all(stage);
+            if let Some(returned) = left.get(place) {
+                out.append("nReturned", *returned as i64)
+                    .append("executionTimeMillisEstimate", millis);
+            }
+            out.end();
         }
         out.end();
     }

@@ -39,6 +39,30 @@ pub(crate) struct ChangeRequest {
     pub memory: Memory,
 }
 
+impl ChangeRequest {
+    /// The time of the first entry that a stream may show whose node has what there is at `now`.
+    pub(crate) fn begins_at(&self, now: Timestamp) -> Timestamp {
+        match &self.options.start {
+            Start::Now => now.next(),
+            Start::At(time) => time_of(*time),
+            Start::Behind(resume) => time_of(resume.data.cluster_time),
+        }
+    }
+}
+
+/// What a stream has made so far.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ChangeCounts {
+    /// Operations of entries.
+    pub operations: u64,
+    /// Events that tell of these.
+    pub events: u64,
+    /// These, and that nothing comes any more.
+    pub with_invalidates: u64,
+    /// Those of them that the client had not seen.
+    pub unseen: u64,
+}
+
 /// The events of a scope, those to come included.
 pub(crate) struct ChangeStream {
     options: ChangeStreamOptions,
@@ -74,6 +98,7 @@ pub(crate) struct ChangeStream {
     until: Option<Instant>,
     /// An entry was looked at since that was said.
     has_looked: bool,
+    counts: ChangeCounts,
 }
 
 /// An entry of a transaction whose operations have not been shown.
@@ -119,6 +144,7 @@ impl ChangeStream {
     /// # Errors
     /// `ChangeStreamHistoryLost` when the log does not go back that far.
     pub(crate) async fn open(request: ChangeRequest, now: Timestamp) -> Result<ChangeStream> {
+        let begin = request.begins_at(now);
         let ChangeRequest {
             options,
             scope,
@@ -126,11 +152,6 @@ impl ChangeStream {
             splits,
             memory,
         } = request;
-        let begin = match &options.start {
-            Start::Now => now.next(),
-            Start::At(time) => time_of(*time),
-            Start::Behind(resume) => time_of(resume.data.cluster_time),
-        };
         if options.start != Start::Now {
             check_history(begin).await?;
         }
@@ -160,6 +181,7 @@ impl ChangeStream {
             has_ended: false,
             until: None,
             has_looked: false,
+            counts: ChangeCounts::default(),
             options,
         };
         let nothing = stream.step(Input::Go)?;
@@ -174,6 +196,11 @@ impl ChangeStream {
     pub(crate) fn give_up_at(&mut self, until: Instant) {
         self.until = Some(until);
         self.has_looked = false;
+    }
+
+    /// What it has made so far.
+    pub(crate) fn counts(&self) -> ChangeCounts {
+        self.counts
     }
 
     /// Nothing comes any more.
@@ -370,11 +397,15 @@ impl ChangeStream {
         let since = images_since_ms();
         let (options, scope) = (&self.options, &self.scope);
         let events = compute_bytes(change.bytes(), || options.events(scope, change, since)).await;
+        self.counts.operations += 1;
         for event in events? {
+            self.counts.events += u64::from(!event.is_invalidate);
+            self.counts.with_invalidates += 1;
             let seen = match &mut self.resume {
                 Some(resume) => resume.look(&event.token)?,
                 None => Seen::No,
             };
+            self.counts.unseen += u64::from(seen != Seen::Yes);
             match seen {
                 Seen::Yes => {}
                 Seen::No if std::mem::take(&mut self.skips_next) => {}

@@ -27,7 +27,7 @@ mod trial;
 
 pub(crate) use access::{Access, RangeAccess};
 pub(crate) use change_feed::ChangeFeed;
-pub(crate) use changes::{ChangeRequest, ChangeStream};
+pub(crate) use changes::{ChangeCounts, ChangeRequest, ChangeStream};
 pub(crate) use choose::Choice;
 pub(crate) use cursor::{
     Cursor, CursorCounts, CursorTable, Filled, IdleCursor, Reads, core_of, fill, not_found,

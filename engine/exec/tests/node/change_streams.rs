@@ -257,3 +257,91 @@ fn streams_of_one_core_are_handed_what_concerns_them() {
         assert_eq!(asked(of_database, "$cmd.aggregate").await, all);
     });
 }
+
+/// The names of a stream's own stages in an answer of `explain`, and how many documents left each of all stages.
+fn explained(reply: &Document) -> (Vec<String>, Vec<Option<i64>>) {
+    let stages = reply.get_array("stages").expect("stages").iter();
+    let stages: Vec<&Document> = stages.filter_map(Bson::as_document).collect();
+    let cursor = stages[0].get_document("$cursor").expect("a cursor");
+    let planner = cursor.get_document("queryPlanner").expect("a plan");
+    assert_eq!(planner.get_str("namespace").ok(), Some("local.oplog.rs"));
+    let plan = planner.get_document("winningPlan").expect("a plan");
+    assert!(plan.to_string().contains("COLLSCAN"), "{plan}");
+    let name = |stage: &&Document| {
+        let own = stage.get_document("$changeStream").ok()?;
+        Some(own.get_str("stage").expect("a name").to_owned())
+    };
+    let names = stages.iter().filter_map(name).collect();
+    let left = stages.iter().skip(1);
+    (
+        names,
+        left.map(|stage| stage.get_i64("nReturned").ok()).collect(),
+    )
+}
+
+#[test]
+fn what_a_stream_would_do_is_explained() {
+    with_member(3550, &[2], 3, None, |_, client| async move {
+        pinion_catalog::show_oplog(1 << 30).await.expect("shown");
+        commit_all().await;
+        insert(&client, 1).await;
+        commit_all().await;
+        let begun = pinion_catalog::bson_timestamp(storage().last_allotted());
+        for id in 2..5 {
+            insert(&client, id).await;
+        }
+        client
+            .ok(doc! { "insert": "other", "documents": [{ "_id": 9 }] })
+            .await;
+        commit_all().await;
+        let stream = |spec: Document| {
+            let only = doc! { "$match": { "documentKey._id": { "$gt": 3 } } };
+            doc! { "aggregate": "c", "pipeline": [{ "$changeStream": spec }, only], "cursor": {} }
+        };
+        let own = [
+            "internalUnwindTransaction",
+            "internalTransform",
+            "internalCheckInvalidate",
+            "internalCheckResumability",
+        ];
+        let mut asked = stream(doc! {});
+        asked.insert("explain", true);
+        let (names, left) = explained(&client.ok(asked).await);
+        assert_eq!(names, own);
+        assert_eq!(left, [None; 5]);
+        let then =
+            doc! { "startAtOperationTime": Bson::Timestamp(begun), "fullDocument": "updateLookup" };
+        for verbosity in ["queryPlanner", "executionStats", "allPlansExecution"] {
+            let explain = doc! { "explain": stream(then.clone()), "verbosity": verbosity };
+            let reply = client.on(1).ok(explain).await;
+            let (names, left) = explained(&reply);
+            assert_eq!(names[..4], own, "{reply}");
+            assert_eq!(names[4], "internalAddPostImage", "{reply}");
+            match verbosity {
+                "queryPlanner" => assert_eq!(left, [None; 6], "{reply}"),
+                // The insert that it begins with and three behind it; that of the other collection is not watched.
+                _ => assert_eq!(
+                    left,
+                    [Some(4), Some(4), Some(4), Some(4), Some(4), None],
+                    "{reply}"
+                ),
+            }
+        }
+        let explain = |command: Document| doc! { "explain": command };
+        client
+            .fails(explain(stream(doc! { "resumeAfter": { "_data": "x" } })), 9)
+            .await;
+        let mut elsewhere = stream(doc! {});
+        elsewhere.insert("aggregate", "system.x");
+        client.fails(explain(elsewhere), 73).await;
+        let mut stream = stream(doc! {});
+        stream.insert(
+            "pipeline",
+            vec![
+                doc! { "$changeStream": {} },
+                doc! { "$group": { "_id": 1 } },
+            ],
+        );
+        client.fails(explain(stream), 20).await;
+    });
+}

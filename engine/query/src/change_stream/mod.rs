@@ -5,6 +5,7 @@
 
 mod description;
 mod event;
+mod explained;
 mod options;
 mod scope;
 mod split;
@@ -16,6 +17,7 @@ mod unwind;
 mod tests;
 
 pub use event::{Event, Image};
+pub use explained::explained_stages;
 pub use options::{BeforeChange, ChangeStreamOptions, FullDocument, Start};
 pub use scope::{Concerned, Scope, concerned_by};
 pub use split::{MAX_CHANGE_EVENT_BYTES, split_event};

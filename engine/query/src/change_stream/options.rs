@@ -26,6 +26,12 @@ impl FullDocument {
         ("whenAvailable", FullDocument::WhenAvailable),
         ("required", FullDocument::Required),
     ];
+
+    /// As specifications have it.
+    pub(super) fn name(self) -> &'static str {
+        let named = FullDocument::NAMES.iter().find(|(_, known)| *known == self);
+        named.expect("every one has a name").0
+    }
 }
 
 /// Whether an event has the document as it was before.
@@ -43,6 +49,12 @@ impl BeforeChange {
         ("whenAvailable", BeforeChange::WhenAvailable),
         ("required", BeforeChange::Required),
     ];
+
+    /// As specifications have it.
+    pub(super) fn name(self) -> &'static str {
+        let named = BeforeChange::NAMES.iter().find(|(_, known)| *known == self);
+        named.expect("every one has a name").0
+    }
 }
 
 /// Where a stream begins.
