@@ -506,7 +506,8 @@ impl Work<'_> {
         if let Some(wanted) = index
             && let Some(new) = modified_index(present, wanted)?
         {
-            changed = changed.with_replaced(&new.name().to_owned(), new);
+            let name = new.name().to_owned();
+            changed = changed.with_replaced(&name, new);
         }
         Ok(Some(put(changed)))
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
-use pinion_catalog::Collection;
+use pinion_catalog::{Collection, RETRY_IMAGES, SESSION_RECORDS};
 use pinion_query::{Hint, KeyBounds, Matcher, Projection, SortPattern};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -195,13 +195,15 @@ impl FindCommand<'_> {
     /// The pipeline that the command is on a view.
     pub(super) fn rewritten(&self, body: &RawDocument) -> Result<RawDocumentBuf> {
         let bounds = self.key_bounds.as_ref();
+        // For whoever copies them these are collections like any other, which they are in MongoDB.
+        let is_collection = matches!(self.ns.as_str(), SESSION_RECORDS | RETRY_IMAGES);
         let options = [
             ("min", bounds.is_some_and(KeyBounds::has_min)),
             ("max", bounds.is_some_and(KeyBounds::has_max)),
             ("returnKey", self.return_key),
             ("showRecordId", self.show_record_id),
             ("tailable", self.tailing.is_some()),
-            ("noCursorTimeout", self.no_timeout),
+            ("noCursorTimeout", self.no_timeout && !is_collection),
         ];
         if let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) {
             return Err(not_in_pipelines(option));
