@@ -292,6 +292,12 @@ pub fn read_lsid(reader: &FieldReader<'_, '_>) -> Result<Lsid> {
         })?),
     };
     let child = match (reader.opt_long("txnNumber")?, reader.opt_uuid("txnUUID")?) {
+        (Some(txn_number), Some(_)) if txn_number < 0 => {
+            return Err(Error::new(
+                ErrorCode::INVALID_OPTIONS,
+                "Transaction number cannot be negative",
+            ));
+        }
         (txn_number, Some(txn_uuid)) => Some(ChildSession {
             txn_number,
             txn_uuid,

@@ -113,6 +113,7 @@ impl ToExplain {
             - self.request.pipeline.sources().count()
             - usize::from(self.request.splits);
         let mut stream = ChangeStream::open(self.request, self.now).await?;
+        stream.end_here();
         while stream.next(ctx).await?.is_some() {}
         let ChangeCounts {
             operations,

@@ -87,6 +87,8 @@ pub(crate) struct ChangeStream {
     skips_next: bool,
     /// Everything up to here was looked at.
     seen_through: Timestamp,
+    /// Nothing behind this is looked at.
+    last: Option<Timestamp>,
     /// What the client can go on from.
     token: RawDocumentBuf,
     /// The time of the last event that was made, or where the stream began.
@@ -180,6 +182,7 @@ impl ChangeStream {
             is_behind_all: false,
             has_ended: false,
             until: None,
+            last: None,
             has_looked: false,
             counts: ChangeCounts::default(),
             options,
@@ -196,6 +199,11 @@ impl ChangeStream {
     pub(crate) fn give_up_at(&mut self, until: Instant) {
         self.until = Some(until);
         self.has_looked = false;
+    }
+
+    /// Ends at what a majority holds by now: what comes later is not looked at.
+    pub(crate) fn end_here(&mut self) {
+        self.last = Some(committed());
     }
 
     /// What it has made so far.
@@ -286,6 +294,9 @@ impl ChangeStream {
     /// The next entry that a majority holds, if there is one by now.
     async fn next_entry(&mut self, ctx: &OpContext) -> Result<Option<(Timestamp, Bytes)>> {
         loop {
+            if self.last.is_some_and(|last| self.seen_through >= last) {
+                return Ok(None);
+            }
             if let Some(watch) = self
                 .watch
                 .as_ref()

@@ -404,17 +404,19 @@ impl Drop for CheckedOut {
 pub(super) async fn check_out(ctx: &OpContext, lsid: Lsid, txn_number: i64) -> Result<CheckedOut> {
     let (home, ctx) = (home_of(&lsid), ctx.clone());
     submit_to(home, Queue::Foreground, move || async move {
-        begin_retryable(&ctx, lsid, txn_number, None).await
+        begin_retryable(&ctx, lsid, txn_number, None, true).await
     })
     .await
 }
 
-/// The same, at home, for one who executes the write in this child of the session.
+/// The same, at home, for one who executes the write in this child of the session. Who does not begin, but goes on with what the
+/// child has open or ends it, has nobody in its way: a command that comes late must not harm the one that took its place.
 async fn begin_retryable(
     ctx: &OpContext,
     lsid: Lsid,
     txn_number: i64,
     by: Option<Lsid>,
+    begins: bool,
 ) -> Result<CheckedOut> {
     loop {
         let (session, mut out) = check_out_here(ctx, lsid, txn_number).await?;
@@ -423,6 +425,7 @@ async fn begin_retryable(
         let waits = match history.active().transaction {
             Some(TxnState::Prepared) => Some(outcome(&lsid, history.active().number)?),
             Some(_) if history.active().number == txn_number => return Err(converted()),
+            _ if !begins => None,
             _ => make_way(&lsid, &session, txn_number, by).await,
         };
         if let Some(ended) = waits {
@@ -489,7 +492,9 @@ pub(crate) async fn check_out_transaction(
                 None => None,
                 Some(number) => {
                     let parent = lsid.parent();
-                    let begun = begin_retryable(&ctx, parent, number, Some(lsid)).await?;
+                    let begun =
+                        begin_retryable(&ctx, parent, number, Some(lsid), asked == Asked::Start)
+                            .await?;
                     Some(Box::new(begun))
                 }
             };

@@ -1,6 +1,7 @@
 //! What a statement of an internal transaction knows of the retryable write that the transaction executes.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use pinion_clock::{Term, Timestamp};
 use pinion_wire::idl::Lsid;
@@ -9,7 +10,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 use super::history::{Executed, History};
 
 /// What the transaction has executed so far: it takes place with its commit.
-pub(crate) type Pending = Vec<(i32, Executed)>;
+pub(crate) type Pending = BTreeMap<i32, Executed>;
 
 /// The retryable write of a session, for the statements of one of its children.
 pub(crate) struct Retries {
@@ -92,8 +93,8 @@ pub(super) fn twice(stmt_id: i32) -> Error {
 /// 6054001.
 pub(crate) fn check_images(statements: &Pending) -> Result<()> {
     let images = statements
-        .iter()
-        .filter(|(_, executed)| executed.image.is_some());
+        .values()
+        .filter(|executed| executed.image.is_some());
     match images.count() {
         0 | 1 => Ok(()),
         _ => Err(Error::new(

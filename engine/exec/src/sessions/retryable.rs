@@ -172,7 +172,12 @@ impl RetryableWrite {
 
     /// Whether the statement at this place is known not to have been executed before.
     pub(crate) fn is_new(&self, place: usize) -> bool {
-        matches!(self.look_up(self.ids.of(place)), Ok(None))
+        let stmt_id = self.ids.of(place);
+        let by_this = match &self.by {
+            By::Child(running, _) => running.has_executed(stmt_id),
+            By::Session { .. } => false,
+        };
+        !by_this && matches!(self.look_up(stmt_id), Ok(None))
     }
 
     /// The numbers of the statements that were executed before.

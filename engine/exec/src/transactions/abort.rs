@@ -1,5 +1,8 @@
 //! Transactions that end from outside: those too old, those of sessions that are killed, and all when the node stops to lead.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use pinion_runtime::{Queue, now, on_all_cores, sleep, spawn};
 use pinion_wire::ErrorCode;
 use pinion_wire::idl::Lsid;
@@ -35,7 +38,7 @@ async fn expire() {
 
 /// Aborts the transactions of sessions and of their children; a command that one of them runs is interrupted.
 pub(crate) async fn abort_sessions(lsids: &[Lsid]) {
-    let lsids: std::sync::Arc<[Lsid]> = lsids.iter().map(at_home).collect();
+    let lsids: Arc<BTreeSet<Lsid>> = Arc::new(lsids.iter().map(at_home).collect());
     on_all_cores(move |_| {
         let lsids = lsids.clone();
         async move {

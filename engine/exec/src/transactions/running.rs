@@ -216,14 +216,14 @@ impl Running {
     pub(crate) fn has_executed(&self, stmt_id: i32) -> bool {
         let open = self.open.borrow();
         let open = open.as_ref().expect("nothing writes while this is asked");
-        open.statements.iter().any(|(known, _)| *known == stmt_id)
+        open.statements.contains_key(&stmt_id)
     }
 
     /// The transaction has executed a statement of that write.
     pub(crate) fn executed(&self, stmt_id: i32, executed: Executed) {
         let mut open = self.open.borrow_mut();
         let open = open.as_mut().expect("nothing writes while this is told");
-        open.statements.push((stmt_id, executed));
+        open.statements.insert(stmt_id, executed);
     }
 
     pub(super) fn shown(&self) -> Option<&OpenShown> {
