@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import pathlib
 import queue
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -44,19 +46,19 @@ class Event:
 class Consumer:
     """A run of the engine; it goes on at the offset that the one before it has left in the file."""
 
-    def __init__(self, classes, home, uri, **properties):
-        self.home, self.events, self.classes = home, queue.Queue(), classes
+    def __init__(self, classes, home, log, uri):
+        self.events = queue.Queue()
         wanted = {
             "name": "pinion", "connector.class": "io.debezium.connector.mongodb.MongoDbConnector", "topic.prefix": "p",
             "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore", "offset.storage.file.filename": home / "offsets",
             "offset.flush.interval.ms": 0, "mongodb.connection.string": uri, "database.include.list": "shop",
             "capture.mode": "change_streams_update_full_with_pre_image", "provide.transaction.metadata": "true",
             "tombstones.on.delete": "false", "signal.data.collection": "shop.signals", "signal.poll.interval.ms": 500, "poll.interval.ms": 50,
-            "retriable.restart.connector.wait.ms": 500, "cursor.max.await.time.ms": 500, **properties,
+            "retriable.restart.connector.wait.ms": 500, "cursor.max.await.time.ms": 500,
         }
         path = home / "engine.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in wanted.items()))
-        self.log = (home / "engine.log").open("a")
+        self.log = log.open("a")
         self.process = subprocess.Popen(["java", "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-cp", classes, "pinion.Consumer", str(path)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
         threading.Thread(target=self._read, daemon=True).start()
@@ -74,7 +76,12 @@ class Consumer:
         found, end = [], time.monotonic() + timeout_secs
         with contextlib.suppress(queue.Empty):
             while len(found) < count:
-                event = self.next(max(0.01, end - time.monotonic()))
+                try:
+                    event = self.next(min(1, max(0.01, end - time.monotonic())))
+                except queue.Empty:
+                    if time.monotonic() < end and self.process.poll() is None:
+                        continue
+                    raise
                 if event.op and event.collection != "signals":
                     found.append(event)
         return found
@@ -142,7 +149,7 @@ def changes(client, consumer, check):
     tens = SNAPSHOT_ORDERS // 10
     events = consumer.take(9 + tens + 3)
     first = ["orders c new", *["orders u new"] * 4, "orders d new", "items u i3", "items u i4", "items d i5"]
-    check(told(events[:9]) == first, f"inserts, updates, replacements and deletes come in order {told(events[:9]) if told(events[:9]) != first else ''}")
+    check(told(events[:9]) == first, f"inserts, updates, replacements and deletes come in order: {told(events[:9])}")
     described = [event.value.get("updateDescription") or {} for event in events[:9]]
     check(json_util.loads(described[1].get("updatedFields") or "{}") == {"n": 2, "sub": {"deep": 3}} and described[3].get("removedFields") == ["sub"],
           f"updates tell which fields were changed and removed {described[1]} {described[3]}")
@@ -258,15 +265,15 @@ def by_signal(client, consumer, check):
           f"a snapshot asked for while it runs gives each document once: {len(events)} of {PARTS}")
 
 
-def campaign(members, classes, home, check):
-    for name in ("offsets", "engine.log"):
-        (home / name).unlink(missing_ok=True)
-
-    def start():
-        return Consumer(classes, home, members.uri)
-
+def campaign(members, classes, log, check):
+    """Everything in turn; `check` is told whether something holds, and what. The engine logs into a file of its own."""
+    log.unlink(missing_ok=True)
     consumer = None
-    with members.client(retryWrites=True) as client:
+    with tempfile.TemporaryDirectory(prefix="pinion-debezium-") as home, members.client() as client:
+
+        def start():
+            return Consumer(classes, pathlib.Path(home), log, members.uri)
+
         try:
             consumer = snapshot(client, start, check)
             changes(client, consumer, check)
@@ -279,7 +286,7 @@ def campaign(members, classes, home, check):
                 primary_killed(members, client, consumer, check)
             check(consumer.process.poll() is None, "it still runs")
         except (IndexError, KeyError, queue.Empty) as error:
-            check(False, f"{error!r}; {(home / 'engine.log').read_text()[-3000:]}")
+            check(False, f"{error!r}; {log.read_text()[-3000:]}")
         finally:
             if consumer and consumer.process.poll() is None:
                 consumer.kill()
