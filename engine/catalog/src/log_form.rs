@@ -24,6 +24,11 @@ pub fn log_form() -> LogForm {
     pinion_runtime::try_core_local::<Current>().map_or(LogForm::default(), |current| current.0)
 }
 
+/// Sets the form of this core to that of a node that has opened.
+pub(crate) fn begin() {
+    pinion_runtime::set_core_local(Rc::new(Current(LogForm::default())));
+}
+
 /// Sets the form on every core. Nothing is logged meanwhile that depends on it.
 pub async fn set_log_form(form: LogForm) {
     pinion_runtime::on_all_cores(move |_| async move {

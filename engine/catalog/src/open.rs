@@ -11,6 +11,7 @@ use crate::change::from_rows;
 use crate::ddl::Coordinator;
 use crate::entry::BadRow;
 use crate::errors::{from_fatal, from_read_error};
+use crate::log_form;
 
 fn damaged(row: BadRow) -> Error {
     Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, row.0)
@@ -28,6 +29,7 @@ pub async fn load() -> Result<()> {
         let catalog = catalog.clone();
         async move {
             pinion_runtime::set_core_local(std::rc::Rc::new(CoreCatalog::new(catalog)));
+            log_form::begin();
             if core == CoreId(0) {
                 pinion_runtime::set_core_local(std::rc::Rc::new(Coordinator::new()));
             }

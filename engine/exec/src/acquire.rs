@@ -374,6 +374,13 @@ pub(crate) async fn acquire_write(
     ns: Namespace,
     uuid: Option<[u8; 16]>,
 ) -> Result<Acquired> {
+    // Its documents are made by the commands for views, and each is a row of the catalog too.
+    if ns.collection() == pinion_catalog::SYSTEM_VIEWS {
+        return Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("Invalid system namespace: {ns}"),
+        ));
+    }
     acquire(ctx, Wanted::write(ns, uuid)).await
 }
 

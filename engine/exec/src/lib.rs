@@ -90,4 +90,4 @@ pub use sessions::forget_all as forget_sessions;
 pub use state::{NodeShared, NodeState, state};
 pub use topology::{LastWrite, ReplicaSet, SetView, Waiting};
 pub use transactions::hold_prepared;
-pub use version::keep_version;
+pub use version::{choose_log_form, keep_version};

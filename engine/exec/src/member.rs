@@ -55,7 +55,6 @@ pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
 /// # Errors
 /// It is no primary any more, or storage takes no writes.
 pub async fn begin_as_primary() -> Result<()> {
-    crate::version::choose_log_form().await?;
     pinion_catalog::drop_temporary().await?;
     crate::time_keys::wake().await;
     crate::version::keep_version().await?;

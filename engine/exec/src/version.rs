@@ -37,11 +37,12 @@ pub async fn keep_version() -> Result<()> {
 /// Versions of the data under which members of MongoDB 4.4 may follow this node.
 const PLAIN_VERSIONS: [&str; 2] = ["4.2", "4.4"];
 
-/// Chooses in which form this node logs what it does as a primary, by the version that the data say they are of. Called on core 0.
+/// Chooses in which form this node logs what it does as a primary, by the version that the data say they are of. Called on core 0,
+/// before anything is written as one.
 ///
 /// # Errors
 /// Those of a read.
-pub(crate) async fn choose_log_form() -> Result<()> {
+pub async fn choose_log_form() -> Result<()> {
     let version = stored_version().await?;
     let is_plain = version.is_some_and(|version| PLAIN_VERSIONS.contains(&version.as_str()));
     let form = match is_plain {
@@ -58,6 +59,9 @@ pub(crate) async fn choose_log_form() -> Result<()> {
 /// Those of a write.
 pub(crate) async fn raise_version() -> Result<()> {
     submit_to(CoreId(0), Queue::Foreground, || async {
+        if stored_version().await? == Some(feature_version()) {
+            return Ok(());
+        }
         store_version().await?;
         choose_log_form().await
     })

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use pinion_bson::{ObjectId, rawdoc};
 use pinion_clock::{Term, Timestamp};
 use pinion_exec::{
-    begin_as_primary, forget_default_concerns, forget_sessions, hold_prepared, interrupt_writers,
-    log_note, replication_parameters, state, writes_ended,
+    begin_as_primary, choose_log_form, forget_default_concerns, forget_sessions, hold_prepared,
+    interrupt_writers, log_note, replication_parameters, state, writes_ended,
 };
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
@@ -257,6 +257,9 @@ impl Driver {
         }
         // Before anybody may change what prepared transactions have written to.
         hold_prepared().await;
+        if let Err(error) = choose_log_form().await {
+            return stop_node("the version of the data cannot be read", &error);
+        }
         // Whatever this node writes from now on is of its term, before anybody can see it.
         let first = storage().last_allotted().next();
         self.terms.borrow_mut().begin(first, term);

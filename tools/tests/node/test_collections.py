@@ -141,6 +141,11 @@ def test_views_are_read_and_not_written(client):
     assert database.w.count_documents({}) == 6
     database.drop_collection("w")
     assert database["system.views"].count_documents({}) == 1
+    # Its documents are made by the commands for views alone.
+    refused(lambda: database["system.views"].insert_one({"_id": "viewed.x"}), 73)
+    refused(lambda: database["system.views"].update_one({}, {"$set": {"viewOn": "x"}}), 73)
+    refused(lambda: database["system.views"].delete_many({}), 73)
+    refused(lambda: database["system.views"].find_one_and_delete({}), 73)
     database.drop_collection("c")
     assert list(database.v.find()) == []
     # A cursor on a view is of the view's name, and goes with the collection under it.

@@ -45,6 +45,8 @@ pub(crate) struct Coordinator {
     own_given: Cell<u64>,
     rng: RefCell<Rng>,
     pub(super) builds: Builds,
+    /// The catalog was copied from a member of MongoDB: the numbers in it were given out here.
+    pub(super) is_listed: Cell<bool>,
     /// A fault that the simulation plants to see whether it would find it: readers are not kept out while a logged command is
     /// applied.
     pub(super) reads_unfenced: Cell<bool>,
@@ -90,6 +92,7 @@ impl Coordinator {
             own_given: Cell::new(0),
             rng: RefCell::new(pinion_runtime::random_stream("catalog")),
             builds: Builds::default(),
+            is_listed: Cell::new(false),
             reads_unfenced: Cell::new(false),
         }
     }

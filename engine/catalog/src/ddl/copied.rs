@@ -163,6 +163,7 @@ where
 
 impl Coordinator {
     async fn begin_copy(&self) -> Result<()> {
+        self.is_listed.set(false);
         let catalog = core_catalog().current();
         let collections = || {
             catalog
@@ -209,6 +210,7 @@ impl Coordinator {
     }
 
     async fn put_listed(&self, listed: &[ListedCollection]) -> Result<Vec<Arc<Collection>>> {
+        self.is_listed.set(true);
         let catalog = core_catalog().current();
         let mut change = CatalogChange::default();
         let mut next = self.next_number(&catalog, true);

@@ -96,7 +96,7 @@ pub fn plant_unfenced_reads() {
 pub async fn apply_command(command: LoggedCommand<'_>, mode: ApplyMode) -> Result<bool> {
     let coordinator = pinion_runtime::core_local::<Coordinator>();
     let catalog = core_catalog().current();
-    match coordinator.change_of(&command, &catalog)? {
+    match coordinator.change_of(&command, &catalog, mode)? {
         Some(change) => coordinator.apply_change(&command, change, mode).await,
         None => Ok(false),
     }
@@ -142,7 +142,12 @@ pub async fn apply_view_document(
 
 /// Whether the rows of an entry number things as this node's catalog does. Those of another member may not: it may have copied
 /// MongoDB's collections, as this node may have, and then each has given out numbers of its own.
-fn numbers_fit(change: &CatalogChange, command: &LoggedCommand<'_>, catalog: &Catalog) -> bool {
+fn numbers_fit(
+    change: &CatalogChange,
+    command: &LoggedCommand<'_>,
+    catalog: &Catalog,
+    copy_may_be_newer: bool,
+) -> bool {
     let fits = |row: &Collection| {
         let known = catalog.by_uuid(row.uuid);
         if known.is_some_and(|known| known.number != row.number) {
@@ -175,6 +180,8 @@ fn numbers_fit(change: &CatalogChange, command: &LoggedCommand<'_>, catalog: &Ca
     let view_fits = |row: &View| {
         let known = catalog.view(&row.ns);
         match known {
+            // One of this name that was made since, as numbers are given out upwards.
+            Some(known) if copy_may_be_newer && known.number > row.number => true,
             Some(known) => known.number == row.number,
             None => {
                 let holder = catalog.view_by_number(row.number);
@@ -209,13 +216,17 @@ impl Coordinator {
         &self,
         command: &LoggedCommand<'_>,
         catalog: &Catalog,
+        mode: ApplyMode,
     ) -> Result<Option<CatalogChange>> {
+        let copy_may_be_newer = mode == ApplyMode::InitialSync && !self.is_listed.get();
         let rows = match command.o2 {
             Some(o2) => CatalogChange::from_o2(o2).map_err(damaged)?,
             None => None,
         };
         match rows {
-            Some(change) if numbers_fit(&change, command, catalog) => Ok(Some(change)),
+            Some(change) if numbers_fit(&change, command, catalog, copy_may_be_newer) => {
+                Ok(Some(change))
+            }
             Some(change) if !command.is_command => Ok(learned_here(&change, catalog)),
             None if !command.is_command => Ok(None),
             rows => worked_out(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_catalog::SYSTEM_VIEWS;
 use pinion_clock::Timestamp;
 use pinion_storage::ApplyError;
 use pinion_wire::{Error, ErrorCode, Result};
@@ -81,7 +82,11 @@ pub(super) fn operations(
 
 /// Whether an operation writes a document that tells of a view, as MongoDB's members log them.
 pub(super) fn is_of_views(operation: &RawDocument) -> bool {
-    matches!(field(operation, "ns"), Some(RawBsonRef::String(ns)) if ns.ends_with(".system.views"))
+    let Some(RawBsonRef::String(ns)) = field(operation, "ns") else {
+        return false;
+    };
+    ns.split_once('.')
+        .is_some_and(|(_, collection)| collection == SYSTEM_VIEWS)
 }
 
 /// Whether everything before the entry is to be applied before it, and it before everything behind: it may change the catalog.
@@ -130,6 +135,10 @@ mod tests {
         check(rawdoc! { "op": "i", "o": { "applyOps": 1 } }, false);
         check(rawdoc! { "op": "i", "ns": "d.c", "o": {} }, false);
         check(rawdoc! { "op": "i", "ns": "d.system.views", "o": {} }, true);
+        check(
+            rawdoc! { "op": "i", "ns": "d.c.system.views", "o": {} },
+            false,
+        );
         check(rawdoc! { "op": "c", "o": { "drop": "c" } }, true);
         check(
             rawdoc! { "op": "c", "o": { "applyOps": [{ "op": "i" }, { "op": "d" }] } },

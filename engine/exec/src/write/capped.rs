@@ -223,8 +223,9 @@ async fn insert_one(
     let own = statement.writes.len();
     let mut last_evicted = None;
     // An entry of several writes is that of a transaction if it names a session: what has to go then goes afterwards.
-    if stamp.is_none() || log_form() == LogForm::Plain {
-        let evict = evict_beside(ctx, collection, capped, new, &mut statement);
+    let form = log_form();
+    if stamp.is_none() || form == LogForm::Plain {
+        let evict = evict_beside(ctx, collection, (capped, form), new, &mut statement);
         match evict.await {
             Ok(last) => last_evicted = last,
             Err(error) => return Attempt::Failed(error),
@@ -261,7 +262,7 @@ async fn insert_one(
 async fn evict_beside(
     ctx: &OpContext,
     collection: &Arc<Collection>,
-    capped: &CappedCollection,
+    (capped, form): (&CappedCollection, LogForm),
     new: NewDocument<'_>,
     statement: &mut Statement,
 ) -> Result<Option<i64>> {
@@ -271,7 +272,7 @@ async fn evict_beside(
     }
     let removal = removal(ctx, collection, evicted).await?;
     let last = removal.last();
-    if log_form() == LogForm::Plain {
+    if form == LogForm::Plain {
         // Each member of MongoDB 4.4 removes by itself what is too much, and does not apply that others do.
         statement.writes.extend(removal.writes);
         return Ok(last);
