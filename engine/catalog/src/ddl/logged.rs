@@ -63,6 +63,13 @@ impl LoggedCommand<'_> {
         }
     }
 
+    /// What a `drop` drops.
+    fn dropped(&self) -> Option<Namespace> {
+        let name = pinion_bson::get(self.o, "drop")?.as_str()?;
+        let db = self.ns.split('.').next()?;
+        Namespace::new(db, name).ok()
+    }
+
     /// Whom the change keeps out: readers too, unless all that it does is to make indexes. Nobody where it only tells of
     /// arrays in indexes.
     fn gates(&self) -> Option<GateMode> {
@@ -165,11 +172,27 @@ fn numbers_fit(
         (known.is_some() || is_new_number && is_free(catalog, row.tree(), row.number))
             && row.indexes.iter().all(index_fits)
     };
-    let is_removed = |uuid: Option<Uuid>| {
-        let known = uuid.and_then(|uuid| catalog.by_uuid(uuid));
-        known.is_none_or(|known| change.removes.contains(&known.number))
+    // What is not here must not have its number here either.
+    let is_elsewhere = || {
+        let mut removes = change.removes.iter();
+        removes.all(|number| {
+            catalog.by_number(*number).is_none() && catalog.view_by_number(*number).is_none()
+        })
+    };
+    let is_removed = |uuid: Option<Uuid>| match uuid.map(|uuid| catalog.by_uuid(uuid)) {
+        None => true,
+        Some(None) => is_elsewhere(),
+        Some(Some(known)) => change.removes.contains(&known.number),
+    };
+    let is_view_removed = || match command.dropped().and_then(|ns| catalog.view(&ns)) {
+        None => is_elsewhere(),
+        Some(known) if copy_may_be_newer && !change.removes.contains(&known.number) => {
+            is_elsewhere()
+        }
+        Some(known) => change.removes.contains(&known.number),
     };
     let removes = match command.name() {
+        "drop" if command.uuid.is_none() => is_view_removed(),
         "drop" => is_removed(command.uuid),
         "renameCollection" => {
             let target = pinion_bson::get(command.o, "dropTarget");
@@ -218,13 +241,18 @@ impl Coordinator {
         catalog: &Catalog,
         mode: ApplyMode,
     ) -> Result<Option<CatalogChange>> {
-        let copy_may_be_newer = mode == ApplyMode::InitialSync && !self.is_listed.get();
+        let copies = mode == ApplyMode::InitialSync;
+        // What was made meanwhile has a number that was given out here.
+        let is_listed = copies && self.is_listed.get();
+        let copy_may_be_newer = copies && !is_listed;
         let rows = match command.o2 {
             Some(o2) => CatalogChange::from_o2(o2).map_err(damaged)?,
             None => None,
         };
         match rows {
-            Some(change) if numbers_fit(&change, command, catalog, copy_may_be_newer) => {
+            Some(change)
+                if !is_listed && numbers_fit(&change, command, catalog, copy_may_be_newer) =>
+            {
                 Ok(Some(change))
             }
             Some(change) if !command.is_command => Ok(learned_here(&change, catalog)),
