@@ -198,22 +198,43 @@ impl Coordinator {
     async fn create_view_plainly(&self, holder: &Namespace, view: View) -> Result<Timestamp> {
         check_database_case(&core_catalog().current(), holder.db())?;
         core_catalog().current().check_view(&view)?;
-        if core_catalog().get(holder).is_none() {
-            self.create(holder, CollectionOptions::default()).await?;
-        }
-        let compute = |catalog: &Catalog| Ok(view_commit(catalog, holder, OpKind::Insert, &view));
+        let options = CollectionOptions::default();
+        let o = told_of_creation(holder, &options);
+        let made = self.new_collection(holder.clone(), options);
+        // Another one may be making its first view just now.
+        let first = |catalog: &Catalog| {
+            Ok(catalog.get(holder).is_none().then(|| {
+                let uuid = made.uuid;
+                let change = CatalogChange {
+                    puts: vec![made],
+                    ..Default::default()
+                };
+                Commit::command(holder, Some(uuid), o, change)
+            }))
+        };
+        self.commit_with(first).await?;
+        let compute = |catalog: &Catalog| view_commit(catalog, holder, OpKind::Insert, &view);
         self.commit(compute).await
     }
 }
 
-/// What writes or removes the document of a view in the collection of the views, which is there, as MongoDB 4.4 logs it.
+/// What writes or removes the document of a view in the collection of the views, as MongoDB 4.4 logs it.
+///
+/// # Errors
+/// `NamespaceNotFound` if somebody has dropped that collection, and the views with it.
 pub(super) fn view_commit(
     catalog: &Catalog,
     holder: &Namespace,
     kind: OpKind,
     view: &View,
-) -> Commit {
-    let holder = catalog.get(holder).expect("it is there with its views");
+) -> Result<Commit> {
+    let missing = || {
+        Error::new(
+            ErrorCode::NAMESPACE_NOT_FOUND,
+            format!("{holder} was dropped"),
+        )
+    };
+    let holder = catalog.get(holder).ok_or_else(missing)?;
     let id = pinion_bson::rawdoc! { "_id": view.ns.as_str() };
     let mut written = system_document(holder.tree(), view);
     let (o, views, removes) = match kind {
@@ -223,7 +244,7 @@ pub(super) fn view_commit(
     if kind == OpKind::Delete {
         written.document = None;
     }
-    Commit {
+    Ok(Commit {
         change: CatalogChange {
             views,
             removes,
@@ -235,7 +256,7 @@ pub(super) fn view_commit(
         uuid: Some(holder.uuid),
         o,
         o2: (kind == OpKind::Update).then_some(id),
-    }
+    })
 }
 
 /// What the oplog says of a collection that is made.

@@ -111,7 +111,7 @@ impl Coordinator {
                 }
                 (None, Some(view)) if log_form() == LogForm::Plain => {
                     let holder = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
-                    view_commit(catalog, &holder, OpKind::Delete, view)
+                    view_commit(catalog, &holder, OpKind::Delete, view)?
                 }
                 (None, Some(view)) => {
                     let mut change = dropping_view(catalog, view)?;

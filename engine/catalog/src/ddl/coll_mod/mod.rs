@@ -313,7 +313,7 @@ impl Coordinator {
             catalog.check_view(&view)?;
             let holder_ns = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
             if log_form() == LogForm::Plain {
-                return Ok(view_commit(catalog, &holder_ns, OpKind::Update, &view));
+                return view_commit(catalog, &holder_ns, OpKind::Update, &view);
             }
             let holder = catalog.get(&holder_ns);
             let document = holder.map(|holder| system_document(holder.tree(), &view));
