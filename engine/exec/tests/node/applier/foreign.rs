@@ -352,6 +352,16 @@ fn what_members_of_mongodb_may_follow_is_logged_plainly() {
             ] {
                 client.fails(refused, 72).await;
             }
+            // The first views of a database, beside one another.
+            let views = (0..6).map(|number| {
+                let client = client.at("viewed");
+                async move {
+                    let view = format!("v{number}");
+                    let create = doc! { "create": view, "viewOn": "c", "pipeline": [] };
+                    client.ok(create).await;
+                }
+            });
+            pinion_runtime::join_all(views.collect::<Vec<_>>()).await;
             let empty = doc! { "q": { "_id": 3 }, "u": { "$set": { "ts": pinion_bson::Timestamp { time: 0, increment: 0 } } } };
             let empty = client
                 .run(doc! { "update": "docs", "updates": [empty] })
