@@ -268,6 +268,7 @@ def test_a_large_transaction(three):
     for node in three.secondaries():
         node.kill()
         node.start()
+        wait_until(lambda node=node: three.state(node) in (1, 2), 40)
     three.wait_alike()
 
 
@@ -294,6 +295,8 @@ def test_collections_and_indexes_are_made_with_their_transaction(three):
     for node in three.secondaries():
         node.kill()
         node.start()
+        # The primary keeps its majority, so there is no election meanwhile.
+        wait_until(lambda node=node: three.state(node) == 2, 40)
     three.wait_alike("made")
     for node in three.nodes:
         with three.member(node) as client:
