@@ -266,7 +266,8 @@ class ReplicaSet:
     def steps_up(self, node):
         """Whether this member is the primary; if it is not, it is told to stand for election."""
         with self.member(node) as client:
-            if not client.admin.command("hello")["isWritablePrimary"]:
+            # MongoDB 4.4 has no hello.
+            if not client.admin.command("isMaster")["ismaster"]:
                 try:
                     client.admin.command("replSetStepUp")
                 except pymongo.errors.OperationFailure as error:

@@ -86,6 +86,12 @@ fn is_transient(reply: &RawDocument) -> bool {
     labels.any(|label| label == "TransientTransactionError")
 }
 
+/// Whether a primary that leads since a moment does not know yet that a majority has the entry of what is prepared.
+fn is_not_committed_yet(reply: &RawDocument) -> bool {
+    let told = reply.get_str("errmsg").unwrap_or_default();
+    told.ends_with("before its prepare oplog entry has been majority committed")
+}
+
 /// The write concern of a commit that a majority acknowledges.
 pub fn majority() -> RawDocumentBuf {
     rawdoc! { "w": "majority", "wtimeout": COMMIT_WTIMEOUT_MS }
@@ -338,7 +344,9 @@ impl Session {
                 0 => return Ok(reply),
                 _ if is_transient(&reply) => return Err(reply),
                 code if MOVED.contains(&code) => self.search().await,
-                code if BUSY.contains(&code) => sleep(Duration::from_millis(10)).await,
+                code if BUSY.contains(&code) || is_not_committed_yet(&reply) => {
+                    sleep(Duration::from_millis(10)).await;
+                }
                 _ => return Err(reply),
             }
         }
