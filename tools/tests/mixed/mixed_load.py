@@ -50,7 +50,7 @@ class Load:
             except pymongo.errors.OperationFailure as error:
                 # 217: a findAndModify that is tried again on another member than the one that has executed it.
                 if not error.has_error_label("RetryableWriteError") and not error.has_error_label("TransientTransactionError") \
-                        and error.code not in (91, 189, 11600, 11602, 10107, 13435, 26, 48, 68, 276, 211, 217, 246):
+                        and error.code not in (91, 189, 11600, 11602, 10107, 13435, 26, 27, 48, 68, 276, 211, 217, 246):
                     self.broken = error
                     return
             number += 1
