@@ -59,15 +59,15 @@ impl RemoteError {
     /// `NetworkInterfaceExceededTimeLimit` where the other node did not answer in time, `SocketException` where the connection
     /// broke otherwise.
     pub fn into_error(self) -> Error {
+        if self.is_refused_connection() {
+            return Error::new(ErrorCode::HOST_UNREACHABLE, self.to_string());
+        }
         match self {
             RemoteError::Refused(error) => *error,
             RemoteError::Broken(error) if error.kind() == io::ErrorKind::TimedOut => Error::new(
                 ErrorCode::NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
                 error.to_string(),
             ),
-            RemoteError::Broken(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                Error::new(ErrorCode::HOST_UNREACHABLE, error.to_string())
-            }
             other => Error::new(ErrorCode::SOCKET_EXCEPTION, other.to_string()),
         }
     }

@@ -278,7 +278,7 @@ impl Backwards {
                 "getMore": self.cursor,
                 "collection": "oplog.rs",
                 "batchSize": ROLLBACK_BATCH as i32,
-            "readConcern": { "level": "local" },
+                "readConcern": { "level": "local" },
                 "$db": "local",
                 "$readPreference": { "mode": "secondaryPreferred" },
             };

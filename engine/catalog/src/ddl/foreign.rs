@@ -1,8 +1,8 @@
 //! What a command of the log changes, worked out from the command itself: MongoDB's members log no rows, and another member's
 //! rows may name trees by numbers that are others here.
 //!
-//! A collection is told by its UUID, an index by its name, a build by its UUID; what is new gets the next numbers of this node.
-//! They are the same again when the entry is applied anew behind the same base. Nothing says beforehand which documents have
+//! A collection is told by its UUID, an index by its name, a build by its UUID; what is new gets the next numbers of this node,
+//! which may be others when the entry is applied anew. Nothing says beforehand which documents have
 //! arrays, so the indexes made here count as having them anywhere.
 
 use std::sync::Arc;

@@ -276,19 +276,17 @@ impl Coordinator {
         change: CatalogChange,
         mode: ApplyMode,
     ) -> Result<bool> {
-        let coordinator = self;
         let catalog = core_catalog().current();
         match mode {
             ApplyMode::Recovery => {
-                coordinator
-                    .complete_indexes(command.ts, &catalog, &change, &[])
+                self.complete_indexes(command.ts, &catalog, &change, &[])
                     .await?;
-                coordinator.apply_logged(command.ts, |_| Ok(change)).await?;
+                self.apply_logged(command.ts, |_| Ok(change)).await?;
                 Ok(true)
             }
             ApplyMode::Secondary => {
                 check_fits(&change, command, &catalog)?;
-                coordinator.apply_fenced(command, change, mode).await?;
+                self.apply_fenced(command, change, mode).await?;
                 Ok(true)
             }
             ApplyMode::InitialSync => {
@@ -296,7 +294,7 @@ impl Coordinator {
                     return Ok(false);
                 };
                 free_trees(&change, &catalog).await?;
-                coordinator.apply_fenced(command, change, mode).await?;
+                self.apply_fenced(command, change, mode).await?;
                 Ok(true)
             }
         }

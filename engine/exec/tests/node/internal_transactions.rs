@@ -4,16 +4,15 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pinion_bson::{Binary, BinarySubtype, Bson, Document, Timestamp, doc};
-use pinion_exec::{Applier, ApplyMode};
 use pinion_runtime::sim::Death;
 use pinion_runtime::{Duration, Queue, sleep, spawn};
 use pinion_storage::storage;
 
-use crate::applier::source::{Entries, recording};
-use crate::applier::target::log;
+use crate::applier::source::recording;
 use crate::harness::{Client, with_member, with_node};
 use crate::prepared::majority_has_all;
 use crate::retryable::{SHAPES, become_primary, retryable, session_id};
+use crate::retryable_durable::follow;
 use crate::transactions::{all, first, ids, insert, statement};
 
 fn uuid(number: u8) -> Binary {
@@ -635,18 +634,6 @@ async fn check_workload(client: &Client, at: Timestamp) {
     assert_eq!(numbers(client).await, [(1, 3), (2, 2), (3, 2), (20, 0)]);
     let told = records(client).await;
     assert_eq!(told.len(), 3, "{told:?}");
-}
-
-async fn follow(entries: &Entries) {
-    storage().follow().await.expect("storage serves");
-    let applier = Rc::new(Applier::new(ApplyMode::Secondary));
-    for (ts, bytes) in entries.iter() {
-        log(*ts, bytes).await;
-        applier.apply(*ts, bytes.clone()).await.expect("applies");
-    }
-    applier.barrier().await.expect("applied");
-    storage().set_applied(applier.applied());
-    storage().lead().await;
 }
 
 #[test]

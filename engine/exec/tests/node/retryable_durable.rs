@@ -431,7 +431,7 @@ async fn config_of(client: &Client) -> Vec<Document> {
 }
 
 /// Applies entries as a secondary does, and leads then.
-async fn follow(entries: &[(Timestamp, Bytes)]) {
+pub async fn follow(entries: &[(Timestamp, Bytes)]) {
     let applier = Applier::new(ApplyMode::Secondary);
     storage().follow().await.expect("storage serves");
     for (ts, bytes) in entries {
