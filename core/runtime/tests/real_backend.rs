@@ -511,11 +511,14 @@ fn a_task_that_holds_its_core_is_counted() {
 }
 
 /// The kernel divides the CPU between the core and threads that burn it too: the core's task needs several times its time on
-/// the clock, and holds nothing meanwhile. Its own time leaves room for what a hypervisor takes, which nobody tells.
+/// the clock, and holds nothing meanwhile. What a hypervisor takes nobody tells and counts as the task's, so that a few of
+/// the polls may be stalls; if waiting counted, all would be.
 #[test]
 fn time_that_others_had_the_processor_is_no_stall() {
     const BURNERS: usize = 4;
-    const OWN_TIME: Duration = Duration::from_millis(4);
+    const OWN_TIME: Duration = Duration::from_millis(2);
+    const LONG: Duration = Duration::from_millis(11);
+    const LONG_POLLS: u64 = 20;
     let cpu = choose_cpus(Some(1)).unwrap()[0];
     let stop = Arc::new(AtomicBool::new(false));
     let burn = |stop: Arc<AtomicBool>| {
@@ -536,17 +539,17 @@ fn time_that_others_had_the_processor_is_no_stall() {
     };
     let burners = [(); BURNERS].map(|()| burn(stop.clone()));
     on_cores(1, |_| async {
-        let mut longest = Duration::ZERO;
-        for _ in 0..20 {
+        let mut long_polls = 0;
+        while long_polls < LONG_POLLS {
             let (clock, used) = (now(), thread_time());
             while thread_time() - used < OWN_TIME {
                 std::hint::spin_loop();
             }
-            longest = longest.max(now() - clock);
+            long_polls += u64::from(now() - clock > LONG);
             yield_now().await;
         }
-        assert!(longest > Duration::from_millis(10), "{longest:?}");
-        assert_eq!(stats().stalls, 0);
+        let stalls = stats().stalls;
+        assert!(stalls < LONG_POLLS / 2, "{stalls} of {LONG_POLLS}");
     });
     stop.store(true, Ordering::Relaxed);
     for burner in burners {
