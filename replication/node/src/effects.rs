@@ -67,6 +67,9 @@ impl Driver {
             Effect::StopWrites => {
                 spawn(Queue::Foreground, self.clone().stop_writes());
             }
+            Effect::ResumeWrites => {
+                spawn(Queue::Foreground, self.clone().resume_writes());
+            }
             Effect::WriteNewPrimary { term } => {
                 spawn(Queue::Foreground, self.clone().begin_term(term));
             }
@@ -224,6 +227,19 @@ impl Driver {
         event("writes stopped");
         self.tell_progress();
         self.tell(Input::WritesStopped);
+    }
+
+    /// What clients write is logged again: another was to take over, and did not.
+    async fn resume_writes(self: Rc<Self>) {
+        let _turn = self.role_turn.acquire().await;
+        if !self.lead().await {
+            return;
+        }
+        // They had let go when writers were stopped.
+        hold_prepared().await;
+        event("writes resumed");
+        self.tell_progress();
+        self.tell(Input::WritesResumed);
     }
 
     /// Clients write, and the node does what a primary does first.

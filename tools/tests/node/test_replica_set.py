@@ -168,6 +168,31 @@ def test_concerns(three):
     assert caught.value.code == 100
 
 
+def test_a_primary_that_nobody_can_take_over_from_goes_on(three):
+    primary = three.primary()
+
+    def maintain(on):
+        for node in three.nodes:
+            if node is not primary:
+                with three.member(node) as member:
+                    member.admin.command("replSetMaintenance", on)
+        with three.member(primary) as client:
+            # As the primary knows it.
+            states = lambda: [member["stateStr"] for member in client.admin.command("replSetGetStatus")["members"]]
+            wait_until(lambda: states().count("SECONDARY") == (0 if on else 2))
+
+    maintain(True)
+    with three.member(primary) as client:
+        fails(client.admin, {"replSetStepDown": 5, "secondaryCatchUpPeriodSecs": 1}, 262)
+        # It is primary as before, and does then what one does.
+        client.test.c.insert_one({"_id": "after"})
+        client.test.create_collection("made_after")
+        client.test.c.create_index("k")
+    maintain(False)
+    three.wait_alike()
+    assert three.primary() is primary
+
+
 def test_the_primary_steps_down_and_another_follows_at_once(three):
     before = three.primary()
     with three.member(before) as client:

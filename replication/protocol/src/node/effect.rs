@@ -48,6 +48,9 @@ pub enum Effect {
     ViewChanged { counter: i64 },
     /// No new write of a client is let through and those under way are interrupted; then `Input::WritesStopped`.
     StopWrites,
+    /// The log is this node's again, after [`Effect::StopWrites`] and without another's entries in between; then
+    /// `Input::WritesResumed`. A later `StopWrites` waits for that.
+    ResumeWrites,
     /// Clients may write, and their entries carry this term.
     AllowWrites { term: Term },
     /// Applies all that was fetched; then `Input::Drained`. Meaningless once the node is no primary any more.

@@ -224,6 +224,8 @@ pub enum Input {
     Progress(Progress),
     /// No client writes any more; what they wrote stands in an earlier `Progress`.
     WritesStopped,
+    /// What clients write is logged again.
+    WritesResumed,
     /// Everything that was fetched has been applied, and nothing more comes.
     Drained,
     /// The entry of [`Effect::WriteNewPrimary`](super::Effect::WriteNewPrimary) is written.

@@ -262,6 +262,7 @@ impl Node {
             Input::Initiated(outcome) => self.initiated(outcome),
             Input::Progress(progress) => self.progress(progress),
             Input::WritesStopped => self.writes_stopped(),
+            Input::WritesResumed => self.writes_resumed(),
             Input::Drained => self.drained(),
             Input::NewPrimaryWritten { term, at } => self.new_primary_written(term, at),
             Input::Fetched(fetched) => self.fetched(&fetched),

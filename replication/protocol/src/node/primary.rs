@@ -69,7 +69,7 @@ impl Leadership {
             Phase::CatchingUp { until_ms, .. } => until_ms,
             _ => None,
         };
-        let attempt = self.attempt.as_ref().map(Attempt::deadline_ms);
+        let attempt = self.attempt.as_ref().and_then(Attempt::deadline_ms);
         catch_up.into_iter().chain(attempt).min()
     }
 }

@@ -14,11 +14,14 @@ use crate::message::{Request, StepDown};
 pub(super) struct Attempt {
     pub(super) id: CommandId,
     terms: StepDownAttempt,
+    /// Why it does not come about: it ends when the log is this node's again.
+    failed: Option<Error>,
 }
 
 impl Attempt {
-    pub(super) fn deadline_ms(&self) -> u64 {
-        self.terms.wait_until_ms.min(self.terms.step_down_until_ms)
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        let ends_ms = self.terms.wait_until_ms.min(self.terms.step_down_until_ms);
+        self.failed.is_none().then_some(ends_ms)
     }
 }
 
@@ -46,7 +49,11 @@ impl Node {
             );
             return self.reply(id, Err(error));
         }
-        leader.attempt = Some(Attempt { id, terms });
+        leader.attempt = Some(Attempt {
+            id,
+            terms,
+            failed: None,
+        });
         // Without new writes others can catch up.
         self.stop_writes();
     }
@@ -72,7 +79,7 @@ impl Node {
             return;
         };
         // Only now it is known what the last entry is.
-        if self.writers != Writers::Stopped {
+        if self.writers != Writers::Stopped || attempt.failed.is_some() {
             return;
         }
         let config = self.config().expect("a primary is a member");
@@ -134,15 +141,28 @@ impl Node {
     }
 
     fn fail_attempt(&mut self, error: Error) {
-        let term = self.term;
         let Role::Leader(leader) = &mut self.role else {
             panic!("only a primary steps down");
         };
-        let attempt = leader.attempt.take().expect("a step-down was asked for");
-        if leader.takes_writes() {
-            self.writers = Writers::Allowed;
-            self.effects.push(Effect::AllowWrites { term });
-        }
+        let attempt = leader.attempt.as_mut().expect("a step-down was asked for");
+        attempt.failed = Some(error);
+        // From here on a step-down must wait until the log was taken up.
+        self.writers = Writers::Allowed;
+        self.effects.push(Effect::ResumeWrites);
+    }
+
+    /// The log is this node's again, after an attempt that has failed.
+    pub(super) fn writes_resumed(&mut self) {
+        let term = self.term;
+        // It may have stepped down meanwhile, and then hears this before its writers have stopped again.
+        let Role::Leader(leader) = &mut self.role else {
+            return;
+        };
+        let Some(attempt) = leader.attempt.take_if(|attempt| attempt.failed.is_some()) else {
+            return;
+        };
+        self.effects.push(Effect::AllowWrites { term });
+        let error = attempt.failed.expect("it has failed");
         self.reply(attempt.id, Err(error));
     }
 

@@ -161,6 +161,7 @@ fn input(verb: &str, words: &Words<'_>) -> Option<Input> {
         }),
         "progress" => Input::Progress(words.progress(1)),
         "stopped" => Input::WritesStopped,
+        "resumed" => Input::WritesResumed,
         "drained" => Input::Drained,
         "began" => {
             let at = entry(words.at(1));

@@ -113,6 +113,7 @@ pub(super) fn effect(effect: &Effect) -> String {
         Effect::StateChanged(state) => format!("state {}", state.name()),
         Effect::ViewChanged { counter } => format!("view {counter}"),
         Effect::StopWrites => "stop writes".into(),
+        Effect::ResumeWrites => "resume writes".into(),
         Effect::AllowWrites { term } => format!("allow writes of term {term}"),
         Effect::Drain => "drain".into(),
         Effect::WriteNewPrimary { term } => format!("write new primary of term {term}"),

@@ -125,6 +125,7 @@ impl World {
                 self.life(at).writable = false;
                 self.soon(at, 20, Event::Input(Input::WritesStopped));
             }
+            Effect::ResumeWrites => self.soon(at, 20, Event::Input(Input::WritesResumed)),
             Effect::AllowWrites { .. } => {
                 self.life(at).writable = true;
                 self.soon(at, 50, Event::Write);
