@@ -306,7 +306,7 @@ impl World {
         let mut network = self.network.borrow_mut();
         if let Some(listener) = network.listeners.remove(&(node, port)) {
             for id in listener.backlog {
-                self.reset(&mut network, id, 1);
+                self.abandon(&mut network, id, 1);
             }
         }
     }
@@ -486,8 +486,8 @@ impl World {
                 .map_or(0.0, |link| link.faults.reset);
             if node != peer_node && self.network_rng.borrow_mut().chance(reset) {
                 self.stats.borrow_mut().connections_reset += 1;
+                // Whoever has this end has it still, and will be told.
                 self.reset(network, id, side);
-                network.end(id, side).fail(io::ErrorKind::ConnectionReset);
                 return;
             }
             self.send_segment(network, id, side, Some(piece));
@@ -551,16 +551,23 @@ impl World {
         self.forget_if_done(&mut network, id);
     }
 
-    /// Tells the other end, after the way there, that this end is gone.
+    /// Ends the connection at this end, and at the other one after the way there.
     fn reset(self: &Rc<World>, network: &mut Network, id: ConnectionId, side: usize) {
-        let Some(ends) = network.connections.get_mut(&id) else {
+        let Some(ends) = network.connections.get(&id) else {
             return;
         };
-        ends[side].attached = false;
         let (from, to) = (ends[side].node, ends[1 - side].node);
         let at = self.arrival(network, from, to, 0);
         network.end(id, side).fail(io::ErrorKind::ConnectionReset);
         self.schedule_call(at, move |world| world.arrive_reset(id, 1 - side));
+    }
+
+    /// Nobody has this end any more, and what it had to send is lost.
+    fn abandon(self: &Rc<World>, network: &mut Network, id: ConnectionId, side: usize) {
+        if let Some(ends) = network.connections.get_mut(&id) {
+            ends[side].attached = false;
+            self.reset(network, id, side);
+        }
     }
 
     fn arrive_reset(self: &Rc<World>, id: ConnectionId, side: usize) {
@@ -644,7 +651,7 @@ impl World {
                     ends[side].fail(io::ErrorKind::ConnectionReset);
                     self.schedule_call(at, move |world| world.arrive_reset(id, 1 - side));
                 }
-                Death::Kill => self.reset(&mut network, id, side),
+                Death::Kill => self.abandon(&mut network, id, side),
                 Death::Exit => {
                     let Some(ends) = network.connections.get_mut(&id) else {
                         continue;

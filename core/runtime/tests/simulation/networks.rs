@@ -233,6 +233,35 @@ fn resets_are_seen_on_both_ends() {
     }
 }
 
+#[test]
+fn a_reset_connection_is_there_until_its_owner_lets_go() {
+    let sim = Sim::new(5, SimOptions::default());
+    let (target, addr, received) = collector(&sim);
+    let source = sim.add_node("source", 1, move |_| async move {
+        let connection = connect(addr).await.unwrap();
+        connection.send(Bytes::from_static(&[1])).await.unwrap();
+        sleep(Duration::from_secs(10)).await;
+        // Reset on its way out; the other end has heard of it and let go long before the next one.
+        connection.send(Bytes::from_static(&[2])).await.unwrap();
+        sleep(Duration::from_secs(10)).await;
+        let sent = connection.send(Bytes::from_static(&[3])).await;
+        assert_eq!(sent.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    });
+    sim.run_until(|| !received.borrow().is_empty()).unwrap();
+    sim.set_links(
+        source,
+        target,
+        LinkFaults {
+            reset: 1.0,
+            ..LinkFaults::default()
+        },
+    );
+    sim.run_until_down(source).unwrap();
+    assert_eq!(bytes_of(&received), [1]);
+    sim.run_for(Duration::from_secs(1));
+    assert_eq!(sim.connection_count(), 0);
+}
+
 /// What a connection to a node that died says, and how long it takes.
 fn error_after(seed: u64, death: Death) -> (ErrorKind, Duration) {
     let sim = Sim::new(seed, SimOptions::default());
