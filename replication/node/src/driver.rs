@@ -22,7 +22,7 @@ use pinion_storage::{LogRetention, storage};
 use pinion_wire::{Error, ErrorCode, Result, interruption};
 
 use crate::MemberOptions;
-use crate::effects::Persist;
+use crate::effects::{Located, Persist, locate_accepted};
 use crate::follower::Follower;
 use crate::idle::machine_parameters;
 use crate::initial_sync::InitialSync;
@@ -145,10 +145,14 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         rollback_id = rollback_id.wrapping_add(1);
         persisted::store_rollback_id(rollback_id).await?;
     }
+    let located = match &config {
+        Some(config) => locate_accepted(&peers, config).await,
+        None => Located::Nowhere,
+    };
     let found = Persisted {
-        self_index: match &config {
-            Some(config) => crate::effects::locate_accepted(&peers, config).await.ok(),
-            None => None,
+        self_index: match located {
+            Located::At(index) => Some(index),
+            Located::Nowhere | Located::Unknown => None,
         },
         needs_initial_sync,
         config,
@@ -195,6 +199,9 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         published: Notify::new(),
     });
     pinion_runtime::set_core_local(driver.clone());
+    if matches!(located, Located::Unknown) {
+        spawn(Queue::Foreground, driver.clone().locate_late());
+    }
     spawn(Queue::Foreground, driver.clone().keep_time());
     spawn(Queue::Foreground, driver.clone().persist());
     spawn(Queue::Foreground, driver.clone().write_noops());

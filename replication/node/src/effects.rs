@@ -18,7 +18,7 @@ use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::driver::{Driver, with_wall};
-use crate::limits::{SELF_CHECK, WRITERS_POLL};
+use crate::limits::{SELF_CHECK, SELF_CHECK_PAUSE, SELF_CHECKS, WRITERS_POLL};
 use crate::peers::Peers;
 use crate::persisted;
 use crate::planted::PlantedFault;
@@ -57,7 +57,7 @@ impl Driver {
             Effect::LocateSelf(config) => {
                 let driver = self.clone();
                 spawn(Queue::Foreground, async move {
-                    let index = locate_accepted(&driver.peers, &config).await;
+                    let index = driver.locate_learned(&config).await;
                     driver.tell(Input::SelfLocated(index));
                 });
             }
@@ -314,45 +314,106 @@ pub(crate) async fn locate(peers: &Peers, config: &Config) -> Result<usize> {
         .members
         .iter()
         .zip(answers)
-        .filter_map(|(member, is_self)| is_self.then_some(&member.host))
+        .filter_map(|(member, is_self)| (is_self == Some(true)).then_some(&member.host))
         .collect();
     find_self(config, |host| own.contains(&host))
+}
+
+/// What the members of a configuration say of which of them this node is.
+pub(crate) enum Located {
+    At(usize),
+    Nowhere,
+    /// None says to be it, and not all have answered.
+    Unknown,
 }
 
 /// As [`locate`], of a configuration that was checked before, by the primary that made it or by this node: no two of its members are
 /// one node, so who says first to be this one is it. Of the others one may be silent, and a new primary's configuration must not
 /// wait for it.
-///
-/// # Errors
-/// As of [`find_self`].
-pub(crate) async fn locate_accepted(peers: &Rc<Peers>, config: &Config) -> Result<usize> {
-    let (found, mut answers) = channel(config.members.len().max(1));
-    let asked = config.members.iter().map(|member| {
-        let (peers, host, found) = (peers.clone(), member.host.clone(), found.clone());
+pub(crate) async fn locate_accepted(peers: &Rc<Peers>, config: &Config) -> Located {
+    let (told, mut answers) = channel(config.members.len().max(1));
+    let asked = config.members.iter().enumerate().map(|(at, member)| {
+        let (peers, host, told) = (peers.clone(), member.host.clone(), told.clone());
         spawn(Queue::Foreground, async move {
-            if is_self(&peers, &host).await {
-                // Another may have answered before.
-                let _ = found.send(host).await;
-            }
+            let answer = is_self(&peers, &host).await;
+            // Another may have answered before.
+            let _ = told.send((at, answer)).await;
         })
     });
     let asked: Vec<JoinHandle<()>> = asked.collect();
-    drop(found);
-    let own = answers.recv().await;
+    drop(told);
+    let mut located = Located::Nowhere;
+    while let Some((at, answer)) = answers.recv().await {
+        match answer {
+            Some(true) => {
+                located = Located::At(at);
+                break;
+            }
+            Some(false) => {}
+            None => located = Located::Unknown,
+        }
+    }
     for question in asked {
         question.abort();
     }
-    find_self(config, |host| own.as_ref() == Some(host))
+    located
 }
 
-async fn is_self(peers: &Peers, host: &HostPort) -> bool {
+impl Driver {
+    /// The place of this node in a configuration that another member has sent.
+    ///
+    /// # Errors
+    /// As of [`find_self`]: it was removed. One that nobody answers for a while counts as removed.
+    async fn locate_learned(&self, config: &Config) -> Result<usize> {
+        // Whose address did not change is asked nothing: it may be busy, with a rollback for example, and must not take that for
+        // its removal.
+        let own = self.with_node(|node| {
+            let members = &node.config()?.members;
+            Some(members[node.self_index()?].host.clone())
+        });
+        let located = find_self(config, |host| own.as_ref() == Some(host));
+        if located.is_ok() {
+            return located;
+        }
+        for _ in 0..SELF_CHECKS {
+            match locate_accepted(&self.peers, config).await {
+                Located::At(at) => return Ok(at),
+                Located::Nowhere => break,
+                Located::Unknown => sleep(SELF_CHECK_PAUSE).await,
+            }
+        }
+        located
+    }
+
+    /// Finds out later which member of its configuration this node is, where nobody could tell when it started.
+    pub(crate) async fn locate_late(self: Rc<Self>) {
+        loop {
+            sleep(SELF_CHECK_PAUSE).await;
+            let config = self.with_node(|node| match node.self_index() {
+                Some(_) => None,
+                None => node.config().cloned(),
+            });
+            let Some(config) = config else {
+                return;
+            };
+            match locate_accepted(&self.peers, &config).await {
+                Located::At(index) => {
+                    let config = config.config_version();
+                    return self.tell(Input::SelfFound { config, index });
+                }
+                Located::Nowhere => return,
+                Located::Unknown => {}
+            }
+        }
+    }
+}
+
+/// Whether a host is this process; `None` if it does not say.
+async fn is_self(peers: &Peers, host: &HostPort) -> Option<bool> {
     let command = rawdoc! { "_isSelf": 1, "$db": "admin" };
-    let reply = peers.run(host, &command, SELF_CHECK).await;
-    let process = state().shared.process_id;
-    let id = reply
-        .ok()
-        .and_then(|reply| reply.body().get_object_id("id").ok());
-    id == Some(process)
+    let reply = peers.run(host, &command, SELF_CHECK).await.ok()?;
+    let id = reply.body().get_object_id("id").ok();
+    Some(id == Some(state().shared.process_id))
 }
 
 /// Refuses a configuration in which this node has no place, as `replSetInitiate` does.

@@ -18,6 +18,9 @@ pub(crate) const MAX_LOGIN_ITERATIONS: u32 = 100_000;
 
 /// How long a host has to tell whether it is this node.
 pub(crate) const SELF_CHECK: Duration = Duration::from_secs(5);
+/// How often the members of a configuration are asked while none says to be this node and not all answer, and the pause in between.
+pub(crate) const SELF_CHECKS: usize = 12;
+pub(crate) const SELF_CHECK_PAUSE: Duration = Duration::from_secs(1);
 
 /// The pause between two looks at whether the writes under way have ended.
 pub(crate) const WRITERS_POLL: Duration = Duration::from_millis(1);

@@ -8,7 +8,7 @@ use pinion_wire::{Error, ErrorCode, MemberState, Result};
 use super::peer::Peer;
 use super::reconfig::Asked;
 use super::{Effect, Installed, Mode, Node, Note, Pending, Progress, Role};
-use crate::config::{Config, HostPort, MAX_VERSION};
+use crate::config::{Config, ConfigVersion, HostPort, MAX_VERSION};
 
 /// A change that is under way.
 #[derive(Debug)]
@@ -133,6 +133,16 @@ impl Node {
             }
         };
         self.store_config(config, self_index);
+    }
+
+    pub(super) fn self_found(&mut self, config: ConfigVersion, index: usize) {
+        let Some(installed) = &self.installed else {
+            return;
+        };
+        // Another configuration may have come meanwhile, of which it was asked anew.
+        if installed.self_index.is_none() && self.config_id() == config {
+            self.install(installed.config.clone(), Some(index));
+        }
     }
 
     fn store_config(&mut self, config: Config, self_index: Option<usize>) {

@@ -5,7 +5,7 @@ use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_wire::Result;
 use pinion_wire::idl::{ReadPreferenceMode, WriteConcern};
 
-use crate::config::{Config, HostPort};
+use crate::config::{Config, ConfigVersion, HostPort};
 use crate::decision::{ELECTION_OFFSET_FRACTION, LastVote, MAX_SYNC_SOURCE_LAG_SECS};
 use crate::message::{
     HeartbeatRequest, OpTimeAndWallTime, OplogQueryMetadata, ReplSetMetadata, StepDown,
@@ -216,6 +216,11 @@ pub enum Input {
     VoteStored(LastVote),
     /// Which member of the configuration asked about this node is; an error if none is, or several are.
     SelfLocated(Result<usize>),
+    /// Which member of the installed configuration this node is, when nobody could tell at the start.
+    SelfFound {
+        config: ConfigVersion,
+        index: usize,
+    },
     /// The configuration survives a crash. An error leaves the old one in place.
     ConfigStored(Result<()>),
     /// The new set's configuration and the first entry of its oplog survive a crash. An error leaves neither.

@@ -258,6 +258,7 @@ impl Node {
             Input::Response { id, reply } => self.response(id, reply),
             Input::VoteStored(vote) => self.vote_stored(vote),
             Input::SelfLocated(index) => self.self_located(index),
+            Input::SelfFound { config, index } => self.self_found(config, index),
             Input::ConfigStored(outcome) => self.config_stored(outcome),
             Input::Initiated(outcome) => self.initiated(outcome),
             Input::Progress(progress) => self.progress(progress),

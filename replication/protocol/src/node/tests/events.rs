@@ -159,6 +159,10 @@ fn input(verb: &str, words: &Words<'_>) -> Option<Input> {
             "failed" => Err(failure(ErrorCode::OPERATION_FAILED)),
             _ => Ok(words.progress(1)),
         }),
+        "found" => Input::SelfFound {
+            config: config_id(words.at(1)),
+            index: number(words.at(2)) as usize,
+        },
         "progress" => Input::Progress(words.progress(1)),
         "stopped" => Input::WritesStopped,
         "resumed" => Input::WritesResumed,
