@@ -55,10 +55,7 @@ impl Needed<'_> {
     /// Whether some snapshot sees a version whose successor is `next`. One that does not wait for what is prepared sees it for
     /// as long as the successor was not decided.
     fn sees(&self, version: &Version, next: &Version) -> bool {
-        next.decided > self.horizon
-            || (self.pins.range(version.ts..next.decided))
-                .next()
-                .is_some()
+        next.decided > self.horizon || (self.pins.range(version.ts..next.decided)).next().is_some()
     }
 }
 

@@ -883,10 +883,7 @@ fn a_late_commit_is_seen_as_a_whole_by_who_does_not_wait() {
         let unit = prepare(unit, &all("new")).await.unwrap();
         let earlier = execute(vec![put(20, "filler")]).await.unwrap();
         let at = ReadAt::DecidedAt(execute(vec![put(21, "filler")]).await.unwrap());
-        let hold = storage
-            .hold_snapshot(at_of(at))
-            .await
-            .unwrap();
+        let hold = storage.hold_snapshot(at_of(at)).await.unwrap();
         let seen = |value: &'static str, at: ReadAt| async move {
             let found = scan(at, Direction::Forward).await;
             let of_unit = found.into_iter().filter(|(key, _)| *key < 20);
