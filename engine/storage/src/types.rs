@@ -181,8 +181,8 @@ pub enum ReadAt {
     At(Timestamp),
     /// As [`ReadAt::Newest`], but what is prepared is not waited for: nothing of it is there before it is committed.
     NewestDecided,
-    /// As [`ReadAt::At`], but what is prepared is not waited for. What is committed late at or below the timestamp, while this
-    /// is read, may be seen in part.
+    /// As [`ReadAt::At`], but what is prepared is not waited for: of what was prepared it sees what an entry at or below the
+    /// timestamp commits.
     DecidedAt(Timestamp),
     /// As [`ReadAt::At`], and over it what the unit has written itself.
     In {

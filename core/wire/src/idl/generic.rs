@@ -118,6 +118,7 @@ pub(super) fn is_generic_name(name: &[u8]) -> bool {
                 | b"txnNumber"
                 | b"autocommit"
                 | b"startTransaction"
+                | b"startOrContinueTransaction"
                 | b"readConcern"
                 | b"writeConcern"
                 | b"maxTimeMS"
@@ -171,6 +172,11 @@ impl GenericArguments {
                 },
                 "autocommit" => found.autocommit = Some(boolean(path, value)?),
                 "startTransaction" => found.start_transaction = boolean(path, value)?,
+                "txnRetryCounter" => return Err(refused_counter(path, value)),
+                "startOrContinueTransaction" => {
+                    boolean(path, value)?;
+                    return Err(of_sharded(name));
+                }
                 "readConcern" => {
                     found.read_concern = Some(parse_read_concern(object(path, value)?)?)
                 }
@@ -241,6 +247,21 @@ impl GenericArguments {
             );
         }
         Ok(())
+    }
+}
+
+/// What routers send to shards alone.
+fn of_sharded(name: &str) -> Error {
+    let what = format!("{name} is only supported in sharded clusters");
+    Error::new(ErrorCode::INVALID_OPTIONS, what)
+}
+
+fn refused_counter(path: Path<'_>, value: RawBsonRef<'_>) -> Error {
+    match value {
+        RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::Double(_) => {
+            of_sharded("txnRetryCounter")
+        }
+        other => wrong_type(path, other, Types::INT),
     }
 }
 
@@ -480,6 +501,22 @@ mod tests {
             (
                 40414,
                 "BSON field 'lsid.id' is missing but a required field",
+            ),
+        );
+        let of_sharded = |name: &str| format!("{name} is only supported in sharded clusters");
+        check(
+            rawdoc! { "find": 1, "lsid": { "id": uuid() }, "txnNumber": 1i64, "autocommit": false, "txnRetryCounter": 0 },
+            (72, &of_sharded("txnRetryCounter")),
+        );
+        check(
+            rawdoc! { "find": 1, "startOrContinueTransaction": true },
+            (72, &of_sharded("startOrContinueTransaction")),
+        );
+        check(
+            rawdoc! { "find": 1, "startOrContinueTransaction": 1 },
+            (
+                14,
+                "BSON field 'find.startOrContinueTransaction' is the wrong type 'int', expected type 'bool'",
             ),
         );
         check(

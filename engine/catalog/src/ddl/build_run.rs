@@ -149,7 +149,7 @@ impl Coordinator {
         let _pass = core_catalog().gates().begin_change().await;
         let _lock = self.lock(Scope::one(&work.collection.ns)).await;
         let gates = [work.collection.ns.clone()];
-        behind_gates(&gates, GateMode::NoWrites, self.complete(work, found)).await
+        behind_gates(None, &gates, GateMode::NoWrites, self.complete(work, found)).await
     }
 
     /// Ends a build without an index: the primary says so in its log, all others tell the primary.
@@ -177,7 +177,7 @@ impl Coordinator {
                 let _lock = self.lock(Scope::one(&work.collection.ns)).await;
                 let gates = [work.collection.ns.clone()];
                 let abort = self.write_abort(&work.collection.ns, work.uuid, Some(&error));
-                behind_gates(&gates, GateMode::NoWrites, abort).await
+                behind_gates(None, &gates, GateMode::NoWrites, abort).await
             };
             match aborted.await {
                 Ok(_) => {

@@ -39,9 +39,10 @@ pub async fn clone_as_capped(
     size_bytes: i64,
     copy: CopyDocuments,
 ) -> Result<Timestamp> {
+    let by = ctx.clone();
     coordinate(ctx, move |c| async move {
         let both = vec![from.clone(), to.clone()];
-        let _lock = c.lock(Scope::Namespaces(both)).await;
+        let _lock = c.lock_for(&by, Scope::Namespaces(both)).await?;
         let source = source(&core_catalog().current(), &from, "cloneCollectionAsCapped")?;
         check_creatable(&to)?;
         if core_catalog().current().kind(&to).is_some() {
@@ -55,7 +56,13 @@ pub async fn clone_as_capped(
         let options = capped_options(&source, size_bytes, false);
         // What is inserted before the end is inserted behind the copies.
         let filling = c.fill_capped(&source, &to, options, copy);
-        behind_gates(std::slice::from_ref(&to), GateMode::NoWrites, filling).await
+        behind_gates(
+            Some(&by),
+            std::slice::from_ref(&to),
+            GateMode::NoWrites,
+            filling,
+        )
+        .await
     })
     .await
 }
@@ -71,13 +78,14 @@ pub async fn convert_to_capped(
     size_bytes: i64,
     copy: CopyDocuments,
 ) -> Result<Timestamp> {
+    let by = ctx.clone();
     coordinate(ctx, move |c| async move {
         let name = format!("tmp{}.convertToCapped.{}", c.uuid(), ns.collection());
         // A name that is long already leaves no room for that.
         let temporary = Namespace::new(ns.db(), &name)
             .or_else(|_| Namespace::new(ns.db(), &format!("tmp{}.convertToCapped", c.uuid())))?;
         let both = vec![ns.clone(), temporary.clone()];
-        let _lock = c.lock(Scope::Namespaces(both.clone())).await;
+        let _lock = c.lock_for(&by, Scope::Namespaces(both.clone())).await?;
         let source = source(&core_catalog().current(), &ns, "convertToCapped")?;
         check_no_build(&source)?;
         let options = capped_options(&source, size_bytes, true);
@@ -86,7 +94,7 @@ pub async fn convert_to_capped(
             let replacing = |catalog: &Catalog| renaming(catalog, &temporary, &ns, false);
             c.commit(replacing).await
         };
-        behind_gates(&both, GateMode::Closed, converting).await
+        behind_gates(Some(&by), &both, GateMode::Closed, converting).await
     })
     .await
 }

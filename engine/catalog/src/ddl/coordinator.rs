@@ -101,6 +101,15 @@ impl Coordinator {
         self.locks.lock(scope).await
     }
 
+    /// The same for a client's operation, which may be stopped while it waits: who has the lock may wait for a transaction that
+    /// is prepared, for as long as that has no outcome.
+    ///
+    /// # Errors
+    /// The operation is stopped.
+    pub(super) async fn lock_for(&self, ctx: &OpContext, scope: Scope) -> Result<Lock<'_>> {
+        interruptible(ctx, self.lock(scope)).await
+    }
+
     pub(super) fn uuid(&self) -> Uuid {
         Uuid::random(&mut self.rng.borrow_mut())
     }
@@ -376,12 +385,14 @@ where
 }
 
 /// Runs `operation` while the gates of these namespaces, whose locks the caller holds, are closed
-/// on every core.
+/// on every core. A client's operation, `by`, may be stopped while it waits for those who are behind a gate and stay there, as a
+/// prepared transaction does; not any more when `operation` has begun.
 ///
 /// # Errors
-/// Those of the operation; `InterruptedDueToReplStateChange` if the node stops to take writes while somebody is behind a gate who
-/// stays there, as a prepared transaction does.
+/// Those of the operation; `InterruptedDueToReplStateChange` if the node stops to take writes while somebody is behind a gate;
+/// the operation is stopped.
 pub(super) async fn behind_gates<T>(
+    by: Option<&OpContext>,
     namespaces: &[Namespace],
     mode: GateMode,
     operation: impl Future<Output = Result<T>>,
@@ -392,25 +403,23 @@ pub(super) async fn behind_gates<T>(
     namespaces.sort();
     namespaces.dedup();
     let mut closed = 0;
-    let mut is_given_up = false;
+    let mut drained = Ok(());
     for ns in &namespaces {
-        let ns = ns.clone();
-        let drained = pinion_runtime::on_all_cores(move |_| {
-            let ns = ns.clone();
-            async move { core_catalog().gates().close(&ns, mode).await }
+        let (ns, by) = (ns.clone(), by.cloned());
+        let on_each = pinion_runtime::on_all_cores(move |_| {
+            let (ns, by) = (ns.clone(), by.clone());
+            async move { close(by.as_ref(), &ns, mode).await }
         });
         closed += 1;
-        is_given_up = drained.await.contains(&false);
-        if is_given_up {
+        drained = on_each.await.into_iter().collect::<Result<()>>();
+        if drained.is_err() {
             break;
         }
     }
     namespaces.truncate(closed);
-    let result = match is_given_up {
-        false => operation.await,
-        true => Err(interruption(
-            ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
-        )),
+    let result = match drained {
+        Ok(()) => operation.await,
+        Err(error) => Err(error),
     };
     pinion_runtime::on_all_cores(move |_| {
         let namespaces = namespaces.clone();
@@ -422,4 +431,20 @@ pub(super) async fn behind_gates<T>(
     })
     .await;
     result
+}
+
+/// Closes a gate of this core and waits until nobody is behind it. On an error it is to be opened again.
+async fn close(by: Option<&OpContext>, ns: &Namespace, mode: GateMode) -> Result<()> {
+    let catalog = core_catalog();
+    let closing = catalog.gates().close(ns, mode);
+    let is_drained = match by {
+        Some(ctx) => interruptible(ctx, closing).await?,
+        None => closing.await,
+    };
+    match is_drained {
+        true => Ok(()),
+        false => Err(interruption(
+            ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+        )),
+    }
 }

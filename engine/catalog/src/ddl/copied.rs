@@ -190,7 +190,13 @@ impl Coordinator {
             is_partial: Some(true),
             ..CatalogChange::default()
         };
-        behind_gates(&namespaces, GateMode::Closed, self.apply_copied(change)).await
+        behind_gates(
+            None,
+            &namespaces,
+            GateMode::Closed,
+            self.apply_copied(change),
+        )
+        .await
     }
 
     async fn put_copied(

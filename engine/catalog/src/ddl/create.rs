@@ -33,8 +33,9 @@ pub async fn create_collection(
     ns: Namespace,
     options: CollectionOptions,
 ) -> Result<Option<Timestamp>> {
+    let by = ctx.clone();
     coordinate(ctx, move |c| async move {
-        let _lock = c.lock(scope_of(&ns)).await;
+        let _lock = c.lock_for(&by, scope_of(&ns)).await?;
         check_creatable(&ns)?;
         check_options_form(&ns, &options)?;
         let is_series = options.time_series.is_some();
@@ -60,8 +61,9 @@ pub async fn create_collection(
 /// Makes the collection without options unless it is there, which is what the first insert does.
 /// Gives the time if it was not there.
 pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Timestamp>> {
+    let by = ctx.clone();
     coordinate(ctx, move |c| async move {
-        let _lock = c.lock(Scope::one(&ns)).await;
+        let _lock = c.lock_for(&by, Scope::one(&ns)).await?;
         Ok(c.ensure(&ns).await?.1)
     })
     .await

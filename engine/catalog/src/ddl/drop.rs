@@ -33,8 +33,9 @@ pub struct Dropped {
 
 /// Drops a collection or a view; `None` if there is none of that name.
 pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dropped>> {
+    let by = ctx.clone();
     coordinate_beside(ctx, move |c| async move {
-        let _lock = c.lock(scope_of(&ns)).await;
+        let _lock = c.lock_for(&by, scope_of(&ns)).await?;
         if core_catalog().current().kind(&ns).is_none() {
             return Ok(Step::Done(None));
         }
@@ -43,7 +44,7 @@ pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dr
         if let Some(builds) = c.builds_ended(&gates) {
             return Ok(Step::Waits(builds));
         }
-        behind_gates(&gates, GateMode::Closed, c.drop_one(&ns))
+        behind_gates(Some(&by), &gates, GateMode::Closed, c.drop_one(&ns))
             .await
             .map(|dropped| Step::Done(Some(dropped)))
     })
@@ -53,8 +54,9 @@ pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dr
 /// Drops all that is in a database; the timestamp of the last change, or `None` if there was no
 /// such database.
 pub async fn drop_database(ctx: &OpContext, db: String) -> Result<Option<Timestamp>> {
+    let by = ctx.clone();
     coordinate_beside(ctx, move |c| async move {
-        let _lock = c.lock(Scope::Database(db.clone())).await;
+        let _lock = c.lock_for(&by, Scope::Database(db.clone())).await?;
         let catalog = core_catalog().current();
         let views = catalog.views_of(&db).map(|view| view.ns.clone());
         let collections = catalog.collections_of(&db).map(|found| found.ns.clone());
@@ -66,7 +68,7 @@ pub async fn drop_database(ctx: &OpContext, db: String) -> Result<Option<Timesta
             return Ok(Step::Waits(builds));
         }
         let operation = c.drop_all(&db, &gates);
-        behind_gates(&gates, GateMode::Closed, operation)
+        behind_gates(Some(&by), &gates, GateMode::Closed, operation)
             .await
             .map(|ts| Step::Done(Some(ts)))
     })

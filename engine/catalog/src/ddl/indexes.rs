@@ -21,7 +21,6 @@ use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::index::{Building, Index};
-use crate::interrupt::check_interrupted;
 use crate::limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, LONGEST_KILL_POLL, MAX_INDEXES};
 use crate::specs::{self, Missing};
 use crate::text::render;
@@ -64,8 +63,7 @@ pub async fn create_indexes(
             let (ctx, ns, requested) = (ctx.clone(), ns.clone(), requested.clone());
             let asked = asked.clone();
             move |c: Rc<Coordinator>| async move {
-                let _lock = c.lock(scope_of(&ns)).await;
-                check_interrupted(&ctx)?;
+                let _lock = c.lock_for(&ctx, scope_of(&ns)).await?;
                 let Indexed { ns, series } = indexed(&core_catalog().current(), &ns)?;
                 let requested = match &series {
                     None => requested,
@@ -190,7 +188,7 @@ impl Coordinator {
             let indexes = self.start(&collection, wanted, uuid).await?;
             Ok(Begun::Runs(self.run(work(indexes), asked), created))
         };
-        behind_gates(&gates, GateMode::NoWrites, begin).await
+        behind_gates(Some(ctx), &gates, GateMode::NoWrites, begin).await
     }
 
     /// Makes indexes that have no entries.
@@ -340,8 +338,9 @@ pub async fn drop_indexes(
     let mut most = 0;
     loop {
         let attempt = {
-            let (ns, selection, ended) = (ns.clone(), selection.clone(), ended.clone());
-            move |c: Rc<Coordinator>| async move { c.try_drop(&ns, &selection, &ended).await }
+            let (by, ns) = (ctx.clone(), ns.clone());
+            let (selection, ended) = (selection.clone(), ended.clone());
+            move |c: Rc<Coordinator>| async move { c.try_drop(&by, &ns, &selection, &ended).await }
         };
         match coordinate(ctx, attempt).await? {
             Attempt::Done(before, ts) => {
@@ -384,11 +383,12 @@ fn builds_of(collection: &Collection, names: &[String]) -> Result<Vec<Uuid>> {
 impl Coordinator {
     async fn try_drop(
         &self,
+        ctx: &OpContext,
         ns: &Namespace,
         selection: &IndexSelection,
         ended: &[String],
     ) -> Result<Attempt> {
-        let _lock = self.lock(scope_of(ns)).await;
+        let _lock = self.lock_for(ctx, scope_of(ns)).await?;
         let Indexed { ns, series } = indexed(&core_catalog().current(), ns)?;
         let selection = match (selection, &series) {
             (IndexSelection::Key(key), Some(series)) => {
@@ -419,7 +419,7 @@ impl Coordinator {
             return Ok(Attempt::Done(before, None));
         }
         let operation = self.drop_named(&collection, &names);
-        let last = behind_gates(&[ns], GateMode::Closed, operation).await?;
+        let last = behind_gates(Some(ctx), &[ns], GateMode::Closed, operation).await?;
         Ok(Attempt::Done(before, Some(last)))
     }
 }

@@ -480,7 +480,7 @@ impl Coordinator {
             gates = gates.map(|mode| mode.min(GateMode::NoWrites));
         }
         let change = match gates {
-            Some(mode) => behind_gates(&namespaces, mode, apply).await?,
+            Some(mode) => behind_gates(None, &namespaces, mode, apply).await?,
             None => apply.await?,
         };
         ended.tell(self, command.ts);

@@ -29,7 +29,7 @@ pub async fn reindex(
 ) -> Result<(Vec<RawDocumentBuf>, Option<Timestamp>)> {
     let by = ctx.clone();
     coordinate(ctx, move |c| async move {
-        let _lock = c.lock(Scope::one(&ns)).await;
+        let _lock = c.lock_for(&by, Scope::one(&ns)).await?;
         check_not_view(&core_catalog().current(), &ns)?;
         let Some(collection) = core_catalog().get(&ns) else {
             return Err(Error::new(
@@ -44,7 +44,7 @@ pub async fn reindex(
             return Ok((listed, None));
         }
         let operation = c.rebuild_all(&by, &collection);
-        let ts = behind_gates(&[ns], GateMode::Closed, operation).await?;
+        let ts = behind_gates(Some(&by), &[ns], GateMode::Closed, operation).await?;
         Ok((listed, Some(ts)))
     })
     .await

@@ -38,12 +38,13 @@ pub async fn rename_collection(
     drop_target: DropTarget,
     stays_temporary: bool,
 ) -> Result<Timestamp> {
+    let by = ctx.clone();
     coordinate(ctx, move |c| async move {
         let gates = [from.clone(), to.clone()];
-        let _lock = c.lock(Scope::Namespaces(gates.to_vec())).await;
+        let _lock = c.lock_for(&by, Scope::Namespaces(gates.to_vec())).await?;
         check(&core_catalog().current(), &from, &to, drop_target)?;
         let compute = |catalog: &Catalog| renaming(catalog, &from, &to, stays_temporary);
-        behind_gates(&gates, GateMode::Closed, c.commit(compute)).await
+        behind_gates(Some(&by), &gates, GateMode::Closed, c.commit(compute)).await
     })
     .await
 }

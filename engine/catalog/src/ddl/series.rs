@@ -135,12 +135,13 @@ pub(super) fn put_view(
 /// # Errors
 /// `NamespaceExists` when the name has become that of something else.
 pub async fn replace_series(ctx: &OpContext, from: Namespace, to: Namespace) -> Result<Timestamp> {
+    let by = ctx.clone();
     coordinate(ctx, move |c| async move {
         let mut gates = together(&from);
         gates.extend(together(&to));
-        let _lock = c.lock(Scope::Namespaces(gates.clone())).await;
+        let _lock = c.lock_for(&by, Scope::Namespaces(gates.clone())).await?;
         let operation = c.replace(&from, &to);
-        behind_gates(&gates, GateMode::Closed, operation).await
+        behind_gates(Some(&by), &gates, GateMode::Closed, operation).await
     })
     .await
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
-use pinion_catalog::{Collection, RETRY_IMAGES, SESSION_RECORDS};
+use pinion_catalog::{Collection, LogForm, RETRY_IMAGES, SESSION_RECORDS, log_form};
 use pinion_query::{Hint, KeyBounds, Matcher, Projection, SortPattern};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -79,8 +79,11 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     let hint = parse_hint(reader.value("hint"))?;
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     let limit = reader.opt_non_negative("limit")?.filter(|limit| *limit > 0);
-    // Members of MongoDB 4.4 have another name for it.
-    let old_batch_size = reader.opt_non_negative("ntoreturn")?;
+    // Members of MongoDB 4.4 have another name for it. Where there are none nobody has.
+    let old_batch_size = match log_form() {
+        LogForm::Plain => reader.opt_non_negative("ntoreturn")?,
+        LogForm::Full => None,
+    };
     let batch_size = reader.opt_non_negative("batchSize")?.or(old_batch_size);
     let single_batch = reader.opt_flag("singleBatch")?.unwrap_or(false);
     let no_timeout = reader.opt_flag("noCursorTimeout")?.unwrap_or(false);

@@ -576,10 +576,9 @@ pub(super) fn damaged_index(name: &str) -> Error {
     )
 }
 
-/// Whether what is read changes: a transaction may delete what an entry names that it has read before, and one that was prepared
-/// may be committed in the past of a read that does not wait for it.
+/// Whether what is read changes: a transaction may delete what an entry names that it has read before.
 pub(super) fn may_change(at: ReadAt) -> bool {
-    matches!(at, ReadAt::In { .. } | ReadAt::DecidedAt(_))
+    matches!(at, ReadAt::In { .. })
 }
 
 /// Completes a read that may come to what is prepared. It waits for the outcome, unless the operation is stopped.

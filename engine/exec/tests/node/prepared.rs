@@ -369,6 +369,144 @@ fn writers_sessions_and_changes_of_the_catalog_wait() {
     }
 }
 
+/// What a cursor has given and what it gives after that, with the values of `n`.
+async fn rest_of(client: &Client, first: Document) -> Vec<i32> {
+    let mut cursor = first.get_document("cursor").expect("a cursor").clone();
+    let mut values = Vec::new();
+    loop {
+        let batch = cursor.get_array("firstBatch");
+        let batch = batch.or_else(|_| cursor.get_array("nextBatch"));
+        for document in batch.expect("a batch") {
+            let document = document.as_document().expect("a document");
+            values.push(document.get_i32("n").expect("a number"));
+        }
+        let id = cursor.get_i64("id").expect("an id");
+        if id == 0 {
+            return values;
+        }
+        let more = client.ok(doc! { "getMore": id, "collection": "c" }).await;
+        cursor = more.get_document("cursor").expect("a cursor").clone();
+    }
+}
+
+/// A read that waits for nothing goes on while what is prepared is committed behind it.
+#[test]
+fn a_late_commit_is_read_whole_or_not_at_all() {
+    for (seed, (cores, partitions)) in (2370..).zip(SHAPES) {
+        with_node(seed, cores, partitions, move |client| async move {
+            become_primary().await;
+            let all_ids: Vec<i32> = (0..400).collect();
+            client.ok(insert(&all_ids)).await;
+            let update = doc! { "update": "c", "updates": [
+                { "q": {}, "u": { "$set": { "n": 7 } }, "multi": true },
+            ] };
+            client.ok(first(1, 1, update)).await;
+            let at = prepared(&client, 1, 1).await;
+            // Readers from here on are beyond the time of the commit.
+            client
+                .ok(doc! { "insert": "other", "documents": [{}] })
+                .await;
+            majority_has_all().await;
+            let begin = |level: &str| {
+                let find = doc! { "find": "c", "batchSize": 3 };
+                with_concern(find, doc! { "level": level })
+            };
+            let mut cursors = Vec::new();
+            for (nth, level) in (0u16..).zip(["local", "available", "majority"]) {
+                let client = client.on(nth);
+                cursors.push((client.clone(), client.ok(begin(level)).await));
+            }
+            client.at("admin").ok(commit_at(1, 1, at)).await;
+            for (client, first) in cursors {
+                let values = rest_of(&client, first).await;
+                assert_eq!(values, [0; 400], "seed {seed}");
+            }
+            // A majority has the data, and not yet the word of their commit.
+            let first = client.ok(begin("majority")).await;
+            assert_eq!(rest_of(&client, first).await, [0; 400], "seed {seed}");
+            majority_has_all().await;
+            for level in ["local", "available", "majority"] {
+                let first = client.ok(begin(level)).await;
+                assert_eq!(rest_of(&client, first).await, [7; 400], "seed {seed}");
+            }
+        });
+    }
+}
+
+/// The operation that does this.
+async fn operation(client: &Client, filter: Document) -> Document {
+    let mut shown = doc! { "currentOp": 1 };
+    shown.extend(filter);
+    let shown = client.at("admin").ok(shown).await;
+    let operations = shown.get_array("inprog").expect("operations");
+    assert_eq!(operations.len(), 1, "{shown}");
+    operations[0].as_document().expect("an operation").clone()
+}
+
+/// Whoever changes the catalog of what is prepared waits for as long as it is let, and leaves no gate closed.
+#[test]
+fn changes_of_the_catalog_can_be_stopped_while_they_wait() {
+    for (seed, (cores, partitions)) in (2380..).zip(SHAPES) {
+        with_node(seed, cores, partitions, move |client| async move {
+            become_primary().await;
+            client.ok(insert(&[1, 2, 3])).await;
+            let index = doc! { "key": { "m": 1 }, "name": "m" };
+            client
+                .ok(doc! { "createIndexes": "c", "indexes": [index] })
+                .await;
+            client.ok(first(1, 1, insert(&[10]))).await;
+            let at = prepared(&client, 1, 1).await;
+            majority_has_all().await;
+            let index = doc! { "key": { "n": 1 }, "name": "n" };
+            let changes = [
+                ("test", doc! { "drop": "c" }),
+                ("test", doc! { "createIndexes": "c", "indexes": [index] }),
+                ("test", doc! { "dropIndexes": "c", "index": "m" }),
+                ("test", doc! { "collMod": "c", "index": { "name": "m", "hidden": true } }),
+                ("test", doc! { "collMod": "c", "validationLevel": "moderate" }),
+                ("test", doc! { "convertToCapped": "c", "size": 4096 }),
+                ("admin", doc! { "renameCollection": "test.c", "to": "test.d" }),
+                ("test", doc! { "dropDatabase": 1 }),
+            ];
+            for (nth, (db, change)) in (0u16..).zip(changes) {
+                let mut change = change;
+                change.insert("maxTimeMS", 20);
+                client.at(db).on(nth).fails(change, 50).await;
+                // Others pass.
+                assert_eq!(ids(&client, all()).await, [1, 2, 3], "seed {seed}");
+                let update = doc! { "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } };
+                client
+                    .ok(doc! { "update": "c", "updates": [update] })
+                    .await;
+            }
+            // One waits for the gate and the other for the first.
+            let dropping = |session: u8| {
+                let (client, mut drop) = (client.on(1), doc! { "drop": "c" });
+                drop.insert("lsid", session_id(session));
+                drop.insert("comment", i32::from(session));
+                spawn(Queue::Foreground, async move {
+                    client.fails(drop, 11601).await;
+                })
+            };
+            let by_op = [dropping(5), dropping(6)];
+            sleep(Duration::from_millis(100)).await;
+            for (session, task) in [6, 5].into_iter().zip(by_op.into_iter().rev()) {
+                let found = operation(&client, doc! { "command.comment": session }).await;
+                let op = found.get_i32("opid").expect("a number");
+                client.at("admin").ok(doc! { "killOp": 1, "op": op }).await;
+                task.await.expect("not stopped");
+            }
+            let by_session = dropping(7);
+            sleep(Duration::from_millis(100)).await;
+            client.ok(doc! { "killSessions": [session_id(7)] }).await;
+            by_session.await.expect("not stopped");
+            client.at("admin").ok(commit_at(1, 1, at)).await;
+            assert_eq!(ids(&client, all()).await, [1, 2, 3, 10]);
+            client.ok(doc! { "drop": "c", "maxTimeMS": 20 }).await;
+        });
+    }
+}
+
 /// The power goes while something is prepared, with a checkpoint behind it or before it, and once more behind the outcome.
 #[test]
 fn a_crash_takes_nothing_that_is_prepared() {

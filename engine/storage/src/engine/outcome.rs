@@ -396,7 +396,7 @@ impl Storage {
             match outcome {
                 Outcome::Commit => partition.resolve(unit, ts),
                 Outcome::Prepare => partition.set_prepared(unit, ts),
-                Outcome::CommitPrepared(commit) => partition.resolve(unit, commit),
+                Outcome::CommitPrepared(commit) => partition.resolve_late(unit, commit, ts),
                 Outcome::AbortPrepared => partition.withdraw(unit),
             }
         }

@@ -4,9 +4,10 @@
 //! (transactions.rs), and recovery, or a node that follows, makes it anew from there.
 //!
 //! It is committed at a timestamp that the one who decides has chosen, at or above the one it was prepared at, while the
-//! entry that tells of that comes later. A checkpoint between the two may hold the values, if they were there when it was
-//! sealed. Whoever opens that base finds the prepared unit over them, reads wait for it, and the outcome is told again:
-//! it cannot be another one.
+//! entry that tells of that comes later. Who reads between the two and waits for what is prepared sees the values; who does
+//! not wait sees nothing of them, whenever the outcome comes: so all that it reads is of one state. No checkpoint between the
+//! two holds them either. Whoever opens such a base finds the prepared unit over what was there before, and the outcome is
+//! told again, or, if its entry was rolled back, is another one.
 
 use std::collections::BTreeSet;
 

@@ -27,6 +27,9 @@ const VERSION_OVERHEAD_BYTES: u64 = 96;
 pub(crate) struct Version {
     /// When it was committed. `Timestamp::MIN` for an unreplicated write, which is visible at any timestamp.
     pub ts: Timestamp,
+    /// The timestamp of the entry that tells of it: above `ts` for what was prepared and committed in the past, else the same.
+    /// A key is held until that entry is there, so the versions of a key have one order by either.
+    pub decided: Timestamp,
     /// The partition's number of the write; identifies the version.
     pub seq: u64,
     /// The value; none for a deletion.
@@ -49,9 +52,10 @@ pub(crate) struct Needed<'a> {
 }
 
 impl Needed<'_> {
-    /// Whether some snapshot sees a version of `from` whose successor is of `to`.
-    fn sees(&self, from: Timestamp, to: Timestamp) -> bool {
-        to > self.horizon || self.pins.range(from..to).next().is_some()
+    /// Whether some snapshot sees a version whose successor is `next`. One that does not wait for what is prepared sees it for
+    /// as long as the successor was not decided.
+    fn sees(&self, version: &Version, next: &Version) -> bool {
+        next.decided > self.horizon || (self.pins.range(version.ts..next.decided)).next().is_some()
     }
 }
 
@@ -69,40 +73,46 @@ impl Chain {
 
     /// The version that a read at `at` sees.
     pub(crate) fn visible(&self, at: ReadAt) -> Option<&Version> {
-        match at.snapshot() {
-            None => Some(self.newest()),
-            Some(ts) => self.at(ts),
+        match at {
+            ReadAt::Newest | ReadAt::NewestDecided => Some(self.newest()),
+            ReadAt::At(ts) | ReadAt::In { at: ts, .. } => self.last(|version| version.ts <= ts),
+            ReadAt::DecidedAt(ts) => self.decided_by(ts),
         }
     }
 
-    /// The newest version at or below `ts`.
-    pub(crate) fn at(&self, ts: Timestamp) -> Option<&Version> {
+    /// The last version that `is_seen`, as those before it are.
+    fn last(&self, is_seen: impl Fn(&Version) -> bool) -> Option<&Version> {
         let newest = self.newest();
-        if newest.ts <= ts {
+        if is_seen(newest) {
             return Some(newest);
         }
-        let above = self.0.partition_point(|version| version.ts <= ts);
-        above.checked_sub(1).map(|index| &self.0[index])
+        let seen = self.0.partition_point(is_seen);
+        seen.checked_sub(1).map(|index| &self.0[index])
     }
 
-    /// The versions above `ts`, oldest first.
-    pub(crate) fn above(&self, ts: Timestamp) -> &[Version] {
-        &self.0[self.0.partition_point(|version| version.ts <= ts)..]
+    /// The newest version that the log up to `ts` tells of.
+    pub(crate) fn decided_by(&self, ts: Timestamp) -> Option<&Version> {
+        self.last(|version| version.decided <= ts)
+    }
+
+    /// The versions that the log beyond `ts` tells of, oldest first.
+    pub(crate) fn decided_above(&self, ts: Timestamp) -> &[Version] {
+        &self.0[self.0.partition_point(|version| version.decided <= ts)..]
     }
 
     /// Drops the versions that nobody needs; returns their bytes. The newest always stays.
     fn prune(&mut self, needed: &Needed<'_>) -> u64 {
         // Pinned versions stay for long; a chain of many is looked through only each time it has doubled.
         if self.0.len() < 2
-            || self.0[1].ts > needed.horizon
+            || self.0[1].decided > needed.horizon
             || (!needed.pins.is_empty() && !self.0.len().is_power_of_two())
         {
             return 0;
         }
         let (mut kept, mut freed) = (0, 0);
         for index in 0..self.0.len() {
-            let successor = self.0.get(index + 1).map(|next| next.ts);
-            if successor.is_none_or(|next| needed.sees(self.0[index].ts, next)) {
+            let successor = self.0.get(index + 1);
+            if successor.is_none_or(|next| needed.sees(&self.0[index], next)) {
                 self.0.swap(kept, index);
                 kept += 1;
             } else {
@@ -364,6 +374,7 @@ mod tests {
     fn version(ts: u64, value: &str) -> Version {
         Version {
             ts: Timestamp::from_u64(ts),
+            decided: Timestamp::from_u64(ts),
             seq: ts,
             value: Some(Bytes::copy_from_slice(value.as_bytes())),
         }
@@ -394,6 +405,37 @@ mod tests {
             }
             assert_eq!(read(ReadAt::Newest), Some(9));
         }
+    }
+
+    #[test]
+    fn what_was_committed_late_is_there_for_who_waits_and_once_it_was_decided_for_all() {
+        let check = |needed: &Needed<'_>, at: ReadAt, expected: Option<u64>| {
+            let mut delta = Delta::default();
+            let late = Version {
+                decided: Timestamp::from_u64(12),
+                ..version(7, "late")
+            };
+            for version in [version(5, "old"), late, version(14, "new")] {
+                delta.insert(TreeId(1), b"k", version, needed);
+            }
+            let seen = delta.visible(TreeId(1), b"k", at);
+            assert_eq!(seen.map(|seen| seen.ts.as_u64()), expected, "{at:?}");
+        };
+        let ts = Timestamp::from_u64;
+        let pins = BTreeMap::from([(ts(9), 1)]);
+        let pinned = Needed {
+            horizon: ts(8),
+            pins: &pins,
+        };
+        for needed in [ALL, pinned] {
+            check(&needed, ReadAt::DecidedAt(ts(9)), Some(5));
+            check(&needed, ReadAt::At(ts(9)), Some(7));
+            check(&needed, ReadAt::DecidedAt(ts(12)), Some(7));
+            check(&needed, ReadAt::At(ts(13)), Some(7));
+            check(&needed, ReadAt::DecidedAt(ts(14)), Some(14));
+            check(&needed, ReadAt::NewestDecided, Some(14));
+        }
+        check(&ALL, ReadAt::DecidedAt(ts(4)), None);
     }
 
     #[test]

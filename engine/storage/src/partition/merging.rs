@@ -29,7 +29,7 @@ pub(super) struct Merging<'a> {
     pace: &'a dyn Pace,
     pub(super) writer: PageWriter<'a>,
     pub(super) freed: Freed,
-    /// Versions above the checkpoint, which go back into the active delta.
+    /// Versions that the log above the checkpoint tells of, which go back into the active delta.
     pub(super) later: Vec<(TreeId, Key, Version)>,
     /// Trees that have changed, or changed again, since the last part was published.
     trees: FxHashMap<TreeId, Option<TreeRoot>>,
@@ -204,7 +204,7 @@ impl<'a> Merging<'a> {
     }
 }
 
-/// What a checkpoint at `at` does to one key; versions above it are set aside.
+/// What a checkpoint at `at` does to one key; versions that the log above it tells of are set aside.
 fn change(
     tree: TreeId,
     key: &Key,
@@ -214,10 +214,10 @@ fn change(
 ) -> Option<Change> {
     later.extend(
         chain
-            .above(at)
+            .decided_above(at)
             .iter()
             .map(|version| (tree, key.clone(), version.clone())),
     );
-    let version = chain.at(at)?;
+    let version = chain.decided_by(at)?;
     Some((key.clone(), version.value.clone()))
 }

@@ -36,6 +36,8 @@ type History = BTreeMap<(u64, Vec<u8>), BTreeMap<u64, Option<Bytes>>>;
 #[derive(Default)]
 struct Model {
     history: History,
+    /// When what was committed late, of a tree, a key and a timestamp, was decided.
+    late: BTreeMap<(u64, Vec<u8>, u64), u64>,
 }
 
 impl Model {
@@ -72,6 +74,31 @@ impl Model {
     }
 }
 
+impl Model {
+    fn put_late(&mut self, commit: u64, decided: u64, write: &Write) {
+        self.put(commit, write);
+        if write.op != Op::Check && commit < decided {
+            let version = (write.tree.0, write.key.to_vec(), commit);
+            self.late.insert(version, decided);
+        }
+    }
+
+    /// The live records for who waits for nothing that is prepared.
+    fn scan_decided(&self, tree: u64, at: u64) -> BTreeMap<Vec<u8>, Bytes> {
+        let keys = (self.history).range((tree, Vec::new())..(tree + 1, Vec::new()));
+        let seen = keys.filter_map(|((_, key), versions)| {
+            let is_decided = |ts: u64| {
+                let late = self.late.get(&(tree, key.clone(), ts));
+                late.is_none_or(|&decided| decided <= at)
+            };
+            let mut versions = versions.range(..=at).rev();
+            let (_, value) = versions.find(|(ts, _)| is_decided(**ts))?;
+            Some((key.clone(), value.clone()?))
+        });
+        seen.collect()
+    }
+}
+
 struct OpenCursor {
     cursor: Cursor,
     tree: u64,
@@ -81,6 +108,8 @@ struct OpenCursor {
     last: Option<Vec<u8>>,
     /// Of this unit, over what it has written.
     unit: Option<UnitId>,
+    /// It does not wait for what is prepared.
+    passes: bool,
 }
 
 struct Run {
@@ -526,12 +555,13 @@ impl Run {
         while let Some((key, read)) = cursor.next().await.unwrap() {
             got.push((key.to_vec(), read.value));
         }
-        let records = self
-            .model
-            .scan(tree, at)
-            .filter(|(key, _)| range.contains(key));
+        let records = match passes && !newest {
+            true => self.model.scan_decided(tree, at),
+            false => open_units::overlaid(&self.model, None, tree, at),
+        };
         let mut expected: Vec<_> = records
-            .map(|(key, value)| (key.to_vec(), value.clone()))
+            .into_iter()
+            .filter(|(key, _)| range.contains(key))
             .collect();
         if direction == Direction::Reverse {
             expected.reverse();
@@ -546,18 +576,22 @@ impl Run {
         if self.cursors.len() >= 4 {
             self.cursors.remove(0);
         }
+        let passes = self.rng.chance(0.3);
         let (tree, at, range, direction) = (
             1 + self.rng.below(3),
-            self.readable(),
+            match passes {
+                true => self.rng.between(self.oldest(), self.now),
+                false => self.readable(),
+            },
             self.range(),
             self.direction(),
         );
-        let cursor = self.partition.cursor(
-            TreeId(tree),
-            range.clone(),
-            direction,
-            ReadAt::At(Timestamp::from_u64(at)),
-        );
+        let ts = Timestamp::from_u64(at);
+        let read_at = match passes {
+            true => ReadAt::DecidedAt(ts),
+            false => ReadAt::At(ts),
+        };
+        let cursor = (self.partition).cursor(TreeId(tree), range.clone(), direction, read_at);
         self.cursors.push(OpenCursor {
             cursor,
             tree,
@@ -566,6 +600,7 @@ impl Run {
             direction,
             last: None,
             unit: None,
+            passes,
         });
     }
 
@@ -584,7 +619,10 @@ impl Run {
         let unit = open
             .unit
             .and_then(|id| self.open.iter().find(|unit| unit.id == id));
-        let all = open_units::overlaid(&self.model, unit, open.tree, open.at);
+        let all = match open.passes {
+            true => self.model.scan_decided(open.tree, open.at),
+            false => open_units::overlaid(&self.model, unit, open.tree, open.at),
+        };
         let mut records = all
             .iter()
             .map(|(key, value)| (key.as_slice(), value))

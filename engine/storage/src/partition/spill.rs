@@ -35,13 +35,13 @@ const STEPS_AT_ONCE: usize = 128;
 pub(super) struct Spilled {
     /// Numbered at or below it.
     pub seq: u64,
-    /// Committed at or below it.
+    /// Told of by the log up to it.
     pub at: Timestamp,
 }
 
 impl Spilled {
     fn has(&self, version: &Version) -> bool {
-        version.seq <= self.seq && version.ts <= self.at
+        version.seq <= self.seq && version.decided <= self.at
     }
 }
 
@@ -62,9 +62,9 @@ fn kept<'a>(
         delta.iter().flat_map(move |(key, chain)| {
             pace.merged(shares(key, chain).1);
             let versions = chain
-                .at(sealed.at)
+                .decided_by(sealed.at)
                 .into_iter()
-                .chain(chain.above(sealed.at));
+                .chain(chain.decided_above(sealed.at));
             versions.map(move |version| (tree, key, version))
         })
     })
@@ -152,7 +152,7 @@ impl Partition {
         let changed = new.into_iter().filter_map(|(tree, key, chain)| {
             sim::count("changes spilled", 1);
             pace.merged(shares(key, chain).0);
-            let version = chain.at(sealed.at)?;
+            let version = chain.decided_by(sealed.at)?;
             let key = spilled_version_key(checkpoint, tree, key);
             let value = encode_spilled_version(version.ts, version.value.as_deref());
             Some((key, Some(value)))
@@ -185,7 +185,7 @@ impl Partition {
         for tree in sealed.delta.tree_ids() {
             let delta = sealed.delta.tree(tree).expect("the tree was just listed");
             for (index, (key, chain)) in delta.iter().enumerate() {
-                let counts = chain.at(sealed.at);
+                let counts = chain.decided_by(sealed.at);
                 if counts.is_some_and(|version| before.is_none_or(|before| !before.has(version))) {
                     new.push((tree, key, chain));
                 } else {
@@ -213,11 +213,11 @@ impl Partition {
             if index % STEPS_AT_ONCE == 0 {
                 rest(pace).await;
             }
-            if chain.newest().ts <= sealed.at {
+            if chain.newest().decided <= sealed.at {
                 continue;
             }
             let len = |version: &Version| version.value.as_ref().map(|value| value.len() as u64);
-            let then = match (chain.at(sealed.at), view.trees.get(&tree)) {
+            let then = match (chain.decided_by(sealed.at), view.trees.get(&tree)) {
                 (Some(version), _) => len(version),
                 (None, Some(root)) => {
                     let stored = self.store.get(tree, root, key).await;
@@ -294,6 +294,7 @@ impl Loaded {
                 self.seq += 1;
                 let version = Version {
                     ts,
+                    decided: ts,
                     seq: self.seq,
                     // The delta keeps it for long, and must not keep a page by it.
                     value: value.map(|value| Bytes::copy_from_slice(&value)),

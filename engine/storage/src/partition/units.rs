@@ -30,7 +30,8 @@ impl Partition {
                 self.compare_with_base(snapshot, write, &prepared.view, fact)
                     .await?;
                 for key in &fact.witnesses {
-                    // One that is held conflicts; waiting for that would hold up the others of the statement.
+                    // One that is held conflicts, or was when the snapshot was taken; waiting for that would hold up the others
+                    // of the statement.
                     let at = ReadAt::DecidedAt(snapshot);
                     let then = self.get(write.tree, key, at).await?;
                     fact.is_taken_since |= then.is_none();
@@ -148,14 +149,20 @@ impl Partition {
     /// Commits a unit's intents at `ts`: all its keys of this partition become visible at once. `ts` lies above what was
     /// written to these keys before.
     pub(crate) fn resolve(&self, unit: UnitId, ts: Timestamp) {
+        self.resolve_late(unit, ts, ts);
+    }
+
+    /// The same for a unit that was prepared: its outcome, which the entry at `decided` tells of, is a commit at `ts`.
+    pub(crate) fn resolve_late(&self, unit: UnitId, ts: Timestamp, decided: Timestamp) {
+        assert!(ts <= decided, "a unit is committed at {ts} by {decided}");
         let pins = self.pins.borrow();
         let needed = self.needed(&pins);
         let state = &mut *self.state.borrow_mut();
-        let (intents, decided) = state.intents.take(unit);
+        let (intents, waited_for) = state.intents.take(unit);
         for (tree, key, intent) in intents {
-            state.commit(tree, key, intent, ts, &needed);
+            state.commit(tree, key, intent, (ts, decided), &needed);
         }
-        decided.notify_all();
+        waited_for.notify_all();
     }
 
     /// Forgets a unit's intents, if it has any.
@@ -180,7 +187,7 @@ impl State {
         tree: TreeId,
         key: Key,
         intent: Intent,
-        ts: Timestamp,
+        (ts, decided): (Timestamp, Timestamp),
         needed: &Needed<'_>,
     ) {
         let value = match intent.op {
@@ -190,7 +197,12 @@ impl State {
         };
         let after = value.as_ref().map(|value| value.len() as u64);
         let seq = self.sequence();
-        let version = Version { ts, seq, value };
+        let version = Version {
+            ts,
+            decided,
+            seq,
+            value,
+        };
         let counts = self.counts.entry(tree).or_default();
         counts.change(key.len(), intent.before, after);
         // A unit that was prepared is committed at a timestamp that may lie below checkpoints since, sealed or to come.

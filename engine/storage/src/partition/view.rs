@@ -13,7 +13,7 @@ use crate::types::{Key, ReadAt, ReadError, TreeId};
 
 /// The changes that a checkpoint merges; nothing is added to them any more.
 pub(crate) struct Sealed {
-    /// Versions at or below it are merged; versions above it return to the active delta.
+    /// Versions that the log up to it tells of are merged; those that come later in it return to the active delta.
     pub at: Timestamp,
     pub delta: Delta,
     /// Exact counts of its trees at newest when it was sealed.

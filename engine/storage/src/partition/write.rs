@@ -349,7 +349,12 @@ impl State {
         let value = write.op.value_at(ts);
         let len = value.as_ref().map(|value| value.len() as u64);
         let seq = self.sequence();
-        let version = Version { ts, seq, value };
+        let version = Version {
+            ts,
+            decided: ts,
+            seq,
+            value,
+        };
         let edits = self.active.edits();
         let (active, newest) = self.active.insert(write.tree, &write.key, version, needed);
         let sealed = match fact.seen {

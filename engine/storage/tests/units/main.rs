@@ -868,6 +868,55 @@ fn a_late_commit_is_seen_by_older_snapshots() {
     });
 }
 
+/// Who does not wait for what is prepared sees all of it or nothing, whenever in between it is committed behind the reader, and
+/// whatever checkpoints come.
+#[test]
+fn a_late_commit_is_seen_as_a_whole_by_who_does_not_wait() {
+    run(2, options(), |storage| async move {
+        let all = |value: &str| (0..8).map(|key| put(key, value)).collect::<Vec<Write>>();
+        execute(all("old")).await.unwrap();
+        let mut unit = begin().await;
+        storage
+            .write_unit(&mut unit, [all("new"), vec![put(8, "new")]].concat())
+            .await
+            .unwrap();
+        let unit = prepare(unit, &all("new")).await.unwrap();
+        let earlier = execute(vec![put(20, "filler")]).await.unwrap();
+        let at = ReadAt::DecidedAt(execute(vec![put(21, "filler")]).await.unwrap());
+        let hold = storage.hold_snapshot(at_of(at)).await.unwrap();
+        let seen = |value: &'static str, at: ReadAt| async move {
+            let found = scan(at, Direction::Forward).await;
+            let of_unit = found.into_iter().filter(|(key, _)| *key < 20);
+            let values: Vec<String> = of_unit.map(|(_, value)| value).collect();
+            let len = if value == "new" { 9 } else { 8 };
+            assert_eq!(values, vec![value; len], "{at:?}");
+        };
+        // A reader that has seen one partition before the commit, and sees the others after it.
+        let first = read(0, at).await;
+        assert_eq!(first.as_deref(), Some("old"));
+        let decided = commit_prepared(&unit, earlier).await.unwrap();
+        for round in 0..3 {
+            seen("old", at).await;
+            seen("new", ReadAt::At(at_of(at))).await;
+            seen("new", ReadAt::DecidedAt(decided)).await;
+            for key in 0..8 {
+                let found = read(key, at).await;
+                assert_eq!(found.as_deref(), Some("old"), "{key} in round {round}");
+            }
+            execute(vec![put(22, "filler")]).await.unwrap();
+            storage.checkpoint_merging_all().await.unwrap();
+        }
+        storage.release_snapshot(hold).await;
+    });
+}
+
+fn at_of(at: ReadAt) -> Timestamp {
+    match at {
+        ReadAt::DecidedAt(ts) => ts,
+        at => panic!("{at:?}"),
+    }
+}
+
 #[test]
 fn closing_interrupts_who_waits_for_what_is_prepared() {
     type Reading = Option<Result<Option<String>, ReadError>>;

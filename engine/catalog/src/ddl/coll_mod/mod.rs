@@ -11,7 +11,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::builds::check_no_build;
-use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
+use super::coordinator::{Commit, Coordinator, behind_gates, coordinate, drop_trees};
 use super::create::{system_document, view_commit};
 use super::series::scope_of;
 use crate::catalog::{Catalog, core_catalog};
@@ -98,7 +98,7 @@ pub struct Modified {
 pub async fn coll_mod(ctx: &OpContext, ns: Namespace, change: CollMod) -> Result<Modified> {
     let by = ctx.clone();
     coordinate(ctx, move |c| async move {
-        let _lock = c.lock(scope_of(&ns)).await;
+        let _lock = c.lock_for(&by, scope_of(&ns)).await?;
         match core_catalog().current().kind(&ns) {
             None => Err(Error::new(
                 ErrorCode::NAMESPACE_NOT_FOUND,
@@ -253,7 +253,7 @@ impl Coordinator {
         let prepared = match index {
             Some(plan) if is_long => {
                 let prepare = self.prepare_index(ctx, &collection, plan, change.dry_run);
-                Some(behind_gates(&gates, GateMode::NoWrites, prepare).await?)
+                Some(behind_gates(Some(ctx), &gates, GateMode::NoWrites, prepare).await?)
             }
             plan => plan,
         };
@@ -262,6 +262,11 @@ impl Coordinator {
         }
         let reported = prepared.as_ref().map(index::Plan::reported);
         let told_index = reported.as_deref();
+        let named = core_catalog().current();
+        let made = (prepared.iter())
+            .map(|plan| plan.index().tree)
+            .filter(|tree| named.trees().all(|named| named != *tree))
+            .collect();
         let index = prepared.as_ref().map(index::Plan::index);
         let o = match log_form() {
             LogForm::Full => change.command.clone(),
@@ -283,7 +288,14 @@ impl Coordinator {
             change.puts.push(changed);
             Ok(Commit::command(ns, Some(current.uuid), o, change))
         };
-        let ts = behind_gates(&gates, GateMode::Closed, self.commit(commit)).await?;
+        let changing = self.commit(commit);
+        let changed = behind_gates(Some(ctx), &gates, GateMode::Closed, changing).await;
+        if changed.is_err() {
+            // Nothing in the catalog names what was made anew.
+            let now = pinion_storage::storage().last_allotted();
+            drop_trees(made, now).await;
+        }
+        let ts = changed?;
         Ok(Modified {
             index: reported.unwrap_or_default(),
             ts: Some(ts),

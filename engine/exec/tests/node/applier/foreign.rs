@@ -334,8 +334,15 @@ fn check_known(entry: &Document) {
 fn what_members_of_mongodb_may_follow_is_logged_plainly() {
     for (seed, [from, (cores, partitions)]) in (920..).zip(SHAPES) {
         let source = recording(seed, from, |client| async move {
+            // An old name of the batch's size, which members of MongoDB 4.4 use.
+            let find = doc! { "find": "docs", "ntoreturn": 2 };
+            client.fails(find.clone(), 40415).await;
             pinion_catalog::set_log_form(LogForm::Plain).await;
             script(&client).await;
+            let found = client.ok(find).await;
+            let cursor = found.get_document("cursor").expect("a cursor");
+            let batch = cursor.get_array("firstBatch").expect("a batch");
+            assert_eq!(batch.len(), 2, "{found}");
             let clustered = doc! { "key": { "_id": 1 }, "unique": true };
             for refused in [
                 doc! { "create": "s", "timeseries": { "timeField": "t" } },

@@ -436,6 +436,7 @@ impl Run {
             direction,
             last: None,
             unit: Some(self.open[nth].id),
+            passes: false,
         });
     }
 
@@ -484,10 +485,11 @@ impl Run {
             false => self.rng.between(unit.at, self.now),
         };
         self.met.late += u64::from(commit < self.base);
-        self.partition.resolve(unit.id, Timestamp::from_u64(commit));
+        let decided = Timestamp::from_u64(self.now);
+        (self.partition).resolve_late(unit.id, Timestamp::from_u64(commit), decided);
         unit.writes
             .iter()
-            .for_each(|write| self.model.put(commit, write));
+            .for_each(|write| self.model.put_late(commit, self.now, write));
         self.outcomes.push(Outcome {
             at: self.now,
             prepared: unit.at,
@@ -541,9 +543,10 @@ impl Run {
             let prepared = Timestamp::from_u64(prepared);
             let placed = self.partition.place_prepared(id, prepared, &outcome.writes);
             placed.await.unwrap();
-            self.partition.resolve(id, commit);
+            let decided = Timestamp::from_u64(outcome.at);
+            self.partition.resolve_late(id, commit, decided);
             for write in &outcome.writes {
-                self.model.put(outcome.commit, write);
+                self.model.put_late(outcome.commit, outcome.at, write);
             }
             self.met.recovered += 1;
         }
