@@ -74,6 +74,30 @@ def test_another_takes_writes_and_the_old_one_acknowledges_nothing():
         assert wanted <= {document["_id"] for document in found}
 
 
+def test_one_that_has_just_started_lets_another_succeed():
+    # A driver that has found a member down looks at it again after ten seconds, or when it misses a primary: one that is silent it does
+    # not miss. If the member that has just started succeeded, its clients would wait for so long.
+    with ReplicaSet(3, settings={}) as members, members.client() as client, Arrivals(client) as arrivals:
+        old, started, _ = members.nodes
+        # The third has run for longer.
+        time.sleep(10)
+        wait_until(lambda: len(client.nodes) == 3 and arrivals.acknowledged)
+        started.kill()
+        wait_until(lambda: ("127.0.0.1", started.port) not in client.nodes)
+        started.start()
+        wait_until(lambda: members.state(started) == 2)
+        old.process.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        wait_until(lambda: arrivals.first_after(stopped), 30)
+        without = arrivals.first_after(stopped) - stopped
+        print(f"without a write for {without:.2f} s")
+        assert without < 5
+        old.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: members.state(old) in (1, 2), 60)
+        # By its priority it takes over later.
+        wait_until(lambda: members.state(old) == 1, 120)
+
+
 def test_members_that_did_not_run_suspect_nobody():
     with ReplicaSet(3, settings={}) as members:
         primary = members.primary()

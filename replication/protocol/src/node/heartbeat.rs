@@ -267,7 +267,9 @@ impl Node {
             }
         } else if let Some(at) = sender {
             let claims = request.primary_id == request.sender_id && request.term >= self.term;
+            // One that has just started is reached again before a heartbeat to it is due.
             let is_news = (claims && self.primary != Some(at))
+                || self.peers[at].is_down()
                 || self.peers[at]
                     .config
                     .is_some_and(|known| known != request.config);

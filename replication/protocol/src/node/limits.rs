@@ -27,6 +27,9 @@ const _: () = assert!(DENY_UNREACHABLE_MS < DENY_TOO_STALE_MS);
 pub(super) const STANDING_STEP_MS: u64 = 100;
 pub(super) const STANDING_RANKS: usize = 6;
 
+/// A driver that has found a member down looks at it again after so long, unless it misses a primary: `heartbeatFrequencyMS` by default.
+pub(super) const DRIVERS_LOOK_MS: u64 = 10_000;
+
 /// For how long a member that would vote for another does not stand itself: so long an election takes on a slow disk.
 pub(super) const GIVE_WAY_MS: u64 = 500;
 

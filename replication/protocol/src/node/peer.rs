@@ -124,6 +124,11 @@ impl Peer {
         self.health == Health::Up
     }
 
+    /// It was asked, and has not answered.
+    pub(super) fn is_down(&self) -> bool {
+        self.health == Health::Down
+    }
+
     /// As a sync source it is what its last heartbeat told.
     pub(super) fn neighbour(&self) -> Neighbour {
         Neighbour {

@@ -9,8 +9,8 @@
 //! the primary.
 
 use super::limits::{
-    GIVE_WAY_MS, PROBES_A_LIMIT, RE_ASK_MS, STALLS_A_LIMIT, STANDING_RANKS, STANDING_STEP_MS,
-    USUAL_ELECTION_TIMEOUT_MS,
+    DRIVERS_LOOK_MS, GIVE_WAY_MS, PROBES_A_LIMIT, RE_ASK_MS, STALLS_A_LIMIT, STANDING_RANKS,
+    STANDING_STEP_MS, USUAL_ELECTION_TIMEOUT_MS,
 };
 use super::{Mode, Node, Pending, Role};
 use crate::config::HostPort;
@@ -189,7 +189,7 @@ impl Node {
 
     fn confirm_silence(&mut self, watched: Watched) {
         if self.majority_hears_nothing(watched) {
-            let wait_ms = self.standing_offset_ms();
+            let wait_ms = self.succession_offset_ms();
             let soon_ms = self.after_ms(wait_ms);
             self.watch.confirmed = true;
             // If the election is lost, not all is asked again at once.
@@ -290,18 +290,36 @@ impl Node {
         let (Some(config), Some(own)) = (self.config(), self.self_index()) else {
             return random;
         };
-        let before = |at: usize| {
-            let (mine, other) = (&config.members[own], &config.members[at]);
-            other.priority > mine.priority || (other.priority == mine.priority && at < own)
+        let before = |at: &usize| {
+            let (mine, other) = (&config.members[own], &config.members[*at]);
+            other.priority > mine.priority || (other.priority == mine.priority && *at < own)
         };
-        let rivals = self.others().filter(|(at, peer)| {
-            peer.is_up()
-                && Some(*at) != self.primary
-                && config.members[*at].is_electable()
-                && before(*at)
-        });
-        let rank = rivals.count().min(STANDING_RANKS);
+        let rank = self.rivals().filter(before).count().min(STANDING_RANKS);
         rank as u64 * STANDING_STEP_MS + random
+    }
+
+    /// As [`Self::standing_offset_ms`], where the primary is silent. Clients whose primary does not answer ask nobody else: a driver
+    /// that has found this node down looks at it again when it always does, and until then it would not learn that this is
+    /// the primary. So a node that has just started goes behind all others. If its priority is higher it takes over later.
+    fn succession_offset_ms(&mut self) -> u64 {
+        let offset_ms = self.standing_offset_ms();
+        let is_known = self.now.ms - self.started_ms >= DRIVERS_LOOK_MS;
+        match is_known || self.rivals().next().is_none() {
+            true => offset_ms,
+            false => offset_ms + (STANDING_RANKS as u64 + 1) * STANDING_STEP_MS,
+        }
+    }
+
+    /// Who else might be elected in the primary's place.
+    fn rivals(&self) -> impl Iterator<Item = usize> {
+        let electable = |at: usize| {
+            let config = self.config();
+            config.is_some_and(|config| config.members[at].is_electable())
+        };
+        let rivals = self
+            .others()
+            .filter(move |(at, peer)| peer.is_up() && Some(*at) != self.primary && electable(*at));
+        rivals.map(|(at, _)| at)
     }
 
     fn give_way_ms(&self) -> u64 {

@@ -6,7 +6,7 @@ use pinion_wire::idl::{WriteConcern, WriteConcernW};
 use pinion_wire::{Error, ErrorCode, MemberState};
 
 use super::config::{SET, config, config_id, entry, host, number, optime, set};
-use super::script::{Player, Sent};
+use super::script::{Player, STARTED_LONG_AGO_MS, Sent};
 use crate::decision::LastVote;
 use crate::message::{
     HeartbeatRequest, HeartbeatResponse, MemberPosition, OplogQueryMetadata, ReplSetMetadata,
@@ -143,7 +143,11 @@ fn start(player: &mut Player, words: &Words<'_>) {
     player.sent.clear();
     player.votes.clear();
     player.config = None;
-    player.node = Some(Node::new(identity, found, player.now));
+    let mut node = Node::new(identity, found, player.now);
+    if !words.has("just") {
+        node.started_ms -= STARTED_LONG_AGO_MS;
+    }
+    player.node = Some(node);
     player.step(Input::Tick);
 }
 

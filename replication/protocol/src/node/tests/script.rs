@@ -11,6 +11,9 @@ use crate::decision::LastVote;
 use crate::message::Request;
 use crate::node::{Effect, Input, Node, Now, RequestId};
 
+/// For so long a member has run when its script begins, unless it says that it has `just` started.
+pub(super) const STARTED_LONG_AGO_MS: u64 = 60_000;
+
 /// A member that is being told what a script says.
 pub(super) struct Player {
     pub(super) node: Option<Node>,
@@ -34,7 +37,7 @@ impl Player {
         Player {
             node: None,
             now: Now {
-                ms: 1_000,
+                ms: STARTED_LONG_AGO_MS + 1_000,
                 wall_ms: 1_700_000_000_000,
             },
             sent: Vec::new(),

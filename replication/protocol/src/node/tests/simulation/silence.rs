@@ -69,6 +69,23 @@ fn a_silent_primary_is_succeeded_at_once() {
     }
 }
 
+/// Drivers that wait for a silent primary do not look at a member that they have found down, so another one is elected than one that has
+/// just started, whatever their priorities.
+#[test]
+fn one_that_has_just_started_does_not_succeed() {
+    for seed in 1..=SEEDS {
+        let (mut world, primary) = set(seed, "a:p3,b:p2,c", &[SILENCE_MS]);
+        assert_eq!(primary, 0, "seed {seed}");
+        world.crash(1, 500);
+        world.run_for(5_000).expect("it holds");
+        world.freeze(primary, 60_000);
+        let after = succeeded_after(&mut world, primary, 3_000);
+        assert!(after.is_some(), "seed {seed}");
+        let life = world.members[2].life.as_ref().expect("all live");
+        assert!(life.node.is_writable_primary(), "seed {seed}");
+    }
+}
+
 /// The same primary all the time, and nobody has even asked whether it would be elected.
 #[track_caller]
 fn check_quiet(members: &str, for_ms: u64, disturb: impl Fn(&mut World, usize)) {
