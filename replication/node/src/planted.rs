@@ -33,18 +33,7 @@ pub enum PlantedFault {
 }
 
 impl PlantedFault {
-    /// Those that a campaign plants each, and must find. The others are so rare to show that one plants them by name.
-    pub const FOUND: &[PlantedFault] = &[
-        PlantedFault::DurableBeforeFlush,
-        PlantedFault::VoteForgotten,
-        PlantedFault::EntrySkipped,
-        PlantedFault::EntriesReordered,
-        PlantedFault::RollbackKeepsWrite,
-        PlantedFault::SessionsRemembered,
-        PlantedFault::InitialSyncSkips,
-    ];
-
-    /// All faults.
+    /// All faults, each of which a campaign plants and must find.
     pub const ALL: &[PlantedFault] = &[
         PlantedFault::DurableBeforeFlush,
         PlantedFault::VoteForgotten,

@@ -29,7 +29,7 @@ impl Fault {
 
     /// Faults for a campaign of replica sets.
     pub fn of_sets() -> Vec<Fault> {
-        let members = MemberFault::FOUND.iter().copied().map(Fault::Member);
+        let members = MemberFault::ALL.iter().copied().map(Fault::Member);
         let exec = ExecFault::OF_SETS.into_iter().map(Fault::Exec);
         let units = PlantedFault::OF_OPEN_UNITS.into_iter().map(Fault::Storage);
         members.chain(exec).chain(units).collect()
@@ -46,11 +46,7 @@ impl Fault {
 
     /// All faults of both.
     pub fn every() -> impl Iterator<Item = Fault> {
-        let members = MemberFault::ALL.iter().copied().map(Fault::Member);
-        Fault::all()
-            .into_iter()
-            .chain(Fault::of_sets())
-            .chain(members)
+        Fault::all().into_iter().chain(Fault::of_sets())
     }
 
     /// The fault of this name.

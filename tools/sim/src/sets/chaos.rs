@@ -79,6 +79,17 @@ pub enum Happening {
 }
 
 impl Happening {
+    /// Draws one of those that leaders die of, most of them right after they wrote or were elected.
+    pub fn draw_of_leaders(rng: &mut Rng, primary: usize) -> Happening {
+        match rng.below(8) {
+            0 | 1 => Happening::Strand(primary),
+            2 => Happening::TornElection(primary),
+            3 => Happening::Blackout(primary),
+            4 => Happening::ForgottenVotes(primary),
+            _ => Happening::CommitOverTerms(primary),
+        }
+    }
+
     /// Draws one. `primary` is who is thought to be it: half of all things happen to it.
     pub fn draw(rng: &mut Rng, members: usize, primary: usize) -> Happening {
         let member = match rng.chance(0.5) {

@@ -12,8 +12,11 @@ const CLOSELY: Duration = Duration::from_micros(50);
 const LOOSELY: Duration = Duration::from_millis(1);
 /// How long a scene lets happen what comes of it.
 const AFTERMATH_MS: u64 = 15_000;
-/// Within which time a primary that nobody hears writes what nobody gets.
-const UNHEARD_MS: u64 = 700;
+/// Within which time a primary that nobody hears writes what nobody gets, as the totals call it.
+const UNHEARD: Duration = Duration::from_millis(1_200);
+const ALONE: &str = "writes acknowledged by one";
+/// How long a primary lives at most that is to die, while clients read from it.
+const SHORT_LIFE_MS: u64 = 800;
 /// What was written is on the device by then.
 const FLUSHED: Duration = Duration::from_millis(60);
 
@@ -98,15 +101,15 @@ impl Run {
     }
 
     /// What a majority holds of an older term is not committed by that (Raft, figure 8). A primary writes what nobody gets, and
-    /// dies; another one is elected, begins its term where nobody hears it, and dies too. The first comes back, is elected, and
-    /// dies before its own term has an entry, when the others hold what it wrote. Then the second one comes back, whose log is the later
-    /// one, and takes that back.
+    /// dies; another one is elected, begins its term where nobody hears it, and dies too. The first comes back and is elected when
+    /// the others hold what it wrote, and is cut off from them before they have an entry of its own term; clients read from it what
+    /// a majority has. Then it dies, and the second one comes back, whose log is the later one, and takes that back.
     pub(super) fn commit_over_terms(&mut self, first: usize) -> Result<(), String> {
         let others = self.others(&[first]);
         let usual = self.shared.alone.replace(1.0);
         let before = (self.counts_of("elected"), self.counts_of("drained"));
         self.part(&[first], &others);
-        self.pass_some(UNHEARD_MS)?;
+        self.write_unheard()?;
         self.shared.alone.set(usual);
         self.die(first, Death::Kill, PATIENCE * 4);
         if let Some(second) = self.begin_unheard(&others, (&before.0, &before.1))? {
@@ -116,11 +119,15 @@ impl Run {
             let drained = self.counts_of("drained");
             self.members[first].restart_at = Some(self.sim.now());
             let again = self.wait_for(&[first], "drained", &drained, CLOSELY)?;
+            self.part(&[first], &rest);
             if again.is_some() {
                 self.outcome.count("older terms held by a majority", 1);
+                self.shared.watched.set(true);
+                let lives = self.rng.between(SHORT_LIFE_MS / 4, SHORT_LIFE_MS);
+                self.pass(Duration::from_millis(lives))?;
+                self.shared.watched.set(false);
             }
             self.die(first, Death::PowerCut, PATIENCE);
-            self.part(&[first], &rest);
             self.members[second].restart_at = Some(self.sim.now());
             self.pass_some(AFTERMATH_MS)?;
         }
@@ -130,6 +137,19 @@ impl Run {
         }
         self.heal();
         Ok(())
+    }
+
+    /// Waits until a primary that nobody hears has written what it acknowledges alone.
+    fn write_unheard(&mut self) -> Result<(), String> {
+        let written = |run: &Run| {
+            let history = run.shared.history.borrow();
+            history.counts.get(ALONE).copied()
+        };
+        let (before, deadline) = (written(self), self.sim.now() + UNHEARD);
+        while written(self) == before && self.sim.now() < deadline {
+            self.pass(LOOSELY)?;
+        }
+        self.pass(FLUSHED)
     }
 
     /// One of these is elected and begins its term, which nobody hears of. Which, if that came about.

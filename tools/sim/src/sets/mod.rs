@@ -3,6 +3,7 @@
 mod chaos;
 mod elections;
 mod history;
+mod joined;
 mod judge;
 mod lists;
 mod moving;
@@ -11,6 +12,7 @@ mod operator;
 mod scenes;
 mod session;
 mod stream;
+mod watcher;
 mod workload;
 
 use std::cell::{Cell, RefCell};
@@ -50,6 +52,8 @@ const HEALING: Duration = Duration::from_secs(240);
 /// Longest time between two happenings.
 const BETWEEN_MS: u64 = 6_000;
 const CALM_MS: u64 = 15_000;
+/// The part of the runs in which nothing happens but to leaders.
+const OF_LEADERS: f64 = 0.25;
 
 /// A member, as the run sees it.
 struct Member {
@@ -120,6 +124,7 @@ impl Run {
             stopped: Cell::new(false),
             alone: Cell::new([0.0, 0.1, 0.3][rng.below(3) as usize]),
             // With a key file only members may prepare.
+            may_prepare: kind.auth.is_none(),
             prepared: match kind.auth {
                 None => [0.0, 0.1, 0.4][rng.below(3) as usize],
                 Some(_) => 0.0,
@@ -127,6 +132,7 @@ impl Run {
             pause_ms: [20, 100, 400][rng.below(3) as usize],
             lists: RefCell::new(Lists::default()),
             moves: Cell::new(false),
+            watched: Cell::new(false),
             beginning: Cell::new(None),
         });
         let orders: Rc<Orders> = Rc::default();
@@ -180,10 +186,16 @@ impl Run {
         self.begin()?;
         self.shared.paused.set(false);
         let happenings = self.rng.between(3, 10);
+        let of_leaders = self.rng.chance(OF_LEADERS);
+        self.outcome
+            .count("runs whose leaders die", of_leaders.into());
         self.pass_some(5_000)?;
         for _ in 0..happenings {
             let primary = self.primary();
-            let happening = Happening::draw(&mut self.rng, self.members.len(), primary);
+            let happening = match of_leaders {
+                true => Happening::draw_of_leaders(&mut self.rng, primary),
+                false => Happening::draw(&mut self.rng, self.members.len(), primary),
+            };
             self.outcome.count(happening.name(), 1);
             tracing::info!(?happening, "happens");
             self.let_happen(&happening)?;
@@ -509,6 +521,22 @@ fn add_clients(sim: &Sim, shared: &Rc<Shared>, rng: &mut Rng) {
                 moving::read(own.clone(), at, rng.clone())
             });
         }
+        if shared.may_prepare {
+            let (own, rng) = (shared.clone(), sim.random_stream("holder"));
+            sim.add_node("holder", 1, move |_| joined::hold(own.clone(), rng.clone()));
+            for at in 0..shared.members.len() {
+                let (own, rng) = (shared.clone(), sim.random_stream(&format!("joiner {at}")));
+                sim.add_node(&format!("joiner-{at}"), 1, move |_| {
+                    joined::read(own.clone(), at, rng.clone())
+                });
+            }
+        }
+    }
+    for at in 0..shared.members.len() {
+        let (own, rng) = (shared.clone(), sim.random_stream(&format!("watcher {at}")));
+        sim.add_node(&format!("watcher-{at}"), 1, move |_| {
+            watcher::watch(own.clone(), at, rng.clone())
+        });
     }
     if rng.chance(0.7) {
         let (shared, rng) = (shared.clone(), sim.random_stream("catalog"));

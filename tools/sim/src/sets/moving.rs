@@ -12,8 +12,8 @@ use super::session::{Attempt, Session, is_of_the_moment, majority};
 use super::workload::{Active, Shared};
 use crate::client::{Client, batch, error_code};
 
-const DB: &str = "moving";
-const SHOWN: &str = "shown";
+pub const DB: &str = "moving";
+pub const SHOWN: &str = "shown";
 /// Documents of one collection.
 const DOCUMENTS: i32 = 40;
 /// Longest time between two changes, and between two reads.
@@ -29,6 +29,13 @@ const WTIMEOUT_MS: i32 = 5_000;
 const ANSWER: Duration = Duration::from_secs(4);
 /// QueryPlanKilled: the collection went away under the reader. NamespaceNotFound is no answer to a `find`.
 const GONE: i32 = 175;
+/// LockTimeout: a read waits for an outcome that comes behind a change which waits for the read.
+const LOCK_TIMEOUT: i32 = 24;
+
+/// Whether a reader of the place may be refused so.
+pub fn is_given_up(code: i32) -> bool {
+    [GONE, LOCK_TIMEOUT].contains(&code) || is_of_the_moment(code)
+}
 
 /// Puts new collections into the place, or takes them away.
 pub async fn move_collections(shared: Rc<Shared>, mut rng: Rng) {

@@ -46,6 +46,8 @@ pub struct Shared {
     pub stopped: Cell<bool>,
     /// The part of the writes that only the primary acknowledges.
     pub alone: Cell<f64>,
+    /// Clients may prepare transactions.
+    pub may_prepare: bool,
     /// The part of the transactions of lists that are prepared before they are committed.
     pub prepared: f64,
     /// Longest pause of a client between two operations.
@@ -54,6 +56,8 @@ pub struct Shared {
     pub lists: RefCell<Lists>,
     /// A collection is about to take the place of another one.
     pub moves: Cell<bool>,
+    /// Watchers read.
+    pub watched: Cell<bool>,
     /// A time before which no client has written anything.
     pub beginning: Cell<Option<Timestamp>>,
 }
