@@ -75,6 +75,11 @@ class PinionSet(ReplicaSet):
     def primary_uri(self):
         return self.primary().uri
 
+    def __exit__(self, kind, *rest):
+        # What members said goes where other diagnostics go, and of one whose end was asked for nobody wants it.
+        with contextlib.redirect_stdout(sys.stderr):
+            super().__exit__(kind if kind and issubclass(kind, Exception) else None, *rest)
+
     def state(self, node):
         try:
             return super().state(node)
