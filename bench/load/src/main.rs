@@ -13,6 +13,7 @@ mod protocol;
 mod report;
 mod run;
 mod soak;
+mod streams;
 mod timer;
 mod workload;
 
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Some(("report", matches)) => report::command(matches).map(|()| true),
         Some(("peers", matches)) => peers::command(matches),
         Some(("soak", matches)) => soak::command(matches),
+        Some(("streams", matches)) => streams::command(matches),
         Some(("echo", matches)) => echo::command(matches).map(|()| true),
         _ => Err("no such subcommand".into()),
     };

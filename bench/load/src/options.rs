@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use crate::protocol::{Concerns, Endpoint, TlsOptions};
+use crate::protocol::{Concerns, Endpoint, Scheme, TlsOptions};
 use crate::workload::{Kind, Properties, Spec};
 
 /// What `run` does.
@@ -54,6 +54,7 @@ pub fn command() -> Command {
         .subcommand(engine())
         .subcommand(crate::peers::options())
         .subcommand(crate::soak::options())
+        .subcommand(crate::streams::options())
         .subcommand(crate::echo::options())
 }
 
@@ -121,6 +122,8 @@ fn run() -> Command {
         .arg(value("journal", "BOOL", "MongoDB: write concern j; PostgreSQL: synchronous_commit"))
         .arg(value("wtimeout-ms", "MS", "MongoDB: write concern wtimeout"))
         .arg(value("read-concern", "LEVEL", "MongoDB: local, available, majority, linearizable or snapshot"))
+        .arg(flag("retryable", "MongoDB: inserts and updates name a session and a number, as a driver's do by default"))
+        .arg(value("redis-wait", "N", "Redis: each write waits for so many replicas, by a WAIT in the same packet"))
         .arg(value("read-preference", "MODE", "MongoDB: primary, secondary, ..."))
         .arg(flag("string-fields", "MongoDB: fields are strings instead of binary data, which YCSB writes"))
         .arg(value("compare-every", "N", "compares one reply in N byte for byte; 0: none").default_value("1000"))
@@ -215,6 +218,8 @@ impl Settings {
                 wtimeout_ms: number(matches, "wtimeout-ms")?,
                 read_concern: text("read-concern"),
                 read_preference: text("read-preference"),
+                retryable: matches.get_flag("retryable"),
+                redis_wait: number(matches, "redis-wait")?,
             },
             string_fields: matches.get_flag("string-fields"),
             load_first: matches.get_flag("load"),
@@ -269,6 +274,15 @@ impl Settings {
         }
         if self.spec.has(Kind::Transaction) && self.pipeline > 1 {
             return Err("a connection has one transaction at a time: --pipeline 1".into());
+        }
+        if self.concerns.retryable && self.pipeline > 1 {
+            return Err("a session has one write at a time: --pipeline 1".into());
+        }
+        if self.concerns.retryable && self.endpoint.scheme != Scheme::MongoDb {
+            return Err("--retryable is MongoDB's".into());
+        }
+        if self.concerns.redis_wait.is_some() && self.endpoint.scheme != Scheme::Redis {
+            return Err("--redis-wait is Redis's".into());
         }
         if self.spec.has(Kind::Connect) && self.connections > 4096 {
             return Err("a storm has at most 4096 --connections under way".into());

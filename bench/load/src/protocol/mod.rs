@@ -17,7 +17,7 @@ use crate::workload::{Request, Spec};
 
 pub use endpoint::{Endpoint, Scheme};
 pub use mongo::Mongo;
-pub use mongo_reply::error_text;
+pub use mongo_reply::{body as reply_body, error_text};
 pub use postgres::Postgres;
 pub use postgres_session::query as postgres_query;
 pub use resp::Resp;
@@ -33,6 +33,8 @@ pub enum Outcome {
     Miss,
     /// The server says that it failed.
     Error(String),
+    /// A transaction that another one was in the way of; it is to be tried again from its beginning.
+    Conflict,
     /// The server says that it did, but what came is not what must come.
     Wrong(String),
 }
@@ -67,6 +69,10 @@ pub struct Concerns {
     pub wtimeout_ms: Option<i32>,
     pub read_concern: Option<String>,
     pub read_preference: Option<String>,
+    /// MongoDB: writes name their session and a number, so that they can be repeated, as a driver's do by default.
+    pub retryable: bool,
+    /// Redis: each write is followed by a WAIT for so many replicas, in the same packet.
+    pub redis_wait: Option<u32>,
 }
 
 /// What every connection of a run needs to know.

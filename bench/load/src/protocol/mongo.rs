@@ -131,10 +131,12 @@ impl Mongo {
     fn insert(&mut self, request: &Request, out: &mut Vec<u8>) {
         let spec = Arc::clone(&self.spec);
         let now_ms = if spec.document.timed { unix_ms() } else { 0 };
+        self.transaction += i64::from(self.concerns.retryable);
         self.message(out, |this, out| {
             this.body(out, |out| {
                 bson::string(out, "insert", &spec.table_of(request.key));
                 bson::boolean(out, "ordered", true);
+                this.retry_fields(out);
                 this.write_options(out);
             });
             Self::sequence(out, "documents", |out| {
@@ -160,6 +162,7 @@ impl Mongo {
     fn update(&mut self, request: &Request, out: &mut Vec<u8>) {
         let spec = Arc::clone(&self.spec);
         let in_transaction = request.kind == Kind::Transaction;
+        self.transaction += i64::from(!in_transaction && self.concerns.retryable);
         let key = if in_transaction && request.stage == 1 {
             request.other
         } else {
@@ -172,6 +175,7 @@ impl Mongo {
                 if in_transaction {
                     this.transaction_fields(request.stage, out);
                 } else {
+                    this.retry_fields(out);
                     this.write_options(out);
                 }
             });
@@ -198,28 +202,61 @@ impl Mongo {
         });
     }
 
-    /// What every statement of a transaction carries; the connection is the session.
-    fn transaction_fields(&self, stage: u8, out: &mut Vec<u8>) {
+    /// The session, which is the connection, and the number of its transaction or write.
+    fn session_fields(&self, out: &mut Vec<u8>) {
         bson::nested(out, "lsid", |out| {
             bson::binary_with(out, "id", 4, |out| out.extend_from_slice(&self.session_id));
         });
         bson::int64(out, "txnNumber", self.transaction);
+    }
+
+    fn retry_fields(&self, out: &mut Vec<u8>) {
+        if self.concerns.retryable {
+            self.session_fields(out);
+        }
+    }
+
+    /// What every statement of a transaction carries.
+    fn transaction_fields(&self, stage: u8, out: &mut Vec<u8>) {
+        self.session_fields(out);
         bson::boolean(out, "autocommit", false);
         if stage == 0 {
             bson::boolean(out, "startTransaction", true);
         }
     }
 
-    fn commit(&mut self, out: &mut Vec<u8>) {
+    fn commit(&mut self, stage: u8, out: &mut Vec<u8>) {
         self.message(out, |this, out| {
             out.push(0);
             bson::document(out, |out| {
                 bson::int32(out, "commitTransaction", 1);
-                this.transaction_fields(2, out);
+                this.transaction_fields(stage, out);
                 this.write_options(out);
                 bson::string(out, "$db", "admin");
             });
         });
+    }
+
+    /// The database of documents.
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
+    /// Appends a command of any kind; gives the number that its reply names. Whoever uses it checks its replies by `reply_body`.
+    pub fn request(
+        &mut self,
+        database: &str,
+        out: &mut Vec<u8>,
+        fill: impl FnOnce(&mut Vec<u8>),
+    ) -> u32 {
+        self.message(out, |_, out| {
+            out.push(0);
+            bson::document(out, |out| {
+                fill(out);
+                bson::string(out, "$db", database);
+            });
+        });
+        self.request_id
     }
 
     /// Has the server take a checkpoint, and waits for it.
@@ -236,13 +273,7 @@ impl Mongo {
         fill: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Vec<u8>, String> {
         let mut out = Vec::new();
-        self.message(&mut out, |_, out| {
-            out.push(0);
-            bson::document(out, |out| {
-                fill(out);
-                bson::string(out, "$db", database);
-            });
-        });
+        self.request(database, &mut out, fill);
         let reply = exchange(stream, &out, |input| self.reply_end(input))?;
         self.answered = self.request_id;
         let body = mongo_reply::body(&reply, self.request_id)?;
@@ -491,7 +522,7 @@ impl Protocol for Mongo {
         match (request.kind, request.stage) {
             (Kind::Insert, _) => self.insert(request, out),
             (Kind::Update, _) | (Kind::ReadModifyWrite, 1) => self.update(request, out),
-            (Kind::Transaction, 2) => self.commit(out),
+            (Kind::Transaction, stage) if request.commits() => self.commit(stage, out),
             (Kind::Transaction, stage) => {
                 self.transaction += i64::from(stage == 0);
                 self.update(request, out);
@@ -536,7 +567,7 @@ impl Protocol for Mongo {
             );
         }
         let n = match (request.kind, request.stage) {
-            (Kind::Transaction, 2) => None,
+            (Kind::Transaction, _) if request.commits() => None,
             (Kind::Insert, _) => Some(request.count),
             _ => Some(1),
         };

@@ -6,6 +6,7 @@ use crate::workload::{Kind, Request, Spec, check_value};
 /// Header, flag bits and the kind of the section.
 pub const MESSAGE_HEADER: usize = 21;
 const MORE_TO_COME: u32 = 1 << 1;
+const WRITE_CONFLICT: f64 = 112.0;
 
 /// How documents lie in BSON.
 pub struct Shape {
@@ -106,7 +107,7 @@ pub fn write(request: &Request, body: &[u8], n: Option<u64>) -> Outcome {
         return Outcome::Wrong("a reply is not BSON".into());
     }
     if !ok {
-        return Outcome::Error(error_text(body));
+        return failed_write(request, body);
     }
     match (failed, n) {
         (Some(why), _) => Outcome::Error(why),
@@ -118,6 +119,27 @@ pub fn write(request: &Request, body: &[u8], n: Option<u64>) -> Outcome {
             }
         }
         _ => Outcome::Right,
+    }
+}
+
+/// An error, or a conflict of a transaction, which must tell by its label that it can be tried again.
+fn failed_write(request: &Request, body: &[u8]) -> Outcome {
+    let code = bson::get(body, "code").and_then(|code| code.number());
+    if request.kind != Kind::Transaction || code != Some(WRITE_CONFLICT) {
+        return Outcome::Error(error_text(body));
+    }
+    let labelled = bson::get(body, "errorLabels")
+        .and_then(|labels| bson::Elements::new(labels.value))
+        .is_some_and(|mut labels| {
+            labels.any(|label| label.bytes() == Some(b"TransientTransactionError"))
+        });
+    if labelled {
+        Outcome::Conflict
+    } else {
+        Outcome::Wrong(format!(
+            "a conflict has no label TransientTransactionError: {}",
+            error_text(body)
+        ))
     }
 }
 

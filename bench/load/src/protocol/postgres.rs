@@ -8,6 +8,9 @@ use super::postgres_session::{
 use super::{Counter, Outcome, Protocol, Session, Stream, Transport, exchange};
 use crate::workload::{Kind, Request, Spec, check_value, value};
 
+/// How the text of an error ends by which one of two transactions gives way: to be serialized, or out of a deadlock.
+const CONFLICTS: [&str; 2] = ["(SQLSTATE 40001)", "(SQLSTATE 40P01)"];
+
 /// One connection.
 pub struct Postgres {
     spec: Arc<Spec>,
@@ -147,6 +150,10 @@ impl Postgres {
 
     fn transaction(&mut self, request: &Request, out: &mut Vec<u8>) {
         match request.stage {
+            _ if request.commits() => {
+                Self::bind(out, "commit", &[]);
+                Self::sync(out);
+            }
             0 => {
                 if std::mem::take(&mut self.open) {
                     message(out, b'P', |out| {
@@ -159,11 +166,7 @@ impl Postgres {
                 Self::bind(out, "begin", &[]);
                 self.update(request.key, request, out);
             }
-            1 => self.update(request.other, request, out),
-            _ => {
-                Self::bind(out, "commit", &[]);
-                Self::sync(out);
-            }
+            _ => self.update(request.other, request, out),
         }
     }
 
@@ -419,6 +422,7 @@ impl Protocol for Postgres {
     fn check(&mut self, request: &Request, reply: &[u8], compare: bool) -> Outcome {
         let (mut rows, mut written, mut at) = (0, 0, 0);
         let (mut error, mut wrong, mut previous) = (None, None, Vec::new());
+        let mut committed = false;
         self.name(request.key);
         loop {
             let (tag, body, length) = match first(&reply[at..]) {
@@ -435,19 +439,32 @@ impl Protocol for Postgres {
                     rows += 1;
                 }
                 b'C' if body == b"INSERT 0 1\0" || body == b"UPDATE 1\0" => written += 1,
+                b'C' if body == b"COMMIT\0" => committed = true,
                 b'E' => error = Some(error_text(body)),
                 b'Z' => self.open = body != b"I",
                 _ => {}
             }
         }
         if let Some(why) = error {
-            return Outcome::Error(why);
+            let conflict = CONFLICTS.iter().any(|state| why.ends_with(state));
+            return if conflict && request.kind == Kind::Transaction {
+                Outcome::Conflict
+            } else {
+                Outcome::Error(why)
+            };
         }
         if let Some(why) = wrong {
             return Outcome::Wrong(why);
         }
         match (request.kind, request.stage) {
-            (Kind::Transaction, 2) => Outcome::Right,
+            // A transaction that had failed is rolled back by its COMMIT, which says so.
+            (Kind::Transaction, _) if request.commits() => {
+                if committed {
+                    Outcome::Right
+                } else {
+                    Outcome::Wrong("a COMMIT did not commit".into())
+                }
+            }
             (Kind::Insert, _) if written == request.count => Outcome::Right,
             (Kind::Insert, _) => {
                 Outcome::Wrong(format!("{written} rows inserted, not {}", request.count))

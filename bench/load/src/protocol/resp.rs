@@ -11,6 +11,8 @@ const MAX_BULK_BYTES: usize = 512 << 20;
 /// One connection.
 pub struct Resp {
     spec: Arc<Spec>,
+    /// Each write is followed by a WAIT for so many replicas.
+    wait: Option<u32>,
     key: Vec<u8>,
     scratch: Vec<u8>,
 }
@@ -57,6 +59,39 @@ impl Resp {
             out.extend_from_slice(b"$2\r\nEX\r\n");
             Self::bulk(out, ttl_secs.to_string().as_bytes());
         }
+        if let Some(replicas) = self.wait {
+            // For as long as it takes: whoever waits for the reply has a limit of its own.
+            out.extend_from_slice(b"*3\r\n$4\r\nWAIT\r\n");
+            Self::bulk(out, replicas.to_string().as_bytes());
+            out.extend_from_slice(b"$1\r\n0\r\n");
+        }
+    }
+
+    /// What a write is answered with.
+    fn check_write(&self, reply: &[u8]) -> Outcome {
+        let Some(rest) = reply.strip_prefix(b"+OK\r\n") else {
+            return Outcome::Wrong("the reply to a SET is not OK".into());
+        };
+        let Some(replicas) = self.wait else {
+            return if rest.is_empty() {
+                Outcome::Right
+            } else {
+                Outcome::Wrong("the reply to a SET goes on behind OK".into())
+            };
+        };
+        if rest.first() == Some(&b'-') {
+            return Outcome::Error(String::from_utf8_lossy(&rest[1..]).trim_end().into());
+        }
+        match line(rest)
+            .and_then(|line| line.strip_prefix(b":"))
+            .and_then(number)
+        {
+            Some(count) if count >= i64::from(replicas) => Outcome::Right,
+            Some(count) => Outcome::Wrong(format!(
+                "{count} replicas had a write where {replicas} were waited for"
+            )),
+            None => Outcome::Wrong("the reply to a WAIT is no number".into()),
+        }
     }
 
     /// Runs a command; gives the reply with its type and without its end.
@@ -65,7 +100,7 @@ impl Resp {
         for word in words {
             Self::bulk(&mut out, word.as_bytes());
         }
-        let reply = exchange(stream, &out, |input| self.reply_end(input))?;
+        let reply = exchange(stream, &out, one_end)?;
         let text = String::from_utf8_lossy(&reply).trim_end().to_owned();
         match text.strip_prefix('-') {
             Some(error) => Err(error.into()),
@@ -77,6 +112,26 @@ impl Resp {
 fn line(input: &[u8]) -> Option<&[u8]> {
     let end = input.windows(2).position(|pair| pair == b"\r\n")?;
     Some(&input[..end])
+}
+
+/// Where one reply of the protocol ends, once all of it is there.
+fn one_end(input: &[u8]) -> Result<Option<usize>, String> {
+    let Some(line) = line(input) else {
+        return Ok(None);
+    };
+    let after = line.len() + 2;
+    match line.first() {
+        Some(b'+' | b'-' | b':') => Ok(Some(after)),
+        Some(b'$') => match number(&line[1..]) {
+            Some(-1) => Ok(Some(after)),
+            Some(length) if (0..=MAX_BULK_BYTES as i64).contains(&length) => {
+                let end = after + length as usize + 2;
+                Ok((input.len() >= end).then_some(end))
+            }
+            _ => Err("a reply has a wrong length".into()),
+        },
+        _ => Err("a reply has a type that nobody asked for".into()),
+    }
 }
 
 fn number(text: &[u8]) -> Option<i64> {
@@ -99,6 +154,12 @@ impl Protocol for Resp {
             return Some("Redis sets no TTL in a batch (MSET)".into());
         }
         let concerns = &session.concerns;
+        let writes = |kind: Kind| matches!(kind, Kind::Insert | Kind::Update);
+        if concerns.redis_wait.is_some()
+            && !(spec.load || spec.mix.iter().all(|(kind, _)| writes(*kind)))
+        {
+            return Some("--redis-wait is for workloads that write only".into());
+        }
         if concerns.w.is_some() || concerns.journal.is_some() || concerns.read_concern.is_some() {
             return Some(
                 "Redis's durability is the server's setting (appendfsync), not the client's".into(),
@@ -115,6 +176,7 @@ impl Protocol for Resp {
         }
         let mut resp = Self {
             spec: Arc::clone(&session.spec),
+            wait: session.concerns.redis_wait,
             key: Vec::new(),
             scratch: Vec::new(),
         };
@@ -186,22 +248,11 @@ impl Protocol for Resp {
     }
 
     fn reply_end(&self, input: &[u8]) -> Result<Option<usize>, String> {
-        let Some(line) = line(input) else {
-            return Ok(None);
+        let first = one_end(input)?;
+        let (Some(end), Some(_)) = (first, self.wait) else {
+            return Ok(first);
         };
-        let after = line.len() + 2;
-        match line.first() {
-            Some(b'+' | b'-' | b':') => Ok(Some(after)),
-            Some(b'$') => match number(&line[1..]) {
-                Some(-1) => Ok(Some(after)),
-                Some(length) if (0..=MAX_BULK_BYTES as i64).contains(&length) => {
-                    let end = after + length as usize + 2;
-                    Ok((input.len() >= end).then_some(end))
-                }
-                _ => Err("a reply has a wrong length".into()),
-            },
-            _ => Err("a reply has a type that nobody asked for".into()),
-        }
+        Ok(one_end(&input[end..])?.map(|second| end + second))
     }
 
     fn check(&mut self, request: &Request, reply: &[u8], compare: bool) -> Outcome {
@@ -213,11 +264,7 @@ impl Protocol for Resp {
             (Kind::Insert | Kind::Update, _) | (Kind::ReadModifyWrite, 1)
         );
         if writes {
-            return if reply == b"+OK\r\n" {
-                Outcome::Right
-            } else {
-                Outcome::Wrong("the reply to a SET is not OK".into())
-            };
+            return self.check_write(reply);
         }
         if reply == b"$-1\r\n" {
             return Outcome::Miss;
@@ -243,5 +290,62 @@ impl Protocol for Resp {
             }
         }
         Outcome::Right
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Resp;
+    use crate::protocol::{Outcome, Protocol};
+    use crate::workload::{Kind, Properties, Request, Spec};
+
+    fn resp(wait: Option<u32>) -> Resp {
+        Resp {
+            spec: Arc::new(Spec::new(Some("insert"), &Properties::default()).unwrap()),
+            wait,
+            key: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    const INSERT: Request = Request {
+        kind: Kind::Insert,
+        key: 1,
+        other: 0,
+        version: 0,
+        field: 0,
+        count: 1,
+        stage: 0,
+    };
+
+    #[test]
+    fn a_write_that_waits_has_two_replies() {
+        let mut resp = resp(Some(1));
+        let mut out = Vec::new();
+        resp.encode(&INSERT, &mut out);
+        assert!(out.starts_with(b"*3\r\n$3\r\nSET\r\n"));
+        assert!(out.ends_with(b"*3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$1\r\n0\r\n"));
+        for part in ["", "+OK", "+OK\r\n", "+OK\r\n:1\r"] {
+            assert_eq!(resp.reply_end(part.as_bytes()), Ok(None), "{part}");
+        }
+        assert_eq!(resp.reply_end(b"+OK\r\n:1\r\n+OK"), Ok(Some(9)));
+        assert_eq!(resp.check(&INSERT, b"+OK\r\n:1\r\n", false), Outcome::Right);
+        for wrong in ["+OK\r\n:0\r\n", "+OK\r\n+OK\r\n", ":1\r\n:1\r\n"] {
+            let outcome = resp.check(&INSERT, wrong.as_bytes(), false);
+            assert!(matches!(outcome, Outcome::Wrong(_)), "{wrong}: {outcome:?}");
+        }
+        for error in ["-ERR no\r\n:1\r\n", "+OK\r\n-ERR no\r\n"] {
+            let outcome = resp.check(&INSERT, error.as_bytes(), false);
+            assert!(matches!(outcome, Outcome::Error(_)), "{error}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_write_that_does_not_wait_has_one() {
+        let mut resp = resp(None);
+        assert_eq!(resp.reply_end(b"+OK\r\n:1\r\n"), Ok(Some(5)));
+        assert_eq!(resp.check(&INSERT, b"+OK\r\n", false), Outcome::Right);
     }
 }

@@ -75,6 +75,7 @@ impl Measured {
             errors,
             misses,
             wrong,
+            conflicts: _,
             messages,
         } = &self.total.failures;
         let first = messages.first().map_or("", String::as_str);
@@ -347,6 +348,7 @@ impl Drive<'_> {
                 Outcome::Right => Ok(true),
                 Outcome::Miss => Ok(false),
                 Outcome::Error(why) | Outcome::Wrong(why) => Err(why),
+                Outcome::Conflict => Err("a read had a conflict".into()),
             }
         };
         // Keys are used without gaps: twice as far each time, then halved.

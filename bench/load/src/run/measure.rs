@@ -23,6 +23,8 @@ pub struct Failures {
     pub misses: u64,
     /// The reply was not what it must be.
     pub wrong: u64,
+    /// Transactions that were tried again because of another one; they fail nothing.
+    pub conflicts: u64,
     pub messages: Vec<String>,
 }
 
@@ -37,6 +39,7 @@ impl Failures {
         self.errors += other.errors;
         self.misses += other.misses;
         self.wrong += other.wrong;
+        self.conflicts += other.conflicts;
         for message in &other.messages {
             self.note(message.clone());
         }

@@ -18,9 +18,12 @@ use crate::options::Settings;
 use crate::protocol::{Mongo, Postgres, Protocol, Resp, Scheme, Session};
 use crate::workload::{Properties, Spec};
 
+pub use connection::Connection;
 use drive::{Drive, Measured};
+pub use measure::histogram;
 use ramp::Step;
 pub use result::FORMAT;
+pub use schedule::Schedule;
 
 /// Runs as the settings say, prints and writes the result. False if it is not valid.
 pub fn command(settings: &Settings) -> Result<bool, String> {
@@ -145,4 +148,4 @@ fn finish(settings: &Settings, machine: serde_json::Value, done: &Done) -> Resul
 #[cfg(test)]
 mod stub;
 #[cfg(test)]
-mod tests;
+pub mod tests;

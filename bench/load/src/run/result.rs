@@ -174,6 +174,14 @@ pub fn text(settings: &Settings, done: &Done, invalid: &[String]) -> String {
         "errors {}, misses {}, wrong replies {}",
         failures.errors, failures.misses, failures.wrong
     );
+    if settings.spec.has(Kind::Transaction) {
+        let each = failures.conflicts as f64 / measured.operations().max(1) as f64;
+        let _ = writeln!(
+            out,
+            "conflicts {}, {each:.4} for each commit",
+            failures.conflicts
+        );
+    }
     for message in &failures.messages {
         let _ = writeln!(out, "  {message}");
     }
@@ -343,6 +351,7 @@ pub fn json(settings: &Settings, machine: Value, done: &Done, invalid: &[String]
         "interval_secs": interval_secs,
         "series": series,
     });
+    out["conflicts"] = json!(failures.conflicts);
     out["seed"] = json!(settings.seed);
     out["unread"] = latency(&measured.unread_ns);
     out["busy_poll"] = json!(settings.busy_poll);

@@ -29,6 +29,10 @@ pub enum Reply {
     Short,
     /// Says that it answers another request.
     OtherRequest,
+    /// Each fourth update is a conflict of its transaction, with the label that says that it can be tried again.
+    Conflicts,
+    /// The same without the label.
+    UnlabelledConflicts,
 }
 
 /// No table was dropped.
@@ -100,6 +104,10 @@ impl Connection {
             let (body, sections) = body.split_at(length);
             let command = bson::Elements::new(body).unwrap().next().unwrap();
             let reply = match command.name {
+                // Whether there are transactions is asked by a read of anything.
+                b"find" if bson::get(body, "filter").is_none() => {
+                    Some(document(|out| bson::int32(out, "ok", 1)))
+                }
                 b"find" => self.find(body),
                 b"update" | b"insert" => self.write(),
                 b"drop" => {
@@ -189,12 +197,29 @@ impl Connection {
         }))
     }
 
+    fn conflict(&self) -> Vec<u8> {
+        document(|out| {
+            bson::int32(out, "ok", 0);
+            bson::string(out, "errmsg", "WriteConflict error");
+            bson::int32(out, "code", 112);
+            if matches!(self.manner, Reply::Conflicts) {
+                bson::array(out, "errorLabels", |out| {
+                    bson::string(out, "0", "TransientTransactionError");
+                });
+            }
+        })
+    }
+
     fn write(&self) -> Option<Vec<u8>> {
         if !self.begins() {
             return None;
         }
         if matches!(self.manner, Reply::Refuses) {
             return Some(refusal());
+        }
+        let conflicts = matches!(self.manner, Reply::Conflicts | Reply::UnlabelledConflicts);
+        if conflicts && self.answered.load(Ordering::Relaxed).is_multiple_of(4) {
+            return Some(self.conflict());
         }
         Some(document(|out| {
             bson::int32(out, "n", 1);

@@ -35,7 +35,7 @@ fn run_seeded(manner: Reply, options: &str) -> (Settings, Stub, Measured) {
 }
 
 /// The tests take the processors for themselves: what is measured is time.
-fn alone() -> std::fs::File {
+pub fn alone() -> std::fs::File {
     let file = std::fs::File::create(std::env::temp_dir().join("pinion-bench-tests.lock")).unwrap();
     file.lock().unwrap();
     file
@@ -450,4 +450,57 @@ fn the_threads_of_a_run_make_choices_of_their_own() {
     let mut asked = updates("--seed 7");
     asked.dedup();
     assert_eq!(asked.len(), 500);
+}
+
+#[test]
+fn a_conflict_is_tried_again_and_fails_nothing() {
+    let _alone = alone();
+    let (settings, stub, measured) = run(
+        Reply::Conflicts,
+        "--workload transactions -P operationcount=500 --connections 1",
+    );
+    assert_eq!(measured.invalid(&settings), [""; 0]);
+    assert_eq!(measured.operations(), 500);
+    // Behind the first transaction it is always the second update of one that fails, and both are made again.
+    assert_eq!(measured.total.failures.conflicts, 499);
+    assert_eq!(stub.answered.load(Ordering::Relaxed), 2 + 4 * 499);
+    let (settings, _, measured) = run(
+        Reply::Conflicts,
+        "--workload transactions -P operationcount=500 -P transactionupdates=1 --connections 1",
+    );
+    assert_eq!(measured.invalid(&settings), [""; 0]);
+    assert_eq!(measured.total.failures.conflicts, 166);
+}
+
+#[test]
+fn a_conflict_that_does_not_say_so_is_wrong() {
+    check_invalid(
+        Reply::UnlabelledConflicts,
+        "--workload transactions -P operationcount=50",
+        "no label TransientTransactionError",
+    );
+}
+
+#[test]
+fn a_retryable_write_has_a_session_and_numbers_that_grow() {
+    let _alone = alone();
+    let (settings, _, measured) = run(
+        Reply::Right,
+        "--workload update --retryable -P operationcount=50 --connections 1",
+    );
+    assert_eq!(measured.invalid(&settings), [""; 0]);
+    let parse = |line: &str| {
+        let line = format!("pinion-bench run --workload update {line}");
+        let matches = command()
+            .try_get_matches_from(line.split_whitespace())
+            .unwrap();
+        Settings::from(matches.subcommand().unwrap().1).map(drop)
+    };
+    for line in [
+        "--retryable --pipeline 2",
+        "--retryable --uri redis://127.0.0.1",
+        "--redis-wait 1",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
 }

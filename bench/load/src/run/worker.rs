@@ -415,6 +415,23 @@ impl Handler<'_> {
                 ));
                 return Ok(true);
             }
+            Outcome::Conflict => {
+                if now >= self.job.from_ns {
+                    failures.conflicts += 1;
+                }
+                if now >= self.job.until_ns {
+                    return Ok(true);
+                }
+                // At once, as drivers do; its latency counts from the first try.
+                connection.push(
+                    Request {
+                        stage: 0,
+                        ..request
+                    },
+                    start_ns,
+                );
+                return Ok(false);
+            }
             Outcome::Error(why) => {
                 failures.errors += 1;
                 failures.note(why);

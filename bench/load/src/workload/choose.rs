@@ -8,6 +8,9 @@ use super::random::{Random, mix};
 use super::sequence::Sequence;
 use super::spec::{Kind, Request, Spec};
 
+/// How often the second document of a transaction is drawn until it is another than the first.
+const SECOND_KEY_DRAWS: usize = 64;
+
 /// What the threads of a run share: which keys are taken and how many operations are left.
 pub struct Shared {
     inserts: Sequence,
@@ -149,7 +152,10 @@ impl Chooser {
             }
         }
         if kind == Kind::Transaction {
-            request.other = self.key();
+            request.count = self.spec.transaction_updates;
+            if request.count == 2 {
+                (request.key, request.other) = self.second_key(request.key);
+            }
         }
         if kind == Kind::Scan {
             request.count = self.lengths.next(&mut self.random, u64::MAX);
@@ -180,6 +186,21 @@ impl Chooser {
         found
             .or(self.bounds.last())
             .map_or(Kind::Read, |(kind, _)| *kind)
+    }
+
+    /// The two documents of a transaction, which are never the same, in the order in which it updates them.
+    fn second_key(&mut self, first: u64) -> (u64, u64) {
+        let drawn = (0..SECOND_KEY_DRAWS)
+            .map(|_| self.key())
+            .find(|key| *key != first);
+        // A distribution that gives hardly anything but one key: its neighbour.
+        let (from, count) = (self.spec.insert_start, self.spec.insert_count);
+        let second = drawn.unwrap_or_else(|| from + (first - from + 1) % count);
+        if self.spec.transaction_ordered && second < first {
+            (second, first)
+        } else {
+            (first, second)
+        }
     }
 
     fn key(&mut self) -> u64 {

@@ -45,7 +45,7 @@ pub struct Request {
     pub version: u64,
     /// The one field that is read or written where not all are.
     pub field: usize,
-    /// Documents of a scan or an insert.
+    /// Documents of a scan or an insert, or that a transaction updates.
     pub count: u64,
     /// Operations of several requests count them here.
     pub stage: u8,
@@ -56,9 +56,14 @@ impl Request {
     pub fn stages(&self) -> u8 {
         match self.kind {
             Kind::ReadModifyWrite => 2,
-            Kind::Transaction => 3,
+            Kind::Transaction => self.count as u8 + 1,
             _ => 1,
         }
+    }
+
+    /// Whether this is the end of a transaction.
+    pub fn commits(&self) -> bool {
+        self.kind == Kind::Transaction && u64::from(self.stage) == self.count
     }
 }
 
@@ -86,6 +91,10 @@ pub struct Spec {
     pub batch: u64,
     pub collections: u64,
     pub ttl_secs: u64,
+    /// Documents that a transaction updates: 1 or 2.
+    pub transaction_updates: u64,
+    /// A transaction updates its documents in the order of their keys, so that no two wait for each other.
+    pub transaction_ordered: bool,
     pub target: Option<f64>,
 }
 
@@ -199,6 +208,8 @@ const KNOWN: &[&str] = &[
     "dataintegrity",
     "indexreadproportion",
     "transactionproportion",
+    "transactionupdates",
+    "transactionorder",
     "connectproportion",
     "indexed",
     "batchsize",
@@ -264,6 +275,7 @@ impl Spec {
             "uniform",
         )?;
         let ttl_secs = p.get("ttlseconds", 0)?;
+        let transaction_order = only("transactionorder", &["random", "keys"], "random")?;
         let mix: Vec<(Kind, f64)> = [
             (Kind::Read, p.get("readproportion", 0.95)?),
             (Kind::Update, p.get("updateproportion", 0.05)?),
@@ -308,6 +320,8 @@ impl Spec {
             batch: p.get("batchsize", 1)?,
             collections: p.get("collections", 1)?,
             ttl_secs,
+            transaction_updates: p.get("transactionupdates", 2)?,
+            transaction_ordered: transaction_order == "keys",
             target: p
                 .get("target", 0.0)
                 .map(|rate| Some(rate).filter(|&rate| rate > 0.0))?,
@@ -342,6 +356,14 @@ impl Spec {
         }
         if self.batch > 1 && self.collections > 1 {
             return Err("batchsize above 1 goes to one collection only".into());
+        }
+        if !(1..=2).contains(&self.transaction_updates) {
+            return Err("transactionupdates is 1 or 2".into());
+        }
+        if self.has(Kind::Transaction) && self.transaction_updates > self.insert_count {
+            return Err(
+                "a transaction updates different documents: insertcount is too small".into(),
+            );
         }
         if self.has(Kind::Connect) && self.mix.len() > 1 {
             return Err("connectproportion stands alone".into());

@@ -2,7 +2,7 @@
 
 use super::distribution::{Distribution, Zipfian, fnv_hash};
 use super::random::Random;
-use super::{Document, Kind, Properties, Spec, check_value, value};
+use super::{Chooser, Document, Kind, Properties, Shared, Spec, check_value, value};
 
 const DRAWS: u64 = 400_000;
 
@@ -308,4 +308,28 @@ fn what_cannot_be_done_is_refused() {
     refused(Some("read"), &["readproportion=0"], "no operation");
     refused(Some("large"), &["fieldlength=20000000"], "15 MiB");
     refused(Some("read"), &["ttlseconds=5"], "expired");
+}
+
+#[test]
+fn a_transaction_updates_two_documents() {
+    for order in ["random", "keys"] {
+        for records in ["2", "3", "1000"] {
+            let mut properties = Properties::default();
+            properties.set("recordcount", records);
+            properties.set("requestdistribution", "zipfian");
+            properties.set("transactionorder", order);
+            let spec = std::sync::Arc::new(Spec::new(Some("transactions"), &properties).unwrap());
+            let shared = std::sync::Arc::new(Shared::new(&spec, spec.insert_count));
+            let mut chooser = Chooser::new(std::sync::Arc::clone(&spec), shared, 7).unwrap();
+            let mut descending = 0;
+            for _ in 0..1000 {
+                let request = chooser.next().unwrap();
+                assert_ne!(request.key, request.other);
+                assert!(request.key.max(request.other) <= spec.records);
+                descending += usize::from(request.key > request.other);
+                assert_eq!(request.stages(), 3);
+            }
+            assert_eq!(descending == 0, order == "keys", "{order} {records}");
+        }
+    }
 }
