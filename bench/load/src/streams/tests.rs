@@ -53,8 +53,8 @@ fn serve(
     streams: &Mutex<i64>,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
-    // Of each stream: where it is.
-    let mut positions: HashMap<i64, usize> = HashMap::new();
+    // Of each stream: where it is, and whether its fault is done.
+    let mut positions: HashMap<i64, (usize, bool)> = HashMap::new();
     loop {
         let mut length = [0; 4];
         stream.read_exact(&mut length)?;
@@ -80,12 +80,12 @@ fn serve(
             b"aggregate" => {
                 let mut number = streams.lock().unwrap();
                 *number += 1;
-                positions.insert(*number, 0);
+                positions.insert(*number, (0, false));
                 batch(&mut reply, "firstBatch", *number, &[]);
             }
             b"getMore" => {
                 let id = i64::from_le_bytes(*command.value.first_chunk().unwrap());
-                let position = positions.get_mut(&id).unwrap();
+                let (position, spoiled) = positions.get_mut(&id).unwrap();
                 let documents = log.documents.lock().unwrap();
                 let wait = Duration::from_millis(50);
                 let (documents, _) = log
@@ -99,7 +99,7 @@ fn serve(
                     documents.len()
                 };
                 let mut events = documents[*position..end].to_vec();
-                spoil(manner, id, *position, &mut events);
+                spoil(manner, id, spoiled, &mut events);
                 *position = end;
                 drop(documents);
                 batch(&mut reply, "nextBatch", id, &events);
@@ -119,24 +119,24 @@ fn serve(
     }
 }
 
-/// Does the fault once, where the stream has come to some events in one batch.
-fn spoil(manner: Manner, id: i64, position: usize, events: &mut Vec<Vec<u8>>) {
-    if position > 0 || events.len() < 3 {
+/// Does the fault in the first batch that has events enough; another value is in every event.
+fn spoil(manner: Manner, id: i64, spoiled: &mut bool, events: &mut Vec<Vec<u8>>) {
+    if manner == Manner::OtherValue {
+        for document in events {
+            // The last byte but the document's end is its value's.
+            let at = document.len() - 2;
+            document[at] ^= 1;
+        }
+        return;
+    }
+    if events.len() < 3 || std::mem::replace(spoiled, true) {
         return;
     }
     match manner {
-        Manner::Right => {}
         Manner::Swapped if id == 2 => events.swap(0, 1),
-        Manner::Swapped => {}
         Manner::Lost => drop(events.remove(1)),
         Manner::Twice => events[1] = events[0].clone(),
-        Manner::OtherValue => {
-            for document in events {
-                // The last byte but the document's end is its value's.
-                let at = document.len() - 2;
-                document[at] ^= 1;
-            }
-        }
+        Manner::Right | Manner::Swapped | Manner::OtherValue => {}
     }
 }
 
@@ -210,8 +210,8 @@ fn a_rate_of_writes_is_held() {
     );
 }
 
-fn check_invalid(manner: Manner, what: &str) {
-    let plan = planned(manner, "--streams 2 --writers 4");
+fn check_invalid(manner: Manner, streams: usize, what: &str) {
+    let plan = planned(manner, &format!("--streams {streams} --writers 4"));
     let (_, measured) = measure(&plan).unwrap();
     let why = invalid(&plan, &measured);
     assert!(why.iter().any(|why| why.contains(what)), "{what}: {why:?}");
@@ -220,8 +220,8 @@ fn check_invalid(manner: Manner, what: &str) {
 #[test]
 fn what_streams_tell_wrong_is_found() {
     let _alone = alone();
-    check_invalid(Manner::Swapped, "where another stream has");
-    check_invalid(Manner::Lost, "were not delivered");
-    check_invalid(Manner::Twice, "was told twice");
-    check_invalid(Manner::OtherValue, "a value that was not written");
+    check_invalid(Manner::Swapped, 2, "where another stream has");
+    check_invalid(Manner::Lost, 1, "were not delivered");
+    check_invalid(Manner::Twice, 1, "was told twice");
+    check_invalid(Manner::OtherValue, 1, "a value that was not written");
 }
