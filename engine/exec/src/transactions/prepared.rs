@@ -232,7 +232,7 @@ pub(crate) async fn prepare(ctx: &OpContext, running: &Running) -> Result<Prepar
         true => check_images(&open.statements),
         false => Err(Error::new(
             ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-            "A transaction that creates collections or indexes cannot be prepared.",
+            "Cannot create new collections inside distributed transactions",
         )),
     };
     if let Err(error) = can_be {
