@@ -393,7 +393,7 @@ async fn decide(
         Some(_) => {
             // What it has executed of a retryable write is in its records alone.
             if let Some(retries) = running.retries() {
-                retries.forget();
+                retries.leave_to_records();
             }
             running.end(TxnState::Committed, written);
             counters.transactions_committed.inc();
