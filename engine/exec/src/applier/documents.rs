@@ -9,6 +9,7 @@ use pinion_catalog::{
     ApplyMode, Clustering, Collection, OpKind, SessionStamp, Uuid, core_catalog, document_id,
     index_writes, partition_of, record_of, session_key, stored_document,
 };
+use pinion_clock::Timestamp;
 use pinion_keystring::Builder;
 use pinion_query::Update;
 use pinion_runtime::{Queue, core_id, submit_to};
@@ -269,7 +270,7 @@ pub(super) async fn prepared_change(
             is_passed_over,
         )?;
         if mode == ApplyMode::InitialSync
-            && let Some(images) = image_in_base(&session, target).await?
+            && let Some(images) = image_in_base(&session, whole, target).await?
         {
             records.retain(|write| write.tree != images);
         }
@@ -281,16 +282,24 @@ pub(super) async fn prepared_change(
     Ok(change.writes)
 }
 
-/// Where the image of a statement lies, if it is there: the base that was opened has the commit, whose entry is yet to come, and
-/// what the document was before is known from there alone.
-async fn image_in_base(session: &SessionStamp, target: &Target) -> Result<Option<TreeId>> {
+/// Where the image of a statement lies, if it is there: what was copied from another member may have the commit, whose entry is
+/// yet to come, and what the document was before is known from there alone. `whole` is the entry that prepares.
+async fn image_in_base(
+    session: &SessionStamp,
+    whole: &RawDocument,
+    target: &Target,
+) -> Result<Option<TreeId>> {
     let images = RecordCollections::find().and_then(|found| found.images);
     let (Some(images), Some(_)) = (images, session.image) else {
         return Ok(None);
     };
     let partition = partition_of(&target.collection, &target.key);
     let found = stored(&images, partition, &session_key(&session.lsid)).await?;
-    let is_of_session = |found: &Bytes| is_image_of(stored_document(found), session);
+    let prepared = match field(whole, "ts") {
+        Some(RawBsonRef::Timestamp(ts)) => Timestamp::new(ts.time, ts.increment),
+        _ => return Err(damaged("an oplog entry has no ts")),
+    };
+    let is_of_session = |found: &Bytes| is_image_of(stored_document(found), session, prepared);
     Ok(found.filter(is_of_session).map(|_| images.tree()))
 }
 

@@ -419,7 +419,7 @@ async fn begin_retryable(
     begins: bool,
 ) -> Result<CheckedOut> {
     loop {
-        let (session, mut out) = check_out_here(ctx, lsid, txn_number).await?;
+        let (session, mut out) = check_out_here(ctx, lsid).await?;
         let history = out.history.as_mut().expect("it was read");
         history.check_begin(&lsid, txn_number)?;
         let waits = match history.active().transaction {
@@ -498,7 +498,7 @@ pub(crate) async fn check_out_transaction(
                     Some(Box::new(begun))
                 }
             };
-            let (session, mut out) = check_out_here(&ctx, lsid, txn_number).await?;
+            let (session, mut out) = check_out_here(&ctx, lsid).await?;
             out.parent = parent;
             let active = out.history.as_ref().expect("it was read").active();
             let begins_newer = asked == Asked::Start && txn_number > active.number;
@@ -579,11 +579,7 @@ async fn abort_before(out: &mut CheckedOut) {
     }
 }
 
-async fn check_out_here(
-    ctx: &OpContext,
-    lsid: Lsid,
-    txn_number: i64,
-) -> Result<(Rc<Session>, CheckedOut)> {
+async fn check_out_here(ctx: &OpContext, lsid: Lsid) -> Result<(Rc<Session>, CheckedOut)> {
     let state = state();
     let session = state.session_catalog.session(&lsid)?;
     loop {
@@ -598,7 +594,7 @@ async fn check_out_here(
         lsid,
         home: core_id(),
         epoch: state.session_catalog.epoch.get(),
-        history: known.filter(|known| known.suffices_for(txn_number)),
+        history: known,
         open: session.open.take(),
         prepared: state.transactions.prepared.of(&lsid),
         is_doomed: false,

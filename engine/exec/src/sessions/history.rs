@@ -72,7 +72,8 @@ pub(crate) struct History {
     /// The last write of that number.
     last_write: OpTime,
     statements: BTreeMap<i32, Executed>,
-    /// `statements` are all that this node can know; otherwise they are in the records alone.
+    /// `statements` are all that this node can know; otherwise others are in the records alone, and who asks for some has them
+    /// read before.
     are_loaded: bool,
     /// Some were executed that this node does not know of.
     is_incomplete: bool,
@@ -147,9 +148,13 @@ impl History {
         }
     }
 
-    /// Whether a command of this number needs no more than what is known here.
-    pub(super) fn suffices_for(&self, txn_number: i64) -> bool {
-        self.are_loaded || txn_number != self.txn_number
+    /// Those of these statements that may have been executed without being known here.
+    pub(super) fn unknown(&self, stmt_ids: impl Iterator<Item = i32>) -> Vec<i32> {
+        if self.are_loaded {
+            return Vec::new();
+        }
+        let is_unknown = |stmt_id: &i32| !self.statements.contains_key(stmt_id);
+        stmt_ids.filter(is_unknown).collect()
     }
 
     /// Refuses a number below the latest.
@@ -271,9 +276,14 @@ impl History {
     /// Forgets the statements if they are many: they are in their records, and the next command asks for none of them.
     pub(super) fn shrink(&mut self) {
         if self.statements.len() > MAX_KEPT_STATEMENTS {
-            self.statements = BTreeMap::new();
-            self.are_loaded = false;
+            self.leave_to_records();
         }
+    }
+
+    /// Forgets the statements: some have left records that are not known here.
+    pub(super) fn leave_to_records(&mut self) {
+        self.statements = BTreeMap::new();
+        self.are_loaded = false;
     }
 }
 
@@ -421,10 +431,17 @@ mod tests {
             history.wrote(id, executed(1 + id as u64), Term(1));
             if id == 3 {
                 history.shrink();
-                assert!(history.suffices_for(1));
+                assert!(history.unknown([3, 900].into_iter()).is_empty());
             }
         }
         history.shrink();
-        assert!(!history.suffices_for(1) && history.suffices_for(2));
+        assert_eq!(history.unknown([3, 900].into_iter()), [3, 900]);
+        // What the records say of those that are asked for is enough.
+        history.add(record(1, 4, Some(3)));
+        history.add(record(0, 2, Some(900)));
+        assert_eq!(history.unknown([3, 900].into_iter()), [900]);
+        assert!(history.executed(&LSID, 3).expect("known").is_some());
+        history.begin(&LSID, 2).expect("a newer one");
+        assert!(history.unknown([3, 900].into_iter()).is_empty());
     }
 }

@@ -1,15 +1,17 @@
 //! What the records of this node say of a session.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use pinion_bson::RawDocument;
-use pinion_catalog::{RetryImage, from_read_error, session_key, stored_document};
+use pinion_catalog::{RetryImage, from_read_error, session_key, statement_key, stored_document};
 use pinion_clock::Timestamp;
 use pinion_runtime::on_all_cores;
 use pinion_storage::{Direction, Key, KeyRange, PartitionId, ReadAt, TreeId, storage};
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::history::History;
+use super::history::{History, Record};
 use super::records::{RecordCollections, decode, timestamp};
 
 /// Reads what a session has executed of its latest number.
@@ -39,6 +41,47 @@ pub(super) async fn load(lsid: &Lsid) -> Result<History> {
         all.merge(part?);
     }
     Ok(all)
+}
+
+/// What the records say of these statements of a session, which is no more than they are, however many it has executed.
+///
+/// # Errors
+/// A record cannot be read.
+pub(super) async fn load_statements(lsid: &Lsid, stmt_ids: &[i32]) -> Result<Vec<Record>> {
+    let Some(collections) = RecordCollections::find() else {
+        return Ok(Vec::new());
+    };
+    let tree = collections.records.tree();
+    let keys = stmt_ids.iter().map(|stmt_id| statement_key(lsid, *stmt_id));
+    let keys: Arc<[Key]> = keys.collect();
+    let parts = on_all_cores(move |_| {
+        let keys = keys.clone();
+        async move { load_here(tree, &keys).await }
+    });
+    let mut all = Vec::new();
+    for part in parts.await {
+        let part: Result<Vec<Record>> = part;
+        all.extend(part?);
+    }
+    Ok(all)
+}
+
+async fn load_here(tree: TreeId, keys: &[Key]) -> Result<Vec<Record>> {
+    let storage = storage();
+    let mut found = Vec::new();
+    for partition in (0..storage.partition_count()).map(PartitionId) {
+        let Some(owned) = storage.partition(partition) else {
+            continue;
+        };
+        for key in keys {
+            let read = owned.get(tree, key, ReadAt::NewestDecided).await;
+            if let Some(read) = read.map_err(from_read_error)? {
+                found.push(decode(stored_document(&read.value))?);
+            }
+            pinion_runtime::yield_if_due().await;
+        }
+    }
+    Ok(found)
 }
 
 /// The document that a `findAndModify` at `ts` answered with.

@@ -304,13 +304,20 @@ fn encode_image(
     (Bytes::from(out.finish_bytes()), at)
 }
 
-/// Whether a document is the image of a statement of this write, and of the same transaction.
-pub(crate) fn is_image_of(image: &RawDocument, session: &SessionStamp) -> bool {
+/// Whether a document is the image of a statement of this write, and of the transaction of the same child that was prepared
+/// at or behind `prepared`: those that the child has committed before left theirs at an earlier time.
+pub(crate) fn is_image_of(
+    image: &RawDocument,
+    session: &SessionStamp,
+    prepared: Timestamp,
+) -> bool {
     let child = match pinion_bson::get(image, "child") {
         Some(RawBsonRef::Document(child)) => read_lsid(child),
         _ => None,
     };
-    child == session.child && image.get_i64("txnNum").ok() == Some(session.txn_number)
+    child == session.child
+        && image.get_i64("txnNum").ok() == Some(session.txn_number)
+        && timestamp(image, "ts").is_some_and(|ts| ts >= prepared)
 }
 
 /// Reads a record. One that another node's view gave names no statement.

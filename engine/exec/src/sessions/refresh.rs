@@ -217,21 +217,30 @@ pub(crate) async fn reap() -> Result<()> {
 
 async fn reap_with(ctx: &OpContext) -> Result<()> {
     let before_ms = wall_ms() - SESSION_TIMEOUT.as_millis() as i64;
+    // The children of a session come one behind the other.
+    let mut parent = None;
     for lsid in unused_since(ctx, before_ms).await? {
         pause(ctx).await?;
-        if !is_in_use(&lsid.parent()).await? || is_superseded(&lsid).await? {
+        if !is_in_use(&lsid.parent()).await? || is_superseded(&lsid, &mut parent).await? {
             remove(ctx, &lsid, before_ms).await?;
         }
     }
     Ok(())
 }
 
-/// Whether a session executed a retryable write of its parent, which has gone on since.
-async fn is_superseded(lsid: &Lsid) -> Result<bool> {
+/// Whether a session executed a retryable write of its parent, which has gone on since. `known` is the parent that was asked last,
+/// and its number then: what is over stays so.
+async fn is_superseded(lsid: &Lsid, known: &mut Option<(Lsid, i64)>) -> Result<bool> {
     let Some(number) = lsid.retryable_number() else {
         return Ok(false);
     };
-    Ok(load(&lsid.parent()).await?.active().number > number)
+    let parent = lsid.parent();
+    let latest = match known {
+        Some((known, latest)) if *known == parent => *latest,
+        _ => load(&parent).await?.active().number,
+    };
+    *known = Some((parent, latest));
+    Ok(latest > number)
 }
 
 /// Whether the set knows a session as one in use.

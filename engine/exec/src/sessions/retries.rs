@@ -8,6 +8,7 @@ use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::history::{Executed, History};
+use super::load::load_statements;
 
 /// What the transaction has executed so far: it takes place with its commit.
 pub(crate) type Pending = BTreeMap<i32, Executed>;
@@ -45,6 +46,25 @@ impl Retries {
         self.number
     }
 
+    /// Has it known of these statements whether they were executed.
+    ///
+    /// # Errors
+    /// A record cannot be read.
+    pub(super) async fn know(&self, stmt_ids: impl Iterator<Item = i32>) -> Result<()> {
+        let unknown = {
+            let history = self.history.borrow();
+            let history = history.as_ref().expect("no statement runs behind the end");
+            history.unknown(stmt_ids)
+        };
+        if !unknown.is_empty() {
+            let records = load_statements(&self.parent, &unknown).await?;
+            if let Some(history) = &mut *self.history.borrow_mut() {
+                records.into_iter().for_each(|record| history.add(record));
+            }
+        }
+        Ok(())
+    }
+
     /// The statement, if it was executed and that is committed.
     ///
     /// # Errors
@@ -64,9 +84,11 @@ impl Retries {
         }
     }
 
-    /// What is known must be read again.
-    pub(crate) fn forget(&self) {
-        self.history.take();
+    /// The transaction was committed, and what it has executed is in its records alone.
+    pub(crate) fn leave_to_records(&self) {
+        if let Some(history) = &mut *self.history.borrow_mut() {
+            history.leave_to_records();
+        }
     }
 
     /// Gives back what is known.

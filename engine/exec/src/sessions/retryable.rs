@@ -14,6 +14,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Result};
 
 use super::catalog::{CheckedOut, check_out};
 use super::history::{Change, Executed, History};
+use super::load::load_statements;
 use super::records::{RecordCollections, Stamp};
 use super::retries::{Retries, twice};
 use super::statement_ids::{NO_STATEMENT, StatementIds};
@@ -75,14 +76,14 @@ pub(crate) async fn begin(
                 .map(Some)
         }
         (Some(_), Some(lsid)) if lsid.retryable_number().is_some() => {
-            begin_in_child(ctx, ids, statements)
+            Box::pin(begin_in_child(ctx, ids, statements)).await
         }
         _ => Ok(None),
     }
 }
 
 /// The same in an internal transaction that executes a retryable write.
-fn begin_in_child(
+async fn begin_in_child(
     ctx: &OpContext,
     ids: StatementIds,
     statements: usize,
@@ -93,6 +94,9 @@ fn begin_in_child(
     }
     let running = transactions::of(ctx).expect("surrounded as all commands of transactions");
     let retries = running.retries().expect("it came with its parent");
+    retries
+        .know((0..statements).map(|place| ids.of(place)))
+        .await?;
     let collections = RecordCollections::find().expect("they are made before a transaction begins");
     Ok(Some(Box::new(RetryableWrite {
         by: By::Child(running, retries),
@@ -112,7 +116,12 @@ async fn begin_retryable(
     ids.check(statements)?;
     let mut session = Box::new(check_out(ctx, at_home(&lsid), txn_number).await?);
     let collections = RecordCollections::ensure(ctx).await?;
-    let history = session.take_history();
+    let mut history = session.take_history();
+    let unknown = history.unknown((0..statements).map(|place| ids.of(place)));
+    if !unknown.is_empty() {
+        let records = load_statements(session.lsid(), &unknown).await?;
+        records.into_iter().for_each(|record| history.add(record));
+    }
     Ok(Box::new(RetryableWrite {
         by: By::Session {
             session,

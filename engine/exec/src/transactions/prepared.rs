@@ -232,7 +232,7 @@ pub(crate) async fn prepare(ctx: &OpContext, running: &Running) -> Result<Prepar
         true => check_images(&open.statements),
         false => Err(Error::new(
             ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-            "A transaction that creates collections or indexes cannot be prepared.",
+            "Cannot create new collections inside distributed transactions",
         )),
     };
     if let Err(error) = can_be {
@@ -393,7 +393,7 @@ async fn decide(
         Some(_) => {
             // What it has executed of a retryable write is in its records alone.
             if let Some(retries) = running.retries() {
-                retries.forget();
+                retries.leave_to_records();
             }
             running.end(TxnState::Committed, written);
             counters.transactions_committed.inc();

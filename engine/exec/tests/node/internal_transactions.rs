@@ -703,3 +703,94 @@ fn a_crash_takes_nothing_of_them() {
         });
     }
 }
+
+/// The command as one of the transaction with this number.
+fn of_number(txn_number: i64, command: Document) -> Document {
+    let mut command = command;
+    command.insert("txnNumber", txn_number);
+    command
+}
+
+/// A child that has executed one statement, and has prepared another when the power goes: what the first answered with is not
+/// taken for what the second does.
+#[test]
+fn after_a_crash_the_answer_is_that_of_the_last_transaction() {
+    let told: Rc<Cell<Option<Timestamp>>> = Rc::default();
+    let death = Some(Death::PowerCut);
+    with_member(2590, &[2, 2], 3, death, move |life, client| {
+        let told = told.clone();
+        async move {
+            let (admin, child) = (client.at("admin"), of_write(5, 1));
+            let second = || numbered_one(modify(1, true), 1);
+            become_primary().await;
+            if life == 0 {
+                client.ok(insert(&[1, 2])).await;
+                client
+                    .ok(begins(&child, numbered_one(modify(1, false), 0)))
+                    .await;
+                admin.ok(commit(&child)).await;
+                client.ok(of_number(1, begins(&child, second()))).await;
+                let prepare = inside(&child, doc! { "prepareTransaction": 1 });
+                let reply = admin.ok(of_number(1, prepare)).await;
+                told.set(reply.get_timestamp("prepareTimestamp").ok());
+                storage().set_stable(storage().last_allotted());
+                admin.ok(doc! { "fsync": 1 }).await;
+                return;
+            }
+            majority_has_all().await;
+            pinion_exec::hold_prepared().await;
+            let at = told.get().expect("told");
+            admin.ok(of_number(1, commit_at(&child, at))).await;
+            let reply = client.ok(retryable(1, 5, second())).await;
+            assert_eq!(retried(&reply), [1], "{reply}");
+            let value = reply.get_document("value").expect("a document");
+            assert_eq!(*value, doc! { "_id": 1, "n": 2 });
+        }
+    });
+}
+
+/// One write of more statements than a session keeps in memory, over many children, some of which are prepared.
+#[test]
+fn many_statements_are_executed_once_over_many_children() {
+    const EACH: i32 = 400;
+    for (seed, (cores, partitions)) in (2600..).zip(SHAPES) {
+        with_node(seed, cores, partitions, move |client| async move {
+            become_primary().await;
+            client.ok(doc! { "create": "c" }).await;
+            let admin = client.at("admin");
+            let statements = |nth: i32| {
+                let stmt_ids: Vec<i32> = (nth * EACH..(nth + 1) * EACH).collect();
+                numbered(insert(&stmt_ids), &stmt_ids)
+            };
+            for nth in 0..5 {
+                let child = of_write(1, nth as u8);
+                client.ok(begins(&child, statements(nth))).await;
+                if nth % 2 == 0 {
+                    admin.ok(commit(&child)).await;
+                    continue;
+                }
+                let at = prepare(&client, &child).await;
+                majority_has_all().await;
+                admin.ok(commit_at(&child, at)).await;
+            }
+            for nth in 0..5 {
+                let expected: Vec<i32> = (nth * EACH..(nth + 1) * EACH).collect();
+                let reply = match nth % 2 {
+                    0 => client.ok(retryable(1, 1, statements(nth))).await,
+                    _ => {
+                        let again = of_write(1, 100 + nth as u8);
+                        let reply = client.ok(begins(&again, statements(nth))).await;
+                        admin.ok(commit(&again)).await;
+                        reply
+                    }
+                };
+                assert_eq!(retried(&reply), expected, "seed {seed}, {nth}");
+            }
+            // What nobody has executed is executed.
+            let reply = client.ok(retryable(1, 1, statements(5))).await;
+            assert!(retried(&reply).is_empty(), "{reply}");
+            let count = client.ok(doc! { "count": "c" }).await;
+            assert_eq!(count.get_i32("n").ok(), Some(6 * EACH));
+        });
+    }
+}

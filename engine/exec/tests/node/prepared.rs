@@ -433,6 +433,29 @@ fn a_late_commit_is_read_whole_or_not_at_all() {
     }
 }
 
+#[test]
+fn what_makes_collections_is_not_prepared() {
+    with_node(2390, 2, 3, |client| async move {
+        become_primary().await;
+        let admin = client.at("admin");
+        let make = insert(&[1]);
+        client.ok(first(1, 1, make.clone())).await;
+        let told = admin.fails(prepare(1, 1), 263).await;
+        let expected = "Cannot create new collections inside distributed transactions";
+        assert_eq!(told, expected);
+        // It is aborted, and the session is as good as before.
+        admin.fails(commit(1, 1), 251).await;
+        assert!(ids(&client, all()).await.is_empty());
+        client.ok(first(1, 2, make)).await;
+        admin.ok(commit(1, 2)).await;
+        client.ok(first(1, 3, insert(&[2]))).await;
+        let at = prepared(&client, 1, 3).await;
+        majority_has_all().await;
+        admin.ok(commit_at(1, 3, at)).await;
+        assert_eq!(ids(&client, all()).await, [1, 2]);
+    });
+}
+
 /// The operation that does this.
 async fn operation(client: &Client, filter: Document) -> Document {
     let mut shown = doc! { "currentOp": 1 };
@@ -462,10 +485,19 @@ fn changes_of_the_catalog_can_be_stopped_while_they_wait() {
                 ("test", doc! { "drop": "c" }),
                 ("test", doc! { "createIndexes": "c", "indexes": [index] }),
                 ("test", doc! { "dropIndexes": "c", "index": "m" }),
-                ("test", doc! { "collMod": "c", "index": { "name": "m", "hidden": true } }),
-                ("test", doc! { "collMod": "c", "validationLevel": "moderate" }),
+                (
+                    "test",
+                    doc! { "collMod": "c", "index": { "name": "m", "hidden": true } },
+                ),
+                (
+                    "test",
+                    doc! { "collMod": "c", "validationLevel": "moderate" },
+                ),
                 ("test", doc! { "convertToCapped": "c", "size": 4096 }),
-                ("admin", doc! { "renameCollection": "test.c", "to": "test.d" }),
+                (
+                    "admin",
+                    doc! { "renameCollection": "test.c", "to": "test.d" },
+                ),
                 ("test", doc! { "dropDatabase": 1 }),
             ];
             for (nth, (db, change)) in (0u16..).zip(changes) {
@@ -475,9 +507,7 @@ fn changes_of_the_catalog_can_be_stopped_while_they_wait() {
                 // Others pass.
                 assert_eq!(ids(&client, all()).await, [1, 2, 3], "seed {seed}");
                 let update = doc! { "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } };
-                client
-                    .ok(doc! { "update": "c", "updates": [update] })
-                    .await;
+                client.ok(doc! { "update": "c", "updates": [update] }).await;
             }
             // One waits for the gate and the other for the first.
             let dropping = |session: u8| {
