@@ -271,28 +271,13 @@ fn told_of_set(outcome: &Outcome) -> String {
     format!("{:.1} s; {}", outcome.took.as_secs_f64(), told.join(", "))
 }
 
-/// Seeds of sets that found a fault when it was last looked for. They are asked first, as a seed of a set takes seconds; where the
-/// code has changed so that they do not find it any more, the others are asked as for every fault.
-const LAST_FOUND_BY: &[(&str, u64)] = &[];
-
-/// The seeds that look for a fault, in their order.
-fn seeds_for(of: Kind, fault: Fault, count: u64) -> Vec<u64> {
-    let name = fault.name();
-    let known = LAST_FOUND_BY
-        .iter()
-        .filter(|(found, _)| of == Kind::Set && *found == name);
-    let first = known.map(|(_, seed)| *seed).find(|seed| *seed <= count);
-    let others = (1..=count).filter(|seed| Some(*seed) != first);
-    first.into_iter().chain(others).collect()
-}
-
 /// Plants each fault in turn and looks for a seed that finds it.
-pub fn faults(of: Kind, count: u64) -> Result<(), String> {
+pub fn faults(of: Kind, seeds: u64) -> Result<(), String> {
+    let seeds: Vec<u64> = (1..=seeds).collect();
     let all = of.faults();
     let mut missed = Vec::new();
     for fault in &all {
         let (name, began) = (fault.name(), Instant::now());
-        let seeds = seeds_for(of, *fault, count);
         let outcomes = run_all(of, &seeds, *fault, true);
         let found = outcomes
             .into_iter()
