@@ -519,6 +519,7 @@ fn time_that_others_had_the_processor_is_no_stall() {
     const OWN_TIME: Duration = Duration::from_millis(2);
     const LONG: Duration = Duration::from_millis(11);
     const LONG_POLLS: u64 = 20;
+    const POLLS: u64 = 5_000;
     let cpu = choose_cpus(Some(1)).unwrap()[0];
     let stop = Arc::new(AtomicBool::new(false));
     let burn = |stop: Arc<AtomicBool>| {
@@ -539,8 +540,10 @@ fn time_that_others_had_the_processor_is_no_stall() {
     };
     let burners = [(); BURNERS].map(|()| burn(stop.clone()));
     on_cores(1, |_| async {
-        let mut long_polls = 0;
+        let (mut polls, mut long_polls) = (0, 0);
         while long_polls < LONG_POLLS {
+            assert!(polls < POLLS, "{long_polls} polls waited");
+            polls += 1;
             let (clock, used) = (now(), thread_time());
             while thread_time() - used < OWN_TIME {
                 std::hint::spin_loop();

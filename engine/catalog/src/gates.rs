@@ -294,7 +294,7 @@ impl Gates {
     }
 
     /// Closes the gate and waits until nobody whom the mode keeps out is behind it. There is one DDL at a time
-    /// on the node, so a gate is never closed twice. False if that is given up: the gate is to be opened again.
+    /// on a namespace, so a gate is never closed twice. False if that is given up: the gate is to be opened again.
     #[must_use]
     pub async fn close(&self, ns: &Namespace, mode: GateMode) -> bool {
         let gate = self.gate(ns);

@@ -65,6 +65,8 @@ pub(crate) struct Driver {
     last_told: Cell<Progress>,
     /// Storage is opened again as of an earlier time, which the machine is told of when that has ended.
     pub(crate) reopens: Cell<bool>,
+    /// It is being found out which member of its configuration this node is.
+    pub(crate) locates: Cell<bool>,
     /// What has to be durable, in this order.
     pub(crate) persists: RefCell<VecDeque<Persist>>,
     pub(crate) persist_due: Notify,
@@ -146,7 +148,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         persisted::store_rollback_id(rollback_id).await?;
     }
     let located = match &config {
-        Some(config) => locate_accepted(&peers, config).await,
+        Some(config) => locate_accepted(&peers, config, |_| true).await,
         None => Located::Nowhere,
     };
     let found = Persisted {
@@ -191,6 +193,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
         initial_sync: RefCell::default(),
         last_told: Cell::new(Progress::default()),
         reopens: Cell::new(false),
+        locates: Cell::new(false),
         persists: RefCell::default(),
         persist_due: Notify::new(),
         storing: Semaphore::new(1),
@@ -200,7 +203,7 @@ pub async fn start(options: MemberOptions) -> Result<()> {
     });
     pinion_runtime::set_core_local(driver.clone());
     if matches!(located, Located::Unknown) {
-        spawn(Queue::Foreground, driver.clone().locate_late());
+        driver.start_locating();
     }
     spawn(Queue::Foreground, driver.clone().keep_time());
     spawn(Queue::Foreground, driver.clone().persist());

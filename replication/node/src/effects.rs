@@ -18,7 +18,9 @@ use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::driver::{Driver, with_wall};
-use crate::limits::{SELF_CHECK, SELF_CHECK_PAUSE, SELF_CHECKS, WRITERS_POLL};
+use crate::limits::{
+    MAX_SELF_CHECK_PAUSE, SELF_CHECK, SELF_CHECK_PAUSE, SELF_CHECKS, WRITERS_POLL,
+};
 use crate::peers::Peers;
 use crate::persisted;
 use crate::planted::PlantedFault;
@@ -329,10 +331,16 @@ pub(crate) enum Located {
 
 /// As [`locate`], of a configuration that was checked before, by the primary that made it or by this node: no two of its members are
 /// one node, so who says first to be this one is it. Of the others one may be silent, and a new primary's configuration must not
-/// wait for it.
-pub(crate) async fn locate_accepted(peers: &Rc<Peers>, config: &Config) -> Located {
+/// wait for it. Members of whom `may_be` says no are not asked.
+pub(crate) async fn locate_accepted(
+    peers: &Rc<Peers>,
+    config: &Config,
+    may_be: impl Fn(&HostPort) -> bool,
+) -> Located {
     let (told, mut answers) = channel(config.members.len().max(1));
-    let asked = config.members.iter().enumerate().map(|(at, member)| {
+    let members = config.members.iter().enumerate();
+    let asked = members.filter(|(_, member)| may_be(&member.host));
+    let asked = asked.map(|(at, member)| {
         let (peers, host, told) = (peers.clone(), member.host.clone(), told.clone());
         spawn(Queue::Foreground, async move {
             let answer = is_self(&peers, &host).await;
@@ -363,48 +371,62 @@ impl Driver {
     /// The place of this node in a configuration that another member has sent.
     ///
     /// # Errors
-    /// As of [`find_self`]: it was removed. One that nobody answers for a while counts as removed.
-    async fn locate_learned(&self, config: &Config) -> Result<usize> {
+    /// As of [`find_self`]: it was removed. One that nobody answers for a while counts as removed until somebody does.
+    async fn locate_learned(self: &Rc<Self>, config: &Config) -> Result<usize> {
+        let known = self.with_node(|node| Some((node.config()?.clone(), node.self_index()?)));
+        let own = known.as_ref().map(|(known, at)| &known.members[*at].host);
         // Whose address did not change is asked nothing: it may be busy, with a rollback for example, and must not take that for
         // its removal.
-        let own = self.with_node(|node| {
-            let members = &node.config()?.members;
-            Some(members[node.self_index()?].host.clone())
-        });
-        let located = find_self(config, |host| own.as_ref() == Some(host));
+        let located = find_self(config, |host| own == Some(host));
         if located.is_ok() {
             return located;
         }
+        // Nor is another member, which may be down.
+        let may_be = |host: &HostPort| match &known {
+            Some((known, _)) => known.members.iter().all(|member| member.host != *host),
+            None => true,
+        };
         for _ in 0..SELF_CHECKS {
-            match locate_accepted(&self.peers, config).await {
+            match locate_accepted(&self.peers, config, may_be).await {
                 Located::At(at) => return Ok(at),
-                Located::Nowhere => break,
+                Located::Nowhere => return located,
                 Located::Unknown => sleep(SELF_CHECK_PAUSE).await,
             }
         }
+        self.start_locating();
         located
     }
 
-    /// Finds out later which member of its configuration this node is, where nobody could tell when it started.
-    pub(crate) async fn locate_late(self: Rc<Self>) {
+    /// Finds out later which member of its configuration this node is, where nobody could tell.
+    pub(crate) fn start_locating(self: &Rc<Self>) {
+        if !self.locates.replace(true) {
+            spawn(Queue::Foreground, self.clone().locate_late());
+        }
+    }
+
+    async fn locate_late(self: Rc<Self>) {
+        let mut pause = SELF_CHECK_PAUSE;
         loop {
-            sleep(SELF_CHECK_PAUSE).await;
+            sleep(pause).await;
+            pause = (pause * 2).min(MAX_SELF_CHECK_PAUSE);
             let config = self.with_node(|node| match node.self_index() {
                 Some(_) => None,
                 None => node.config().cloned(),
             });
             let Some(config) = config else {
-                return;
+                break;
             };
-            match locate_accepted(&self.peers, &config).await {
+            match locate_accepted(&self.peers, &config, |_| true).await {
                 Located::At(index) => {
                     let config = config.config_version();
-                    return self.tell(Input::SelfFound { config, index });
+                    // If another one came meanwhile that was not heard, and is asked about next.
+                    self.tell(Input::SelfFound { config, index });
                 }
-                Located::Nowhere => return,
+                Located::Nowhere => break,
                 Located::Unknown => {}
             }
         }
+        self.locates.set(false);
     }
 }
 

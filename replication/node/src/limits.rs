@@ -21,6 +21,8 @@ pub(crate) const SELF_CHECK: Duration = Duration::from_secs(5);
 /// How often the members of a configuration are asked while none says to be this node and not all answer, and the pause in between.
 pub(crate) const SELF_CHECKS: usize = 12;
 pub(crate) const SELF_CHECK_PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause, once the node goes on without being a member.
+pub(crate) const MAX_SELF_CHECK_PAUSE: Duration = Duration::from_secs(30);
 
 /// The pause between two looks at whether the writes under way have ended.
 pub(crate) const WRITERS_POLL: Duration = Duration::from_millis(1);

@@ -127,7 +127,7 @@ pub(super) fn forget_kept() {
 }
 
 /// Places the units of all that is kept: it has no outcome in what was applied. What they change may be there already, in a base
-/// between the time of a commit and the entry that tells of it.
+/// that an older program has written between the time of a commit and the entry that tells of it.
 ///
 /// # Errors
 /// An entry cannot be applied.

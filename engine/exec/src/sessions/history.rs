@@ -1,6 +1,6 @@
 //! What a session has executed of its latest retryable command.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pinion_bson::RawBson;
 use pinion_catalog::{NO_USER, RetryImage, Uuid};
@@ -148,13 +148,14 @@ impl History {
         }
     }
 
-    /// Those of these statements that may have been executed without being known here.
+    /// Those of these statements that may have been executed without being known here, each once.
     pub(super) fn unknown(&self, stmt_ids: impl Iterator<Item = i32>) -> Vec<i32> {
         if self.are_loaded {
             return Vec::new();
         }
         let is_unknown = |stmt_id: &i32| !self.statements.contains_key(stmt_id);
-        stmt_ids.filter(is_unknown).collect()
+        let unknown: BTreeSet<i32> = stmt_ids.filter(is_unknown).collect();
+        unknown.into_iter().collect()
     }
 
     /// Refuses a number below the latest.

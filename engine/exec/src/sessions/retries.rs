@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use pinion_clock::{Term, Timestamp};
 use pinion_wire::idl::Lsid;
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::history::{Executed, History};
 use super::load::load_statements;
+use crate::interrupt::interruptible;
 
 /// What the transaction has executed so far: it takes place with its commit.
 pub(crate) type Pending = BTreeMap<i32, Executed>;
@@ -49,15 +50,20 @@ impl Retries {
     /// Has it known of these statements whether they were executed.
     ///
     /// # Errors
-    /// A record cannot be read.
-    pub(super) async fn know(&self, stmt_ids: impl Iterator<Item = i32>) -> Result<()> {
+    /// A record cannot be read, or the operation is stopped.
+    pub(super) async fn know(
+        &self,
+        ctx: &OpContext,
+        stmt_ids: impl Iterator<Item = i32>,
+    ) -> Result<()> {
         let unknown = {
             let history = self.history.borrow();
             let history = history.as_ref().expect("no statement runs behind the end");
             history.unknown(stmt_ids)
         };
         if !unknown.is_empty() {
-            let records = load_statements(&self.parent, &unknown).await?;
+            let load = load_statements(&self.parent, &unknown);
+            let records = interruptible(ctx, load).await??;
             if let Some(history) = &mut *self.history.borrow_mut() {
                 records.into_iter().for_each(|record| history.add(record));
             }

@@ -18,6 +18,7 @@ use super::load::load_statements;
 use super::records::{RecordCollections, Stamp};
 use super::retries::{Retries, twice};
 use super::statement_ids::{NO_STATEMENT, StatementIds};
+use crate::interrupt::interruptible;
 use crate::state::state;
 use crate::transactions::{self, Running, at_home, is_in};
 
@@ -95,7 +96,7 @@ async fn begin_in_child(
     let running = transactions::of(ctx).expect("surrounded as all commands of transactions");
     let retries = running.retries().expect("it came with its parent");
     retries
-        .know((0..statements).map(|place| ids.of(place)))
+        .know(ctx, (0..statements).map(|place| ids.of(place)))
         .await?;
     let collections = RecordCollections::find().expect("they are made before a transaction begins");
     Ok(Some(Box::new(RetryableWrite {
@@ -119,7 +120,8 @@ async fn begin_retryable(
     let mut history = session.take_history();
     let unknown = history.unknown((0..statements).map(|place| ids.of(place)));
     if !unknown.is_empty() {
-        let records = load_statements(session.lsid(), &unknown).await?;
+        let load = load_statements(session.lsid(), &unknown);
+        let records = interruptible(ctx, load).await??;
         records.into_iter().for_each(|record| history.add(record));
     }
     Ok(Box::new(RetryableWrite {

@@ -44,8 +44,8 @@ impl Merged {
 }
 
 impl Partition {
-    /// Freezes the delta for a checkpoint at `c`, which must be visible and durable everywhere: no version at or below it
-    /// arrives later, unreplicated ones excepted.
+    /// Freezes the delta for a checkpoint at `c`, which must be visible and durable everywhere: nothing that an entry at or
+    /// below it tells of arrives later, nor anything else but what is not replicated.
     ///
     /// # Panics
     /// If a checkpoint is under way, or `c` lies below the base.

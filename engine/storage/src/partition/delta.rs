@@ -1,7 +1,8 @@
 //! The delta: every change since the base, in memory, ordered by key, with several versions of each key.
 //!
-//! A version may arrive in any timestamp order. A lookup takes the newest version at or below the timestamp it reads at;
-//! a key without such a version is looked up in the layer below. Bytes are accounted as they come and go.
+//! A version may arrive in any timestamp order. A lookup takes the newest version at or below the timestamp it reads at, by the
+//! time of its commit or, where nothing prepared is waited for, by that of the entry which told of it; a key without such a
+//! version is looked up in the layer below. Bytes are accounted as they come and go.
 //!
 //! A version that no snapshot can see any more is dropped when its key is written again, so a key that is changed often
 //! costs what its readers need and not what its writers did.
@@ -45,7 +46,8 @@ impl Version {
 /// What readers of a partition may still ask for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needed<'a> {
-    /// Snapshots at or above it may be opened at any time. No version at or below it arrives later.
+    /// Snapshots at or above it may be opened at any time. Nothing that an entry at or below it tells of
+    /// arrives later.
     pub horizon: Timestamp,
     /// Snapshots that are kept readable whatever the horizon.
     pub pins: &'a BTreeMap<Timestamp, u32>,
