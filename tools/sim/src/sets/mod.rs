@@ -53,7 +53,7 @@ const HEALING: Duration = Duration::from_secs(240);
 const BETWEEN_MS: u64 = 6_000;
 const CALM_MS: u64 = 15_000;
 /// The part of the runs in which nothing happens but to leaders.
-const OF_LEADERS: f64 = 0.25;
+const OF_LEADERS: f64 = 0.15;
 
 /// A member, as the run sees it.
 struct Member {

@@ -29,12 +29,10 @@ const WTIMEOUT_MS: i32 = 5_000;
 const ANSWER: Duration = Duration::from_secs(4);
 /// QueryPlanKilled: the collection went away under the reader. NamespaceNotFound is no answer to a `find`.
 const GONE: i32 = 175;
-/// LockTimeout: a read waits for an outcome that comes behind a change which waits for the read.
-const LOCK_TIMEOUT: i32 = 24;
 
 /// Whether a reader of the place may be refused so.
 pub fn is_given_up(code: i32) -> bool {
-    [GONE, LOCK_TIMEOUT].contains(&code) || is_of_the_moment(code)
+    code == GONE || is_of_the_moment(code)
 }
 
 /// Puts new collections into the place, or takes them away.

@@ -22,9 +22,9 @@ const MOVED: [i32; 9] = [10_107, 13_435, 13_436, 189, 91, 11_600, 11_602, 6, 7];
 /// WriteConflict, TemporarilyUnavailable, WriteConcernTimeout (the write is there, and is asked for again), MaxTimeMSExpired,
 /// NotYetInitialized.
 const BUSY: [i32; 5] = [112, 365, 64, 50, 94];
-/// SnapshotTooOld, SnapshotUnavailable, ReadConcernMajorityNotAvailableYet, LinearizableReadConcernError, CursorNotFound: a read may
-/// be refused so.
-const UNREADABLE: [i32; 5] = [239, 246, 134, 151, 43];
+/// SnapshotTooOld, SnapshotUnavailable, ReadConcernMajorityNotAvailableYet, LinearizableReadConcernError, CursorNotFound, LockTimeout (it
+/// waits for an outcome that comes behind a change of the catalog, which waits for the read): a read may be refused so.
+const UNREADABLE: [i32; 6] = [239, 246, 134, 151, 43, 24];
 
 const NO_SUCH_TRANSACTION: i32 = 251;
 /// OperationNotSupportedInTransaction.
