@@ -173,7 +173,6 @@ const MUST_HAPPEN_TO_SETS: &[&str] = &[
     "older terms held by a majority",
     "sets with a key file",
     "event files taken over",
-    "crash at entries logged",
     "crash at flush",
     "crash at term begun",
 ];
