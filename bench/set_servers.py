@@ -160,6 +160,14 @@ class Program:
 
         wait_until(there, 60)
 
+    def __enter__(self):
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
     def __exit__(self, *_):
         for process in self.processes:
             process.send_signal(self.last_signal)
@@ -178,14 +186,6 @@ class RedisPair(Program):
 
     name = "redis"
     last_signal = signal.SIGKILL
-
-    def __enter__(self):
-        try:
-            self._begin()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
 
     def _begin(self):
         second = free_port()
@@ -216,14 +216,6 @@ class Postgres(Program):
     # It ends its other processes itself.
     last_signal = signal.SIGINT
     SETTINGS = [f"shared_buffers={CACHE_GB}GB", "max_wal_size=8GB", "wal_writer_delay=100ms", "max_connections=200"]
-
-    def __enter__(self):
-        try:
-            self._begin()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
 
     def _begin(self):
         programs = pathlib.Path(os.path.realpath(shutil.which("postgres"))).parent
