@@ -295,6 +295,9 @@ impl Driver {
         if self.follower.logs_only.get() {
             return Ok(());
         }
+        // Whoever wrote them may wait for a majority that has them durable.
+        storage().flush_soon();
+        self.tell_progress();
         self.options.planted_fault.spoil(&mut entries);
         self.metrics.applied(entries.len());
         for entry in entries {
@@ -309,6 +312,7 @@ impl Driver {
         loop {
             let seen = applier.applied();
             self.set_applied(seen);
+            self.tell_progress();
             if applier.wait_beyond(seen).await.is_err() {
                 return;
             }

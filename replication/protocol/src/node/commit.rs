@@ -32,9 +32,14 @@ impl Node {
 
     /// A member has come further.
     pub(super) fn positions_changed(&mut self) {
+        self.judge_positions();
+        self.report.dirty = true;
+    }
+
+    /// What members hold may be enough for somebody now.
+    pub(super) fn judge_positions(&mut self) {
         self.advance_commit_point();
         self.waiters.look = true;
-        self.report.dirty = true;
     }
 
     /// A primary commits what a majority holds.

@@ -266,8 +266,13 @@ impl Node {
         if self.progress == progress {
             return;
         }
-        self.progress = progress;
+        let before = std::mem::replace(&mut self.progress, progress);
         self.metrics.applied(progress.applied, self.now);
-        self.positions_changed();
+        let told = |of: Progress| (of.applied, of.durable);
+        match told(before) == told(progress) {
+            // Upstream hears nothing of what is only written, and a report of it would hold back that of what is durable.
+            true => self.judge_positions(),
+            false => self.positions_changed(),
+        }
     }
 }

@@ -42,11 +42,16 @@ impl World {
             Event::Tick => self.step(at, Input::Tick),
             Event::Input(input) => self.step(at, input),
             Event::StoredVote(vote) => {
-                if self.planted != Planted::VoteNotDurable {
-                    self.members[at].disk.vote = Some(vote);
-                }
+                // Where a vote is forgotten by a crash, it takes one with another candidate of the same term about.
+                let crashes_of_four = match self.planted {
+                    Planted::VoteNotDurable => 3,
+                    _ => {
+                        self.members[at].disk.vote = Some(vote);
+                        1
+                    }
+                };
                 self.step(at, Input::VoteStored(vote))?;
-                if self.now.ms < CHAOS_MS && self.random.below(4) == 0 {
+                if self.now.ms < CHAOS_MS && self.random.below(4) < crashes_of_four {
                     self.crash(at, 30);
                 }
                 Ok(())
