@@ -3,8 +3,8 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // Around the simulations: threads, and time that passes.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Instant;
 
@@ -224,7 +224,7 @@ pub fn campaign(of: Kind, first: u64, count: u64, fault: Fault) -> Result<(), St
     let mut totals: BTreeMap<String, u64> = BTreeMap::new();
     let mut failed = 0;
     let all = seeds.len();
-    for (seed, outcome) in run_all(of, &seeds, fault, false) {
+    for (seed, outcome) in run_all(of, &seeds, fault) {
         if of == Kind::Set {
             println!("seed {seed}: {}", told_of_set(&outcome));
         }
@@ -270,29 +270,24 @@ fn told_of_set(outcome: &Outcome) -> String {
     format!("{:.1} s; {}", outcome.took.as_secs_f64(), told.join(", "))
 }
 
-/// Plants each fault in turn and looks for a seed that finds it.
+/// Plants each fault and looks for a seed that finds it. Each processor takes one fault after the other: of several seeds with one
+/// fault all but the first that finds it would have run for nothing.
 pub fn faults(of: Kind, seeds: u64) -> Result<(), String> {
-    let seeds: Vec<u64> = (1..=seeds).collect();
     let all = of.faults();
-    let mut missed = Vec::new();
-    for fault in &all {
-        let (name, began) = (fault.name(), Instant::now());
-        let outcomes = run_all(of, &seeds, *fault, true);
-        let found = outcomes
-            .into_iter()
-            .find_map(|(seed, outcome)| Some((seed, outcome.problem?)));
-        match found {
-            Some((seed, problem)) => {
-                let problem: String = problem.chars().take(300).collect();
-                let took = began.elapsed().as_secs_f64();
-                println!("{name}: found by seed {seed} in {took:.0} s: {problem}");
-            }
-            None => {
-                println!("{name}: NOT found in {} seeds", seeds.len());
-                missed.push(name);
-            }
+    let next = AtomicUsize::new(0);
+    let missed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..processors() {
+            scope.spawn(|| {
+                while let Some(fault) = all.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !is_found(of, *fault, seeds) {
+                        missed.lock().expect("nobody panics").push(fault.name());
+                    }
+                }
+            });
         }
-    }
+    });
+    let missed = missed.into_inner().expect("nobody panics");
     println!(
         "{} passed, {} failed",
         all.len() - missed.len(),
@@ -305,22 +300,34 @@ pub fn faults(of: Kind, seeds: u64) -> Result<(), String> {
     }
 }
 
-/// Runs seeds on all processors, in their order; with `until_failure` no further one begins when one has failed.
-fn run_all(of: Kind, seeds: &[u64], fault: Fault, until_failure: bool) -> Vec<(u64, Outcome)> {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+/// Tells which seed finds a fault.
+fn is_found(of: Kind, fault: Fault, seeds: u64) -> bool {
+    let (name, began) = (fault.name(), Instant::now());
+    let found = (1..=seeds).find_map(|seed| Some((seed, guarded(of, seed, fault).problem?)));
+    let Some((seed, problem)) = found else {
+        println!("{name}: NOT found in {seeds} seeds");
+        return false;
+    };
+    let problem: String = problem.chars().take(300).collect();
+    let took = began.elapsed().as_secs_f64();
+    println!("{name}: found by seed {seed} in {took:.0} s: {problem}");
+    true
+}
+
+fn processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Runs seeds on all processors, in their order.
+fn run_all(of: Kind, seeds: &[u64], fault: Fault) -> Vec<(u64, Outcome)> {
+    let next = AtomicUsize::new(0);
     let (send, receive) = mpsc::channel();
     let mut outcomes: Vec<(u64, Outcome)> = thread::scope(|scope| {
-        for _ in 0..threads {
-            let (next, stop, send) = (&next, &stop, send.clone());
+        for _ in 0..processors() {
+            let (next, send) = (&next, send.clone());
             scope.spawn(move || {
-                while !(until_failure && stop.load(Ordering::Relaxed)) {
-                    let place = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&seed) = seeds.get(place) else {
-                        return;
-                    };
+                while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let outcome = guarded(of, seed, fault);
-                    stop.fetch_or(outcome.problem.is_some(), Ordering::Relaxed);
                     send.send((seed, outcome)).expect("the receiver waits");
                 }
             });

@@ -14,9 +14,14 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use pinion_node::alloc::Allocator;
 
 use campaign::Kind;
 use fault::Fault;
+
+/// The node's own, which is much faster here too.
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
 
 fn command() -> Command {
     let number = |name: &'static str, default: &'static str, help: &'static str| {

@@ -142,7 +142,10 @@ impl Run {
         let streams = add_streams(&sim, &shared, &mut rng);
         let mut outcome = Outcome::default();
         outcome.count("sets with a key file", kind.auth.is_some().into());
-        outcome.count("sets that copy files", kind.copies_files.into());
+        outcome.count(
+            "sets that copy files",
+            kind.copied_partitions.is_some().into(),
+        );
         for (at, member) in members.iter().enumerate() {
             let (shared, sightings, handle) = (shared.clone(), sightings.clone(), sim.handle());
             let place = (at, member.node);
@@ -394,8 +397,8 @@ impl Run {
 struct SetKind {
     /// They know each other by a key.
     auth: Option<MemberAuth>,
-    /// An initial sync copies files where it can.
-    copies_files: bool,
+    /// An initial sync copies files where it can; so many partitions most members have then.
+    copied_partitions: Option<u16>,
 }
 
 impl SetKind {
@@ -405,9 +408,11 @@ impl SetKind {
             keys,
             is_transition: false,
         };
+        let auth = rng.chance(0.3).then_some(auth);
+        let copies_files = rng.chance(0.4);
         SetKind {
-            auth: rng.chance(0.3).then_some(auth),
-            copies_files: rng.chance(0.4),
+            auth,
+            copied_partitions: copies_files.then(|| rng.between(1, 6) as u16),
         }
     }
 }
@@ -425,7 +430,9 @@ fn add_member(sim: &Sim, at: usize, rng: &mut Rng, (kind, fault): (&SetKind, Fau
     let mut storage = StorageOptions::hostile(DATA);
     storage.is_member = true;
     storage.log_retention = Some(options.first_retention());
-    storage.partitions = Some(rng.between(1, 6) as u16);
+    // Only a member with as many partitions takes files over.
+    let alike = kind.copied_partitions.filter(|_| rng.chance(0.7));
+    storage.partitions = Some(alike.unwrap_or_else(|| rng.between(1, 6) as u16));
     // A run lasts minutes of virtual time.
     storage.checkpoint_interval = Duration::from_millis([500, 2_000, 5_000][rng.below(3) as usize]);
     if let Fault::Storage(fault) = fault {
@@ -436,7 +443,7 @@ fn add_member(sim: &Sim, at: usize, rng: &mut Rng, (kind, fault): (&SetKind, Fau
     config.node.host = format!("10.0.0.{}:{PORT}", at + 1);
     config.member = Some(options);
     config.node.member_auth = kind.auth.clone();
-    if kind.copies_files {
+    if kind.copied_partitions.is_some() {
         let method = ("initialSyncMethod".into(), "fileCopyBased".into());
         config.set_parameters.push(method);
     }
