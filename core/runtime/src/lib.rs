@@ -35,8 +35,8 @@ pub use process::{
 };
 pub use random::{Rng, os_random, random_stream};
 pub use task::{
-    Cancelled, JoinHandle, Queue, YieldNow, foreground_idles, join_all, set_background_shares,
-    should_yield, spawn, yield_if_due, yield_now,
+    Cancelled, JoinHandle, LocalBoxFuture, Queue, YieldNow, foreground_idles, join_all,
+    set_background_shares, should_yield, spawn, yield_if_due, yield_now,
 };
 pub use time::{
     Duration, Elapsed, Instant, Sleep, now, sleep, sleep_until, timeout, timeout_at, wall_ms,

@@ -18,6 +18,11 @@ pub enum Queue {
     Background,
 }
 
+/// A future in a box. The body of an `async fn` is compiled anew in each crate that awaits it, with all that it awaits
+/// itself; one in a box is compiled where the box is made. What a crate offers to others, and is not called for every
+/// statement, is therefore given in a box: without that the executor would be built four times over.
+pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
 /// The task was aborted, or its node ended before it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cancelled;

@@ -5,6 +5,7 @@
 
 use std::rc::Rc;
 
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::{Error, ErrorCode, Result};
 
 /// The form of the entries of a core.
@@ -30,11 +31,13 @@ pub(crate) fn begin() {
 }
 
 /// Sets the form on every core. Nothing is logged meanwhile that depends on it.
-pub async fn set_log_form(form: LogForm) {
-    pinion_runtime::on_all_cores(move |_| async move {
-        pinion_runtime::set_core_local(Rc::new(Current(form)));
+pub fn set_log_form(form: LogForm) -> LocalBoxFuture<'static, ()> {
+    Box::pin(async move {
+        pinion_runtime::on_all_cores(move |_| async move {
+            pinion_runtime::set_core_local(Rc::new(Current(form)));
+        })
+        .await;
     })
-    .await;
 }
 
 /// Refuses what members of MongoDB 4.4 cannot follow, where there may be some.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_runtime::CoreId;
+use pinion_runtime::{CoreId, LocalBoxFuture};
 use pinion_storage::{CATALOG_TREE, Direction, KeyRange, PartitionId, ReadAt, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -22,21 +22,23 @@ fn damaged(row: BadRow) -> Error {
 ///
 /// # Errors
 /// A row that cannot be understood.
-pub async fn load() -> Result<()> {
-    let base = read_rows().await?;
-    let catalog = Arc::new(base);
-    pinion_runtime::on_all_cores(move |core| {
-        let catalog = catalog.clone();
-        async move {
-            pinion_runtime::set_core_local(std::rc::Rc::new(CoreCatalog::new(catalog)));
-            log_form::begin();
-            if core == CoreId(0) {
-                pinion_runtime::set_core_local(std::rc::Rc::new(Coordinator::new()));
+pub fn load() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let base = read_rows().await?;
+        let catalog = Arc::new(base);
+        pinion_runtime::on_all_cores(move |core| {
+            let catalog = catalog.clone();
+            async move {
+                pinion_runtime::set_core_local(std::rc::Rc::new(CoreCatalog::new(catalog)));
+                log_form::begin();
+                if core == CoreId(0) {
+                    pinion_runtime::set_core_local(std::rc::Rc::new(Coordinator::new()));
+                }
             }
-        }
+        })
+        .await;
+        Ok(())
     })
-    .await;
-    Ok(())
 }
 
 async fn read_rows() -> Result<Catalog> {
@@ -69,33 +71,37 @@ async fn read_rows() -> Result<Catalog> {
 
 /// Gives up the builds of indexes whose end the log does not have, and drops temporary collections: what a standalone has left
 /// unfinished.
-pub async fn end_unfinished() -> Result<()> {
-    crate::ddl::give_up_builds().await?;
-    drop_temporary().await
+pub fn end_unfinished() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        crate::ddl::give_up_builds().await?;
+        drop_temporary().await
+    })
 }
 
 /// Drops temporary collections. It writes, so a member of a replica set does so when it becomes the primary.
-pub async fn drop_temporary() -> Result<()> {
-    crate::ddl::drop_temporary().await
+pub fn drop_temporary() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move { crate::ddl::drop_temporary().await })
 }
 
 /// Removes the files of builds, and frees the trees that no collection or index refers to: what an unfinished build or drop
 /// left behind.
-pub async fn reap() -> Result<()> {
-    crate::build::remove_temporary().await;
-    let catalog = core_catalog().current();
-    let mut known: Vec<pinion_storage::TreeId> = catalog.trees().collect();
-    known.push(CATALOG_TREE);
-    known.sort();
-    // The entry that began a build may be lost while a checkpoint has its tree.
-    let reaped = storage().reap_unknown_trees(&known).await;
-    if reaped.is_empty() {
-        return Ok(());
-    }
-    crate::ddl::skip_numbers(&reaped);
-    // Another primary may give the same number to another tree. Its entries must not meet what this one holds, neither now nor
-    // when this process dies and replays them.
-    let written = storage().checkpoint().await;
-    written.map_err(from_fatal)?;
-    Ok(())
+pub fn reap() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        crate::build::remove_temporary().await;
+        let catalog = core_catalog().current();
+        let mut known: Vec<pinion_storage::TreeId> = catalog.trees().collect();
+        known.push(CATALOG_TREE);
+        known.sort();
+        // The entry that began a build may be lost while a checkpoint has its tree.
+        let reaped = storage().reap_unknown_trees(&known).await;
+        if reaped.is_empty() {
+            return Ok(());
+        }
+        crate::ddl::skip_numbers(&reaped);
+        // Another primary may give the same number to another tree. Its entries must not meet what this one holds, neither now nor
+        // when this process dies and replays them.
+        let written = storage().checkpoint().await;
+        written.map_err(from_fatal)?;
+        Ok(())
+    })
 }

@@ -4,7 +4,7 @@
 //! as after a rollback.
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, core_id};
+use pinion_runtime::{CoreId, LocalBoxFuture, core_id};
 use pinion_storage::{CheckpointCopy, CopiedEntry, RecoveryReport, storage};
 
 use crate::node::OpenNodeError;
@@ -21,14 +21,16 @@ use crate::reopen::reopen;
 ///
 /// # Panics
 /// On another core, or if the node leads.
-pub async fn reopen_as_copy(
+pub fn reopen_as_copy(
     copy: &CheckpointCopy,
     entries: Vec<CopiedEntry>,
-) -> Result<RecoveryReport, OpenNodeError> {
-    assert!(core_id() == CoreId(0), "a node is opened on core 0");
-    assert!(!storage().leads(), "a node that leads has data of its own");
-    reopen(Timestamp::MAX, async || {
-        storage().close_to_adopt(copy, entries).await
+) -> LocalBoxFuture<'_, Result<RecoveryReport, OpenNodeError>> {
+    Box::pin(async move {
+        assert!(core_id() == CoreId(0), "a node is opened on core 0");
+        assert!(!storage().leads(), "a node that leads has data of its own");
+        reopen(Timestamp::MAX, async || {
+            storage().close_to_adopt(copy, entries).await
+        })
+        .await
     })
-    .await
 }

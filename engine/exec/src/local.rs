@@ -2,12 +2,10 @@
 //!
 //! Their futures are in boxes: who polls one that is not compiles again all that is behind it.
 
-use std::future::Future;
-use std::pin::Pin;
-
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::from_fatal;
 use pinion_query::Matcher;
+use pinion_runtime::LocalBoxFuture;
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
@@ -18,8 +16,6 @@ use crate::write::{put, put_document};
 
 const DATABASE: &str = "local";
 
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
-
 fn context(command: &'static str) -> OpContext {
     OpContext::internal(0, command, DATABASE, pinion_runtime::now().as_nanos())
 }
@@ -28,7 +24,10 @@ fn context(command: &'static str) -> OpContext {
 ///
 /// # Errors
 /// Those of a read.
-pub fn read_local<'a>(collection: &'a str, id: &'a str) -> Boxed<'a, Option<RawDocumentBuf>> {
+pub fn read_local<'a>(
+    collection: &'a str,
+    id: &'a str,
+) -> LocalBoxFuture<'a, Result<Option<RawDocumentBuf>>> {
     Box::pin(async move {
         let ns = Namespace::new(DATABASE, collection)?;
         read_by_id(ns, RawBsonRef::String(id)).await
@@ -39,7 +38,10 @@ pub fn read_local<'a>(collection: &'a str, id: &'a str) -> Boxed<'a, Option<RawD
 ///
 /// # Errors
 /// Those of a read.
-pub fn document_by_id<'a>(ns: &'a str, id: RawBsonRef<'a>) -> Boxed<'a, Option<RawDocumentBuf>> {
+pub fn document_by_id<'a>(
+    ns: &'a str,
+    id: RawBsonRef<'a>,
+) -> LocalBoxFuture<'a, Result<Option<RawDocumentBuf>>> {
     Box::pin(async move { read_by_id(Namespace::parse(ns)?, id).await })
 }
 
@@ -65,26 +67,33 @@ async fn read_one(ns: Namespace, filter: &RawDocument) -> Result<Option<RawDocum
 ///
 /// # Errors
 /// Those of a read.
-pub async fn any_local(collection: &str) -> Result<Option<RawDocumentBuf>> {
-    read_one(
-        Namespace::new(DATABASE, collection)?,
-        &RawDocumentBuf::new(),
-    )
-    .await
+pub fn any_local(collection: &str) -> LocalBoxFuture<'_, Result<Option<RawDocumentBuf>>> {
+    Box::pin(async move {
+        read_one(
+            Namespace::new(DATABASE, collection)?,
+            &RawDocumentBuf::new(),
+        )
+        .await
+    })
 }
 
 /// Stores a document in a collection of `local`, in place of the one with its `_id`, and waits until it is on the device.
 ///
 /// # Errors
 /// As [`write_local`].
-pub async fn put_local(collection: &str, document: &RawDocument) -> Result<()> {
-    let ns = Namespace::new(DATABASE, collection)?;
-    let mut filter = DocBuilder::new();
-    if let Some(id) = pinion_bson::get(document, "_id") {
-        filter.append_raw("_id", id);
-    }
-    put(&context("update"), ns, filter.finish(), document).await?;
-    storage().wait_unreplicated().await.map_err(from_fatal)
+pub fn put_local<'a>(
+    collection: &'a str,
+    document: &'a RawDocument,
+) -> LocalBoxFuture<'a, Result<()>> {
+    Box::pin(async move {
+        let ns = Namespace::new(DATABASE, collection)?;
+        let mut filter = DocBuilder::new();
+        if let Some(id) = pinion_bson::get(document, "_id") {
+            filter.append_raw("_id", id);
+        }
+        put(&context("update"), ns, filter.finish(), document).await?;
+        storage().wait_unreplicated().await.map_err(from_fatal)
+    })
 }
 
 /// Stores the document with this `_id`, in place of the one that is there, and waits until it is on the device.
@@ -95,7 +104,7 @@ pub fn write_local<'a>(
     collection: &'a str,
     id: &'a str,
     document: &'a RawDocument,
-) -> Boxed<'a, ()> {
+) -> LocalBoxFuture<'a, Result<()>> {
     Box::pin(async move {
         let ns = Namespace::new(DATABASE, collection)?;
         put_document(&context("update"), ns, id, document).await?;

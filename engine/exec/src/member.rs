@@ -4,6 +4,7 @@
 use pinion_bson::RawDocument;
 use pinion_catalog::{Observers, OpEvent, OpKind, core_catalog, from_write_error, stored_document};
 use pinion_clock::{OpTime, Term, Timestamp};
+use pinion_runtime::LocalBoxFuture;
 
 use pinion_storage::{LogRetention, Statement, storage};
 use pinion_wire::idl::i64_exact;
@@ -16,28 +17,30 @@ use crate::state::state;
 ///
 /// # Errors
 /// Storage takes no writes.
-pub async fn log_note(o: &RawDocument) -> Result<Timestamp> {
-    let event = OpEvent {
-        kind: OpKind::Noop,
-        ns: "",
-        uuid: None,
-        o,
-        o2: None,
-        wall_ms: pinion_runtime::wall_ms(),
-        session: None,
-        record: None,
-        form: pinion_catalog::log_form(),
-    };
-    let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
-    let statement = Statement {
-        writes: Vec::new(),
-        entry: Some(entry),
-    };
-    // Nothing is written while the node is locked.
-    let _pass = core_catalog().gates().begin_change().await;
-    let mut results = storage().execute(vec![statement], true).await;
-    let result = results.pop().expect("one statement has one result");
-    result.map_err(from_write_error)
+pub fn log_note(o: &RawDocument) -> LocalBoxFuture<'_, Result<Timestamp>> {
+    Box::pin(async move {
+        let event = OpEvent {
+            kind: OpKind::Noop,
+            ns: "",
+            uuid: None,
+            o,
+            o2: None,
+            wall_ms: pinion_runtime::wall_ms(),
+            session: None,
+            record: None,
+            form: pinion_catalog::log_form(),
+        };
+        let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
+        let statement = Statement {
+            writes: Vec::new(),
+            entry: Some(entry),
+        };
+        // Nothing is written while the node is locked.
+        let _pass = core_catalog().gates().begin_change().await;
+        let mut results = storage().execute(vec![statement], true).await;
+        let result = results.pop().expect("one statement has one result");
+        result.map_err(from_write_error)
+    })
 }
 
 /// `$$CLUSTER_TIME` of an operation that begins now; none where there is no cluster.
@@ -54,28 +57,35 @@ pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
 ///
 /// # Errors
 /// It is no primary any more, or storage takes no writes.
-pub async fn begin_as_primary() -> Result<()> {
-    pinion_catalog::drop_temporary().await?;
-    crate::time_keys::wake().await;
-    crate::version::keep_version().await?;
-    crate::builds::forget_ended().await
+pub fn begin_as_primary() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        pinion_catalog::drop_temporary().await?;
+        crate::time_keys::wake().await;
+        crate::version::keep_version().await?;
+        crate::builds::forget_ended().await
+    })
 }
 
 /// Interrupts every write that a client has under way, on all cores, and aborts all transactions that are not prepared: this
 /// node is no primary any more.
-pub async fn interrupt_writers() {
-    pinion_runtime::on_all_cores(|_| async {
-        let code = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
-        state().ops.kill_writers(code);
+pub fn interrupt_writers() -> LocalBoxFuture<'static, ()> {
+    Box::pin(async move {
+        pinion_runtime::on_all_cores(|_| async {
+            let code = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
+            state().ops.kill_writers(code);
+        })
+        .await;
+        crate::transactions::abort_all(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE).await;
+        crate::transactions::yield_gates().await;
     })
-    .await;
-    crate::transactions::abort_all(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE).await;
-    crate::transactions::yield_gates().await;
 }
 
 /// The node follows, and changes of the catalog come by the log, after [`interrupt_writers`].
-pub async fn writes_ended() {
-    pinion_runtime::on_all_cores(|_| async { core_catalog().gates().give_up_changes(false) }).await;
+pub fn writes_ended() -> LocalBoxFuture<'static, ()> {
+    Box::pin(async move {
+        pinion_runtime::on_all_cores(|_| async { core_catalog().gates().give_up_changes(false) })
+            .await;
+    })
 }
 
 /// Whether nothing on this core writes behind a gate, or changes the catalog. Of a node that takes no writes any more this
@@ -88,17 +98,19 @@ pub fn no_writer_is_behind_a_gate() -> bool {
 ///
 /// # Errors
 /// The log cannot be read.
-pub async fn last_logged() -> Result<OpTime> {
-    let mut newest = storage().log_backward(Timestamp::MAX);
-    let read = newest.next_batch(1, 1).await.map_err(from_log_error)?;
-    let Some((ts, entry)) = read.first() else {
-        return Ok(OpTime::NULL);
-    };
-    let term = pinion_bson::get(stored_document(entry), "t").and_then(i64_exact);
-    Ok(OpTime::new(
-        *ts,
-        Term(term.unwrap_or(Term::UNINITIALIZED.0)),
-    ))
+pub fn last_logged() -> LocalBoxFuture<'static, Result<OpTime>> {
+    Box::pin(async move {
+        let mut newest = storage().log_backward(Timestamp::MAX);
+        let read = newest.next_batch(1, 1).await.map_err(from_log_error)?;
+        let Some((ts, entry)) = read.first() else {
+            return Ok(OpTime::NULL);
+        };
+        let term = pinion_bson::get(stored_document(entry), "t").and_then(i64_exact);
+        Ok(OpTime::new(
+            *ts,
+            Term(term.unwrap_or(Term::UNINITIALIZED.0)),
+        ))
+    })
 }
 
 /// Refuses a data directory with collections that are this node's own and that an older program keeps among those which all
@@ -127,9 +139,11 @@ pub fn check_own_collections() -> Result<()> {
 ///
 /// # Errors
 /// A collection has that name already.
-pub async fn show_oplog(retention: LogRetention) -> Result<()> {
-    let size = retention.bytes.min(i64::MAX as u64) as i64;
-    pinion_catalog::show_oplog(size).await?;
-    storage().set_log_retention(Some(retention)).await;
-    Ok(())
+pub fn show_oplog(retention: LogRetention) -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let size = retention.bytes.min(i64::MAX as u64) as i64;
+        pinion_catalog::show_oplog(size).await?;
+        storage().set_log_retention(Some(retention)).await;
+        Ok(())
+    })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pinion_bson::ObjectId;
 use pinion_catalog::{ApplyMode, Observers, begin_builds_anew, core_catalog};
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Queue};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
 use pinion_storage::{OpenError, Opened, RecoveryReport};
 use pinion_wire::ErrorCode;
 
@@ -43,75 +43,79 @@ impl std::error::Error for OpenNodeError {}
 ///
 /// # Errors
 /// The data directory cannot be opened, or is damaged.
-pub async fn open_node(options: NodeOptions) -> Result<RecoveryReport, OpenNodeError> {
-    assert!(
-        pinion_runtime::core_id() == CoreId(0),
-        "a node is opened on core 0"
-    );
-    let storage_options = options.storage.clone();
-    let is_member = storage_options.is_member;
-    let mut process_id = [0; 12];
-    pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
-    let memory = NodeMemory::new(storage_options.cache_bytes);
-    let transactions = TransactionMemory::new(storage_options.cache_bytes);
-    let member_access = options.member_auth.as_ref().map(MemberAccess::new);
-    let shared = Arc::new(NodeShared {
-        memory,
-        member_access,
-        tickets: NodeTickets::default(),
-        transactions,
-        options,
-        process_id: ObjectId::from_bytes(process_id),
-        started: pinion_runtime::now(),
-        started_wall_ms: pinion_runtime::wall_ms(),
-    });
-    pinion_runtime::on_all_cores(move |_| {
-        let shared = shared.clone();
-        async move {
-            pinion_runtime::set_core_local(Rc::new(NodeState::new(shared)));
-            if pinion_runtime::try_core_local::<Observers>().is_none() {
-                pinion_runtime::set_core_local(Rc::new(Observers::default()));
+pub fn open_node(
+    options: NodeOptions,
+) -> LocalBoxFuture<'static, Result<RecoveryReport, OpenNodeError>> {
+    Box::pin(async move {
+        assert!(
+            pinion_runtime::core_id() == CoreId(0),
+            "a node is opened on core 0"
+        );
+        let storage_options = options.storage.clone();
+        let is_member = storage_options.is_member;
+        let mut process_id = [0; 12];
+        pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
+        let memory = NodeMemory::new(storage_options.cache_bytes);
+        let transactions = TransactionMemory::new(storage_options.cache_bytes);
+        let member_access = options.member_auth.as_ref().map(MemberAccess::new);
+        let shared = Arc::new(NodeShared {
+            memory,
+            member_access,
+            tickets: NodeTickets::default(),
+            transactions,
+            options,
+            process_id: ObjectId::from_bytes(process_id),
+            started: pinion_runtime::now(),
+            started_wall_ms: pinion_runtime::wall_ms(),
+        });
+        pinion_runtime::on_all_cores(move |_| {
+            let shared = shared.clone();
+            async move {
+                pinion_runtime::set_core_local(Rc::new(NodeState::new(shared)));
+                if pinion_runtime::try_core_local::<Observers>().is_none() {
+                    pinion_runtime::set_core_local(Rc::new(Observers::default()));
+                }
             }
+        })
+        .await;
+        let opened = pinion_storage::open(storage_options)
+            .await
+            .map_err(OpenNodeError::Storage)?;
+        pinion_catalog::load()
+            .await
+            .map_err(OpenNodeError::Catalog)?;
+        let report = match core_catalog().current().is_partial() {
+            false => opened.recover(Applier::new(ApplyMode::Recovery)).await,
+            // A part of a copy is of no use, and what was logged beside it has nothing to be applied to.
+            true => opened.recover(PassedOver).await,
+        };
+        let report = report.map_err(OpenNodeError::Storage)?;
+        if core_catalog().current().is_partial() {
+            let dropped = pinion_catalog::begin_copy().await;
+            dropped.map_err(OpenNodeError::Catalog)?;
         }
+        crate::builds::start();
+        if !is_member {
+            crate::applier::end_open_chain();
+            let ended = pinion_catalog::end_unfinished().await;
+            ended.map_err(OpenNodeError::Catalog)?;
+        }
+        pinion_catalog::reap()
+            .await
+            .map_err(OpenNodeError::Catalog)?;
+        crate::commands::cluster_parameters::load()
+            .await
+            .map_err(OpenNodeError::Catalog)?;
+        pinion_runtime::on_all_cores(|_| async {
+            pinion_runtime::spawn(Queue::Background, reap_idle());
+            crate::transactions::start();
+        })
+        .await;
+        crate::ttl::start();
+        crate::sessions::start();
+        crate::time_keys::start();
+        Ok(report)
     })
-    .await;
-    let opened = pinion_storage::open(storage_options)
-        .await
-        .map_err(OpenNodeError::Storage)?;
-    pinion_catalog::load()
-        .await
-        .map_err(OpenNodeError::Catalog)?;
-    let report = match core_catalog().current().is_partial() {
-        false => opened.recover(Applier::new(ApplyMode::Recovery)).await,
-        // A part of a copy is of no use, and what was logged beside it has nothing to be applied to.
-        true => opened.recover(PassedOver).await,
-    };
-    let report = report.map_err(OpenNodeError::Storage)?;
-    if core_catalog().current().is_partial() {
-        let dropped = pinion_catalog::begin_copy().await;
-        dropped.map_err(OpenNodeError::Catalog)?;
-    }
-    crate::builds::start();
-    if !is_member {
-        crate::applier::end_open_chain();
-        let ended = pinion_catalog::end_unfinished().await;
-        ended.map_err(OpenNodeError::Catalog)?;
-    }
-    pinion_catalog::reap()
-        .await
-        .map_err(OpenNodeError::Catalog)?;
-    crate::commands::cluster_parameters::load()
-        .await
-        .map_err(OpenNodeError::Catalog)?;
-    pinion_runtime::on_all_cores(|_| async {
-        pinion_runtime::spawn(Queue::Background, reap_idle());
-        crate::transactions::start();
-    })
-    .await;
-    crate::ttl::start();
-    crate::sessions::start();
-    crate::time_keys::start();
-    Ok(report)
 }
 
 /// The catalog, the entries up to `limit`, and what a member knows of its data, when that is opened again.
@@ -138,14 +142,16 @@ pub(crate) async fn recover_node(
 }
 
 /// Stops a node: call it on core 0 when no command runs any more.
-pub async fn close_node() {
-    pinion_runtime::on_all_cores(|_| async { state().change_feed.stop().await }).await;
-    pinion_catalog::end_builds().await;
-    crate::ttl::stop().await;
-    crate::sessions::stop().await;
-    crate::time_keys::stop().await;
-    crate::transactions::abort_all(ErrorCode::INTERRUPTED_AT_SHUTDOWN).await;
-    pinion_storage::storage().close().await;
+pub fn close_node() -> LocalBoxFuture<'static, ()> {
+    Box::pin(async move {
+        pinion_runtime::on_all_cores(|_| async { state().change_feed.stop().await }).await;
+        pinion_catalog::end_builds().await;
+        crate::ttl::stop().await;
+        crate::sessions::stop().await;
+        crate::time_keys::stop().await;
+        crate::transactions::abort_all(ErrorCode::INTERRUPTED_AT_SHUTDOWN).await;
+        pinion_storage::storage().close().await;
+    })
 }
 
 /// Kills cursors and forgets sessions that nobody uses.

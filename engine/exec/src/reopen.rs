@@ -6,7 +6,7 @@
 //! forgotten. What comes meanwhile waits.
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, core_id, on_all_cores, timeout};
+use pinion_runtime::{CoreId, LocalBoxFuture, core_id, on_all_cores, timeout};
 use pinion_storage::{OpenError, RecoveryReport, Reopening, storage};
 use pinion_wire::{ErrorCode, Invocation, Result};
 
@@ -58,15 +58,19 @@ pub(crate) async fn park<'a>(state: &'a NodeState, cmd: &Invocation) -> Result<O
 ///
 /// # Panics
 /// On another core, or if the node leads.
-pub async fn reopen_at(ts: Timestamp) -> std::result::Result<RecoveryReport, OpenNodeError> {
-    assert!(core_id() == CoreId(0), "a node is opened on core 0");
-    assert!(!storage().leads(), "a node that leads takes nothing back");
-    let stable = storage().timeline().stable;
-    if stable > ts {
-        let error = OpenError::BeyondRollback { limit: ts, stable };
-        return Err(OpenNodeError::Storage(error));
-    }
-    reopen(ts, async || Ok(storage().close_to_reopen().await)).await
+pub fn reopen_at(
+    ts: Timestamp,
+) -> LocalBoxFuture<'static, std::result::Result<RecoveryReport, OpenNodeError>> {
+    Box::pin(async move {
+        assert!(core_id() == CoreId(0), "a node is opened on core 0");
+        assert!(!storage().leads(), "a node that leads takes nothing back");
+        let stable = storage().timeline().stable;
+        if stable > ts {
+            let error = OpenError::BeyondRollback { limit: ts, stable };
+            return Err(OpenNodeError::Storage(error));
+        }
+        reopen(ts, async || Ok(storage().close_to_reopen().await)).await
+    })
 }
 
 /// Closes the data directory by `close` and opens it again, in this process, as of `limit`.

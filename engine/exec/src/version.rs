@@ -2,7 +2,7 @@
 
 use pinion_bson::{RawBsonRef, rawdoc};
 use pinion_catalog::{LogForm, set_log_form};
-use pinion_runtime::{CoreId, Queue, submit_to};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue, submit_to};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
@@ -27,11 +27,13 @@ pub(crate) fn feature_version() -> String {
 ///
 /// # Errors
 /// Those of a write.
-pub async fn keep_version() -> Result<()> {
-    match stored_version().await? {
-        Some(_) => Ok(()),
-        None => store_version().await,
-    }
+pub fn keep_version() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        match stored_version().await? {
+            Some(_) => Ok(()),
+            None => store_version().await,
+        }
+    })
 }
 
 /// Versions of the data under which members of MongoDB 4.4 may follow this node.
@@ -42,15 +44,17 @@ const PLAIN_VERSIONS: [&str; 2] = ["4.2", "4.4"];
 ///
 /// # Errors
 /// Those of a read.
-pub async fn choose_log_form() -> Result<()> {
-    let version = stored_version().await?;
-    let is_plain = version.is_some_and(|version| PLAIN_VERSIONS.contains(&version.as_str()));
-    let form = match is_plain {
-        true => LogForm::Plain,
-        false => LogForm::Full,
-    };
-    set_log_form(form).await;
-    Ok(())
+pub fn choose_log_form() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let version = stored_version().await?;
+        let is_plain = version.is_some_and(|version| PLAIN_VERSIONS.contains(&version.as_str()));
+        let form = match is_plain {
+            true => LogForm::Plain,
+            false => LogForm::Full,
+        };
+        set_log_form(form).await;
+        Ok(())
+    })
 }
 
 /// Stores the newest version, in the place of an older one: no member of MongoDB's follows any more.

@@ -15,8 +15,8 @@ use pinion_replication_protocol::node::{
 };
 use pinion_runtime::sync::{Notify, OneshotSender, Semaphore, oneshot};
 use pinion_runtime::{
-    CoreId, JoinHandle, Queue, core_id, is_shutdown_requested, now, on_all_cores, sleep,
-    sleep_until, spawn, timeout_at, wall_ms,
+    CoreId, JoinHandle, LocalBoxFuture, Queue, core_id, is_shutdown_requested, now, on_all_cores,
+    sleep, sleep_until, spawn, timeout_at, wall_ms,
 };
 use pinion_storage::{LogRetention, storage};
 use pinion_wire::{Error, ErrorCode, Result, interruption};
@@ -81,20 +81,22 @@ pub(crate) struct Driver {
 ///
 /// # Errors
 /// The oplog cannot be shown as a collection, or the data directory is of a form that a member cannot have.
-pub async fn join(options: &MemberOptions) -> Result<()> {
-    pinion_exec::check_own_collections()?;
-    pinion_exec::show_oplog(retention(options).await?).await?;
-    let known = Arc::new(Known::before_start(&options.set_name));
-    on_all_cores(move |_| {
-        let known = known.clone();
-        async move {
-            let member = CoreMember::new(known);
-            state().set_replica_set(Rc::new(Seam(member.clone())));
-            pinion_runtime::set_core_local(member);
-        }
+pub fn join(options: &MemberOptions) -> LocalBoxFuture<'_, Result<()>> {
+    Box::pin(async move {
+        pinion_exec::check_own_collections()?;
+        pinion_exec::show_oplog(retention(options).await?).await?;
+        let known = Arc::new(Known::before_start(&options.set_name));
+        on_all_cores(move |_| {
+            let known = known.clone();
+            async move {
+                let member = CoreMember::new(known);
+                state().set_replica_set(Rc::new(Seam(member.clone())));
+                pinion_runtime::set_core_local(member);
+            }
+        })
+        .await;
+        Ok(())
     })
-    .await;
-    Ok(())
 }
 
 /// How much of its oplog a member keeps. Its size is what it was when the member began: a disk that fills does not make it
@@ -130,92 +132,94 @@ async fn share_of_disk() -> Result<u64> {
 ///
 /// # Errors
 /// What the node keeps of its set cannot be read.
-pub async fn start(options: MemberOptions) -> Result<()> {
-    assert!(core_id() == CoreId(0), "a member is driven on core 0");
-    let host = HostPort::parse(&state().shared.options.host)?;
-    if options.planted_fault == PlantedFault::ReadersNotFenced {
-        pinion_exec::plant_unfenced_reads();
-    }
-    let peers = Peers::new();
-    let config = persisted::config(&options.set_name).await?;
-    let last = pinion_exec::last_logged().await?;
-    let needs_initial_sync = !persisted::is_synced().await? || pinion_exec::has_partial_clone();
-    let mut rollback_id = persisted::rollback_id().await?;
-    if config.is_some() {
-        // What was not durable when the process before this one ended is gone, as after a rollback: whoever copies this node's
-        // data may have seen it.
-        rollback_id = rollback_id.wrapping_add(1);
-        persisted::store_rollback_id(rollback_id).await?;
-    }
-    let located = match &config {
-        Some(config) => locate_accepted(&peers, config, |_| true).await,
-        None => Located::Nowhere,
-    };
-    let found = Persisted {
-        self_index: match located {
-            Located::At(index) => Some(index),
-            Located::Nowhere | Located::Unknown => None,
-        },
-        needs_initial_sync,
-        config,
-        last_vote: persisted::last_vote().await?,
-        progress: match needs_initial_sync {
-            true => Progress::default(),
-            false => Progress::all_at(with_wall(last)),
-        },
-        min_valid: OpTime::NULL,
-        rollback_id,
-    };
-    let identity = Identity {
-        set_name: options.set_name.clone(),
-        host: host.clone(),
-        seed: pinion_runtime::random_stream("replication").next_u64(),
-        parameters: machine_parameters(options.planted_fault),
-    };
-    let retention = retention(&options).await?;
-    let node = Node::new(identity, found, time());
-    let driver = Rc::new(Driver {
-        options,
-        host,
-        view: RefCell::new(set_view(&node)),
-        node: RefCell::new(node),
-        peers,
-        waiting: RefCell::default(),
-        last_request: Cell::new(0),
-        due: Notify::new(),
-        terms: RefCell::new(Terms::starting_at(last)),
-        retention: Cell::new(retention),
-        follower: Follower::new(),
-        metrics: Metrics::default(),
-        role_turn: Semaphore::new(1),
-        watching: RefCell::default(),
-        fetching: RefCell::default(),
-        initial_sync: RefCell::default(),
-        last_told: Cell::new(Progress::default()),
-        reopens: Cell::new(false),
-        locates: Cell::new(false),
-        persists: RefCell::default(),
-        persist_due: Notify::new(),
-        storing: Semaphore::new(1),
-        publishing: Cell::new(false),
-        unpublished: Cell::new(false),
-        published: Notify::new(),
-    });
-    pinion_runtime::set_core_local(driver.clone());
-    if matches!(located, Located::Unknown) {
-        driver.start_locating();
-    }
-    spawn(Queue::Foreground, driver.clone().keep_time());
-    spawn(Queue::Foreground, driver.clone().persist());
-    spawn(Queue::Foreground, driver.clone().write_noops());
-    spawn(Queue::Foreground, driver.clone().control_flow());
-    driver.watch_storage();
-    // Before anything is fetched: what comes to be durable beside them may be an entry that ends them.
-    pinion_exec::begin_builds_anew().await?;
-    driver.follow().await?;
-    driver.tell(Input::Tick);
-    driver.publish_view();
-    Ok(())
+pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        assert!(core_id() == CoreId(0), "a member is driven on core 0");
+        let host = HostPort::parse(&state().shared.options.host)?;
+        if options.planted_fault == PlantedFault::ReadersNotFenced {
+            pinion_exec::plant_unfenced_reads();
+        }
+        let peers = Peers::new();
+        let config = persisted::config(&options.set_name).await?;
+        let last = pinion_exec::last_logged().await?;
+        let needs_initial_sync = !persisted::is_synced().await? || pinion_exec::has_partial_clone();
+        let mut rollback_id = persisted::rollback_id().await?;
+        if config.is_some() {
+            // What was not durable when the process before this one ended is gone, as after a rollback: whoever copies this node's
+            // data may have seen it.
+            rollback_id = rollback_id.wrapping_add(1);
+            persisted::store_rollback_id(rollback_id).await?;
+        }
+        let located = match &config {
+            Some(config) => locate_accepted(&peers, config, |_| true).await,
+            None => Located::Nowhere,
+        };
+        let found = Persisted {
+            self_index: match located {
+                Located::At(index) => Some(index),
+                Located::Nowhere | Located::Unknown => None,
+            },
+            needs_initial_sync,
+            config,
+            last_vote: persisted::last_vote().await?,
+            progress: match needs_initial_sync {
+                true => Progress::default(),
+                false => Progress::all_at(with_wall(last)),
+            },
+            min_valid: OpTime::NULL,
+            rollback_id,
+        };
+        let identity = Identity {
+            set_name: options.set_name.clone(),
+            host: host.clone(),
+            seed: pinion_runtime::random_stream("replication").next_u64(),
+            parameters: machine_parameters(options.planted_fault),
+        };
+        let retention = retention(&options).await?;
+        let node = Node::new(identity, found, time());
+        let driver = Rc::new(Driver {
+            options,
+            host,
+            view: RefCell::new(set_view(&node)),
+            node: RefCell::new(node),
+            peers,
+            waiting: RefCell::default(),
+            last_request: Cell::new(0),
+            due: Notify::new(),
+            terms: RefCell::new(Terms::starting_at(last)),
+            retention: Cell::new(retention),
+            follower: Follower::new(),
+            metrics: Metrics::default(),
+            role_turn: Semaphore::new(1),
+            watching: RefCell::default(),
+            fetching: RefCell::default(),
+            initial_sync: RefCell::default(),
+            last_told: Cell::new(Progress::default()),
+            reopens: Cell::new(false),
+            locates: Cell::new(false),
+            persists: RefCell::default(),
+            persist_due: Notify::new(),
+            storing: Semaphore::new(1),
+            publishing: Cell::new(false),
+            unpublished: Cell::new(false),
+            published: Notify::new(),
+        });
+        pinion_runtime::set_core_local(driver.clone());
+        if matches!(located, Located::Unknown) {
+            driver.start_locating();
+        }
+        spawn(Queue::Foreground, driver.clone().keep_time());
+        spawn(Queue::Foreground, driver.clone().persist());
+        spawn(Queue::Foreground, driver.clone().write_noops());
+        spawn(Queue::Foreground, driver.clone().control_flow());
+        driver.watch_storage();
+        // Before anything is fetched: what comes to be durable beside them may be an entry that ends them.
+        pinion_exec::begin_builds_anew().await?;
+        driver.follow().await?;
+        driver.tell(Input::Tick);
+        driver.publish_view();
+        Ok(())
+    })
 }
 
 /// The driver; `None` while the node has not read what it knows of its set.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notified, Notify};
-use pinion_runtime::{CoreId, Instant, Queue, spawn, submit_to};
+use pinion_runtime::{CoreId, Instant, LocalBoxFuture, Queue, spawn, submit_to};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -266,36 +266,42 @@ impl Build {
 }
 
 /// The builds under way.
-pub async fn index_builds() -> Vec<BuildInfo> {
-    let look = || async {
-        let coordinator = pinion_runtime::core_local::<Coordinator>();
-        let running = coordinator.builds.running.borrow();
-        running.values().map(|build| build.info()).collect()
-    };
-    submit_to(CoreId(0), Queue::Foreground, look).await
+pub fn index_builds() -> LocalBoxFuture<'static, Vec<BuildInfo>> {
+    Box::pin(async move {
+        let look = || async {
+            let coordinator = pinion_runtime::core_local::<Coordinator>();
+            let running = coordinator.builds.running.borrow();
+            running.values().map(|build| build.info()).collect()
+        };
+        submit_to(CoreId(0), Queue::Foreground, look).await
+    })
 }
 
 /// How many builds there were.
-pub async fn build_counts() -> BuildCounts {
-    let look = || async {
-        let coordinator = pinion_runtime::core_local::<Coordinator>();
-        coordinator.builds.counts.get()
-    };
-    submit_to(CoreId(0), Queue::Foreground, look).await
+pub fn build_counts() -> LocalBoxFuture<'static, BuildCounts> {
+    Box::pin(async move {
+        let look = || async {
+            let coordinator = pinion_runtime::core_local::<Coordinator>();
+            coordinator.builds.counts.get()
+        };
+        submit_to(CoreId(0), Queue::Foreground, look).await
+    })
 }
 
 /// Ends the build with this number among the operations; false if there is none.
-pub async fn kill_build(op_id: i32) -> bool {
-    end_where(
-        move |build| build.op_id == op_id,
-        "operation was interrupted".into(),
-    )
-    .await
+pub fn kill_build(op_id: i32) -> LocalBoxFuture<'static, bool> {
+    Box::pin(async move {
+        end_where(
+            move |build| build.op_id == op_id,
+            "operation was interrupted".into(),
+        )
+        .await
+    })
 }
 
 /// Ends a build that a member cannot make; false if there is none.
-pub async fn abort_build(uuid: Uuid, why: String) -> bool {
-    end_where(move |build| build.work.uuid == uuid, why).await
+pub fn abort_build(uuid: Uuid, why: String) -> LocalBoxFuture<'static, bool> {
+    Box::pin(async move { end_where(move |build| build.work.uuid == uuid, why).await })
 }
 
 async fn end_where(is_meant: impl Fn(&Build) -> bool + Send + 'static, why: String) -> bool {
@@ -309,15 +315,17 @@ async fn end_where(is_meant: impl Fn(&Build) -> bool + Send + 'static, why: Stri
 }
 
 /// Stops all builds, and waits until none does anything any more: the data directory is closed. Call it on core 0.
-pub async fn end_builds() {
-    let coordinator = pinion_runtime::core_local::<Coordinator>();
-    loop {
-        let next = coordinator.builds.running.borrow().values().next().cloned();
-        let Some(build) = next else { return };
-        build.decide(Decided::Closing);
-        // How it ended is for those who asked for it.
-        let _ = build.outcome().await;
-    }
+pub fn end_builds() -> LocalBoxFuture<'static, ()> {
+    Box::pin(async move {
+        let coordinator = pinion_runtime::core_local::<Coordinator>();
+        loop {
+            let next = coordinator.builds.running.borrow().values().next().cloned();
+            let Some(build) = next else { return };
+            build.decide(Decided::Closing);
+            // How it ended is for those who asked for it.
+            let _ = build.outcome().await;
+        }
+    })
 }
 
 /// Runs an operation that waits where builds are in its way, and each time begins anew.

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use pinion_clock::Timestamp;
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -32,15 +33,16 @@ pub type CopyDocuments = Box<
 /// # Errors
 /// `NamespaceNotFound` without a source, `CommandNotSupportedOnView` where that is a view,
 /// `NamespaceExists`; those of the copy, after which the new collection is gone again.
-pub async fn clone_as_capped(
+pub fn clone_as_capped(
     ctx: &OpContext,
     from: Namespace,
     to: Namespace,
     size_bytes: i64,
     copy: CopyDocuments,
-) -> Result<Timestamp> {
-    let by = ctx.clone();
-    coordinate(ctx, move |c| async move {
+) -> LocalBoxFuture<'_, Result<Timestamp>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        coordinate(ctx, move |c| async move {
         let both = vec![from.clone(), to.clone()];
         let _lock = c.lock_for(&by, Scope::Namespaces(both)).await?;
         let source = source(&core_catalog().current(), &from, "cloneCollectionAsCapped")?;
@@ -65,6 +67,7 @@ pub async fn clone_as_capped(
         .await
     })
     .await
+    })
 }
 
 /// Puts a capped collection with the same documents, as far as there is room for them, in the place
@@ -72,31 +75,34 @@ pub async fn clone_as_capped(
 ///
 /// # Errors
 /// As [`clone_as_capped`]; the collection is as before then.
-pub async fn convert_to_capped(
+pub fn convert_to_capped(
     ctx: &OpContext,
     ns: Namespace,
     size_bytes: i64,
     copy: CopyDocuments,
-) -> Result<Timestamp> {
-    let by = ctx.clone();
-    coordinate(ctx, move |c| async move {
-        let name = format!("tmp{}.convertToCapped.{}", c.uuid(), ns.collection());
-        // A name that is long already leaves no room for that.
-        let temporary = Namespace::new(ns.db(), &name)
-            .or_else(|_| Namespace::new(ns.db(), &format!("tmp{}.convertToCapped", c.uuid())))?;
-        let both = vec![ns.clone(), temporary.clone()];
-        let _lock = c.lock_for(&by, Scope::Namespaces(both.clone())).await?;
-        let source = source(&core_catalog().current(), &ns, "convertToCapped")?;
-        check_no_build(&source)?;
-        let options = capped_options(&source, size_bytes, true);
-        let converting = async {
-            c.fill_capped(&source, &temporary, options, copy).await?;
-            let replacing = |catalog: &Catalog| renaming(catalog, &temporary, &ns, false);
-            c.commit(replacing).await
-        };
-        behind_gates(Some(&by), &both, GateMode::Closed, converting).await
+) -> LocalBoxFuture<'_, Result<Timestamp>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        coordinate(ctx, move |c| async move {
+            let name = format!("tmp{}.convertToCapped.{}", c.uuid(), ns.collection());
+            // A name that is long already leaves no room for that.
+            let temporary = Namespace::new(ns.db(), &name).or_else(|_| {
+                Namespace::new(ns.db(), &format!("tmp{}.convertToCapped", c.uuid()))
+            })?;
+            let both = vec![ns.clone(), temporary.clone()];
+            let _lock = c.lock_for(&by, Scope::Namespaces(both.clone())).await?;
+            let source = source(&core_catalog().current(), &ns, "convertToCapped")?;
+            check_no_build(&source)?;
+            let options = capped_options(&source, size_bytes, true);
+            let converting = async {
+                c.fill_capped(&source, &temporary, options, copy).await?;
+                let replacing = |catalog: &Catalog| renaming(catalog, &temporary, &ns, false);
+                c.commit(replacing).await
+            };
+            behind_gates(Some(&by), &both, GateMode::Closed, converting).await
+        })
+        .await
     })
-    .await
 }
 
 fn source(catalog: &Catalog, ns: &Namespace, command: &str) -> Result<Arc<Collection>> {

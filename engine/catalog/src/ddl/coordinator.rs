@@ -17,7 +17,7 @@ use std::sync::Arc;
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::Semaphore;
-use pinion_runtime::{CoreId, Queue, Rng, submit_to};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue, Rng, submit_to};
 use pinion_storage::{Statement, TreeId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
@@ -285,24 +285,26 @@ async fn install(next: Arc<Catalog>) {
 ///
 /// # Errors
 /// There is a collection or a view of its name.
-pub async fn show_oplog(size_bytes: i64) -> Result<()> {
-    submit_to(CoreId(0), Queue::Foreground, move || async move {
-        let ns = crate::entry::oplog_namespace();
-        let current = core_catalog().current();
-        let is_other = |found: &Arc<crate::Collection>| !found.is_oplog();
-        if current.get(&ns).is_some_and(is_other) || current.view(&ns).is_some() {
-            return Err(Error::new(
-                ErrorCode::NAMESPACE_EXISTS,
-                format!("{ns} is a collection of its own"),
-            ));
-        }
-        let coordinator = pinion_runtime::core_local::<Coordinator>();
-        coordinator
-            .show(|current| current.with_oplog(size_bytes))
-            .await;
-        Ok(())
+pub fn show_oplog(size_bytes: i64) -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        submit_to(CoreId(0), Queue::Foreground, move || async move {
+            let ns = crate::entry::oplog_namespace();
+            let current = core_catalog().current();
+            let is_other = |found: &Arc<crate::Collection>| !found.is_oplog();
+            if current.get(&ns).is_some_and(is_other) || current.view(&ns).is_some() {
+                return Err(Error::new(
+                    ErrorCode::NAMESPACE_EXISTS,
+                    format!("{ns} is a collection of its own"),
+                ));
+            }
+            let coordinator = pinion_runtime::core_local::<Coordinator>();
+            coordinator
+                .show(|current| current.with_oplog(size_bytes))
+                .await;
+            Ok(())
+        })
+        .await
     })
-    .await
 }
 
 /// Gives out no number up to those of these trees. Runs on core 0.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
-use pinion_runtime::{CoreId, Queue, submit_to};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue, submit_to};
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result, interruption};
@@ -41,14 +41,16 @@ pub struct CatalogRows {
 
 /// The rows above a number, up to so many bytes of them but at least one. Whatever a reader of this node has seen the effect
 /// of is in them.
-pub async fn replicated_rows(above: u64, max_bytes: usize) -> CatalogRows {
-    submit_to(CoreId(0), Queue::Foreground, move || async move {
-        let coordinator = pinion_runtime::core_local::<Coordinator>();
-        // A change is visible a moment before it is in the catalogs of the cores.
-        coordinator.settled().await;
-        rows_above(&core_catalog().current(), above, max_bytes)
+pub fn replicated_rows(above: u64, max_bytes: usize) -> LocalBoxFuture<'static, CatalogRows> {
+    Box::pin(async move {
+        submit_to(CoreId(0), Queue::Foreground, move || async move {
+            let coordinator = pinion_runtime::core_local::<Coordinator>();
+            // A change is visible a moment before it is in the catalogs of the cores.
+            coordinator.settled().await;
+            rows_above(&core_catalog().current(), above, max_bytes)
+        })
+        .await
     })
-    .await
 }
 
 fn rows_above(catalog: &Catalog, above: u64, max_bytes: usize) -> CatalogRows {
@@ -77,8 +79,10 @@ fn rows_above(catalog: &Catalog, above: u64, max_bytes: usize) -> CatalogRows {
 ///
 /// # Errors
 /// Storage has failed.
-pub async fn begin_copy() -> Result<()> {
-    on_coordinator(|coordinator| async move { coordinator.begin_copy().await }).await
+pub fn begin_copy() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        on_coordinator(|coordinator| async move { coordinator.begin_copy().await }).await
+    })
 }
 
 /// Puts collections and views into the catalog as another member's rows have them. Indexes that are being built there are built
@@ -86,14 +90,16 @@ pub async fn begin_copy() -> Result<()> {
 ///
 /// # Errors
 /// A row that cannot be understood; a number that this node uses for a collection of its own.
-pub async fn put_copied(
+pub fn put_copied(
     rows: Vec<RawDocumentBuf>,
     next_number: u64,
-) -> Result<Vec<Arc<Collection>>> {
-    on_coordinator(
-        move |coordinator| async move { coordinator.put_copied(&rows, next_number).await },
-    )
-    .await
+) -> LocalBoxFuture<'static, Result<Vec<Arc<Collection>>>> {
+    Box::pin(async move {
+        on_coordinator(move |coordinator| async move {
+            coordinator.put_copied(&rows, next_number).await
+        })
+        .await
+    })
 }
 
 /// A collection or a view as another member lists it to clients.
@@ -111,41 +117,53 @@ pub struct ListedCollection {
 ///
 /// # Errors
 /// Options or indexes that are not understood.
-pub async fn put_listed(listed: Vec<ListedCollection>) -> Result<Vec<Arc<Collection>>> {
-    on_coordinator(move |coordinator| async move { coordinator.put_listed(&listed).await }).await
+pub fn put_listed(
+    listed: Vec<ListedCollection>,
+) -> LocalBoxFuture<'static, Result<Vec<Arc<Collection>>>> {
+    Box::pin(async move {
+        on_coordinator(move |coordinator| async move { coordinator.put_listed(&listed).await })
+            .await
+    })
 }
 
 /// Notes what copied documents tell of arrays in indexes; a member that does not list it leaves that to the documents.
 ///
 /// # Errors
 /// Storage has failed.
-pub async fn mark_copied(uuid: Uuid, found: Vec<(TreeId, MultikeyPaths)>) -> Result<()> {
-    on_coordinator(move |coordinator| async move {
-        let compute = |catalog: &Catalog| {
-            let marked = catalog.by_uuid(uuid);
-            let puts = marked.map(|collection| collection.with_multikey(&found));
-            Ok(CatalogChange {
-                puts: puts.into_iter().collect(),
-                next_number: catalog.next_number(),
-                ..CatalogChange::default()
-            })
-        };
-        coordinator.apply_logged(Timestamp::MIN, compute).await?;
-        Ok(())
+pub fn mark_copied(
+    uuid: Uuid,
+    found: Vec<(TreeId, MultikeyPaths)>,
+) -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        on_coordinator(move |coordinator| async move {
+            let compute = |catalog: &Catalog| {
+                let marked = catalog.by_uuid(uuid);
+                let puts = marked.map(|collection| collection.with_multikey(&found));
+                Ok(CatalogChange {
+                    puts: puts.into_iter().collect(),
+                    next_number: catalog.next_number(),
+                    ..CatalogChange::default()
+                })
+            };
+            coordinator.apply_logged(Timestamp::MIN, compute).await?;
+            Ok(())
+        })
+        .await
     })
-    .await
 }
 
 /// Notes that the copy is complete. A checkpoint holds all of it.
 ///
 /// # Errors
 /// Storage has failed.
-pub async fn end_copy() -> Result<()> {
-    let change = CatalogChange {
-        is_partial: Some(false),
-        ..CatalogChange::default()
-    };
-    on_coordinator(|coordinator| async move { coordinator.apply_copied(change).await }).await
+pub fn end_copy() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let change = CatalogChange {
+            is_partial: Some(false),
+            ..CatalogChange::default()
+        };
+        on_coordinator(|coordinator| async move { coordinator.apply_copied(change).await }).await
+    })
 }
 
 async fn on_coordinator<F, Fut, R>(operation: F) -> Result<R>

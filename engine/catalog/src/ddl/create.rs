@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_clock::Timestamp;
+use pinion_runtime::LocalBoxFuture;
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -28,34 +29,36 @@ use crate::view::{SYSTEM_VIEWS, View};
 /// # Errors
 /// `NamespaceExists` if it is there with other options; `InvalidNamespace`; `DatabaseDifferCase`;
 /// for a view what its pipeline must not be.
-pub async fn create_collection(
+pub fn create_collection(
     ctx: &OpContext,
     ns: Namespace,
     options: CollectionOptions,
-) -> Result<Option<Timestamp>> {
-    let by = ctx.clone();
-    coordinate(ctx, move |c| async move {
-        let _lock = c.lock_for(&by, scope_of(&ns)).await?;
-        check_creatable(&ns)?;
-        check_options_form(&ns, &options)?;
-        let is_series = options.time_series.is_some();
-        let catalog = core_catalog().current();
-        let present = match (catalog.get(&ns), catalog.view(&ns)) {
-            (Some(collection), _) => Some(&collection.options),
-            (None, Some(view)) => Some(&view.options),
-            (None, None) => None,
-        };
-        match present {
-            Some(present) if is_like(present, &options) => Ok(None),
-            Some(present) => Err(exists(&ns, present)),
-            None if is_series => c.create_series(&ns, options).await.map(Some),
-            None if options.kind() == CollectionKind::Collection => {
-                c.create(&ns, options).await.map(Some)
+) -> LocalBoxFuture<'_, Result<Option<Timestamp>>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        coordinate(ctx, move |c| async move {
+            let _lock = c.lock_for(&by, scope_of(&ns)).await?;
+            check_creatable(&ns)?;
+            check_options_form(&ns, &options)?;
+            let is_series = options.time_series.is_some();
+            let catalog = core_catalog().current();
+            let present = match (catalog.get(&ns), catalog.view(&ns)) {
+                (Some(collection), _) => Some(&collection.options),
+                (None, Some(view)) => Some(&view.options),
+                (None, None) => None,
+            };
+            match present {
+                Some(present) if is_like(present, &options) => Ok(None),
+                Some(present) => Err(exists(&ns, present)),
+                None if is_series => c.create_series(&ns, options).await.map(Some),
+                None if options.kind() == CollectionKind::Collection => {
+                    c.create(&ns, options).await.map(Some)
+                }
+                None => c.create_view(&ns, options).await.map(Some),
             }
-            None => c.create_view(&ns, options).await.map(Some),
-        }
+        })
+        .await
     })
-    .await
 }
 
 /// Makes the collection without options unless it is there, which is what the first insert does.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::rawdoc;
 use pinion_clock::Timestamp;
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -32,47 +33,54 @@ pub struct Dropped {
 }
 
 /// Drops a collection or a view; `None` if there is none of that name.
-pub async fn drop_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Dropped>> {
-    let by = ctx.clone();
-    coordinate_beside(ctx, move |c| async move {
-        let _lock = c.lock_for(&by, scope_of(&ns)).await?;
-        if core_catalog().current().kind(&ns).is_none() {
-            return Ok(Step::Done(None));
-        }
-        check_no_series(&core_catalog().current(), &ns)?;
-        let gates = together(&ns);
-        if let Some(builds) = c.builds_ended(&gates) {
-            return Ok(Step::Waits(builds));
-        }
-        behind_gates(Some(&by), &gates, GateMode::Closed, c.drop_one(&ns))
-            .await
-            .map(|dropped| Step::Done(Some(dropped)))
+pub fn drop_collection(
+    ctx: &OpContext,
+    ns: Namespace,
+) -> LocalBoxFuture<'_, Result<Option<Dropped>>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        coordinate_beside(ctx, move |c| async move {
+            let _lock = c.lock_for(&by, scope_of(&ns)).await?;
+            if core_catalog().current().kind(&ns).is_none() {
+                return Ok(Step::Done(None));
+            }
+            check_no_series(&core_catalog().current(), &ns)?;
+            let gates = together(&ns);
+            if let Some(builds) = c.builds_ended(&gates) {
+                return Ok(Step::Waits(builds));
+            }
+            behind_gates(Some(&by), &gates, GateMode::Closed, c.drop_one(&ns))
+                .await
+                .map(|dropped| Step::Done(Some(dropped)))
+        })
+        .await
     })
-    .await
 }
 
 /// Drops all that is in a database; the timestamp of the last change, or `None` if there was no
 /// such database.
-pub async fn drop_database(ctx: &OpContext, db: String) -> Result<Option<Timestamp>> {
-    let by = ctx.clone();
-    coordinate_beside(ctx, move |c| async move {
-        let _lock = c.lock_for(&by, Scope::Database(db.clone())).await?;
-        let catalog = core_catalog().current();
-        let views = catalog.views_of(&db).map(|view| view.ns.clone());
-        let collections = catalog.collections_of(&db).map(|found| found.ns.clone());
-        let gates: Vec<Namespace> = views.chain(collections).collect();
-        if gates.is_empty() {
-            return Ok(Step::Done(None));
-        }
-        if let Some(builds) = c.builds_ended(&gates) {
-            return Ok(Step::Waits(builds));
-        }
-        let operation = c.drop_all(&db, &gates);
-        behind_gates(Some(&by), &gates, GateMode::Closed, operation)
-            .await
-            .map(|ts| Step::Done(Some(ts)))
+pub fn drop_database(ctx: &OpContext, db: String) -> LocalBoxFuture<'_, Result<Option<Timestamp>>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        coordinate_beside(ctx, move |c| async move {
+            let _lock = c.lock_for(&by, Scope::Database(db.clone())).await?;
+            let catalog = core_catalog().current();
+            let views = catalog.views_of(&db).map(|view| view.ns.clone());
+            let collections = catalog.collections_of(&db).map(|found| found.ns.clone());
+            let gates: Vec<Namespace> = views.chain(collections).collect();
+            if gates.is_empty() {
+                return Ok(Step::Done(None));
+            }
+            if let Some(builds) = c.builds_ended(&gates) {
+                return Ok(Step::Waits(builds));
+            }
+            let operation = c.drop_all(&db, &gates);
+            behind_gates(Some(&by), &gates, GateMode::Closed, operation)
+                .await
+                .map(|ts| Step::Done(Some(ts)))
+        })
+        .await
     })
-    .await
 }
 
 /// Drops the temporary collections that the node before has left. Runs on core 0, before anybody else uses the catalog.

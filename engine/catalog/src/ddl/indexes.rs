@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
-use pinion_runtime::timeout;
+use pinion_runtime::{LocalBoxFuture, timeout};
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
@@ -50,51 +50,53 @@ enum Begun {
 /// # Errors
 /// Those of the specifications, beside the indexes that are there; `OutOfDiskSpace`; of documents
 /// that cannot be indexed, or not together; `IndexBuildAborted` where somebody ended the build.
-pub async fn create_indexes(
+pub fn create_indexes(
     ctx: &OpContext,
     ns: Namespace,
     requested: Vec<RawDocumentBuf>,
     limits: BuildLimits,
     asked: Option<RawDocumentBuf>,
-) -> Result<IndexesCreated> {
-    let requested: Arc<[RawDocumentBuf]> = requested.into();
-    loop {
-        let begin = {
-            let (ctx, ns, requested) = (ctx.clone(), ns.clone(), requested.clone());
-            let asked = asked.clone();
-            move |c: Rc<Coordinator>| async move {
-                let _lock = c.lock_for(&ctx, scope_of(&ns)).await?;
-                let Indexed { ns, series } = indexed(&core_catalog().current(), &ns)?;
-                let requested = match &series {
-                    None => requested,
-                    Some(series) => (requested.iter())
-                        .map(|spec| specs::to_buckets(series, spec))
-                        .collect::<Result<_>>()?,
-                };
-                c.begin_build(&ctx, &ns, &requested, limits, asked).await
-            }
-        };
-        let run = {
-            let ctx = ctx.clone();
-            move |_, begun| {
-                let ctx = ctx.clone();
-                async move {
-                    Ok(match begun {
-                        Begun::Done(created) => Step::Done(created),
-                        Begun::Waits(builds) => Step::Waits(builds),
-                        Begun::Runs(build, created) => Step::Done(IndexesCreated {
-                            ts: Some(outcome_of(&ctx, &build).await?),
-                            ..created
-                        }),
-                    })
+) -> LocalBoxFuture<'_, Result<IndexesCreated>> {
+    Box::pin(async move {
+        let requested: Arc<[RawDocumentBuf]> = requested.into();
+        loop {
+            let begin = {
+                let (ctx, ns, requested) = (ctx.clone(), ns.clone(), requested.clone());
+                let asked = asked.clone();
+                move |c: Rc<Coordinator>| async move {
+                    let _lock = c.lock_for(&ctx, scope_of(&ns)).await?;
+                    let Indexed { ns, series } = indexed(&core_catalog().current(), &ns)?;
+                    let requested = match &series {
+                        None => requested,
+                        Some(series) => (requested.iter())
+                            .map(|spec| specs::to_buckets(series, spec))
+                            .collect::<Result<_>>()?,
+                    };
+                    c.begin_build(&ctx, &ns, &requested, limits, asked).await
                 }
+            };
+            let run = {
+                let ctx = ctx.clone();
+                move |_, begun| {
+                    let ctx = ctx.clone();
+                    async move {
+                        Ok(match begun {
+                            Begun::Done(created) => Step::Done(created),
+                            Begun::Waits(builds) => Step::Waits(builds),
+                            Begun::Runs(build, created) => Step::Done(IndexesCreated {
+                                ts: Some(outcome_of(&ctx, &build).await?),
+                                ..created
+                            }),
+                        })
+                    }
+                }
+            };
+            match coordinate_then(ctx, begin, run).await? {
+                Step::Done(created) => return Ok(created),
+                Step::Waits(builds) => await_builds(ctx, builds).await?,
             }
-        };
-        match coordinate_then(ctx, begin, run).await? {
-            Step::Done(created) => return Ok(created),
-            Step::Waits(builds) => await_builds(ctx, builds).await?,
         }
-    }
+    })
 }
 
 /// Refuses more indexes than a collection may have.
@@ -329,32 +331,35 @@ enum Attempt {
 /// # Errors
 /// `NamespaceNotFound`, `IndexNotFound`, `InvalidOptions` for the `_id` index;
 /// `BackgroundOperationInProgressForNamespace` for some indexes of a build that makes others too.
-pub async fn drop_indexes(
+pub fn drop_indexes(
     ctx: &OpContext,
     ns: Namespace,
     selection: IndexSelection,
-) -> Result<(usize, Option<Timestamp>)> {
-    let mut ended: Vec<String> = Vec::new();
-    let mut most = 0;
-    loop {
-        let attempt = {
-            let (by, ns) = (ctx.clone(), ns.clone());
-            let (selection, ended) = (selection.clone(), ended.clone());
-            move |c: Rc<Coordinator>| async move { c.try_drop(&by, &ns, &selection, &ended).await }
-        };
-        match coordinate(ctx, attempt).await? {
-            Attempt::Done(before, ts) => {
-                // What ended the builds is in the log at or before this.
-                let last = (!ended.is_empty()).then(|| pinion_storage::storage().last_allotted());
-                return Ok((before.max(most), ts.max(last)));
-            }
-            Attempt::Ended(before, names, builds) => {
-                most = most.max(before);
-                ended.extend(names);
-                await_builds(ctx, builds).await?;
+) -> LocalBoxFuture<'_, Result<(usize, Option<Timestamp>)>> {
+    Box::pin(async move {
+        let mut ended: Vec<String> = Vec::new();
+        let mut most = 0;
+        loop {
+            let attempt = {
+                let (by, ns) = (ctx.clone(), ns.clone());
+                let (selection, ended) = (selection.clone(), ended.clone());
+                move |c: Rc<Coordinator>| async move { c.try_drop(&by, &ns, &selection, &ended).await }
+            };
+            match coordinate(ctx, attempt).await? {
+                Attempt::Done(before, ts) => {
+                    // What ended the builds is in the log at or before this.
+                    let last =
+                        (!ended.is_empty()).then(|| pinion_storage::storage().last_allotted());
+                    return Ok((before.max(most), ts.max(last)));
+                }
+                Attempt::Ended(before, names, builds) => {
+                    most = most.max(before);
+                    ended.extend(names);
+                    await_builds(ctx, builds).await?;
+                }
             }
         }
-    }
+    })
 }
 
 /// The builds that end when these indexes are dropped.

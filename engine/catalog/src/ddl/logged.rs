@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use pinion_bson::RawDocument;
 use pinion_clock::Timestamp;
+use pinion_runtime::LocalBoxFuture;
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
@@ -100,13 +101,18 @@ pub fn plant_unfenced_reads() {
 ///
 /// # Errors
 /// A command that is not known; on a secondary also what does not fit into the catalog.
-pub async fn apply_command(command: LoggedCommand<'_>, mode: ApplyMode) -> Result<bool> {
-    let coordinator = pinion_runtime::core_local::<Coordinator>();
-    let catalog = core_catalog().current();
-    match coordinator.change_of(&command, &catalog, mode)? {
-        Some(change) => coordinator.apply_change(&command, change, mode).await,
-        None => Ok(false),
-    }
+pub fn apply_command(
+    command: LoggedCommand<'_>,
+    mode: ApplyMode,
+) -> LocalBoxFuture<'_, Result<bool>> {
+    Box::pin(async move {
+        let coordinator = pinion_runtime::core_local::<Coordinator>();
+        let catalog = core_catalog().current();
+        match coordinator.change_of(&command, &catalog, mode)? {
+            Some(change) => coordinator.apply_change(&command, change, mode).await,
+            None => Ok(false),
+        }
+    })
 }
 
 /// Applies what becomes of the document of a view in `system.views`, which MongoDB's members log as the write of a document:
@@ -114,37 +120,39 @@ pub async fn apply_command(command: LoggedCommand<'_>, mode: ApplyMode) -> Resul
 ///
 /// # Errors
 /// The document is none of a view, or its name is taken.
-pub async fn apply_view_document(
+pub fn apply_view_document<'a>(
     ts: Timestamp,
     holder: Uuid,
-    id: &str,
-    document: Option<&RawDocument>,
+    id: &'a str,
+    document: Option<&'a RawDocument>,
     mode: ApplyMode,
-) -> Result<bool> {
-    let coordinator = pinion_runtime::core_local::<Coordinator>();
-    let catalog = core_catalog().current();
-    let numbers = coordinator.numbers_behind(&catalog);
-    let Some(change) = view_change(&catalog, holder, id, document, numbers)? else {
-        return Ok(false);
-    };
-    let is_there = Namespace::parse(id).is_ok_and(|ns| catalog.view(&ns).is_some());
-    let name = match (document.is_some(), is_there) {
-        (true, false) => "create",
-        (true, true) => "collMod",
-        (false, _) => "drop",
-    };
-    let mut o = pinion_bson::DocBuilder::new();
-    o.append(name, id);
-    let o = o.finish();
-    let command = LoggedCommand {
-        ts,
-        ns: id,
-        uuid: None,
-        is_command: true,
-        o: &o,
-        o2: None,
-    };
-    coordinator.apply_change(&command, change, mode).await
+) -> LocalBoxFuture<'a, Result<bool>> {
+    Box::pin(async move {
+        let coordinator = pinion_runtime::core_local::<Coordinator>();
+        let catalog = core_catalog().current();
+        let numbers = coordinator.numbers_behind(&catalog);
+        let Some(change) = view_change(&catalog, holder, id, document, numbers)? else {
+            return Ok(false);
+        };
+        let is_there = Namespace::parse(id).is_ok_and(|ns| catalog.view(&ns).is_some());
+        let name = match (document.is_some(), is_there) {
+            (true, false) => "create",
+            (true, true) => "collMod",
+            (false, _) => "drop",
+        };
+        let mut o = pinion_bson::DocBuilder::new();
+        o.append(name, id);
+        let o = o.finish();
+        let command = LoggedCommand {
+            ts,
+            ns: id,
+            uuid: None,
+            is_command: true,
+            o: &o,
+            o2: None,
+        };
+        coordinator.apply_change(&command, change, mode).await
+    })
 }
 
 /// Whether the rows of an entry number things as this node's catalog does. Those of another member may not: it may have copied

@@ -7,6 +7,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{ClientInfo, OpContext, Result};
 
@@ -43,27 +44,29 @@ pub(super) fn indexes_of(collection: &Collection, build: Uuid) -> Vec<Index> {
 ///
 /// # Errors
 /// Storage has failed.
-pub async fn begin_builds_anew() -> Result<()> {
-    let coordinator = pinion_runtime::core_local::<Coordinator>();
-    let _pass = core_catalog().gates().begin_change().await;
-    let catalog = core_catalog().current();
-    let mut found = Vec::new();
-    for collection in catalog.collections() {
-        for build in collection.builds() {
-            if coordinator.running(build).is_none() {
-                found.push((collection, build, indexes_of(collection, build)));
+pub fn begin_builds_anew() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let coordinator = pinion_runtime::core_local::<Coordinator>();
+        let _pass = core_catalog().gates().begin_change().await;
+        let catalog = core_catalog().current();
+        let mut found = Vec::new();
+        for collection in catalog.collections() {
+            for build in collection.builds() {
+                if coordinator.running(build).is_none() {
+                    found.push((collection, build, indexes_of(collection, build)));
+                }
             }
         }
-    }
-    build::forget_entries(found.iter().flat_map(|(_, _, indexes)| indexes)).await?;
-    for (collection, build, indexes) in found {
-        tracing::info!(
-            target: "INDEX", id = 7_400_003u64, namespace = collection.ns.as_str(), buildUUID = %build,
-            "An index build begins anew"
-        );
-        coordinator.run_logged(collection, indexes, build);
-    }
-    Ok(())
+        build::forget_entries(found.iter().flat_map(|(_, _, indexes)| indexes)).await?;
+        for (collection, build, indexes) in found {
+            tracing::info!(
+                target: "INDEX", id = 7_400_003u64, namespace = collection.ns.as_str(), buildUUID = %build,
+                "An index build begins anew"
+            );
+            coordinator.run_logged(collection, indexes, build);
+        }
+        Ok(())
+    })
 }
 
 fn work_on(collection: &Arc<Collection>, indexes: Vec<Index>, build: Uuid) -> Work {

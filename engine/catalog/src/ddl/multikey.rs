@@ -2,6 +2,7 @@
 
 use pinion_bson::rawdoc;
 use pinion_query::MultikeyPaths;
+use pinion_runtime::LocalBoxFuture;
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
@@ -16,18 +17,20 @@ use crate::uuid::Uuid;
 /// is written. It needs no lock: what is known of arrays only grows, and each commit starts from
 /// the newest catalog. So it does not wait for DDL that is under way. The caller must not hold a
 /// pass of the namespace's gate all the same: that DDL may wait for it while it commits.
-pub async fn set_multikey(
+pub fn set_multikey(
     ctx: &OpContext,
     ns: Namespace,
     uuid: Uuid,
     found: Vec<(TreeId, MultikeyPaths)>,
-) -> Result<()> {
-    coordinate(ctx, move |c| async move {
-        let compute = |catalog: &Catalog| Ok(marking(catalog, &ns, uuid, &found));
-        c.commit_with(compute).await?;
-        Ok(())
+) -> LocalBoxFuture<'_, Result<()>> {
+    Box::pin(async move {
+        coordinate(ctx, move |c| async move {
+            let compute = |catalog: &Catalog| Ok(marking(catalog, &ns, uuid, &found));
+            c.commit_with(compute).await?;
+            Ok(())
+        })
+        .await
     })
-    .await
 }
 
 /// The change, unless all of it is known.

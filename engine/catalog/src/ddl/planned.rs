@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::Timestamp;
-use pinion_runtime::{Queue, core_id, submit_to, timeout};
+use pinion_runtime::{LocalBoxFuture, Queue, core_id, submit_to, timeout};
 use pinion_storage::{TreeId, Write};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -42,23 +42,25 @@ pub struct PlannedChange {
 ///
 /// # Errors
 /// `InvalidNamespace`; `DatabaseDifferCase`; the name is a view's.
-pub async fn plan_collection(
+pub fn plan_collection(
     ctx: &OpContext,
     ns: Namespace,
     options: CollectionOptions,
-) -> Result<Option<Arc<Collection>>> {
-    coordinate(ctx, move |c| async move {
-        check_creatable(&ns)?;
-        let catalog = core_catalog().current();
-        check_not_view(&catalog, &ns)?;
-        check_options_form(&ns, &options)?;
-        check_database_case(&catalog, ns.db())?;
-        Ok(match catalog.get(&ns) {
-            Some(_) => None,
-            None => Some(Arc::new(c.new_collection(ns, options))),
+) -> LocalBoxFuture<'_, Result<Option<Arc<Collection>>>> {
+    Box::pin(async move {
+        coordinate(ctx, move |c| async move {
+            check_creatable(&ns)?;
+            let catalog = core_catalog().current();
+            check_not_view(&catalog, &ns)?;
+            check_options_form(&ns, &options)?;
+            check_database_case(&catalog, ns.db())?;
+            Ok(match catalog.get(&ns) {
+                Some(_) => None,
+                None => Some(Arc::new(c.new_collection(ns, options))),
+            })
         })
+        .await
     })
-    .await
 }
 
 /// Plans indexes of a planned collection without documents, out of checked specifications. Gives the collection with those
@@ -66,22 +68,24 @@ pub async fn plan_collection(
 ///
 /// # Errors
 /// Those of the specifications, beside the indexes that are there; `CannotCreateIndex` of too many.
-pub async fn plan_indexes(
+pub fn plan_indexes(
     ctx: &OpContext,
     collection: Arc<Collection>,
     requested: Vec<RawDocumentBuf>,
-) -> Result<Arc<Collection>> {
-    coordinate(ctx, move |c| async move {
-        let Missing { wanted, .. } = specs::missing(&collection, &requested)?;
-        check_index_count(&collection, &wanted)?;
-        let mut planned = Collection::clone(&collection);
-        for wanted in wanted {
-            let tree = TreeId(c.numbers(&planned.ns, 1));
-            planned = planned.with_index(wanted.into_index(tree));
-        }
-        Ok(Arc::new(planned))
+) -> LocalBoxFuture<'_, Result<Arc<Collection>>> {
+    Box::pin(async move {
+        coordinate(ctx, move |c| async move {
+            let Missing { wanted, .. } = specs::missing(&collection, &requested)?;
+            check_index_count(&collection, &wanted)?;
+            let mut planned = Collection::clone(&collection);
+            for wanted in wanted {
+                let tree = TreeId(c.numbers(&planned.ns, 1));
+                planned = planned.with_index(wanted.into_index(tree));
+            }
+            Ok(Arc::new(planned))
+        })
+        .await
     })
-    .await
 }
 
 /// Brings planned collections into the catalog. `commit` writes their change, with all else that takes place at the same

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -23,31 +24,33 @@ use crate::names::check_not_view;
 ///
 /// # Errors
 /// `NamespaceNotFound`; `DuplicateKey` where a unique index does not hold.
-pub async fn reindex(
+pub fn reindex(
     ctx: &OpContext,
     ns: Namespace,
-) -> Result<(Vec<RawDocumentBuf>, Option<Timestamp>)> {
-    let by = ctx.clone();
-    coordinate(ctx, move |c| async move {
-        let _lock = c.lock_for(&by, Scope::one(&ns)).await?;
-        check_not_view(&core_catalog().current(), &ns)?;
-        let Some(collection) = core_catalog().get(&ns) else {
-            return Err(Error::new(
-                ErrorCode::NAMESPACE_NOT_FOUND,
-                "collection does not exist",
-            ));
-        };
-        check_no_build(&collection)?;
-        check_log_form(collection.is_replicated(), "reIndex")?;
-        let listed = collection.listed_indexes().collect();
-        if collection.indexes.is_empty() {
-            return Ok((listed, None));
-        }
-        let operation = c.rebuild_all(&by, &collection);
-        let ts = behind_gates(Some(&by), &[ns], GateMode::Closed, operation).await?;
-        Ok((listed, Some(ts)))
+) -> LocalBoxFuture<'_, Result<(Vec<RawDocumentBuf>, Option<Timestamp>)>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        coordinate(ctx, move |c| async move {
+            let _lock = c.lock_for(&by, Scope::one(&ns)).await?;
+            check_not_view(&core_catalog().current(), &ns)?;
+            let Some(collection) = core_catalog().get(&ns) else {
+                return Err(Error::new(
+                    ErrorCode::NAMESPACE_NOT_FOUND,
+                    "collection does not exist",
+                ));
+            };
+            check_no_build(&collection)?;
+            check_log_form(collection.is_replicated(), "reIndex")?;
+            let listed = collection.listed_indexes().collect();
+            if collection.indexes.is_empty() {
+                return Ok((listed, None));
+            }
+            let operation = c.rebuild_all(&by, &collection);
+            let ts = behind_gates(Some(&by), &[ns], GateMode::Closed, operation).await?;
+            Ok((listed, Some(ts)))
+        })
+        .await
     })
-    .await
 }
 
 impl Coordinator {

@@ -2,6 +2,7 @@
 
 use pinion_bson::DocBuilder;
 use pinion_clock::Timestamp;
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -31,22 +32,24 @@ pub enum DropTarget {
 /// # Errors
 /// `NamespaceNotFound` without a source, `NamespaceExists` when the target is there and stays,
 /// `CollectionUUIDMismatch` when it is another one.
-pub async fn rename_collection(
+pub fn rename_collection(
     ctx: &OpContext,
     from: Namespace,
     to: Namespace,
     drop_target: DropTarget,
     stays_temporary: bool,
-) -> Result<Timestamp> {
-    let by = ctx.clone();
-    coordinate(ctx, move |c| async move {
-        let gates = [from.clone(), to.clone()];
-        let _lock = c.lock_for(&by, Scope::Namespaces(gates.to_vec())).await?;
-        check(&core_catalog().current(), &from, &to, drop_target)?;
-        let compute = |catalog: &Catalog| renaming(catalog, &from, &to, stays_temporary);
-        behind_gates(Some(&by), &gates, GateMode::Closed, c.commit(compute)).await
+) -> LocalBoxFuture<'_, Result<Timestamp>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        coordinate(ctx, move |c| async move {
+            let gates = [from.clone(), to.clone()];
+            let _lock = c.lock_for(&by, Scope::Namespaces(gates.to_vec())).await?;
+            check(&core_catalog().current(), &from, &to, drop_target)?;
+            let compute = |catalog: &Catalog| renaming(catalog, &from, &to, stays_temporary);
+            behind_gates(Some(&by), &gates, GateMode::Closed, c.commit(compute)).await
+        })
+        .await
     })
-    .await
 }
 
 /// Refuses what cannot be renamed.

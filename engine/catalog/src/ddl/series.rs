@@ -2,6 +2,7 @@
 
 use pinion_bson::{DocBuilder, rawdoc};
 use pinion_clock::Timestamp;
+use pinion_runtime::LocalBoxFuture;
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -134,16 +135,22 @@ pub(super) fn put_view(
 ///
 /// # Errors
 /// `NamespaceExists` when the name has become that of something else.
-pub async fn replace_series(ctx: &OpContext, from: Namespace, to: Namespace) -> Result<Timestamp> {
-    let by = ctx.clone();
-    coordinate(ctx, move |c| async move {
-        let mut gates = together(&from);
-        gates.extend(together(&to));
-        let _lock = c.lock_for(&by, Scope::Namespaces(gates.clone())).await?;
-        let operation = c.replace(&from, &to);
-        behind_gates(Some(&by), &gates, GateMode::Closed, operation).await
+pub fn replace_series(
+    ctx: &OpContext,
+    from: Namespace,
+    to: Namespace,
+) -> LocalBoxFuture<'_, Result<Timestamp>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        coordinate(ctx, move |c| async move {
+            let mut gates = together(&from);
+            gates.extend(together(&to));
+            let _lock = c.lock_for(&by, Scope::Namespaces(gates.clone())).await?;
+            let operation = c.replace(&from, &to);
+            behind_gates(Some(&by), &gates, GateMode::Closed, operation).await
+        })
+        .await
     })
-    .await
 }
 
 impl Coordinator {

@@ -3,6 +3,7 @@
 use pinion_bson::RawDocument;
 use pinion_catalog::{ApplyMode, LoggedCommand, Uuid, apply_command, apply_view_document};
 use pinion_clock::Timestamp;
+use pinion_runtime::LocalBoxFuture;
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::{Error, Result};
 
@@ -18,31 +19,33 @@ use crate::state::state;
 ///
 /// # Errors
 /// It cannot be applied.
-pub(super) async fn apply_fence(
+pub(super) fn apply_fence(
     entry: Entry,
     mode: ApplyMode,
-) -> std::result::Result<u64, ApplyError> {
-    let applied = async {
-        let mut settings = Changed::default();
-        let mut passed_over = 0;
-        if let Some(told) = Told::by(validated(&entry.bytes)?)? {
-            passed_over = apply_told(&entry, told, mode, &mut settings).await?;
+) -> LocalBoxFuture<'static, std::result::Result<u64, ApplyError>> {
+    Box::pin(async move {
+        let applied = async {
+            let mut settings = Changed::default();
+            let mut passed_over = 0;
+            if let Some(told) = Told::by(validated(&entry.bytes)?)? {
+                passed_over = apply_told(&entry, told, mode, &mut settings).await?;
+                settings.take_effect(mode).await;
+                return Ok(passed_over);
+            }
+            for part in entry.parts() {
+                let whole = validated(part)?;
+                passed_over += apply(entry.ts, (whole, whole), mode, &mut settings).await?;
+            }
+            let record = commit_write(validated(&entry.bytes)?)?;
+            if !record.is_empty() {
+                let applied = storage().apply_at(entry.ts, record).await;
+                applied.map_err(|error| Error::internal(error.0))?;
+            }
             settings.take_effect(mode).await;
-            return Ok(passed_over);
-        }
-        for part in entry.parts() {
-            let whole = validated(part)?;
-            passed_over += apply(entry.ts, (whole, whole), mode, &mut settings).await?;
-        }
-        let record = commit_write(validated(&entry.bytes)?)?;
-        if !record.is_empty() {
-            let applied = storage().apply_at(entry.ts, record).await;
-            applied.map_err(|error| Error::internal(error.0))?;
-        }
-        settings.take_effect(mode).await;
-        Ok(passed_over)
-    };
-    applied.await.map_err(|error| entry.failed(error))
+            Ok(passed_over)
+        };
+        applied.await.map_err(|error| entry.failed(error))
+    })
 }
 
 /// Counts an operation of another member.

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{ApplyMode, core_catalog};
 use pinion_clock::{Term, Timestamp};
-use pinion_runtime::yield_if_due;
+use pinion_runtime::{LocalBoxFuture, yield_if_due};
 use pinion_storage::{ApplyError, Key, PartitionId, TreeId, Write, storage};
 use pinion_wire::idl::{Lsid, Namespace, i64_exact};
 use pinion_wire::{Error, Result};
@@ -251,31 +251,33 @@ fn is_lost_at_restart() -> bool {
 }
 
 /// Places what a transaction has written as a prepared unit.
-async fn place(
+fn place(
     stamp: TransactionStamp,
     (first, at): (Timestamp, Timestamp),
     parts: &[Bytes],
     mode: ApplyMode,
-) -> Result<()> {
-    let last = parts.last().expect("a transaction has an entry");
-    let term = field(validated(last)?, "t")
-        .and_then(i64_exact)
-        .unwrap_or(-1);
-    let (writes, namespaces) = writes_of_all(parts, mode).await?;
-    if all_prepared()
-        .await
-        .iter()
-        .any(|known| known.lsid == stamp.lsid)
-    {
-        return Err(damaged(
-            "an entry prepares a second transaction of one session",
-        ));
-    }
-    let unit = storage().restore_prepared(first, at, writes).await;
-    let unit = unit.map_err(|error| Error::internal(error.0))?;
-    let transaction = PreparedTransaction::restored(stamp, unit, Term(term), namespaces);
-    register(transaction).await;
-    Ok(())
+) -> LocalBoxFuture<'_, Result<()>> {
+    Box::pin(async move {
+        let last = parts.last().expect("a transaction has an entry");
+        let term = field(validated(last)?, "t")
+            .and_then(i64_exact)
+            .unwrap_or(-1);
+        let (writes, namespaces) = writes_of_all(parts, mode).await?;
+        if all_prepared()
+            .await
+            .iter()
+            .any(|known| known.lsid == stamp.lsid)
+        {
+            return Err(damaged(
+                "an entry prepares a second transaction of one session",
+            ));
+        }
+        let unit = storage().restore_prepared(first, at, writes).await;
+        let unit = unit.map_err(|error| Error::internal(error.0))?;
+        let transaction = PreparedTransaction::restored(stamp, unit, Term(term), namespaces);
+        register(transaction).await;
+        Ok(())
+    })
 }
 
 /// What the operations of a transaction write, each key once, and to which collections.

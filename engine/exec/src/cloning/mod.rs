@@ -14,7 +14,7 @@ use bytes::Bytes;
 use pinion_bson::RawDocumentBuf;
 use pinion_catalog::{Clustering, ListedCollection, core_catalog, from_fatal, is_replicated};
 use pinion_clock::Timestamp;
-use pinion_runtime::on_all_cores;
+use pinion_runtime::{LocalBoxFuture, on_all_cores};
 use pinion_storage::{ApplyError, TreeId, storage};
 use pinion_wire::Result;
 
@@ -31,22 +31,24 @@ pub use rows::parse_catalog_rows;
 ///
 /// # Errors
 /// Storage has failed.
-pub async fn begin_clone() -> Result<()> {
-    let storage = storage();
-    give_up_prepared().await?;
-    let last = storage.last_allotted();
-    if storage.visible() < last {
-        storage.set_applied(last);
-    }
-    // What has no timestamp is older than all that has one, unless that is in the base.
-    storage.set_stable(last);
-    let base = storage.checkpoint().await.map_err(from_fatal)?;
-    assert!(
-        base >= last,
-        "a checkpoint holds what is visible and stable"
-    );
-    forget_capped().await;
-    pinion_catalog::begin_copy().await
+pub fn begin_clone() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let storage = storage();
+        give_up_prepared().await?;
+        let last = storage.last_allotted();
+        if storage.visible() < last {
+            storage.set_applied(last);
+        }
+        // What has no timestamp is older than all that has one, unless that is in the base.
+        storage.set_stable(last);
+        let base = storage.checkpoint().await.map_err(from_fatal)?;
+        assert!(
+            base >= last,
+            "a checkpoint holds what is visible and stable"
+        );
+        forget_capped().await;
+        pinion_catalog::begin_copy().await
+    })
 }
 
 async fn forget_capped() {
@@ -67,12 +69,14 @@ async fn forget_capped() {
 ///
 /// # Errors
 /// A row that cannot be understood.
-pub async fn clone_catalog(
+pub fn clone_catalog(
     rows: Vec<RawDocumentBuf>,
     next_number: u64,
-) -> Result<Vec<CloneTarget>> {
-    let made = pinion_catalog::put_copied(rows, next_number).await?;
-    Ok(made.into_iter().map(CloneTarget::new).collect())
+) -> LocalBoxFuture<'static, Result<Vec<CloneTarget>>> {
+    Box::pin(async move {
+        let made = pinion_catalog::put_copied(rows, next_number).await?;
+        Ok(made.into_iter().map(CloneTarget::new).collect())
+    })
 }
 
 /// Makes collections, indexes and views as a member lists them that has no rows to give, with numbers of this node, and gives
@@ -80,9 +84,13 @@ pub async fn clone_catalog(
 ///
 /// # Errors
 /// Options or indexes that are not understood.
-pub async fn clone_listed(listed: Vec<ListedCollection>) -> Result<Vec<CloneTarget>> {
-    let made = pinion_catalog::put_listed(listed).await?;
-    Ok(made.into_iter().map(CloneTarget::new).collect())
+pub fn clone_listed(
+    listed: Vec<ListedCollection>,
+) -> LocalBoxFuture<'static, Result<Vec<CloneTarget>>> {
+    Box::pin(async move {
+        let made = pinion_catalog::put_listed(listed).await?;
+        Ok(made.into_iter().map(CloneTarget::new).collect())
+    })
 }
 
 /// The copy is complete and everything that was logged is applied. When this returns that is durable, and known to whoever
@@ -90,23 +98,25 @@ pub async fn clone_listed(listed: Vec<ListedCollection>) -> Result<Vec<CloneTarg
 ///
 /// # Errors
 /// Storage has failed, or settings that were copied cannot be read.
-pub async fn end_clone() -> Result<()> {
-    let storage = storage();
-    let last = storage.last_allotted();
-    assert!(storage.visible() == last, "something is not applied yet");
-    storage.wait_durable(last).await.map_err(from_fatal)?;
-    storage.set_stable(last);
-    // The word that the copy is incomplete must not go with a base that is older than the end.
-    let base = storage.checkpoint().await.map_err(from_fatal)?;
-    assert!(
-        base >= last,
-        "a checkpoint holds what is visible and stable"
-    );
-    pinion_catalog::end_copy().await?;
-    storage.checkpoint().await.map_err(from_fatal)?;
-    crate::concern::forget_everywhere().await;
-    pinion_catalog::begin_builds_anew().await?;
-    crate::commands::cluster_parameters::load().await
+pub fn end_clone() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let storage = storage();
+        let last = storage.last_allotted();
+        assert!(storage.visible() == last, "something is not applied yet");
+        storage.wait_durable(last).await.map_err(from_fatal)?;
+        storage.set_stable(last);
+        // The word that the copy is incomplete must not go with a base that is older than the end.
+        let base = storage.checkpoint().await.map_err(from_fatal)?;
+        assert!(
+            base >= last,
+            "a checkpoint holds what is visible and stable"
+        );
+        pinion_catalog::end_copy().await?;
+        storage.checkpoint().await.map_err(from_fatal)?;
+        crate::concern::forget_everywhere().await;
+        pinion_catalog::begin_builds_anew().await?;
+        crate::commands::cluster_parameters::load().await
+    })
 }
 
 /// Whether this node was copying another member's data when it ended, so that it has none.

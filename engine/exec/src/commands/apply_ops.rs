@@ -4,6 +4,7 @@ use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, 
 use pinion_catalog::{Uuid, core_catalog, interruptible};
 use pinion_clock::Timestamp;
 use pinion_query::{Matcher, Update};
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::{Namespace, Path, Types, missing_field, wrong_type};
 use pinion_wire::{Error, ErrorCode, Invocation, Message, OpContext, Reply, Result};
 
@@ -365,22 +366,24 @@ impl Applying<'_> {
     }
 }
 
-async fn run_command(name: &str, invocation: Invocation) -> Result<Reply> {
-    match name {
-        "create" => create::create(invocation).await,
-        "collMod" => coll_mod::coll_mod(invocation).await,
-        "drop" => collections::drop(invocation).await,
-        "dropDatabase" => collections::drop_database(invocation).await,
-        "renameCollection" => collections::rename_collection(invocation).await,
-        "convertToCapped" => capped::convert_to_capped(invocation).await,
-        "createIndexes" | "commitIndexBuild" => indexes::create_indexes(invocation).await,
-        "dropIndexes" | "deleteIndexes" | "deleteIndex" | "dropIndex" => {
-            indexes::drop_indexes(invocation).await
+fn run_command(name: &str, invocation: Invocation) -> LocalBoxFuture<'_, Result<Reply>> {
+    Box::pin(async move {
+        match name {
+            "create" => create::create(invocation).await,
+            "collMod" => coll_mod::coll_mod(invocation).await,
+            "drop" => collections::drop(invocation).await,
+            "dropDatabase" => collections::drop_database(invocation).await,
+            "renameCollection" => collections::rename_collection(invocation).await,
+            "convertToCapped" => capped::convert_to_capped(invocation).await,
+            "createIndexes" | "commitIndexBuild" => indexes::create_indexes(invocation).await,
+            "dropIndexes" | "deleteIndexes" | "deleteIndex" | "dropIndex" => {
+                indexes::drop_indexes(invocation).await
+            }
+            other => Err(Error::bad_value(format!(
+                "Invalid key '{other}' found in field 'o'"
+            ))),
         }
-        other => Err(Error::bad_value(format!(
-            "Invalid key '{other}' found in field 'o'"
-        ))),
-    }
+    })
 }
 
 /// The command that an entry of the oplog stands for; `None` where nothing is to be done.

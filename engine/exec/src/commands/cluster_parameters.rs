@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{id_key, partition_of, stored_document};
 use pinion_query::Matcher;
-use pinion_runtime::{CoreId, Queue};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
 use pinion_wire::idl::{Namespace, Types, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -161,29 +161,31 @@ async fn use_everywhere(name: &'static str, set: Set) {
 }
 
 /// Has every core use what is stored. Called on core 0 when the node opens, and when it has copied another one's data.
-pub(crate) async fn load() -> Result<()> {
-    let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
-    let now_ns = pinion_runtime::now().as_nanos();
-    let ctx = OpContext::internal(0, "getClusterParameter", COLLECTION.0, now_ns);
-    let acquired = acquire_read(&ctx, ns, None).await?;
-    let mut stored = Stored::default();
-    let Some(collection) = acquired.collection() else {
-        stored.use_everywhere().await;
-        return Ok(());
-    };
-    let request = ReadRequest::new(collection.clone(), Matcher::parse(&RawDocumentBuf::new())?);
-    let mut stream = open(&ctx, acquired.source(), request, NAMES.len())
-        .await?
-        .stream;
-    while let Some(document) = stream.next_wanted(&ctx, NAMES.len()).await? {
-        let document = stored_document(&document);
-        if !stored.add(document) {
-            let id = pinion_bson::get(document, "_id").map(pinion_query::value_text);
-            tracing::warn!(target: "CONTROL", id = 7_300_010u64, parameter = id, "A stored cluster parameter is not known, and has no effect");
+pub(crate) fn load() -> LocalBoxFuture<'static, Result<()>> {
+    Box::pin(async move {
+        let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
+        let now_ns = pinion_runtime::now().as_nanos();
+        let ctx = OpContext::internal(0, "getClusterParameter", COLLECTION.0, now_ns);
+        let acquired = acquire_read(&ctx, ns, None).await?;
+        let mut stored = Stored::default();
+        let Some(collection) = acquired.collection() else {
+            stored.use_everywhere().await;
+            return Ok(());
+        };
+        let request = ReadRequest::new(collection.clone(), Matcher::parse(&RawDocumentBuf::new())?);
+        let mut stream = open(&ctx, acquired.source(), request, NAMES.len())
+            .await?
+            .stream;
+        while let Some(document) = stream.next_wanted(&ctx, NAMES.len()).await? {
+            let document = stored_document(&document);
+            if !stored.add(document) {
+                let id = pinion_bson::get(document, "_id").map(pinion_query::value_text);
+                tracing::warn!(target: "CONTROL", id = 7_300_010u64, parameter = id, "A stored cluster parameter is not known, and has no effect");
+            }
         }
-    }
-    stored.use_everywhere().await;
-    Ok(())
+        stored.use_everywhere().await;
+        Ok(())
+    })
 }
 
 /// Has every core use what another member has changed: the newest versions, as they may be applied and not be visible yet.

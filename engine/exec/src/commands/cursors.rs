@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::stored_document;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_runtime::{Duration, Queue, compute_beside};
+use pinion_runtime::{Duration, LocalBoxFuture, Queue, compute_beside};
 use pinion_wire::idl::{FieldReader, Namespace, ReadConcern, missing_field};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
@@ -236,101 +236,103 @@ struct Continued {
     token: Option<RawDocumentBuf>,
 }
 
-async fn continue_cursor(
+fn continue_cursor(
     id: i64,
     ns: Namespace,
     max_documents: usize,
     known_committed: Option<Timestamp>,
     ctx: &OpContext,
-) -> Result<Continued> {
-    let state = state();
-    let mut cursor = state.cursors.check_out(id, &ns, ctx)?;
-    let awaits_data = cursor.stream.awaits_data();
-    let read_concern = cursor.read_concern;
-    if ctx.args.max_time_ms.is_some() && !awaits_data {
-        // Only a cursor that waits for data may be told how long. It is left as it was.
-        state.cursors.check_in(id, cursor);
-        return Err(Error::bad_value(
-            "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
-        ));
-    }
-    if let Stream::Changes(_) = cursor.stream {
-        // From here on errors have the labels of change streams.
-        ctx.work().reads_changes();
-    }
-    let fails_by_test = state.fail_points.any_is_on();
-    if fails_by_test && let Err(error) = fails_get_more(ctx, ns.as_str()).await {
-        state.cursors.check_in(id, cursor);
-        return Err(error);
-    }
-    let mut guard = ForgetOnDrop { id, armed: true };
-    // The time that the command which made the cursor had left counts. To one that waits for data the
-    // time says how long.
-    let started = pinion_runtime::now();
-    let deadline_ns = match (awaits_data, cursor.time_left) {
-        (false, Some(left)) => Some((started + left).as_nanos()),
-        (false, None) => ctx.deadline_ns,
-        (true, _) => None,
-    };
-    let deadline_ns = match fails_by_test {
-        true => time_out(deadline_ns).await,
-        false => deadline_ns,
-    };
-    let ctx = ctx.clone().with_deadline(deadline_ns);
-    let until = started + await_time(&ctx);
-    if let Stream::Changes(stream) = &mut cursor.stream {
-        stream.give_up_at(until);
-    }
-    ctx.work().continues(cursor.originating.clone());
-    let Filled {
-        documents,
-        exhausted,
-    } = loop {
-        let filled = next_batch(&mut cursor, &ctx, max_documents).await?;
-        // Whatever of the collection is held while it waits, a DDL would wait for.
-        let waited = cursor.stream.wait(&ctx, cursor.reads.as_ref(), until);
-        if !filled.documents.is_empty() {
-            break filled;
+) -> LocalBoxFuture<'_, Result<Continued>> {
+    Box::pin(async move {
+        let state = state();
+        let mut cursor = state.cursors.check_out(id, &ns, ctx)?;
+        let awaits_data = cursor.stream.awaits_data();
+        let read_concern = cursor.read_concern;
+        if ctx.args.max_time_ms.is_some() && !awaits_data {
+            // Only a cursor that waits for data may be told how long. It is left as it was.
+            state.cursors.check_in(id, cursor);
+            return Err(Error::bad_value(
+                "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
+            ));
         }
-        let waits = pinion_runtime::now();
-        let more = until_committed(known_committed, waited).await;
-        let awaited = pinion_runtime::now().saturating_since(waits);
-        ctx.work().awaited_data(awaited.as_nanos() as u64);
-        if !more? {
-            break filled;
+        if let Stream::Changes(_) = cursor.stream {
+            // From here on errors have the labels of change streams.
+            ctx.work().reads_changes();
         }
-    };
-    state
-        .metrics
-        .counters
-        .documents_returned
-        .add(documents.len() as u64);
-    let token = cursor
-        .stream
-        .token_behind(&documents, cursor.stash.is_none());
-    ctx.work().left_cursor(if exhausted { 0 } else { id });
-    if exhausted {
-        return Ok(Continued {
+        let fails_by_test = state.fail_points.any_is_on();
+        if fails_by_test && let Err(error) = fails_get_more(ctx, ns.as_str()).await {
+            state.cursors.check_in(id, cursor);
+            return Err(error);
+        }
+        let mut guard = ForgetOnDrop { id, armed: true };
+        // The time that the command which made the cursor had left counts. To one that waits for data the
+        // time says how long.
+        let started = pinion_runtime::now();
+        let deadline_ns = match (awaits_data, cursor.time_left) {
+            (false, Some(left)) => Some((started + left).as_nanos()),
+            (false, None) => ctx.deadline_ns,
+            (true, _) => None,
+        };
+        let deadline_ns = match fails_by_test {
+            true => time_out(deadline_ns).await,
+            false => deadline_ns,
+        };
+        let ctx = ctx.clone().with_deadline(deadline_ns);
+        let until = started + await_time(&ctx);
+        if let Stream::Changes(stream) = &mut cursor.stream {
+            stream.give_up_at(until);
+        }
+        ctx.work().continues(cursor.originating.clone());
+        let Filled {
             documents,
-            next: 0,
+            exhausted,
+        } = loop {
+            let filled = next_batch(&mut cursor, &ctx, max_documents).await?;
+            // Whatever of the collection is held while it waits, a DDL would wait for.
+            let waited = cursor.stream.wait(&ctx, cursor.reads.as_ref(), until);
+            if !filled.documents.is_empty() {
+                break filled;
+            }
+            let waits = pinion_runtime::now();
+            let more = until_committed(known_committed, waited).await;
+            let awaited = pinion_runtime::now().saturating_since(waits);
+            ctx.work().awaited_data(awaited.as_nanos() as u64);
+            if !more? {
+                break filled;
+            }
+        };
+        state
+            .metrics
+            .counters
+            .documents_returned
+            .add(documents.len() as u64);
+        let token = cursor
+            .stream
+            .token_behind(&documents, cursor.stash.is_none());
+        ctx.work().left_cursor(if exhausted { 0 } else { id });
+        if exhausted {
+            return Ok(Continued {
+                documents,
+                next: 0,
+                read_concern,
+                token,
+            });
+        }
+        let now = pinion_runtime::now();
+        cursor.last_used = now;
+        cursor.batches += 1;
+        cursor.returned += documents.len() as u64;
+        if let Some(left) = &mut cursor.time_left {
+            *left = left.saturating_sub(now.saturating_since(started));
+        }
+        guard.armed = false;
+        state.cursors.check_in(id, cursor);
+        Ok(Continued {
+            documents,
+            next: id,
             read_concern,
             token,
-        });
-    }
-    let now = pinion_runtime::now();
-    cursor.last_used = now;
-    cursor.batches += 1;
-    cursor.returned += documents.len() as u64;
-    if let Some(left) = &mut cursor.time_left {
-        *left = left.saturating_sub(now.saturating_since(started));
-    }
-    guard.armed = false;
-    state.cursors.check_in(id, cursor);
-    Ok(Continued {
-        documents,
-        next: id,
-        read_concern,
-        token,
+        })
     })
 }
 

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, Timestamp, rawdoc};
 use pinion_catalog::{id_key, partition_of, stored_document};
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::{
     Namespace, ReadConcern, ReadConcernLevel, WriteConcern, WriteConcernW, parse_read_concern,
     parse_write_concern,
@@ -98,13 +99,15 @@ impl DefaultsCache {
 
 /// Has every core read the default concerns again before it uses them. Whatever changes documents in another way than by
 /// commands and the applier calls it: a rollback, the clone of an initial sync.
-pub async fn forget_everywhere() {
-    pinion_runtime::on_all_cores(|_| async { state().default_concerns.forget() }).await;
+pub fn forget_everywhere() -> LocalBoxFuture<'static, ()> {
+    Box::pin(async move {
+        pinion_runtime::on_all_cores(|_| async { state().default_concerns.forget() }).await;
+    })
 }
 
 /// Whether `setDefaultRWConcern` has set a write concern.
-pub async fn has_default_write_concern() -> bool {
-    state().default_concerns.get().await.write.is_some()
+pub fn has_default_write_concern() -> LocalBoxFuture<'static, bool> {
+    Box::pin(async move { state().default_concerns.get().await.write.is_some() })
 }
 
 /// `{w: "majority"}`, but where arbiters could keep that from being reached.

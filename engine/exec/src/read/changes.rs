@@ -14,7 +14,7 @@ use pinion_query::{
     Memory, Pipeline, PipelineRun, Resume, Scope, Seen, Start, TokenData, TransactionEnd,
     Variables, Want, changes_of, split_event, transaction_end,
 };
-use pinion_runtime::{Instant, timeout_at, yield_if_due};
+use pinion_runtime::{Instant, LocalBoxFuture, timeout_at, yield_if_due};
 use pinion_storage::{LogCursor, LogReadError, storage};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -217,47 +217,52 @@ impl ChangeStream {
     }
 
     /// The next event that is there by now.
-    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
-        loop {
-            if let Some(part) = self.split.pop_front() {
-                return Ok(Some(part));
+    pub(crate) fn next<'a>(
+        &'a mut self,
+        ctx: &'a OpContext,
+    ) -> LocalBoxFuture<'a, Result<Option<Bytes>>> {
+        Box::pin(async move {
+            loop {
+                if let Some(part) = self.split.pop_front() {
+                    return Ok(Some(part));
+                }
+                if self.has_ended {
+                    return Ok(None);
+                }
+                let Some((mut event, parts_seen)) = self.next_event(ctx).await? else {
+                    return Ok(None);
+                };
+                self.is_behind_all = false;
+                self.has_ended = event.is_invalidate;
+                let cluster_time = time_of(event.cluster_time);
+                let token = event.token.clone();
+                if let Image::LookUp { ns, uuid, key } = &event.full_document {
+                    let found = look_up(ctx, ns, *uuid, key).await?;
+                    event.full_document = found.map_or(Image::Null, Image::Document);
+                }
+                let Some(document) = self
+                    .through_stages(ctx, event.into_document().into())
+                    .await?
+                else {
+                    continue;
+                };
+                check_id(&document, &token.to_document())?;
+                self.told = cluster_time.max(self.told);
+                let is_large = self.splits && document.as_bytes().len() > MAX_CHANGE_EVENT_BYTES;
+                if parts_seen > 0 && !is_large {
+                    return Err(Error::new(
+                        ErrorCode::CHANGE_STREAM_FATAL_ERROR,
+                        "cannot resume stream; the event that was resumed from in the middle is not split any more",
+                    ));
+                }
+                if !is_large {
+                    return Ok(Some(document.into_bytes()));
+                }
+                let bytes = document.as_bytes().len();
+                let split = || split_event(&document, &token, parts_seen, MAX_CHANGE_EVENT_BYTES);
+                self.split = compute_bytes(bytes, split).await?.into();
             }
-            if self.has_ended {
-                return Ok(None);
-            }
-            let Some((mut event, parts_seen)) = self.next_event(ctx).await? else {
-                return Ok(None);
-            };
-            self.is_behind_all = false;
-            self.has_ended = event.is_invalidate;
-            let cluster_time = time_of(event.cluster_time);
-            let token = event.token.clone();
-            if let Image::LookUp { ns, uuid, key } = &event.full_document {
-                let found = look_up(ctx, ns, *uuid, key).await?;
-                event.full_document = found.map_or(Image::Null, Image::Document);
-            }
-            let Some(document) = self
-                .through_stages(ctx, event.into_document().into())
-                .await?
-            else {
-                continue;
-            };
-            check_id(&document, &token.to_document())?;
-            self.told = cluster_time.max(self.told);
-            let is_large = self.splits && document.as_bytes().len() > MAX_CHANGE_EVENT_BYTES;
-            if parts_seen > 0 && !is_large {
-                return Err(Error::new(
-                    ErrorCode::CHANGE_STREAM_FATAL_ERROR,
-                    "cannot resume stream; the event that was resumed from in the middle is not split any more",
-                ));
-            }
-            if !is_large {
-                return Ok(Some(document.into_bytes()));
-            }
-            let bytes = document.as_bytes().len();
-            let split = || split_event(&document, &token, parts_seen, MAX_CHANGE_EVENT_BYTES);
-            self.split = compute_bytes(bytes, split).await?.into();
-        }
+        })
     }
 
     /// The next event that the client has not seen, and how many parts of it he has.

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use pinion_catalog::stored_document;
 use pinion_query::{DiskSorter, Metadata, Next, SortPattern, Spilled, Spiller, Subject};
+use pinion_runtime::LocalBoxFuture;
 use pinion_storage::Key;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -98,16 +99,18 @@ impl SortedPart {
         }
     }
 
-    async fn use_disk(&mut self, ctx: &OpContext) -> Result<()> {
-        loop {
-            pause(ctx).await?;
-            let sorter = &mut self.sorter;
-            let Some(request) = compute(ctx, || sorter.request()).await? else {
-                return Ok(());
-            };
-            let reply = self.file.perform(ctx, request).await?;
-            self.sorter.reply(reply)?;
-        }
+    fn use_disk<'a>(&'a mut self, ctx: &'a OpContext) -> LocalBoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            loop {
+                pause(ctx).await?;
+                let sorter = &mut self.sorter;
+                let Some(request) = compute(ctx, || sorter.request()).await? else {
+                    return Ok(());
+                };
+                let reply = self.file.perform(ctx, request).await?;
+                self.sorter.reply(reply)?;
+            }
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use pinion_bson::DocBuilder;
 use pinion_catalog::{core_catalog, is_replicated};
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{CoreId, Queue, on_all_cores, submit_to};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue, on_all_cores, submit_to};
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
@@ -65,39 +65,43 @@ pub struct FlowSample {
 }
 
 /// Sums up what all cores have written.
-pub async fn flow_sample() -> FlowSample {
-    let parts = on_all_cores(|_| async {
-        FlowSample {
-            operations: storage().stats().ring_entries,
-            locks: core_catalog().gates().counts().writes,
+pub fn flow_sample() -> LocalBoxFuture<'static, FlowSample> {
+    Box::pin(async move {
+        let parts = on_all_cores(|_| async {
+            FlowSample {
+                operations: storage().stats().ring_entries,
+                locks: core_catalog().gates().counts().writes,
+            }
+        });
+        let mut sum = FlowSample::default();
+        for part in parts.await {
+            sum.operations += part.operations;
+            sum.locks += part.locks;
         }
-    });
-    let mut sum = FlowSample::default();
-    for part in parts.await {
-        sum.operations += part.operations;
-        sum.locks += part.locks;
-    }
-    sum
+        sum
+    })
 }
 
 /// Gives writes so many tickets for the next second; `None` where they need none. Called on core 0, by one task.
-pub async fn set_tickets(tickets: Option<u32>, status: FlowControlStatus) {
-    let state = state();
-    state.flow_control.status.set(status);
-    let throttled = state.flow_control.throttles.get();
-    if let Some(tickets) = tickets {
-        let left = &state.shared.tickets.0;
-        left.store(i64::from(tickets), Ordering::Relaxed);
-    } else if !throttled {
-        return;
-    }
-    let throttles = tickets.is_some();
-    on_all_cores(move |_| async move {
-        let state = crate::state::state();
-        state.flow_control.throttles.set(throttles);
-        state.flow_control.refreshed.notify_all();
+pub fn set_tickets(tickets: Option<u32>, status: FlowControlStatus) -> LocalBoxFuture<'static, ()> {
+    Box::pin(async move {
+        let state = state();
+        state.flow_control.status.set(status);
+        let throttled = state.flow_control.throttles.get();
+        if let Some(tickets) = tickets {
+            let left = &state.shared.tickets.0;
+            left.store(i64::from(tickets), Ordering::Relaxed);
+        } else if !throttled {
+            return;
+        }
+        let throttles = tickets.is_some();
+        on_all_cores(move |_| async move {
+            let state = crate::state::state();
+            state.flow_control.throttles.set(throttles);
+            state.flow_control.refreshed.notify_all();
+        })
+        .await;
     })
-    .await;
 }
 
 /// Whether the tickets of the last second did not suffice.

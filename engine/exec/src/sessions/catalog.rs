@@ -13,8 +13,8 @@ use std::rc::Rc;
 use pinion_clock::OpTime;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{
-    CoreId, Duration, Instant, Queue, call_on, core_count, core_id, on_all_cores, spawn, submit_to,
-    try_core_local,
+    CoreId, Duration, Instant, LocalBoxFuture, Queue, call_on, core_count, core_id, on_all_cores,
+    spawn, submit_to, try_core_local,
 };
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -640,6 +640,8 @@ pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
 
 /// Forgets what this node knows of retryable writes, as their records may have changed without it: it was rolled back, or
 /// followed another member. Writes that are under way bring nothing back.
-pub async fn forget_all() {
-    on_all_cores(|_| async { state().session_catalog.forget() }).await;
+pub fn forget_all() -> LocalBoxFuture<'static, ()> {
+    Box::pin(async move {
+        on_all_cores(|_| async { state().session_catalog.forget() }).await;
+    })
 }

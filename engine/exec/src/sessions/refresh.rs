@@ -13,7 +13,8 @@ use pinion_catalog::{
 use pinion_query::Matcher;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{
-    CoreId, Duration, JoinHandle, Queue, now, on_all_cores, spawn, submit_to, timeout, wall_ms,
+    CoreId, Duration, JoinHandle, LocalBoxFuture, Queue, now, on_all_cores, spawn, submit_to,
+    timeout, wall_ms,
 };
 use pinion_storage::{Key, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{Lsid, Namespace};
@@ -215,17 +216,19 @@ pub(crate) async fn reap() -> Result<()> {
     on_core_0(|ctx| async move { reap_with(&ctx).await }).await
 }
 
-async fn reap_with(ctx: &OpContext) -> Result<()> {
-    let before_ms = wall_ms() - SESSION_TIMEOUT.as_millis() as i64;
-    // The children of a session come one behind the other.
-    let mut parent = None;
-    for lsid in unused_since(ctx, before_ms).await? {
-        pause(ctx).await?;
-        if !is_in_use(&lsid.parent()).await? || is_superseded(&lsid, &mut parent).await? {
-            remove(ctx, &lsid, before_ms).await?;
+fn reap_with(ctx: &OpContext) -> LocalBoxFuture<'_, Result<()>> {
+    Box::pin(async move {
+        let before_ms = wall_ms() - SESSION_TIMEOUT.as_millis() as i64;
+        // The children of a session come one behind the other.
+        let mut parent = None;
+        for lsid in unused_since(ctx, before_ms).await? {
+            pause(ctx).await?;
+            if !is_in_use(&lsid.parent()).await? || is_superseded(&lsid, &mut parent).await? {
+                remove(ctx, &lsid, before_ms).await?;
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Whether a session executed a retryable write of its parent, which has gone on since. `known` is the parent that was asked last,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use pinion_query::{DiskReply, DiskRequest, Place, Spiller};
-use pinion_runtime::{ALIGN, DmaBuf, File, OpenOptions, Queue, fs};
+use pinion_runtime::{ALIGN, DmaBuf, File, LocalBoxFuture, OpenOptions, Queue, fs};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::interrupt::check;
@@ -52,37 +52,39 @@ impl SpillCounts {
 
 impl SpillFile {
     /// Does what a machine asked for.
-    pub(crate) async fn perform(
-        &mut self,
-        ctx: &OpContext,
+    pub(crate) fn perform<'a>(
+        &'a mut self,
+        ctx: &'a OpContext,
         request: DiskRequest,
-    ) -> Result<DiskReply> {
-        check(ctx)?;
-        match request {
-            DiskRequest::Read(place) => Ok(DiskReply::Read(self.read(place).await?)),
-            DiskRequest::Write {
-                block,
-                records,
-                spills,
-                begins,
-                by,
-            } => {
-                let before = self.end;
-                let place = self.append(&block).await?;
-                if spills {
-                    let counts = SpillCounts {
-                        spills: u64::from(begins),
-                        records,
-                        bytes: block.len() as u64,
-                        storage_bytes: self.end - before,
-                    };
-                    self.counts.add(&counts);
-                    count(by, &counts);
-                    ctx.work().spilled();
+    ) -> LocalBoxFuture<'a, Result<DiskReply>> {
+        Box::pin(async move {
+            check(ctx)?;
+            match request {
+                DiskRequest::Read(place) => Ok(DiskReply::Read(self.read(place).await?)),
+                DiskRequest::Write {
+                    block,
+                    records,
+                    spills,
+                    begins,
+                    by,
+                } => {
+                    let before = self.end;
+                    let place = self.append(&block).await?;
+                    if spills {
+                        let counts = SpillCounts {
+                            spills: u64::from(begins),
+                            records,
+                            bytes: block.len() as u64,
+                            storage_bytes: self.end - before,
+                        };
+                        self.counts.add(&counts);
+                        count(by, &counts);
+                        ctx.work().spilled();
+                    }
+                    Ok(DiskReply::Written(place))
                 }
-                Ok(DiskReply::Written(place))
             }
-        }
+        })
     }
 
     /// What was spilled since this was asked last.
@@ -175,18 +177,20 @@ fn checksum(block: &[u8]) -> u32 {
 }
 
 /// Makes a file that has no name.
-async fn make(data: &Path) -> io::Result<File> {
-    let directory = directory(data);
-    fs::create_dir_all(&directory).await?;
-    let state = state();
-    let path = directory.join(format!(
-        "spill-{}-{}",
-        pinion_runtime::core_id().0,
-        state.next_spill_file()
-    ));
-    let file = File::open(&path, OpenOptions::create().truncate()).await?;
-    fs::remove_file(&path).await?;
-    Ok(file)
+fn make(data: &Path) -> LocalBoxFuture<'_, io::Result<File>> {
+    Box::pin(async move {
+        let directory = directory(data);
+        fs::create_dir_all(&directory).await?;
+        let state = state();
+        let path = directory.join(format!(
+            "spill-{}-{}",
+            pinion_runtime::core_id().0,
+            state.next_spill_file()
+        ));
+        let file = File::open(&path, OpenOptions::create().truncate()).await?;
+        fs::remove_file(&path).await?;
+        Ok(file)
+    })
 }
 
 /// Refuses to spill where the disk is nearly full: what is left belongs to the data.

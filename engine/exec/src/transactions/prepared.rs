@@ -15,7 +15,7 @@ use std::sync::Arc;
 use pinion_catalog::{GateAccess, TransactionEnd, core_catalog, encode_outcome, from_write_error};
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{Queue, on_all_cores, submit_to};
+use pinion_runtime::{LocalBoxFuture, Queue, on_all_cores, submit_to};
 use pinion_storage::{PreparedUnit, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -204,18 +204,20 @@ pub(crate) async fn yield_gates() {
 }
 
 /// Passes the gates of what prepared transactions have written, before anybody else does: this node is about to take writes.
-pub async fn hold_prepared() {
-    on_all_cores(|_| async {
-        let state = state();
-        for transaction in state.transactions.prepared.all() {
-            for ns in transaction.namespaces.iter() {
-                let (ns, access) = (ns.clone(), GateAccess::Write);
-                let pass = core_catalog().gates().enter(&ns, access).await;
-                state.transactions.hold(transaction.lsid, ns, access, pass);
+pub fn hold_prepared() -> LocalBoxFuture<'static, ()> {
+    Box::pin(async move {
+        on_all_cores(|_| async {
+            let state = state();
+            for transaction in state.transactions.prepared.all() {
+                for ns in transaction.namespaces.iter() {
+                    let (ns, access) = (ns.clone(), GateAccess::Write);
+                    let pass = core_catalog().gates().enter(&ns, access).await;
+                    state.transactions.hold(transaction.lsid, ns, access, pass);
+                }
             }
-        }
+        })
+        .await;
     })
-    .await;
 }
 
 /// Prepares the transaction that a command is of, and gives what there is of it then.

@@ -18,7 +18,7 @@ use pinion_catalog::{
     stored_document,
 };
 use pinion_clock::{OpTime, Term};
-use pinion_runtime::{Queue, submit_to};
+use pinion_runtime::{LocalBoxFuture, Queue, submit_to};
 use pinion_storage::{
     Direction, Entry, Expect, Key, KeyRange, Op, Partition, ReadAt, Statement, VersionToken, Write,
     WriteError, storage,
@@ -129,48 +129,50 @@ async fn attempt_here(
 
 /// Inserts documents up to the first that has to wait or, with order, that fails. An error is that of
 /// the document whose turn it would have been.
-async fn insert_all(
-    ctx: &OpContext,
-    collection: &Arc<Collection>,
-    capped: &CappedCollection,
-    group: &Group,
-    how: &mut How,
-    step: &mut Step,
-) -> Result<()> {
-    let mut last = None;
-    for ((_, document), stamp) in group.iter().zip(&mut how.stamps) {
-        pause(ctx).await?;
-        let record = capped.next_record(collection).await?;
-        if let (Some(stamp), Some(ts)) = (&mut *stamp, last) {
-            stamp.session.previous = OpTime::new(ts, Term(storage().term()));
-        }
-        let new = NewDocument {
-            document,
-            record,
-            stamp: stamp.as_ref(),
-            validation: how.validation,
-        };
-        let attempt = insert_one(ctx, collection, capped, new, step).await;
-        match &attempt {
-            Attempt::Done(ts) => {
-                last = Some(*ts);
-                capped.inserted(record);
-                capped.notify();
+fn insert_all<'a>(
+    ctx: &'a OpContext,
+    collection: &'a Arc<Collection>,
+    capped: &'a CappedCollection,
+    group: &'a Group,
+    how: &'a mut How,
+    step: &'a mut Step,
+) -> LocalBoxFuture<'a, Result<()>> {
+    Box::pin(async move {
+        let mut last = None;
+        for ((_, document), stamp) in group.iter().zip(&mut how.stamps) {
+            pause(ctx).await?;
+            let record = capped.next_record(collection).await?;
+            if let (Some(stamp), Some(ts)) = (&mut *stamp, last) {
+                stamp.session.previous = OpTime::new(ts, Term(storage().term()));
             }
-            Attempt::Failed(error) if !how.ordered && !is_interruption(error) => {}
-            _ => {
-                step.attempts.push(attempt);
-                return Ok(());
+            let new = NewDocument {
+                document,
+                record,
+                stamp: stamp.as_ref(),
+                validation: how.validation,
+            };
+            let attempt = insert_one(ctx, collection, capped, new, step).await;
+            match &attempt {
+                Attempt::Done(ts) => {
+                    last = Some(*ts);
+                    capped.inserted(record);
+                    capped.notify();
+                }
+                Attempt::Failed(error) if !how.ordered && !is_interruption(error) => {}
+                _ => {
+                    step.attempts.push(attempt);
+                    return Ok(());
+                }
             }
+            step.attempts.push(attempt);
+            if log_form() == LogForm::Plain && collection.is_replicated() {
+                // The next inserts take it along.
+                continue;
+            }
+            evict_rest(ctx, collection, capped).await?;
         }
-        step.attempts.push(attempt);
-        if log_form() == LogForm::Plain && collection.is_replicated() {
-            // The next inserts take it along.
-            continue;
-        }
-        evict_rest(ctx, collection, capped).await?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn bounds_of(collection: &Collection) -> Capped {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::yield_if_due;
+use pinion_runtime::{LocalBoxFuture, yield_if_due};
 
 use super::options::PartitionOptions;
 use super::page::{OverflowRef, Page, PageKind, PagePtr};
@@ -98,13 +98,15 @@ pub struct VerifyReport {
 
 /// Reads every page that `roots` refer to and checks it. Damage is listed in the report; an error means that the file cannot
 /// be read at all.
-pub async fn verify_partition(
+pub fn verify_partition<'a>(
     id: PartitionId,
-    dir: &Path,
-    roots: &PartitionRoots,
-) -> Result<VerifyReport, ReadError> {
-    let (report, _) = verify_and_collect(id, dir, roots, None).await?;
-    Ok(report)
+    dir: &'a Path,
+    roots: &'a PartitionRoots,
+) -> LocalBoxFuture<'a, Result<VerifyReport, ReadError>> {
+    Box::pin(async move {
+        let (report, _) = verify_and_collect(id, dir, roots, None).await?;
+        Ok(report)
+    })
 }
 
 /// Like [`verify_partition`], and gives the records of one tree, with its spilled changes, as far as they can be read.

@@ -12,7 +12,9 @@ use std::sync::atomic::Ordering;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
-use pinion_runtime::{CoreId, Queue, fs, join_all, now, sim, spawn, submit_to, timeout};
+use pinion_runtime::{
+    CoreId, LocalBoxFuture, Queue, fs, join_all, now, sim, spawn, submit_to, timeout,
+};
 
 use super::frozen::FrozenCheckpoints;
 use super::options::PlantedFault;
@@ -71,8 +73,8 @@ impl Storage {
     ///
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.
-    pub async fn checkpoint(&self) -> Result<Timestamp, Fatal> {
-        self.checkpoint_by_command(Spilling::WherePaying).await
+    pub fn checkpoint(&self) -> LocalBoxFuture<'_, Result<Timestamp, Fatal>> {
+        Box::pin(async move { self.checkpoint_by_command(Spilling::WherePaying).await })
     }
 
     /// Takes a checkpoint after which no change waits to be merged: everything at or below the timestamp it returns is in
@@ -80,8 +82,8 @@ impl Storage {
     ///
     /// # Errors
     /// As of [`checkpoint`](Self::checkpoint).
-    pub async fn checkpoint_merging_all(&self) -> Result<Timestamp, Fatal> {
-        self.checkpoint_by_command(Spilling::Never).await
+    pub fn checkpoint_merging_all(&self) -> LocalBoxFuture<'_, Result<Timestamp, Fatal>> {
+        Box::pin(async move { self.checkpoint_by_command(Spilling::Never).await })
     }
 
     async fn checkpoint_by_command(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
@@ -111,22 +113,24 @@ impl Storage {
 
     /// Takes no checkpoint from now on, so that nothing changes the files but writes: the caller has ended them all, and what
     /// it wants to be in the base is there. A checkpoint asked for does nothing. Closing ends this too.
-    pub async fn hold_checkpoints(&self) {
-        submit_to(CoreId(0), Queue::Foreground, || async {
-            let storage = storage();
-            let node = storage.node_state();
-            // One that has begun is to be complete first.
-            let _awaits = storage.await_checkpoint();
-            let _turn = node.turn.acquire().await;
-            // From here on nothing is logged: what another node sends and what is not replicated go on when checkpoints are
-            // released. What was is to be in the files.
-            let held = storage.last_allotted();
-            let before = node.held.replace(Some(held));
-            assert!(before.is_none(), "checkpoints are held twice");
-            let _ = storage.wait_durable(held).await;
-            let _ = storage.wait_own().await;
+    pub fn hold_checkpoints(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            submit_to(CoreId(0), Queue::Foreground, || async {
+                let storage = storage();
+                let node = storage.node_state();
+                // One that has begun is to be complete first.
+                let _awaits = storage.await_checkpoint();
+                let _turn = node.turn.acquire().await;
+                // From here on nothing is logged: what another node sends and what is not replicated go on when checkpoints are
+                // released. What was is to be in the files.
+                let held = storage.last_allotted();
+                let before = node.held.replace(Some(held));
+                assert!(before.is_none(), "checkpoints are held twice");
+                let _ = storage.wait_durable(held).await;
+                let _ = storage.wait_own().await;
+            })
+            .await;
         })
-        .await;
     }
 
     /// Takes checkpoints again.

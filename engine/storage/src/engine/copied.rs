@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, DmaBuf, File, OpenOptions, Queue, fs, join_all, submit_to};
+use pinion_runtime::{
+    CoreId, DmaBuf, File, LocalBoxFuture, OpenOptions, Queue, fs, join_all, submit_to,
+};
 
 use super::open::partition_dir;
 use super::storage::{Storage, owner_of};
@@ -87,30 +89,35 @@ impl Storage {
     ///
     /// # Errors
     /// [`CopyError`] if this node cannot have such files.
-    pub async fn begin_copy(&self, manifest: &[u8]) -> Result<CheckpointCopy, CopyError> {
-        let source = Manifest::decode(manifest).map_err(CopyError::Unknown)?;
-        if source.hash_version != HASH_VERSION {
-            let what = format!("keys are placed by hash version {}", source.hash_version);
-            return Err(CopyError::Unknown(what));
-        }
-        let own = {
-            let _turn = self.node_state().turn.acquire().await;
-            self.current_manifest()
-        };
-        if source.partitions != own.partitions {
-            return Err(CopyError::PartitionCount {
-                theirs: source.partitions,
-                own: own.partitions,
-            });
-        }
-        if source.base().is_null() {
-            return Err(CopyError::Empty);
-        }
-        let highest = own.roots.iter().map(|roots| roots.file).max();
-        Ok(CheckpointCopy {
-            dir: self.options.dir.clone(),
-            source,
-            file: highest.expect("there are partitions") + 1,
+    pub fn begin_copy<'a>(
+        &'a self,
+        manifest: &'a [u8],
+    ) -> LocalBoxFuture<'a, Result<CheckpointCopy, CopyError>> {
+        Box::pin(async move {
+            let source = Manifest::decode(manifest).map_err(CopyError::Unknown)?;
+            if source.hash_version != HASH_VERSION {
+                let what = format!("keys are placed by hash version {}", source.hash_version);
+                return Err(CopyError::Unknown(what));
+            }
+            let own = {
+                let _turn = self.node_state().turn.acquire().await;
+                self.current_manifest()
+            };
+            if source.partitions != own.partitions {
+                return Err(CopyError::PartitionCount {
+                    theirs: source.partitions,
+                    own: own.partitions,
+                });
+            }
+            if source.base().is_null() {
+                return Err(CopyError::Empty);
+            }
+            let highest = own.roots.iter().map(|roots| roots.file).max();
+            Ok(CheckpointCopy {
+                dir: self.options.dir.clone(),
+                source,
+                file: highest.expect("there are partitions") + 1,
+            })
         })
     }
 }
@@ -156,15 +163,20 @@ impl CheckpointCopy {
     ///
     /// # Errors
     /// [`CopyError::Io`].
-    pub async fn create(&self, partition: PartitionId) -> Result<PageFileCopy, CopyError> {
-        let path = self.path(partition);
-        let len = self.roots(partition).file_bytes();
-        let file = File::open(&path, OpenOptions::create().truncate()).await;
-        let file = file.map_err(|error| failed("making", &path, error))?;
-        file.set_len(len)
-            .await
-            .map_err(|error| failed("making", &path, error))?;
-        Ok(PageFileCopy { file, path, len })
+    pub fn create(
+        &self,
+        partition: PartitionId,
+    ) -> LocalBoxFuture<'_, Result<PageFileCopy, CopyError>> {
+        Box::pin(async move {
+            let path = self.path(partition);
+            let len = self.roots(partition).file_bytes();
+            let file = File::open(&path, OpenOptions::create().truncate()).await;
+            let file = file.map_err(|error| failed("making", &path, error))?;
+            file.set_len(len)
+                .await
+                .map_err(|error| failed("making", &path, error))?;
+            Ok(PageFileCopy { file, path, len })
+        })
     }
 
     /// Makes the names of all files durable, and reads all pages: each has the checksum that what refers to it says, and the
@@ -172,15 +184,17 @@ impl CheckpointCopy {
     ///
     /// # Errors
     /// [`CopyError::Damaged`] names the first page that is not what it should be.
-    pub async fn verify(&self, cores: usize) -> Result<(), CopyError> {
-        let verified = join_all((0..self.partitions()).map(PartitionId).map(|partition| {
-            let (copy, owner) = (self.clone(), owner_of(partition, cores));
-            submit_to(owner, Queue::Background, move || async move {
-                copy.verify_one(partition).await
-            })
-        }))
-        .await;
-        verified.into_iter().collect()
+    pub fn verify(&self, cores: usize) -> LocalBoxFuture<'_, Result<(), CopyError>> {
+        Box::pin(async move {
+            let verified = join_all((0..self.partitions()).map(PartitionId).map(|partition| {
+                let (copy, owner) = (self.clone(), owner_of(partition, cores));
+                submit_to(owner, Queue::Background, move || async move {
+                    copy.verify_one(partition).await
+                })
+            }))
+            .await;
+            verified.into_iter().collect()
+        })
     }
 
     async fn verify_one(&self, partition: PartitionId) -> Result<(), CopyError> {
@@ -217,35 +231,43 @@ impl PageFileCopy {
     ///
     /// # Errors
     /// [`CopyError::Io`]; [`CopyError::Damaged`] if the file has no such place.
-    pub async fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), CopyError> {
-        let block = BLOCK_BYTES as u64;
-        let end = offset.checked_add(bytes.len() as u64);
-        if !offset.is_multiple_of(block)
-            || !bytes.len().is_multiple_of(BLOCK_BYTES)
-            || end.is_none_or(|end| end > self.len)
-        {
-            let (path, len) = (self.path.display(), bytes.len());
-            let what = format!("{len} bytes at {offset} do not belong to {path}");
-            return Err(CopyError::Damaged(what));
-        }
-        for (nth, part) in bytes.chunks(crate::limits::IO_BYTES).enumerate() {
-            let at = offset + (nth * crate::limits::IO_BYTES) as u64;
-            let written = self.file.write_at(at, DmaBuf::padded_copy(part)).await;
-            written.map_err(|error| failed("writing", &self.path, error))?;
-        }
-        Ok(())
+    pub fn write<'a>(
+        &'a self,
+        offset: u64,
+        bytes: &'a [u8],
+    ) -> LocalBoxFuture<'a, Result<(), CopyError>> {
+        Box::pin(async move {
+            let block = BLOCK_BYTES as u64;
+            let end = offset.checked_add(bytes.len() as u64);
+            if !offset.is_multiple_of(block)
+                || !bytes.len().is_multiple_of(BLOCK_BYTES)
+                || end.is_none_or(|end| end > self.len)
+            {
+                let (path, len) = (self.path.display(), bytes.len());
+                let what = format!("{len} bytes at {offset} do not belong to {path}");
+                return Err(CopyError::Damaged(what));
+            }
+            for (nth, part) in bytes.chunks(crate::limits::IO_BYTES).enumerate() {
+                let at = offset + (nth * crate::limits::IO_BYTES) as u64;
+                let written = self.file.write_at(at, DmaBuf::padded_copy(part)).await;
+                written.map_err(|error| failed("writing", &self.path, error))?;
+            }
+            Ok(())
+        })
     }
 
     /// Makes what was written durable.
     ///
     /// # Errors
     /// [`CopyError::Io`].
-    pub async fn finish(self) -> Result<(), CopyError> {
-        let path = self.path;
-        let flushed = self.file.datasync().await;
-        flushed.map_err(|error| failed("flushing", &path, error))?;
-        // Nothing is lost by a failing close: all of it was flushed.
-        let _ = self.file.close().await;
-        Ok(())
+    pub fn finish(self) -> LocalBoxFuture<'static, Result<(), CopyError>> {
+        Box::pin(async move {
+            let path = self.path;
+            let flushed = self.file.datasync().await;
+            flushed.map_err(|error| failed("flushing", &path, error))?;
+            // Nothing is lost by a failing close: all of it was flushed.
+            let _ = self.file.close().await;
+            Ok(())
+        })
     }
 }

@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Queue, sim, submit_to};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue, sim, submit_to};
 
 use super::allotment::Allotment;
 use super::storage::{Role, Storage, storage};
@@ -38,31 +38,35 @@ impl Storage {
     ///
     /// # Panics
     /// If the node follows already.
-    pub async fn follow(&self) -> Result<Timestamp, Fatal> {
-        assert!(self.leads(), "the node follows already");
-        self.set_role(Role::Following { logger: self.core }).await;
-        // Nobody places a statement any more, and those that were placed are seen: no unit is committed.
-        self.abort_open_units().await;
-        // Units that had their timestamps are on their way to other cores.
-        let last = self.last_allotted();
-        self.wait_visible(last).await?;
-        sim::event("storage follows");
-        Ok(last)
+    pub fn follow(&self) -> LocalBoxFuture<'_, Result<Timestamp, Fatal>> {
+        Box::pin(async move {
+            assert!(self.leads(), "the node follows already");
+            self.set_role(Role::Following { logger: self.core }).await;
+            // Nobody places a statement any more, and those that were placed are seen: no unit is committed.
+            self.abort_open_units().await;
+            // Units that had their timestamps are on their way to other cores.
+            let last = self.last_allotted();
+            self.wait_visible(last).await?;
+            sim::event("storage follows");
+            Ok(last)
+        })
     }
 
     /// From now on this node allots timestamps again, above everything in its log.
     ///
     /// # Panics
     /// If the node leads already, or something that is logged is not applied.
-    pub async fn lead(&self) {
-        self.assert_logger();
-        let last = self.last_allotted();
-        assert!(
-            self.visible() == last,
-            "the node leads before all up to {last} is applied"
-        );
-        self.set_role(Role::Leading).await;
-        sim::event("storage leads");
+    pub fn lead(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.assert_logger();
+            let last = self.last_allotted();
+            assert!(
+                self.visible() == last,
+                "the node leads before all up to {last} is applied"
+            );
+            self.set_role(Role::Leading).await;
+            sim::event("storage leads");
+        })
     }
 
     /// Whether this node allots the timestamps of what it writes.
@@ -88,19 +92,21 @@ impl Storage {
     ///
     /// # Panics
     /// If the log goes beyond `ts`, or the calling core does not follow.
-    pub async fn begin_log_at(&self, ts: Timestamp) -> Result<(), Fatal> {
-        self.assert_logger();
-        let last = self.last_allotted();
-        assert!(ts > last && self.visible() == last, "the log is at {last}");
-        self.wait_durable(last).await?;
-        if self.stable_to_record().is_some() {
-            self.set_stable(ts);
-        }
-        // The manifest comes first: a ring that records more as durable than manifest and entries reach is damaged.
-        submit_to(CoreId(0), Queue::Background, move || async move {
-            storage().checkpoint_beyond_log(ts).await
+    pub fn begin_log_at(&self, ts: Timestamp) -> LocalBoxFuture<'_, Result<(), Fatal>> {
+        Box::pin(async move {
+            self.assert_logger();
+            let last = self.last_allotted();
+            assert!(ts > last && self.visible() == last, "the log is at {last}");
+            self.wait_durable(last).await?;
+            if self.stable_to_record().is_some() {
+                self.set_stable(ts);
+            }
+            // The manifest comes first: a ring that records more as durable than manifest and entries reach is damaged.
+            submit_to(CoreId(0), Queue::Background, move || async move {
+                storage().checkpoint_beyond_log(ts).await
+            })
+            .await
         })
-        .await
     }
 
     /// Appends entries to this core's ring, in their order. They are durable with the ring's next flush, as all entries are
@@ -112,26 +118,31 @@ impl Storage {
     ///
     /// # Panics
     /// If an entry's predecessor is not the one before it, in the log or here; if the calling core does not follow.
-    pub async fn log_at(&self, entries: &[ForeignEntry]) -> Result<(), WriteError> {
-        self.assert_logger();
-        let mut rest = entries;
-        while !rest.is_empty() {
-            let (mut count, mut bytes) = (0, 0);
-            for entry in rest.iter().take(MAX_STEP_STATEMENTS) {
-                if entry.bytes.len() > MAX_ENTRY_BYTES {
-                    return Err(WriteError::TooLarge);
+    pub fn log_at<'a>(
+        &'a self,
+        entries: &'a [ForeignEntry],
+    ) -> LocalBoxFuture<'a, Result<(), WriteError>> {
+        Box::pin(async move {
+            self.assert_logger();
+            let mut rest = entries;
+            while !rest.is_empty() {
+                let (mut count, mut bytes) = (0, 0);
+                for entry in rest.iter().take(MAX_STEP_STATEMENTS) {
+                    if entry.bytes.len() > MAX_ENTRY_BYTES {
+                        return Err(WriteError::TooLarge);
+                    }
+                    bytes += entry.bytes.len();
+                    if count > 0 && bytes > MAX_STEP_BYTES {
+                        break;
+                    }
+                    count += 1;
                 }
-                bytes += entry.bytes.len();
-                if count > 0 && bytes > MAX_STEP_BYTES {
-                    break;
-                }
-                count += 1;
+                let step;
+                (step, rest) = rest.split_at(count);
+                self.log_step(step).await?;
             }
-            let step;
-            (step, rest) = rest.split_at(count);
-            self.log_step(step).await?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Completes at once on a core that does not hold checkpoints back: core 0 does, and logs.

@@ -10,7 +10,9 @@ use std::fmt;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Instant, Queue, join_all, now, sim, sleep_until, spawn, submit_to};
+use pinion_runtime::{
+    CoreId, Instant, LocalBoxFuture, Queue, join_all, now, sim, sleep_until, spawn, submit_to,
+};
 
 use super::retention::LogPin;
 use super::storage::{Storage, storage};
@@ -111,23 +113,28 @@ impl Storage {
     ///
     /// # Errors
     /// See [`FreezeError`].
-    pub async fn freeze_checkpoint(&self, copier: &str) -> Result<FrozenCheckpoint, FreezeError> {
-        let copier = copier.to_owned();
-        // The newer it is, the shorter the log that the copy has to fetch.
-        self.checkpoint().await?;
-        submit_to(CoreId(0), Queue::Background, move || async move {
-            // A task of its own: the caller may go away, and half of it must not be left behind.
-            let task = spawn(Queue::Background, async move {
-                let storage = storage();
-                match storage.gate.enter() {
-                    Ok(_inside) => storage.freeze_node(copier).await,
-                    Err(_) => Err(Fatal::new("storage is closing").into()),
-                }
-            });
-            task.await
-                .unwrap_or_else(|_| Err(Fatal::new("a checkpoint was not frozen").into()))
+    pub fn freeze_checkpoint<'a>(
+        &'a self,
+        copier: &'a str,
+    ) -> LocalBoxFuture<'a, Result<FrozenCheckpoint, FreezeError>> {
+        Box::pin(async move {
+            let copier = copier.to_owned();
+            // The newer it is, the shorter the log that the copy has to fetch.
+            self.checkpoint().await?;
+            submit_to(CoreId(0), Queue::Background, move || async move {
+                // A task of its own: the caller may go away, and half of it must not be left behind.
+                let task = spawn(Queue::Background, async move {
+                    let storage = storage();
+                    match storage.gate.enter() {
+                        Ok(_inside) => storage.freeze_node(copier).await,
+                        Err(_) => Err(Fatal::new("storage is closing").into()),
+                    }
+                });
+                task.await
+                    .unwrap_or_else(|_| Err(Fatal::new("a checkpoint was not frozen").into()))
+            })
+            .await
         })
-        .await
     }
 
     async fn freeze_node(&self, copier: String) -> Result<FrozenCheckpoint, FreezeError> {
@@ -241,25 +248,27 @@ impl Storage {
     ///
     /// # Panics
     /// If there is no such partition.
-    pub async fn read_frozen(
+    pub fn read_frozen(
         &self,
         number: u64,
         partition: PartitionId,
         offset: u64,
-    ) -> Result<FrozenPages, FreezeError> {
-        if !self.keep_frozen(number).await {
-            return Err(FreezeError::Gone(number));
-        }
-        let owner = self.owner(partition);
-        let read = submit_to(owner, Queue::Background, move || async move {
-            let owned = storage().partition(partition).expect("asked its owner");
-            owned.read_frozen(number, offset).await
-        });
-        let read = read.await.map_err(FreezeError::Read)?;
-        let part = read.ok_or(FreezeError::Gone(number))?;
-        Ok(FrozenPages {
-            offset: part.offset,
-            bytes: part.bytes,
+    ) -> LocalBoxFuture<'_, Result<FrozenPages, FreezeError>> {
+        Box::pin(async move {
+            if !self.keep_frozen(number).await {
+                return Err(FreezeError::Gone(number));
+            }
+            let owner = self.owner(partition);
+            let read = submit_to(owner, Queue::Background, move || async move {
+                let owned = storage().partition(partition).expect("asked its owner");
+                owned.read_frozen(number, offset).await
+            });
+            let read = read.await.map_err(FreezeError::Read)?;
+            let part = read.ok_or(FreezeError::Gone(number))?;
+            Ok(FrozenPages {
+                offset: part.offset,
+                bytes: part.bytes,
+            })
         })
     }
 

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Queue, join_all, spawn, submit_to};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue, join_all, spawn, submit_to};
 
 use super::storage::{Storage, storage};
 use crate::base::PartitionRoots;
@@ -21,25 +21,30 @@ impl Storage {
     ///
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.
-    pub async fn install_loads(&self, trees: &[TreeId]) -> Result<(), Fatal> {
-        // A checkpoint under way should be over soon.
-        let _awaits = self.await_checkpoint();
-        let trees: Arc<[TreeId]> = trees.into();
-        submit_to(CoreId(0), Queue::Background, move || async move {
-            // A task of its own: the caller may go away, and half of it must not be left behind.
-            let task = spawn(Queue::Background, async move {
-                let storage = storage();
-                match storage.gate.enter() {
-                    Ok(_inside) => storage.install_loads_everywhere(trees).await,
-                    Err(_) => Err(Fatal::new("storage is closing")),
+    pub fn install_loads<'a>(
+        &'a self,
+        trees: &'a [TreeId],
+    ) -> LocalBoxFuture<'a, Result<(), Fatal>> {
+        Box::pin(async move {
+            // A checkpoint under way should be over soon.
+            let _awaits = self.await_checkpoint();
+            let trees: Arc<[TreeId]> = trees.into();
+            submit_to(CoreId(0), Queue::Background, move || async move {
+                // A task of its own: the caller may go away, and half of it must not be left behind.
+                let task = spawn(Queue::Background, async move {
+                    let storage = storage();
+                    match storage.gate.enter() {
+                        Ok(_inside) => storage.install_loads_everywhere(trees).await,
+                        Err(_) => Err(Fatal::new("storage is closing")),
+                    }
+                });
+                match task.await {
+                    Ok(result) => result,
+                    Err(_) => Err(Fatal::new("loaded trees were not installed")),
                 }
-            });
-            match task.await {
-                Ok(result) => result,
-                Err(_) => Err(Fatal::new("loaded trees were not installed")),
-            }
+            })
+            .await
         })
-        .await
     }
 
     async fn install_loads_everywhere(&self, trees: Arc<[TreeId]>) -> Result<(), Fatal> {
@@ -102,24 +107,26 @@ impl Storage {
     ///
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.
-    pub async fn clear_trees(&self, trees: &[TreeId]) -> Result<(), Fatal> {
-        if trees.is_empty() {
-            return Ok(());
-        }
-        let trees: Arc<[TreeId]> = trees.into();
-        let dropped = (0..self.cores as u16).map(|core| {
-            let trees = trees.clone();
-            submit_to(CoreId(core), Queue::Foreground, move || async move {
-                for tree in trees.iter() {
-                    // Whatever timestamps its versions have.
-                    storage().drop_tree(*tree, Timestamp::MIN);
-                }
-            })
-        });
-        join_all(dropped).await;
-        self.node_state().dirty.set(true);
-        self.checkpoint().await?;
-        Ok(())
+    pub fn clear_trees<'a>(&'a self, trees: &'a [TreeId]) -> LocalBoxFuture<'a, Result<(), Fatal>> {
+        Box::pin(async move {
+            if trees.is_empty() {
+                return Ok(());
+            }
+            let trees: Arc<[TreeId]> = trees.into();
+            let dropped = (0..self.cores as u16).map(|core| {
+                let trees = trees.clone();
+                submit_to(CoreId(core), Queue::Foreground, move || async move {
+                    for tree in trees.iter() {
+                        // Whatever timestamps its versions have.
+                        storage().drop_tree(*tree, Timestamp::MIN);
+                    }
+                })
+            });
+            join_all(dropped).await;
+            self.node_state().dirty.set(true);
+            self.checkpoint().await?;
+            Ok(())
+        })
     }
 
     /// What the manifest shall say of those of this core's partitions that have loaded trees.

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use pinion_clock::{Term, Timestamp};
 use pinion_runtime::sync::{Gate, Notify, Semaphore};
 use pinion_runtime::{
-    CoreId, Queue, core_count, core_id, fs, join_all, random_stream, set_core_local, submit_to,
+    CoreId, LocalBoxFuture, Queue, core_count, core_id, fs, join_all, random_stream,
+    set_core_local, submit_to,
 };
 
 use super::checkpoint::NodeState;
@@ -89,83 +90,88 @@ impl Reopening {
     }
 }
 
-async fn open_locked(options: StorageOptions, lock: fs::DirLock) -> Result<Opened, OpenError> {
-    let dir = options.dir.clone();
-    let doing = |what: &str| OpenError::io(format!("{what} {}", dir.display()));
-    let exists = fs::exists(&superblock_path(&dir))
-        .await
-        .map_err(doing("looking into"))?;
-    let manifests = if exists {
-        ManifestStore::open(&dir)
+fn open_locked(
+    options: StorageOptions,
+    lock: fs::DirLock,
+) -> LocalBoxFuture<'static, Result<Opened, OpenError>> {
+    Box::pin(async move {
+        let dir = options.dir.clone();
+        let doing = |what: &str| OpenError::io(format!("{what} {}", dir.display()));
+        let exists = fs::exists(&superblock_path(&dir))
             .await
-            .map_err(OpenError::manifest(&dir))?
-    } else {
-        create(&options).await?
-    };
-    let manifest = manifests.current();
-    if let Some(asked) = options.partitions
-        && asked != manifest.partitions
-    {
-        return Err(OpenError::PartitionCount {
-            found: manifest.partitions,
-            asked,
-        });
-    }
-    if manifest.hash_version != HASH_VERSION {
-        return Err(OpenError::HashVersion {
-            found: manifest.hash_version,
-        });
-    }
-    manifests.remove_strays().await.map_err(doing("cleaning"))?;
-    remove_stray_pages(&dir, manifest)
-        .await
-        .map_err(doing("cleaning"))?;
+            .map_err(doing("looking into"))?;
+        let manifests = if exists {
+            ManifestStore::open(&dir)
+                .await
+                .map_err(OpenError::manifest(&dir))?
+        } else {
+            create(&options).await?
+        };
+        let manifest = manifests.current();
+        if let Some(asked) = options.partitions
+            && asked != manifest.partitions
+        {
+            return Err(OpenError::PartitionCount {
+                found: manifest.partitions,
+                asked,
+            });
+        }
+        if manifest.hash_version != HASH_VERSION {
+            return Err(OpenError::HashVersion {
+                found: manifest.hash_version,
+            });
+        }
+        manifests.remove_strays().await.map_err(doing("cleaning"))?;
+        remove_stray_pages(&dir, manifest)
+            .await
+            .map_err(doing("cleaning"))?;
 
-    let cores = core_count();
-    let shared = Arc::new(Shared {
-        words: Arc::new(Words {
-            sequencer: Sequencer::new(manifest.base()),
-            marks: Watermarks::new(cores),
-        }),
-        pressure: (0..cores).map(|_| AtomicU64::new(0)).collect(),
-        recorded_durable: AtomicU64::new(manifest.all_durable),
-        recording_durable: AtomicU64::new(manifest.all_durable),
-        unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
-        checkpoints_awaited: AtomicUsize::new(0),
-        has_untimed: AtomicBool::new(false),
-        log: LogWords::new(cores, manifest.retained_above),
-        bounds: Bounds::new(options.is_member, manifest.stable()),
-        incarnation: manifest.epoch,
-    });
-    let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
-    let node = NodeState {
-        lock: RefCell::new(Some(lock)),
-        turn: Semaphore::new(1),
-        demand: Notify::new(),
-        foreign: RefCell::default(),
-        held: Cell::new(None),
-        released: Notify::new(),
-        retention: Cell::new(options.log_retention),
-        log_begins_above: Cell::new(Timestamp::MIN),
-        dirty: Cell::new(false),
-        base: Cell::new(manifest.base()),
-        epoch: Cell::new(manifest.epoch),
-        own: OwnLog::default(),
-        frozen: FrozenCheckpoints::default(),
-        manifests: RefCell::new(Some(manifests)),
-    };
-    let opened = join_all((1..cores as u16).map(|core| {
-        let (options, shared, roots) = (options.clone(), shared.clone(), roots.clone());
-        submit_to(CoreId(core), Queue::Foreground, move || async move {
-            open_core(options, shared, &roots, None).await
-        })
-    }))
-    .await;
-    opened.into_iter().collect::<Result<Vec<()>, OpenError>>()?;
-    open_core(options, shared, &roots, Some(node)).await?;
-    let storage = storage();
-    storage.restore_own(&storage.current_manifest()).await?;
-    Ok(Opened { storage })
+        let cores = core_count();
+        let shared = Arc::new(Shared {
+            words: Arc::new(Words {
+                sequencer: Sequencer::new(manifest.base()),
+                marks: Watermarks::new(cores),
+            }),
+            pressure: (0..cores).map(|_| AtomicU64::new(0)).collect(),
+            recorded_durable: AtomicU64::new(manifest.all_durable),
+            recording_durable: AtomicU64::new(manifest.all_durable),
+            unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            checkpoints_awaited: AtomicUsize::new(0),
+            has_untimed: AtomicBool::new(false),
+            log: LogWords::new(cores, manifest.retained_above),
+            bounds: Bounds::new(options.is_member, manifest.stable()),
+            incarnation: manifest.epoch,
+        });
+        let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
+        let node = NodeState {
+            lock: RefCell::new(Some(lock)),
+            turn: Semaphore::new(1),
+            demand: Notify::new(),
+            foreign: RefCell::default(),
+            held: Cell::new(None),
+            released: Notify::new(),
+            retention: Cell::new(options.log_retention),
+            log_begins_above: Cell::new(Timestamp::MIN),
+            dirty: Cell::new(false),
+            base: Cell::new(manifest.base()),
+            epoch: Cell::new(manifest.epoch),
+            own: OwnLog::default(),
+            frozen: FrozenCheckpoints::default(),
+            manifests: RefCell::new(Some(manifests)),
+        };
+        let opened = join_all((1..cores as u16).map(|core| {
+            let (options, shared, roots) = (options.clone(), shared.clone(), roots.clone());
+            submit_to(CoreId(core), Queue::Foreground, move || async move {
+                open_core(options, shared, &roots, None).await
+            })
+        }))
+        .await;
+        opened.into_iter().collect::<Result<Vec<()>, OpenError>>()?;
+        open_core(options, shared, &roots, Some(node)).await?;
+        let storage = storage();
+        storage.restore_own(&storage.current_manifest()).await?;
+        Ok(Opened { storage })
+    })
 }
 
 /// Removes page files that the manifest does not name: of a copy that was not completed, or what a complete one has replaced.

@@ -10,7 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Duration, Queue, join_all, sim, sleep, spawn, submit_to, wall_ms};
+use pinion_runtime::{
+    CoreId, Duration, LocalBoxFuture, Queue, join_all, sim, sleep, spawn, submit_to, wall_ms,
+};
 
 use super::allotment::Allotment;
 use super::batch::{Part, Placement, divide, write_fits};
@@ -83,14 +85,16 @@ impl Storage {
     ///
     /// # Panics
     /// If there is nothing to write and nothing to log; if an entry does not begin with `ts` and `t`.
-    pub async fn commit_unit(
+    pub fn commit_unit(
         &self,
         unit: OpenUnit,
         entries: Vec<Entry>,
         more: Vec<Write>,
-    ) -> Result<Timestamp, WriteError> {
-        let logged = self.end_open(unit, Outcome::Commit, entries, more).await?;
-        Ok(logged.last)
+    ) -> LocalBoxFuture<'_, Result<Timestamp, WriteError>> {
+        Box::pin(async move {
+            let logged = self.end_open(unit, Outcome::Commit, entries, more).await?;
+            Ok(logged.last)
+        })
     }
 
     /// Prepares the unit: its entries are logged, and what it has written is kept until [`Storage::commit_prepared`] or
@@ -103,21 +107,23 @@ impl Storage {
     ///
     /// # Panics
     /// As of [`Storage::commit_unit`].
-    pub async fn prepare_unit(
+    pub fn prepare_unit(
         &self,
         unit: OpenUnit,
         entries: Vec<Entry>,
         more: Vec<Write>,
-    ) -> Result<PreparedUnit, WriteError> {
-        let (id, partitions) = (unit.id, unit.partitions.clone());
-        let logged = self.end_open(unit, Outcome::Prepare, entries, more).await?;
-        Ok(PreparedUnit {
-            id,
-            incarnation: self.shared.incarnation,
-            partitions,
-            first: logged.first,
-            prepared: logged.last,
-            noted_by: self.core,
+    ) -> LocalBoxFuture<'_, Result<PreparedUnit, WriteError>> {
+        Box::pin(async move {
+            let (id, partitions) = (unit.id, unit.partitions.clone());
+            let logged = self.end_open(unit, Outcome::Prepare, entries, more).await?;
+            Ok(PreparedUnit {
+                id,
+                incarnation: self.shared.incarnation,
+                partitions,
+                first: logged.first,
+                prepared: logged.last,
+                noted_by: self.core,
+            })
         })
     }
 

@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Queue, join_all, submit_to};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue, join_all, submit_to};
 
 use super::batch::divide;
 use super::entry::Entry;
@@ -58,30 +58,34 @@ impl Storage {
     ///
     /// # Panics
     /// If it was prepared above `commit`.
-    pub async fn commit_prepared(
-        &self,
-        unit: &PreparedUnit,
+    pub fn commit_prepared<'a>(
+        &'a self,
+        unit: &'a PreparedUnit,
         commit: Timestamp,
         entry: Entry,
         more: Vec<Write>,
-    ) -> Result<Timestamp, WriteError> {
-        check_commit(unit, commit);
-        let outcome = Outcome::CommitPrepared(commit);
-        self.end_prepared(unit, outcome, entry, more).await
+    ) -> LocalBoxFuture<'a, Result<Timestamp, WriteError>> {
+        Box::pin(async move {
+            check_commit(unit, commit);
+            let outcome = Outcome::CommitPrepared(commit);
+            self.end_prepared(unit, outcome, entry, more).await
+        })
     }
 
     /// Forgets what was prepared. `entry` tells of that; `more` is written at its timestamp, which is returned.
     ///
     /// # Errors
     /// As of [`Storage::commit_prepared`].
-    pub async fn abort_prepared(
-        &self,
-        unit: &PreparedUnit,
+    pub fn abort_prepared<'a>(
+        &'a self,
+        unit: &'a PreparedUnit,
         entry: Entry,
         more: Vec<Write>,
-    ) -> Result<Timestamp, WriteError> {
-        self.end_prepared(unit, Outcome::AbortPrepared, entry, more)
-            .await
+    ) -> LocalBoxFuture<'a, Result<Timestamp, WriteError>> {
+        Box::pin(async move {
+            self.end_prepared(unit, Outcome::AbortPrepared, entry, more)
+                .await
+        })
     }
 
     /// Makes a unit anew that was prepared elsewhere, or before a restart: nothing is checked, `expect` is ignored, and
@@ -90,43 +94,45 @@ impl Storage {
     ///
     /// # Errors
     /// A page could not be read.
-    pub async fn restore_prepared(
+    pub fn restore_prepared(
         &self,
         first: Timestamp,
         prepared: Timestamp,
         writes: Vec<Write>,
-    ) -> Result<PreparedUnit, ApplyError> {
-        assert!(first <= prepared, "a unit is prepared by its last entry");
-        let id = self.new_unit();
-        self.transaction_begins(first);
-        let mut parts = Vec::new();
-        divide(&writes, self.options.planted_fault, &mut parts);
-        let partitions = parts.iter().map(|part| part.partition).collect();
-        let placed = join_all(parts.into_iter().map(|part| {
-            let part = part.into_owned();
-            submit_to(
-                self.owner(part.partition),
-                Queue::Foreground,
-                move || async move {
-                    let storage = storage();
-                    let partition = storage.owned_partition(part.partition);
-                    let placed = partition.place_prepared(id, prepared, &part.writes).await;
-                    storage.publish_memory();
-                    placed
-                },
-            )
-        }))
-        .await;
-        for placed in placed {
-            placed.map_err(|error| ApplyError(error.to_string()))?;
-        }
-        Ok(PreparedUnit {
-            id,
-            incarnation: self.shared.incarnation,
-            partitions,
-            first,
-            prepared,
-            noted_by: self.core,
+    ) -> LocalBoxFuture<'_, Result<PreparedUnit, ApplyError>> {
+        Box::pin(async move {
+            assert!(first <= prepared, "a unit is prepared by its last entry");
+            let id = self.new_unit();
+            self.transaction_begins(first);
+            let mut parts = Vec::new();
+            divide(&writes, self.options.planted_fault, &mut parts);
+            let partitions = parts.iter().map(|part| part.partition).collect();
+            let placed = join_all(parts.into_iter().map(|part| {
+                let part = part.into_owned();
+                submit_to(
+                    self.owner(part.partition),
+                    Queue::Foreground,
+                    move || async move {
+                        let storage = storage();
+                        let partition = storage.owned_partition(part.partition);
+                        let placed = partition.place_prepared(id, prepared, &part.writes).await;
+                        storage.publish_memory();
+                        placed
+                    },
+                )
+            }))
+            .await;
+            for placed in placed {
+                placed.map_err(|error| ApplyError(error.to_string()))?;
+            }
+            Ok(PreparedUnit {
+                id,
+                incarnation: self.shared.incarnation,
+                partitions,
+                first,
+                prepared,
+                noted_by: self.core,
+            })
         })
     }
 
@@ -137,45 +143,47 @@ impl Storage {
     ///
     /// # Panics
     /// If it was prepared above `commit`.
-    pub async fn apply_outcome(
-        &self,
-        unit: &PreparedUnit,
+    pub fn apply_outcome<'a>(
+        &'a self,
+        unit: &'a PreparedUnit,
         commit: Option<Timestamp>,
         at: Timestamp,
-    ) -> Result<(), ApplyError> {
-        let outcome = match commit {
-            Some(commit) => {
-                check_commit(unit, commit);
-                Outcome::CommitPrepared(commit)
+    ) -> LocalBoxFuture<'a, Result<(), ApplyError>> {
+        Box::pin(async move {
+            let outcome = match commit {
+                Some(commit) => {
+                    check_commit(unit, commit);
+                    Outcome::CommitPrepared(commit)
+                }
+                None => Outcome::AbortPrepared,
+            };
+            let id = unit.id;
+            let is_current = unit.incarnation == self.shared.incarnation;
+            let performed = join_all(self.by_owner(&unit.partitions).into_iter().map(
+                |(core, partitions)| {
+                    submit_to(core, Queue::Foreground, move || async move {
+                        let storage = storage();
+                        let is_there = |&partition: &PartitionId| {
+                            let state = storage.owned_partition(partition).unit_state(id);
+                            matches!(state, Some(UnitState::Prepared(_)))
+                        };
+                        let all = is_current && partitions.iter().all(is_there);
+                        if all {
+                            storage.perform_here(id, &partitions, outcome, at);
+                            storage.publish_memory();
+                        }
+                        all
+                    })
+                },
+            ))
+            .await;
+            if performed.contains(&false) {
+                let what = format!("the unit prepared at {} is not there", unit.prepared);
+                return Err(ApplyError(what));
             }
-            None => Outcome::AbortPrepared,
-        };
-        let id = unit.id;
-        let is_current = unit.incarnation == self.shared.incarnation;
-        let performed = join_all(self.by_owner(&unit.partitions).into_iter().map(
-            |(core, partitions)| {
-                submit_to(core, Queue::Foreground, move || async move {
-                    let storage = storage();
-                    let is_there = |&partition: &PartitionId| {
-                        let state = storage.owned_partition(partition).unit_state(id);
-                        matches!(state, Some(UnitState::Prepared(_)))
-                    };
-                    let all = is_current && partitions.iter().all(is_there);
-                    if all {
-                        storage.perform_here(id, &partitions, outcome, at);
-                        storage.publish_memory();
-                    }
-                    all
-                })
-            },
-        ))
-        .await;
-        if performed.contains(&false) {
-            let what = format!("the unit prepared at {} is not there", unit.prepared);
-            return Err(ApplyError(what));
-        }
-        self.note_outcome(unit, at).await;
-        Ok(())
+            self.note_outcome(unit, at).await;
+            Ok(())
+        })
     }
 
     /// The log need not be kept for the unit by a checkpoint that holds its outcome, at `at`.

@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{
-    CoreId, Duration, File, OpenOptions, Queue, fs, join_all, now, sim, spawn, submit_to,
-    yield_if_due,
+    CoreId, Duration, File, LocalBoxFuture, OpenOptions, Queue, fs, join_all, now, sim, spawn,
+    submit_to, yield_if_due,
 };
 
 use super::error::{ApplyError, OpenError};
@@ -123,7 +123,10 @@ impl Opened {
     ///
     /// # Errors
     /// Damage: something that was durable is missing. The directory is unchanged then.
-    pub async fn recover(self, applier: impl Applier) -> Result<RecoveryReport, OpenError> {
+    pub async fn recover(
+        self,
+        applier: impl Applier + 'static,
+    ) -> Result<RecoveryReport, OpenError> {
         self.recover_up_to(Timestamp::MAX, applier).await
     }
 
@@ -133,55 +136,57 @@ impl Opened {
     /// # Errors
     /// [`OpenError::BeyondRollback`] if something above `limit` is in the base, or was said to be stable. The directory is
     /// unchanged then.
-    pub async fn recover_up_to(
+    pub fn recover_up_to(
         self,
         limit: Timestamp,
-        applier: impl Applier,
-    ) -> Result<RecoveryReport, OpenError> {
-        let storage = self.storage;
-        let started = now();
-        sim::event("recovery begin");
-        let manifest = storage.current_manifest();
-        if manifest.stable() > limit {
-            return Err(OpenError::BeyondRollback {
-                limit,
-                stable: manifest.stable(),
-            });
-        }
-        let rings = storage.find_rings(&manifest).await?;
-        let verified = storage.verify_rings(&rings, &manifest, limit).await?;
-        if verified.beyond > 0 {
-            sim::event("recovery hole");
-        }
-        if verified.torn_frames > 0 {
-            sim::event("recovery torn frame");
-        }
-        if verified.entries > 0 {
-            sim::event("recovery entries");
-        }
-        sim::count("entries cut off", verified.beyond);
-        sim::count("torn frames", verified.torn_frames);
-        sim::count("entries replayed", verified.entries);
-        storage.make_durable(&rings, &manifest, &verified).await?;
-        storage.make_own_durable(&manifest).await?;
-        sim::event("recovery cut");
-        let manifest = storage.begin_epoch(&manifest, &verified).await?;
-        sim::event("recovery replay");
-        storage.look_back(&rings, &manifest, &applier).await?;
-        storage
-            .replay(&rings, &manifest, &verified, &applier)
-            .await?;
-        storage.start_writing(&rings, &manifest, &verified).await?;
-        sim::event("recovery end");
-        Ok(RecoveryReport {
-            base: manifest.base(),
-            cut: verified.last,
-            epoch: manifest.epoch,
-            entries_replayed: verified.entries,
-            bytes_replayed: verified.bytes,
-            entries_cut: verified.beyond,
-            torn_frames: verified.torn_frames,
-            took: now() - started,
+        applier: impl Applier + 'static,
+    ) -> LocalBoxFuture<'static, Result<RecoveryReport, OpenError>> {
+        Box::pin(async move {
+            let storage = self.storage;
+            let started = now();
+            sim::event("recovery begin");
+            let manifest = storage.current_manifest();
+            if manifest.stable() > limit {
+                return Err(OpenError::BeyondRollback {
+                    limit,
+                    stable: manifest.stable(),
+                });
+            }
+            let rings = storage.find_rings(&manifest).await?;
+            let verified = storage.verify_rings(&rings, &manifest, limit).await?;
+            if verified.beyond > 0 {
+                sim::event("recovery hole");
+            }
+            if verified.torn_frames > 0 {
+                sim::event("recovery torn frame");
+            }
+            if verified.entries > 0 {
+                sim::event("recovery entries");
+            }
+            sim::count("entries cut off", verified.beyond);
+            sim::count("torn frames", verified.torn_frames);
+            sim::count("entries replayed", verified.entries);
+            storage.make_durable(&rings, &manifest, &verified).await?;
+            storage.make_own_durable(&manifest).await?;
+            sim::event("recovery cut");
+            let manifest = storage.begin_epoch(&manifest, &verified).await?;
+            sim::event("recovery replay");
+            storage.look_back(&rings, &manifest, &applier).await?;
+            storage
+                .replay(&rings, &manifest, &verified, &applier)
+                .await?;
+            storage.start_writing(&rings, &manifest, &verified).await?;
+            sim::event("recovery end");
+            Ok(RecoveryReport {
+                base: manifest.base(),
+                cut: verified.last,
+                epoch: manifest.epoch,
+                entries_replayed: verified.entries,
+                bytes_replayed: verified.bytes,
+                entries_cut: verified.beyond,
+                torn_frames: verified.torn_frames,
+                took: now() - started,
+            })
         })
     }
 }
@@ -197,35 +202,40 @@ impl Storage {
     }
 
     /// Looks at the beginning of each segment, so that those which the base has left behind need not be read.
-    async fn find_rings(&self, manifest: &Manifest) -> Result<Vec<FoundRing>, OpenError> {
-        let dir = &self.options.dir;
-        let doing = || OpenError::io(format!("listing the rings of {}", dir.display()));
-        let mut found = Vec::new();
-        for dir in list_rings(dir).await.map_err(doing())? {
-            let generations = dir.generations().await.map_err(doing())?;
-            let files = RingFiles {
-                dir,
-                directory: manifest.directory,
-                stamps: self.options.stamps(),
-                cuts: self.effective_cuts(manifest),
-                segments: Vec::new(),
-                through: Timestamp::MIN,
-            };
-            let (mut firsts, mut bytes) = (Vec::new(), Vec::new());
-            for &generation in &generations {
-                let found = files.look_into(generation).await;
-                let (first, written) = found.map_err(OpenError::io("reading the rings"))?;
-                firsts.push(first);
-                bytes.push(written);
+    fn find_rings<'a>(
+        &'a self,
+        manifest: &'a Manifest,
+    ) -> LocalBoxFuture<'a, Result<Vec<FoundRing>, OpenError>> {
+        Box::pin(async move {
+            let dir = &self.options.dir;
+            let doing = || OpenError::io(format!("listing the rings of {}", dir.display()));
+            let mut found = Vec::new();
+            for dir in list_rings(dir).await.map_err(doing())? {
+                let generations = dir.generations().await.map_err(doing())?;
+                let files = RingFiles {
+                    dir,
+                    directory: manifest.directory,
+                    stamps: self.options.stamps(),
+                    cuts: self.effective_cuts(manifest),
+                    segments: Vec::new(),
+                    through: Timestamp::MIN,
+                };
+                let (mut firsts, mut bytes) = (Vec::new(), Vec::new());
+                for &generation in &generations {
+                    let found = files.look_into(generation).await;
+                    let (first, written) = found.map_err(OpenError::io("reading the rings"))?;
+                    firsts.push(first);
+                    bytes.push(written);
+                }
+                found.push(FoundRing {
+                    files,
+                    generations,
+                    firsts,
+                    bytes,
+                });
             }
-            found.push(FoundRing {
-                files,
-                generations,
-                firsts,
-                bytes,
-            });
-        }
-        Ok(found)
+            Ok(found)
+        })
     }
 
     fn effective_cuts(&self, manifest: &Manifest) -> Cuts {
@@ -322,40 +332,42 @@ impl Storage {
 
     /// Makes the new epoch and its cut durable. Only afterwards may a timestamp be allotted: otherwise
     /// discarded entries would come back after the next crash.
-    async fn begin_epoch(
-        &self,
-        manifest: &Manifest,
-        verified: &Verified,
-    ) -> Result<Manifest, OpenError> {
-        let epoch = manifest.epoch + 1;
-        let cut = verified.last;
-        let mut next = Manifest {
-            generation: manifest.generation + 1,
-            epoch,
-            all_durable: cut.as_u64(),
-            ..manifest.clone()
-        };
-        next.cuts.add(Cut {
-            epoch,
-            at: cut.as_u64(),
-            discarded_through: verified.highest.as_u64(),
-        });
-        next.own_cuts.add(self.own_cut(epoch));
-        let node = self.node_state();
-        let mut manifests = node
-            .manifests
-            .borrow_mut()
-            .take()
-            .expect("nobody writes one now");
-        let replaced = manifests.replace(next.clone()).await;
-        *node.manifests.borrow_mut() = Some(manifests);
-        replaced.map_err(OpenError::io("writing the manifest of a new epoch"))?;
-        node.epoch.set(epoch);
-        self.shared.words.sequencer.advance_to(cut);
-        self.shared
-            .recorded_durable
-            .fetch_max(cut.as_u64(), Ordering::SeqCst);
-        Ok(next)
+    fn begin_epoch<'a>(
+        &'a self,
+        manifest: &'a Manifest,
+        verified: &'a Verified,
+    ) -> LocalBoxFuture<'a, Result<Manifest, OpenError>> {
+        Box::pin(async move {
+            let epoch = manifest.epoch + 1;
+            let cut = verified.last;
+            let mut next = Manifest {
+                generation: manifest.generation + 1,
+                epoch,
+                all_durable: cut.as_u64(),
+                ..manifest.clone()
+            };
+            next.cuts.add(Cut {
+                epoch,
+                at: cut.as_u64(),
+                discarded_through: verified.highest.as_u64(),
+            });
+            next.own_cuts.add(self.own_cut(epoch));
+            let node = self.node_state();
+            let mut manifests = node
+                .manifests
+                .borrow_mut()
+                .take()
+                .expect("nobody writes one now");
+            let replaced = manifests.replace(next.clone()).await;
+            *node.manifests.borrow_mut() = Some(manifests);
+            replaced.map_err(OpenError::io("writing the manifest of a new epoch"))?;
+            node.epoch.set(epoch);
+            self.shared.words.sequencer.advance_to(cut);
+            self.shared
+                .recorded_durable
+                .fetch_max(cut.as_u64(), Ordering::SeqCst);
+            Ok(next)
+        })
     }
 
     /// Shows the entries of the base from the oldest transaction on that it needs.
@@ -493,76 +505,78 @@ impl Storage {
     }
 
     /// Starts the ring of every core, and the tasks that keep it.
-    async fn start_writing(
-        &self,
-        rings: &[FoundRing],
-        manifest: &Manifest,
-        verified: &Verified,
-    ) -> Result<(), OpenError> {
-        let retained = self.retained_above();
-        let mut starts: Vec<RingStart> = (0..self.cores as u16)
-            .map(|ring| RingStart {
-                dir: RingDir::new(&self.options.dir, ring),
-                directory: manifest.directory,
-                stamps: self.options.stamps(),
-                epoch: manifest.epoch,
-                segment_bytes: self.options.segment_bytes,
-                next_generation: 1,
-                idle: Vec::new(),
-                sealed: Vec::new(),
-                cuts: manifest.cuts.clone(),
-                tail_bytes: self.options.tail_bytes(),
-            })
-            .collect();
-        let doing = || OpenError::io("starting the rings");
-        let mut foreign: Vec<RingFiles> = Vec::new();
-        for ring in rings {
-            let spans = ring.spans(verified);
-            let dir = &ring.files.dir;
-            match starts.get_mut(usize::from(dir.ring)) {
-                Some(start) => {
-                    start.next_generation = spans.last().map_or(1, |span| span.generation + 1);
-                    let (idle, sealed): (Vec<_>, Vec<_>) =
-                        spans.into_iter().partition(|span| span.last <= retained);
-                    let paths = idle.iter().map(|span| dir.segment_path(span.generation));
-                    start.idle.extend(paths);
-                    if self.options.log_retention.is_some() {
-                        self.trim(dir, &sealed).await.map_err(doing())?;
-                    }
-                    start.sealed = sealed;
-                }
-                None => foreign.push(RingFiles {
+    fn start_writing<'a>(
+        &'a self,
+        rings: &'a [FoundRing],
+        manifest: &'a Manifest,
+        verified: &'a Verified,
+    ) -> LocalBoxFuture<'a, Result<(), OpenError>> {
+        Box::pin(async move {
+            let retained = self.retained_above();
+            let mut starts: Vec<RingStart> = (0..self.cores as u16)
+                .map(|ring| RingStart {
+                    dir: RingDir::new(&self.options.dir, ring),
+                    directory: manifest.directory,
+                    stamps: self.options.stamps(),
+                    epoch: manifest.epoch,
+                    segment_bytes: self.options.segment_bytes,
+                    next_generation: 1,
+                    idle: Vec::new(),
+                    sealed: Vec::new(),
                     cuts: manifest.cuts.clone(),
-                    through: spans.iter().map(|span| span.last).max().unwrap_or_default(),
-                    segments: spans,
-                    ..ring.files.clone()
-                }),
+                    tail_bytes: self.options.tail_bytes(),
+                })
+                .collect();
+            let doing = || OpenError::io("starting the rings");
+            let mut foreign: Vec<RingFiles> = Vec::new();
+            for ring in rings {
+                let spans = ring.spans(verified);
+                let dir = &ring.files.dir;
+                match starts.get_mut(usize::from(dir.ring)) {
+                    Some(start) => {
+                        start.next_generation = spans.last().map_or(1, |span| span.generation + 1);
+                        let (idle, sealed): (Vec<_>, Vec<_>) =
+                            spans.into_iter().partition(|span| span.last <= retained);
+                        let paths = idle.iter().map(|span| dir.segment_path(span.generation));
+                        start.idle.extend(paths);
+                        if self.options.log_retention.is_some() {
+                            self.trim(dir, &sealed).await.map_err(doing())?;
+                        }
+                        start.sealed = sealed;
+                    }
+                    None => foreign.push(RingFiles {
+                        cuts: manifest.cuts.clone(),
+                        through: spans.iter().map(|span| span.last).max().unwrap_or_default(),
+                        segments: spans,
+                        ..ring.files.clone()
+                    }),
+                }
             }
-        }
-        *self.node_state().foreign.borrow_mut() = foreign;
-        for start in &starts {
-            fs::create_dir_all(&start.dir.path).await.map_err(doing())?;
-        }
-        fs::sync_dir(&self.options.dir).await.map_err(doing())?;
-        let started = join_all(starts.into_iter().enumerate().map(|(core, start)| {
-            submit_to(CoreId(core as u16), Queue::Foreground, move || async move {
-                storage().start_ring(start).await
-            })
-        }))
-        .await;
-        started
-            .into_iter()
-            .collect::<Result<Vec<()>, OpenError>>()?;
-        self.start_own(&self.current_manifest()).await?;
-        spawn(Queue::Background, self.rc().run_checkpoints());
-        // What was loaded may be more than there is memory for now, and then nobody could write to ask for a checkpoint.
-        self.on_all(|storage| async move { storage.publish_memory() })
+            *self.node_state().foreign.borrow_mut() = foreign;
+            for start in &starts {
+                fs::create_dir_all(&start.dir.path).await.map_err(doing())?;
+            }
+            fs::sync_dir(&self.options.dir).await.map_err(doing())?;
+            let started = join_all(starts.into_iter().enumerate().map(|(core, start)| {
+                submit_to(CoreId(core as u16), Queue::Foreground, move || async move {
+                    storage().start_ring(start).await
+                })
+            }))
             .await;
-        if verified.entries > 0 {
-            // What was replayed need not be replayed again, and its segments can be reused.
-            self.node_state().demand.notify_one();
-        }
-        Ok(())
+            started
+                .into_iter()
+                .collect::<Result<Vec<()>, OpenError>>()?;
+            self.start_own(&self.current_manifest()).await?;
+            spawn(Queue::Background, self.rc().run_checkpoints());
+            // What was loaded may be more than there is memory for now, and then nobody could write to ask for a checkpoint.
+            self.on_all(|storage| async move { storage.publish_memory() })
+                .await;
+            if verified.entries > 0 {
+                // What was replayed need not be replayed again, and its segments can be reused.
+                self.node_state().demand.notify_one();
+            }
+            Ok(())
+        })
     }
 
     /// Takes from segments of which part was never written what a kept log would hold on the disk for nothing.
@@ -578,20 +592,22 @@ impl Storage {
         Ok(())
     }
 
-    async fn start_ring(&self, start: RingStart) -> Result<(), OpenError> {
-        let ring = Ring::start(start)
-            .await
-            .map_err(OpenError::io("starting a ring"))?;
-        *self.ring.borrow_mut() = Some(ring.clone());
-        self.phase.set(Phase::Writable);
-        spawn(Queue::Foreground, self.rc().run_flusher(ring.clone()));
-        let this = self.rc();
-        let preparing = spawn(
-            Queue::Background,
-            async move { this.keep_prepared(&ring).await },
-        );
-        *self.preparing.borrow_mut() = Some(preparing);
-        Ok(())
+    fn start_ring(&self, start: RingStart) -> LocalBoxFuture<'_, Result<(), OpenError>> {
+        Box::pin(async move {
+            let ring = Ring::start(start)
+                .await
+                .map_err(OpenError::io("starting a ring"))?;
+            *self.ring.borrow_mut() = Some(ring.clone());
+            self.phase.set(Phase::Writable);
+            spawn(Queue::Foreground, self.rc().run_flusher(ring.clone()));
+            let this = self.rc();
+            let preparing = spawn(
+                Queue::Background,
+                async move { this.keep_prepared(&ring).await },
+            );
+            *self.preparing.borrow_mut() = Some(preparing);
+            Ok(())
+        })
     }
 
     /// Keeps segments of a ring ready until that is stopped.
@@ -674,26 +690,31 @@ impl Storage {
     /// Drops every tree that `known` does not name, on every core: those a crash or a rollback left behind. Call it when
     /// recovery is complete, before anything is written. Gives those that it dropped: nobody may use them again before the next
     /// checkpoint, with which they go.
-    pub async fn reap_unknown_trees(&self, known: &[TreeId]) -> Vec<TreeId> {
-        let known: std::sync::Arc<std::collections::BTreeSet<TreeId>> =
-            std::sync::Arc::new(known.iter().copied().collect());
-        let reaped = join_all((0..self.cores as u16).map(|core| {
-            let known = known.clone();
-            submit_to(CoreId(core), Queue::Foreground, move || async move {
-                storage().reap_owned(&known)
-            })
-        }))
-        .await
-        .into_iter()
-        .flatten()
-        .collect::<Vec<TreeId>>();
-        if !reaped.is_empty() {
-            submit_to(CoreId(0), Queue::Background, || async {
-                storage().node_state().dirty.set(true)
-            })
-            .await;
-        }
-        reaped
+    pub fn reap_unknown_trees<'a>(
+        &'a self,
+        known: &'a [TreeId],
+    ) -> LocalBoxFuture<'a, Vec<TreeId>> {
+        Box::pin(async move {
+            let known: std::sync::Arc<std::collections::BTreeSet<TreeId>> =
+                std::sync::Arc::new(known.iter().copied().collect());
+            let reaped = join_all((0..self.cores as u16).map(|core| {
+                let known = known.clone();
+                submit_to(CoreId(core), Queue::Foreground, move || async move {
+                    storage().reap_owned(&known)
+                })
+            }))
+            .await
+            .into_iter()
+            .flatten()
+            .collect::<Vec<TreeId>>();
+            if !reaped.is_empty() {
+                submit_to(CoreId(0), Queue::Background, || async {
+                    storage().node_state().dirty.set(true)
+                })
+                .await;
+            }
+            reaped
+        })
     }
 
     fn reap_owned(&self, known: &std::collections::BTreeSet<TreeId>) -> Vec<TreeId> {
@@ -715,20 +736,24 @@ impl Storage {
 
     /// Takes a last checkpoint and stops: every later write fails. Call it on core 0, when nothing uses storage any
     /// more.
-    pub async fn close(&self) {
-        self.end_steps().await;
-        if let Err(fatal) = self.checkpoint_thoroughly().await {
-            tracing::error!(target: "STORAGE", id = 7_300_003u64, error = %fatal, "No checkpoint could be taken at the end");
-        }
-        self.close_files().await;
+    pub fn close(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.end_steps().await;
+            if let Err(fatal) = self.checkpoint_thoroughly().await {
+                tracing::error!(target: "STORAGE", id = 7_300_003u64, error = %fatal, "No checkpoint could be taken at the end");
+            }
+            self.close_files().await;
+        })
     }
 
     /// Stops as [`Storage::close`] does, but takes no checkpoint: everything that is logged is durable, and nothing more is
     /// in the base than was. The directory stays closed to other processes. Call it on core 0, when nothing uses storage any
     /// more; what refers to it still, a cursor or a pin, can only be dropped.
-    pub async fn close_to_reopen(&self) -> Reopening {
-        self.end_steps().await;
-        self.close_files_to_reopen().await
+    pub fn close_to_reopen(&self) -> LocalBoxFuture<'_, Reopening> {
+        Box::pin(async move {
+            self.end_steps().await;
+            self.close_files_to_reopen().await
+        })
     }
 
     /// Closes what is open, when no step runs any more, and keeps the directory.

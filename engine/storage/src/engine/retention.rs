@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Duration, Queue, join_all, submit_to, wall_ms};
+use pinion_runtime::{CoreId, Duration, LocalBoxFuture, Queue, join_all, submit_to, wall_ms};
 
 use super::live_log::LogReadError;
 use super::storage::{Phase, Storage, storage};
@@ -158,45 +158,51 @@ impl Storage {
     /// Changes how much of the log is kept; `None` for no more than recovery needs. What is no longer wanted goes with a
     /// checkpoint that begins at once. Readers at the end of the log find it in memory only where the node was opened with a
     /// retention.
-    pub async fn set_log_retention(&self, retention: Option<LogRetention>) {
-        submit_to(CoreId(0), Queue::Foreground, move || async move {
-            let storage = storage();
-            let node = storage.node_state();
-            if node.retention.replace(retention) != retention {
-                node.dirty.set(true);
-                node.demand.notify_one();
-            }
+    pub fn set_log_retention(&self, retention: Option<LogRetention>) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            submit_to(CoreId(0), Queue::Foreground, move || async move {
+                let storage = storage();
+                let node = storage.node_state();
+                if node.retention.replace(retention) != retention {
+                    node.dirty.set(true);
+                    node.demand.notify_one();
+                }
+            })
+            .await;
         })
-        .await;
     }
 
     /// The timestamp of the oldest entry that can be read; `None` if there is none.
     ///
     /// # Errors
     /// See [`LogReadError`].
-    pub async fn log_first(&self) -> Result<Option<Timestamp>, LogReadError> {
-        let first = self.log_after(Timestamp::MIN).next_batch(1, 1).await?;
-        Ok(first.first().map(|&(ts, _)| ts))
+    pub fn log_first(&self) -> LocalBoxFuture<'_, Result<Option<Timestamp>, LogReadError>> {
+        Box::pin(async move {
+            let first = self.log_after(Timestamp::MIN).next_batch(1, 1).await?;
+            Ok(first.first().map(|&(ts, _)| ts))
+        })
     }
 
     /// How much there is of the log, over all rings.
     ///
     /// # Errors
     /// As of [`Storage::log_first`].
-    pub async fn log_stats(&self) -> Result<LogStats, LogReadError> {
-        let mut oldest = self.log_after(Timestamp::MIN);
-        let sample = oldest
-            .next_batch(LOG_SAMPLE_ENTRIES, LOG_FETCH_BYTES)
-            .await?;
-        let retained = self.retained_above();
-        let mut segments = self.log_segments().await;
-        segments.retain(|span| span.last > retained);
-        let sample_bytes = sample.iter().map(|(_, entry)| entry.len() as u64).sum();
-        Ok(LogStats {
-            bytes: segments.iter().map(|span| span.bytes).sum(),
-            entries: count_entries(&segments, sample.len() as u64, sample_bytes),
-            first: sample.first().map(|&(ts, _)| ts),
-            last: self.oplog_read_timestamp(),
+    pub fn log_stats(&self) -> LocalBoxFuture<'_, Result<LogStats, LogReadError>> {
+        Box::pin(async move {
+            let mut oldest = self.log_after(Timestamp::MIN);
+            let sample = oldest
+                .next_batch(LOG_SAMPLE_ENTRIES, LOG_FETCH_BYTES)
+                .await?;
+            let retained = self.retained_above();
+            let mut segments = self.log_segments().await;
+            segments.retain(|span| span.last > retained);
+            let sample_bytes = sample.iter().map(|(_, entry)| entry.len() as u64).sum();
+            Ok(LogStats {
+                bytes: segments.iter().map(|span| span.bytes).sum(),
+                entries: count_entries(&segments, sample.len() as u64, sample_bytes),
+                first: sample.first().map(|&(ts, _)| ts),
+                last: self.oplog_read_timestamp(),
+            })
         })
     }
 

@@ -11,7 +11,9 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Queue, core_id, fs, random_stream, sim, spawn, wall_ms};
+use pinion_runtime::{
+    CoreId, LocalBoxFuture, Queue, core_id, fs, random_stream, sim, spawn, wall_ms,
+};
 
 use super::copied::{CheckpointCopy, CopiedEntry};
 use super::error::OpenError;
@@ -37,33 +39,35 @@ impl Storage {
     ///
     /// # Panics
     /// If the entries are not those of the copy.
-    pub async fn close_to_adopt(
-        &self,
-        copy: &CheckpointCopy,
+    pub fn close_to_adopt<'a>(
+        &'a self,
+        copy: &'a CheckpointCopy,
         entries: Vec<CopiedEntry>,
-    ) -> Result<Reopening, OpenError> {
-        assert!(core_id() == CoreId(0), "core 0 closes a node");
-        check_entries(copy, &entries);
-        self.end_steps().await;
-        sim::event("copy taken over");
-        let roots = self.transplant_own(copy).await?;
-        // What the manifest says now is what it says at the end: nobody takes a checkpoint any more.
-        let current = self.current_manifest();
-        let reopening = self.close_files_to_reopen().await;
-        let manifest = adopted(&current, copy, &entries, roots);
-        let first = self.write_first_entries(&manifest, entries).await?;
-        let dir = &self.options.dir;
-        let own = RingDir::own(dir);
-        let doing = || OpenError::io(format!("taking over a copy in {}", dir.display()));
-        fs::create_dir_all(&own.path).await.map_err(doing())?;
-        fs::sync_dir(dir).await.map_err(doing())?;
-        sim::event("copy takes effect");
-        ManifestStore::create(dir, manifest)
-            .await
-            .map_err(doing())?;
-        // Nothing of them is part of the log any more, whether they are there or not.
-        self.remove_segments_before(first).await.map_err(doing())?;
-        Ok(reopening)
+    ) -> LocalBoxFuture<'a, Result<Reopening, OpenError>> {
+        Box::pin(async move {
+            assert!(core_id() == CoreId(0), "core 0 closes a node");
+            check_entries(copy, &entries);
+            self.end_steps().await;
+            sim::event("copy taken over");
+            let roots = self.transplant_own(copy).await?;
+            // What the manifest says now is what it says at the end: nobody takes a checkpoint any more.
+            let current = self.current_manifest();
+            let reopening = self.close_files_to_reopen().await;
+            let manifest = adopted(&current, copy, &entries, roots);
+            let first = self.write_first_entries(&manifest, entries).await?;
+            let dir = &self.options.dir;
+            let own = RingDir::own(dir);
+            let doing = || OpenError::io(format!("taking over a copy in {}", dir.display()));
+            fs::create_dir_all(&own.path).await.map_err(doing())?;
+            fs::sync_dir(dir).await.map_err(doing())?;
+            sim::event("copy takes effect");
+            ManifestStore::create(dir, manifest)
+                .await
+                .map_err(doing())?;
+            // Nothing of them is part of the log any more, whether they are there or not.
+            self.remove_segments_before(first).await.map_err(doing())?;
+            Ok(reopening)
+        })
     }
 
     /// Removes all segments but those of the first ring from a generation on.

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{CoreId, Queue, join_all, sim, spawn, submit_to};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue, join_all, sim, spawn, submit_to};
 
 use super::batch::{Part, divide, write_fits};
 use super::storage::{Storage, storage};
@@ -106,79 +106,83 @@ impl Storage {
     ///
     /// # Panics
     /// When a write is to a tree that is not replicated.
-    pub async fn write_unit(
-        &self,
-        unit: &mut OpenUnit,
+    pub fn write_unit<'a>(
+        &'a self,
+        unit: &'a mut OpenUnit,
         writes: Vec<Write>,
-    ) -> Result<(), WriteError> {
-        assert!(
-            writes.iter().all(|write| write.tree.is_replicated()),
-            "a unit writes to trees that are replicated"
-        );
-        self.settle(unit).await?;
-        let (_ring, inside) = self.enter()?;
-        if !writes.iter().all(write_fits) {
-            return Err(WriteError::TooLarge);
-        }
-        if writes.is_empty() {
-            return Ok(());
-        }
-        self.wait_for_memory(|| writes.iter()).await?;
-        let mut parts = Vec::new();
-        divide(&writes, self.options.planted_fault, &mut parts);
-        let mut by_core: BTreeMap<CoreId, Vec<Placing>> = BTreeMap::new();
-        let mut fresh = Vec::new();
-        for part in parts.into_iter().map(Part::into_owned) {
-            let is_known = !unit.partitions.insert(part.partition);
-            if !is_known {
-                fresh.push(part.partition);
+    ) -> LocalBoxFuture<'a, Result<(), WriteError>> {
+        Box::pin(async move {
+            assert!(
+                writes.iter().all(|write| write.tree.is_replicated()),
+                "a unit writes to trees that are replicated"
+            );
+            self.settle(unit).await?;
+            let (_ring, inside) = self.enter()?;
+            if !writes.iter().all(write_fits) {
+                return Err(WriteError::TooLarge);
             }
-            let of_core = by_core.entry(self.owner(part.partition)).or_default();
-            of_core.push(Placing { part, is_known });
-        }
-        let (id, snapshot) = (unit.id, unit.snapshot);
-        let alone = by_core.len() == 1 && by_core.contains_key(&self.core);
-        let placed = match alone {
-            // Everything is placed in one poll: a caller that goes away leaves nothing half done.
-            true => {
-                let parts = by_core.remove(&self.core).expect("it has all");
-                self.place_here(id, snapshot, &parts).await
+            if writes.is_empty() {
+                return Ok(());
             }
-            false => {
-                unit.placing = Some(self.core);
-                let this = self.rc();
-                let under_way = &self.statements_under_way;
-                under_way.borrow_mut().insert(id, Notify::new());
-                let placing = spawn(Queue::Foreground, async move {
-                    let _inside = inside;
-                    let placed = this.place_on_all(id, snapshot, by_core).await;
-                    let done = this.statements_under_way.borrow_mut().remove(&id);
-                    done.expect("it was put there").notify_all();
+            self.wait_for_memory(|| writes.iter()).await?;
+            let mut parts = Vec::new();
+            divide(&writes, self.options.planted_fault, &mut parts);
+            let mut by_core: BTreeMap<CoreId, Vec<Placing>> = BTreeMap::new();
+            let mut fresh = Vec::new();
+            for part in parts.into_iter().map(Part::into_owned) {
+                let is_known = !unit.partitions.insert(part.partition);
+                if !is_known {
+                    fresh.push(part.partition);
+                }
+                let of_core = by_core.entry(self.owner(part.partition)).or_default();
+                of_core.push(Placing { part, is_known });
+            }
+            let (id, snapshot) = (unit.id, unit.snapshot);
+            let alone = by_core.len() == 1 && by_core.contains_key(&self.core);
+            let placed = match alone {
+                // Everything is placed in one poll: a caller that goes away leaves nothing half done.
+                true => {
+                    let parts = by_core.remove(&self.core).expect("it has all");
+                    self.place_here(id, snapshot, &parts).await
+                }
+                false => {
+                    unit.placing = Some(self.core);
+                    let this = self.rc();
+                    let under_way = &self.statements_under_way;
+                    under_way.borrow_mut().insert(id, Notify::new());
+                    let placing = spawn(Queue::Foreground, async move {
+                        let _inside = inside;
+                        let placed = this.place_on_all(id, snapshot, by_core).await;
+                        let done = this.statements_under_way.borrow_mut().remove(&id);
+                        done.expect("it was put there").notify_all();
+                        placed
+                    });
+                    let placed = placing.await.expect("a statement runs to its end");
+                    unit.placing = None;
                     placed
-                });
-                let placed = placing.await.expect("a statement runs to its end");
-                unit.placing = None;
-                placed
+                }
+            };
+            match placed {
+                Ok(bytes) => unit.bytes += bytes,
+                Err(_) => fresh.iter().for_each(|partition| {
+                    unit.partitions.remove(partition);
+                }),
             }
-        };
-        match placed {
-            Ok(bytes) => unit.bytes += bytes,
-            Err(_) => fresh.iter().for_each(|partition| {
-                unit.partitions.remove(partition);
-            }),
-        }
-        placed.map(|_| ())
+            placed.map(|_| ())
+        })
     }
 
     /// Forgets everything that the unit has written.
-    pub async fn abort_unit(&self, mut unit: OpenUnit) {
-        let this = self.rc();
-        let aborting = spawn(Queue::Foreground, async move {
-            if this.settle(&mut unit).await.is_ok() {
-                this.withdraw_everywhere(unit.id, &unit.partitions).await;
-            }
-        });
-        aborting.await.expect("a unit is aborted to its end");
+    pub fn abort_unit(&self, mut unit: OpenUnit) -> LocalBoxFuture<'_, ()> {
+        Box::pin(async move {
+            let this = self.rc();
+            let aborting = spawn(Queue::Foreground, async move {
+                if this.settle(&mut unit).await.is_ok() {
+                    this.withdraw_everywhere(unit.id, &unit.partitions).await;
+                }
+            });
+            aborting.await.expect("a unit is aborted to its end");
+        })
     }
 
     /// Waits for what callers that went away left under way. The unit is of this opening of the directory then.

@@ -5,7 +5,7 @@
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::GateClosed;
-use pinion_runtime::{Queue, submit_to, yield_if_due};
+use pinion_runtime::{LocalBoxFuture, Queue, submit_to, yield_if_due};
 
 use super::batch::check_sizes;
 use super::execute::{Outcome, Statement};
@@ -23,26 +23,28 @@ impl Storage {
     ///
     /// # Panics
     /// When a statement has an entry, or writes elsewhere than in partition 0.
-    pub async fn execute_unreplicated(
+    pub fn execute_unreplicated(
         &self,
         statements: Vec<Statement>,
         ordered: bool,
-    ) -> Vec<Outcome> {
-        assert!(
-            statements.iter().all(|statement| statement.entry.is_none()),
-            "what is not replicated has no place in the oplog"
-        );
-        let mut writes = statements.iter().flat_map(|statement| &statement.writes);
-        assert!(
-            writes.all(|write| write.partition == PARTITION),
-            "what is not replicated lies in {PARTITION}"
-        );
-        submit_to(
-            self.owner(PARTITION),
-            Queue::Foreground,
-            move || async move { storage().execute_own(statements, ordered).await },
-        )
-        .await
+    ) -> LocalBoxFuture<'_, Vec<Outcome>> {
+        Box::pin(async move {
+            assert!(
+                statements.iter().all(|statement| statement.entry.is_none()),
+                "what is not replicated has no place in the oplog"
+            );
+            let mut writes = statements.iter().flat_map(|statement| &statement.writes);
+            assert!(
+                writes.all(|write| write.partition == PARTITION),
+                "what is not replicated lies in {PARTITION}"
+            );
+            submit_to(
+                self.owner(PARTITION),
+                Queue::Foreground,
+                move || async move { storage().execute_own(statements, ordered).await },
+            )
+            .await
+        })
     }
 
     async fn execute_own(&self, statements: Vec<Statement>, ordered: bool) -> Vec<Outcome> {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use pinion_runtime::{File, OpenOptions, fs};
+use pinion_runtime::{File, LocalBoxFuture, OpenOptions, fs};
 
 use super::problem::{InspectError, Problem};
 use crate::base::{VerifyReport, page_file_name, verify_and_collect};
@@ -195,37 +195,39 @@ impl Inspector {
     ///
     /// # Panics
     /// If the directory has no sound manifest, or fewer partitions.
-    pub async fn partition(&self, id: PartitionId) -> PartitionReport {
-        let manifest = self.manifest.as_ref().expect("asked for with a manifest");
-        let roots = &manifest.roots[usize::from(id.0)];
-        let dir = partition_dir(&self.dir, id);
-        let mut report = PartitionReport {
-            file: dir.join(page_file_name(roots.file)),
-            ..PartitionReport::default()
-        };
-        if let Ok(bytes) = fs::file_len(&report.file).await
-            && bytes < roots.file_bytes()
-        {
-            let what = format!(
-                "the file ends here, and the manifest says that it has {} bytes",
-                roots.file_bytes()
-            );
-            report
-                .problems
-                .push(Problem::new(&report.file, bytes, what));
-        }
-        let collect = (id == PartitionId(0)).then_some(CATALOG_TREE);
-        match verify_and_collect(id, &dir, roots, collect).await {
-            Ok((pages, catalog)) => {
-                report.pages = pages;
-                report.catalog = catalog;
+    pub fn partition(&self, id: PartitionId) -> LocalBoxFuture<'_, PartitionReport> {
+        Box::pin(async move {
+            let manifest = self.manifest.as_ref().expect("asked for with a manifest");
+            let roots = &manifest.roots[usize::from(id.0)];
+            let dir = partition_dir(&self.dir, id);
+            let mut report = PartitionReport {
+                file: dir.join(page_file_name(roots.file)),
+                ..PartitionReport::default()
+            };
+            if let Ok(bytes) = fs::file_len(&report.file).await
+                && bytes < roots.file_bytes()
+            {
+                let what = format!(
+                    "the file ends here, and the manifest says that it has {} bytes",
+                    roots.file_bytes()
+                );
+                report
+                    .problems
+                    .push(Problem::new(&report.file, bytes, what));
             }
-            Err(error) => report.problems.push(Problem::of_pages(&report.file, error)),
-        }
-        for error in std::mem::take(&mut report.pages.problems) {
-            report.problems.push(Problem::of_pages(&report.file, error));
-        }
-        report
+            let collect = (id == PartitionId(0)).then_some(CATALOG_TREE);
+            match verify_and_collect(id, &dir, roots, collect).await {
+                Ok((pages, catalog)) => {
+                    report.pages = pages;
+                    report.catalog = catalog;
+                }
+                Err(error) => report.problems.push(Problem::of_pages(&report.file, error)),
+            }
+            for error in std::mem::take(&mut report.pages.problems) {
+                report.problems.push(Problem::of_pages(&report.file, error));
+            }
+            report
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::{File, OpenOptions, fs};
+use pinion_runtime::{File, LocalBoxFuture, OpenOptions, fs};
 
 use super::directory::Inspector;
 use super::problem::{InspectError, Problem};
@@ -186,21 +186,26 @@ impl Inspector {
     }
 
     /// The entries of all rings, or of one.
-    pub async fn entries(&self, only: Option<u16>) -> Result<LogReader, InspectError> {
-        Ok(LogReader(self.find(only).await?.log()))
+    pub fn entries(
+        &self,
+        only: Option<u16>,
+    ) -> LocalBoxFuture<'_, Result<LogReader, InspectError>> {
+        Box::pin(async move { Ok(LogReader(self.find(only).await?.log())) })
     }
 
     /// Reads every frame and follows the chain of entries.
-    pub async fn rings(&self) -> Result<RingsReport, InspectError> {
-        let found = self.find(None).await?;
-        // Without a manifest nobody knows where the chain begins: only the frames themselves can be checked.
-        let chain = self.manifest().map(|manifest| Chain {
-            base: manifest.base(),
-            all_durable: Timestamp::from_u64(manifest.all_durable),
-            check_links: true,
-            limit: Timestamp::MAX,
-        });
-        self.report(found, chain).await
+    pub fn rings(&self) -> LocalBoxFuture<'_, Result<RingsReport, InspectError>> {
+        Box::pin(async move {
+            let found = self.find(None).await?;
+            // Without a manifest nobody knows where the chain begins: only the frames themselves can be checked.
+            let chain = self.manifest().map(|manifest| Chain {
+                base: manifest.base(),
+                all_durable: Timestamp::from_u64(manifest.all_durable),
+                check_links: true,
+                limit: Timestamp::MAX,
+            });
+            self.report(found, chain).await
+        })
     }
 
     /// The ring of what is not replicated; `None` where there is none.
@@ -218,40 +223,44 @@ impl Inspector {
 
     /// Reads every frame of the ring of what is not replicated, and follows its writes, which have numbers where other rings
     /// have timestamps; `None` where there is no such ring.
-    pub async fn own(&self) -> Result<Option<RingsReport>, InspectError> {
-        let Some(found) = self.find_own().await? else {
-            return Ok(None);
-        };
-        let chain = self.manifest().map(|manifest| {
-            let base = Timestamp::from_u64(manifest.own_base);
-            Chain {
-                base,
-                all_durable: base,
-                check_links: true,
-                limit: Timestamp::MAX,
-            }
-        });
-        let mut report = self.report(found, chain).await?;
-        if let Some(mut entries) = self.own_entries().await? {
-            let io = || InspectError::io(&self.dir);
-            while let Some(entry) = entries.next().await.map_err(io())? {
-                if entry
-                    .document
-                    .is_some_and(|bytes| own_changes(&bytes).is_none())
-                {
-                    let what = "a write that is not replicated is not what was written";
-                    let problem = Problem::new(entry.file, entry.offset, what);
-                    report.problems.push(problem);
+    pub fn own(&self) -> LocalBoxFuture<'_, Result<Option<RingsReport>, InspectError>> {
+        Box::pin(async move {
+            let Some(found) = self.find_own().await? else {
+                return Ok(None);
+            };
+            let chain = self.manifest().map(|manifest| {
+                let base = Timestamp::from_u64(manifest.own_base);
+                Chain {
+                    base,
+                    all_durable: base,
+                    check_links: true,
+                    limit: Timestamp::MAX,
+                }
+            });
+            let mut report = self.report(found, chain).await?;
+            if let Some(mut entries) = self.own_entries().await? {
+                let io = || InspectError::io(&self.dir);
+                while let Some(entry) = entries.next().await.map_err(io())? {
+                    if entry
+                        .document
+                        .is_some_and(|bytes| own_changes(&bytes).is_none())
+                    {
+                        let what = "a write that is not replicated is not what was written";
+                        let problem = Problem::new(entry.file, entry.offset, what);
+                        report.problems.push(problem);
+                    }
                 }
             }
-        }
-        Ok(Some(report))
+            Ok(Some(report))
+        })
     }
 
     /// The writes that are not replicated, as [`own_changes`] reads them; `None` where there is no ring of them.
-    pub async fn own_entries(&self) -> Result<Option<LogReader>, InspectError> {
-        let found = self.find_own().await?;
-        Ok(found.map(|found| LogReader(found.log())))
+    pub fn own_entries(&self) -> LocalBoxFuture<'_, Result<Option<LogReader>, InspectError>> {
+        Box::pin(async move {
+            let found = self.find_own().await?;
+            Ok(found.map(|found| LogReader(found.log())))
+        })
     }
 
     async fn report(

@@ -9,7 +9,7 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use pinion_runtime::{Queue, sim, spawn, yield_if_due};
+use pinion_runtime::{LocalBoxFuture, Queue, sim, spawn, yield_if_due};
 
 use super::core::Partition;
 use crate::base::{Extent, Freed, PageWriter, TakenExtents, TreeRoot, Unpaced, merge_tree};
@@ -151,34 +151,36 @@ impl TreeLoad {
     ///
     /// # Panics
     /// If the keys do not ascend.
-    pub async fn append(&mut self, records: Vec<(Key, Bytes)>) -> Result<(), Fatal> {
-        let Some((last, _)) = records.last() else {
-            return Ok(());
-        };
-        let last = last.clone();
-        let before = self.last.iter().chain(records.iter().map(|(key, _)| key));
-        assert!(
-            before.is_sorted_by(|a, b| a < b),
-            "records of {} are loaded out of order",
-            self.tree
-        );
-        let store = &self.partition.store;
-        let checkpoint = self.partition.roots().checkpoint + 1;
-        let mut writer = PageWriter::recording(store, checkpoint, &Unpaced, self.taken.clone());
-        self.root = merge_tree(
-            &mut writer,
-            store,
-            &mut self.freed,
-            self.tree,
-            self.root,
-            Box::new(std::iter::empty()),
-            records.into_iter().map(|(key, value)| (key, Some(value))),
-        )
-        .await?;
-        writer.settle().await?;
-        self.last = Some(last);
-        sim::event("part of a tree loaded");
-        Ok(())
+    pub fn append(&mut self, records: Vec<(Key, Bytes)>) -> LocalBoxFuture<'_, Result<(), Fatal>> {
+        Box::pin(async move {
+            let Some((last, _)) = records.last() else {
+                return Ok(());
+            };
+            let last = last.clone();
+            let before = self.last.iter().chain(records.iter().map(|(key, _)| key));
+            assert!(
+                before.is_sorted_by(|a, b| a < b),
+                "records of {} are loaded out of order",
+                self.tree
+            );
+            let store = &self.partition.store;
+            let checkpoint = self.partition.roots().checkpoint + 1;
+            let mut writer = PageWriter::recording(store, checkpoint, &Unpaced, self.taken.clone());
+            self.root = merge_tree(
+                &mut writer,
+                store,
+                &mut self.freed,
+                self.tree,
+                self.root,
+                Box::new(std::iter::empty()),
+                records.into_iter().map(|(key, value)| (key, Some(value))),
+            )
+            .await?;
+            writer.settle().await?;
+            self.last = Some(last);
+            sim::event("part of a tree loaded");
+            Ok(())
+        })
     }
 
     /// Leaves the tree to [`Storage::install_loads`], with whose manifest it begins. No checkpoint puts it among the others: a
@@ -204,13 +206,15 @@ impl TreeLoad {
     }
 
     /// Gives everything back.
-    pub async fn abandon(self) {
-        {
-            let mut state = self.partition.state.borrow_mut();
-            let load = state.loads.remove(&self.tree);
-            let load = load.expect("it is known until it is finished");
-            state.given_up.extend(load.taken.take());
-        }
-        self.partition.release_given_up().await;
+    pub fn abandon(self) -> LocalBoxFuture<'static, ()> {
+        Box::pin(async move {
+            {
+                let mut state = self.partition.state.borrow_mut();
+                let load = state.loads.remove(&self.tree);
+                let load = load.expect("it is known until it is finished");
+                state.given_up.extend(load.taken.take());
+            }
+            self.partition.release_given_up().await;
+        })
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawArrayBuf, RawBson, RawDocumentBuf};
 use pinion_clock::Timestamp;
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -95,34 +96,40 @@ pub struct Modified {
 /// # Errors
 /// `NamespaceNotFound`; `InvalidOptions` for what the namespace does not have; `IndexNotFound`,
 /// `CannotConvertIndexToUnique` with the documents in the way.
-pub async fn coll_mod(ctx: &OpContext, ns: Namespace, change: CollMod) -> Result<Modified> {
-    let by = ctx.clone();
-    coordinate(ctx, move |c| async move {
-        let _lock = c.lock_for(&by, scope_of(&ns)).await?;
-        match core_catalog().current().kind(&ns) {
-            None => Err(Error::new(
-                ErrorCode::NAMESPACE_NOT_FOUND,
-                format!("ns does not exist: {ns}"),
-            )),
-            Some(CollectionKind::View) => c.modify_view(&ns, &change).await,
-            Some(CollectionKind::Collection) => c.modify_collection(&by, &ns, &change).await,
-            Some(CollectionKind::TimeSeries) => {
-                options::check_for_series(&change)?;
-                // Of a series nothing is capped, and MongoDB does not look at how it would be.
-                let change = CollMod {
-                    capped_size: None,
-                    capped_max: None,
-                    index: change
-                        .index
-                        .map(|index| of_buckets(&ns, index))
-                        .transpose()?,
-                    ..change
-                };
-                c.modify_collection(&by, &buckets_of(&ns)?, &change).await
+pub fn coll_mod(
+    ctx: &OpContext,
+    ns: Namespace,
+    change: CollMod,
+) -> LocalBoxFuture<'_, Result<Modified>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        coordinate(ctx, move |c| async move {
+            let _lock = c.lock_for(&by, scope_of(&ns)).await?;
+            match core_catalog().current().kind(&ns) {
+                None => Err(Error::new(
+                    ErrorCode::NAMESPACE_NOT_FOUND,
+                    format!("ns does not exist: {ns}"),
+                )),
+                Some(CollectionKind::View) => c.modify_view(&ns, &change).await,
+                Some(CollectionKind::Collection) => c.modify_collection(&by, &ns, &change).await,
+                Some(CollectionKind::TimeSeries) => {
+                    options::check_for_series(&change)?;
+                    // Of a series nothing is capped, and MongoDB does not look at how it would be.
+                    let change = CollMod {
+                        capped_size: None,
+                        capped_max: None,
+                        index: change
+                            .index
+                            .map(|index| of_buckets(&ns, index))
+                            .transpose()?,
+                        ..change
+                    };
+                    c.modify_collection(&by, &buckets_of(&ns)?, &change).await
+                }
             }
-        }
+        })
+        .await
     })
-    .await
 }
 
 /// Adds to the change of a collection of buckets that of its series.

@@ -8,6 +8,7 @@ mod refusals;
 use bytes::Bytes;
 use pinion_bson::{RawArray, RawArrayBuf, RawBsonRef};
 use pinion_query::{Document, Pipeline, Variables};
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -180,34 +181,36 @@ pub(super) fn without_list_sessions(
 }
 
 /// The documents that a first stage makes.
-pub(super) async fn documents_of(
-    ctx: &OpContext,
-    stage: &FirstStage,
-    acquired: &Acquired,
-    vars: &Variables,
-) -> Result<Vec<Bytes>> {
-    Ok(match stage {
-        FirstStage::Documents(stages) => {
-            let made = compute(ctx, || Pipeline::documents(stages, vars)).await?;
-            let made = made.into_iter().flatten();
-            made.map(Document::into_bytes).collect()
-        }
-        FirstStage::Nothing | FirstStage::Sessions { of_users: true } => Vec::new(),
-        FirstStage::QuerySettings { with_shapes } => {
-            super::query_settings::documents(ctx, *with_shapes).await?
-        }
-        FirstStage::Sessions { of_users: false } => super::sessions::list_local().await,
-        FirstStage::CurrentOp(stage) => stage.documents().await,
-        FirstStage::Catalog(stage) => stage.documents(),
-        FirstStage::ClusterCatalog(stage) => stage.documents(),
-        FirstStage::IndexStats => match acquired.collection() {
-            Some(collection) => index_stats(collection, acquired.series()).await,
-            None => Vec::new(),
-        },
-        FirstStage::PlanCacheStats => match acquired.collection() {
-            Some(collection) => super::plan_cache::stats(&collection.ns).await,
-            None => Vec::new(),
-        },
-        FirstStage::CollStats(stage) => vec![stage.document(acquired).await?],
+pub(super) fn documents_of<'a>(
+    ctx: &'a OpContext,
+    stage: &'a FirstStage,
+    acquired: &'a Acquired,
+    vars: &'a Variables,
+) -> LocalBoxFuture<'a, Result<Vec<Bytes>>> {
+    Box::pin(async move {
+        Ok(match stage {
+            FirstStage::Documents(stages) => {
+                let made = compute(ctx, || Pipeline::documents(stages, vars)).await?;
+                let made = made.into_iter().flatten();
+                made.map(Document::into_bytes).collect()
+            }
+            FirstStage::Nothing | FirstStage::Sessions { of_users: true } => Vec::new(),
+            FirstStage::QuerySettings { with_shapes } => {
+                super::query_settings::documents(ctx, *with_shapes).await?
+            }
+            FirstStage::Sessions { of_users: false } => super::sessions::list_local().await,
+            FirstStage::CurrentOp(stage) => stage.documents().await,
+            FirstStage::Catalog(stage) => stage.documents(),
+            FirstStage::ClusterCatalog(stage) => stage.documents(),
+            FirstStage::IndexStats => match acquired.collection() {
+                Some(collection) => index_stats(collection, acquired.series()).await,
+                None => Vec::new(),
+            },
+            FirstStage::PlanCacheStats => match acquired.collection() {
+                Some(collection) => super::plan_cache::stats(&collection.ns).await,
+                None => Vec::new(),
+            },
+            FirstStage::CollStats(stage) => vec![stage.document(acquired).await?],
+        })
     })
 }
