@@ -216,17 +216,18 @@ class ReplicaSet:
                 assert error.code == 94, error
                 return 0
 
+    def leads(self, node):
+        """Whether it is primary and takes writes, which one that still applies what it has does not."""
+        with self.member(node) as client:
+            # Members of MongoDB 4.4.0 know it by this name alone.
+            return client.admin.command("isMaster")["ismaster"]
+
     def primary(self, timeout_secs=40):
-        """The member that is primary, once there is one."""
+        """The member that is primary and takes writes, once there is one."""
         found = []
 
         def is_there():
-            for node in self.nodes:
-                if node.alive():
-                    with self.member(node) as client:
-                        # Members of MongoDB 4.4.0 know it by this name alone.
-                        if client.admin.command("isMaster")["ismaster"]:
-                            found.append(node)
+            found.extend(node for node in self.nodes if node.alive() and self.leads(node))
             return bool(found)
 
         wait_until(is_there, timeout_secs)

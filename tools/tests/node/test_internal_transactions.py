@@ -151,7 +151,7 @@ def test_a_new_member_knows_of_it(options):
             config["members"].append({"_id": 1, "host": f"127.0.0.1:{added.port}", "priority": 5})
             client.admin.command("replSetReconfig", config)
         members.nodes.append(added)
-        wait_until(lambda: members.state(added) == 1, 90)
+        wait_until(lambda: members.leads(added), 90)
         with members.member(added) as client:
             client.test.other.insert_one({})
             assert done.itself(client, increment([0, 1], [0, 1]))["retriedStmtIds"] == [0, 1]

@@ -139,7 +139,7 @@ def test_writes_of_a_primary_are_slowed_down_while_the_others_lag():
     options = [*HASTY, "--setParameter", "flowControlTargetLagSeconds=2", "--setParameter", "flowControlSamplePeriod=100"]
     with ReplicaSet(3, options=options) as members:
         primary = members.nodes[0]
-        wait_until(lambda: members.state(primary) == 1, 40)
+        wait_until(lambda: members.leads(primary), 40)
         # Nobody takes it for gone while the others stand still.
         members.reconfigure(lambda config: config["settings"].update(electionTimeoutMillis=120_000))
         others = members.nodes[1:]
