@@ -5,15 +5,13 @@
 //! changes what it does. What the node may do now is read off one immutable [`SetView`], which the driver replaces whole.
 //! Source: replication document, "Replica Set Member States" and "Read Concern"; the messages are MongoDB's.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::RawDocumentBuf;
 use pinion_catalog::is_replicated;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_runtime::Instant;
+use pinion_runtime::{Instant, LocalBoxFuture};
 use pinion_wire::idl::{GenericArguments, Namespace, ReadPreferenceMode, WriteConcern};
 use pinion_wire::{
     AllowedOnSecondary, CommandClass, CommandSpec, Error, ErrorCode, Invocation, MemberState,
@@ -73,7 +71,7 @@ pub struct LastWrite {
 }
 
 /// Something that is waited for. It borrows nothing, so whoever waits may give up at any time.
-pub type Waiting<T> = Pin<Box<dyn Future<Output = T>>>;
+pub type Waiting<T> = LocalBoxFuture<'static, T>;
 
 /// What drives this node as a member of a replica set, as one core sees it.
 pub trait ReplicaSet {

@@ -4,16 +4,16 @@
 //! commit quorum asks for are ready, and whoever is primary then does so: a build outlives the primary that has begun it.
 //! Source: execution document, "Replica Set Index Builds".
 
-use std::pin::Pin;
 use std::rc::Rc;
 
 use pinion_bson::RawDocumentBuf;
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::Error;
 
 use crate::uuid::Uuid;
 
 /// Something that is waited for, on core 0. Whoever waits may give up at any time.
-pub type Waiting<T> = Pin<Box<dyn Future<Output = T>>>;
+pub type Waiting<T> = LocalBoxFuture<'static, T>;
 
 /// Which build is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]

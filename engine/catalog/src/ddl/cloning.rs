@@ -1,7 +1,5 @@
 //! Collections copied into capped ones, beside them or into their place.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use pinion_clock::Timestamp;
@@ -22,10 +20,8 @@ use crate::options::{Capped, CollectionOptions};
 /// Copies the documents of the first collection into the second, in their order. It runs on core 0
 /// and passes no gates: nobody else writes to the second collection meanwhile, and neither of them
 /// goes away.
-pub type CopyDocuments = Box<
-    dyn FnOnce(Arc<Collection>, Arc<Collection>) -> Pin<Box<dyn Future<Output = Result<()>>>>
-        + Send,
->;
+pub type CopyDocuments =
+    Box<dyn FnOnce(Arc<Collection>, Arc<Collection>) -> LocalBoxFuture<'static, Result<()>> + Send>;
 
 /// Makes a capped collection with the documents of another one. Those for which there is no room are
 /// left out, the oldest first; the indexes are left out as well.

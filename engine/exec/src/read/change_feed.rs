@@ -6,8 +6,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -16,7 +16,7 @@ use pinion_catalog::stored_document;
 use pinion_clock::Timestamp;
 use pinion_query::{Concerned, Scope, concerned_by};
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{Duration, JoinHandle, Queue, spawn, yield_if_due};
+use pinion_runtime::{Duration, JoinHandle, LocalBoxFuture, Queue, spawn, yield_if_due};
 use pinion_storage::storage;
 
 use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, CHANGE_ENTRY_COPY_BYTES};
@@ -256,7 +256,7 @@ impl ChangeFeed {
             return;
         }
         let through = self.through.get();
-        let more: Pin<Box<dyn Future<Output = ()>>> = match state().replica_set() {
+        let more: LocalBoxFuture<'_, ()> = match state().replica_set() {
             // What is committed may be readable a moment later than that is known.
             Some(_) if committed() > through => {
                 Box::pin(pinion_runtime::sleep(Duration::from_millis(1)))
