@@ -152,6 +152,8 @@ def strip_info(name, document, sets=()):
         # 4.4 puts `unique` before the key and keeps options as they were given; 7.0 puts it last and makes them bools.
         options = {key: bool(document[key]) for key in ("unique", "sparse", "hidden") if document.get(key)}
         rest = {key: value for key, value in document.items() if key not in ("ns", "unique", "sparse", "hidden")}
+        if "background" in rest:
+            rest["background"] = bool(rest["background"])
         return SON(sorted({**rest, **options}.items()))
     return document
 

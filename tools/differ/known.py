@@ -104,10 +104,24 @@ def key_is(*names):
 RANGES = ("$gt", "$gte", "$lt", "$lte")
 
 
-def negates_null(key, value):
-    """Whether this part of a filter asks for a missing field, or for what is not null."""
-    return key == "$exists" or key in ("$ne", "$not") and (value is None or contains(value, lambda _, inner: inner is None)) or (
-        key in ("$nin", "$in") and isinstance(value, list) and None in value)
+def names_null(_, value):
+    """Whether this part of a filter is null, or a list with it."""
+    return value is None or isinstance(value, list) and None in value
+
+
+FILTERS = ("filter", "query", "q", "$match", "$pull", "arrayFilters", "$lookup", "$graphLookup")
+
+
+def filters_null(key, value):
+    """Whether this part of a command is a filter with null in it, or a join, in which a missing value is null."""
+    return key in FILTERS and (key.endswith("ookup") or contains(value, names_null))
+
+
+def holds_undefined(value):
+    """Whether undefined is anywhere in a value."""
+    if isinstance(value, dict):
+        return any(holds_undefined(inner) for inner in value.values())
+    return any(holds_undefined(inner) for inner in value) if isinstance(value, list) else isinstance(value, Undefined)
 
 
 RARE_TYPES = {"regex": 11, "dbPointer": 12, "javascript": 13, "javascriptWithScope": 15}
@@ -322,8 +336,8 @@ RULES = [
     ("a write concern is read before all else in 7.0; 4.4 refused it unread on a command that only reads", write_concern_unread),
     ("a filter that nothing can match is planned as EOF in 7.0", lambda c, a, b: name_of(c) == "explain" and code(a) == code(b) == 0
      and "('$alwaysFalse', 1)" in repr(explained.planner_of(b)) and explained.is_empty(a)),
-    ("bounds of `$exists: false` and of the negation of null hold undefined too in Pinion, which an empty array is stored as",
-     lambda c, a, b: name_of(c) == "explain" and code(a) == code(b) == 0 and contains(c, negates_null) and explained.differ_in_bounds_alone(a, b, explained.without_undefined)),
+    ("null is not undefined since 8.0: bounds of null do not hold it, those of its negation do",
+     lambda c, a, b: name_of(c) == "explain" and code(a) == code(b) == 0 and contains(c, names_null) and explained.differ_in_bounds_alone(a, b, explained.without_undefined)),
     ("bounds of what is less or greater than an array begin with its first item in Pinion, by which arrays are stored",
      lambda c, a, b: name_of(c) == "explain" and code(a) == code(b) == 0
      and explained.differ_in_bounds_alone(a, b, explained.outside(paths_where(c, lambda key, value: key in RANGES and isinstance(value, list))))),
@@ -335,6 +349,7 @@ RULES = [
      lambda c, a, b: name_of(c) == "explain" and code(b) == 0 and code(a) == 2 and explained.statistics_of(b).get("errorCode") == 2
      and "cannot sort with keys that are parallel arrays" in a["errmsg"]),
     ("an empty write concern is none in 8.0; 4.4 refused it", lambda c, a, b: c.get("writeConcern") == {} and code(a) == 0 and "write concern object cannot be empty" in b.get("errmsg", "")),
+    ("an operand of `$setEquals` that is no array is 5887502 in 8.2", lambda c, a, b: code(a) == 5887502 and code(b) == 17044),
     ("an unknown verbosity is BadValue in 7.0", lambda c, a, b: name_of(c) == "explain" and code(a) == 2 and code(b) == 9 and "verbosity" in a["errmsg"]),
     ("two equal indexes in one command are IndexAlreadyExists in 7.0",
      lambda c, a, b: name_of(c) == "createIndexes" and code(a) == 68 and code(b) == 96 and both_equal(specs(c))),
@@ -369,6 +384,9 @@ RULES = [
     ("a namespace that cannot be: InvalidNamespace in 7.0, IllegalOperation in 4.4",
      lambda c, a, b: name_of(c) == "renameCollection" and code(a) == 73 and code(b) == 20),
     ("a comment may have any type since 4.4's release", lambda c, a, b: code(b) == 14 and ".comment'" in b["errmsg"] and "comment" in c and code(a) != 14),
+    ("`commitQuorum` is read with the command in 7.0: what it cannot be is FailedToParse, on a standalone too",
+     lambda c, a, b: name_of(c) == "createIndexes" and code(a) == 9 and code(b) == 2 and "Standalones can't specify commitQuorum" in b["errmsg"]
+     and a["errmsg"].startswith("commitQuorum has to be")),
     ("maxTimeMS of a wrong kind is TypeMismatch or FailedToParse in 7.0, BadValue in 4.4",
      lambda c, a, b: code(a) in (9, 14) and code(b) == 2 and "maxTimeMS" in b["errmsg"] and "maxTimeMS" in a["errmsg"]),
     ("7.0 names unknown values of readConcern.level BadValue, 4.4 FailedToParse",
@@ -417,6 +435,8 @@ RULES_OF_WHAT_WAS = [
     ("a decimal beyond 64 bits has no bits to test; 4.4 cut it down",
      lambda c, a, b, before: contains(c, key_is("$bitsAllSet", "$bitsAnySet", "$bitsAllClear", "$bitsAnyClear"))
      and re.search("9223372036854775808|Infinity", repr((a, b, before.commands)))),
+    ("null is not undefined since 8.0: equality with null, and what it negates, finds others where undefined is stored",
+     lambda c, a, b, before: contains(c, filters_null) and holds_undefined([*before.commands, c])),
     ("Pinion calls an index multikey before the write that makes it so, which may fail then", calls_multikey_early),
     ("MongoDB's `distinct` reads an index's keys where it can, and they hold null for a missing field, undefined for an empty array, the items of nested arrays, and of equal numbers the first in the index's order",
      distinct_by_keys),

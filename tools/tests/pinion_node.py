@@ -82,6 +82,8 @@ class Node:
             threading.Thread(target=self._read_file, args=(self.process, ready), daemon=True).start()
         while not ready.wait(0.02):
             if self.process.poll() is not None:
+                # The last lines may not be read yet.
+                self.reader.join(10)
                 raise RuntimeError(f"the node ended with {self.process.returncode}:\n" + "".join(self.log[-20:]))
             if time.monotonic() - began > timeout_secs:
                 raise RuntimeError("the node does not serve:\n" + "".join(self.log[-20:]))
@@ -156,8 +158,8 @@ class ReplicaSet:
 
     def __init__(self, members=3, settings=None, options=()):
         self.nodes = [Node("--replSet", "rs0", "--cpus", "2", *options) for _ in range(members)]
-        # Elections that nobody has to wait for long; one that fails over is timed with the defaults.
-        self.settings = {"electionTimeoutMillis": 2000} if settings is None else settings
+        # A short election timeout, which a busy machine still bears; tests of failover use the default.
+        self.settings = {"electionTimeoutMillis": 4000} if settings is None else settings
 
     @property
     def config(self):

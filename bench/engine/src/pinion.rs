@@ -58,7 +58,7 @@ fn entry(key: &Key, value: &[u8]) -> Entry {
     bytes[..4].copy_from_slice(&(len as u32).to_le_bytes());
     let value_len_at = VALUE_AT - 5;
     bytes[value_len_at..value_len_at + 4].copy_from_slice(&(value.len() as u32).to_le_bytes());
-    Entry { bytes }
+    Entry::new(bytes)
 }
 
 fn write(key: &[u8], value: Bytes) -> Write {

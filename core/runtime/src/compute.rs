@@ -77,7 +77,11 @@ async unsafe fn compute_of<T: Send>(
 ///
 /// # Panics
 /// When the computation panics.
-pub fn compute_beside<T: Send>(f: impl FnOnce() -> T + Send) -> Pin<Box<impl Future<Output = T>>> {
+pub fn compute_beside<'a, T: Send + 'a>(
+    f: impl FnOnce() -> T + Send + 'a,
+) -> Pin<Box<impl Future<Output = T>>> {
+    // Without its type, so that the wait is compiled for each type of result only.
+    let f: Box<dyn FnOnce() -> T + Send + 'a> = Box::new(f);
     // SAFETY: the future is polled to its end or dropped, see above.
     Box::pin(unsafe { compute_of(Length::Bounded, Abandoned::default(), f) })
 }

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -123,6 +123,15 @@ pub fn spawn<F>(queue: Queue, future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
 {
+    // What surrounds a task is compiled for each type of result, not for each task.
+    spawn_boxed(queue, Box::pin(future))
+}
+
+#[track_caller]
+fn spawn_boxed<T: 'static>(
+    queue: Queue,
+    mut future: Pin<Box<dyn Future<Output = T>>>,
+) -> JoinHandle<T> {
     let state = Rc::new(JoinState {
         result: RefCell::new(None),
         finished: Cell::new(false),
@@ -133,25 +142,23 @@ where
     let guard = FinishOnDrop(Rc::clone(&state));
     spawn_detached(queue, async move {
         let guard = guard;
-        let output = {
-            let mut future = pin!(future);
-            poll_fn(|cx| {
-                if guard.0.abort.get() {
-                    return Poll::Ready(None);
+        let output = poll_fn(|cx| {
+            if guard.0.abort.get() {
+                return Poll::Ready(None);
+            }
+            match future.as_mut().poll(cx) {
+                Poll::Ready(output) => Poll::Ready(Some(output)),
+                // The future may have aborted its own task while it ran.
+                Poll::Pending if guard.0.abort.get() => Poll::Ready(None),
+                Poll::Pending => {
+                    store_waker(&guard.0.task, cx.waker());
+                    Poll::Pending
                 }
-                match future.as_mut().poll(cx) {
-                    Poll::Ready(output) => Poll::Ready(Some(output)),
-                    // The future may have aborted its own task while it ran.
-                    Poll::Pending if guard.0.abort.get() => Poll::Ready(None),
-                    Poll::Pending => {
-                        store_waker(&guard.0.task, cx.waker());
-                        Poll::Pending
-                    }
-                }
-            })
-            .await
-        };
-        // The future is gone here, so whoever joins finds its resources released.
+            }
+        })
+        .await;
+        // A joiner finds the future's resources released.
+        drop(future);
         guard.0.finish(output.ok_or(Cancelled));
     });
     JoinHandle(state)

@@ -17,7 +17,7 @@ use pinion_wire::{
 
 use crate::core::ServerCore;
 use crate::dispatch::{Caller, Dispatch, connection_name};
-use crate::frame::{Fill, FrameError, FrameReader};
+use crate::frame::{Fill, Foreign, FrameError, FrameReader};
 use crate::limits::{LARGE_MESSAGE_BYTES, LAST_FLUSH_TIMEOUT, LINGER_TIMEOUT};
 
 /// What others may see and stop of a connection.
@@ -43,6 +43,16 @@ impl Live {
             ctx.kill(code);
         }
     }
+}
+
+/// What a peer is answered that sends a request of HTTP.
+fn http_answer() -> Bytes {
+    const TEXT: &str =
+        "It looks like you are trying to access MongoDB over HTTP on the native driver port.\r\n";
+    let length = TEXT.len();
+    Bytes::from(format!(
+        "HTTP/1.0 200 OK\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{TEXT}"
+    ))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,8 +118,12 @@ impl Session<'_> {
                     if !self.core.is_draining() {
                         tracing::info!(target: "NETWORK", id = 22_988u64, ctx = connection_name(&self.live.caller.client), error = %error, remote = %self.live.connection.peer_addr(), "Error receiving request from client. Ending connection from remote");
                     }
+                    if let FrameError::Foreign(Foreign::Http) = error {
+                        // Whether it arrives or not, nothing else is said here.
+                        let _ = self.live.connection.send(http_answer()).await;
+                    }
                     return match error {
-                        FrameError::BadLength(_) => Ended::ByThisSide,
+                        FrameError::BadLength(_) | FrameError::Foreign(_) => Ended::ByThisSide,
                         FrameError::Io(_) | FrameError::Truncated => Ended::ByPeer,
                     };
                 }

@@ -16,7 +16,7 @@ use pinion_wire::{
 };
 
 use crate::core::ServerCore;
-use crate::limits::SLOW_COMMAND_LOG_BYTES;
+use crate::limits::{MAX_REPLY_BYTES, SHORTENED_MESSAGE_BYTES, SLOW_COMMAND_LOG_BYTES};
 use crate::unwind::{CatchUnwind, panic_text};
 
 /// Whose commands are run, one after another.
@@ -165,7 +165,7 @@ impl<'a> Dispatch<'a> {
         if is_slow && command.spec.name != "hello" {
             self.log_slow(message, ctx, took, &outcome);
         }
-        match outcome {
+        match outcome.and_then(check_size) {
             Ok(reply) => self.succeeded(command, ctx, reply),
             Err(error) => {
                 command.count_failure();
@@ -210,6 +210,9 @@ impl<'a> Dispatch<'a> {
     /// The reply of a command that failed.
     fn failed(&self, ctx: Option<&OpContext>, error: &Error, labels: &[&'static str]) -> Reply {
         let mut reply = error_reply(error, labels);
+        if reply.len() > MAX_REPLY_BYTES {
+            reply = error_reply(&shortened(error), labels);
+        }
         self.append_epilogue(ctx, Some(error.code), &mut reply);
         reply
     }
@@ -319,6 +322,28 @@ fn invocation(command: &Rc<Command>, message: &Message, ctx: &OpContext) -> Invo
     }
 }
 
+/// Refuses a reply that no client reads. What the command has done stays done.
+fn check_size(reply: Reply) -> Result<Reply> {
+    let size = reply.len();
+    if size <= MAX_REPLY_BYTES {
+        return Ok(reply);
+    }
+    Err(Error::new(
+        ErrorCode::BSON_OBJECT_TOO_LARGE,
+        format!(
+            "BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and {MAX_REPLY_BYTES}"
+        ),
+    ))
+}
+
+/// The error with as much of its message as a client can be sent, and without further fields.
+#[cold]
+fn shortened(error: &Error) -> Error {
+    let message = &error.message;
+    let end = message.floor_char_boundary(SHORTENED_MESSAGE_BYTES);
+    Error::new(error.code, &message[..end])
+}
+
 /// The code of a write concern error.
 fn code_of(error: RawBsonRef<'_>) -> Option<ErrorCode> {
     let code = pinion_bson::get(error.as_document()?, "code")?.as_i32()?;
@@ -334,7 +359,11 @@ fn label_context(ctx: &OpContext) -> LabelContext {
     let in_transaction = ctx.args.autocommit == Some(false);
     LabelContext {
         in_transaction,
-        is_commit_or_abort: matches!(ctx.command, "commitTransaction" | "abortTransaction"),
+        // What was prepared before a failover may be so still, as what was committed.
+        is_commit_or_abort: matches!(
+            ctx.command,
+            "commitTransaction" | "abortTransaction" | "prepareTransaction"
+        ),
         is_retryable_write: ctx.args.txn_number.is_some() && !in_transaction,
         is_change_stream: ctx.work().is_of_change_stream(),
         ..LabelContext::default()

@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use bytes::{Bytes, BytesMut};
 use pinion_runtime::{Connection, compute_beside, should_yield, yield_now};
-use pinion_wire::{BadLength, message_length};
+use pinion_wire::{BadLength, Header, message_length};
 
 use crate::limits::{PAGE_BYTES, READ_AHEAD_BYTES, RESERVE_AHEAD, RESERVE_AT_ONCE_BYTES};
 
@@ -15,6 +15,31 @@ pub(crate) enum FrameError {
     BadLength(BadLength),
     /// The peer closed in the middle of a message.
     Truncated,
+    /// The peer speaks another protocol.
+    Foreign(Foreign),
+}
+
+/// A protocol that peers speak by mistake: what would be a length says which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Foreign {
+    Tls,
+    Http,
+}
+
+impl Foreign {
+    /// Whether a message that begins so, and whose length is none or has not arrived, is one of another protocol.
+    fn of(begun: &[u8]) -> Option<Foreign> {
+        const METHODS: [&[u8; 4]; 9] = [
+            b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC",
+        ];
+        if METHODS.iter().any(|method| begun.starts_with(*method)) {
+            return Some(Foreign::Http);
+        }
+        // A record of a handshake. The same three bytes begin some lengths, but requests answer nothing.
+        let is_handshake = matches!(begun, [0x16, 0x03, 0x00..=0x04, ..]);
+        let header = Header::read(begun).filter(|_| is_handshake)?;
+        (!matches!(header.response_to, 0 | -1)).then_some(Foreign::Tls)
+    }
 }
 
 impl fmt::Display for FrameError {
@@ -25,6 +50,12 @@ impl fmt::Display for FrameError {
             FrameError::Truncated => {
                 f.write_str("Connection closed by peer in the middle of a message")
             }
+            FrameError::Foreign(Foreign::Tls) => f.write_str(
+                "SSLHandshakeFailed: SSL handshake received but server is started without SSL support",
+            ),
+            FrameError::Foreign(Foreign::Http) => f.write_str(
+                "ProtocolError: Client sent an HTTP request over a native MongoDB connection",
+            ),
         }
     }
 }
@@ -71,7 +102,12 @@ impl FrameReader {
 
     /// A whole message, if one has arrived.
     fn take(&mut self) -> Result<Option<Bytes>, FrameError> {
-        let Some(length) = message_length(&self.buffer).map_err(FrameError::BadLength)? else {
+        let length =
+            message_length(&self.buffer).map_err(|bad| match Foreign::of(&self.buffer) {
+                Some(foreign) => FrameError::Foreign(foreign),
+                None => FrameError::BadLength(bad),
+            })?;
+        let Some(length) = length else {
             if self.buffer.is_empty() {
                 // An idle connection holds no buffer.
                 self.buffer = BytesMut::new();
@@ -79,6 +115,9 @@ impl FrameReader {
             return Ok(None);
         };
         if self.buffer.len() < length {
+            if let Some(foreign) = Foreign::of(&self.buffer) {
+                return Err(FrameError::Foreign(foreign));
+            }
             if length <= RESERVE_AT_ONCE_BYTES {
                 self.buffer.reserve(length - self.buffer.len());
             }
@@ -129,5 +168,32 @@ impl FrameReader {
     /// True while more may be read ahead of the command that is running.
     pub(crate) fn has_room(&self) -> bool {
         !self.ended && self.buffer.len() < READ_AHEAD_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(begun: &[u8], expected: Option<Foreign>) {
+        assert_eq!(Foreign::of(begun), expected, "{begun:?}");
+    }
+
+    #[test]
+    fn other_protocols_are_known_by_their_first_bytes() {
+        check(b"GET / HTTP/1.1\r\n", Some(Foreign::Http));
+        check(b"POST", Some(Foreign::Http));
+        check(b"GET", None);
+        // Record and version, its length, a ClientHello and its length, version and the first of its random bytes.
+        let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 0x5a, 1, 2, 3, 4, 5];
+        check(&hello, Some(Foreign::Tls));
+        check(&hello[..12], None);
+        // A request of 66,326 bytes.
+        let mut request = [0; 20];
+        request[..4].copy_from_slice(&0x0001_0316u32.to_le_bytes());
+        request[4..8].copy_from_slice(&7u32.to_le_bytes());
+        request[12..16].copy_from_slice(&2013u32.to_le_bytes());
+        check(&request, None);
     }
 }

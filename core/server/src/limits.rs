@@ -1,6 +1,8 @@
 //! Named limits of the connection layer.
 
+use pinion_bson::MAX_USER_DOCUMENT_BYTES;
 use pinion_runtime::Duration;
+use pinion_wire::limits::{MAX_MESSAGE_BYTES, REPLY_ALLOWANCE_BYTES};
 
 /// Bytes received ahead of the command that is running. While that many wait, nothing more is read.
 pub const READ_AHEAD_BYTES: usize = 64 * 1024;
@@ -23,10 +25,20 @@ pub const LAST_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How much of a slow command is logged.
 pub const SLOW_COMMAND_LOG_BYTES: usize = 2048;
-/// How long accepting rests after it failed, for example because no file descriptor was free.
+/// The largest reply, but for `ok` and the times behind it: a batch as large as a document, what a cursor puts around it, and what
+/// the places of more than a million documents take beyond what a batch counts for them.
+pub const MAX_REPLY_BYTES: usize = MAX_USER_DOCUMENT_BYTES + REPLY_ALLOWANCE_BYTES + 1024 * 1024;
+/// How much of an error's message is sent where all of it would be too much.
+pub const SHORTENED_MESSAGE_BYTES: usize = 64 * 1024;
+/// How long accepting rests after it failed, for example because no file descriptor was free: twice as long each time, up to the
+/// second of these.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub const MAX_ACCEPT_PAUSE: Duration = Duration::from_millis(1000);
 /// The most connections unless the options say otherwise.
 pub const DEFAULT_MAX_CONNECTIONS: usize = 65_536;
 
+const _: () =
+    assert!(SHORTENED_MESSAGE_BYTES < MAX_REPLY_BYTES && MAX_REPLY_BYTES < MAX_MESSAGE_BYTES);
 const _: () = assert!(READ_AHEAD_BYTES <= RESERVE_AT_ONCE_BYTES);
+const _: () = assert!(ACCEPT_PAUSE.as_millis() <= MAX_ACCEPT_PAUSE.as_millis());
 const _: () = assert!(LAST_FLUSH_TIMEOUT.as_millis() < DRAIN_TIMEOUT.as_millis());

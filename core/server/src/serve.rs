@@ -13,14 +13,23 @@ use pinion_runtime::{
 use pinion_wire::ServerCounters;
 
 use crate::core::{ServerCore, ServerOptions, ServerShared};
-use crate::limits::ACCEPT_PAUSE;
+use crate::limits::{ACCEPT_PAUSE, MAX_ACCEPT_PAUSE};
 
-/// Serves connections until the node is asked to shut down, then ends them and returns.
+/// Serves connections until the node is asked to shut down and `farewell` has completed, which begins then; then ends them and
+/// returns.
 ///
 /// Called on one core. Before it, every core has set its `Registry` as a core-local value.
-pub async fn serve(listeners: Vec<Listener>, options: ServerOptions) {
+pub async fn serve(
+    listeners: Vec<Listener>,
+    options: ServerOptions,
+    farewell: impl Future<Output = ()>,
+) {
     let shared = install_shared(options).await;
-    accept_until_shutdown(&listeners, &shared).await;
+    let end = async {
+        shutdown_requested().await;
+        farewell.await;
+    };
+    accept_until(end, &listeners, &shared).await;
     // Who connects from here on is refused by the system at once.
     drop(listeners);
     drain().await;
@@ -42,15 +51,19 @@ async fn install_shared(options: ServerOptions) -> Arc<ServerShared> {
     shared
 }
 
-async fn accept_until_shutdown(listeners: &[Listener], shared: &Arc<ServerShared>) {
+async fn accept_until(
+    end: impl Future<Output = ()>,
+    listeners: &[Listener],
+    shared: &Arc<ServerShared>,
+) {
     let turn = Cell::new(0);
     let mut accepting = pin!(join_all(
         listeners
             .iter()
             .map(|listener| accept(listener, shared, &turn))
     ));
-    let mut shutdown = pin!(shutdown_requested());
-    poll_fn(|context| match shutdown.as_mut().poll(context) {
+    let mut end = pin!(end);
+    poll_fn(|context| match end.as_mut().poll(context) {
         Poll::Ready(()) => Poll::Ready(()),
         Poll::Pending => accepting.as_mut().poll(context).map(|_| ()),
     })
@@ -63,12 +76,17 @@ pub async fn drain() {
 }
 
 async fn accept(listener: &Listener, shared: &Arc<ServerShared>, turn: &Cell<usize>) {
+    let mut pause = ACCEPT_PAUSE;
     loop {
         match listener.accept().await {
-            Ok(incoming) => hand_over(incoming, shared, turn).await,
+            Ok(incoming) => {
+                pause = ACCEPT_PAUSE;
+                hand_over(incoming, shared, turn).await;
+            }
             Err(error) => {
                 tracing::warn!(target: "NETWORK", id = 23_022u64, ctx = "listener", error = %error, "Error accepting new connection");
-                sleep(ACCEPT_PAUSE).await;
+                sleep(pause).await;
+                pause = (pause * 2).min(MAX_ACCEPT_PAUSE);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The connection layer on simulated nodes: a server of two cores, clients that speak OP_MSG.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, ready};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -102,6 +102,22 @@ fn registry(seen: Rc<Seen>) -> Registry {
     registry.register(CommandSpec::new("refuse"), |_| async {
         Err(Error::new(ErrorCode::NOT_WRITABLE_PRIMARY, "not primary"))
     });
+    // Answer with the configured code, and with that of a write concern error.
+    for name in [
+        "commitTransaction",
+        "abortTransaction",
+        "prepareTransaction",
+        "find",
+    ] {
+        registry.register(CommandSpec::new(name), |inv| async move {
+            let code = inv.body().get_i32("code").unwrap_or(0);
+            let error = Error::new(ErrorCode(code), "as asked");
+            Err(match inv.body().get_i32("concern") {
+                Ok(code) => error.with_extra(rawdoc! { "writeConcernError": { "code": code } }),
+                Err(_) => error,
+            })
+        });
+    }
     registry.set_epilogue(Rc::new(Failures));
     registry.register(CommandSpec::new("panic"), |_| async { panic!("as asked") });
     registry.register(CommandSpec::new("shutdown").admin_only(), |_| async {
@@ -152,7 +168,7 @@ where
                 let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], PORT)))
                     .await
                     .unwrap();
-                serve(vec![listener], options).await;
+                serve(vec![listener], options, ready(())).await;
                 seen.served.set(true);
             } else {
                 pinion_runtime::shutdown_requested().await;
@@ -693,7 +709,7 @@ fn hostile_networks() {
                 let listener = Listener::bind(SocketAddr::from(([0, 0, 0, 0], PORT)))
                     .await
                     .unwrap();
-                serve(vec![listener], ServerOptions::default()).await;
+                serve(vec![listener], ServerOptions::default(), ready(())).await;
             } else {
                 pinion_runtime::shutdown_requested().await;
             }
@@ -769,7 +785,7 @@ fn counters_move() {
             drop(pinion_runtime::spawn(
                 pinion_runtime::Queue::Foreground,
                 async move {
-                    serve(vec![listener], ServerOptions::default()).await;
+                    serve(vec![listener], ServerOptions::default(), ready(())).await;
                 },
             ));
             let mut client = Client::connect(addr).await;
@@ -799,6 +815,52 @@ fn counters_move() {
     });
     sim.run_until_down(node).expect("the node ends");
     assert_eq!(*outcome.borrow(), Some((1, 1, 11, 1, 10, 1)));
+}
+
+/// What ends a transaction may have taken place although its answer is that of another member: only that the transaction is
+/// not known, with a write concern that was reached, says that it is nowhere.
+#[test]
+fn what_ends_a_transaction_is_labelled_by_what_is_known() {
+    run(22, ServerOptions::default(), |addr, _| async move {
+        let mut client = Client::connect(addr).await;
+        let retryable = &["RetryableWriteError"][..];
+        let transient = &["TransientTransactionError"][..];
+        let ends = [
+            "commitTransaction",
+            "abortTransaction",
+            "prepareTransaction",
+        ];
+        for (commands, code, concern, expected) in [
+            (&ends[..], 10_107, None, retryable),
+            (&ends, 11_602, None, retryable),
+            (&ends, 112, None, transient),
+            (&ends, 251, None, transient),
+            (&ends, 251, Some(64), &[]),
+            (&ends, 251, Some(189), retryable),
+            (&["find"], 10_107, None, transient),
+            (&["find"], 251, None, transient),
+        ] {
+            for command in commands {
+                let id = Binary {
+                    subtype: BinarySubtype::Uuid,
+                    bytes: vec![7; 16],
+                };
+                let mut body = doc! { *command: 1, "code": code, "lsid": { "id": id }, "txnNumber": 1i64,
+                "autocommit": false, "$db": "admin" };
+                if let Some(concern) = concern {
+                    body.insert("concern", concern);
+                }
+                let body = RawDocumentBuf::try_from(&body).unwrap();
+                let reply = client.command(body).await;
+                let labels = reply.get_array("errorLabels").ok();
+                let labels: Vec<_> = labels.map_or(Vec::new(), |labels| {
+                    let labels = pinion_bson::values(labels);
+                    labels.map(|label| label.as_str().unwrap()).collect()
+                });
+                assert_eq!(labels, expected, "{command} {code} {concern:?}: {reply:?}");
+            }
+        }
+    });
 }
 
 #[test]

@@ -6,6 +6,7 @@ pub mod idl;
 pub mod limits;
 mod member_state;
 mod message;
+mod version;
 
 pub use command::{
     AllowedOnSecondary, Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec,
@@ -21,3 +22,4 @@ pub use message::{
     Message, MessageKind, OpCode, ParseError, Pattern, Reply, ReplyFrame, append_labels,
     encode_request, error_reply, message_length, parse_message,
 };
+pub use version::{COMPATIBLE_VERSION, LanguageVersion};

@@ -12,9 +12,10 @@ use pinion_storage::TreeId;
 
 use crate::entry::Collection;
 use crate::gates::Gates;
-use crate::limits::{FIRST_IDENT, FIRST_OWN_IDENT, MAX_GONE_NAMES};
+use crate::limits::{FIRST_IDENT, FIRST_OWN_IDENT, MAX_GONE_NAMES, OPLOG_NUMBER};
 use crate::names::is_replicated;
 use crate::options::CollectionKind;
+use crate::past::Past;
 use crate::uuid::Uuid;
 use crate::view::View;
 use pinion_wire::idl::Namespace;
@@ -258,12 +259,26 @@ impl Catalog {
             .flat_map(|collection| collection.trees().collect::<Vec<_>>())
     }
 
-    /// The next version, which shows the node's log as a collection of so many bytes.
-    pub(crate) fn with_oplog(&self, size_bytes: i64) -> Catalog {
+    /// The next version, which shows the node's log up to `through` as a collection of this size.
+    pub(crate) fn with_oplog(&self, size_bytes: i64, through: Timestamp) -> Catalog {
         let mut next = self.clone();
-        next.put(Collection::oplog(size_bytes));
+        next.put(Collection::oplog(size_bytes, through));
         next.advance_version();
         next
+    }
+
+    /// The next version, which does not show it.
+    pub(crate) fn without_oplog(&self) -> Catalog {
+        let mut next = self.clone();
+        next.remove(OPLOG_NUMBER);
+        next.advance_version();
+        next
+    }
+
+    /// Whether the node's log is shown as a collection.
+    pub fn shows_oplog(&self) -> bool {
+        self.by_number(OPLOG_NUMBER)
+            .is_some_and(|found| found.is_oplog())
     }
 
     pub(crate) fn put(&mut self, collection: Collection) {
@@ -333,9 +348,10 @@ fn names_of(db: &str) -> (Bound<Arc<str>>, Bound<Arc<str>>) {
     (Bound::Included(name(".")), Bound::Excluded(name("/")))
 }
 
-/// A core's catalog: the version it holds and its gates.
+/// A core's catalog: the version it holds, those before it that snapshots ask for, and its gates.
 pub struct CoreCatalog {
     current: RefCell<Arc<Catalog>>,
+    past: RefCell<Past>,
     gates: Gates,
 }
 
@@ -344,6 +360,7 @@ impl CoreCatalog {
     pub fn new(catalog: Arc<Catalog>) -> CoreCatalog {
         CoreCatalog {
             current: RefCell::new(catalog),
+            past: RefCell::new(Past::new()),
             gates: Gates::default(),
         }
     }
@@ -351,6 +368,15 @@ impl CoreCatalog {
     /// The version this core holds.
     pub fn current(&self) -> Arc<Catalog> {
         self.current.borrow().clone()
+    }
+
+    /// The version that a snapshot at `ts` sees; none if it is not kept any more.
+    pub fn at(&self, ts: Timestamp) -> Option<Arc<Catalog>> {
+        match self.past.borrow().at(ts) {
+            Ok(Some(past)) => Some(past.clone()),
+            Ok(None) => Some(self.current()),
+            Err(_) => None,
+        }
     }
 
     /// The collection of that name in the version this core holds.
@@ -369,13 +395,15 @@ impl CoreCatalog {
         &self.gates
     }
 
-    pub(crate) fn install(&self, catalog: Arc<Catalog>) {
+    /// Makes a version the current one, which begins at `ts` for snapshots; no snapshot below `oldest` is opened any more.
+    pub(crate) fn install(&self, catalog: Arc<Catalog>, ts: Timestamp, oldest: Timestamp) {
         let mut current = self.current.borrow_mut();
         assert!(
             catalog.version >= current.version,
             "a core's catalog went back"
         );
-        *current = catalog;
+        let replaced = std::mem::replace(&mut *current, catalog);
+        self.past.borrow_mut().add(replaced, ts, oldest);
     }
 }
 

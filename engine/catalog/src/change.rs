@@ -4,11 +4,12 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_clock::Timestamp;
 use pinion_storage::{CATALOG_TREE, Expect, Op, PartitionId, TreeId, Write};
+use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::catalog::{Catalog, is_own_number};
 use crate::entry::{BadRow, Collection};
 use crate::keys::id_key;
-use crate::limits::{FIRST_IDENT, FIRST_OWN_IDENT};
+use crate::limits::{FIRST_IDENT, FIRST_OWN_IDENT, OPLOG_NUMBER};
 use crate::view::View;
 
 /// Everything one DDL operation does to the catalog. Its entry carries it whole.
@@ -65,7 +66,12 @@ const _: () = assert!(OWN_COUNTER_ROW < FIRST_OWN_IDENT);
 const PARTIAL_ROW: u64 = 1;
 const _: () = assert!(PARTIAL_ROW < FIRST_IDENT);
 
-fn row_key(number: u64) -> Vec<u8> {
+/// Whether the catalog's row of this number is of a collection, and not of the numbers themselves or of a copy.
+pub fn is_row_of_collection(number: u64) -> bool {
+    ![COUNTER_ROW, OWN_COUNTER_ROW, PARTIAL_ROW].contains(&number)
+}
+
+pub(crate) fn row_key(number: u64) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
@@ -81,9 +87,9 @@ impl CatalogChange {
 
     /// Whether what it changes is replicated; `None` if it changes nothing.
     ///
-    /// # Panics
-    /// If some of it is and some is not: no statement can be both.
-    pub(crate) fn is_replicated(&self) -> Option<bool> {
+    /// # Errors
+    /// Some of it is and some is not: no statement can be both.
+    pub(crate) fn is_replicated(&self) -> Result<Option<bool>> {
         let puts = self.puts.iter().map(|collection| collection.number);
         let views = self.views.iter().map(|view| view.number);
         let trees = self.dropped_trees.iter().map(|tree| tree.0);
@@ -94,12 +100,17 @@ impl CatalogChange {
             .chain(removes)
             .chain(trees)
             .chain(documents);
-        let own = is_own_number(numbers.next()?);
-        assert!(
-            numbers.all(|number| is_own_number(number) == own),
-            "a change of what is replicated and of what is not"
-        );
-        Some(!own)
+        let Some(first) = numbers.next() else {
+            return Ok(None);
+        };
+        let own = is_own_number(first);
+        match numbers.all(|number| is_own_number(number) == own) {
+            true => Ok(Some(!own)),
+            false => Err(Error::new(
+                ErrorCode::ILLEGAL_OPERATION,
+                "Cannot change a replicated and an unreplicated collection together",
+            )),
+        }
     }
 
     /// The writes to the catalog's tree.
@@ -274,6 +285,15 @@ fn documents_of(o2: &RawDocument) -> Result<Vec<SystemDocument>, BadRow> {
     pinion_bson::values(documents).map(read).collect()
 }
 
+/// The log of a member is shown as a collection and has no row. Programs before this one let clients define something of it,
+/// which wrote one.
+fn warn_of_oplog_row() {
+    tracing::warn!(
+        target: "STORAGE", id = 7_400_030u64, row = OPLOG_NUMBER,
+        "Passed over a row of the catalog that defines the oplog as a collection"
+    );
+}
+
 /// Builds a catalog out of the rows of the catalog's tree.
 pub(crate) fn from_rows<'a>(
     rows: impl Iterator<Item = (&'a [u8], &'a [u8])>,
@@ -284,6 +304,10 @@ pub(crate) fn from_rows<'a>(
             key.try_into()
                 .map_err(|_| BadRow("catalog row: a key is not eight bytes".into()))?,
         );
+        if number == OPLOG_NUMBER {
+            warn_of_oplog_row();
+            continue;
+        }
         let row = pinion_bson::validate(value)
             .map_err(|e| BadRow(format!("catalog row {number}: {e}")))?;
         if number == COUNTER_ROW || number == OWN_COUNTER_ROW {

@@ -12,7 +12,7 @@ use pinion_collation::Collation;
 use pinion_query::{IndexSpec, MultikeyPaths, Validator, Variables};
 use pinion_storage::TreeId;
 
-use crate::index::Index;
+use crate::index::{Index, begin_element};
 use crate::limits::OPLOG_NUMBER;
 use crate::names::is_single_partition;
 use crate::options::{Capped, Clustered, CollectionOptions, ValidationLevel};
@@ -107,6 +107,8 @@ pub struct Collection {
     pub made_ms: Option<i64>,
     /// When it came to be, or got its name. Null if that was before any snapshot that can be opened.
     pub visible_from: Timestamp,
+    /// Of the oplog: entries above it are none of the set's.
+    pub log_through: Timestamp,
     specs: OnceLock<Arc<[IndexSpec]>>,
     validator: OnceLock<Arc<Validator>>,
 }
@@ -147,13 +149,14 @@ impl Collection {
             indexes: Vec::new(),
             made_ms: None,
             visible_from: Timestamp::MIN,
+            log_through: Timestamp::MAX,
             specs: OnceLock::new(),
             validator: OnceLock::new(),
         }
     }
 
-    /// The oplog: what the node's log holds, as a capped collection of so many bytes that no row tells of.
-    pub(crate) fn oplog(size_bytes: i64) -> Collection {
+    /// The oplog: what the node's log holds up to `through`, as a capped collection of this size that has no row.
+    pub(crate) fn oplog(size_bytes: i64, through: Timestamp) -> Collection {
         let options = CollectionOptions {
             capped: Some(Capped {
                 size_bytes,
@@ -163,6 +166,7 @@ impl Collection {
         };
         Collection {
             clustering: Clustering::Log,
+            log_through: through,
             ..Collection::new(oplog_namespace(), OPLOG_UUID, OPLOG_NUMBER, options)
         }
     }
@@ -181,8 +185,7 @@ impl Collection {
                     Some(Clustered::Named { name }) => name,
                     Some(Clustered::Legacy) | None => "_id_",
                 };
-                let id = IndexSpec::new(name, &pinion_bson::rawdoc! { "_id": 1 });
-                let mut id = id.expect("the _id index has a valid pattern");
+                let mut id = plain_id_spec(name);
                 id.collation = self.collation.clone();
                 id.clustered = self.options.clustered.is_some();
                 id
@@ -440,18 +443,16 @@ impl Collection {
         row.append_all(&self.options.to_document())
             .end()
             .start_array("indexes");
-        if let Some(id_index) = self.id_index_in_tree() {
-            row.push_document()
-                .append("spec", &*id_index)
-                .append("ready", true)
-                .append("multikey", false)
-                .end();
+        // What a collection is clustered by is none of its indexes.
+        if self.tree_is_id_index() {
+            begin_element(&mut row, &self.options.id_index(), &plain_id_spec("_id_"));
+            row.end();
         }
         for index in &self.indexes {
             index.write_row(&mut row);
         }
         row.end().end().start_document("idxIdent");
-        if self.clustering == Clustering::Id {
+        if self.tree_is_id_index() {
             row.append("_id_", collection_ident(self.number).as_str());
         }
         for index in &self.indexes {
@@ -555,6 +556,12 @@ impl Collection {
         }
         self.with_indexes(indexes)
     }
+}
+
+/// An index on `_id` by its key alone.
+fn plain_id_spec(name: &str) -> IndexSpec {
+    let spec = IndexSpec::new(name, &pinion_bson::rawdoc! { "_id": 1 });
+    spec.expect("the _id index has a valid pattern")
 }
 
 pub(crate) fn collection_ident(number: u64) -> String {

@@ -18,6 +18,10 @@ pub fn from_write_error(error: WriteError) -> Error {
             ErrorCode::TEMPORARILY_UNAVAILABLE,
             "the part of the cache that holds changes is full; retry when the checkpoint has written them",
         ),
+        WriteError::DiskFull => Error::new(
+            ErrorCode::OUT_OF_DISK_SPACE,
+            "the disk of the data directory is full; writes are taken again when there is room",
+        ),
         WriteError::UnitTooLarge => Error::new(
             ErrorCode::TRANSACTION_TOO_LARGE_FOR_CACHE,
             "the transaction's changes take more of the cache than one transaction may",

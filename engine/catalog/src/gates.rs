@@ -14,6 +14,8 @@ use rustc_hash::FxHashMap;
 
 use pinion_wire::idl::Namespace;
 
+use crate::tally::{Acquisitions, CountedWait, Tally};
+
 /// What a closed gate keeps out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum GateMode {
@@ -21,6 +23,8 @@ pub enum GateMode {
     Open,
     /// Readers pass, writers wait (the beginning and the end of an index build).
     NoWrites,
+    /// Short reads pass. Accesses that stay wait, as a change waits for those that stayed before it.
+    NoStaying,
     /// Everyone waits (a drop).
     Closed,
 }
@@ -29,12 +33,16 @@ pub enum GateMode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GateAccess {
     Read,
+    /// Of a transaction, which stays behind the gate until it ends.
+    ReadAndStay,
     Write,
 }
 
 struct Gate {
     mode: Cell<GateMode>,
+    /// All readers, and those of them that stay.
     readers: Cell<usize>,
+    staying: Cell<usize>,
     writers: Cell<usize>,
     waiting_readers: Cell<usize>,
     waiting_writers: Cell<usize>,
@@ -52,19 +60,19 @@ pub struct GateUse {
     pub waiting_writers: usize,
 }
 
-/// How often the gates of a core were passed, closed, and found closed, since it started.
+/// How often the gates of a core were passed and closed, and waited for, since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GateCounts {
-    pub reads: u64,
-    pub writes: u64,
+    pub reads: Acquisitions,
+    pub writes: Acquisitions,
     /// Closed against writers.
-    pub closed_to_writers: u64,
+    pub closed_to_writers: Acquisitions,
     /// Closed against everyone.
-    pub closed: u64,
-    pub read_waits: u64,
-    pub write_waits: u64,
-    pub read_wait_us: u64,
-    pub write_wait_us: u64,
+    pub closed: Acquisitions,
+    /// Writers, changes of the catalog and steps of the applier that passed the node's lock.
+    pub node_writes: Acquisitions,
+    /// The node locked.
+    pub node_locks: Acquisitions,
 }
 
 impl std::ops::AddAssign for GateCounts {
@@ -73,10 +81,36 @@ impl std::ops::AddAssign for GateCounts {
         self.writes += other.writes;
         self.closed_to_writers += other.closed_to_writers;
         self.closed += other.closed;
-        self.read_waits += other.read_waits;
-        self.write_waits += other.write_waits;
-        self.read_wait_us += other.read_wait_us;
-        self.write_wait_us += other.write_wait_us;
+        self.node_writes += other.node_writes;
+        self.node_locks += other.node_locks;
+    }
+}
+
+/// What [`GateCounts`] is read off.
+#[derive(Default)]
+struct Tallies {
+    reads: Tally,
+    writes: Tally,
+    closed_to_writers: Tally,
+    closed: Tally,
+    node_writes: Tally,
+    node_locks: Tally,
+}
+
+impl Tallies {
+    fn of_access(&self, access: GateAccess) -> &Tally {
+        match access {
+            GateAccess::Read | GateAccess::ReadAndStay => &self.reads,
+            GateAccess::Write => &self.writes,
+        }
+    }
+
+    fn of_mode(&self, mode: GateMode) -> &Tally {
+        match mode {
+            GateMode::Open | GateMode::NoWrites => &self.closed_to_writers,
+            // A gate is closed against accesses that stay before it is closed against everyone.
+            GateMode::NoStaying | GateMode::Closed => &self.closed,
+        }
     }
 }
 
@@ -86,7 +120,7 @@ struct Waiting<'a>(&'a Cell<usize>);
 impl Waiting<'_> {
     fn at(gate: &Gate, access: GateAccess) -> Waiting<'_> {
         let count = match access {
-            GateAccess::Read => &gate.waiting_readers,
+            GateAccess::Read | GateAccess::ReadAndStay => &gate.waiting_readers,
             GateAccess::Write => &gate.waiting_writers,
         };
         count.set(count.get() + 1);
@@ -104,12 +138,26 @@ impl Gate {
     fn admits(&self, access: GateAccess) -> bool {
         match access {
             GateAccess::Read => self.mode.get() < GateMode::Closed,
+            GateAccess::ReadAndStay => self.mode.get() < GateMode::NoStaying,
             GateAccess::Write => self.mode.get() < GateMode::NoWrites,
         }
     }
 
+    /// Whether nobody whom a mode keeps out is behind the gate.
     fn is_drained(&self, mode: GateMode) -> bool {
-        self.writers.get() == 0 && (mode < GateMode::Closed || self.readers.get() == 0)
+        self.writers.get() == 0
+            && (mode < GateMode::NoStaying || self.staying.get() == 0)
+            && (mode < GateMode::Closed || self.readers.get() == 0)
+    }
+
+    /// Who came for this access, and has not left.
+    fn behind(&self, access: GateAccess) -> impl Iterator<Item = &Cell<usize>> {
+        let (first, second) = match access {
+            GateAccess::Read => (&self.readers, None),
+            GateAccess::ReadAndStay => (&self.readers, Some(&self.staying)),
+            GateAccess::Write => (&self.writers, None),
+        };
+        std::iter::once(first).chain(second)
     }
 
     fn is_idle(&self) -> bool {
@@ -136,7 +184,23 @@ pub struct Gates {
     changes: Rc<Cell<usize>>,
     /// Nothing is changed any more but by the log: whoever waits behind a closed gate for those who passed it before goes away.
     gives_up: Cell<bool>,
-    counts: Cell<GateCounts>,
+    tallies: Tallies,
+    /// The operations that close a gate and wait for those behind it.
+    closing: RefCell<Vec<(i32, GateMode)>>,
+}
+
+/// An operation that closes a gate and waits for those behind it, until this is dropped.
+struct Closing<'a> {
+    gates: &'a Gates,
+    op_id: i32,
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let mut closing = self.gates.closing.borrow_mut();
+        let place = closing.iter().position(|(op_id, _)| *op_id == self.op_id);
+        closing.swap_remove(place.expect("an operation that closes a gate is listed"));
+    }
 }
 
 /// Proof that a change of the catalog, or a step of the applier, began while the node was not locked; it ends with this.
@@ -159,23 +223,19 @@ pub struct Pass {
 
 impl Pass {
     fn through(gate: Rc<Gate>, access: GateAccess) -> Pass {
-        let count = match access {
-            GateAccess::Read => &gate.readers,
-            GateAccess::Write => &gate.writers,
-        };
-        count.set(count.get() + 1);
+        for count in gate.behind(access) {
+            count.set(count.get() + 1);
+        }
         Pass { gate, access }
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        let count = match self.access {
-            GateAccess::Read => &self.gate.readers,
-            GateAccess::Write => &self.gate.writers,
-        };
-        assert!(count.get() > 0, "a pass was dropped twice");
-        count.set(count.get() - 1);
+        for count in self.gate.behind(self.access) {
+            assert!(count.get() > 0, "a pass was dropped twice");
+            count.set(count.get() - 1);
+        }
         if self.gate.mode.get() != GateMode::Open {
             self.gate.changed.notify_all();
         }
@@ -196,6 +256,7 @@ impl Gates {
         let gate = Rc::new(Gate {
             mode: Cell::new(GateMode::Open),
             readers: Cell::new(0),
+            staying: Cell::new(0),
             writers: Cell::new(0),
             waiting_readers: Cell::new(0),
             waiting_writers: Cell::new(0),
@@ -229,46 +290,44 @@ impl Gates {
     /// Waits until the gate admits this access.
     async fn wait(&self, gate: &Gate, access: GateAccess) {
         let _waiting = Waiting::at(gate, access);
-        let began = pinion_runtime::now();
         loop {
             if self.keeps_out(access) {
-                self.unlocked.notified().await;
+                self.until_unlocked().await;
             } else if gate.admits(access) {
                 break;
             } else {
-                gate.changed.notified().await;
+                self.until_admitted(gate, access).await;
             }
         }
-        let us = began.elapsed().as_micros() as u64;
-        self.count(|counts| match access {
-            GateAccess::Read => {
-                counts.read_waits += 1;
-                counts.read_wait_us += us;
-            }
-            GateAccess::Write => {
-                counts.write_waits += 1;
-                counts.write_wait_us += us;
-            }
-        });
+    }
+
+    /// Waits until the gate admits this access, or the node's lock keeps it out.
+    async fn until_admitted(&self, gate: &Gate, access: GateAccess) {
+        let _counted = self.tallies.of_access(access).begin_wait();
+        while !self.keeps_out(access) && !gate.admits(access) {
+            gate.changed.notified().await;
+        }
     }
 
     fn pass(&self, gate: Rc<Gate>, access: GateAccess) -> Pass {
-        self.count(|counts| match access {
-            GateAccess::Read => counts.reads += 1,
-            GateAccess::Write => counts.writes += 1,
-        });
+        self.tallies.of_access(access).acquired();
+        if access == GateAccess::Write {
+            self.tallies.node_writes.acquired();
+        }
         Pass::through(gate, access)
     }
 
-    fn count(&self, change: impl FnOnce(&mut GateCounts)) {
-        let mut counts = self.counts.get();
-        change(&mut counts);
-        self.counts.set(counts);
-    }
-
-    /// How often this core's gates were passed, closed, and found closed.
+    /// How often this core's gates and its part of the node's lock were acquired, and waited for.
     pub fn counts(&self) -> GateCounts {
-        self.counts.get()
+        let tallies = &self.tallies;
+        GateCounts {
+            reads: tallies.reads.get(),
+            writes: tallies.writes.get(),
+            closed_to_writers: tallies.closed_to_writers.get(),
+            closed: tallies.closed.get(),
+            node_writes: tallies.node_writes.get(),
+            node_locks: tallies.node_locks.get(),
+        }
     }
 
     /// The gates of this core that somebody is behind, waits for, or has closed.
@@ -294,26 +353,41 @@ impl Gates {
     }
 
     /// Closes the gate and waits until nobody whom the mode keeps out is behind it. There is one DDL at a time
-    /// on a namespace, so a gate is never closed twice. False if that is given up: the gate is to be opened again.
+    /// on a namespace, so a gate is never closed twice, but for one that is closed further.
+    /// False if that is given up: the gate is to be opened again.
     #[must_use]
     pub async fn close(&self, ns: &Namespace, mode: GateMode) -> bool {
         let gate = self.gate(ns);
+        let before = gate.mode.replace(mode);
         assert!(
-            gate.mode.get() == GateMode::Open,
+            before == GateMode::Open || (before, mode) == (GateMode::NoStaying, GateMode::Closed),
             "the gate of {ns} is closed twice"
         );
-        gate.mode.set(mode);
-        self.count(|counts| match mode {
-            GateMode::Closed => counts.closed += 1,
-            _ => counts.closed_to_writers += 1,
-        });
+        let tally = self.tallies.of_mode(mode);
+        let mut waits = None;
         while !self.gives_up.get() {
             if gate.is_drained(mode) {
+                if mode != GateMode::NoStaying {
+                    tally.acquired();
+                }
                 return true;
             }
+            waits.get_or_insert_with(|| tally.begin_wait());
             gate.changed.notified().await;
         }
         false
+    }
+
+    /// The same for an operation, which is listed while it waits.
+    pub(crate) async fn close_for(&self, op_id: i32, ns: &Namespace, mode: GateMode) -> bool {
+        self.closing.borrow_mut().push((op_id, mode));
+        let _closing = Closing { gates: self, op_id };
+        self.close(ns, mode).await
+    }
+
+    /// The operations that close a gate of this core and wait for those behind it.
+    pub fn closing(&self) -> Vec<(i32, GateMode)> {
+        self.closing.borrow().clone()
     }
 
     /// Has changes of the catalog that have not begun behind their gates be given up, or lets them in again.
@@ -342,6 +416,16 @@ impl Gates {
         self.locked.set(true);
     }
 
+    /// Counts that the node is locked: nobody writes any more.
+    pub fn lock_acquired(&self) {
+        self.tallies.node_locks.acquired();
+    }
+
+    /// Counts that the node's lock waits for writers, until this is dropped.
+    pub fn lock_waits(&self) -> CountedWait<'_> {
+        self.tallies.node_locks.begin_wait()
+    }
+
     /// Lets them in again.
     pub fn unlock(&self) {
         self.locked.set(false);
@@ -355,6 +439,10 @@ impl Gates {
 
     /// Waits until this core is not locked.
     pub(crate) async fn until_unlocked(&self) {
+        if !self.locked.get() {
+            return;
+        }
+        let _counted = self.tallies.node_writes.begin_wait();
         while self.locked.get() {
             self.unlocked.notified().await;
         }
@@ -382,6 +470,7 @@ impl Gates {
         if self.locked.get() {
             return None;
         }
+        self.tallies.node_writes.acquired();
         self.changes.set(self.changes.get() + 1);
         Some(ChangePass {
             changes: self.changes.clone(),

@@ -1,7 +1,7 @@
 //! One index's entry in the catalog, and its element of its collection's row.
 //!
-//! An element has MongoDB's documented shape, `{spec: {v, key, name, ...}, ready, multikey, multikeyPaths}`; beside it stand
-//! `multikeyArrays`, the paths of arrays in a wildcard index, and `placement` where the entries lie elsewhere than the
+//! An element has MongoDB's documented shape, `{spec: {v, key, name, ...}, ready, multikey, multikeyPaths, head,
+//! backgroundSecondary}`; beside it stand `multikeyArrays`, the paths of arrays in a wildcard index, and `placement` where the entries lie elsewhere than the
 //! specification says.
 
 use std::sync::Arc;
@@ -134,10 +134,20 @@ impl Index {
         &self.spec.key
     }
 
-    /// The same index, knowing that documents have arrays in these places. That is never unlearned.
+    /// The same index, knowing that documents have arrays in these places. Only a repair unlearns that.
     pub(crate) fn with_multikey(&self, found: &MultikeyPaths) -> Index {
         let mut spec = IndexSpec::clone(&self.spec);
         spec.merge_multikey(found);
+        Index {
+            spec: Arc::new(spec),
+            ..self.clone()
+        }
+    }
+
+    /// The same index, for which documents have arrays in these places and in no others.
+    pub(crate) fn with_arrays(&self, paths: Option<MultikeyPaths>) -> Index {
+        let mut spec = IndexSpec::clone(&self.spec);
+        spec.multikey = paths;
         Index {
             spec: Arc::new(spec),
             ..self.clone()
@@ -172,21 +182,7 @@ impl Index {
 
     /// Appends the index to the list of a row that is being written.
     pub(crate) fn write_row(&self, rows: &mut DocBuilder) {
-        rows.push_document()
-            .append("spec", &*self.listed)
-            .append("ready", self.spec.ready)
-            .append("multikey", self.spec.is_multikey());
-        match &self.spec.multikey {
-            Some(MultikeyPaths::Fields(paths)) => self.write_components(rows, paths),
-            Some(MultikeyPaths::Arrays(paths)) => {
-                rows.start_array("multikeyArrays");
-                for path in paths {
-                    rows.push(&**path);
-                }
-                rows.end();
-            }
-            Some(MultikeyPaths::Anywhere) | None => {}
-        }
+        begin_element(rows, &self.listed, &self.spec);
         if self.placement != IndexPlacement::of(&self.spec) {
             let name = match self.placement {
                 IndexPlacement::Beside => "beside",
@@ -197,26 +193,6 @@ impl Index {
         if let Some(building) = &self.building {
             rows.append("buildUUID", building.build.to_bson())
                 .append("sideWrites", index_ident(building.side).as_str());
-        }
-        rows.end();
-    }
-
-    fn write_components(&self, rows: &mut DocBuilder, paths: &[Vec<u16>]) {
-        rows.start_document("multikeyPaths");
-        for ((field, _), components) in pinion_bson::elements(&self.spec.key).zip(paths) {
-            let mut flags = vec![0u8; field.split('.').count()];
-            for component in components {
-                if let Some(flag) = flags.get_mut(usize::from(*component)) {
-                    *flag = 1;
-                }
-            }
-            rows.append(
-                field,
-                RawBsonRef::Binary(RawBinaryRef {
-                    subtype: BinarySubtype::Generic,
-                    bytes: &flags,
-                }),
-            );
         }
         rows.end();
     }
@@ -278,6 +254,54 @@ impl Index {
             visible_from: Timestamp::MIN,
         }))
     }
+}
+
+/// Begins an element of a row's list with what all indexes have there.
+pub(crate) fn begin_element(rows: &mut DocBuilder, listed: &RawDocument, spec: &IndexSpec) {
+    rows.push_document()
+        .append("spec", listed)
+        .append("ready", spec.ready)
+        .append("multikey", spec.is_multikey());
+    match (&spec.multikey, spec.multikey_components()) {
+        (_, Some(fields)) => write_components(rows, &spec.key, &fields),
+        // A plane's index says no more than where its fields have arrays.
+        (Some(MultikeyPaths::Fields(paths)), None) => {
+            let fields: Vec<Vec<bool>> = (pinion_bson::elements(&spec.key).zip(paths))
+                .map(|((field, _), arrays)| {
+                    let components = 0..field.split('.').count() as u16;
+                    components.map(|at| arrays.contains(&at)).collect()
+                })
+                .collect();
+            write_components(rows, &spec.key, &fields);
+        }
+        (Some(MultikeyPaths::Arrays(paths)), None) => {
+            rows.start_array("multikeyArrays");
+            for path in paths {
+                rows.push(&**path);
+            }
+            rows.end();
+        }
+        (Some(MultikeyPaths::Anywhere) | None, None) => {}
+    }
+    // Fields of MongoDB's rows that have one value for all indexes of its present engine.
+    rows.append("head", 0i64)
+        .append("backgroundSecondary", false);
+}
+
+/// A byte for each component of each field's path: one where some document has an array.
+fn write_components(rows: &mut DocBuilder, key: &RawDocument, fields: &[Vec<bool>]) {
+    rows.start_document("multikeyPaths");
+    for ((field, _), components) in pinion_bson::elements(key).zip(fields) {
+        let flags: Vec<u8> = components.iter().copied().map(u8::from).collect();
+        rows.append(
+            field,
+            RawBsonRef::Binary(RawBinaryRef {
+                subtype: BinarySubtype::Generic,
+                bytes: &flags,
+            }),
+        );
+    }
+    rows.end();
 }
 
 fn read_multikey(entry: &RawDocument, spec: &IndexSpec) -> Result<Option<MultikeyPaths>, String> {
@@ -362,6 +386,44 @@ mod tests {
                 index.spec.filter.is_some()
             )
         );
+    }
+
+    /// The element of a row for an index with this specification.
+    fn element(listed: RawDocumentBuf, found: Option<MultikeyPaths>) -> RawDocumentBuf {
+        let mut spec = IndexSpec::parse(&listed).expect("a specification");
+        spec.multikey = found;
+        let mut row = DocBuilder::new();
+        row.start_array("indexes");
+        begin_element(&mut row, &listed, &spec);
+        row.end().end();
+        let row = row.finish();
+        let list = row.get_array("indexes").expect("written");
+        let entry = pinion_bson::values(list).next().expect("one");
+        entry.as_document().expect("a document").to_owned()
+    }
+
+    #[test]
+    fn an_element_shows_every_component_whether_or_not_there_are_arrays() {
+        let flags = |bytes: &[u8]| pinion_bson::Binary {
+            subtype: BinarySubtype::Generic,
+            bytes: bytes.to_vec(),
+        };
+        let check = |key: RawDocumentBuf, found: Option<MultikeyPaths>, expected| {
+            let element = element(rawdoc! { "v": 2, "key": key, "name": "i" }, found);
+            let paths = element.get_document("multikeyPaths").ok();
+            assert_eq!(paths.map(RawDocument::to_owned), expected, "{element:?}");
+            assert_eq!(element.get_i64("head").ok(), Some(0));
+        };
+        let key = || rawdoc! { "a.b": 1, "c": -1 };
+        let none = rawdoc! { "a.b": flags(&[0, 0]), "c": flags(&[0]) };
+        check(key(), None, Some(none));
+        let some = rawdoc! { "a.b": flags(&[0, 1]), "c": flags(&[0]) };
+        let found = MultikeyPaths::Fields(vec![vec![1], vec![]]);
+        check(key(), Some(found), Some(some));
+        check(key(), Some(MultikeyPaths::Anywhere), None);
+        check(rawdoc! { "a": "hashed" }, None, None);
+        let sphere = rawdoc! { "a.p": flags(&[0, 0]) };
+        check(rawdoc! { "a.p": "2dsphere" }, None, Some(sphere));
     }
 
     #[test]

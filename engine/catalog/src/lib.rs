@@ -14,12 +14,15 @@ mod gates;
 mod index;
 mod interrupt;
 mod names;
+mod past;
 mod series;
+mod tally;
 mod view;
 
 mod build;
 mod change;
 mod ddl;
+mod durable;
 mod errors;
 mod keys;
 mod log_form;
@@ -30,19 +33,23 @@ mod plain_form;
 mod scattered;
 mod specs;
 
-pub use build::{BuildLimits, BuildPhase};
+pub use build::{BuildLimits, BuildPhase, HoldBuilds, set_build_hold, set_build_limits};
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
+pub use change::is_row_of_collection;
 pub use ddl::{
-    ApplyMode, BuildCounts, BuildInfo, BuildName, BuildSet, BuildWaiting, CatalogRows, CollMod,
-    CopyDocuments, DropTarget, Dropped, IndexChange, IndexName, IndexSelection, IndexesCreated,
-    ListedCollection, ListedIndex, LoggedCommand, Modified, PlannedChange, PropertyChange,
-    abort_build, apply_command, apply_view_document, begin_builds_anew, begin_copy, build_counts,
+    ApplyMode, BuildActivity, BuildCounts, BuildInfo, BuildName, BuildSet, BuildWaiting,
+    CatalogRows, CollMod, CopyDocuments, DatabaseLocks, Definition, DefinitionGuard, DropTarget,
+    Dropped, FindArrays, IndexChange, IndexName, IndexSelection, IndexesCreated, ListedCollection,
+    ListedIndex, LoggedCommand, Modified, PlannedChange, PropertyChange, abort_build,
+    adjust_multikey, apply_command, apply_view_document, begin_builds, begin_copy, build_counts,
     clone_as_capped, coll_mod, commit_planned, convert_to_capped, create_collection,
-    create_indexes, drop_collection, drop_database, drop_indexes, end_builds, end_copy,
-    ensure_collection, index_builds, kill_build, mark_copied, plan_collection, plan_indexes,
-    plant_unfenced_reads, put_copied, put_listed, reindex, rename_collection, replace_series,
-    replicated_rows, set_build_set, set_multikey, show_oplog,
+    create_indexes, database_locks, drop_collection, drop_database, drop_indexes, end_builds,
+    end_copy, ensure_collection, index_builds, keep_builds, kill_build, mark_copied,
+    plan_collection, plan_indexes, plant_unfenced_reads, put_copied, put_listed, reindex,
+    rename_collection, replace_series, replicated_rows, set_build_set, set_definition_guard,
+    set_multikey, show_oplog,
 };
+pub use durable::stored_collection;
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
 pub use gates::{ChangePass, GateAccess, GateCounts, GateMode, GateUse, Gates, Pass};
@@ -53,11 +60,15 @@ pub use keys::{
     entries_of, entry_key, entry_partition, id_key, index_writes, partition_of, prefix_len,
     record_key, record_of, stored_document,
 };
-pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_INDEXES};
+pub use limits::{
+    BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_ACTIVE_USER_BUILDS, MAX_INDEXES,
+};
 pub use log_form::{LogForm, check_log_form, log_form, set_log_form};
 pub use lsid::{NO_USER, append_child, append_lsid, lsid_document, read_lsid};
-pub use names::{check_collection_uuid, check_creatable, check_not_view, is_replicated};
-pub use open::{drop_temporary, end_unfinished, load, reap};
+pub use names::{
+    check_collection_uuid, check_creatable, check_not_view, check_writable, is_replicated,
+};
+pub use open::{drop_temporary, load, reap};
 pub use oplog::{
     Observers, OpEvent, OpKind, OpObserver, RetryImage, SessionStamp, TransactionEnd,
     TransactionPart, bson_timestamp, encode_apply_ops, encode_entry, encode_entry_with_image,
@@ -72,8 +83,9 @@ pub use scattered::{
 };
 pub use series::{BUCKETS_PREFIX, buckets_of, series_of};
 pub use specs::{
-    check_id_index_spec, check_index_specs, parse_index_spec, series_index_key,
-    to_series as series_index,
+    check_id_index_spec, check_index_specs, check_stored_spec, listing_of, parse_index_spec,
+    series_index_key, to_series as series_index,
 };
+pub use tally::{Acquisitions, CountedWait};
 pub use uuid::Uuid;
 pub use view::{ResolvedView, SYSTEM_VIEWS, View, for_each_source};

@@ -58,6 +58,8 @@ pub const MAX_DRAIN_PASSES: usize = 100;
 /// file system.
 pub const BUILD_MEMORY_BYTES: u64 = 200 << 20;
 pub const BUILD_LEAST_FREE_BYTES: u64 = 500 << 20;
+/// The default of how many builds run at once that clients begin.
+pub const MAX_ACTIVE_USER_BUILDS: usize = 3;
 /// How often a waiting operation looks whether it was killed, at first.
 pub const KILL_POLL: Duration = Duration::from_millis(20);
 /// The same once it has waited for long: thousands of clients may wait for one lock.
@@ -67,6 +69,8 @@ pub const LONGEST_KILL_POLL: Duration = Duration::from_millis(160);
 pub const PLANNED_LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Names that collections went away from, of which it is known when.
 pub const MAX_GONE_NAMES: usize = 1000;
+/// Versions of the catalog that are kept for snapshots of their time. What a change adds to one is some 10 KB.
+pub const MAX_PAST_VERSIONS: usize = 4000;
 
 const _: () = assert!(RUN_TRANSFER_BYTES.is_multiple_of(pinion_runtime::ALIGN));
 const _: () = assert!(RUN_TRANSFER_BYTES <= pinion_runtime::limits::MAX_IO_BYTES);

@@ -54,8 +54,17 @@ pub(crate) fn command_namespace(ns: &Namespace) -> String {
     format!("{}.$cmd", ns.db())
 }
 
-/// Rules for a collection that is about to be made: no `$` and no unknown `system.` name.
+/// Rules for a collection that is about to be made: a valid name, neither it nor its database with a `$`, and no unknown
+/// `system.` name.
 pub fn check_creatable(ns: &Namespace) -> Result<()> {
+    ns.check()?;
+    // Users of other systems are named by `$external`, which holds nothing.
+    if ns.db().starts_with('$') {
+        return Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("Invalid namespace: {ns}"),
+        ));
+    }
     let collection = ns.collection();
     if collection.contains('$') {
         return Err(Error::new(
@@ -72,6 +81,14 @@ pub fn check_creatable(ns: &Namespace) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Rules for a collection whose documents a client writes: one that it may make, or the buckets of a time series.
+pub fn check_writable(ns: &Namespace) -> Result<()> {
+    match ns.collection().starts_with(BUCKETS_PREFIX) {
+        true => ns.check(),
+        false => check_creatable(ns),
+    }
 }
 
 /// Refuses a view, or a time series, where a collection is needed.
@@ -147,5 +164,27 @@ mod tests {
         assert!(check_creatable(&Namespace::parse("d.system.js").unwrap()).is_ok());
         assert!(check_creatable(&Namespace::parse("d.system.replset").unwrap()).is_err());
         assert!(check_creatable(&Namespace::parse("local.system.replset").unwrap()).is_ok());
+    }
+
+    #[test]
+    fn names_of_written_collections() {
+        let check = |ns: &str, makes: bool, writes: bool| {
+            let ns = Namespace::parse_sought(ns).unwrap();
+            assert_eq!(check_creatable(&ns).is_ok(), makes, "{ns}");
+            assert_eq!(check_writable(&ns).is_ok(), writes, "{ns}");
+        };
+        check("d.c", true, true);
+        check("d.system.js", true, true);
+        check("d.system.buckets.s", false, true);
+        check("d.system.foo", false, false);
+        check("d.$x", false, false);
+        check("d.$cmd.x", false, false);
+        check("$external.c", false, false);
+        check(&format!("d.{}", "c".repeat(300)), false, false);
+        check(
+            &format!("d.system.buckets.{}", "c".repeat(300)),
+            false,
+            false,
+        );
     }
 }

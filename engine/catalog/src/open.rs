@@ -69,25 +69,16 @@ async fn read_rows() -> Result<Catalog> {
     .map_err(damaged)
 }
 
-/// Gives up the builds of indexes whose end the log does not have, and drops temporary collections: what a standalone has left
-/// unfinished.
-pub fn end_unfinished() -> LocalBoxFuture<'static, Result<()>> {
-    Box::pin(async move {
-        crate::ddl::give_up_builds().await?;
-        drop_temporary().await
-    })
-}
-
 /// Drops temporary collections. It writes, so a member of a replica set does so when it becomes the primary.
 pub fn drop_temporary() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move { crate::ddl::drop_temporary().await })
 }
 
-/// Removes the files of builds, and frees the trees that no collection or index refers to: what an unfinished build or drop
-/// left behind.
-pub fn reap() -> LocalBoxFuture<'static, Result<()>> {
+/// Removes temporary files, and frees the trees that no collection or index refers to: what an unfinished build or drop
+/// left behind. With `keeps_builds` the files stay that builds continue with: the process before this one has ended in order.
+pub fn reap(keeps_builds: bool) -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
-        crate::build::remove_temporary().await;
+        crate::build::remove_temporary(keeps_builds).await;
         let catalog = core_catalog().current();
         let mut known: Vec<pinion_storage::TreeId> = catalog.trees().collect();
         known.push(CATALOG_TREE);

@@ -5,6 +5,10 @@
 //! document before the write, of a collection whose change streams show it. `ts`, `t` and
 //! `prevOpTime` come first, because storage fills them in at fixed offsets once the timestamp is allotted.
 //! Entries that change the catalog carry the changed rows in `o2`, so that replay makes exactly the same catalog.
+//!
+//! An image that an entry has no room for is *apart*: the entry says `preImageApart: true`, and the no-op right before it, with
+//! the timestamp before its own, is `{ts, t, v: 2, op: "n", ns, ui, o: {msg}, preImage, wall}`. In an `applyOps` it is the
+//! operation right before, which may be the last one of the transaction's entry before.
 
 use std::rc::Rc;
 
@@ -103,7 +107,7 @@ pub struct OpEvent<'a> {
     pub uuid: Option<Uuid>,
     /// The document inserted, the update (`{$v: 2, diff}` or the replacement), the `_id` deleted, or the command.
     pub o: &'a RawDocument,
-    /// The `_id` of the document updated, or the catalog rows of a command.
+    /// The `_id` of the document updated, or the catalog rows of a command. That of an insert is read off the document.
     pub o2: Option<&'a RawDocument>,
     pub wall_ms: i64,
     pub session: Option<&'a SessionStamp>,
@@ -151,31 +155,83 @@ pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
 }
 
 /// As [`encode_entry`], with the document as it was before the write: change streams show it, on whatever member. It lives as
-/// long as the entry. One that is too large for an entry beside what the write tells is left out.
+/// long as the entry.
 pub fn encode_entry_with_image(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
-    let image = fitting(event, image);
-    let mut doc = begin_entry(256 + told_bytes(event, image), event.session);
+    let image = ImagePlace::of(event, image);
+    let mut doc = begin_entry(256 + image.entry_bytes(event), event.session);
     append_operation(&mut doc, event);
-    append_image(&mut doc, image);
-    finish_entry(doc, event.wall_ms, event.session, event.form)
-}
-
-/// The image, if an entry has room for it beside what the write tells.
-fn fitting<'i>(event: &OpEvent<'_>, image: Option<&'i RawDocument>) -> Option<&'i RawDocument> {
-    image.filter(|image| {
-        event.form == LogForm::Full
-            && image.as_bytes().len() + event.o.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES
-    })
-}
-
-fn told_bytes(event: &OpEvent<'_>, image: Option<&RawDocument>) -> usize {
-    event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len())
-}
-
-fn append_image(doc: &mut DocBuilder, image: Option<&RawDocument>) {
-    if let Some(image) = image {
-        doc.append("preImage", image);
+    image.append(&mut doc);
+    let apart = image.apart().map(|image| {
+        let mut doc = begin_entry(256 + image.as_bytes().len(), None);
+        append_apart(&mut doc, event, image);
+        finish_entry(doc, event.wall_ms, None, event.form).bytes
+    });
+    Entry {
+        image: apart,
+        ..finish_entry(doc, event.wall_ms, event.session, event.form)
     }
+}
+
+/// Where the log has the document as it was before a write.
+#[derive(Clone, Copy)]
+enum ImagePlace<'i> {
+    Nowhere,
+    /// In what is said of the write.
+    Inside(&'i RawDocument),
+    /// In a no-op before that: both together are more than an entry may have.
+    Apart(&'i RawDocument),
+}
+
+impl<'i> ImagePlace<'i> {
+    fn of(event: &OpEvent<'_>, image: Option<&'i RawDocument>) -> ImagePlace<'i> {
+        let Some(image) = image.filter(|_| event.form == LogForm::Full) else {
+            return ImagePlace::Nowhere;
+        };
+        match ImagePlace::Inside(image).entry_bytes(event) <= MAX_USER_DOCUMENT_BYTES {
+            true => ImagePlace::Inside(image),
+            false => ImagePlace::Apart(image),
+        }
+    }
+
+    /// The bytes of the documents in what is said of the write.
+    fn entry_bytes(self, event: &OpEvent<'_>) -> usize {
+        let bytes = |document: &RawDocument| document.as_bytes().len();
+        let inside = match self {
+            ImagePlace::Inside(image) => bytes(image),
+            ImagePlace::Nowhere | ImagePlace::Apart(_) => 0,
+        };
+        bytes(event.o) + event.o2.map_or(0, bytes) + inside
+    }
+
+    fn append(self, doc: &mut DocBuilder) {
+        match self {
+            ImagePlace::Nowhere => {}
+            ImagePlace::Inside(image) => {
+                doc.append("preImage", image);
+            }
+            ImagePlace::Apart(_) => {
+                doc.append("preImageApart", true);
+            }
+        }
+    }
+
+    fn apart(self) -> Option<&'i RawDocument> {
+        match self {
+            ImagePlace::Apart(image) => Some(image),
+            ImagePlace::Nowhere | ImagePlace::Inside(_) => None,
+        }
+    }
+}
+
+/// What the no-op before a write says, which has the document as it was before.
+fn append_apart(doc: &mut DocBuilder, event: &OpEvent<'_>, image: &RawDocument) {
+    doc.append("op", OpKind::Noop.letter())
+        .append("ns", event.ns);
+    if let Some(uuid) = &event.uuid {
+        doc.append("ui", uuid.to_bson());
+    }
+    doc.start_document("o").append("msg", "pre-image").end();
+    doc.append("preImage", image);
 }
 
 /// The entry of several writes of documents that take place together, each of which every observer
@@ -206,15 +262,21 @@ pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
 /// the document as it was before the write, as [`encode_entry_with_image`] has it. A retryable statement says which it is, and
 /// the entry of the transaction in which session.
 pub fn encode_operation(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
-    let image = fitting(event, image);
-    let mut doc = DocBuilder::with_capacity(160 + told_bytes(event, image));
+    let image = ImagePlace::of(event, image);
+    let mut doc = DocBuilder::with_capacity(160 + image.entry_bytes(event));
     append_operation(&mut doc, event);
     if let Some(session) = event.session {
         append_statements(&mut doc, session, event.form);
     }
-    append_image(&mut doc, image);
+    image.append(&mut doc);
+    let apart = image.apart().map(|image| {
+        let mut doc = DocBuilder::with_capacity(160 + image.as_bytes().len());
+        append_apart(&mut doc, event, image);
+        doc.finish_bytes()
+    });
     Entry {
         bytes: doc.finish_bytes(),
+        image: apart,
     }
 }
 
@@ -328,8 +390,17 @@ fn append_operation(doc: &mut DocBuilder, event: &OpEvent<'_>) {
         doc.append("ui", uuid.to_bson());
     }
     doc.append("o", event.o);
-    if let Some(o2) = event.o2 {
-        doc.append("o2", o2);
+    match event.o2 {
+        Some(o2) => {
+            doc.append("o2", o2);
+        }
+        // Readers find the key of every document in the same place.
+        None if event.kind == OpKind::Insert => {
+            if let Some(id) = pinion_bson::get(event.o, "_id") {
+                doc.start_document("o2").append("_id", id).end();
+            }
+        }
+        None => {}
     }
     if let Some(record) = event.record
         && event.form == LogForm::Full
@@ -394,5 +465,74 @@ fn finish_entry(
         "the first field of an entry is its timestamp"
     );
     const { assert!(ENTRY_TS_OFFSET == 8) };
-    Entry { bytes }
+    Entry::new(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::{RawDocumentBuf, rawdoc};
+
+    use super::*;
+
+    fn event<'a>(o: &'a RawDocument, o2: &'a RawDocument, form: LogForm) -> OpEvent<'a> {
+        OpEvent {
+            kind: OpKind::Update,
+            ns: "d.c",
+            uuid: Some(Uuid([7; 16])),
+            o,
+            o2: Some(o2),
+            wall_ms: 5000,
+            session: None,
+            record: None,
+            form,
+        }
+    }
+
+    fn document(bytes: &[u8]) -> RawDocumentBuf {
+        RawDocument::from_bytes(bytes)
+            .expect("a document")
+            .to_owned()
+    }
+
+    fn names(document: &RawDocument) -> Vec<&str> {
+        pinion_bson::elements(document)
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    #[test]
+    fn an_image_without_room_in_the_entry_is_apart() {
+        let text = |bytes: usize| rawdoc! { "_id": 1, "x": "y".repeat(bytes) };
+        let key = rawdoc! { "_id": 1 };
+        let large = MAX_USER_DOCUMENT_BYTES - 100;
+        let check = |o: usize, image: usize, is_apart: bool| {
+            let (o, image) = (text(o), text(image));
+            let event = event(&o, &key, LogForm::Full);
+            for encode in [encode_entry_with_image, encode_operation] {
+                let entry = encode(&event, Some(&image));
+                let (of_write, flag) = (document(&entry.bytes), "preImageApart");
+                assert_eq!(of_write.get_bool(flag).is_ok(), is_apart);
+                assert_eq!(of_write.get_document("preImage").is_ok(), !is_apart);
+                assert_eq!(entry.image.is_some(), is_apart);
+                let of_image = entry.image.map_or(of_write, |image| document(&image));
+                assert_eq!(of_image.get_document("preImage").ok(), Some(&*image));
+            }
+        };
+        check(10, 10, false);
+        check(large / 2, large / 2, false);
+        check(10, large, false);
+        check(large, 200, true);
+        check(large, large, true);
+        let (o, image) = (text(large), text(large));
+        let apart = encode_entry_with_image(&event(&o, &key, LogForm::Full), Some(&image)).image;
+        let apart = document(&apart.expect("it is apart"));
+        assert_eq!(
+            names(&apart),
+            ["ts", "t", "v", "op", "ns", "ui", "o", "preImage", "wall"]
+        );
+        // MongoDB 4.4 knows no images.
+        let plain = encode_entry_with_image(&event(&o, &key, LogForm::Plain), Some(&image));
+        assert!(plain.image.is_none());
+        assert!(!names(&document(&plain.bytes)).contains(&"preImageApart"));
+    }
 }

@@ -1,7 +1,8 @@
 //! The one door to a collection: every command that reads or changes documents comes in here.
 //!
 //! What has to hold at each access is checked here and nowhere else, in this order: a write has its ticket where the set lags,
-//! the operation is not interrupted, the namespace's gate admits it, the node's state allows it, the name is no view's unless the caller can
+//! the operation is not interrupted, the namespace's gate admits it, the node's state allows it, a write is of nothing that the node
+//! keeps for itself (`guard.rs`), the name is no view's unless the caller can
 //! have one, the caller means the collection that has the name (`collectionUUID`), and the
 //! collection is there. Filters and pipelines are parsed behind the door, as what they mean depends
 //! on what the name stands for.
@@ -9,7 +10,7 @@
 use std::sync::Arc;
 
 use pinion_catalog::{
-    Collection, CollectionOptions, GateAccess, Pass, ResolvedView, TimeSeries, Uuid,
+    Catalog, Collection, CollectionOptions, GateAccess, Pass, ResolvedView, TimeSeries, Uuid,
     check_collection_uuid, check_not_scattered, check_not_view, core_catalog, ensure_collection,
     from_fatal, is_replicated,
 };
@@ -20,8 +21,10 @@ use pinion_storage::{UnitId, storage};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 
+use crate::guard;
 use crate::interrupt::interruptible;
 use crate::limits::INNER_GATE_TIMEOUT;
+use crate::read::Renewal;
 use crate::replication::take_ticket;
 use crate::state::state;
 use crate::topology::{Intent, SetView, check_access};
@@ -105,6 +108,21 @@ impl ReadSource {
         }
     }
 
+    /// Which newer states a read of this source may take while it runs.
+    pub(crate) fn renewal(self, ctx: &OpContext) -> Renewal {
+        let level = ctx.read_concern.level;
+        let promises = matches!(
+            level,
+            Some(ReadConcernLevel::Linearizable | ReadConcernLevel::Snapshot)
+        );
+        match self {
+            _ if promises => Renewal::Never,
+            ReadSource::Newest(_) | ReadSource::LastApplied(_) => Renewal::Applied,
+            ReadSource::Majority(_) => Renewal::Committed,
+            ReadSource::At(_) | ReadSource::In(_) => Renewal::Never,
+        }
+    }
+
     /// The unit whose writes it sees beside that.
     pub(crate) fn unit(self) -> Option<UnitId> {
         match self {
@@ -125,6 +143,29 @@ impl ReadSource {
 }
 
 impl ReadSource {
+    /// The version of the catalog that a read of a snapshot sees, before which nothing has to be checked: what was dropped,
+    /// renamed or made since is there as it then was. None for other accesses, and where that version is not kept any more.
+    fn catalog(self, intent: Intent) -> Option<Arc<Catalog>> {
+        match self {
+            ReadSource::At(at) | ReadSource::In(InUnit { at, .. }) if intent == Intent::Read => {
+                core_catalog().at(at)
+            }
+            _ => None,
+        }
+    }
+
+    /// The collection of that name in the version of the catalog that a snapshot sees. Where it is the same now, it is given as
+    /// it is now: a transaction itself may have written arrays into its indexes.
+    fn found_in(then: &Catalog, ns: &Namespace) -> Option<Arc<Collection>> {
+        let found = then.get(ns)?;
+        let current = core_catalog().current();
+        let is_same = |now: &&Arc<Collection>| {
+            now.ns == *ns && current.changed_at(now.number) == then.changed_at(now.number)
+        };
+        let now = current.by_number(found.number).filter(is_same);
+        Some(now.unwrap_or(found).clone())
+    }
+
     /// A collection as a read of this source may use it: without the indexes that were not ready by its snapshot, which lack
     /// what was written while they were built.
     ///
@@ -155,8 +196,29 @@ impl ReadSource {
     }
 }
 
+/// The catalog at the time that an operation's read concern names, for what shows the catalog itself.
+///
+/// # Errors
+/// `SnapshotUnavailable` where that version is not kept any more; no commit point is known yet.
+pub(crate) fn catalog_of(ctx: &OpContext) -> Result<Arc<Catalog>> {
+    let catalog = core_catalog();
+    let concern = &ctx.read_concern;
+    let at = match (concern.at_cluster_time, concern.level) {
+        _ if !state().is_member() => return Ok(catalog.current()),
+        (Some(at), _) => at,
+        (None, Some(ReadConcernLevel::Majority)) => committed()?,
+        _ => return Ok(catalog.current()),
+    };
+    catalog.at(at).ok_or_else(|| {
+        Error::new(
+            ErrorCode::SNAPSHOT_UNAVAILABLE,
+            format!("the catalog at {at} is not kept any more; please retry the operation"),
+        )
+    })
+}
+
 /// The commit point, as far as all of it can be read here.
-fn committed() -> Result<Timestamp> {
+pub(crate) fn committed() -> Result<Timestamp> {
     let set = state().replica_set();
     let point = set.map_or(OpTime::NULL, |set| set.commit_point());
     match point.is_null() {
@@ -246,7 +308,7 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
     }
     let transaction = transactions::of(ctx);
     let mut view: Option<Box<ResolvedView>> = None;
-    let (pass, collection, set) = loop {
+    let (pass, collection, source, then) = loop {
         let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
         let pass = match &transaction {
             None => Some(enter(ctx, ns, wanted.access).await?),
@@ -259,13 +321,24 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
         // Behind the gate, as the state may have changed while that was waited for.
         let set = state().set_view();
         check_access(set.as_deref(), ctx, ns, wanted.intent)?;
+        if wanted.intent == Intent::Write {
+            guard::check_write(set.as_deref(), ctx, ns)?;
+        }
+        let source = match &transaction {
+            None => ReadSource::of(set.as_deref(), ctx, &wanted.ns, wanted.intent),
+            Some(running) => ReadSource::In(running.reads()),
+        };
+        let then = source.catalog(wanted.intent);
         let planned = transaction.as_ref().and_then(|running| running.planned(ns));
-        let collection = planned.or_else(|| catalog.get(ns));
+        let collection = planned.or_else(|| match &then {
+            Some(then) => ReadSource::found_in(then, ns),
+            None => catalog.get(ns),
+        });
         if collection.is_none() {
-            let current = catalog.current();
-            if let Some(resolved) = current.resolve_view(ns)? {
+            let seen = then.clone().unwrap_or_else(|| catalog.current());
+            if let Some(resolved) = seen.resolve_view(ns)? {
                 if !wanted.takes(&resolved) {
-                    check_not_view(&current, ns)?;
+                    check_not_view(&seen, ns)?;
                 }
                 // What is under it may have become a view while its gate was waited for.
                 view = Some(Box::new(match view {
@@ -286,26 +359,23 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
                 view = Some(Box::new(merged));
             }
         }
-        break (pass, collection, set);
+        break (pass, collection, source, then);
     };
-    if wanted.intent == Intent::Write && collection.as_deref().is_some_and(Collection::is_oplog) {
-        return Err(Error::new(
-            ErrorCode::INVALID_NAMESPACE,
-            format!("cannot write to {}", wanted.ns),
-        ));
-    }
     if let Some(expected) = wanted.uuid {
         let named = collection.as_deref().filter(|_| view.is_none());
-        check_collection_uuid(&catalog.current(), &wanted.ns, named, expected)?;
+        let seen = then.clone().unwrap_or_else(|| catalog.current());
+        check_collection_uuid(&seen, &wanted.ns, named, expected)?;
     }
     if let Some(running) = &transaction {
-        let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
-        running.check_unchanged(ns, collection.as_deref(), wanted.intent)?;
+        // The writes of a series are refused by the statement, which knows what it does, and by the name of the series.
+        if wanted.intent == Intent::Write && view.is_none() {
+            transactions::check_written(&wanted.ns, collection.as_deref())?;
+        }
+        if then.is_none() {
+            let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
+            running.check_unchanged(ns, collection.as_deref(), wanted.intent)?;
+        }
     }
-    let source = match &transaction {
-        None => ReadSource::of(set.as_deref(), ctx, &wanted.ns, wanted.intent),
-        Some(running) => ReadSource::In(running.reads()),
-    };
     Ok(Acquired {
         collection: source.seen(collection)?,
         source,
@@ -319,7 +389,7 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
 pub(crate) async fn enter(ctx: &OpContext, ns: &Namespace, access: GateAccess) -> Result<Pass> {
     let catalog = core_catalog();
     let kind = match access {
-        GateAccess::Read => GateKind::Read,
+        GateAccess::Read | GateAccess::ReadAndStay => GateKind::Read,
         GateAccess::Write => GateKind::Write,
     };
     if let Some(pass) = catalog.gates().try_enter(ns, access) {
@@ -327,7 +397,9 @@ pub(crate) async fn enter(ctx: &OpContext, ns: &Namespace, access: GateAccess) -
         return Ok(pass);
     }
     let began = pinion_runtime::now();
+    let waiting = state().ops.wait_for_gate(ctx, kind);
     let pass = interruptible(ctx, catalog.gates().enter(ns, access)).await?;
+    drop(waiting);
     let us = began.elapsed().as_micros() as u64;
     ctx.work().passed_gate(kind, Some(us));
     Ok(pass)
@@ -374,13 +446,6 @@ pub(crate) async fn acquire_write(
     ns: Namespace,
     uuid: Option<[u8; 16]>,
 ) -> Result<Acquired> {
-    // Its documents are made by the commands for views, and each is a row of the catalog too.
-    if ns.collection() == pinion_catalog::SYSTEM_VIEWS {
-        return Err(Error::new(
-            ErrorCode::INVALID_NAMESPACE,
-            format!("Invalid system namespace: {ns}"),
-        ));
-    }
     acquire(ctx, Wanted::write(ns, uuid)).await
 }
 
@@ -487,47 +552,37 @@ impl Inner {
     }
 }
 
-/// Acquires for a read while the operation holds a pass of `held`. A DDL may have closed this gate and wait for that pass,
-/// so the wait for it has an end.
+/// Acquires for a read while the operation holds a pass of `held`. Names stand for what they stood for in `opened`, the catalog
+/// in which the operation began, unless it reads a snapshot or is in a transaction.
 ///
 /// # Errors
-/// `LockTimeout` when the gate stays closed.
+/// `QueryPlanKilled` when the collection was dropped since, `LockTimeout` when its gate stays closed.
 pub(crate) async fn acquire_inner(
     ctx: &OpContext,
     ns: &Namespace,
     held: &Namespace,
+    opened: &Arc<Catalog>,
 ) -> Result<Inner> {
-    let catalog = core_catalog();
-    let view = catalog.current().resolve_view(ns)?;
-    let ns = view.as_ref().map_or(ns, |view| &view.on);
     let transaction = transactions::of(ctx);
     if let Some(running) = &transaction {
-        return acquire_in(ctx, running, ns, view.clone()).await;
+        return acquire_in(ctx, running, ns).await;
     }
-    let pass = match catalog.gates().try_enter(ns, GateAccess::Read) {
-        Some(pass) => {
-            ctx.work().passed_gate(GateKind::Read, None);
-            Some(pass)
+    let set = state().set_view();
+    let source = ReadSource::of(set.as_deref(), ctx, ns, Intent::Read);
+    let then = source.catalog(Intent::Read);
+    let view = then.as_ref().unwrap_or(opened).resolve_view(ns)?;
+    let ns = view.as_ref().map_or(ns, |view| &view.on);
+    let (pass, found) = match &then {
+        Some(then) => {
+            let pass = pass_inner(ctx, ns, held).await?;
+            (pass, ReadSource::found_in(then, ns))
         }
-        // Its DDL cannot go on before this operation has ended.
-        None if ns == held => None,
-        None => {
-            let entering = enter(ctx, ns, GateAccess::Read);
-            match pinion_runtime::timeout(INNER_GATE_TIMEOUT, entering).await {
-                Ok(pass) => Some(pass?),
-                Err(_) => {
-                    return Err(Error::new(
-                        ErrorCode(24),
-                        format!("a change of {ns} is under way, and has not ended in time"),
-                    ));
-                }
-            }
-        }
+        None => follow(ctx, opened, ns, held).await?,
     };
     let set = state().set_view();
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
     let source = ReadSource::of(set.as_deref(), ctx, ns, Intent::Read);
-    let collection = source.seen(catalog.get(ns))?;
+    let collection = source.seen(found)?;
     Ok(Inner {
         source,
         view: match view {
@@ -539,21 +594,96 @@ pub(crate) async fn acquire_inner(
     })
 }
 
-/// The same for a statement of a transaction, which keeps its passes.
-async fn acquire_in(
+/// The collection that has this name in `opened`, as it is now and whatever its name is, and a pass of its gate.
+async fn follow(
     ctx: &OpContext,
-    running: &Running,
+    opened: &Arc<Catalog>,
     ns: &Namespace,
-    view: Option<ResolvedView>,
-) -> Result<Inner> {
+    held: &Namespace,
+) -> Result<(Option<Pass>, Option<Arc<Collection>>)> {
+    loop {
+        let before = found_since(opened, ns)?;
+        let named = before.as_ref().map_or(ns, |found| &found.ns);
+        let pass = pass_inner(ctx, named, held).await?;
+        match found_since(opened, ns)? {
+            // It was renamed while the gate of its old name was waited for.
+            Some(now) if now.ns != *named => {}
+            now => return Ok((pass, now)),
+        }
+    }
+}
+
+/// The collection that has this name in `opened`, as it is now.
+///
+/// # Errors
+/// `QueryPlanKilled` when it was dropped since.
+fn found_since(opened: &Arc<Catalog>, ns: &Namespace) -> Result<Option<Arc<Collection>>> {
+    let Some(found) = opened.get(ns) else {
+        return Ok(None);
+    };
+    let current = core_catalog().current();
+    if Arc::ptr_eq(opened, &current) {
+        return Ok(Some(found.clone()));
+    }
+    match current.by_uuid(found.uuid) {
+        Some(now) => Ok(Some(now.clone())),
+        None => Err(Error::new(
+            ErrorCode::QUERY_PLAN_KILLED,
+            format!("collection dropped. UUID {}", found.uuid),
+        )),
+    }
+}
+
+/// A pass of the gate of a namespace to read; none where a DDL that has closed it waits for the operation's pass of `held`.
+async fn pass_inner(ctx: &OpContext, ns: &Namespace, held: &Namespace) -> Result<Option<Pass>> {
+    match core_catalog().gates().try_enter(ns, GateAccess::Read) {
+        Some(pass) => {
+            ctx.work().passed_gate(GateKind::Read, None);
+            Ok(Some(pass))
+        }
+        // Its DDL cannot continue before this operation has ended.
+        None if ns == held => Ok(None),
+        // Another DDL may wait for the same pass, so there is a limit to this wait.
+        None => Ok(Some(enter_inner(ctx, ns).await?)),
+    }
+}
+
+/// Passes the gate of a namespace to read, while the operation may hold passes of others.
+///
+/// # Errors
+/// `LockTimeout` when the gate stays closed.
+pub(crate) async fn enter_inner(ctx: &OpContext, ns: &Namespace) -> Result<Pass> {
+    let entering = enter(ctx, ns, GateAccess::Read);
+    match pinion_runtime::timeout(INNER_GATE_TIMEOUT, entering).await {
+        Ok(pass) => pass,
+        Err(_) => Err(Error::new(
+            ErrorCode::LOCK_TIMEOUT,
+            format!("a change of {ns} is under way, and has not ended in time"),
+        )),
+    }
+}
+
+/// The same for a statement of a transaction, which keeps its passes.
+async fn acquire_in(ctx: &OpContext, running: &Running, ns: &Namespace) -> Result<Inner> {
+    let source = ReadSource::In(running.reads());
+    let seen = || {
+        let then = source.catalog(Intent::Read);
+        let is_kept = then.is_some();
+        (then.unwrap_or_else(|| core_catalog().current()), is_kept)
+    };
+    let view = seen().0.resolve_view(ns)?;
+    let ns = view.as_ref().map_or(ns, |view| &view.on);
     running.enter_gate(ctx, ns, GateAccess::Read).await?;
     let set = state().set_view();
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
+    let (catalog, is_kept) = seen();
     let planned = running.planned(ns);
-    let collection = planned.or_else(|| core_catalog().get(ns));
-    running.check_unchanged(ns, collection.as_deref(), Intent::Read)?;
+    let collection = planned.or_else(|| ReadSource::found_in(&catalog, ns));
+    if !is_kept {
+        running.check_unchanged(ns, collection.as_deref(), Intent::Read)?;
+    }
     Ok(Inner {
-        source: ReadSource::In(running.reads()),
+        source,
         view,
         collection,
         _pass: None,

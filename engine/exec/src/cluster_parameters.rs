@@ -15,13 +15,17 @@ pub(crate) const NAMES: [&str; 5] = [
     CHANGE_STREAM_OPTIONS,
     CHANGE_STREAMS,
     DEFAULT_MAX_TIME_MS,
-    "fleDisableSubstringPreviewParameterLimits",
-    "pauseMigrationsDuringMultiUpdates",
+    FLE_LIMITS,
+    PAUSE_MIGRATIONS,
 ];
 
 const CHANGE_STREAM_OPTIONS: &str = "changeStreamOptions";
+/// Of the change collections of serverless clusters, which a set does not have, here as with MongoDB.
 const CHANGE_STREAMS: &str = "changeStreams";
 const DEFAULT_MAX_TIME_MS: &str = "defaultMaxTimeMS";
+const FLE_LIMITS: &str = "fleDisableSubstringPreviewParameterLimits";
+/// Of a cluster with shards: a set alone migrates nothing, here as with MongoDB.
+const PAUSE_MIGRATIONS: &str = "pauseMigrationsDuringMultiUpdates";
 
 /// A value that was set, and when.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +56,7 @@ pub(crate) fn known(name: &str) -> Result<&'static str> {
 /// The flag that is the whole of some parameters.
 fn flag_of(name: &str) -> &'static str {
     match name {
-        "fleDisableSubstringPreviewParameterLimits" => "shouldOverride",
+        FLE_LIMITS => "shouldOverride",
         _ => "enabled",
     }
 }
@@ -110,7 +114,16 @@ pub(crate) fn parse(name: &'static str, value: RawBsonRef<'_>) -> Result<RawDocu
         }
         name => {
             let flag = flag_of(name);
-            out.append(flag, reader.opt_bool(flag)?.unwrap_or(false));
+            let value = reader.opt_bool(flag)?.unwrap_or(false);
+            if value && name == FLE_LIMITS {
+                return Err(Error::new(
+                    ErrorCode::INVALID_OPTIONS,
+                    format!(
+                        "{name}.{flag} is not supported: this server has no encrypted collections whose limits could be overridden"
+                    ),
+                ));
+            }
+            out.append(flag, value);
         }
     }
     reader.finish()?;
@@ -266,6 +279,12 @@ mod tests {
         );
         check("changeStreamOptions", rawbson!({ "$bad": 1 }), Err(52));
         check("changeStreamOptions", rawbson!("x"), Err(2));
+        check(FLE_LIMITS, rawbson!({ "shouldOverride": true }), Err(72));
+        check(
+            FLE_LIMITS,
+            rawbson!({ "shouldOverride": false }),
+            Ok(rawdoc! { "shouldOverride": false }),
+        );
         assert!(known("ChangeStreams").is_err());
     }
 

@@ -83,7 +83,9 @@ impl ReplyEpilogue for MemberEpilogue {
         };
         // What a driver has heard of the topology already it takes for old news. An error of a node that goes away tells news only
         // when it does: a fail point's must have it clear its connections, although `hello` tells nothing new.
-        let moves_clients = match pinion_runtime::is_shutdown_requested() {
+        let goes_away =
+            pinion_runtime::is_shutdown_requested() || set.view().quiesces_until_ms.is_some();
+        let moves_clients = match goes_away {
             true => Category::NOT_PRIMARY.and(Category::SHUTDOWN),
             false => Category::NOT_PRIMARY,
         };

@@ -18,7 +18,7 @@ pub(crate) async fn compute<T: Send>(
     match work::within(CORE_BUDGET, &mut f) {
         Some(result) => result,
         // In a box, as few commands ever need its room.
-        None => Box::pin(beside(ctx, f)).await,
+        None => Box::pin(offload(ctx, move |stop| work::until(stop, &mut f))).await,
     }
 }
 
@@ -30,18 +30,20 @@ pub(crate) async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T +
     compute_beside(f).await
 }
 
-/// Calls `f` on another thread while this task waits. When the operation is killed or its time is up, `f` is stopped.
-#[cold]
-async fn beside<T: Send>(ctx: &OpContext, mut f: impl FnMut() -> Result<T> + Send) -> Result<T> {
-    offload(ctx, |stop| work::until(stop, &mut f)).await
-}
-
 /// Calls `f` on another thread while this task waits. `f` fails soon after its flag is set, which happens when the operation
 /// is killed or its time is up.
 #[cold]
 pub(crate) async fn offload<T: Send>(
     ctx: &OpContext,
     f: impl FnOnce(Arc<AtomicBool>) -> Result<T> + Send,
+) -> Result<T> {
+    offload_boxed(ctx, Box::new(f)).await
+}
+
+/// [`offload`] without the type of what is computed, so that the wait is compiled for each type of result only.
+async fn offload_boxed<T: Send>(
+    ctx: &OpContext,
+    f: Box<dyn FnOnce(Arc<AtomicBool>) -> Result<T> + Send + '_>,
 ) -> Result<T> {
     check(ctx)?;
     let abandoned = Abandoned::default();

@@ -112,6 +112,7 @@ async fn end_writes(ctx: &OpContext, deadline: Instant) -> Result<()> {
     match ended {
         Ok(()) => {
             storage().hold_checkpoints().await;
+            on_gates(Gates::lock_acquired).await;
             sim::event("fsync lock");
         }
         Err(_) => {
@@ -122,13 +123,17 @@ async fn end_writes(ctx: &OpContext, deadline: Instant) -> Result<()> {
 }
 
 async fn drain_and_checkpoint(ctx: &OpContext, deadline: Instant) -> Result<()> {
+    let catalog = core_catalog();
+    let mut waits = None;
     while on_gates(Gates::is_drained).await.contains(&false) {
+        waits.get_or_insert_with(|| catalog.gates().lock_waits());
         check(ctx)?;
         if now() >= deadline {
             return Err(Error::new(ErrorCode::LOCK_TIMEOUT, "Fsync lock timed out"));
         }
         sleep(FSYNC_LOCK_POLL).await;
     }
+    drop(waits);
     interruptible(ctx, storage().checkpoint())
         .await?
         .map_err(from_fatal)?;

@@ -4,6 +4,7 @@
 //! registry. A command runs on the core of its connection; what it reads and changes, it reads and changes on the
 //! cores that own the partitions.
 
+mod latency;
 mod limits;
 pub mod logbuf;
 mod metrics;
@@ -20,12 +21,16 @@ mod compute;
 mod concern;
 mod fail_points;
 mod fsync_lock;
+mod guard;
 mod interrupt;
 mod local;
 mod log_verbosity;
+mod maintenance;
 mod member;
 mod members;
+mod operator_counts;
 mod ops;
+mod parameter_values;
 mod parking;
 mod plan_cache;
 mod profile;
@@ -33,8 +38,10 @@ mod query_settings;
 mod replication;
 mod sessions;
 mod spill;
+mod startup_log;
 mod state;
 mod stats;
+mod storage_parameters;
 mod time_keys;
 mod topology;
 mod transactions;
@@ -46,6 +53,7 @@ mod node;
 mod read;
 mod reopen;
 mod ttl;
+mod validate;
 mod version;
 mod write;
 
@@ -63,14 +71,16 @@ pub use commands::{
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
 pub use fail_points::fetching_goes_on;
-pub use local::{any_local, document_by_id, put_local, read_local, write_local};
+pub use local::{any_local, document_of_uuid, put_local, read_local, write_local};
+pub use maintenance::{store_oplog_bytes, stored_oplog_bytes};
 pub use member::{
     begin_as_primary, check_own_collections, interrupt_writers, last_logged, log_note,
-    no_writer_is_behind_a_gate, show_oplog, writes_ended,
+    no_writer_is_behind_a_gate, running_operations, show_oplog, writes_ended,
 };
 pub use members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 pub use metrics::{CounterValues, Counters};
-pub use node::{OpenNodeError, close_node, open_node};
+pub use node::{OpenNodeError, begin_standalone_builds, close_node, open_node};
+pub use ops::client_operations;
 pub use options::{HostInfo, NodeOptions, PlantedFault};
 pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
 #[doc(hidden)]
@@ -78,16 +88,18 @@ pub use pinion_catalog::plant_unfenced_reads;
 pub use pinion_catalog::{
     ApplyMode, CatalogRows, ListedCollection, ListedIndex, Uuid, is_replicated,
 };
-pub use pinion_catalog::{begin_builds_anew, from_fatal};
+pub use pinion_catalog::{begin_builds, from_fatal};
 pub use profile::set_profile_defaults;
 pub use read::from_log_error;
 pub use reopen::reopen_at;
 pub use replication::{
-    FlowControlStatus, FlowSample, InitialSyncMethod, ReplicationParameters, flow_sample,
-    replication_parameters, set_tickets, tickets_ran_out,
+    Buffered, Elections, FlowControlStatus, FlowSample, InitialSyncMethod, MemberFigures,
+    ReplicationParameters, Rounds, Transition, flow_sample, replication_parameters, set_tickets,
+    tickets_ran_out,
 };
 pub use sessions::forget_all as forget_sessions;
+pub use startup_log::log_startup;
 pub use state::{NodeShared, NodeState, state};
-pub use topology::{LastWrite, ReplicaSet, SetView, Waiting};
+pub use topology::{HostConnections, LastWrite, ReplicaSet, SetView, Waiting};
 pub use transactions::hold_prepared;
-pub use version::{choose_log_form, keep_version};
+pub use version::{choose_log_form, compatible_version, keep_version};

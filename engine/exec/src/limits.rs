@@ -14,6 +14,14 @@ pub(crate) const PLANNED_PER_BYTE: usize = 8;
 pub(crate) const LARGE_DOCUMENT_BYTES: usize = 128 * 1024;
 /// Bytes of a batch above which its reply is put together beside the cores.
 pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
+/// The largest entry of the oplog, or operation in one: members get it in a message that has room for little more.
+pub(crate) const MAX_LOGGED_BYTES: usize = pinion_bson::MAX_USER_DOCUMENT_BYTES + 8 * 1024;
+
+const _: () = assert!(MAX_LOGGED_BYTES + 4096 < pinion_bson::MAX_INTERNAL_DOCUMENT_BYTES);
+const _: () = assert!(MAX_LOGGED_BYTES < pinion_storage::MAX_ENTRY_BYTES);
+
+/// The longest key of a document in a collection that is declared to be clustered, as in MongoDB.
+pub(crate) const MAX_CLUSTER_KEY_BYTES: usize = 8 * 1024 * 1024;
 /// Points of a unique index that a read looks up one by one instead of asking every partition.
 pub const MAX_POINTS: usize = 256;
 /// Documents that a scan of a unique index fetches from other partitions at once.
@@ -98,10 +106,20 @@ pub(crate) const REAPED_SESSIONS: usize = 10_000;
 pub(crate) const REAPED_RECORDS: usize = 1000;
 /// Statements of a session that are kept when its command has ended.
 pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
+/// Bytes of the log of starts, as mongod's.
+pub(crate) const STARTUP_LOG_BYTES: i64 = 10 << 20;
+/// Modes of write concerns that a core counts by their names, the bytes of such a name, and how deep pipelines within pipelines
+/// are whose stages count.
+pub(crate) const MAX_COUNTED_MODES: usize = 64;
+pub(crate) const MAX_COUNTED_MODE_BYTES: usize = 128;
+pub(crate) const MAX_COUNTED_PIPELINES: usize = 20;
 /// Bytes of the operations of a transaction: what storage logs at once.
 pub(crate) const MAX_TRANSACTION_BYTES: usize = pinion_storage::MAX_UNIT_ENTRY_BYTES - 1024 * 1024;
 /// How often it is looked for transactions that are too old.
 pub(crate) const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the answer that a transaction is not known waits for a majority, where its write concern has no timeout: as long
+/// as drivers wait when they send a commit again. A setting of the whole set waits so long as well.
+pub(crate) const OUTCOME_MAJORITY_TIMEOUT_MS: u32 = 10_000;
 /// What the operations of all open transactions of a node may take, in percent of the memory for its cache, and at least.
 pub(crate) const TRANSACTIONS_MEMORY_PERCENT: u64 = 10;
 pub(crate) const MIN_TRANSACTIONS_BYTES: u64 = 96 * 1024 * 1024;
@@ -124,14 +142,20 @@ pub(crate) const MAX_ABORT_REASON_BYTES: usize = 1024;
 pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a session may idle.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// How much of its oplog a member keeps, where it has not noted how much, while it runs as a standalone.
+pub const FIRST_OPLOG_BYTES: u64 = 990 << 20;
+/// How long a primary that `shutdown` ends waits for another member to catch up, as in MongoDB.
+pub const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(15);
+/// The longest wait that a command may ask for.
+pub const MAX_SHUTDOWN_PATIENCE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// How often idle cursors and sessions are looked for.
 pub const REAP_INTERVAL: Duration = Duration::from_secs(4);
 /// How often operations are told again to end that hold up the opening of the data directory.
 pub const PARKING_POLL: Duration = Duration::from_millis(10);
 /// So many errors of a batch have a text, however long that is,
-pub const TOLD_ERRORS: usize = 2;
+pub const REPORTED_ERRORS: usize = 2;
 /// and the others until their texts have so many bytes.
-pub const TOLD_ERROR_BYTES: usize = 1024 * 1024;
+pub const REPORTED_ERROR_BYTES: usize = 1024 * 1024;
 /// Bytes of the results that a `bulkWrite` keeps for its cursor; what would exceed them ends it.
 pub const MAX_BULK_REPLY_BYTES: usize = 100 * 1024 * 1024;
 /// Bytes of a reply of `validateDBMetadata` above which it says that there are more errors.
@@ -151,6 +175,8 @@ pub const AUTO_COMPACT_POLL: Duration = Duration::from_secs(1);
 pub const MAX_SERVICE_DESCRIPTOR_BYTES: usize = 64;
 /// What an error of a batch takes in the reply, roughly.
 pub const ERROR_BYTES: usize = 256;
+/// The most that one takes there without its text and its values.
+pub const BARE_ERROR_BYTES: usize = 64;
 /// Statements that one step of an insert hands to storage together.
 pub const INSERT_GROUP_STATEMENTS: usize = 1000;
 /// Bytes of documents that one step of an insert hands to storage together.
@@ -165,11 +191,26 @@ pub(crate) const MODIFY_STEP_WRITES: usize = 4096;
 /// Bytes of documents, old and new, that a core prepares before what it has is written; one is
 /// always prepared.
 pub(crate) const PREPARED_BYTES: usize = 4 * 1024 * 1024;
-/// How often a write that finds no memory for changes waits for the checkpoint before the client is
-/// told.
-pub const MAX_CACHE_FULL_RETRIES: u32 = 500;
-/// How often a read is opened again when its snapshot went away while it was being opened.
+/// How often a write that finds no memory for changes is tried again before its client gets the error, and how long it waits before:
+/// the defaults of `temporarilyUnavailableMaxRetries` and `temporarilyUnavailableBackoffBaseMs`. Storage has waited for memory
+/// each time before it says that there is none.
+pub(crate) const MAX_UNAVAILABLE_RETRIES: i32 = 10;
+pub(crate) const UNAVAILABLE_BACKOFF_BASE_MS: i32 = 1000;
+/// The part of what all transactions may keep that one may have: the default of `transactionTooLargeForCacheThreshold`.
+pub(crate) const TRANSACTION_TOO_LARGE_THRESHOLD: f64 = 0.75;
+/// The bounds of `journalCommitInterval` and `syncdelay`.
+pub(crate) const MAX_JOURNAL_COMMIT_INTERVAL_MS: i64 = 500;
+pub(crate) const MAX_SYNC_DELAY_SECS: f64 = 9_000_000.0;
+/// How often a read is opened again, or takes a newer state again, when its snapshot went away while it was being pinned, and the
+/// pause before it takes one.
 pub const MAX_SNAPSHOT_RETRIES: u32 = 20;
+pub(crate) const SNAPSHOT_RETRY_PAUSE: Duration = Duration::from_millis(5);
+/// How many documents a read that promises no snapshot looks at before it looks at the age of its state, and the age at which it
+/// takes a newer one, unless `internalQueryExecYieldIterations` and `internalQueryExecYieldPeriodMS` say otherwise.
+pub(crate) const READ_YIELD_DOCUMENTS: i32 = 1000;
+pub(crate) const READ_YIELD_PERIOD: Duration = Duration::from_secs(1);
+/// The same age where memory for changes is short: what was visible can be read for as long without being pinned.
+pub(crate) const RENEW_WHEN_SHORT: Duration = Duration::from_millis(100);
 /// Documents that one statement evicts from a capped collection, and the bytes that it names them by,
 /// roughly.
 pub const EVICTION_GROUP: usize = 1000;
@@ -206,8 +247,6 @@ pub const LOG_LINE_BYTES: usize = 4096;
 pub const FSYNC_LOCK_POLL: Duration = Duration::from_millis(2);
 /// How long the lock of `fsync` waits for writers when its client does not say.
 pub const FSYNC_LOCK_TIMEOUT: Duration = Duration::from_secs(90);
-/// Latency histogram buckets of a power of two of microseconds.
-pub const LATENCY_BUCKETS: usize = 32;
 /// Namespaces with counters for `top` before a core looks for ones that are gone.
 pub const MIN_TOP_NAMESPACES: usize = 10_000;
 /// Indexes whose uses a core counts for `$indexStats` before it looks for ones that are gone.
@@ -258,3 +297,29 @@ pub(crate) const CHANGE_BATCH_BYTES: usize = 256 * 1024;
 pub(crate) const CHANGE_ENTRY_COPY_BYTES: usize = 16 * 1024;
 /// Entries of one transaction, whose times a change stream keeps until it has come to them.
 pub(crate) const MAX_TRANSACTION_PARTS: usize = 100_000;
+/// Buckets of the sums by which a validation compares keys; powers of two.
+pub(crate) const MIN_KEY_BUCKETS: usize = 256;
+pub(crate) const MAX_KEY_BUCKETS: usize = 1 << 16;
+/// Errors and warnings of each kind that a validation lists.
+pub(crate) const MAX_VALIDATION_NOTES: usize = 100;
+/// Invalid documents that it lists.
+pub(crate) const MAX_LISTED_RECORDS: usize = 10_000;
+/// Bytes of the index entries that it lists, of those that are missing and of those that are too many.
+pub(crate) const MAX_LISTED_ENTRY_BYTES: usize = 1024 * 1024;
+/// Faults of documents that it logs in each partition.
+pub(crate) const MAX_LOGGED_FAULTS: usize = 100;
+/// Documents and entries that its second phase looks up at once in each partition.
+pub(crate) const VERIFY_GROUP: usize = 32;
+/// Snapshots that a validation takes one after the other for the same thing, where each is lost before it is done.
+pub(crate) const MAX_SNAPSHOT_ATTEMPTS: usize = 10;
+/// What its sums may take in memory, unless `maxValidateMemoryUsageMB` says otherwise.
+pub(crate) const VALIDATE_MEMORY_MB: i64 = 200;
+
+const _: () = assert!(MIN_KEY_BUCKETS.is_power_of_two() && MAX_KEY_BUCKETS.is_power_of_two());
+/// How often a validation tries to mend what others write at the same time.
+pub(crate) const MAX_REPAIR_ATTEMPTS: usize = 20;
+/// How often it tries to count records while others write, and how often when only the correction of a count depends on it.
+pub(crate) const MAX_COUNT_ATTEMPTS: usize = 50;
+pub(crate) const FEW_COUNT_ATTEMPTS: usize = 3;
+/// How often it looks again where the catalog differs from its row.
+pub(crate) const MAX_METADATA_LOOKS: usize = 5;

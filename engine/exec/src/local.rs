@@ -3,7 +3,7 @@
 //! Their futures are in boxes: who polls one that is not compiles again all that is behind it.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::from_fatal;
+use pinion_catalog::{Uuid, core_catalog, from_fatal};
 use pinion_query::Matcher;
 use pinion_runtime::LocalBoxFuture;
 use pinion_storage::storage;
@@ -38,11 +38,29 @@ pub fn read_local<'a>(
 ///
 /// # Errors
 /// Those of a read.
-pub fn document_by_id<'a>(
+pub(crate) fn document_by_id<'a>(
     ns: &'a str,
     id: RawBsonRef<'a>,
 ) -> LocalBoxFuture<'a, Result<Option<RawDocumentBuf>>> {
     Box::pin(async move { read_by_id(Namespace::parse(ns)?, id).await })
+}
+
+/// The document with this `_id` of the collection with this UUID, whatever that is called, if both are there.
+///
+/// # Errors
+/// Those of a read.
+pub fn document_of_uuid<'a>(
+    uuid: Uuid,
+    id: RawBsonRef<'a>,
+) -> LocalBoxFuture<'a, Result<Option<RawDocumentBuf>>> {
+    Box::pin(async move {
+        let catalog = core_catalog().current();
+        let ns = catalog.by_uuid(uuid).map(|found| found.ns.clone());
+        match ns {
+            Some(ns) => read_by_id(ns, id).await,
+            None => Ok(None),
+        }
+    })
 }
 
 async fn read_by_id(ns: Namespace, id: RawBsonRef<'_>) -> Result<Option<RawDocumentBuf>> {

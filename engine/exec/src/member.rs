@@ -53,7 +53,7 @@ pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
 }
 
 /// What a node does first of all as a primary: it takes over or ends what the one before has left unfinished, and tells the
-/// version of the data. Builds of indexes go on by themselves.
+/// version of the data. Builds of indexes continue by themselves.
 ///
 /// # Errors
 /// It is no primary any more, or storage takes no writes.
@@ -67,16 +67,28 @@ pub fn begin_as_primary() -> LocalBoxFuture<'static, Result<()>> {
 }
 
 /// Interrupts every write that a client has under way, on all cores, and aborts all transactions that are not prepared: this
-/// node is no primary any more.
-pub fn interrupt_writers() -> LocalBoxFuture<'static, ()> {
+/// node is no primary any more. Gives how many operations were interrupted, and how many continue.
+pub fn interrupt_writers() -> LocalBoxFuture<'static, (u64, u64)> {
     Box::pin(async move {
-        pinion_runtime::on_all_cores(|_| async {
+        let cores = pinion_runtime::on_all_cores(|_| async {
             let code = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
-            state().ops.kill_writers(code);
-        })
-        .await;
+            let ops = &state().ops;
+            let killed = ops.kill_writers(code);
+            pinion_storage::storage().end_waits_for_memory();
+            (killed, ops.len() as u64 - killed)
+        });
+        let (killed, running): (Vec<u64>, Vec<u64>) = cores.await.into_iter().unzip();
         crate::transactions::abort_all(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE).await;
         crate::transactions::yield_gates().await;
+        (killed.iter().sum(), running.iter().sum())
+    })
+}
+
+/// How many operations of clients run on all cores.
+pub fn running_operations() -> LocalBoxFuture<'static, u64> {
+    Box::pin(async {
+        let cores = pinion_runtime::on_all_cores(|_| async { state().ops.len() as u64 });
+        cores.await.into_iter().sum()
     })
 }
 
@@ -142,7 +154,7 @@ pub fn check_own_collections() -> Result<()> {
 pub fn show_oplog(retention: LogRetention) -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         let size = retention.bytes.min(i64::MAX as u64) as i64;
-        pinion_catalog::show_oplog(size).await?;
+        pinion_catalog::show_oplog(size, Timestamp::MAX).await?;
         storage().set_log_retention(Some(retention)).await;
         Ok(())
     })

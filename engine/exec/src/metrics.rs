@@ -5,10 +5,17 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::sync::Arc;
 
+use pinion_runtime::Instant;
 use pinion_storage::TreeId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::limits::{LATENCY_BUCKETS, MIN_TOP_NAMESPACES, MIN_USED_INDEXES};
+use crate::commands::StageCounts;
+use crate::concern::ConcernCounts;
+use crate::latency::{Latency, LatencyValues};
+use crate::limits::{MIN_TOP_NAMESPACES, MIN_USED_INDEXES};
+use crate::members::AuthenticationCounts;
+use crate::operator_counts::OperatorCounts;
+use crate::state::{state, try_state};
 use crate::write::SeriesCounts;
 
 /// A counter of one core; only its own core touches it.
@@ -42,58 +49,31 @@ impl Counter {
     }
 }
 
+/// Counts one up on its core as long as it lives.
+pub(crate) struct Gauge(fn(&Counters) -> &Counter);
+
+impl Gauge {
+    pub(crate) fn up(counter: fn(&Counters) -> &Counter) -> Gauge {
+        counter(&state().metrics.counters).inc();
+        Gauge(counter)
+    }
+}
+
+impl Drop for Gauge {
+    fn drop(&mut self) {
+        // A node that ends drops what waits with its cores' state, or after it.
+        if let Some(state) = try_state() {
+            (self.0)(&state.metrics.counters).dec();
+        }
+    }
+}
+
 /// What kind of work an operation is, for latencies and `opcounters`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpClass {
     Read,
     Write,
     Command,
-}
-
-/// Latencies of one class of operations.
-#[derive(Debug, Default)]
-pub struct Latency {
-    pub ops: Counter,
-    pub total_us: Counter,
-    buckets: RefCell<[u64; LATENCY_BUCKETS]>,
-}
-
-impl Latency {
-    pub fn record(&self, us: u64) {
-        self.ops.inc();
-        self.total_us.add(us);
-        let bucket = (64 - us.max(1).leading_zeros() as usize - 1).min(LATENCY_BUCKETS - 1);
-        self.buckets.borrow_mut()[bucket] += 1;
-    }
-}
-
-/// Latencies of one class of operations, summed over cores.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LatencyValues {
-    pub ops: u64,
-    pub total_us: u64,
-    /// How many operations took so many microseconds, by powers of two.
-    pub buckets: [u64; LATENCY_BUCKETS],
-}
-
-impl LatencyValues {
-    /// The present values of one core.
-    pub fn of(latency: &Latency) -> LatencyValues {
-        LatencyValues {
-            ops: latency.ops.get(),
-            total_us: latency.total_us.get(),
-            buckets: *latency.buckets.borrow(),
-        }
-    }
-
-    /// Adds another core's values.
-    pub fn add(&mut self, other: &LatencyValues) {
-        self.ops += other.ops;
-        self.total_us += other.total_us;
-        for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
-            *mine += theirs;
-        }
-    }
 }
 
 macro_rules! counters {
@@ -129,6 +109,12 @@ counters! {
     documents_inserted documents_updated documents_deleted documents_returned
     // metrics.queryExecutor and metrics.operation
     keys_examined docs_examined collection_scans tailing_scans sorts_in_memory
+    // finds by `_id` that are not parsed
+    finds_by_id
+    // metrics.query.planCache
+    plan_cache_hits plan_cache_misses plan_cache_skipped
+    // parts of reads that took a newer state
+    reads_renewed
     // metrics.query
     sort_total_bytes sort_total_keys
     sort_spills sort_spilled_records sort_spilled_bytes sort_spilled_storage_bytes
@@ -158,6 +144,15 @@ counters! {
     profiled
     // connections
     awaiting_topology
+    // reads of clients that wait for data
+    awaiting_data
+    // metrics.operation: memory that was short
+    unavailable unavailable_escaped unavailable_as_conflict too_large
+    // metrics.getLastError
+    concern_waits concern_wait_us concern_timeouts default_concern_timeouts default_concern_unsatisfiable
+    // metrics.repl
+    oplog_get_mores oplog_get_mores_us waiting_for_op_time waiting_for_replication
+    unacknowledged_not_primary
     // metrics.ttl
     ttl_deleted_documents ttl_passes ttl_sub_passes
 }
@@ -203,6 +198,7 @@ pub struct Usage {
 /// What `top` shows for one namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TopEntry {
+    pub total: Usage,
     pub reads: Usage,
     pub writes: Usage,
     pub queries: Usage,
@@ -225,16 +221,21 @@ pub enum TopKind {
 }
 
 impl TopEntry {
-    fn record(&mut self, kind: TopKind, us: u64) {
-        let both = match kind {
-            TopKind::Query => [Some(&mut self.queries), Some(&mut self.reads)],
-            TopKind::GetMore => [Some(&mut self.getmore), Some(&mut self.reads)],
-            TopKind::Insert => [Some(&mut self.insert), Some(&mut self.writes)],
-            TopKind::Update => [Some(&mut self.update), Some(&mut self.writes)],
-            TopKind::Remove => [Some(&mut self.remove), Some(&mut self.writes)],
-            TopKind::Command => [Some(&mut self.commands), None],
+    fn record(&mut self, kind: TopKind, class: OpClass, us: u64) {
+        let of_class = match class {
+            OpClass::Read => Some(&mut self.reads),
+            OpClass::Write => Some(&mut self.writes),
+            OpClass::Command => None,
         };
-        for usage in both.into_iter().flatten() {
+        let of_kind = match kind {
+            TopKind::Query => &mut self.queries,
+            TopKind::GetMore => &mut self.getmore,
+            TopKind::Insert => &mut self.insert,
+            TopKind::Update => &mut self.update,
+            TopKind::Remove => &mut self.remove,
+            TopKind::Command => &mut self.commands,
+        };
+        for usage in [&mut self.total, of_kind].into_iter().chain(of_class) {
             usage.count += 1;
             usage.time_us += us;
         }
@@ -242,6 +243,7 @@ impl TopEntry {
 
     pub(crate) fn add(&mut self, other: &TopEntry) {
         let pairs = [
+            (&mut self.total, &other.total),
             (&mut self.reads, &other.reads),
             (&mut self.writes, &other.writes),
             (&mut self.queries, &other.queries),
@@ -332,6 +334,12 @@ pub struct Metrics {
     pub reads: Latency,
     pub writes: Latency,
     pub commands: Latency,
+    /// Of whole transactions, from their first statement to their end.
+    pub transactions: Latency,
+    pub(crate) concerns: ConcernCounts,
+    pub(crate) stages: StageCounts,
+    pub(crate) operators: OperatorCounts,
+    pub(crate) authentications: AuthenticationCounts,
     top: RefCell<BTreeMap<Arc<str>, NamespaceUse>>,
     top_forget_at: Cell<usize>,
     index_uses: RefCell<TreeUses>,
@@ -350,6 +358,12 @@ impl Metrics {
         }
     }
 
+    /// Records a transaction that has ended now.
+    pub(crate) fn transaction_ended(&self, started: Instant) {
+        self.transactions
+            .record(started.elapsed().as_micros() as u64);
+    }
+
     /// Records one finished operation of a namespace. Now and then it forgets those that do not exist any more, so it knows
     /// at most twice as many as there are.
     pub fn record_top(
@@ -360,7 +374,7 @@ impl Metrics {
         exists: impl Fn(&str) -> bool,
     ) {
         let record = |used: &mut NamespaceUse| {
-            used.top.record(kind, us);
+            used.top.record(kind, class, us);
             let latency = &mut used.latencies[class as usize];
             latency.get_or_insert_default().record(us);
         };
@@ -485,7 +499,7 @@ mod tests {
         assert_eq!(top["db.last"].insert.count, 1);
         let kept = metrics.of_namespace("db.kept").latencies;
         assert_eq!([kept[0].ops, kept[1].ops, kept[2].ops], [2, 0, 0]);
-        assert_eq!(kept[0].buckets[0], 2);
+        assert_eq!((kept[0].total_us, kept[0].count_of_step(0)), (2, 2));
     }
 
     #[test]

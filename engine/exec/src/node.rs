@@ -5,15 +5,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::ObjectId;
-use pinion_catalog::{ApplyMode, Observers, begin_builds_anew, core_catalog};
+use pinion_catalog::{ApplyMode, Observers, begin_builds, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
 use pinion_storage::{OpenError, Opened, RecoveryReport};
 use pinion_wire::ErrorCode;
 
 use crate::applier::Applier;
-use crate::cloning::PassedOver;
 use crate::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
+use crate::maintenance;
 use crate::members::MemberAccess;
 use crate::options::NodeOptions;
 use crate::replication::NodeTickets;
@@ -72,35 +72,34 @@ pub fn open_node(
             let shared = shared.clone();
             async move {
                 pinion_runtime::set_core_local(Rc::new(NodeState::new(shared)));
+                crate::guard::start();
                 if pinion_runtime::try_core_local::<Observers>().is_none() {
                     pinion_runtime::set_core_local(Rc::new(Observers::default()));
                 }
+                crate::version::observe();
             }
         })
         .await;
         let opened = pinion_storage::open(storage_options)
             .await
             .map_err(OpenNodeError::Storage)?;
-        pinion_catalog::load()
-            .await
-            .map_err(OpenNodeError::Catalog)?;
-        let report = match core_catalog().current().is_partial() {
-            false => opened.recover(Applier::new(ApplyMode::Recovery)).await,
-            // A part of a copy is of no use, and what was logged beside it has nothing to be applied to.
-            true => opened.recover(PassedOver).await,
-        };
-        let report = report.map_err(OpenNodeError::Storage)?;
+        let mut report = maintenance::recover(opened).await?;
+        let ended_in_order = pinion_storage::storage().was_closed();
+        if is_member && let Some(rejoined) = maintenance::rejoin_set().await? {
+            report = rejoined;
+        }
+        let is_of_set = is_member || maintenance::begin_as_standalone().await?;
         if core_catalog().current().is_partial() {
             let dropped = pinion_catalog::begin_copy().await;
             dropped.map_err(OpenNodeError::Catalog)?;
         }
         crate::builds::start();
-        if !is_member {
+        if !is_of_set {
             crate::applier::end_open_chain();
-            let ended = pinion_catalog::end_unfinished().await;
-            ended.map_err(OpenNodeError::Catalog)?;
+            let dropped = pinion_catalog::drop_temporary().await;
+            dropped.map_err(OpenNodeError::Catalog)?;
         }
-        pinion_catalog::reap()
+        pinion_catalog::reap(ended_in_order)
             .await
             .map_err(OpenNodeError::Catalog)?;
         crate::commands::cluster_parameters::load()
@@ -111,14 +110,18 @@ pub fn open_node(
             crate::transactions::start();
         })
         .await;
-        crate::ttl::start();
+        // The set of a member that runs without it has its own primary, which expires documents.
+        if is_member || !is_of_set {
+            crate::ttl::start();
+        }
         crate::sessions::start();
         crate::time_keys::start();
         Ok(report)
     })
 }
 
-/// The catalog, the entries up to `limit`, and what a member knows of its data, when that is opened again.
+/// The catalog, the entries up to `limit`, and what a member knows of its data, when that is opened again. The node follows
+/// afterwards.
 pub(crate) async fn recover_node(
     opened: Opened,
     limit: Timestamp,
@@ -130,10 +133,13 @@ pub(crate) async fn recover_node(
         .recover_up_to(limit, Applier::new(ApplyMode::Recovery))
         .await
         .map_err(OpenNodeError::Storage)?;
-    pinion_catalog::reap()
+    pinion_catalog::reap(false)
         .await
         .map_err(OpenNodeError::Catalog)?;
-    let begun = begin_builds_anew().await;
+    // A build that starts again writes nothing as a primary would.
+    let followed = pinion_storage::storage().follow().await;
+    followed.map_err(|fatal| OpenNodeError::Storage(OpenError::Fatal(fatal)))?;
+    let begun = begin_builds().await;
     begun.map_err(OpenNodeError::Catalog)?;
     crate::commands::cluster_parameters::load()
         .await
@@ -141,11 +147,27 @@ pub(crate) async fn recover_node(
     Ok(report)
 }
 
+/// Begins the builds of indexes that a standalone has not ended, or continues with them. Over the data of a member they wait
+/// until it is one again. Call it on core 0, once the parameters are set.
+///
+/// # Errors
+/// Storage has failed.
+pub fn begin_standalone_builds() -> LocalBoxFuture<'static, pinion_wire::Result<()>> {
+    Box::pin(async {
+        match pinion_storage::storage().standalone_above() {
+            Some(_) => Ok(()),
+            None => begin_builds().await,
+        }
+    })
+}
+
 /// Stops a node: call it on core 0 when no command runs any more.
 pub fn close_node() -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
+        // Two storages would write to one directory. None is opened again afterwards.
+        state().reopening.acquire().await.forget();
         pinion_runtime::on_all_cores(|_| async { state().change_feed.stop().await }).await;
-        pinion_catalog::end_builds().await;
+        pinion_catalog::keep_builds().await;
         crate::ttl::stop().await;
         crate::sessions::stop().await;
         crate::time_keys::stop().await;

@@ -3,13 +3,30 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_runtime::Duration;
 use pinion_wire::idl::Lsid;
-use pinion_wire::{CommandClass, ErrorCode, OpContext, Registry};
+use pinion_wire::{ClientInfo, CommandClass, ErrorCode, GateKind, OpContext, Registry};
 
 use crate::transactions::is_of_session;
+use crate::validate::Progress;
+
+/// Whether it is a client that sends operations, and no other node, nor this one itself.
+pub(crate) fn is_of_client(client: &ClientInfo) -> bool {
+    !client.is_trusted() && !client.says_internal()
+}
+
+/// How many operations of clients run on all cores that have an end of their own: reads that wait for data have none.
+pub async fn client_operations() -> usize {
+    let running = pinion_runtime::on_all_cores(|_| async {
+        let state = crate::state::state();
+        let waiting = state.metrics.counters.awaiting_data.get() as usize;
+        state.ops.of_clients().saturating_sub(waiting)
+    });
+    running.await.into_iter().sum()
+}
 
 /// A running operation.
 pub(crate) struct RunningOp {
@@ -24,12 +41,44 @@ pub(crate) struct OpSnapshot {
     pub command: Bytes,
     pub ctx: OpContext,
     pub running: Duration,
+    /// Of a validation.
+    pub progress: Option<Arc<Progress>>,
 }
 
 /// The running operations of one core.
 #[derive(Default)]
 pub(crate) struct OpTable {
     ops: RefCell<BTreeMap<i32, Rc<RunningOp>>>,
+    /// The operations that wait in front of a gate of this core, listed or not.
+    waiting: RefCell<BTreeMap<i32, GateKind>>,
+    /// How far validations have come.
+    progress: RefCell<BTreeMap<i32, Arc<Progress>>>,
+}
+
+/// An operation that waits in front of a gate, until this is dropped.
+pub(crate) struct WaitsForGate {
+    id: i32,
+}
+
+impl Drop for WaitsForGate {
+    fn drop(&mut self) {
+        if let Some(state) = crate::state::try_state() {
+            state.ops.waiting.borrow_mut().remove(&self.id);
+        }
+    }
+}
+
+/// Shows how far an operation has come; dropping it ends that.
+pub(crate) struct ProgressGuard {
+    id: i32,
+}
+
+impl Drop for ProgressGuard {
+    fn drop(&mut self) {
+        if let Some(state) = crate::state::try_state() {
+            state.ops.progress.borrow_mut().remove(&self.id);
+        }
+    }
 }
 
 /// Keeps an operation in the table; dropping it takes it out.
@@ -52,6 +101,25 @@ impl OpTable {
         let op = RunningOp { command, ctx };
         self.ops.borrow_mut().insert(id, Rc::new(op));
         OpGuard { id }
+    }
+
+    /// An operation waits in front of a gate until what this gives is dropped.
+    pub(crate) fn wait_for_gate(&self, ctx: &OpContext, kind: GateKind) -> WaitsForGate {
+        let id = ctx.op_id;
+        self.waiting.borrow_mut().insert(id, kind);
+        WaitsForGate { id }
+    }
+
+    /// The operations that wait in front of a gate of this core.
+    pub(crate) fn waiting(&self) -> Vec<(i32, GateKind)> {
+        let waiting = self.waiting.borrow();
+        waiting.iter().map(|(id, kind)| (*id, *kind)).collect()
+    }
+
+    /// Shows how far an operation of this core has come.
+    pub(crate) fn show_progress(&self, id: i32, progress: Arc<Progress>) -> ProgressGuard {
+        self.progress.borrow_mut().insert(id, progress);
+        ProgressGuard { id }
     }
 
     /// Interrupts an operation; false if it is not running here.
@@ -82,8 +150,9 @@ impl OpTable {
     }
 
     /// Interrupts what writes, with this code: the node accepts no writes any more. An aggregation that writes meets that at
-    /// its next write.
-    pub(crate) fn kill_writers(&self, code: ErrorCode) {
+    /// its next write. Gives how many there are.
+    pub(crate) fn kill_writers(&self, code: ErrorCode) -> u64 {
+        let mut killed = 0;
         let registry = pinion_runtime::core_local::<Registry>();
         for op in self.ops.borrow().values() {
             let spec = registry.find(op.ctx.command).map(|command| command.spec);
@@ -91,8 +160,17 @@ impl OpTable {
                 .is_ok_and(|spec| spec.supports_write_concern && spec.class != CommandClass::Read)
             {
                 op.ctx.kill(code);
+                killed += 1;
             }
         }
+        killed
+    }
+
+    fn of_clients(&self) -> usize {
+        let ops = self.ops.borrow();
+        ops.values()
+            .filter(|op| is_of_client(&op.ctx.client))
+            .count()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -108,6 +186,7 @@ impl OpTable {
                 command: op.command.clone(),
                 ctx: op.ctx.clone(),
                 running: Duration::from_nanos(now.saturating_sub(op.ctx.started_ns)),
+                progress: self.progress.borrow().get(&op.ctx.op_id).cloned(),
             })
             .collect()
     }

@@ -47,15 +47,24 @@ pub enum PlantedFault {
     EventsSwapped,
     /// A node that starts again forgets the transactions that are prepared.
     PreparedLostAtRestart,
+    /// That a transaction is not known is answered before a majority has what this node knows.
+    OutcomeNotAwaited,
+    /// A read that takes a newer state passes over the next document.
+    SkippedAtRenewal,
+    /// A read that takes a newer state gives its last document again.
+    RepeatedAtRenewal,
+    /// An update changes a document again that has moved in the index that it walks.
+    ChangedAgain,
 }
 
 impl PlantedFault {
     /// Those that only clients of a replica set can meet.
-    pub const OF_SETS: [PlantedFault; 4] = [
+    pub const OF_SETS: [PlantedFault; 5] = [
         PlantedFault::SnapshotOfOneLater,
         PlantedFault::EventSkippedAtResume,
         PlantedFault::EventsSwapped,
         PlantedFault::PreparedLostAtRestart,
+        PlantedFault::OutcomeNotAwaited,
     ];
 }
 

@@ -3,21 +3,27 @@
 use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
-use pinion_catalog::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, BuildLimits};
+use pinion_catalog::{
+    BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, BuildLimits, MAX_ACTIVE_USER_BUILDS,
+    set_build_limits,
+};
 use pinion_clock::DEFAULT_MAX_DRIFT_SECS;
 use pinion_query::MemoryLimits;
 use pinion_runtime::Duration;
-use pinion_wire::idl::{f64_lossy, i64_exact, truthy};
+use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
 use crate::fail_points;
 use crate::limits::{
     CURSOR_TIMEOUT, KEYS_ROTATION_SECS, LEAST_BUILD_MEMORY_MB, MAX_SERVICE_DESCRIPTOR_BYTES,
-    MIN_SPACE_BESIDE_SPILLS_BYTES, MOST_LEAST_FREE_MB, SESSION_TIMEOUT,
+    MIN_SPACE_BESIDE_SPILLS_BYTES, MOST_LEAST_FREE_MB, READ_YIELD_DOCUMENTS, READ_YIELD_PERIOD,
+    SESSION_TIMEOUT, VALIDATE_MEMORY_MB,
 };
 use crate::log_verbosity;
+use crate::parameter_values::{flag, unreadable, within};
 use crate::replication::{self, ReplicationParameters, ReplicationSetting};
 use crate::spill::MemoryLimit;
+use crate::storage_parameters::{self, StorageParameters, StorageSetting};
 use crate::ttl::{TtlParameters, TtlSetting};
 use crate::version::feature_version;
 
@@ -26,8 +32,15 @@ use crate::version::feature_version;
 pub(crate) struct Parameters {
     pub cursor_timeout: Duration,
     pub notablescan: bool,
+    /// After how many documents a read looks at the age of its state, and the age at which it takes a newer one.
+    pub read_yield_documents: i32,
+    pub read_yield_period: Duration,
     /// What a build of indexes may take of memory, and the least room on the file system for it.
     pub build_memory_mb: i64,
+    /// How many builds run at once that clients begin.
+    pub most_active_builds: i32,
+    /// What the sums of a validation may take.
+    pub validate_memory_mb: i64,
     pub build_least_free_mb: i64,
     /// What each stage of an operation may hold in memory.
     pub memory: MemoryLimits,
@@ -36,6 +49,9 @@ pub(crate) struct Parameters {
     pub spilling_min_available_bytes: i64,
     pub ttl: TtlParameters,
     pub replication: ReplicationParameters,
+    pub storage: StorageParameters,
+    /// Whether `serverStatus` shows the write concerns of writes.
+    pub shows_write_concerns: bool,
     /// Whether the commands of tests are there.
     pub enable_test_commands: bool,
     /// How far ahead of the wall clock a cluster time may be that a request tells.
@@ -107,18 +123,26 @@ pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(
                 "--setParameter {name}={text} is not supported: unknown parameter, or it cannot be set"
             ));
         }
-        let fraction = || match ReplicationParameters::takes_fraction(name) {
+        let takes_fraction = ReplicationParameters::takes_fraction(name)
+            || storage_parameters::NAMES.contains(&name.as_str());
+        let fraction = || match takes_fraction {
             true => text.parse::<f64>().ok(),
             false => None,
         };
+        let is_flag = state.parameters.borrow().is_flag(name);
         let value = match (text.as_str(), text.parse::<i64>()) {
-            ("true", _) => RawBsonRef::Boolean(true),
-            ("false", _) => RawBsonRef::Boolean(false),
+            ("true", _) if is_flag => RawBsonRef::Boolean(true),
+            ("false", _) if is_flag => RawBsonRef::Boolean(false),
             (_, Ok(number)) => RawBsonRef::Int64(number),
             (text, Err(_)) => fraction().map_or(RawBsonRef::String(text), RawBsonRef::Double),
         };
-        let setting = Parameters::parse(name, value)
-            .map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
+        // A command may set a flag to any value; a text is none.
+        let setting = match (is_flag, value) {
+            (true, RawBsonRef::String(_)) => Err(unreadable(name, value)),
+            _ => Parameters::parse(name, value),
+        };
+        let setting =
+            setting.map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
         state.parameters.borrow_mut().set(&setting);
     }
     Ok(())
@@ -129,13 +153,19 @@ impl Default for Parameters {
         Parameters {
             cursor_timeout: CURSOR_TIMEOUT,
             notablescan: false,
+            read_yield_documents: READ_YIELD_DOCUMENTS,
+            read_yield_period: READ_YIELD_PERIOD,
             build_memory_mb: (BUILD_MEMORY_BYTES >> 20) as i64,
+            most_active_builds: MAX_ACTIVE_USER_BUILDS as i32,
+            validate_memory_mb: VALIDATE_MEMORY_MB,
             build_least_free_mb: (BUILD_LEAST_FREE_BYTES >> 20) as i64,
             memory: MemoryLimits::default(),
             allow_disk_use_by_default: true,
             spilling_min_available_bytes: MIN_SPACE_BESIDE_SPILLS_BYTES,
             ttl: TtlParameters::default(),
             replication: ReplicationParameters::default(),
+            storage: StorageParameters::default(),
+            shows_write_concerns: false,
             enable_test_commands: false,
             max_clock_drift_secs: DEFAULT_MAX_DRIFT_SECS,
             keys_rotation_secs: KEYS_ROTATION_SECS,
@@ -196,14 +226,20 @@ pub(crate) enum Setting {
     AutomationServiceDescriptor(Box<str>),
     Quiet(bool),
     NoTableScan(bool),
+    ReadYieldDocuments(i32),
+    ReadYieldPeriod(Duration),
     EnableTestCommands(bool),
     BuildMemory(i64),
+    MostActiveBuilds(i32),
+    ValidateMemory(i64),
     BuildLeastFree(i64),
     Memory(&'static MemoryLimit, usize),
     AllowDiskUseByDefault(bool),
     SpillingMinAvailable(i64),
     Ttl(TtlSetting),
     Replication(ReplicationSetting),
+    Storage(StorageSetting),
+    ShowsWriteConcerns(bool),
     MaxClockDrift(u32),
     KeysRotation(u32),
     TransactionLifetime(i32),
@@ -215,18 +251,28 @@ pub(crate) const FAIL_POINT_PREFIX: &str = "failpoint.";
 
 /// Whether there is a parameter of this name.
 pub(crate) fn is_known(name: &str) -> bool {
-    OWN_NAMES.contains(&name) || replication::NAMES.contains(&name)
+    let tables = [
+        &OWN_NAMES[..],
+        &replication::NAMES,
+        &storage_parameters::NAMES,
+    ];
+    tables.iter().any(|names| names.contains(&name))
 }
 
 /// All parameters that can be asked for, in order.
 pub(crate) fn names() -> Vec<&'static str> {
-    let mut names = [&OWN_NAMES[..], &replication::NAMES].concat();
+    let tables = [
+        &OWN_NAMES[..],
+        &replication::NAMES,
+        &storage_parameters::NAMES,
+    ];
+    let mut names = tables.concat();
     names.sort_unstable();
     names
 }
 
-/// Those that are not of replication.
-const OWN_NAMES: [&str; 32] = [
+/// Those that are neither of replication nor of storage.
+const OWN_NAMES: [&str; 35] = [
     "KeysRotationIntervalSec",
     "allowDiskUseByDefault",
     "authenticationMechanisms",
@@ -238,20 +284,23 @@ const OWN_NAMES: [&str; 32] = [
     "internalDocumentSourceBucketAutoMaxMemoryBytes",
     "internalDocumentSourceGroupMaxMemoryBytes",
     "internalDocumentSourceSetWindowFieldsMaxMemoryBytes",
+    "internalQueryExecYieldIterations",
+    "internalQueryExecYieldPeriodMS",
     "internalQueryMaxBlockingSortMemoryUsageBytes",
     "internalQuerySlotBasedExecutionHashAggApproxMemoryUseInBytesBeforeSpill",
     "internalQuerySpillingMinAvailableDiskSpaceBytes",
-    "journalCommitInterval",
     "localLogicalSessionTimeoutMinutes",
     "logComponentVerbosity",
     "logLevel",
     "maxAcceptableLogicalClockDriftSecs",
     "maxBSONDepth",
     "maxIndexBuildMemoryUsageMegabytes",
+    "maxNumActiveUserIndexBuilds",
     "maxTransactionLockRequestTimeoutMillis",
+    "maxValidateMemoryUsageMB",
     "notablescan",
     "quiet",
-    "syncdelay",
+    "reportOpWriteConcernCountersInServerStatus",
     "transactionLifetimeLimitSeconds",
     "ttlIndexDeleteTargetDocs",
     "ttlIndexDeleteTargetTimeMS",
@@ -262,12 +311,20 @@ const OWN_NAMES: [&str; 32] = [
 ];
 
 impl Parameters {
+    /// After how many documents a read looks at the age of its state, and the age at which it takes a newer one.
+    pub(crate) fn read_yield(&self) -> (u32, Duration) {
+        // It looks after every document where none are to be in between, and without end where it is not to count.
+        let documents = u32::try_from(self.read_yield_documents).unwrap_or(u32::MAX);
+        (documents.saturating_sub(1), self.read_yield_period)
+    }
+
     /// What a build of indexes that begins now may take.
     pub(crate) fn build_limits(&self) -> BuildLimits {
         let bytes = |megabytes: i64| u64::try_from(megabytes).unwrap_or(0) << 20;
         BuildLimits {
             memory_bytes: bytes(self.build_memory_mb),
             least_free_bytes: bytes(self.build_least_free_mb),
+            most_active: usize::try_from(self.most_active_builds).unwrap_or(0),
         }
     }
 
@@ -299,27 +356,29 @@ impl Parameters {
             "internalQuerySpillingMinAvailableDiskSpaceBytes" => {
                 out.append(name, self.spilling_min_available_bytes);
             }
+            "internalQueryExecYieldIterations" => {
+                out.append(name, self.read_yield_documents);
+            }
+            "internalQueryExecYieldPeriodMS" => {
+                out.append(name, self.read_yield_period.as_millis() as i32);
+            }
             "indexBuildMinAvailableDiskSpaceMB" => {
                 out.append(name, self.build_least_free_mb);
             }
             "maxIndexBuildMemoryUsageMegabytes" => {
                 out.append(name, self.build_memory_mb as i32);
             }
-            "journalCommitInterval" => {
-                let storage = &crate::state::state().shared.options.storage;
-                out.append(name, storage.journal_commit_interval.as_millis() as i32);
+            "maxNumActiveUserIndexBuilds" => {
+                out.append(name, self.most_active_builds);
+            }
+            "maxValidateMemoryUsageMB" => {
+                out.append(name, self.validate_memory_mb as i32);
             }
             "localLogicalSessionTimeoutMinutes" => {
                 out.append(name, (SESSION_TIMEOUT.as_secs() / 60) as i32);
             }
-            "syncdelay" => {
-                let storage = &crate::state::state().shared.options.storage;
-                let secs = match storage.checkpoint_interval {
-                    // Checkpoints are made at the end alone.
-                    Duration::MAX => 0.0,
-                    interval => interval.as_secs_f64(),
-                };
-                out.append(name, secs);
+            "reportOpWriteConcernCountersInServerStatus" => {
+                out.append(name, self.shows_write_concerns);
             }
             "automationServiceDescriptor" => {
                 out.append(name, &*self.automation_service_descriptor);
@@ -355,11 +414,22 @@ impl Parameters {
                 }
                 None => {
                     return self.ttl.append_as(parameter, name, out)
+                        || self.storage.append_as(parameter, name, out)
                         || self.replication.append_as(parameter, name, out);
                 }
             },
         }
         true
+    }
+
+    /// Whether the value of a parameter is true or false.
+    fn is_flag(&self, name: &str) -> bool {
+        let mut out = DocBuilder::new();
+        self.append_as(name, "value", &mut out);
+        matches!(
+            pinion_bson::get(&out.finish(), "value"),
+            Some(RawBsonRef::Boolean(_))
+        )
     }
 
     /// Whether a parameter may be set while the node runs, and may be set at its start.
@@ -369,11 +439,15 @@ impl Parameters {
             | "cursorTimeoutMillis"
             | "indexBuildMinAvailableDiskSpaceMB"
             | "maxIndexBuildMemoryUsageMegabytes"
+            | "maxNumActiveUserIndexBuilds"
             | "allowDiskUseByDefault"
+            | "internalQueryExecYieldIterations"
+            | "internalQueryExecYieldPeriodMS"
             | "internalQuerySpillingMinAvailableDiskSpaceBytes"
             | "logComponentVerbosity"
             | "logLevel"
             | "maxTransactionLockRequestTimeoutMillis"
+            | "maxValidateMemoryUsageMB"
             | "notablescan"
             | "quiet"
             | "transactionLifetimeLimitSeconds"
@@ -383,7 +457,8 @@ impl Parameters {
             | "ttlMonitorEnabled"
             | "ttlMonitorSleepSecs"
             | "ttlMonitorSubPassTargetSecs" => (true, true),
-            "enableTestCommands" => (false, true),
+            "enableTestCommands" | "reportOpWriteConcernCountersInServerStatus" => (false, true),
+            name if storage_parameters::NAMES.contains(&name) => (true, true),
             "maxAcceptableLogicalClockDriftSecs" | "KeysRotationIntervalSec" => (false, true),
             _ => {
                 if let Some(runtime) = ReplicationParameters::settable_at_runtime(name) {
@@ -397,45 +472,9 @@ impl Parameters {
 
     /// Checks a value for a parameter.
     pub(crate) fn parse(name: &str, value: RawBsonRef<'_>) -> Result<Setting> {
-        let number = || {
-            i64_exact(value).ok_or_else(|| {
-                Error::new(
-                    ErrorCode::BAD_VALUE,
-                    format!(
-                        "Failed to parse value {} for parameter {name}",
-                        pinion_query::value_text(value)
-                    ),
-                )
-            })
-        };
-        let at_least = |least: i64| {
-            number().and_then(|n| {
-                if n < least {
-                    return Err(Error::bad_value(format!(
-                        "Invalid value for parameter {name}: {n} is not greater than or equal to {least}"
-                    )));
-                }
-                Ok(n)
-            })
-        };
-        let at_most = |n: i64, most: i64| {
-            if n > most {
-                return Err(Error::bad_value(format!(
-                    "Invalid value for parameter {name}: {n} is not less than or equal to {most}"
-                )));
-            }
-            Ok(n)
-        };
-        let boolean = || match value {
-            RawBsonRef::Boolean(_)
-            | RawBsonRef::Int32(_)
-            | RawBsonRef::Int64(_)
-            | RawBsonRef::Double(_) => Ok(truthy(value)),
-            _ => Err(Error::bad_value(format!(
-                "Failed to parse value {} for parameter {name}",
-                pinion_query::value_text(value)
-            ))),
-        };
+        let at_least = |least| within(name, value, least, i64::MAX);
+        let within = |least, most| within(name, value, least, most);
+        let most = i64::from(i32::MAX);
         Ok(match name {
             "cursorTimeoutMillis" => {
                 Setting::CursorTimeout(Duration::from_millis(at_least(0)? as u64))
@@ -445,41 +484,49 @@ impl Parameters {
             }
             "logComponentVerbosity" => Setting::LogComponents(log_verbosity::parse(value)?),
             "logLevel" => Setting::LogLevel(log_level_of(value)?),
-            // Whatever is no zero, and not false or null.
-            "quiet" => Setting::Quiet(truthy(value)),
-            "notablescan" => Setting::NoTableScan(boolean()?),
-            "enableTestCommands" => Setting::EnableTestCommands(boolean()?),
+            "quiet" => Setting::Quiet(flag(value)),
+            "notablescan" => Setting::NoTableScan(flag(value)),
+            "internalQueryExecYieldIterations" => {
+                // All negative ones mean the same.
+                let documents = within(i64::MIN, most)?;
+                Setting::ReadYieldDocuments(documents.max(-1) as i32)
+            }
+            "internalQueryExecYieldPeriodMS" => {
+                let ms = within(0, most)?;
+                Setting::ReadYieldPeriod(Duration::from_millis(ms as u64))
+            }
+            "enableTestCommands" => Setting::EnableTestCommands(flag(value)),
+            "reportOpWriteConcernCountersInServerStatus" => {
+                Setting::ShowsWriteConcerns(flag(value))
+            }
             "maxIndexBuildMemoryUsageMegabytes" => {
-                let megabytes = at_least(LEAST_BUILD_MEMORY_MB)?;
-                Setting::BuildMemory(at_most(megabytes, i64::from(i32::MAX))?)
+                Setting::BuildMemory(within(LEAST_BUILD_MEMORY_MB, most)?)
             }
+            "maxNumActiveUserIndexBuilds" => Setting::MostActiveBuilds(within(0, most)? as i32),
+            "maxValidateMemoryUsageMB" => Setting::ValidateMemory(within(1, most)?),
             "indexBuildMinAvailableDiskSpaceMB" => {
-                Setting::BuildLeastFree(at_most(at_least(0)?, MOST_LEAST_FREE_MB)?)
+                Setting::BuildLeastFree(within(0, MOST_LEAST_FREE_MB)?)
             }
-            "maxAcceptableLogicalClockDriftSecs" => {
-                let secs = at_most(at_least(1)?, i64::from(i32::MAX))?;
-                Setting::MaxClockDrift(secs as u32)
-            }
-            "KeysRotationIntervalSec" => {
-                let secs = at_most(at_least(1)?, i64::from(i32::MAX))?;
-                Setting::KeysRotation(secs as u32)
-            }
+            "maxAcceptableLogicalClockDriftSecs" => Setting::MaxClockDrift(within(1, most)? as u32),
+            "KeysRotationIntervalSec" => Setting::KeysRotation(within(1, most)? as u32),
             "transactionLifetimeLimitSeconds" => {
-                let secs = at_most(at_least(1)?, i64::from(i32::MAX))?;
-                Setting::TransactionLifetime(secs as i32)
+                Setting::TransactionLifetime(within(1, most)? as i32)
             }
             "maxTransactionLockRequestTimeoutMillis" => {
-                let ms = at_most(number()?, i64::from(i32::MAX))?;
                 // All negative ones mean the same.
+                let ms = within(i64::MIN, most)?;
                 Setting::TransactionLockTimeout(ms.max(-1) as i32)
             }
-            "allowDiskUseByDefault" => Setting::AllowDiskUseByDefault(boolean()?),
+            "allowDiskUseByDefault" => Setting::AllowDiskUseByDefault(flag(value)),
             "internalQuerySpillingMinAvailableDiskSpaceBytes" => {
                 Setting::SpillingMinAvailable(at_least(0)?)
             }
             _ => {
                 if let Some(setting) = TtlSetting::parse(name, value) {
                     return setting.map(Setting::Ttl);
+                }
+                if let Some(setting) = StorageSetting::parse(name, value) {
+                    return setting.map(Setting::Storage);
                 }
                 if let Some(setting) = ReplicationSetting::parse(name, value) {
                     return setting.map(Setting::Replication);
@@ -517,9 +564,24 @@ impl Parameters {
             }
             Setting::Quiet(value) => server_counters().quiet.set(*value),
             Setting::NoTableScan(value) => self.notablescan = *value,
+            Setting::ReadYieldDocuments(value) => self.read_yield_documents = *value,
+            Setting::ReadYieldPeriod(value) => self.read_yield_period = *value,
             Setting::EnableTestCommands(value) => self.enable_test_commands = *value,
-            Setting::BuildMemory(value) => self.build_memory_mb = *value,
-            Setting::BuildLeastFree(value) => self.build_least_free_mb = *value,
+            Setting::Storage(setting) => self.storage.set(*setting),
+            Setting::ShowsWriteConcerns(value) => self.shows_write_concerns = *value,
+            Setting::BuildMemory(value) => {
+                self.build_memory_mb = *value;
+                set_build_limits(self.build_limits());
+            }
+            Setting::MostActiveBuilds(value) => {
+                self.most_active_builds = *value;
+                set_build_limits(self.build_limits());
+            }
+            Setting::ValidateMemory(value) => self.validate_memory_mb = *value,
+            Setting::BuildLeastFree(value) => {
+                self.build_least_free_mb = *value;
+                set_build_limits(self.build_limits());
+            }
             Setting::Memory(limit, bytes) => limit.set(&mut self.memory, *bytes),
             Setting::AllowDiskUseByDefault(value) => self.allow_disk_use_by_default = *value,
             Setting::SpillingMinAvailable(value) => self.spilling_min_available_bytes = *value,

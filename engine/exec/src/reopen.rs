@@ -73,7 +73,8 @@ pub fn reopen_at(
     })
 }
 
-/// Closes the data directory by `close` and opens it again, in this process, as of `limit`.
+/// Closes the data directory by `close` and opens it again, in this process, as of `limit`. A node that is being closed does
+/// neither any more.
 ///
 /// # Errors
 /// The node has no data then, lets no operation go on, and must stop.
@@ -81,17 +82,17 @@ pub(crate) async fn reopen(
     limit: Timestamp,
     close: impl AsyncFnOnce() -> std::result::Result<Reopening, OpenError>,
 ) -> std::result::Result<RecoveryReport, OpenNodeError> {
+    // Whoever closes the node waits for the end, and closes what was opened.
+    let _turn = state().reopening.acquire().await;
     on_all_cores(|_| async { state().parking.close() }).await;
     on_all_cores(|_| drain()).await;
     crate::ttl::stop().await;
     pinion_catalog::end_builds().await;
-    on_all_cores(|_| async { forget(&state()) }).await;
-    crate::sessions::forget_all().await;
+    forget_data().await;
     let closed = close().await.map_err(OpenNodeError::Storage)?;
     let opened = closed.open().await.map_err(OpenNodeError::Storage)?;
     let report = recover_node(opened, limit).await?;
-    let followed = storage().follow().await;
-    followed.map_err(|fatal| OpenNodeError::Storage(OpenError::Fatal(fatal)))?;
+    state().parameters.borrow().storage.give_to_storage();
     crate::ttl::start();
     on_all_cores(|_| async { state().parking.open() }).await;
     // One that nobody else has is gone.
@@ -112,6 +113,12 @@ async fn drain() {
     }
     state.cursors.kill_all();
     state.change_feed.stop().await;
+}
+
+/// Forgets what is known of the data, on every core.
+pub(crate) async fn forget_data() {
+    on_all_cores(|_| async { forget(&state()) }).await;
+    crate::sessions::forget_all().await;
 }
 
 /// Forgets what this core knows of the data.

@@ -56,6 +56,8 @@ pub struct NodeState {
     pub(crate) ops: OpTable,
     pub(crate) conversations: Conversations,
     pub(crate) parking: Parking,
+    /// Taken while the data directory is opened again, and by whoever closes the node; on core 0.
+    pub(crate) reopening: Semaphore,
     pub(crate) fsync_lock: FsyncLock,
     pub(crate) fail_points: FailPoints,
     pub(crate) parameters: RefCell<Parameters>,
@@ -141,6 +143,7 @@ impl NodeState {
             ops: OpTable::default(),
             conversations: Conversations::default(),
             parking: Parking::default(),
+            reopening: Semaphore::new(1),
             fsync_lock: FsyncLock::default(),
             fail_points: FailPoints::default(),
             parameters: RefCell::new(Parameters::default()),
@@ -206,10 +209,18 @@ impl NodeState {
 
     /// A timestamp for a field that asks for the present time; each call gives a later one.
     pub(crate) fn next_timestamp(&self) -> Timestamp {
+        self.next_timestamps(1)
+    }
+
+    /// As many, one after the other: the first of them.
+    pub(crate) fn next_timestamps(&self, count: usize) -> Timestamp {
         let now = Timestamp::new((pinion_runtime::wall_ms() / 1000) as u32, 1);
-        let next = now.max(self.last_timestamp.get().next());
-        self.last_timestamp.set(next);
-        next
+        let first = now.max(self.last_timestamp.get().next());
+        if count > 0 {
+            let last = Timestamp::from_u64(first.as_u64() + count as u64 - 1);
+            self.last_timestamp.set(last);
+        }
+        first
     }
 }
 

@@ -52,6 +52,10 @@ pub(crate) struct CollectionSizes {
     pub storage_bytes: u64,
     /// By name, the `_id` index first.
     pub indexes: Vec<(String, u64)>,
+    /// The parts of what is free in the page files that fall to its documents and to its indexes: the files are shared, and
+    /// what is free in them is shared out by what each has in them.
+    pub free_bytes: u64,
+    pub index_free_bytes: u64,
 }
 
 impl CollectionSizes {
@@ -77,9 +81,18 @@ pub(crate) async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionS
         .collect();
     let all = tree_stats(trees).await;
     let of = |tree: TreeId| all.get(&tree).copied().unwrap_or_default();
-    let log = match collections.iter().any(|collection| collection.is_oplog()) {
-        true => storage().log_stats().await.unwrap_or_default(),
-        false => LogStats::default(),
+    let log = match collections.iter().find(|collection| collection.is_oplog()) {
+        Some(oplog) => {
+            let stats = storage().log_stats(oplog.log_through).await;
+            stats.unwrap_or_default()
+        }
+        None => LogStats::default(),
+    };
+    let files = storage_stats().await;
+    let used = files.page_file_bytes.saturating_sub(files.page_free_bytes);
+    let share = |pages: u64| {
+        let share = u128::from(files.page_free_bytes) * u128::from(pages.min(used));
+        share.checked_div(u128::from(used)).unwrap_or(0) as u64
     };
     collections
         .iter()
@@ -87,9 +100,9 @@ pub(crate) async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionS
             if collection.is_oplog() {
                 return CollectionSizes {
                     records: log.entries,
-                    data_bytes: log.bytes,
+                    data_bytes: log.entry_bytes,
                     storage_bytes: log.bytes,
-                    indexes: Vec::new(),
+                    ..CollectionSizes::default()
                 };
             }
             let own = of(collection.tree());
@@ -102,7 +115,11 @@ pub(crate) async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionS
             for index in &collection.indexes {
                 indexes.push((index.name().to_owned(), on_disk(&of(index.tree)).max(4096)));
             }
+            let indexed = collection.indexes.iter();
+            let index_pages: u64 = indexed.map(|index| of(index.tree).page_bytes).sum();
             CollectionSizes {
+                free_bytes: share(own.page_bytes),
+                index_free_bytes: share(index_pages),
                 records: own.records,
                 data_bytes: own.value_bytes,
                 storage_bytes: on_disk(&own).max(4096),

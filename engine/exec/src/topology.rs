@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pinion_bson::RawDocumentBuf;
 use pinion_catalog::is_replicated;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_runtime::{Instant, LocalBoxFuture};
+use pinion_runtime::{Duration, Instant, LocalBoxFuture};
 use pinion_wire::idl::{GenericArguments, Namespace, ReadPreferenceMode, WriteConcern};
 use pinion_wire::{
     AllowedOnSecondary, CommandClass, CommandSpec, Error, ErrorCode, Invocation, MemberState,
@@ -19,6 +19,7 @@ use pinion_wire::{
 };
 
 use crate::builds::CommitQuorum;
+use crate::replication::MemberFigures;
 use crate::state::NodeState;
 
 /// What a member knows of its set at one moment.
@@ -52,6 +53,8 @@ pub struct SetView {
     pub default_is_majority: bool,
     /// `writeConcernMajorityJournalDefault`.
     pub journal_default: bool,
+    /// When the process ends at the latest, in milliseconds of [`pinion_runtime::now`]: clients are sent to other members.
+    pub quiesces_until_ms: Option<u64>,
 }
 
 impl SetView {
@@ -68,6 +71,19 @@ pub struct LastWrite {
     pub wall_ms: i64,
     pub majority_op_time: OpTime,
     pub majority_wall_ms: i64,
+}
+
+/// The connections of one core to another member.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostConnections {
+    pub host: String,
+    pub in_use: u64,
+    /// Kept to be used again.
+    pub available: u64,
+    /// Being made.
+    pub refreshing: u64,
+    /// Ever made.
+    pub created: u64,
 }
 
 /// Something that is waited for. It borrows nothing, so whoever waits may give up at any time.
@@ -122,15 +138,40 @@ pub trait ReplicaSet {
     /// The primary's; `NotWritablePrimary` where none is known, and `HostUnreachable` and the like where it does not answer.
     fn run_on_primary(&self, command: RawDocumentBuf) -> Waiting<Result<RawDocumentBuf>>;
 
-    /// What the driver counts, as `metrics.repl` of `serverStatus` has it.
-    fn metrics(&self) -> Waiting<RawDocumentBuf> {
-        Box::pin(async { RawDocumentBuf::new() })
+    /// What the driver counts.
+    fn figures(&self) -> Waiting<MemberFigures> {
+        Box::pin(async { MemberFigures::default() })
+    }
+
+    /// The connections of this node to other members, by core and host.
+    fn connections(&self) -> Waiting<Vec<HostConnections>> {
+        Box::pin(async { Vec::new() })
+    }
+
+    /// `replSetGetStatus`.
+    ///
+    /// # Errors
+    /// The node has no configuration, or one that does not name it.
+    fn status(&self) -> Waiting<Result<RawDocumentBuf>> {
+        Box::pin(async {
+            Err(Error::new(
+                ErrorCode::NOT_YET_INITIALIZED,
+                "no replset config has been received",
+            ))
+        })
     }
 
     /// How often this member rolled back, and once more.
     fn rollback_id(&self) -> Waiting<i32> {
         Box::pin(async { 1 })
     }
+
+    /// Has a primary step down since its process is to end, and waits for another member to catch up, for so long at most. Without
+    /// `force` it fails if none does. Nothing happens on a node that is no primary, or the only member.
+    ///
+    /// # Errors
+    /// `ExceededTimeLimit`: the node stays primary.
+    fn leave(&self, limit: Duration, force: bool) -> Waiting<Result<()>>;
 
     /// Logs an entry that changes nothing and tells why, and gives its timestamp.
     ///
@@ -278,6 +319,7 @@ pub(crate) fn check_access(
     }
 }
 
-fn not_primary() -> Error {
+/// The refusal of a write by a member that takes none.
+pub(crate) fn not_primary() -> Error {
     Error::new(ErrorCode::NOT_WRITABLE_PRIMARY, "not primary")
 }

@@ -15,6 +15,7 @@ mod keygen;
 mod limits;
 mod matcher;
 mod number;
+mod operator_uses;
 mod path;
 mod pipeline;
 mod planner;
@@ -38,7 +39,7 @@ pub use change_stream::{
 pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
 pub use command_shape::{command_shape, find_of_one_id};
 pub use expression::{
-    Expression, MetaKind, Metadata, Random, Subject, Value, Variables, check_field_path,
+    Expression, MetaKind, MetaSet, Metadata, Random, Subject, Value, Variables, check_field_path,
     check_variable_name,
 };
 pub use fulltext::is_text_language;
@@ -47,24 +48,28 @@ pub use index::{
     check_wildcard_projection, index_keys,
 };
 pub use limits::{
-    MAX_BUCKET_MEASUREMENTS, MAX_FACET_BYTES, MAX_GROUP_BYTES, MAX_KEY_PATTERN_FIELDS,
-    MAX_SORT_BYTES,
+    MAX_BUCKET_MEASUREMENTS, MAX_EXPLAIN_BYTES, MAX_FACET_BYTES, MAX_GROUP_BYTES,
+    MAX_KEY_PATTERN_FIELDS, MAX_SORT_BYTES,
 };
 pub use matcher::{MatchPosition, Matcher, MetaSource};
+pub use operator_uses::{OperatorKind, OperatorUses, counted};
 pub use pipeline::{
     Division, Document, GraphLookup, Input, Lookup, Merge, MergeWrite, NotMatched, OutputTo,
     Outside, Pipeline, PipelineParts, PipelineRun, Segment, Traversal, UnionWith, Want,
-    check_api_v1, check_read_concern, no_search_server, stage_outside_v1,
+    check_api_v1, check_documents, check_read_concern, keyed, no_search_server, stage_names,
+    stage_outside_v1,
 };
 pub use planner::{
     Access, DistinctPlan, ExplainStage, Hint, IndexAccess, IndexFilter, Interval, Intervals,
     KeyBounds, KeyRange, NearAccess, NearSearch, Outline, Plan, PlanRequest, QueryShape,
-    ShownPlans, SortedAccess, SortedField, distinct_plan, plan, plans, query_planner, shown_hash,
+    ShownPlans, SortedAccess, SortedField, append_if_room, distinct_plan, plan, plans,
+    query_planner, shown_hash,
 };
 pub use projection::Projection;
 pub use series::{
-    BucketFilter, Packed, Packing, SeriesForm, bucket_filter, bucket_id, index_filter,
-    is_about_meta, measurement_count, measurements, meta_filter, normal_meta, pack, time_of,
+    BucketFilter, BucketState, Packed, Packing, SeriesForm, bucket_filter, bucket_id, check_bucket,
+    index_filter, is_about_meta, measurement_count, measurements, meta_filter, normal_meta, pack,
+    time_of,
 };
 pub use sort::{Direction, SortPattern};
 pub use spill::{

@@ -27,6 +27,11 @@ pub(crate) const MAX_GEO_NEAR_KEY_COMPONENTS: usize = 180;
 /// `internalQueryMaxBlockingSortMemoryUsageBytes`.
 pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 
+/// What explain's answer may hold before it leaves details out: MongoDB's `internalQueryExplainSizeThresholdBytes`.
+pub const MAX_EXPLAIN_BYTES: usize = 10 * 1024 * 1024;
+
+const _: () = assert!(MAX_EXPLAIN_BYTES < pinion_bson::MAX_USER_DOCUMENT_BYTES);
+
 /// Bytes that one accumulator of one group may hold: MongoDB's `internalQueryMaxPushBytes` and its kin.
 pub(crate) const MAX_ACCUMULATOR_BYTES: usize = 100 * 1024 * 1024;
 

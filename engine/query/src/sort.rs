@@ -295,11 +295,8 @@ pub(crate) fn key_error(error_: KeyError) -> pinion_wire::Error {
 }
 
 fn sort_direction(value: RawBsonRef<'_>) -> Result<bool> {
-    let number = match value {
-        RawBsonRef::Decimal128(_) => crate::number::exact_i64(value),
-        other => crate::number::truncated_i64(other),
-    };
-    match number {
+    // Doubles are cut off, decimals rounded to even.
+    match pinion_wire::idl::i64_clamped(value) {
         Some(1) => Ok(false),
         Some(-1) => Ok(true),
         _ => Err(error(
@@ -421,6 +418,13 @@ mod tests {
     #[test]
     fn errors() {
         check_error(rawdoc! { "a": 0 }, 15975);
+        let decimal = |text: &str| text.parse::<pinion_bson::Decimal128>().expect("a decimal");
+        check_error(rawdoc! { "a": (decimal("0.5")) }, 15975);
+        check_error(rawdoc! { "a": (decimal("1.5")) }, 15975);
+        for direction in ["1", "1.0", "0.6", "1.4"] {
+            let pattern = rawdoc! { "a": (decimal(direction)) };
+            assert!(SortPattern::parse(&pattern).is_ok(), "{direction}");
+        }
         check_error(rawdoc! { "a": "x" }, 15974);
         check_error(rawdoc! { "a": true }, 15974);
         check_error(rawdoc! { "a": { "b": 1 } }, 17312);

@@ -3,6 +3,8 @@
 //! The functions of this crate are called by tasks that share their core, and cannot be suspended. A call inside of
 //! [`within`] is refused once its work exceeds a budget. Since everything here is pure, whoever called can do the same again
 //! inside of [`until`], on a thread where it holds up nobody. What is not pure says how it goes on.
+//!
+//! A call may also count the operators that it parses ([`crate::counted`]).
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pinion_wire::{ErrorCode, Result};
 
 use crate::error::error;
+use crate::operator_uses::OperatorUses;
 
 /// Units of work, each about a nanosecond: memory is filled for the first time at about one byte each.
 pub type Units = u64;
@@ -30,6 +33,33 @@ thread_local! {
     static LEFT: Cell<Units> = const { Cell::new(Units::MAX) };
     static EXHAUSTED: Cell<bool> = const { Cell::new(false) };
     static STOP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+    static USES: RefCell<Option<OperatorUses>> = const { RefCell::new(None) };
+}
+
+/// Counts no operators from now on, also when a call panics.
+struct EndCount;
+
+impl Drop for EndCount {
+    fn drop(&mut self) {
+        USES.take();
+    }
+}
+
+/// Calls `f`, and gives what [`count`] has counted meanwhile.
+pub(crate) fn counting<T>(f: impl FnOnce() -> T) -> (T, OperatorUses) {
+    let _ended = EndCount;
+    USES.replace(Some(OperatorUses::default()));
+    let result = f();
+    (result, USES.take().unwrap_or_default())
+}
+
+/// Counts operators, if the call counts them.
+pub(crate) fn count(add: impl FnOnce(&mut OperatorUses)) {
+    USES.with_borrow_mut(|uses| {
+        if let Some(uses) = uses {
+            add(uses);
+        }
+    });
 }
 
 /// Puts back what held before a call, also when that panics.

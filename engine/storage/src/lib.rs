@@ -7,16 +7,19 @@ mod layout;
 mod limits;
 mod manifest;
 mod marks;
+mod opening;
 mod partition;
 mod recovery;
 mod ring;
+mod room;
 mod sequencer;
 mod types;
 mod watermarks;
 mod words;
 
 pub use base::{
-    LevelReport, PartitionOptions, PartitionRoots, TreeReport, VerifyReport, verify_partition,
+    Counts, LevelReport, PartitionOptions, PartitionRoots, TreeReport, VerifyReport,
+    verify_partition,
 };
 pub use engine::{
     Applier, ApplyError, CheckpointCopy, CopiedEntry, CopyError, ENTRY_TERM_OFFSET,
@@ -33,7 +36,10 @@ pub use limits::{
     MAX_COPIED_ENTRY_BYTES, MAX_ENTRY_BYTES, MAX_KEY_BYTES, MAX_UNIT_ENTRY_BYTES, MAX_VALUE_BYTES,
 };
 pub use manifest::{Cut, Cuts, Manifest, Superblock};
-pub use partition::{Cursor, PageStats, Partition, PartitionMemory, SnapshotPin, TreeLoad, UnitId};
+pub use partition::{
+    Cursor, KeptCounts, PageStats, Partition, PartitionMemory, Readable, SnapshotPin, TreeLoad,
+    UnitId,
+};
 pub use types::{
     BegunStamp, CATALOG_TREE, Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, Read,
     ReadAt, ReadError, TreeId, TreeStats, VersionToken, Write, WriteError, prefix_successor,

@@ -52,6 +52,9 @@ pub const MAX_ENTRY_BYTES: usize = 17 * 1024 * 1024;
 /// alone waits until nothing else is there.
 pub(crate) const MAX_PENDING_BYTES: usize = 48 * 1024 * 1024;
 
+// So does one with an image beside it.
+const _: () = assert!(2 * MAX_ENTRY_BYTES < MAX_PENDING_BYTES);
+
 /// The entries of one unit that stays open until it is committed: they are appended in one step.
 pub const MAX_UNIT_ENTRY_BYTES: usize = 256 * 1024 * 1024;
 
@@ -76,6 +79,18 @@ pub(crate) const MIN_SEGMENT_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 pub(crate) const SPARE_SEGMENTS: usize = 1;
 pub(crate) const MAX_IDLE_SEGMENTS: usize = 4;
 
+/// How long an open for which there is no descriptor rests before it is tried again, and how often the log says so.
+pub(crate) const OPEN_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const OPEN_WARNING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How long a background write that finds the disk full rests before it is tried again, and how often the log says so.
+pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(500);
+pub(crate) const ROOM_WARNING_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often a run is written in vain before that counts as a failure of the disk, and the pause before each further time.
+pub(crate) const RUN_WRITE_ATTEMPTS: u32 = 5;
+pub(crate) const RUN_WRITE_PAUSE: Duration = Duration::from_millis(500);
+
 /// Bytes zeroed by one write while a segment is prepared.
 pub(crate) const ZERO_CHUNK_BYTES: usize = 1024 * 1024;
 
@@ -92,8 +107,11 @@ pub(crate) const LOG_PIECE_BYTES: usize = 256 * 1024;
 /// Entries that a reader of the log gets from one ring at a time.
 pub(crate) const LOG_FETCH_BYTES: usize = 256 * 1024;
 
-/// Entries that are looked at to judge how many there are.
-pub(crate) const LOG_SAMPLE_ENTRIES: usize = 100;
+/// When the node starts, the documents in each segment of the log are estimated by samples of its frames: of this many frames
+/// each, at most this many of a segment and about this many of the log. A segment of no more frames than that is read whole.
+pub(crate) const SAMPLE_FRAMES: u32 = 16;
+pub(crate) const SEGMENT_SAMPLES: u32 = 16;
+pub(crate) const LOG_SAMPLES: u32 = 1024;
 
 /// A search in a segment ends when it is known to so many frames; so many are read at first to see what begins there.
 pub(crate) const SEEK_FRAMES: u32 = 16;
@@ -130,6 +148,33 @@ pub(crate) const TRANSPLANT_BYTES: usize = 16 * 1024 * 1024;
 /// Memory for the pages of a copied file while that is made this node's own.
 pub(crate) const TRANSPLANT_CACHE_BYTES: u64 = 32 * 1024 * 1024;
 
+/// Bits of a run's filter for each key, and how many of them are asked: one key in a hundred seems to be there and is not.
+pub(crate) const RUN_FILTER_BITS: usize = 10;
+pub(crate) const RUN_FILTER_PROBES: u64 = 6;
+/// The part of a partition's memory for pages that the filter of one run takes at most.
+pub(crate) const RUN_FILTER_PART: u64 = 32;
+
+/// Versions of one key that a run keeps together. A key with more of them has the older ones in pieces of this size, so that
+/// one version of a key that was written very often can be read without all the others.
+pub(crate) const RUN_PIECE_BYTES: usize = 64 * 1024;
+
+/// Records of a run that are built before they are written, and their bytes.
+pub(crate) const RUN_PART_RECORDS: usize = 1024;
+pub(crate) const RUN_PART_BYTES: usize = 1024 * 1024;
+
+/// Records that a cursor reads ahead of the runs below it.
+pub(crate) const RUN_READ_AHEAD: usize = 64;
+
+/// Runs above the stable timestamp. Beyond it writes wait for the timestamp to move.
+pub(crate) const MAX_LAYERS: usize = 256;
+
+/// The part of the memory for pages and changes that merged changes may take which old snapshots need, in percent; beyond
+/// it they are written to disk.
+pub(crate) const HISTORY_MEMORY_PERCENT: u64 = 5;
+
+/// Old versions may take so much of the disk over all partitions, and as much as the live data where that is more.
+pub(crate) const HISTORY_DISK_BYTES: u64 = 1024 * 1024 * 1024;
+
 /// Most partitions of a data directory.
 pub(crate) const MAX_PARTITIONS: u16 = 1024;
 
@@ -139,7 +184,8 @@ const _: () =
 const _: () = assert!(MAX_STEP_BYTES < MAX_PENDING_BYTES);
 const _: () = assert!(SEEK_FRAMES > 1 && PROBE_FRAMES > 0);
 const _: () = assert!(
-    SCAN_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)
+    (SAMPLE_FRAMES * SEGMENT_SAMPLES) as usize * BLOCK_BYTES <= SCAN_CHUNK_BYTES
+        && SCAN_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)
         && FIRST_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)
         && ZERO_CHUNK_BYTES.is_multiple_of(BLOCK_BYTES)
 );

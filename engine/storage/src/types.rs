@@ -327,6 +327,8 @@ pub enum WriteError {
     TooLarge,
     /// Memory for changes is exhausted; retry later.
     CacheFull,
+    /// The disk is full; retry when there is room.
+    DiskFull,
     /// The intents of the unit take more memory than one unit may.
     UnitTooLarge,
     /// The unit was ended: the node no longer led, or storage was closed.
@@ -351,6 +353,7 @@ impl fmt::Display for WriteError {
             WriteError::NotReached => f.write_str("an earlier statement failed"),
             WriteError::TooLarge => f.write_str("a key or value is too large"),
             WriteError::CacheFull => f.write_str("no memory for further changes at present"),
+            WriteError::DiskFull => f.write_str("the disk is full"),
             WriteError::UnitTooLarge => {
                 f.write_str("a unit's changes take more memory than one unit may")
             }

@@ -152,9 +152,7 @@ async fn write_all(stop: Rc<Cell<bool>>, history: Rc<RefCell<History>>) {
         value.resize(8 + rng.below(600) as usize, 3);
         let statement = Statement {
             writes: vec![write(key, Op::Put(Bytes::from(value.clone())))],
-            entry: Some(Entry {
-                bytes: document(key, &value),
-            }),
+            entry: Some(Entry::new(document(key, &value))),
         };
         let written = storage().execute(vec![statement], true).await.pop();
         let ts = written.expect("one").expect("storage serves");
@@ -449,9 +447,7 @@ async fn write_one(key: u64) {
     let value = Bytes::from(vec![1; 3000]);
     let statement = Statement {
         writes: vec![write(key, Op::Put(value.clone()))],
-        entry: Some(Entry {
-            bytes: document(key, &value),
-        }),
+        entry: Some(Entry::new(document(key, &value))),
     };
     let written = storage().execute(vec![statement], true).await.pop();
     written.expect("one").expect("storage serves");

@@ -393,9 +393,7 @@ async fn life(run: Rc<Run>) {
     assert_eq!(storage().follow().await.expect("storage serves"), last);
     let refused = Statement {
         writes: vec![write(0, 0)],
-        entry: Some(Entry {
-            bytes: document(0, 0),
-        }),
+        entry: Some(Entry::new(document(0, 0))),
     };
     let outcome = storage().execute(vec![refused], true).await;
     assert_eq!(outcome, vec![Err(WriteError::Following)]);
@@ -441,9 +439,7 @@ async fn lead_on(run: &Run, rng: &mut Rng) {
         let (key, value) = (rng.below(KEYS), rng.next_u64());
         let written = Statement {
             writes: vec![write(key, value)],
-            entry: Some(Entry {
-                bytes: document(key, value),
-            }),
+            entry: Some(Entry::new(document(key, value))),
         };
         let before = storage().last_allotted();
         let ts = storage().execute(vec![written], true).await.pop();
@@ -472,9 +468,7 @@ fn what_is_stable_is_not_taken_back() {
         for value in 0..10 {
             let statement = Statement {
                 writes: vec![write(1, value)],
-                entry: Some(Entry {
-                    bytes: document(1, value),
-                }),
+                entry: Some(Entry::new(document(1, value))),
             };
             let outcome = storage().execute(vec![statement], true).await.pop();
             written.push(outcome.unwrap().unwrap());

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use pinion_bson::{RawBsonRef, RawDocumentBuf, rawdoc};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_exec::{register_command, state};
 use pinion_replication_protocol::config::{Config, Initiate};
@@ -12,13 +12,14 @@ use pinion_replication_protocol::message::{
     parse_step_up, parse_sync_from,
 };
 use pinion_replication_protocol::node::{Command, Node};
-use pinion_runtime::{CoreId, Duration, Queue, submit_to};
+use pinion_runtime::{CoreId, Duration, Instant, Queue, submit_to, timeout_at};
 use pinion_wire::idl::WriteConcern;
-use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
+use pinion_wire::{
+    CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result, interruption,
+};
 
-use crate::driver::{Driver, driver, time};
+use crate::driver::{Driver, awaited_driver};
 use crate::effects::{locate, locate_for_initiate, new_set_id};
-use crate::persisted;
 
 /// Registers the commands of a member. Called on each core for its own registry.
 pub fn register_commands(r: &mut Registry) {
@@ -121,7 +122,7 @@ where
     Fut: Future<Output = Result<RawDocumentBuf>> + 'static,
 {
     submit_to(CoreId(0), Queue::Foreground, move || async move {
-        match driver() {
+        match awaited_driver().await {
             Some(driver) => run(driver).await,
             None => Err(Driver::not_initialized()),
         }
@@ -158,6 +159,7 @@ async fn initiate(cmd: Invocation) -> Result<Reply> {
         Some(RawBsonRef::Document(document)) => document.to_owned(),
         _ => RawDocumentBuf::new(),
     };
+    tracing::info!(target: "REPL", id = 21_356u64, ctx = of_client(&cmd), "replSetInitiate admin command received from client");
     answer(move |driver| async move {
         if driver.with_node(|node| node.config().is_some()) {
             return Err(Error::new(
@@ -175,7 +177,17 @@ async fn initiate(cmd: Invocation) -> Result<Reply> {
         let self_index = locate_for_initiate(&driver.peers, &config).await?;
         driver
             .command(Command::Initiate { config, self_index })
-            .await
+            .await?;
+        let mut reply = DocBuilder::new();
+        if document.is_empty() {
+            reply
+                .append(
+                    "info2",
+                    "no configuration specified. Using a default configuration for the set",
+                )
+                .append("me", driver.host.to_string().as_str());
+        }
+        Ok(reply.finish())
     })
     .await
 }
@@ -186,23 +198,45 @@ async fn reconfig(cmd: Invocation) -> Result<Reply> {
     let force = reader.value("force").is_some_and(pinion_wire::idl::truthy);
     reader.ignore(&["maxTimeMS"]);
     reader.finish()?;
+    let deadline = cmd.ctx.deadline_ns.map(Instant::from_nanos);
+    tracing::info!(target: "REPL", id = 21_352u64, ctx = of_client(&cmd), force, "replSetReconfig admin command received from client");
     answer(move |driver| async move {
-        let Some(current) = driver.with_node(|node| node.config().cloned()) else {
-            return Err(Driver::not_initialized());
-        };
-        let config = Config::parse(&document)?.with_identity_of(&current);
-        if !force && config.default_is_majority() != current.default_is_majority() {
-            check_default_write_concern().await?;
+        let changed = change_config(&driver, &document, force);
+        match deadline {
+            None => changed.await,
+            // The configuration may be in force by then, and not known to a majority yet.
+            Some(deadline) => timeout_at(deadline, changed)
+                .await
+                .unwrap_or_else(|_| Err(interruption(ErrorCode::MAX_TIME_MS_EXPIRED))),
         }
-        let self_index = locate(&driver.peers, &config).await;
-        let asked = Command::Reconfig {
-            config,
-            self_index,
-            force,
-        };
-        driver.command(asked).await
     })
     .await
+}
+
+async fn change_config(
+    driver: &Rc<Driver>,
+    document: &RawDocument,
+    force: bool,
+) -> Result<RawDocumentBuf> {
+    let Some(current) = driver.with_node(|node| node.config().cloned()) else {
+        return Err(Driver::not_initialized());
+    };
+    let config = Config::parse(document)?.with_identity_of(&current);
+    if !force && config.default_is_majority() != current.default_is_majority() {
+        check_default_write_concern().await?;
+    }
+    let self_index = locate(&driver.peers, &config).await;
+    let asked = Command::Reconfig {
+        config,
+        self_index,
+        force,
+    };
+    driver.command(asked).await
+}
+
+/// "conn7", as the log names who sends a command.
+fn of_client(cmd: &Invocation) -> String {
+    format!("conn{}", cmd.ctx.client.connection_id)
 }
 
 /// Commands that name no write concern must not wait for fewer members all of a sudden, or for more.
@@ -219,20 +253,18 @@ async fn check_default_write_concern() -> Result<()> {
 async fn get_config(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["replSetGetConfig"]);
-    let with_status = reader.opt_safe_bool("commitmentStatus")?.unwrap_or(false);
+    let with_status = reader.opt_given_bool("commitmentStatus")?.unwrap_or(false);
     reader.finish()?;
     answer(move |driver| async move { driver.with_node(|node| node.get_config(with_status)) }).await
 }
 
 async fn get_status(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    reader.ignore(&["replSetGetStatus", "initialSync"]);
+    // A shell says by `forShell` that it asks for its prompt alone.
+    reader.ignore(&["replSetGetStatus", "forShell"]);
+    let initial_sync = reader.opt_given_bool("initialSync")?.unwrap_or(true);
     reader.finish()?;
-    answer(|driver| async move {
-        driver.tell_progress();
-        driver.with_node(|node| node.status(time(), |out| driver.append_initial_sync(out)))
-    })
-    .await
+    answer(move |driver| async move { driver.status(initial_sync) }).await
 }
 
 async fn get_rollback_id(cmd: Invocation) -> Result<Reply> {
@@ -310,7 +342,7 @@ async fn resize_oplog(cmd: Invocation) -> Result<Reply> {
         let mut retention = driver.retention.get();
         if let Some(megabytes) = megabytes {
             retention.bytes = (megabytes * f64::from(1 << 20)) as u64;
-            persisted::store_oplog_bytes(retention.bytes).await?;
+            pinion_exec::store_oplog_bytes(retention.bytes).await?;
         }
         if let Some(hours) = hours {
             let secs = (hours * 3600.0).min(MAX_RETENTION_SECS);

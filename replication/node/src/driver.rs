@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_bson::RawDocumentBuf;
-use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::{SetView, state};
+use pinion_bson::{RawBsonRef, RawDocumentBuf};
+use pinion_clock::{OpTime, Term, Timestamp};
+use pinion_exec::{Buffered, MemberFigures, SetView, state};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::message::OpTimeAndWallTime;
 use pinion_replication_protocol::node::{
@@ -15,25 +15,27 @@ use pinion_replication_protocol::node::{
 };
 use pinion_runtime::sync::{Notify, OneshotSender, Semaphore, oneshot};
 use pinion_runtime::{
-    CoreId, JoinHandle, LocalBoxFuture, Queue, core_id, is_shutdown_requested, now, on_all_cores,
-    sleep, sleep_until, spawn, timeout_at, wall_ms,
+    CoreId, Instant, JoinHandle, LocalBoxFuture, Queue, core_id, now, on_all_cores, sleep,
+    sleep_until, spawn, timeout, timeout_at, wall_ms,
 };
 use pinion_storage::{LogRetention, storage};
-use pinion_wire::{Error, ErrorCode, Result, interruption};
+use pinion_wire::{Error, ErrorCode, MemberState, Result, interruption};
 
 use crate::MemberOptions;
 use crate::effects::{Located, Persist, locate_accepted};
-use crate::follower::Follower;
+use crate::fetch::bson_ts;
+use crate::follower::{Follower, StorageFollows};
 use crate::idle::machine_parameters;
 use crate::initial_sync::InitialSync;
 use crate::known::{Known, set_view};
-use crate::limits::{MAX_OPLOG_BYTES, MIN_OPLOG_BYTES, OPLOG_SHARE, TICK_PAUSE};
+use crate::limits::{MAX_OPLOG_BYTES, MIN_OPLOG_BYTES, OPLOG_SHARE, START_PATIENCE, TICK_PAUSE};
 use crate::metrics::Metrics;
 use crate::peers::Peers;
 use crate::persisted;
 use crate::planted::PlantedFault;
-use crate::seam::{CoreMember, Seam, core_member, wall_ms_of};
+use crate::seam::{CoreMember, Seam, core_member};
 use crate::terms::Terms;
+use crate::walls::{Walls, read_wall};
 
 /// What drives this node's member. It lives on core 0.
 pub(crate) struct Driver {
@@ -50,6 +52,9 @@ pub(crate) struct Driver {
     /// The machine's deadline may have changed.
     due: Notify,
     pub(crate) terms: RefCell<Terms>,
+    pub(crate) walls: RefCell<Walls>,
+    /// The log has grown, or become durable.
+    pub(crate) moved: Notify,
     /// How much of the oplog is kept.
     pub(crate) retention: Cell<LogRetention>,
     pub(crate) follower: Follower,
@@ -75,6 +80,13 @@ pub(crate) struct Driver {
     publishing: Cell<bool>,
     unpublished: Cell<bool>,
     pub(crate) published: Notify,
+    /// The state that was logged last, and the term in which this node was last said to take writes.
+    pub(crate) last_state: Cell<MemberState>,
+    pub(crate) writable_in: Cell<Term>,
+    /// When the process ends at the latest, once a command has asked for that.
+    pub(crate) leaves_until: Cell<Option<Instant>>,
+    /// The member does nothing more: storage is about to be closed.
+    pub(crate) has_left: Cell<bool>,
 }
 
 /// Makes every core part of a member, before it serves clients. Called on core 0.
@@ -102,14 +114,17 @@ pub fn join(options: &MemberOptions) -> LocalBoxFuture<'_, Result<()>> {
 /// How much of its oplog a member keeps. Its size is what it was when the member began: a disk that fills does not make it
 /// shorter.
 async fn retention(options: &MemberOptions) -> Result<LogRetention> {
-    let bytes = match (persisted::oplog_bytes().await?, options.oplog_bytes) {
+    let bytes = match (
+        pinion_exec::stored_oplog_bytes().await?,
+        options.oplog_bytes,
+    ) {
         (Some(bytes), _) => bytes,
         (None, asked) => {
             let bytes = match asked {
                 Some(bytes) => bytes,
                 None => share_of_disk().await?,
             };
-            persisted::store_oplog_bytes(bytes).await?;
+            pinion_exec::store_oplog_bytes(bytes).await?;
             bytes
         }
     };
@@ -135,21 +150,19 @@ async fn share_of_disk() -> Result<u64> {
 pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         assert!(core_id() == CoreId(0), "a member is driven on core 0");
+        let follows = StorageFollows::begin().await?;
+        // Before anything is fetched: what comes to be durable beside them may be an entry that ends them.
+        pinion_exec::begin_builds().await?;
         let host = HostPort::parse(&state().shared.options.host)?;
         if options.planted_fault == PlantedFault::ReadersNotFenced {
             pinion_exec::plant_unfenced_reads();
         }
         let peers = Peers::new();
+        crate::kept::remove_unfinished().await?;
         let config = persisted::config(&options.set_name).await?;
         let last = pinion_exec::last_logged().await?;
         let needs_initial_sync = !persisted::is_synced().await? || pinion_exec::has_partial_clone();
-        let mut rollback_id = persisted::rollback_id().await?;
-        if config.is_some() {
-            // What was not durable when the process before this one ended is gone, as after a rollback: whoever copies this node's
-            // data may have seen it.
-            rollback_id = rollback_id.wrapping_add(1);
-            persisted::store_rollback_id(rollback_id).await?;
-        }
+        let rollback_id = persisted::rollback_id_at_start(config.is_some()).await?;
         let located = match &config {
             Some(config) => locate_accepted(&peers, config, |_| true).await,
             None => Located::Nowhere,
@@ -164,7 +177,10 @@ pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
             last_vote: persisted::last_vote().await?,
             progress: match needs_initial_sync {
                 true => Progress::default(),
-                false => Progress::all_at(with_wall(last)),
+                false => Progress::all_at(OpTimeAndWallTime {
+                    optime: last,
+                    wall_ms: read_wall(last.ts).await.unwrap_or(0),
+                }),
             },
             min_valid: OpTime::NULL,
             rollback_id,
@@ -187,8 +203,10 @@ pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
             last_request: Cell::new(0),
             due: Notify::new(),
             terms: RefCell::new(Terms::starting_at(last)),
+            walls: RefCell::default(),
+            moved: Notify::new(),
             retention: Cell::new(retention),
-            follower: Follower::new(),
+            follower: Follower::behind(&follows, last),
             metrics: Metrics::default(),
             role_turn: Semaphore::new(1),
             watching: RefCell::default(),
@@ -203,23 +221,47 @@ pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
             publishing: Cell::new(false),
             unpublished: Cell::new(false),
             published: Notify::new(),
+            last_state: Cell::new(MemberState::Startup),
+            writable_in: Cell::new(Term::UNINITIALIZED),
+            leaves_until: Cell::new(None),
+            has_left: Cell::new(false),
         });
+        driver.start_following();
         pinion_runtime::set_core_local(driver.clone());
+        arrival().0.notify_all();
         if matches!(located, Located::Unknown) {
             driver.start_locating();
         }
         spawn(Queue::Foreground, driver.clone().keep_time());
         spawn(Queue::Foreground, driver.clone().persist());
+        spawn(Queue::Foreground, driver.clone().watch_walls());
         spawn(Queue::Foreground, driver.clone().write_noops());
         spawn(Queue::Foreground, driver.clone().control_flow());
         driver.watch_storage();
-        // Before anything is fetched: what comes to be durable beside them may be an entry that ends them.
-        pinion_exec::begin_builds_anew().await?;
-        driver.follow().await?;
         driver.tell(Input::Tick);
         driver.publish_view();
         Ok(())
     })
+}
+
+/// Notifies those who wait for the driver.
+#[derive(Default)]
+struct Arrival(Notify);
+
+fn arrival() -> Rc<Arrival> {
+    pinion_runtime::try_core_local().unwrap_or_else(|| {
+        let arrival = Rc::new(Arrival::default());
+        pinion_runtime::set_core_local(arrival.clone());
+        arrival
+    })
+}
+
+/// The driver. A node that has just begun to listen reads what it knows of its set first: that is waited for, within a time.
+pub(crate) async fn awaited_driver() -> Option<Rc<Driver>> {
+    if driver().is_none() {
+        let _ = timeout(START_PATIENCE, arrival().0.notified()).await;
+    }
+    driver()
 }
 
 /// The driver; `None` while the node has not read what it knows of its set.
@@ -234,11 +276,8 @@ pub(crate) fn time() -> Now {
     }
 }
 
-pub(crate) fn with_wall(optime: OpTime) -> OpTimeAndWallTime {
-    OpTimeAndWallTime {
-        optime,
-        wall_ms: wall_ms_of(optime.ts),
-    }
+fn optimes(progress: &Progress) -> [OpTime; 3] {
+    [progress.written, progress.applied, progress.durable].map(|at| at.optime)
 }
 
 impl Driver {
@@ -260,6 +299,21 @@ impl Driver {
         if self.reopens.get() {
             return;
         }
+        let (progress, before) = (self.progress(), self.last_told.get());
+        // When an entry was written may be learned later: that alone moves nothing.
+        if optimes(&progress) != optimes(&before) {
+            self.last_told.set(progress);
+            self.moved.notify_one();
+            self.tell(Input::Progress(progress));
+        }
+    }
+
+    /// As [`Driver::tell_progress`], and when the entries were written, which is shown to people.
+    pub(crate) fn tell_all_progress(self: &Rc<Self>) {
+        self.tell_progress();
+        if self.reopens.get() {
+            return;
+        }
         let progress = self.progress();
         if progress != self.last_told.replace(progress) {
             self.tell(Input::Progress(progress));
@@ -272,8 +326,8 @@ impl Driver {
         if self.initial_sync.borrow().is_some() {
             return Progress::default();
         }
-        let (storage, terms) = (storage(), self.terms.borrow());
-        let at = |ts: Timestamp| with_wall(terms.optime(ts));
+        let (storage, terms, walls) = (storage(), self.terms.borrow(), self.walls.borrow());
+        let at = |ts: Timestamp| walls.with_wall(terms.optime(ts));
         // In this order, so that none is told to be ahead of the one that it follows.
         let (mut durable, applied) = (storage.all_durable(), storage.visible());
         if self.options.planted_fault == PlantedFault::DurableBeforeFlush {
@@ -296,7 +350,7 @@ impl Driver {
     /// # Errors
     /// Those of the command.
     pub(crate) async fn command(self: &Rc<Self>, command: Command) -> Result<RawDocumentBuf> {
-        self.tell_progress();
+        self.tell_all_progress();
         let id = CommandId(self.last_request.get() + 1);
         self.last_request.set(id.0);
         let (answer, answered) = oneshot();
@@ -305,6 +359,36 @@ impl Driver {
         self.tell(Input::Command { id, command });
         let stopped = || interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
         answered.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// What this member has counted, and what it is doing.
+    pub(crate) fn figures(&self) -> MemberFigures {
+        let counts = self.with_node(|node| *node.counts());
+        let mut figures = self.metrics.figures(&counts);
+        let (entries, bytes) = self.follower.unapplied();
+        figures.apply_buffer = Buffered { entries, bytes };
+        figures.requests_in_progress = self.peers.running();
+        figures.timers = u64::from(self.node.borrow().next_deadline_ms().is_some());
+        figures.commands_waiting = self.waiting.borrow().len() as u64;
+        figures.oplog_min_age = self.retention.get().min_age;
+        figures
+    }
+
+    /// `replSetGetStatus`.
+    pub(crate) fn status(self: &Rc<Self>, initial_sync: bool) -> Result<RawDocumentBuf> {
+        self.tell_all_progress();
+        let recovers_at = storage().checkpoint_timestamp();
+        self.with_node(|node| {
+            node.status(time(), |out| {
+                if !recovers_at.is_null() {
+                    let ts = RawBsonRef::Timestamp(bson_ts(recovers_at));
+                    out.append("lastStableRecoveryTimestamp", ts);
+                }
+                if initial_sync {
+                    self.append_initial_sync(out);
+                }
+            })
+        })
     }
 
     /// The answer to a command.
@@ -316,7 +400,7 @@ impl Driver {
 
     /// Tells the machine when the time has come that it waits for.
     async fn keep_time(self: Rc<Self>) {
-        while !is_shutdown_requested() {
+        while !self.has_left.get() {
             let changed = self.due.notified();
             let deadline = self.node.borrow().next_deadline_ms();
             match deadline {
@@ -327,6 +411,9 @@ impl Driver {
                         continue;
                     }
                     sleep_until(at).await;
+                    if self.has_left.get() {
+                        return;
+                    }
                     self.tell_progress();
                     self.tell(Input::Tick);
                     // The machine may have to wait for something else behind its deadline.
@@ -392,7 +479,7 @@ impl Driver {
 
     fn known(&self) -> Known {
         let (node, view, terms) = (self.node.borrow(), self.view.borrow(), self.terms.borrow());
-        Known::of(&node, &view, &terms)
+        Known::of(&node, &view, &terms, &self.walls.borrow())
     }
 
     pub(crate) fn not_initialized() -> Error {

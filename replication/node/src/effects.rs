@@ -1,12 +1,13 @@
 //! What the machine wants done, done.
 
+use std::future::Future;
 use std::rc::Rc;
 
-use pinion_bson::{ObjectId, rawdoc};
+use pinion_bson::{JsonMode, ObjectId, rawdoc, to_extended_json};
 use pinion_clock::{Term, Timestamp};
 use pinion_exec::{
-    begin_as_primary, choose_log_form, forget_default_concerns, forget_sessions, hold_prepared,
-    interrupt_writers, log_note, replication_parameters, state, writes_ended,
+    Transition, begin_as_primary, choose_log_form, forget_default_concerns, forget_sessions,
+    hold_prepared, interrupt_writers, log_note, replication_parameters, state, writes_ended,
 };
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
@@ -17,7 +18,8 @@ use pinion_runtime::{JoinHandle, Queue, join_all, on_all_cores, sleep, spawn};
 use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Result};
 
-use crate::driver::{Driver, with_wall};
+use crate::driver::Driver;
+use crate::give_up::stop_node;
 use crate::limits::{
     MAX_SELF_CHECK_PAUSE, SELF_CHECK, SELF_CHECK_PAUSE, SELF_CHECKS, WRITERS_POLL,
 };
@@ -58,27 +60,32 @@ impl Driver {
             Effect::StoreConfig(config) => self.queue(Persist::Config(Box::new(config))),
             Effect::LocateSelf(config) => {
                 let driver = self.clone();
-                spawn(Queue::Foreground, async move {
+                self.carry_out(async move {
                     let index = driver.locate_learned(&config).await;
                     driver.tell(Input::SelfLocated(index));
                 });
             }
             Effect::Initiate(config) => {
-                spawn(Queue::Foreground, self.clone().initiate(config));
+                self.carry_out(self.clone().initiate(config));
             }
             Effect::StopWrites => {
-                spawn(Queue::Foreground, self.clone().stop_writes());
+                self.carry_out(self.clone().stop_writes());
             }
             Effect::ResumeWrites => {
-                spawn(Queue::Foreground, self.clone().resume_writes());
+                self.carry_out(self.clone().resume_writes());
             }
             Effect::WriteNewPrimary { term } => {
-                spawn(Queue::Foreground, self.clone().begin_term(term));
+                self.carry_out(self.clone().begin_term(term));
             }
             Effect::Drain => {
-                spawn(Queue::Foreground, self.clone().drain());
+                self.carry_out(self.clone().drain());
             }
-            Effect::StateChanged(_) | Effect::ViewChanged { .. } => self.publish_view(),
+            Effect::StateChanged(state) => {
+                let before = self.last_state.replace(state);
+                tracing::info!(target: "REPL", id = 21_358u64, newState = state.name(), oldState = before.name(), "Replica set state transition");
+                self.publish_view();
+            }
+            Effect::ViewChanged { .. } => self.publish_view(),
             Effect::CommitPoint { stable, .. } => {
                 self.keep_history(stable.ts);
                 self.publish();
@@ -91,9 +98,9 @@ impl Driver {
                 let fetch = spawn(Queue::Foreground, self.clone().fetch(source));
                 self.fetching.replace(Some(fetch));
             }
-            Effect::AllowWrites { .. } => {
+            Effect::AllowWrites { term } => {
                 self.publish_view();
-                spawn(Queue::Foreground, self.clone().begin_writable());
+                self.carry_out(self.clone().begin_writable(term));
             }
             Effect::StopFetching => self.stop_fetching(),
             Effect::StartFetching {
@@ -108,13 +115,19 @@ impl Driver {
                 source,
                 rollback_id,
             } => {
-                spawn(
-                    Queue::Foreground,
-                    self.clone().roll_back(source, rollback_id),
-                );
+                self.carry_out(self.clone().roll_back(source, rollback_id));
             }
             Effect::Note(note) => tell_log(&note),
         }
+    }
+
+    /// Does what the machine wants done, beside what comes next.
+    fn carry_out(&self, work: impl Future<Output = ()> + 'static) {
+        let in_progress = self.metrics.begin_effect();
+        spawn(Queue::Foreground, async move {
+            work.await;
+            drop(in_progress);
+        });
     }
 
     /// Nothing up to here is ever rolled back, so a checkpoint may hold it; of what is before some history is kept.
@@ -209,7 +222,12 @@ impl Driver {
         // The first entry of the term may be about to be written.
         let _turn = self.role_turn.acquire().await;
         self.all_published().await;
-        interrupt_writers().await;
+        let (killed, running) = interrupt_writers().await;
+        self.metrics.changed_state(Transition {
+            name: "stepDown",
+            killed,
+            running,
+        });
         let cores = pinion_runtime::core_count();
         let mut ended = vec![false; cores];
         while ended.contains(&false) {
@@ -245,8 +263,17 @@ impl Driver {
     }
 
     /// Clients write, and the node does what a primary does first.
-    async fn begin_writable(self: Rc<Self>) {
+    async fn begin_writable(self: Rc<Self>, term: Term) {
         self.all_published().await;
+        self.metrics.changed_state(Transition {
+            name: "stepUp",
+            killed: 0,
+            running: pinion_exec::running_operations().await,
+        });
+        // It may have taken writes up again in the same term.
+        if self.writable_in.replace(term) != term {
+            tracing::info!(target: "REPL", id = 21_331u64, ctx = "OplogApplier-0", term = term.0, "Transition to primary complete; database writes are now permitted");
+        }
         if let Err(error) = begin_as_primary().await {
             tracing::warn!(target: "REPL", id = 7_400_004u64, error = error.message, "What a primary does first is not done");
         }
@@ -287,19 +314,15 @@ impl Driver {
         match log_note(&rawdoc! { "msg": "new primary" }).await {
             Ok(first) => {
                 event("term begun");
-                let at = with_wall(self.terms.borrow().optime(first));
+                self.learn_wall(first).await;
+                let optime = self.terms.borrow().optime(first);
+                let at = self.walls.borrow().with_wall(optime);
                 self.tell_progress();
                 self.tell(Input::NewPrimaryWritten { term, at });
             }
             Err(error) => stop_node("the first entry of a term cannot be written", &error),
         }
     }
-}
-
-/// What a member cannot keep it must not act upon.
-pub(crate) fn stop_node(what: &str, error: &Error) {
-    tracing::error!(target: "REPL", id = 7_400_001u64, error = error.message, "{what}: the node stops");
-    pinion_runtime::request_shutdown();
 }
 
 /// The place of this node in a configuration: of the member that says to be this process.
@@ -476,6 +499,13 @@ fn tell_log(note: &Note) {
         } => {
             let refused = refused.as_deref().unwrap_or_default();
             tracing::info!(target: "ELECTION", id = 23_980u64, term = term.0, candidateIndex = candidate_index, refused, "Responding to vote request");
+        }
+        Note::MemberState { host, state } => {
+            tracing::info!(target: "REPL", id = 21_215u64, hostAndPort = %host, newState = state.name(), "Member is in new state");
+        }
+        Note::NewConfig(config) => {
+            let config = to_extended_json(&config.to_bson(), JsonMode::Relaxed);
+            tracing::info!(target: "REPL", id = 21_392u64, config = display(config), "New replica set config in use");
         }
         Note::CatchUp { outcome } => {
             tracing::info!(target: "REPL", id = 21_363u64, outcome, "Exited primary catch-up mode");

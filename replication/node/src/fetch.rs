@@ -13,9 +13,10 @@ use pinion_replication_protocol::message::{
 };
 use pinion_replication_protocol::node::{self, Input, SourceFailure};
 use pinion_runtime::{Duration, now, timeout};
-use pinion_server::{Remote, RemoteError, RemoteReply};
+use pinion_server::{RemoteError, RemoteReply};
 use pinion_wire::{Error, ErrorCode};
 
+use crate::connection::Connection;
 use crate::driver::Driver;
 use crate::follower::Fetched;
 use crate::limits::{FETCH_TIMEOUT, PROBE_TIMEOUT, SILENCE};
@@ -57,7 +58,7 @@ enum Presence {
 
 /// A cursor on a source's oplog.
 struct Fetch {
-    remote: Remote,
+    remote: Connection,
     cursor: i64,
     rollback_id: i32,
     /// The next reply comes by itself.
@@ -164,6 +165,9 @@ impl Driver {
             FirstBatchVerdict::SourceBehind => return Err(End::Failed(SourceFailure::Behind)),
             FirstBatchVerdict::TooStale => return Err(End::Failed(SourceFailure::TooStale)),
             FirstBatchVerdict::Rollback => return Err(End::NoCommonEntry),
+            FirstBatchVerdict::NothingToContinue => {
+                return Err(End::Failed(SourceFailure::Stopped));
+            }
         }
         // The first one is the one that this node has.
         let new = entries.into_iter().skip(1).collect();
@@ -189,6 +193,7 @@ impl Driver {
         (repl, query): (ReplSetMetadata, OplogQueryMetadata),
     ) -> Result<(), End> {
         fetching_goes_on().await;
+        let count = entries.len() as u64;
         let bytes = entries.iter().map(|entry| entry.bytes.len()).sum();
         self.metrics.fetched(entries.len(), bytes);
         let mut last = self.follower.last();
@@ -204,6 +209,7 @@ impl Driver {
             source_rollback_id: fetch.rollback_id,
             repl,
             query,
+            entries: count,
             last_fetched: last,
         }));
         Ok(())

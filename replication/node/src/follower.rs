@@ -11,13 +11,13 @@ use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_exec::{Applier, ApplyMode, from_fatal};
 use pinion_runtime::sim::event;
 use pinion_runtime::sync::{Notify, OneshotSender, Receiver, Sender, channel, oneshot};
-use pinion_runtime::{Duration, JoinHandle, Queue, spawn, timeout, wall_ms};
+use pinion_runtime::{Duration, JoinHandle, Queue, now, spawn, timeout, wall_ms};
 use pinion_storage::{ForeignEntry, WriteError, storage};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, Result};
 
 use crate::driver::Driver;
-use crate::effects::stop_node;
+use crate::give_up::stop_node;
 use crate::limits::{BATCHES_AHEAD, DELAY_POLL};
 
 /// An entry of another member's oplog.
@@ -48,6 +48,10 @@ impl Fetched {
     }
 }
 
+fn bytes_of(entries: &[Fetched]) -> usize {
+    entries.iter().map(|entry| entry.bytes.len()).sum()
+}
+
 enum Work {
     Entries(Vec<Fetched>),
     /// Told when everything before it is applied.
@@ -62,9 +66,23 @@ pub(crate) struct Follower {
     last: Cell<OpTime>,
     /// Entries are logged, and applied by others.
     logs_only: Cell<bool>,
+    /// What applies the entries, while something does.
+    applier: RefCell<Option<Rc<Applier>>>,
     /// How many wait for all that was handed over: a delay does not hold it back then.
     hurrying: Cell<u32>,
     hurry: Notify,
+}
+
+/// Shows that storage follows: no core of this node allots a timestamp. A driver is made of it, so nothing elects this member or
+/// fetches for it before.
+pub(crate) struct StorageFollows(());
+
+impl StorageFollows {
+    /// Ends this node's own writes; completes when all that it has logged is applied.
+    pub(crate) async fn begin() -> Result<StorageFollows> {
+        storage().follow().await.map_err(from_fatal)?;
+        Ok(StorageFollows(()))
+    }
 }
 
 /// While this lives, a delay holds nothing back.
@@ -77,12 +95,14 @@ impl Drop for Hurry<'_> {
 }
 
 impl Follower {
-    pub(crate) fn new() -> Follower {
+    /// Behind `last`, the last entry that is logged.
+    pub(crate) fn behind(_: &StorageFollows, last: OpTime) -> Follower {
         Follower {
             work: RefCell::new(None),
             task: RefCell::new(None),
-            last: Cell::new(OpTime::NULL),
+            last: Cell::new(last),
             logs_only: Cell::new(false),
+            applier: RefCell::new(None),
             hurrying: Cell::new(0),
             hurry: Notify::new(),
         }
@@ -104,6 +124,14 @@ impl Follower {
         self.logs_only.set(logs_only);
     }
 
+    /// Entries that are logged and not applied, and their bytes.
+    pub(crate) fn unapplied(&self) -> (u64, u64) {
+        let applier = self.applier.borrow();
+        applier
+            .as_ref()
+            .map_or((0, 0), |applier| applier.unapplied())
+    }
+
     /// The last entry that was handed over, or that was there before.
     pub(crate) fn last(&self) -> OpTime {
         self.last.get()
@@ -113,7 +141,7 @@ impl Follower {
 impl Driver {
     /// From now on entries come from others: nobody on this node writes what is replicated.
     pub(crate) async fn follow(self: &Rc<Self>) -> Result<()> {
-        storage().follow().await.map_err(from_fatal)?;
+        StorageFollows::begin().await?;
         self.start_following();
         Ok(())
     }
@@ -122,6 +150,7 @@ impl Driver {
     pub(crate) fn start_following(self: &Rc<Self>) {
         let last = self.terms.borrow().optime(storage().last_allotted());
         self.follower.last.set(last);
+        self.metrics.forget_handed_over();
         let (sender, receiver) = channel(BATCHES_AHEAD);
         *self.follower.work.borrow_mut() = Some(sender);
         let task = spawn(Queue::Foreground, self.clone().take_entries(receiver));
@@ -162,8 +191,10 @@ impl Driver {
         let Some(work) = work else {
             return;
         };
+        let (count, bytes) = (entries.len(), bytes_of(&entries));
         // Sending may be given up while it waits, and then nothing is handed over.
         if work.send(Work::Entries(entries)).await.is_ok() {
+            self.metrics.handed_over(count, bytes);
             self.follower.last.set(last);
         }
     }
@@ -183,6 +214,7 @@ impl Driver {
     /// False where an entry cannot be applied.
     async fn take_entries(self: Rc<Self>, mut work: Receiver<Work>) -> bool {
         let applier = Rc::new(Applier::new(ApplyMode::Secondary));
+        *self.follower.applier.borrow_mut() = Some(applier.clone());
         let telling = spawn(
             Queue::Foreground,
             self.clone().tell_applied(applier.clone()),
@@ -208,6 +240,7 @@ impl Driver {
         let applied = applier.barrier().await;
         self.set_applied(applier.applied());
         telling.abort();
+        *self.follower.applier.borrow_mut() = None;
         if let Err(error) = &applied {
             stop_node(
                 "an oplog entry cannot be applied",
@@ -284,6 +317,7 @@ impl Driver {
             self.publish();
             self.all_published().await;
         }
+        let began = now();
         storage()
             .log_at(&logged)
             .await
@@ -292,6 +326,8 @@ impl Driver {
                 other => Error::internal(format!("{other:?}")),
             })?;
         event("entries logged");
+        self.metrics
+            .logged(entries.len(), bytes_of(&entries), began.elapsed());
         if self.follower.logs_only.get() {
             return Ok(());
         }
@@ -299,7 +335,7 @@ impl Driver {
         storage().flush_soon();
         self.tell_progress();
         self.options.planted_fault.spoil(&mut entries);
-        self.metrics.applied(entries.len());
+        self.metrics.applies(predecessor, entries.len());
         for entry in entries {
             let applied = applier.apply(entry.optime.ts, entry.bytes).await;
             applied.map_err(|error| Error::internal(error.to_string()))?;
@@ -320,6 +356,7 @@ impl Driver {
     }
 
     fn set_applied(&self, ts: Timestamp) {
+        self.metrics.applied(ts);
         if ts > storage().visible() {
             storage().set_applied(ts);
         }

@@ -9,6 +9,7 @@ use pinion_replication_protocol::node::Node;
 use pinion_wire::{Error, ErrorCode, MemberState, Result};
 
 use crate::terms::Terms;
+use crate::walls::Walls;
 
 /// What is known of the set and of this member's place in it.
 pub(crate) struct Known {
@@ -16,6 +17,7 @@ pub(crate) struct Known {
     /// The last entry that a majority holds. It may lie ahead of what this node has.
     pub(crate) committed: OpTime,
     pub(crate) terms: Terms,
+    pub(crate) walls: Walls,
     /// What travels beside replies, where it is asked for; there is none while the machine does not run.
     pub(crate) metadata: Option<(ReplSetMetadata, OplogQueryMetadata)>,
 }
@@ -39,18 +41,21 @@ impl Known {
                 write_majority: 0,
                 default_is_majority: true,
                 journal_default: true,
+                quiesces_until_ms: None,
             }),
             committed: OpTime::NULL,
             terms: Terms::default(),
+            walls: Walls::default(),
             metadata: None,
         }
     }
 
-    pub(crate) fn of(node: &Node, view: &Arc<SetView>, terms: &Terms) -> Known {
+    pub(crate) fn of(node: &Node, view: &Arc<SetView>, terms: &Terms, walls: &Walls) -> Known {
         Known {
             view: view.clone(),
             committed: node.commit_point().optime,
             terms: terms.clone(),
+            walls: walls.clone(),
             metadata: Some((node.repl_metadata(), node.oplog_query_metadata())),
         }
     }
@@ -92,6 +97,7 @@ pub(crate) fn set_view(node: &Node) -> Arc<SetView> {
         write_majority: view.write_majority as u32,
         default_is_majority: view.default_is_majority,
         journal_default: view.journal_default,
+        quiesces_until_ms: view.quiesces_until_ms,
     })
 }
 

@@ -5,14 +5,18 @@
 //! replaces whole. Commands of other members and of operators are taken to core 0 from whatever core they come in on.
 
 mod commands;
+mod connection;
 mod copy_source;
 mod driver;
 mod effects;
 mod fetch;
 mod follower;
+mod give_up;
 mod idle;
 mod initial_sync;
+mod kept;
 mod known;
+mod leave;
 mod limits;
 mod login;
 mod metrics;
@@ -22,9 +26,12 @@ mod planted;
 mod rollback;
 mod seam;
 mod terms;
+mod walls;
 
 pub use commands::register_commands;
 pub use driver::{join, start};
+pub use give_up::{gave_up, give_up};
+pub use leave::leave;
 pub use planted::PlantedFault;
 
 use pinion_runtime::Duration;

@@ -24,8 +24,18 @@ pub(crate) const SELF_CHECK_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause, once the node goes on without being a member.
 pub(crate) const MAX_SELF_CHECK_PAUSE: Duration = Duration::from_secs(30);
 
+/// How much longer than the time for it a step-down at the end of the process may take, before it is not waited for any more.
+pub(crate) const LEAVE_GRACE: Duration = Duration::from_secs(1);
+
+/// The pause between two looks at whether clients have ended what they do, before the process ends.
+pub(crate) const QUIESCE_POLL: Duration = Duration::from_millis(5);
+
 /// The pause between two looks at whether the writes under way have ended.
 pub(crate) const WRITERS_POLL: Duration = Duration::from_millis(1);
+
+/// Entries whose wall clock times are remembered, and how often the newest are looked at.
+pub(crate) const MAX_WALLS: usize = 64;
+pub(crate) const WALL_PERIOD: Duration = Duration::from_millis(25);
 
 /// Changes of the term that are remembered, of which one comes with each election.
 pub(crate) const MAX_TERMS: usize = 1024;
@@ -35,11 +45,15 @@ pub(crate) const OPLOG_SHARE: u64 = 20;
 pub(crate) const MIN_OPLOG_BYTES: u64 = 990 << 20;
 pub(crate) const MAX_OPLOG_BYTES: u64 = 50 << 30;
 
+/// Other members whose connections are counted, beyond those that have some.
+pub(crate) const MAX_COUNTED_HOSTS: usize = 64;
+
 /// The least time between two ticks of the machine.
 pub(crate) const TICK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Batches of fetched entries that wait to be logged.
+/// Batches of fetched entries that wait to be logged, and the most that one may come to: a message.
 pub(crate) const BATCHES_AHEAD: usize = 4;
+pub(crate) const MAX_BATCH_BYTES: usize = 48_000_000;
 
 /// How long a source has beside the time that it is told to wait.
 pub(crate) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -95,3 +109,6 @@ pub(crate) const FLOW_PERIOD: Duration = Duration::from_secs(1);
 
 /// How often a member with a delay looks whether that has changed.
 pub(crate) const DELAY_POLL: Duration = Duration::from_secs(1);
+
+/// How long commands of the set wait for a member that has just begun to listen.
+pub(crate) const START_PATIENCE: Duration = Duration::from_secs(5);

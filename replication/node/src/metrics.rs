@@ -1,105 +1,173 @@
-//! What a member counts of its own replication, for `metrics.repl` of `serverStatus`.
+//! What a member counts of its own replication, for `serverStatus`.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
 
-use pinion_bson::{DocBuilder, RawDocumentBuf};
+use pinion_clock::Timestamp;
+use pinion_exec::{Elections, MemberFigures, Transition};
 use pinion_replication_protocol::config::HostPort;
-use pinion_runtime::Duration;
+use pinion_replication_protocol::node::{ElectionCounts, NodeCounts};
+use pinion_runtime::{Duration, Instant, now};
+
+use crate::limits::{BATCHES_AHEAD, MAX_BATCH_BYTES};
 
 /// Counters of core 0, since the node started.
 #[derive(Default)]
 pub(crate) struct Metrics {
-    /// Entries of others that were handed to the applier.
-    applied: Cell<u64>,
-    fetched: Cell<u64>,
-    fetched_bytes: Cell<u64>,
-    batches: Cell<u64>,
-    empty_batches: Cell<u64>,
-    batches_us: Cell<u64>,
-    cursors: Cell<u64>,
-    initial_syncs: Cell<u64>,
-    failed_attempts: Cell<u64>,
-    failed_initial_syncs: Cell<u64>,
-    chose_same: Cell<u64>,
-    chose_other: Cell<u64>,
+    figures: RefCell<MemberFigures>,
     last_source: RefCell<Option<HostPort>>,
+    /// Entries that were fetched and are not logged, and their bytes. A batch may be logged before the fetcher
+    /// learns that it was taken, so they can be below zero for a moment.
+    unwritten: Cell<[i64; 2]>,
+    /// The batches that are logged and not applied, by their last entries: how many entries, and since when.
+    unapplied: RefCell<VecDeque<(Timestamp, u64, Instant)>>,
+    effects: Rc<Cell<u64>>,
 }
 
-fn add(counter: &Cell<u64>, count: u64) {
-    counter.set(counter.get() + count);
+/// An effect of the machine that is being carried out.
+pub(crate) struct InProgress(Rc<Cell<u64>>);
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+fn elections(counts: ElectionCounts) -> Elections {
+    Elections {
+        called: counts.called,
+        successful: counts.successful,
+    }
 }
 
 impl Metrics {
-    pub(crate) fn applied(&self, entries: usize) {
-        add(&self.applied, entries as u64);
+    fn count(&self, change: impl FnOnce(&mut MemberFigures)) {
+        change(&mut self.figures.borrow_mut());
+    }
+
+    /// An effect is carried out until what this gives is dropped.
+    pub(crate) fn begin_effect(&self) -> InProgress {
+        self.effects.set(self.effects.get() + 1);
+        InProgress(self.effects.clone())
+    }
+
+    /// A batch was handed over to be logged.
+    pub(crate) fn handed_over(&self, entries: usize, bytes: usize) {
+        let [entries_before, bytes_before] = self.unwritten.get();
+        self.unwritten
+            .set([entries_before + entries as i64, bytes_before + bytes as i64]);
+    }
+
+    /// Entries of others were logged.
+    pub(crate) fn logged(&self, entries: usize, bytes: usize, took: Duration) {
+        let [entries_before, bytes_before] = self.unwritten.get();
+        self.unwritten
+            .set([entries_before - entries as i64, bytes_before - bytes as i64]);
+        self.count(|figures| {
+            figures.written += entries as u64;
+            figures.write_batches.add(took);
+        });
+    }
+
+    /// Entries up to this one are given to the applier.
+    pub(crate) fn applies(&self, last: Timestamp, entries: usize) {
+        self.count(|figures| figures.handed_over += entries as u64);
+        let batch = (last, entries as u64, now());
+        self.unapplied.borrow_mut().push_back(batch);
+    }
+
+    /// Everything up to here is applied.
+    pub(crate) fn applied(&self, up_to: Timestamp) {
+        let mut unapplied = self.unapplied.borrow_mut();
+        while let Some((_, entries, since)) = unapplied.pop_front_if(|(last, ..)| *last <= up_to) {
+            self.count(|figures| {
+                figures.applied += entries;
+                figures.apply_batches.add(since.elapsed());
+            });
+        }
+    }
+
+    /// What was handed over, and is not logged or applied yet, never will be.
+    pub(crate) fn forget_handed_over(&self) {
+        self.unwritten.set([0, 0]);
+        self.unapplied.borrow_mut().clear();
     }
 
     /// A cursor on a source's oplog was opened.
     pub(crate) fn opened(&self) {
-        add(&self.cursors, 1);
+        self.count(|figures| figures.readers_created += 1);
     }
 
     /// A batch has come that was waited for.
     pub(crate) fn batch(&self, waited: Duration) {
-        add(&self.batches, 1);
-        add(&self.batches_us, waited.as_micros() as u64);
+        self.count(|figures| figures.get_mores.add(waited));
     }
 
     pub(crate) fn fetched(&self, entries: usize, bytes: usize) {
-        match entries {
-            0 => add(&self.empty_batches, 1),
-            entries => add(&self.fetched, entries as u64),
-        }
-        add(&self.fetched_bytes, bytes as u64);
+        self.count(|figures| {
+            figures.empty_batches += u64::from(entries == 0);
+            figures.fetched += entries as u64;
+            figures.fetched_bytes += bytes as u64;
+        });
     }
 
     pub(crate) fn attempt_failed(&self, was_last: bool) {
-        add(&self.failed_attempts, 1);
-        add(&self.failed_initial_syncs, u64::from(was_last));
+        self.count(|figures| {
+            figures.failed_initial_sync_attempts += 1;
+            figures.failed_initial_syncs += u64::from(was_last);
+        });
     }
 
     pub(crate) fn initial_sync_done(&self) {
-        add(&self.initial_syncs, 1);
+        self.count(|figures| figures.initial_syncs += 1);
     }
 
     pub(crate) fn chose_source(&self, source: &HostPort) {
         let before = self.last_source.replace(Some(source.clone()));
-        match before.as_ref() == Some(source) {
-            true => add(&self.chose_same, 1),
-            false => add(&self.chose_other, 1),
-        }
+        self.count(|figures| match before.as_ref() == Some(source) {
+            true => figures.sources_same += 1,
+            false => figures.sources_different += 1,
+        });
     }
 
-    /// The document, in MongoDB's shape.
-    pub(crate) fn document(&self) -> RawDocumentBuf {
-        let mut out = DocBuilder::new();
-        let shown = |counter: &Cell<u64>| counter.get() as i64;
-        out.start_document("apply")
-            .append("ops", shown(&self.applied))
-            .end();
-        out.start_document("initialSync")
-            .append("completed", shown(&self.initial_syncs))
-            .append("failedAttempts", shown(&self.failed_attempts))
-            .append("failures", shown(&self.failed_initial_syncs))
-            .end();
-        out.start_document("network")
-            .append("bytes", shown(&self.fetched_bytes));
-        out.start_document("getmores")
-            .append("num", self.batches.get() as i32)
-            .append("totalMillis", (self.batches_us.get() / 1000) as i32)
-            .append("numEmptyBatches", shown(&self.empty_batches))
-            .end();
-        out.append("ops", shown(&self.fetched))
-            .append("readersCreated", shown(&self.cursors))
-            .end();
-        out.start_document("syncSource")
-            .append(
-                "numSelections",
-                (self.chose_same.get() + self.chose_other.get()) as i64,
-            )
-            .append("numTimesChoseDifferent", shown(&self.chose_other))
-            .append("numTimesChoseSame", shown(&self.chose_same))
-            .end();
-        out.finish()
+    /// The node has changed its state.
+    pub(crate) fn changed_state(&self, transition: Transition) {
+        self.count(|figures| figures.transition = transition);
     }
+
+    /// The figures, with those that the machine counts.
+    pub(crate) fn figures(&self, of_machine: &NodeCounts) -> MemberFigures {
+        let mut figures = self.figures.borrow().clone();
+        let [entries, bytes] = self.unwritten.get();
+        figures.write_buffer.entries = u64::try_from(entries).unwrap_or(0);
+        figures.write_buffer.bytes = u64::try_from(bytes).unwrap_or(0);
+        figures.write_buffer_most_bytes = (BATCHES_AHEAD * MAX_BATCH_BYTES) as u64;
+        figures.effects_in_progress = self.effects.get();
+        take_counts(&mut figures, of_machine);
+        figures
+    }
+}
+
+fn take_counts(figures: &mut MemberFigures, counts: &NodeCounts) {
+    figures.step_up_command = elections(counts.step_up_command);
+    figures.priority_takeover = elections(counts.priority_takeover);
+    figures.catch_up_takeover = elections(counts.catch_up_takeover);
+    figures.election_timeout = elections(counts.election_timeout);
+    figures.freeze_timeout = elections(counts.freeze_timeout);
+    figures.step_downs_by_higher_term = counts.step_downs_by_higher_term;
+    figures.catch_ups = counts.catch_ups;
+    figures.average_catch_up_operations = counts.average_catch_up_operations();
+    let ends = &counts.catch_up_ends;
+    figures.catch_ups_succeeded = ends.succeeded;
+    figures.catch_ups_already_caught_up = ends.already_caught_up;
+    figures.catch_ups_skipped = ends.skipped;
+    figures.catch_ups_timed_out = ends.timed_out;
+    figures.catch_ups_failed_with_error = ends.failed_with_error;
+    figures.catch_ups_failed_with_new_term = ends.failed_with_new_term;
+    figures.catch_ups_aborted = ends.aborted_by_command;
+    figures.attempts_to_become_secondary = counts.attempts_to_become_secondary;
+    figures.new_member_reconfigs = counts.new_member_reconfigs;
+    figures.position_reports = counts.position_reports;
+    figures.sources_missing = counts.missing_sync_sources;
 }

@@ -1,6 +1,6 @@
 //! Connections to the other members. Each command has one to itself while it runs; what is left over is kept for the next.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use pinion_replication_protocol::config::HostPort;
 use pinion_runtime::{Duration, Instant, now, timeout};
 use pinion_server::{Remote, RemoteError, RemoteReply};
 
+use crate::connection::{Connection, Counted};
 use crate::limits::{IDLE_CONNECTION, IDLE_CONNECTIONS};
 use crate::login::{Login, log_in};
 
@@ -17,16 +18,32 @@ use crate::login::{Login, log_in};
 #[derive(Default)]
 pub(crate) struct Peers {
     idle: RefCell<BTreeMap<HostPort, Vec<Idle>>>,
+    /// Commands that are not answered yet.
+    running: Cell<u64>,
 }
 
 struct Idle {
-    remote: Remote,
+    remote: Connection,
     since: Instant,
+}
+
+/// A command that is not answered yet.
+struct Running<'p>(&'p Peers);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
+    }
 }
 
 impl Peers {
     pub(crate) fn new() -> Rc<Peers> {
         Rc::default()
+    }
+
+    /// How many commands are not answered yet.
+    pub(crate) fn running(&self) -> u64 {
+        self.running.get()
     }
 
     /// Runs a command on a member, which names its database, within a time. It may be run twice: a connection that was left
@@ -40,6 +57,8 @@ impl Peers {
         command: &RawDocument,
         limit: Duration,
     ) -> Result<RemoteReply, RemoteError> {
+        self.running.set(self.running.get() + 1);
+        let _running = Running(self);
         let within = async {
             if let Some(mut remote) = self.left_over(address) {
                 match remote.run(command).await {
@@ -62,7 +81,7 @@ impl Peers {
     fn keep(
         &self,
         address: &HostPort,
-        remote: Remote,
+        remote: Connection,
         reply: Result<RemoteReply, RemoteError>,
     ) -> Result<RemoteReply, RemoteError> {
         if matches!(reply, Ok(_) | Err(RemoteError::Refused(_))) {
@@ -71,7 +90,7 @@ impl Peers {
         reply
     }
 
-    fn left_over(&self, address: &HostPort) -> Option<Remote> {
+    fn left_over(&self, address: &HostPort) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         let now = now();
         // Of all members: one that was removed is never asked for again.
@@ -79,14 +98,17 @@ impl Peers {
             connections.retain(|idle| now.saturating_since(idle.since) < IDLE_CONNECTION);
             !connections.is_empty()
         });
-        idle.get_mut(address)?.pop().map(|idle| idle.remote)
+        let mut taken = idle.get_mut(address)?.pop()?;
+        taken.remote.set_idle(false);
+        Some(taken.remote)
     }
 
-    fn give_back(&self, address: &HostPort, remote: Remote) {
+    fn give_back(&self, address: &HostPort, mut remote: Connection) {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.entry(address.clone()).or_default();
         if connections.len() < IDLE_CONNECTIONS {
             let since = now();
+            remote.set_idle(true);
             connections.push(Idle { remote, since });
         }
     }
@@ -101,20 +123,21 @@ impl Peers {
 ///
 /// # Errors
 /// `Refused` with `AuthenticationFailed` where either side does not have a key of the other's.
-pub(crate) async fn connect(address: &HostPort) -> Result<Remote, RemoteError> {
+pub(crate) async fn connect(address: &HostPort) -> Result<Connection, RemoteError> {
+    let counted = Counted::connecting(address);
     let mut remote = Remote::open(&address.host, address.port).await?;
     let mut introduction = introduction();
     let state = pinion_exec::state();
     let Some(auth) = &state.shared.options.member_auth else {
         remote.run(&introduction).await?;
-        return Ok(remote);
+        return Ok(Connection::made(remote, counted));
     };
     // Most often this saves one way there and back.
     let login = Login::new()?;
     introduction.append(cstr!("speculativeAuthenticate"), login.speculative());
     let greeted = remote.run(&introduction).await?;
     log_in(&mut remote, auth, login, greeted.body()).await?;
-    Ok(remote)
+    Ok(Connection::made(remote, counted))
 }
 
 /// The first command on a connection between members. Members of MongoDB 4.4 know it by its older name alone.

@@ -4,6 +4,7 @@ use pinion_bson::{DateTime, DocBuilder, RawBsonRef, rawdoc};
 use pinion_clock::Term;
 use pinion_exec::{Uuid, any_local, put_local, read_local, write_local};
 use pinion_runtime::wall_ms;
+use pinion_storage::storage;
 
 use pinion_replication_protocol::config::Config;
 use pinion_replication_protocol::decision::LastVote;
@@ -17,8 +18,6 @@ const LAST_VOTE: &str = "lastVote";
 /// The data of this node are those of its set: the first member's by definition, others' after their initial sync.
 const SYNCED: &str = "replset.initialSyncId";
 const ROLLBACK_ID: &str = "system.rollback.id";
-const OPLOG: &str = "replset.oplog";
-const OPLOG_SIZE: &str = "size";
 const ROLLBACK_ID_NAME: &str = "rollbackId";
 
 /// The stored configuration of the set of this name.
@@ -95,23 +94,21 @@ pub(crate) async fn store_rollback_id(id: i32) -> Result<()> {
     write_local(ROLLBACK_ID, ROLLBACK_ID_NAME, &document).await
 }
 
-/// How many bytes of oplog this member keeps: as in MongoDB what it began with, or what `replSetResizeOplog` made of it.
-pub(crate) async fn oplog_bytes() -> Result<Option<u64>> {
-    let stored = read_local(OPLOG, OPLOG_SIZE).await?;
-    let bytes = stored.and_then(|document| document.get_i64("bytes").ok());
-    Ok(bytes.and_then(|bytes| u64::try_from(bytes).ok()))
-}
-
-pub(crate) async fn store_oplog_bytes(bytes: u64) -> Result<()> {
-    let document = rawdoc! {
-        "_id": OPLOG_SIZE,
-        "bytes": i64::try_from(bytes).unwrap_or(i64::MAX),
-    };
-    write_local(OPLOG, OPLOG_SIZE, &document).await
+/// The rollback id of a member that starts. What was not durable when a process was killed is gone as after a rollback, and a
+/// member that copies this node's data may have seen it: such an end counts as one. One in order does not.
+pub(crate) async fn rollback_id_at_start(is_member: bool) -> Result<i32> {
+    let id = rollback_id().await?;
+    if storage().was_closed() || !is_member {
+        return Ok(id);
+    }
+    let id = id.wrapping_add(1);
+    tracing::info!(target: "REPL", id = 501_401u64, rollbackId = id, "Incrementing the rollback ID after unclean shutdown");
+    store_rollback_id(id).await?;
+    Ok(id)
 }
 
 /// How often this member has rolled back; 1 before the first time, as in MongoDB.
-pub(crate) async fn rollback_id() -> Result<i32> {
+async fn rollback_id() -> Result<i32> {
     let stored = read_local(ROLLBACK_ID, ROLLBACK_ID_NAME).await?;
     let id = stored.and_then(|document| document.get_i32("rollbackId").ok());
     Ok(id.unwrap_or(1))

@@ -11,37 +11,29 @@ use std::rc::Rc;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, rawdoc};
 use pinion_clock::{OpTime, Timestamp};
 use pinion_exec::{
-    Applier, ApplyMode, OpenNodeError, Uuid, document_by_id, from_log_error, reopen_at,
-    replication_parameters, state,
+    Applier, ApplyMode, OpenNodeError, Transition, Uuid, from_log_error, reopen_at,
+    replication_parameters,
 };
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{CommonPointSearch, Oplog, SearchStep};
 use pinion_replication_protocol::node::Input;
 use pinion_runtime::sim::event;
-use pinion_runtime::{
-    DmaBuf, File, OpenOptions, Queue, fs, request_shutdown, spawn, timeout, wall_ms,
-};
-use pinion_server::Remote;
+use pinion_runtime::{Queue, request_shutdown, spawn, timeout};
 use pinion_storage::storage;
 use pinion_wire::{Error, Result};
 
+use crate::connection::Connection;
 use crate::driver::Driver;
-use crate::effects::stop_node;
 use crate::fetch::{cursor_of, entries_of};
 use crate::follower::Fetched;
-use crate::limits::{FETCH_TIMEOUT, ROLLBACK_BATCH, ROLLBACK_BATCH_BYTES, ROLLBACK_FILE_BYTES};
+use crate::give_up::stop_node;
+use crate::kept::keep_documents;
+use crate::limits::{FETCH_TIMEOUT, ROLLBACK_BATCH, ROLLBACK_BATCH_BYTES};
 use crate::peers::connect;
 use crate::persisted;
 
-/// The documents of one collection that entries have written.
-struct Written {
-    /// Its UUID, which names the folder that they are kept in; a name may hold what no folder may be called.
-    uuid: Uuid,
-    ids: Vec<RawBson>,
-}
-
-/// What entries have written, by the namespace in which they name it.
-type Affected = BTreeMap<String, Written>;
+/// The `_id`s of the documents that entries have written, by the UUID of their collection: its name may have changed on the way.
+type Affected = BTreeMap<Uuid, Vec<RawBson>>;
 
 /// What a search has found.
 struct Parting {
@@ -92,6 +84,12 @@ impl Driver {
         } = parting;
         tracing::info!(target: "ROLLBACK", id = 21_593u64, source = %source, commonPoint = ?common, entries = rolled_back, "Transition to ROLLBACK");
         event("rollback begin");
+        let killed = pinion_exec::running_operations().await;
+        self.metrics.changed_state(Transition {
+            name: "rollback",
+            killed,
+            running: 0,
+        });
         let set = replication_parameters();
         let limit_secs = set.rollback_limit_secs.unsigned_abs();
         let undone_secs = self.undone_secs(common.ts).await;
@@ -142,6 +140,7 @@ impl Driver {
         drop(storing);
         reopened.map_err(|error: OpenNodeError| Error::internal(error.to_string()))?;
         self.terms.borrow_mut().cut(common);
+        self.walls.borrow_mut().cut(common.ts);
         self.keep_history(
             self.with_node(|node| node.stable_optime().ts)
                 .min(common.ts),
@@ -235,7 +234,7 @@ impl Local {
 
 /// The source's oplog, from its end.
 struct Backwards {
-    remote: Remote,
+    remote: Connection,
     cursor: i64,
     ahead: std::vec::IntoIter<Fetched>,
 }
@@ -320,7 +319,6 @@ fn note_operation(operation: &RawDocument, affected: &mut Affected) {
         Some("u") => "o2",
         _ => return,
     };
-    let ns = pinion_bson::get(operation, "ns").and_then(|ns| ns.as_str());
     let key = match pinion_bson::get(operation, names_it) {
         Some(RawBsonRef::Document(key)) => pinion_bson::get(key, "_id"),
         _ => None,
@@ -329,92 +327,8 @@ fn note_operation(operation: &RawDocument, affected: &mut Affected) {
         Some(RawBsonRef::Binary(binary)) => <[u8; 16]>::try_from(binary.bytes).ok(),
         _ => None,
     };
-    if let (Some(ns), Some(id), Some(uuid)) = (ns, key, uuid) {
-        let written = affected.entry(ns.to_owned()).or_insert_with(|| Written {
-            uuid: Uuid(uuid),
-            ids: Vec::new(),
-        });
-        written.ids.push(RawBson::from(id));
-    }
-}
-
-/// Writes the documents as they are now to files of BSON below `rollback/`, as MongoDB does: one file for each collection, in a
-/// folder that its UUID names.
-async fn keep_documents(affected: &Affected) -> Result<()> {
-    let io = |error: std::io::Error| Error::internal(error.to_string());
-    let date = wall_ms();
-    for (ns, Written { uuid, ids }) in affected {
-        let folder = state().shared.options.db_path.join("rollback");
-        let folder = folder.join(uuid.to_string());
-        let mut file: Option<Kept> = None;
-        let mut seen = std::collections::BTreeSet::new();
-        for id in ids {
-            let name = pinion_bson::rawdoc! { "_id": id.clone() };
-            if !seen.insert(name.as_bytes().to_vec()) {
-                continue;
-            }
-            let Some(document) = document_by_id(ns, id.as_raw_bson_ref()).await? else {
-                continue;
-            };
-            let open = match &mut file {
-                Some(open) => open,
-                None => {
-                    fs::create_dir_all(&folder).await.map_err(io)?;
-                    let path = folder.join(format!("removed.{date}.bson"));
-                    let opened = File::open(&path, OpenOptions::create().truncate()).await;
-                    file.insert(Kept::new(opened.map_err(io)?))
-                }
-            };
-            open.add(document.as_bytes()).await.map_err(io)?;
-        }
-        if let Some(file) = file {
-            file.finish().await.map_err(io)?;
-            let data = &state().shared.options.db_path;
-            for folder in [&folder, &data.join("rollback"), data] {
-                fs::sync_dir(folder).await.map_err(io)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A file that is written from its beginning to its end.
-struct Kept {
-    file: File,
-    written: u64,
-    waiting: Vec<u8>,
-}
-
-impl Kept {
-    fn new(file: File) -> Kept {
-        Kept {
-            file,
-            written: 0,
-            waiting: Vec::new(),
-        }
-    }
-
-    async fn add(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.waiting.extend_from_slice(bytes);
-        while self.waiting.len() >= ROLLBACK_FILE_BYTES {
-            let rest = self.waiting.split_off(ROLLBACK_FILE_BYTES);
-            let part = std::mem::replace(&mut self.waiting, rest);
-            self.file
-                .write_at(self.written, DmaBuf::padded_copy(&part))
-                .await?;
-            self.written += part.len() as u64;
-        }
-        Ok(())
-    }
-
-    async fn finish(self) -> std::io::Result<()> {
-        let len = self.written + self.waiting.len() as u64;
-        if !self.waiting.is_empty() {
-            let last = DmaBuf::padded_copy(&self.waiting);
-            self.file.write_at(self.written, last).await?;
-        }
-        self.file.set_len(len).await?;
-        self.file.datasync().await?;
-        self.file.close().await
+    if let (Some(id), Some(uuid)) = (key, uuid) {
+        let ids = affected.entry(Uuid(uuid)).or_default();
+        ids.push(RawBson::from(id));
     }
 }

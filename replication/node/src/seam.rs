@@ -6,18 +6,21 @@ use std::sync::Arc;
 
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::{CommitQuorum, LastWrite, ReplicaSet, SetView, Waiting, log_note};
+use pinion_exec::{
+    CommitQuorum, HostConnections, LastWrite, MemberFigures, ReplicaSet, SetView, Waiting, log_note,
+};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{Readiness, is_ready};
 use pinion_replication_protocol::message::{OplogQueryMetadata, ReplSetMetadata};
 use pinion_replication_protocol::node::Node;
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{CoreId, Instant, Queue, submit_to, timeout_at};
+use pinion_runtime::{CoreId, Duration, Instant, Queue, on_all_cores, submit_to, timeout_at};
 use pinion_storage::storage;
 use pinion_wire::idl::{GenericArguments, WriteConcern, WriteConcernW};
 use pinion_wire::{Error, ErrorCode, Reply, Result};
 
 use crate::commands::await_members;
+use crate::connection::ConnectionCounts;
 use crate::driver::{Driver, driver};
 use crate::known::Known;
 use crate::limits::BUILD_VOTE;
@@ -64,6 +67,11 @@ impl CoreMember {
     async fn hold(self: Rc<CoreMember>, ts: Timestamp, concern: WriteConcern) -> Result<()> {
         let majority = concern.w == Some(WriteConcernW::Majority);
         let journaled = concern.journal.unwrap_or(majority);
+        // Before anything is waited for: after a rollback another entry may stand at this time.
+        let (optime, since) = {
+            let known = self.known();
+            (known.terms.optime(ts), known.view.term)
+        };
         if journaled {
             let durable = storage().wait_durable(ts).await;
             durable.map_err(pinion_exec::from_fatal)?;
@@ -71,8 +79,6 @@ impl CoreMember {
         match concern.w {
             None | Some(WriteConcernW::Members(0 | 1)) => Ok(()),
             Some(WriteConcernW::Majority) => {
-                let known = self.known();
-                let (optime, since) = (known.terms.optime(ts), known.view.term);
                 self.wait_for(|known| match known.is_committed(optime, since) {
                     Ok(false) => None,
                     Ok(true) => Some(Ok(())),
@@ -111,9 +117,9 @@ impl ReplicaSet for Seam {
         let op_time = known.terms.optime(storage().visible());
         LastWrite {
             op_time,
-            wall_ms: wall_ms_of(op_time.ts),
+            wall_ms: known.walls.wall_ms(op_time.ts),
             majority_op_time: known.committed.min(op_time),
-            majority_wall_ms: wall_ms_of(known.committed.min(op_time).ts),
+            majority_wall_ms: known.walls.wall_ms(known.committed.min(op_time).ts),
         }
     }
 
@@ -216,9 +222,22 @@ impl ReplicaSet for Seam {
         })
     }
 
-    fn metrics(&self) -> Waiting<RawDocumentBuf> {
+    fn figures(&self) -> Waiting<MemberFigures> {
         Box::pin(submit_to(CoreId(0), Queue::Foreground, || async {
-            driver().map_or_else(RawDocumentBuf::new, |driver| driver.metrics.document())
+            driver().map_or_else(MemberFigures::default, |driver| driver.figures())
+        }))
+    }
+
+    fn connections(&self) -> Waiting<Vec<HostConnections>> {
+        Box::pin(async {
+            let cores = on_all_cores(|_| async { ConnectionCounts::shown() });
+            cores.await.concat()
+        })
+    }
+
+    fn status(&self) -> Waiting<Result<RawDocumentBuf>> {
+        Box::pin(submit_to(CoreId(0), Queue::Foreground, || async {
+            driver().ok_or_else(Driver::not_initialized)?.status(true)
         }))
     }
 
@@ -226,6 +245,19 @@ impl ReplicaSet for Seam {
         Box::pin(submit_to(CoreId(0), Queue::Foreground, || async {
             driver().map_or(1, |driver| driver.with_node(Node::rollback_id))
         }))
+    }
+
+    fn leave(&self, limit: Duration, force: bool) -> Waiting<Result<()>> {
+        Box::pin(submit_to(
+            CoreId(0),
+            Queue::Foreground,
+            move || async move {
+                match driver() {
+                    Some(driver) => driver.step_down_to_leave(limit, force).await,
+                    None => Ok(()),
+                }
+            },
+        ))
     }
 
     fn write_noop(&self, why: &'static str) -> Waiting<Result<Timestamp>> {
@@ -237,9 +269,4 @@ impl ReplicaSet for Seam {
             log_note(&pinion_bson::rawdoc! { "msg": why }).await
         })
     }
-}
-
-/// The wall clock time of an entry, to the second: what its timestamp says.
-pub(crate) fn wall_ms_of(ts: Timestamp) -> i64 {
-    i64::from(ts.secs()) * 1000
 }

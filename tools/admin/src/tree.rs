@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use pinion_bson::{RawDocument, validate};
-use pinion_catalog::Collection;
+use pinion_catalog::{Collection, is_row_of_collection};
 use pinion_storage::{
     CATALOG_TREE, Inspector, PartitionId, PartitionReport, Problem, TreeId, TreeReport,
 };
@@ -25,8 +25,7 @@ fn names(report: &PartitionReport) -> (BTreeMap<TreeId, Name>, Vec<Problem>) {
     let (mut names, mut problems) = (BTreeMap::new(), Vec::new());
     for (key, row) in &report.catalog {
         let number = <[u8; 8]>::try_from(key.as_slice()).map(u64::from_be_bytes);
-        // Number 0 is the row of the next free number.
-        if number.is_ok_and(|number| number == 0) {
+        if number.is_ok_and(|number| !is_row_of_collection(number)) {
             continue;
         }
         let collection = validate(row)

@@ -250,6 +250,8 @@ struct Fields {
     context: Option<String>,
     attr: String,
     tags: Option<String>,
+    /// The process ends because of it.
+    is_fatal: bool,
 }
 
 impl Fields {
@@ -267,6 +269,7 @@ impl Visit for Fields {
             "message" => self.message = value.into(),
             "ctx" => self.context = Some(value.into()),
             "tags" => self.tags = Some(value.into()),
+            "severity" => self.is_fatal = value == "F",
             name => self.attr(name, Quoted(value)),
         }
     }
@@ -311,6 +314,8 @@ impl Visit for Fields {
 
 fn format(metadata: &Metadata<'_>, fields: Fields, now_ms: i64) -> String {
     let severity = match *metadata.level() {
+        // What ends the process says so.
+        Level::ERROR if fields.is_fatal => "F",
         Level::ERROR => "E",
         Level::WARN => "W",
         Level::INFO => "I",

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::read_to_string;
+use std::path::Path;
 
 use pinion_exec::{HostInfo, ProcessUsage};
 
@@ -61,13 +62,43 @@ fn memory_bytes() -> u64 {
         * 1024
 }
 
+/// The least of the limits of this process's control group and of all those above it, as far as the mount shows them.
 fn cgroup_limit_bytes() -> Option<u64> {
-    [
-        "/sys/fs/cgroup/memory.max",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-    ]
-    .into_iter()
-    .find_map(|path| first_line(path).parse().ok())
+    let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
+    limit_of_groups(&groups, |path| read_to_string(path).ok())
+}
+
+/// The same for the lines of `/proc/self/cgroup`, and with what files have.
+fn limit_of_groups(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let mut limits = Vec::new();
+    for (root, file, group) in memory_groups(groups) {
+        // A group of another name space is not below the mount; its own limit is at the mount's root then.
+        for group in Path::new(group.trim_start_matches('/')).ancestors() {
+            let text = read(&Path::new(root).join(group).join(file));
+            // "max", or a number beyond any memory, is no limit.
+            limits.extend(text.and_then(|text| text.trim().parse::<u64>().ok()));
+        }
+    }
+    limits.into_iter().min()
+}
+
+/// Where the hierarchies that limit memory are mounted, the file of a limit, and this process's group in each.
+fn memory_groups(groups: &str) -> Vec<(&'static str, &'static str, &str)> {
+    const V2: (&str, &str) = ("/sys/fs/cgroup", "memory.max");
+    const V1: (&str, &str) = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes");
+    let mut found = vec![(V2.0, V2.1, "/"), (V1.0, V1.1, "/")];
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        if controllers.is_empty() {
+            found.push((V2.0, V2.1, group));
+        } else if controllers.split(',').any(|name| name == "memory") {
+            found.push((V1.0, V1.1, group));
+        }
+    }
+    found
 }
 
 fn os_release(name: &str) -> String {
@@ -157,4 +188,49 @@ fn numa_nodes() -> i32 {
         nodes.count() as i32
     });
     ids.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(groups: &str, files: &[(&str, &str)], expected: Option<u64>) {
+        let read = |path: &Path| {
+            let file = files.iter().find(|(name, _)| Path::new(name) == path);
+            file.map(|(_, text)| format!("{text}\n"))
+        };
+        assert_eq!(
+            limit_of_groups(groups, read),
+            expected,
+            "{groups} {files:?}"
+        );
+    }
+
+    #[test]
+    fn the_least_limit_of_a_group_and_those_above_it_holds() {
+        let service = "/sys/fs/cgroup/system.slice/pinion.service/memory.max";
+        let slice = "/sys/fs/cgroup/system.slice/memory.max";
+        let root = "/sys/fs/cgroup/memory.max";
+        let v2 = "0::/system.slice/pinion.service\n";
+        check(v2, &[], None);
+        check(v2, &[(service, "max"), (slice, "max")], None);
+        check(v2, &[(service, "600"), (slice, "max")], Some(600));
+        check(
+            v2,
+            &[(service, "600"), (slice, "500"), (root, "700")],
+            Some(500),
+        );
+        // In a container the group's own files are at the root of the mount.
+        check("0::/../other\n", &[(root, "700")], Some(700));
+        let v1 = "4:cpu,cpuacct:/x\n3:memory:/docker/a\n";
+        let limit = "/sys/fs/cgroup/memory/docker/a/memory.limit_in_bytes";
+        let unlimited = "/sys/fs/cgroup/memory/memory.limit_in_bytes";
+        check(
+            v1,
+            &[(limit, "300"), (unlimited, "9223372036854771712")],
+            Some(300),
+        );
+        check("garbage\n", &[(root, "1")], Some(1));
+    }
 }

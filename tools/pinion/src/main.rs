@@ -1,10 +1,11 @@
 //! The server binary.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use pinion_node::alloc::{self, Allocator};
 use pinion_node::options::{Asked, parse};
-use pinion_node::{machine, start};
+use pinion_node::{fork, machine, start};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
@@ -27,10 +28,12 @@ fn main() -> ExitCode {
             println!("{}", text.trim_end());
             ExitCode::SUCCESS
         }
+        Ok(Asked::Run(options)) if options.fork && !fork::is_forked() => fork::start_another(),
         Ok(Asked::Run(options)) => match start::run(*options) {
             Ok(()) => ExitCode::SUCCESS,
             Err(stop) => {
-                eprintln!("{}", stop.line);
+                // Nobody may read it.
+                let _ = writeln!(std::io::stderr(), "{}", stop.line);
                 ExitCode::from(stop.status)
             }
         },

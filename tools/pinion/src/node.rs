@@ -37,6 +37,8 @@ pub struct NodeConfig {
     pub system: Option<fn() -> RawDocumentBuf>,
     /// How commands reach the log's verbosity.
     pub log_control: Option<fn() -> LogControl>,
+    /// Called when clients are served.
+    pub on_serving: Option<fn()>,
     /// Lines for getLog: "startupWarnings" that were found before the node started.
     pub startup_warnings: Vec<String>,
 }
@@ -50,6 +52,8 @@ pub enum NodeError {
     Listen(SocketAddr, std::io::Error),
     /// A parameter given at start is unknown or has a wrong value.
     Parameter(String),
+    /// The member cannot go on in its set: what it would have to take back is too much, or nobody's data can be copied.
+    Member(String),
     /// A write or a flush failed, or a page that a checkpoint needs is damaged: the node stops rather than guess.
     Storage(String),
 }
@@ -58,6 +62,7 @@ impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open(why) | Self::Parameter(why) => f.write_str(why),
+            Self::Member(why) => write!(f, "the member has given up: {why}"),
             Self::Storage(why) => write!(f, "storage has stopped: {why}"),
             Self::Listen(address, error) if error.kind() == std::io::ErrorKind::AddrInUse => {
                 write!(f, "cannot listen on {address}: the address is in use")
@@ -97,6 +102,7 @@ impl NodeConfig {
             process: None,
             system: None,
             log_control: None,
+            on_serving: None,
             startup_warnings: Vec::new(),
         }
     }
@@ -125,6 +131,9 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
     {
         tracing::warn!(target: "STORAGE", id = 7_100_030u64, error = error.message, "The version of the data files could not be stored");
     }
+    if let Err(error) = pinion_exec::log_startup().await {
+        tracing::warn!(target: "CONTROL", id = 7_100_031u64, error = error.message, "This start could not be put into local.startup_log");
+    }
     spawn(Queue::Foreground, async {
         storage().failed().await;
         request_shutdown();
@@ -133,15 +142,28 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
         spawn(Queue::Foreground, drive_member(member));
     }
     tracing::info!(target: "NETWORK", id = 23_016u64, ctx = "listener", port = u64::from(port), ssl = "off", "Waiting for connections");
-    pinion_server::serve(listeners, config.server.clone()).await;
-    close().await
+    config.on_serving.inspect(|serves| serves());
+    // What a member does before its clients are sent away.
+    let farewell = async {
+        if config.member.is_some() {
+            pinion_replication_node::leave().await;
+        }
+    };
+    pinion_server::serve(listeners, config.server.clone(), farewell).await;
+    close().await?;
+    match pinion_replication_node::gave_up() {
+        Some(why) => Err(NodeError::Member(why)),
+        None => Ok(()),
+    }
 }
 
 /// Drives the member that the node is, or stops the node.
 async fn drive_member(member: MemberOptions) {
     if let Err(error) = pinion_replication_node::start(member).await {
-        tracing::error!(target: "REPL", id = 21_415u64, error = error.message, "What the node keeps of its replica set cannot be read: it stops");
-        request_shutdown();
+        pinion_replication_node::give_up(
+            "what the node keeps of its replica set cannot be read",
+            &error,
+        );
     }
 }
 
@@ -161,6 +183,9 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
         entriesDiscarded = recovered.entries_cut, tornFrames = recovered.torn_frames,
         durationMillis = recovered.took.as_millis() as u64, "Recovery complete"
     );
+    if !storage().was_closed() {
+        tracing::warn!(target: "STORAGE", id = 22_271u64, ctx = "initandlisten", "Detected unclean shutdown");
+    }
     if let Some(member) = &config.member {
         let joined = pinion_replication_node::join(member).await;
         joined.map_err(|error| NodeError::Open(error.message))?;
@@ -198,6 +223,10 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
     .await;
     for result in results {
         result.map_err(NodeError::Parameter)?;
+    }
+    if !is_member {
+        let begun = pinion_exec::begin_standalone_builds().await;
+        begun.map_err(|error| NodeError::Open(error.message))?;
     }
     Ok(())
 }

@@ -14,11 +14,9 @@ use pinion_runtime::real::{self, OnLarge, RealOptions};
 use pinion_server::ServerOptions;
 use pinion_storage::StorageOptions;
 
-use crate::machine;
 use crate::node::{NodeConfig, NodeError, run_core};
-use crate::options::{Given, Options};
-use crate::system;
-use crate::{alloc, log, verbosity};
+use crate::options::{DEFAULT_MAX_CONNECTIONS, Given, Options};
+use crate::{alloc, descriptors, directory, fork, log, machine, system, verbosity};
 
 /// What ends a start: one line for standard error, and the process's exit status as mongod gives it.
 #[derive(Debug)]
@@ -40,6 +38,7 @@ fn stop(status: u8) -> impl Fn(String) -> Stop {
 pub fn run(options: Options) -> Result<(), Stop> {
     let cpus = cpus(&options).map_err(stop(BAD_OPTIONS))?;
     let dbpath = &options.dbpath;
+    directory::check(dbpath, &options.named_files()).map_err(stop(UNCAUGHT))?;
     std::fs::create_dir_all(dbpath).map_err(|error| {
         stop(UNCAUGHT)(format!(
             "the data directory {} cannot be made: {error}",
@@ -76,6 +75,11 @@ pub fn run(options: Options) -> Result<(), Stop> {
         warnings.push("The server listens beyond localhost and has no authentication: anyone who reaches it can read and write all data".into());
     }
     warnings.extend(member_warning(&options).map(Into::into));
+    let asked = options.max_connections;
+    let connections = descriptors::max_connections(asked, report.open_files, cpus.len());
+    if connections < asked && asked != DEFAULT_MAX_CONNECTIONS {
+        tracing::warn!(target: "NETWORK", id = 22_941u64, ctx = "initandlisten", asked, limit = connections, "--maxConns too high");
+    }
     for text in &warnings {
         tracing::warn!(target: "CONTROL", id = 22_120u64, ctx = "initandlisten", tags = log::STARTUP_WARNINGS, "{text}");
     }
@@ -83,7 +87,12 @@ pub fn run(options: Options) -> Result<(), Stop> {
     if options.lock_memory {
         lock_memory(options.cache_bytes, cpus.len()).map_err(stop(UNCAUGHT))?;
     }
-    let config = Arc::new(config(&options, cpus.len(), early.startup_warnings()));
+    let config = Arc::new(config(
+        &options,
+        cpus.len(),
+        connections,
+        early.startup_warnings(),
+    ));
     let real_options = RealOptions {
         cpus,
         spin: Duration::from_micros(options.spin_micros),
@@ -229,7 +238,12 @@ impl Early {
     }
 }
 
-fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> NodeConfig {
+fn config(
+    options: &Options,
+    cores: usize,
+    max_connections: usize,
+    startup_warnings: Vec<String>,
+) -> NodeConfig {
     let mut storage = StorageOptions::new(&options.dbpath);
     storage.partitions = options.partitions;
     if let Some(member) = &options.replication {
@@ -268,7 +282,7 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
     NodeConfig {
         node,
         server: ServerOptions {
-            max_connections: options.max_connections,
+            max_connections,
             quiet: options.quiet,
             slow_ms: options.slow_ms,
         },
@@ -284,6 +298,7 @@ fn config(options: &Options, cores: usize, startup_warnings: Vec<String>) -> Nod
             set: verbosity::set,
             rotate: log::rotate,
         }),
+        on_serving: fork::is_forked().then_some(fork::tell_serves),
         startup_warnings,
     }
 }

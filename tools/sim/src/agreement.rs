@@ -53,7 +53,8 @@ const OPTIONAL: &str = "extra";
 /// What a hint answers that names no index.
 const BAD_VALUE: i32 = 2;
 
-fn numbers(document: &RawDocument) -> Option<(i64, i64)> {
+/// A document's two numbers.
+pub fn numbers(document: &RawDocument) -> Option<(i64, i64)> {
     let array = document.get_array("n").ok()?;
     let mut values = array.into_iter().map(|value| match value {
         Ok(RawBsonRef::Int32(value)) => Some(i64::from(value)),

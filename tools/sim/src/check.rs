@@ -4,13 +4,15 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use pinion_bson::{RawDocumentBuf, rawdoc};
-use pinion_runtime::{Duration, sleep};
+use pinion_runtime::{Duration, now, sleep};
 
 use crate::agreement::Indexes;
 use crate::client::{Client, Refusal, batch, read_all};
-use crate::workload::{EXTRA_INDEX, SIDE_COLLECTION, Shared};
+use crate::workload::{EXTRA_INDEX, SIDE_COLLECTION, Shared, running_builds};
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// In simulated time.
+const BUILDS_END_WITHIN: Duration = Duration::from_secs(600);
 /// A collection that is there already, when a crash fell into an earlier set-up.
 const NAMESPACE_EXISTS: i32 = 48;
 
@@ -52,6 +54,18 @@ async fn check_once(shared: &Shared, checks: &Checks, client: &mut Client) -> Re
     if !checks.set_up.get() {
         set_up(client).await?;
         checks.set_up.set(true);
+    }
+    // Builds of the life before; no client begins or ends builds now.
+    let began = now();
+    while !running_builds(client).await?.is_empty() {
+        if began.elapsed() > BUILDS_END_WITHIN {
+            shared
+                .oracle
+                .borrow_mut()
+                .fail("a build of the life before does not end".to_owned());
+            break;
+        }
+        sleep(LOOK_EVERY).await;
     }
     let docs = read_all(client, "docs", 1_000).await?;
     let log = read_all(client, "log", 1_000).await?;

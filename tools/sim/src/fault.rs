@@ -23,6 +23,9 @@ impl Fault {
         let beyond = [
             Fault::Storage(PlantedFault::LateWritesMissed),
             Fault::Exec(ExecFault::IndexEntryForgotten),
+            Fault::Exec(ExecFault::SkippedAtRenewal),
+            Fault::Exec(ExecFault::RepeatedAtRenewal),
+            Fault::Exec(ExecFault::ChangedAgain),
         ];
         storage.chain(beyond).collect()
     }
@@ -31,8 +34,9 @@ impl Fault {
     pub fn of_sets() -> Vec<Fault> {
         let members = MemberFault::ALL.iter().copied().map(Fault::Member);
         let exec = ExecFault::OF_SETS.into_iter().map(Fault::Exec);
-        let units = PlantedFault::OF_OPEN_UNITS.into_iter().map(Fault::Storage);
-        members.chain(exec).chain(units).collect()
+        let units = PlantedFault::OF_OPEN_UNITS.into_iter();
+        let storage = units.chain(PlantedFault::OF_RUNS).map(Fault::Storage);
+        members.chain(exec).chain(storage).collect()
     }
 
     /// How a command line names it.

@@ -90,8 +90,12 @@ pub struct Oracle {
     pub duplicates_refused: u64,
     pub reads_checked: u64,
     pub snapshots_checked: u64,
+    pub renewed_reads_checked: u64,
     pub unknown_outcomes: u64,
     pub indexes_checked: u64,
+    places: u64,
+    /// Statements that move documents in the index that they walk.
+    pub statements_that_move: u64,
     problem: Option<String>,
 }
 
@@ -161,6 +165,12 @@ impl Oracle {
     /// The worker that changes the catalog.
     pub fn catalog_worker(&self) -> usize {
         self.workers.len() - 1
+    }
+
+    /// The beginning of unique values that lie behind all that were given before.
+    pub fn next_place(&mut self) -> String {
+        self.places += 1;
+        format!("x{:08}-", self.places)
     }
 
     fn tick(&mut self) -> Tick {
@@ -370,11 +380,25 @@ impl Oracle {
         Some(seen)
     }
 
-    /// Checks a read of the log collection: every worker's numbers are there without a gap. `at_least` is what each
-    /// worker had acknowledged when the read began.
-    pub fn check_log(&mut self, documents: &[RawDocumentBuf], at_least: &[i64]) {
-        self.snapshots_checked += 1;
-        if let Some(seen) = self.numbers(documents) {
+    /// Checks a read of the log collection: every worker's numbers are there without a gap, but for what came while a read took
+    /// newer states. `at_least` is what each worker had acknowledged when the read began.
+    pub fn check_log(&mut self, documents: &[RawDocumentBuf], at_least: &[i64], is_snapshot: bool) {
+        match is_snapshot {
+            true => self.snapshots_checked += 1,
+            false => self.renewed_reads_checked += 1,
+        }
+        let Some(seen) = self.numbers(documents) else {
+            return;
+        };
+        for (worker, numbers) in seen.iter().enumerate() {
+            let missing = (1..=at_least[worker]).find(|number| !numbers.contains(number));
+            if let Some(missing) = missing {
+                self.fail(format!(
+                    "worker {worker}: {missing} of the log was acknowledged and is not there"
+                ));
+            }
+        }
+        if is_snapshot {
             self.check_numbers(&seen, at_least);
         }
     }

@@ -414,7 +414,12 @@ fn totals(sim: &Sim, node: NodeId, oracle: &Oracle, outcome: &mut Outcome) {
         ("duplicates refused", oracle.duplicates_refused),
         ("reads checked", oracle.reads_checked),
         ("snapshots checked", oracle.snapshots_checked),
+        ("renewed reads checked", oracle.renewed_reads_checked),
         ("indexes checked", oracle.indexes_checked),
+        (
+            "statements that move documents",
+            oracle.statements_that_move,
+        ),
     ] {
         outcome.count(name, number);
     }

@@ -1,12 +1,14 @@
 //! What the clients do: workers that write keys of their own, a reader of snapshots, and one that changes indexes.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use pinion_bson::{RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_runtime::{Duration, Rng, sleep};
 
+use crate::agreement::numbers;
 use crate::client::{
     Client, Failure, Refusal, SHUTTING_DOWN, batch, error_code, error_message, read_all,
 };
@@ -16,6 +18,9 @@ use crate::oracle::{Oracle, State};
 const CONTESTED_VALUES: u64 = 20;
 /// Documents of one batch into the log.
 const MAX_BATCH: u64 = 12;
+/// Documents that one statement moves at most, and the part of the other operations that are such statements.
+const MAX_MOVED: u64 = 8;
+const MOVES: f64 = 0.1;
 const DUPLICATE_KEY: i32 = 11_000;
 /// What comes and goes in the catalog, as the oracle names it.
 pub const EXTRA_INDEX: &str = "index extra";
@@ -120,6 +125,9 @@ pub async fn work(shared: Rc<Shared>, number: usize, mut rng: Rng) {
             0..4 => insert(&shared, &mut client, number, &mut rng, journaled).await,
             4..6 => update(&shared, &mut client, number, &mut rng, journaled).await,
             6 => delete(&shared, &mut client, number, &mut rng, journaled).await,
+            _ if rng.chance(MOVES) => {
+                move_some(&shared, &mut client, number, &mut rng, journaled).await
+            }
             7 => read(&shared, &mut client, number, &mut rng).await,
             _ => append(&shared, &mut client, number, &mut rng, journaled).await,
         }
@@ -208,6 +216,95 @@ async fn update(
         journaled,
     )
     .await;
+}
+
+/// Moves several documents of a worker forward in the index by which one statement finds them: each once, however often the
+/// statement meets it.
+async fn move_some(
+    shared: &Rc<Shared>,
+    client: &mut Client,
+    worker: usize,
+    rng: &mut Rng,
+    journaled: bool,
+) {
+    let moved: BTreeMap<String, RawDocumentBuf> = (0..1 + rng.below(MAX_MOVED))
+        .filter_map(|_| pick(shared, worker, rng))
+        .collect();
+    if moved.is_empty() {
+        return;
+    }
+    if rng.chance(0.5) {
+        return move_documents(shared, client, worker, &moved, journaled).await;
+    }
+    if let Err(refusal) = renew_reads(client, true).await {
+        return shared.read_refused(&refusal);
+    }
+    move_documents(shared, client, worker, &moved, journaled).await;
+    if let Err(refusal) = renew_reads(client, false).await {
+        shared.read_refused(&refusal);
+    }
+}
+
+async fn move_documents(
+    shared: &Rc<Shared>,
+    client: &mut Client,
+    worker: usize,
+    moved: &BTreeMap<String, RawDocumentBuf>,
+    journaled: bool,
+) {
+    // Behind every other value of the worker's.
+    let place = shared.oracle.borrow_mut().next_place();
+    let mut keys = RawArrayBuf::new();
+    moved.keys().for_each(|key| keys.push(key.as_str()));
+    let filter = rawdoc! { "u": { "$gte": "" }, "_id": { "$in": keys } };
+    let unique = rawdoc! { "$concat": [place.as_str(), "$_id"] };
+    let version = rawdoc! { "$add": ["$v", 1_i32] };
+    let command = rawdoc! {
+        "update": "docs",
+        "updates": [{
+            "q": filter,
+            "u": [{ "$set": { "u": unique, "v": version } }],
+            "multi": true,
+            "hint": "u_1",
+        }],
+        "writeConcern": concern(journaled),
+        "$db": "sim",
+    };
+    for (key, old) in moved {
+        let text = |name: &str| old.get_str(name).unwrap_or_default();
+        let (first, _) = numbers(old).unwrap_or_default();
+        let version = old.get_i32("v").unwrap_or(0) + 1;
+        let unique = format!("{place}{key}");
+        let new = document(key, first as i32, &unique, version, text("pad"));
+        let state = Some(new.into_bytes());
+        shared.oracle.borrow_mut().sent(worker, key, state);
+    }
+    let outcome = client.command(&command).await;
+    let mut oracle = shared.oracle.borrow_mut();
+    match outcome {
+        Err(Failure::NotSent) => moved.keys().for_each(|key| oracle.refused(worker, key)),
+        Err(Failure::Unknown) => oracle.unknown_outcomes += 1,
+        Ok(reply) => match error_code(&reply) {
+            0 => {
+                if reply.get_i32("nModified").ok() != Some(moved.len() as i32) {
+                    let keys: Vec<&String> = moved.keys().collect();
+                    oracle.fail(format!(
+                        "a statement that moves {keys:?} answered {reply:?}"
+                    ));
+                }
+                oracle.statements_that_move += 1;
+                let keys = moved.keys();
+                keys.for_each(|key| oracle.acknowledged(worker, key, journaled));
+            }
+            code => {
+                oracle.unknown_outcomes += 1;
+                drop(oracle);
+                if !BUSY.contains(&code) {
+                    shared.write_refused(&reply);
+                }
+            }
+        },
+    }
 }
 
 async fn delete(
@@ -346,7 +443,8 @@ async fn append(
     }
 }
 
-/// Reads the whole log again and again and checks that each read is a snapshot.
+/// Reads the whole log again and again and checks that each read has all that was acknowledged before it, and is a snapshot where
+/// no part of a read took a newer state meanwhile.
 pub async fn watch(shared: Rc<Shared>, mut rng: Rng) {
     let mut client = Client::new(shared.address.get());
     loop {
@@ -356,14 +454,55 @@ pub async fn watch(shared: Rc<Shared>, mut rng: Rng) {
             }
             return;
         };
-        let at_least = acknowledged_log(&shared);
-        match read_all(&mut client, "log", rng.below(50) as i32 + 1).await {
-            Ok(documents) => shared.oracle.borrow_mut().check_log(&documents, &at_least),
+        let always_renews = rng.chance(0.2).then(|| rng.chance(0.5));
+        let batch_size = rng.below(50) as i32 + 1;
+        match watch_once(&shared, &mut client, always_renews, batch_size).await {
+            Ok(()) => {}
             Err(refusal) => shared.read_refused(&refusal),
         }
         drop(active);
         sleep(Duration::from_micros(rng.below(50_000))).await;
     }
+}
+
+/// Reads the log once, where it is said after it has set whether reads take a newer state behind every document.
+async fn watch_once(
+    shared: &Rc<Shared>,
+    client: &mut Client,
+    always_renews: Option<bool>,
+    batch_size: i32,
+) -> Result<(), Refusal> {
+    if let Some(always) = always_renews {
+        renew_reads(client, always).await?;
+    }
+    let renewed = reads_renewed(client).await?;
+    let at_least = acknowledged_log(shared);
+    let documents = read_all(client, "log", batch_size).await?;
+    let is_snapshot = reads_renewed(client).await? == renewed;
+    let mut oracle = shared.oracle.borrow_mut();
+    oracle.check_log(&documents, &at_least, is_snapshot);
+    Ok(())
+}
+
+/// Has reads take a newer state behind every document, or hardly ever.
+async fn renew_reads(client: &mut Client, always: bool) -> Result<(), Refusal> {
+    let (documents, period_ms) = if always { (1, 0) } else { (1000, 1000) };
+    let set = rawdoc! {
+        "setParameter": 1, "internalQueryExecYieldIterations": documents, "internalQueryExecYieldPeriodMS": period_ms,
+        "$db": "admin"
+    };
+    client.ask(&set).await.map(|_| ())
+}
+
+/// How many parts of reads have taken a newer state since the node started.
+async fn reads_renewed(client: &mut Client) -> Result<i64, Refusal> {
+    let status = client
+        .ask(&rawdoc! { "serverStatus": 1, "mem": 0, "extra_info": 0, "$db": "admin" })
+        .await?;
+    let storage = status.get_document("pinion");
+    let storage = storage.and_then(|pinion| pinion.get_document("storage"));
+    let count = storage.and_then(|storage| storage.get_i64("readsRenewed"));
+    Ok(count.unwrap_or_else(|error| panic!("a status without a count: {error}")))
 }
 
 /// What every worker has acknowledged of the log.
@@ -474,24 +613,27 @@ pub async fn end_builds(shared: Rc<Shared>, mut rng: Rng) {
     }
 }
 
-async fn end_build(shared: &Rc<Shared>, client: &mut Client, rng: &mut Rng) {
+/// The builds of indexes that are under way, by their numbers among the operations.
+pub async fn running_builds(client: &mut Client) -> Result<Vec<i32>, Refusal> {
     let look = rawdoc! { "currentOp": 1_i32, "$db": "admin" };
-    let reply = match client.ask(&look).await {
-        Ok(reply) => reply,
-        Err(refusal) => return shared.read_refused(&refusal),
-    };
-    let Ok(operations) = reply.get_array("inprog") else {
-        return;
-    };
+    let reply = client.ask(&look).await?;
+    let operations = reply.get_array("inprog");
+    let operations = operations.expect("currentOp lists operations");
     let operations = pinion_bson::values(operations).filter_map(|found| found.as_document());
     let is_build = |found: &&RawDocument| {
         let described = found.get_str("desc");
         described.is_ok_and(|text| text.starts_with("IndexBuildsCoordinator"))
     };
     let builds = operations.filter(is_build);
-    let numbers: Vec<i32> = builds
-        .filter_map(|found| found.get_i32("opid").ok())
-        .collect();
+    let numbers = builds.filter_map(|found| found.get_i32("opid").ok());
+    Ok(numbers.collect())
+}
+
+async fn end_build(shared: &Rc<Shared>, client: &mut Client, rng: &mut Rng) {
+    let numbers = match running_builds(client).await {
+        Ok(numbers) => numbers,
+        Err(refusal) => return shared.read_refused(&refusal),
+    };
     for number in numbers {
         if rng.chance(0.5) {
             let kill = rawdoc! { "killOp": 1_i32, "op": number, "$db": "admin" };

@@ -131,7 +131,7 @@ def test_trees_have_their_names_and_sizes(data):
     expected = {
         ("admin_test.people", None): 6_000, ("admin_test.people", "name_1__id_-1"): 6_000, ("admin_test.people", "text_1"): 6_000,
         ("admin_test.large", None): 40, ("admin_test.unique", None): 1_500, ("admin_test.unique", "u_1"): 1_500,
-        ("admin.system.version", None): 1,
+        ("admin.system.version", None): 1, ("local.startup_log", None): 1, ("local.startup_log", "_id_"): 1,
     }
     assert {name: tree["records"] for name, tree in trees.items()} == expected
     for (_, index), tree in trees.items():
@@ -333,6 +333,10 @@ def spilled():
         node.__exit__()
 
 
+# Flags of a manifest: it has spilled changes; it has what is not replicated.
+SPILLED, OWN = 1, 2
+
+
 def manifest_flags(data):
     newest = sorted(data.glob("manifest-*"))[-1]
     return struct.unpack_from("<I", newest.read_bytes(), 44)[0]
@@ -340,8 +344,8 @@ def manifest_flags(data):
 
 def test_spilled_changes_are_shown_verified_and_opened(spilled):
     data = spilled.directory / "data"
-    # By this flag a program that knows nothing of spilled changes refuses the directory.
-    assert manifest_flags(data) == 1
+    # By its flags a program that knows nothing of spilled changes, or of what is not replicated, refuses the directory.
+    assert manifest_flags(data) == SPILLED | OWN
     assert json.loads(printed(data, "superblock", "--json"))["manifest"]["spilled"] is True
     assert "with spilled changes" in printed(data, "superblock")
     assert "nothing is wrong" in printed(data, "verify")
@@ -375,8 +379,8 @@ def test_spilled_changes_are_shown_verified_and_opened(spilled):
     assert database.sparse.count_documents({"n": -1}) == 80 and database.sparse.count_documents({"n": -2}) == 8
     assert database.sparse.count_documents({"_id": {"$mod": [100, 1]}}) == 0 and database.small.count_documents({}) == 30
     assert spilled.stop() == 0
-    # Closing merged them: any program that knows the directory may open it.
-    assert manifest_flags(data) == 0
+    # Closing merged them: a program that knows nothing of spilled changes may open it.
+    assert manifest_flags(data) == OWN
     trees = {tree["ns"] or tree["ident"]: tree for tree in json.loads(printed(data, "tree", "--json"))["trees"]}
     assert "spilled changes" not in trees and trees["admin_test.sparse"]["spilledChanges"] == 0
     assert trees["admin_test.sparse"]["records"] == 7_920 and "nothing is wrong" in printed(data, "verify")

@@ -4,6 +4,7 @@ import datetime
 
 import pymongo
 import pytest
+from bson import Decimal128, Int64
 from pinion_node import Node
 from pymongo.errors import OperationFailure, WriteError
 
@@ -88,6 +89,53 @@ def test_options_are_compared_as_they_are_listed(client):
     database.command({"create": "c", "validator": {"a": 1}})
     refused(lambda: database.command({"create": "c"}), 48)
     refused(lambda: database.command({"create": "c", "validator": {"a": 1}, "validationAction": "error"}), 48)
+
+
+def test_a_change_of_validation_stores_all_of_it(client):
+    database = client.stored
+    database.command({"create": "c", "validator": {"a": {"$gt": 1.0}}})
+    assert info(database, "c")["options"] == {"validator": {"a": {"$gt": 1.0}}}
+    database.command({"collMod": "c", "validator": {"a": 1}})
+    assert info(database, "c")["options"] == {"validator": {"a": 1}, "validationLevel": "strict", "validationAction": "error"}
+
+
+# What is asked for, what the catalog stores of it, and what `listIndexes` shows.
+GIVEN = [
+    ({"sparse": 12345}, {"sparse": 12345}, {"sparse": True}),
+    ({"sparse": False}, {"sparse": False}, {"sparse": False}),
+    ({"sparse": Decimal128("0")}, {"sparse": Decimal128("0")}, {"sparse": False}),
+    ({"background": 1.0, "expireAfterSeconds": 10.23}, {"background": 1.0, "expireAfterSeconds": 10.23}, {"background": True, "expireAfterSeconds": 10}),
+    ({"unique": 1, "hidden": False, "prepareUnique": 0}, {"unique": True}, {"unique": True}),
+    ({"sparse": True, "unique": True}, {"unique": True, "sparse": True}, {"unique": True, "sparse": True}),
+    ({"partialFilterExpression": {"a": {"$gt": 1.0}}},) * 3,
+    ({"bits": 16.578, "min": -5, "key": {"a": "2d"}}, {"bits": 16.578, "min": -5}, {"bits": 16, "min": -5.0}),
+]
+
+
+def test_options_of_indexes_are_kept_as_they_were_given(client):
+    database = client.given
+    for options, stored, listed in GIVEN:
+        key = {"a": 1.0} if "key" not in options else options["key"]
+        database.drop_collection("c")
+        spec = {"key": key, "name": "n", **{name: value for name, value in options.items() if name != "key"}}
+        database.command({"createIndexes": "c", "indexes": [spec]})
+        (row,) = database.c.aggregate([{"$listCatalog": {}}])
+        assert row["md"]["indexes"][1]["spec"] == {"v": 2, "key": key, "name": "n", **stored}
+        (_, shown) = database.command({"listIndexes": "c"})["cursor"]["firstBatch"]
+        assert shown == {"v": 2, "key": key, "name": "n", **listed}
+        assert list(shown)[:3] == ["v", "key", "name"] and list(shown)[3:] == list(listed)
+        types = {name: type(value) for name, value in shown.items() if name in listed}
+        assert types == {name: type(value) for name, value in listed.items()}, options
+    # A new time is a long in the catalog, whatever it was before.
+    database.drop_collection("c")
+    database.c.create_index("a", expireAfterSeconds=10.23)
+    database.command({"collMod": "c", "index": {"name": "a_1", "expireAfterSeconds": 20}})
+    (_, shown) = database.command({"listIndexes": "c"})["cursor"]["firstBatch"]
+    assert type(shown["expireAfterSeconds"]) is int and shown["expireAfterSeconds"] == 20
+    (row,) = database.c.aggregate([{"$listCatalog": {}}])
+    assert type(row["md"]["indexes"][1]["spec"]["expireAfterSeconds"]) is Int64
+    for option in ("background", "dropDups", "sparse"):
+        refused(lambda: database.command({"createIndexes": "c", "indexes": [{"key": {"z": 1}, "name": "z", option: "x"}]}), 14)
 
 
 def test_options_outlive_the_node():

@@ -52,6 +52,42 @@ def test_the_catalog_is_listed(client):
     assert {"first.listed", "other.listed"} <= set(listed("admin"))
     (row,) = client.first.listed.aggregate([{"$listCatalog": {}}])
     assert [index["spec"]["name"] for index in row["md"]["indexes"]] == ["_id_", "a_1"]
+    assert list(row)[:7] == ["db", "name", "type", "md", "idxIdent", "ns", "ident"]
+    client.first.create_collection("some", viewOn="listed", pipeline=[{"$match": {"a": 1}}], collation={"locale": "fr"})
+    (view,) = [row for row in client.admin.aggregate([{"$listCatalog": {}}]) if row["ns"] == "first.some"]
+    assert list(view) == ["db", "name", "type", "ns", "_id", "viewOn", "pipeline", "collation"]
+    assert view["_id"] == "first.some" and view["viewOn"] == "listed"
+
+
+def test_the_catalog_knows_which_components_are_arrays_and_explain_says_the_same(client):
+    collection = client.first.arrays
+    keys = {"plain": [("a.b", 1), ("c", -1)], "sphere": [("p", "2dsphere")], "hash": [("h", "hashed")]}
+    for name, key in keys.items():
+        collection.create_index(key, name=name)
+
+    def rows():
+        (row,) = collection.aggregate([{"$listCatalog": {}}])
+        return {index["spec"]["name"]: index for index in row["md"]["indexes"]}
+
+    def explained(name, query):
+        command = {"find": "arrays", "filter": query, "hint": name}
+        plan = client.first.command("explain", command, verbosity="queryPlanner")["queryPlanner"]["winningPlan"]
+        while plan["stage"] != "IXSCAN":
+            plan = plan["inputStage"]
+        return plan["isMultiKey"], plan.get("multiKeyPaths")
+
+    known = rows()
+    assert list(known["plain"]) == ["spec", "ready", "multikey", "multikeyPaths", "head", "backgroundSecondary"]
+    assert {name: index.get("multikeyPaths") for name, index in known.items()} == {
+        "_id_": {"_id": b"\0"}, "plain": {"a.b": b"\0\0", "c": b"\0"}, "sphere": {"p": b"\0"}, "hash": None}
+    assert not any(index["multikey"] for index in known.values())
+    assert explained("plain", {"a.b": 1}) == (False, {"a.b": [], "c": []})
+    assert explained("hash", {"h": 1}) == (False, None)
+    collection.insert_many([{"a": [{"b": 1}]}, {"c": [1, 2]}])
+    known = rows()
+    assert known["plain"]["multikey"] and known["plain"]["multikeyPaths"] == {"a.b": b"\1\0", "c": b"\1"}
+    assert explained("plain", {"a.b": 1}) == (True, {"a.b": ["a"], "c": ["c"]})
+    assert not known["hash"]["multikey"] and not known["sphere"]["multikey"]
 
 
 def test_stages_are_refused_by_read_concern_api_version_and_place(client):

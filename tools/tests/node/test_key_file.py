@@ -56,6 +56,12 @@ def peers_of(members, node):
     return {member["name"]: member for member in status["members"] if not member.get("self")}
 
 
+def is_timed(members, node):
+    """Whether a member tells its clients the cluster time."""
+    with members.member(node) as client:
+        return "$clusterTime" in client.admin.command("ping")
+
+
 def name(node):
     return f"127.0.0.1:{node.port}"
 
@@ -64,6 +70,9 @@ def name(node):
 def three(tmp_path_factory):
     path = tmp_path_factory.mktemp("key") / "key"
     with ReplicaSet(3, options=("--keyFile", key_file(path, OLD))) as members:
+        # As in MongoDB, replies carry no times before a majority has the keys that these are signed with.
+        for node in members.nodes:
+            wait_until(lambda node=node: is_timed(members, node))
         yield members
 
 

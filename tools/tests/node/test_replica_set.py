@@ -194,13 +194,14 @@ def test_a_primary_that_nobody_can_take_over_from_goes_on(three):
 
 
 def test_a_member_that_does_not_answer_itself_is_not_removed():
-    with ReplicaSet(2, options=("--setParameter", "enableTestCommands=1")) as members:
+    # What is slow for other reasons is no reason for an election here.
+    with ReplicaSet(2, {"electionTimeoutMillis": 10_000}, options=("--setParameter", "enableTestCommands=1")) as members:
         busy = members.secondaries()[0]
         with members.member(busy) as member:
             silent = {"failCommands": ["_isSelf"], "closeConnection": True}
             member.admin.command({"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": silent})
             before = member.admin.command("replSetGetConfig")["config"]["version"]
-            members.reconfigure(lambda config: config["settings"].update(heartbeatIntervalMillis=1500))
+            members.reconfigure(lambda config: config["settings"].update(catchUpTakeoverDelayMillis=31_000))
             wait_until(lambda: member.admin.command("replSetGetConfig")["config"]["version"] > before)
             assert members.state(busy) == 2
 

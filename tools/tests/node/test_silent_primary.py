@@ -17,6 +17,11 @@ def term(members, node):
         return client.admin.command("replSetGetStatus")["term"]
 
 
+def knows_primary(members, node):
+    with members.member(node) as client:
+        return "primary" in client.admin.command("hello")
+
+
 class Sent(threading.Thread):
     """A call that is made now, and what became of it."""
 
@@ -86,6 +91,8 @@ def test_one_that_has_just_started_lets_another_succeed():
         wait_until(lambda: ("127.0.0.1", started.port) not in client.nodes)
         started.start()
         wait_until(lambda: members.state(started) == 2)
+        # The primary has found it: of one that it never heard it cannot say that it is silent.
+        wait_until(lambda: knows_primary(members, started))
         old.process.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
         wait_until(lambda: arrivals.first_after(stopped), 30)

@@ -134,6 +134,6 @@ def test_the_version_is_stored(tmp_path):
     with Node(directory=tmp_path) as node, node.client() as client:
         version = client.admin.command("getParameter", 1, featureCompatibilityVersion=1)["featureCompatibilityVersion"]["version"]
         assert client.admin["system.version"].find_one() == {"_id": "featureCompatibilityVersion", "version": version}
-        assert client.list_database_names() == ["admin"]
+        assert client.list_database_names() == ["admin", "local"]
         told = client.admin.command("getParameter", 1, syncdelay=1, localLogicalSessionTimeoutMinutes=1)
         assert told["syncdelay"] == 60.0 and told["localLogicalSessionTimeoutMinutes"] == 30

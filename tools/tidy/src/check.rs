@@ -52,6 +52,7 @@ const CRATE_ORDER: &[&str] = &[
     "core/keystring",
     "core/clock",
     "core/auth",
+    "core/metrics",
     "core/wire",
     "core/runtime",
     "core/server",
@@ -75,6 +76,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("core/keystring", &["pinion-runtime"]),
     ("core/clock", &["pinion-runtime", "pinion-bson"]),
     ("core/auth", &["pinion-runtime", "pinion-bson"]),
+    ("core/metrics", &["pinion-runtime"]),
     ("core/wire", &["pinion-runtime"]),
     (
         "core/runtime",

@@ -268,12 +268,20 @@ where
     Fut: Future<Output = R> + 'static,
     R: Send + 'static,
 {
+    submit_boxed(core, queue, Box::new(move || Box::pin(f()))).await
+}
+
+/// A request before it runs: the future is made on the core that polls it.
+type Body<R> = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = R>>> + Send>;
+
+/// [`submit_to`] without the types of the request, so that its body is compiled once and not for each place that it runs in.
+async fn submit_boxed<R: Send + 'static>(core: CoreId, queue: Queue, body: Body<R>) -> R {
     if context::with(|context| core == context.core) {
-        return f().await;
+        return body().await;
     }
     let run: RunRequest = Box::new(move |from, slot| {
         task::spawn_detached(queue, async move {
-            let value: Box<dyn Any + Send> = Box::new(f().await);
+            let value: Box<dyn Any + Send> = Box::new(body().await);
             send_reply(&context::current(), from, Parcel::Reply { slot, value });
         });
     });

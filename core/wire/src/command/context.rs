@@ -384,9 +384,9 @@ impl Deref for OpContext {
     }
 }
 
-/// When the time is up that `maxTimeMS` gives to an operation that starts now.
+/// When the time is up that its arguments give to an operation that starts now.
 fn deadline(args: &GenericArguments, now_ns: u64) -> Option<u64> {
-    match args.max_time_ms {
+    match args.op_time_ms.or(args.max_time_ms) {
         None | Some(0) => None,
         Some(ms) => Some(now_ns.saturating_add(u64::from(ms) * 1_000_000)),
     }

@@ -126,7 +126,7 @@ impl OpWork {
         let _ = self.plan.set(plan);
     }
 
-    /// Counts that the operation let others run.
+    /// Counts that the operation let others run, or left its state for a newer one.
     pub fn yielded(&self) {
         self.yields.fetch_add(1, Ordering::Relaxed);
     }

@@ -2,10 +2,10 @@
 //!
 //! What a topology allows (no `w: 2` and no snapshot reads on a standalone) is decided by the executor.
 
-use pinion_bson::{Document, ElementType, RawBsonRef, RawDocument, elements};
+use pinion_bson::{Document, RawBsonRef, RawDocument, elements};
 use pinion_clock::{OpTime, Term, Timestamp};
 
-use super::errors::{Path, Types, idl_type_name, missing_field, wrong_type};
+use super::errors::{Path, Types, idl_type_name, missing_field};
 use super::numbers::{i64_clamped, is_number};
 use super::reader::FieldReader;
 use crate::error::{Error, ErrorCode, Result};
@@ -75,11 +75,13 @@ pub fn parse_read_concern(document: &RawDocument) -> Result<ReadConcern> {
         after_op_time: after_op_time(&reader)?,
     };
     reader.opt_one_of("provenance", &PROVENANCES)?;
-    reader.ignore(&[
+    for option in [
         "allowTransactionTableSnapshot",
         "waitLastStableRecoveryTimestamp",
-        "$replData",
-    ]);
+    ] {
+        reader.unsupported_unless_empty(option, Types::BOOL)?;
+    }
+    reader.ignore(&["$replData"]);
     reader.finish()?;
     if concern.after_cluster_time.is_some() && concern.at_cluster_time.is_some() {
         return Err(Error::new(
@@ -268,19 +270,37 @@ impl ReadPreferenceMode {
 pub(super) fn parse_read_preference(document: &RawDocument) -> Result<ReadPreferenceMode> {
     let reader = FieldReader::object(Path::root("$readPreference"), document)?;
     let mode = reader.str("mode")?;
-    for (name, kind, expected) in [
-        ("tags", ElementType::Array, Types::ARRAY),
-        ("hedge", ElementType::EmbeddedDocument, Types::OBJECT),
-    ] {
-        match reader.value(name) {
-            Some(value)
-                if value.element_type() != kind && value.element_type() != ElementType::Null =>
-            {
-                return Err(wrong_type(reader.path().field(name), value, expected));
-            }
-            _ => {}
+    if let Some(tags) = reader.opt_objects("tags")? {
+        for set in tags {
+            set?;
         }
     }
+    let staleness_secs = reader.opt_i64("maxStalenessSeconds")?.unwrap_or(0);
+    reader.opt_doc("hedge")?;
+    let mode = named_mode(mode)?;
+    if staleness_secs < 0 {
+        return Err(Error::bad_value(
+            "maxStalenessSeconds must be a non-negative integer",
+        ));
+    }
+    if staleness_secs > 0 && mode == ReadPreferenceMode::Primary {
+        return Err(Error::bad_value(
+            "maxStalenessSeconds can not be set for the primary mode",
+        ));
+    }
+    if (1..LEAST_STALENESS_SECS).contains(&staleness_secs) {
+        return Err(Error::new(
+            ErrorCode::MAX_STALENESS_OUT_OF_RANGE,
+            format!("maxStalenessSeconds value can not be less than {LEAST_STALENESS_SECS}"),
+        ));
+    }
+    Ok(mode)
+}
+
+/// Less than this a member cannot tell how far another is behind.
+const LEAST_STALENESS_SECS: i64 = 90;
+
+fn named_mode(mode: &str) -> Result<ReadPreferenceMode> {
     ReadPreferenceMode::named(mode).ok_or_else(|| {
         Error::bad_value(format!(
             "Could not parse $readPreference mode '{mode}'. Only the modes 'primary', 'primaryPreferred', \
@@ -327,6 +347,15 @@ mod tests {
             Ok(ReadConcern::default()),
         );
         check_read(rawdoc! { "provenance": "x" }, Err(2));
+        check_read(
+            rawdoc! { "waitLastStableRecoveryTimestamp": false },
+            Ok(ReadConcern::default()),
+        );
+        check_read(
+            rawdoc! { "waitLastStableRecoveryTimestamp": true },
+            Err(238),
+        );
+        check_read(rawdoc! { "allowTransactionTableSnapshot": 1 }, Err(14));
         check_read(rawdoc! { "afterClusterTime": 1 }, Err(14));
         check_read(rawdoc! { "afterClusterTime": RawBson::Null }, Err(14));
         check_read(rawdoc! { "afterClusterTime": bson_time(0, 0) }, Err(72));
@@ -377,6 +406,42 @@ mod tests {
             Bson::Document(pinion_bson::doc! { "dc": 1 }),
             Ok(WriteConcernW::Tags(pinion_bson::doc! { "dc": 1 })),
         );
+    }
+
+    #[test]
+    fn read_preferences() {
+        let check = |document: RawDocumentBuf, expected| {
+            let outcome = parse_read_preference(&document).map_err(|error| error.code.0);
+            assert_eq!(outcome, expected, "{document:?}");
+        };
+        let nearest = Ok(ReadPreferenceMode::Nearest);
+        check(rawdoc! { "mode": "nearest" }, nearest);
+        check(
+            rawdoc! { "mode": "nearest", "tags": [{ "dc": "x" }, {}], "maxStalenessSeconds": 90.5 },
+            nearest,
+        );
+        check(
+            rawdoc! { "mode": "nearest", "tags": RawBson::Null, "hedge": RawBson::Null },
+            nearest,
+        );
+        check(rawdoc! { "mode": "nearest", "tags": [1] }, Err(14));
+        check(rawdoc! { "mode": "nearest", "hedge": true }, Err(14));
+        for (secs, code) in [
+            (RawBson::Int32(89), 160),
+            (RawBson::Int32(-1), 2),
+            (RawBson::String("90".into()), 14),
+        ] {
+            check(
+                rawdoc! { "mode": "nearest", "maxStalenessSeconds": secs },
+                Err(code),
+            );
+        }
+        check(
+            rawdoc! { "mode": "primary", "maxStalenessSeconds": 90 },
+            Err(2),
+        );
+        check(rawdoc! { "mode": "Nearest" }, Err(2));
+        check(rawdoc! {}, Err(40414));
     }
 
     #[test]

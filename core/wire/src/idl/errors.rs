@@ -79,6 +79,15 @@ impl Types {
     pub const DATE: Types = Types::One("date");
     pub const BIN_DATA: Types = Types::One("binData");
     pub const OBJECT_ID: Types = Types::One("objectId");
+
+    /// Whether a value is of one of these types.
+    pub fn accept(self, value: RawBsonRef<'_>) -> bool {
+        let found = idl_type_name(value.element_type());
+        match self {
+            Types::One(name) => name == found,
+            Types::Many(names) => names.contains(&found),
+        }
+    }
 }
 
 /// The name of a type in these texts.

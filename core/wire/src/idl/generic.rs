@@ -11,7 +11,7 @@ use super::concern::{
 };
 use super::errors::{Path, Types, out_of_bounds, wrong_type};
 use super::numbers::{i64_exact, is_number};
-use super::reader::FieldReader;
+use super::reader::{FieldReader, uuid_of};
 use crate::error::{Error, ErrorCode, Result};
 
 /// The name of a logical session.
@@ -75,6 +75,8 @@ pub struct GenericArguments {
     pub read_preference: Option<ReadPreferenceMode>,
     /// `None` or 0: no limit.
     pub max_time_ms: Option<u32>,
+    /// `maxTimeMSOpOnly`: the limit of this operation alone, which another server sets beside that of its client.
+    pub op_time_ms: Option<u32>,
     pub comment: Option<Box<RawBson>>,
     pub cluster_time: Option<SignedTime>,
     /// The reply is to tell another member what this one knows of their set: `$replData`, and `$oplogQueryData`.
@@ -85,8 +87,6 @@ pub struct GenericArguments {
     pub api: ApiParameters,
     /// The command is to tell what it does, and not to do it.
     pub help: bool,
-    /// The client asked for the reply to be labelled retryable-safe; kept for the executor.
-    pub client_operation_key: Option<[u8; 16]>,
 }
 
 /// True for a field that every command takes, so that no command's own reader refuses it.
@@ -187,6 +187,7 @@ impl GenericArguments {
                     found.read_preference = Some(parse_read_preference(object(path, value)?)?)
                 }
                 "maxTimeMS" => found.max_time_ms = Some(parse_max_time_ms(path, value)?),
+                "maxTimeMSOpOnly" => found.op_time_ms = Some(parse_op_time_ms(path, value)?),
                 "comment" => found.comment = Some(Box::new(value.into())),
                 "$clusterTime" => {
                     found.cluster_time = Some(parse_cluster_time(object(path, value)?)?)
@@ -207,12 +208,7 @@ impl GenericArguments {
                 "apiStrict" => found.api.strict = boolean(path, value)?,
                 "apiDeprecationErrors" => found.api.deprecation_errors = boolean(path, value)?,
                 "help" => found.help = super::truthy(value),
-                "clientOperationKey" => {
-                    if let RawBsonRef::Binary(binary) = value {
-                        found.client_operation_key = binary.bytes.try_into().ok();
-                    }
-                }
-                _ => {}
+                _ => check_of_routers(name, path, value)?,
             }
         }
         if !api_version_given && (found.api.strict || found.api.deprecation_errors) {
@@ -247,6 +243,21 @@ impl GenericArguments {
             );
         }
         Ok(())
+    }
+}
+
+/// Checks the type of what routers and other tools send along, and a node that is no shard has no use for: it says on whose
+/// behalf the command runs, and what of the cluster the sender knows.
+fn check_of_routers(name: &str, path: Path<'_>, value: RawBsonRef<'_>) -> Result<()> {
+    match name {
+        "$client" | "$audit" => object(path, value).map(|_| ()),
+        "$configTime" | "$topologyTime" => match value {
+            RawBsonRef::Timestamp(_) => Ok(()),
+            other => Err(wrong_type(path, other, Types::TIMESTAMP)),
+        },
+        "mayBypassWriteBlocking" => boolean(path, value).map(|_| ()),
+        "clientOperationKey" => uuid_of(path, value).map(|_| ()),
+        _ => Ok(()),
     }
 }
 
@@ -375,24 +386,34 @@ pub fn append_cluster_time(builder: &mut DocBuilder, signed: &SignedTime) {
     builder.end().end();
 }
 
+/// The most of `maxTimeMS`.
+const MAX_TIME_MS: u32 = i32::MAX as u32;
+/// What servers add to the time of their client for the way of its reply.
+const OP_TIME_PADDING_MS: u32 = 100;
+
 /// `maxTimeMS`: a whole number within 0 and 2^31 - 1; 0 is no limit.
 pub(crate) fn parse_max_time_ms(path: Path<'_>, value: RawBsonRef<'_>) -> Result<u32> {
+    milliseconds("maxTimeMS", path, value, MAX_TIME_MS)
+}
+
+/// `maxTimeMSOpOnly`, likewise.
+fn parse_op_time_ms(path: Path<'_>, value: RawBsonRef<'_>) -> Result<u32> {
+    let most = MAX_TIME_MS + OP_TIME_PADDING_MS;
+    milliseconds("maxTimeMSOpOnly", path, value, most)
+}
+
+fn milliseconds(name: &str, path: Path<'_>, value: RawBsonRef<'_>, most: u32) -> Result<u32> {
     if !is_number(value) {
         return Err(wrong_type(path, value, Types::NUMBER));
     }
-    let n = whole_number("maxTimeMS", value)?;
+    let n = whole_number(name, value)?;
     if n < 0 {
-        return Err(out_of_bounds("maxTimeMS", ">=", 0, n));
+        return Err(out_of_bounds(name, ">=", 0, n));
     }
-    u32::try_from(n)
-        .ok()
-        .filter(|n| *n <= i32::MAX as u32)
-        .ok_or_else(|| {
-            Error::bad_value(format!(
-                "{n} value for maxTimeMS is out of range [0, {}]",
-                i32::MAX
-            ))
-        })
+    let within = u32::try_from(n).ok().filter(|n| *n <= most);
+    within.ok_or_else(|| {
+        Error::bad_value(format!("{n} value for {name} is out of range [0, {most}]"))
+    })
 }
 
 /// A number that must be whole and fit 64 bits.
@@ -545,6 +566,34 @@ mod tests {
             (
                 14,
                 "BSON field 'find.writeConcern' is the wrong type 'string', expected type 'object'",
+            ),
+        );
+        check(
+            rawdoc! { "find": 1, "clientOperationKey": 1 },
+            (
+                14,
+                "BSON field 'find.clientOperationKey' is the wrong type 'int', expected type 'binData'",
+            ),
+        );
+        check(
+            rawdoc! { "find": 1, "$configTime": true },
+            (
+                14,
+                "BSON field 'find.$configTime' is the wrong type 'bool', expected type 'timestamp'",
+            ),
+        );
+        check(
+            rawdoc! { "find": 1, "$client": "x" },
+            (
+                14,
+                "BSON field 'find.$client' is the wrong type 'string', expected type 'object'",
+            ),
+        );
+        check(
+            rawdoc! { "find": 1, "maxTimeMSOpOnly": 2_147_483_748i64 },
+            (
+                2,
+                "2147483748 value for maxTimeMSOpOnly is out of range [0, 2147483747]",
             ),
         );
         check(

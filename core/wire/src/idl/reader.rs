@@ -205,6 +205,18 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         })
     }
 
+    /// A boolean or a number, as the commands read it that no IDL describes: what is there has a value, so null is refused.
+    pub fn opt_given_bool(&self, name: &str) -> Result<Option<bool>> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(value) if Types::BOOL_OR_NUMBER.accept(value) => Ok(Some(truthy(value))),
+            Some(value) => Err(Error::type_mismatch(format!(
+                "Expected boolean or number type for field \"{name}\", found {}",
+                idl_type_name(value.element_type())
+            ))),
+        }
+    }
+
     /// A boolean in the form of MongoDB's `optionalBool`: null and numbers are refused, and the text of the
     /// error is another.
     pub fn opt_flag(&self, name: &str) -> Result<Option<bool>> {
@@ -309,23 +321,7 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         let Some(value) = self.present(name) else {
             return Ok(None);
         };
-        let RawBsonRef::Binary(binary) = value else {
-            return Err(self.wrong_type(name, value, Types::BIN_DATA));
-        };
-        if binary.subtype != BinarySubtype::Uuid {
-            return Err(Error::type_mismatch(format!(
-                "BSON field '{}' is the wrong binData type '{}', expected type 'UUID'",
-                self.path.field(name),
-                subtype_name(binary.subtype)
-            )));
-        }
-        match binary.bytes.try_into() {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(_) => Err(Error::new(
-                ErrorCode::INVALID_UUID,
-                "uuid must be a 16-byte binary field with UUID (4) subtype",
-            )),
-        }
+        uuid_of(self.path.field(name), value).map(Some)
     }
 
     /// The bytes of binary data of any subtype.
@@ -367,6 +363,11 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         Namespace::new(db, self.collection(name)?)
     }
 
+    /// The namespace of a command that only looks for the collection that it names in its own field.
+    pub fn sought(&self, name: &str, db: &str) -> Result<Namespace> {
+        Namespace::sought(db, self.collection(name)?)
+    }
+
     /// A document below this one.
     pub fn opt_object<'s>(&'s self, name: &'s str) -> Result<Option<FieldReader<'d, 's>>> {
         match self.opt_doc(name)? {
@@ -401,14 +402,15 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         }
     }
 
-    /// Refuses a field that MongoDB has and this server does not have.
-    pub fn unsupported(&self, name: &str) -> Result<()> {
-        self.unsupported_unless(name, |_| false)
+    /// Refuses a field that MongoDB has and this server does not have. A value of a type that MongoDB refuses there is of a
+    /// wrong type here too.
+    pub fn unsupported(&self, name: &str, expected: Types) -> Result<()> {
+        self.unsupported_unless(name, expected, |_| false)
     }
 
     /// Refuses such a field unless its value asks for nothing: false, zero, an empty object or array.
-    pub fn unsupported_unless_empty(&self, name: &str) -> Result<()> {
-        self.unsupported_unless(name, |value| match value {
+    pub fn unsupported_unless_empty(&self, name: &str, expected: Types) -> Result<()> {
+        self.unsupported_unless(name, expected, |value| match value {
             RawBsonRef::Document(document) => document.is_empty(),
             RawBsonRef::Array(array) => array.is_empty(),
             other => !truthy(other),
@@ -416,12 +418,14 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 
     /// Refuses such a field unless it is null or `harmless` accepts its value.
-    pub fn unsupported_unless(
+    fn unsupported_unless(
         &self,
         name: &str,
+        expected: Types,
         harmless: impl FnOnce(RawBsonRef<'d>) -> bool,
     ) -> Result<()> {
         match self.present(name) {
+            Some(value) if !expected.accept(value) => Err(self.wrong_type(name, value, expected)),
             Some(value) if !harmless(value) => Err(Error::new(
                 ErrorCode::NOT_IMPLEMENTED,
                 format!(
@@ -492,6 +496,25 @@ impl<'d> Iterator for Objects<'d, '_> {
             });
         }
     }
+}
+
+/// The UUID at this path.
+pub(super) fn uuid_of(path: Path<'_>, value: RawBsonRef<'_>) -> Result<[u8; 16]> {
+    let RawBsonRef::Binary(binary) = value else {
+        return Err(wrong_type(path, value, Types::BIN_DATA));
+    };
+    if binary.subtype != BinarySubtype::Uuid {
+        return Err(Error::type_mismatch(format!(
+            "BSON field '{path}' is the wrong binData type '{}', expected type 'UUID'",
+            subtype_name(binary.subtype)
+        )));
+    }
+    binary.bytes.try_into().map_err(|_| {
+        Error::new(
+            ErrorCode::INVALID_UUID,
+            "uuid must be a 16-byte binary field with UUID (4) subtype",
+        )
+    })
 }
 
 fn subtype_name(subtype: BinarySubtype) -> &'static str {

@@ -1,6 +1,7 @@
 //! Sorted pieces of an index's entries, and their merge.
 
 use std::cmp::Ordering;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_storage::Key;
@@ -93,7 +94,7 @@ impl Chunk {
 
 /// One of the sorted sequences that are merged.
 struct Source {
-    chunk: Chunk,
+    chunk: Rc<Chunk>,
     at: usize,
     /// What comes behind the chunk.
     rest: Option<RunReader>,
@@ -120,7 +121,7 @@ pub(super) struct Merge {
 }
 
 impl Merge {
-    pub(super) async fn new(chunks: Vec<Chunk>, runs: Vec<RunReader>) -> Result<Merge> {
+    pub(super) async fn new(chunks: Vec<Rc<Chunk>>, runs: Vec<RunReader>) -> Result<Merge> {
         let mut heap = Vec::with_capacity(chunks.len() + runs.len());
         for chunk in chunks.into_iter().filter(|chunk| !chunk.is_empty()) {
             let source = Source {
@@ -133,7 +134,7 @@ impl Merge {
         for mut run in runs {
             if let Some(chunk) = run.next().await? {
                 heap.push(Source {
-                    chunk,
+                    chunk: Rc::new(chunk),
                     at: 0,
                     rest: Some(run),
                 });
@@ -184,7 +185,7 @@ impl Merge {
                     None => None,
                 };
                 match next {
-                    Some(chunk) => (first.chunk, first.at) = (chunk, 0),
+                    Some(chunk) => (first.chunk, first.at) = (Rc::new(chunk), 0),
                     None => {
                         self.heap.swap_remove(0);
                     }
@@ -230,6 +231,7 @@ mod tests {
         for most_bytes in [1, 40, 1 << 20] {
             let chunks: Vec<Chunk> = chunks.iter().map(|keys| chunk(keys)).collect();
             let found = pinion_runtime::sim::block_on(1, async move {
+                let chunks = chunks.into_iter().map(Rc::new).collect();
                 let mut merge = Merge::new(chunks, Vec::new()).await.expect("no files");
                 let mut found = Vec::new();
                 while let Some(part) = merge.next(most_bytes).await.expect("no files") {

@@ -6,7 +6,7 @@ use pinion_storage::{Key, PartitionId, TreeLoad, storage};
 use pinion_wire::Result;
 
 use super::chunk::{Chunk, Merge};
-use super::scan::{Watch, take_sorter};
+use super::scan::{Watch, known_sorter};
 use super::shared_fields::SharedFields;
 use super::work::Work;
 use crate::errors::from_fatal;
@@ -20,9 +20,9 @@ pub(super) async fn load(work: Arc<Work>, partition: PartitionId) -> Result<Vec<
     let mut found = Vec::with_capacity(work.indexes.len());
     for (i, index) in work.indexes.iter().enumerate() {
         let mut shared = SharedFields::default();
-        if let Some(sorter) = take_sorter(&work, i, partition) {
-            let mut load = owned.load(index.tree);
+        if let Some(sorter) = known_sorter(&work, i, partition) {
             let merge = sorter.sorted().await?;
+            let mut load = owned.load(index.tree);
             match append(&work, index, merge, &mut load, &mut shared).await {
                 Ok(()) => load.finish(),
                 Err(error) => {

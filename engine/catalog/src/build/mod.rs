@@ -5,8 +5,8 @@
 //! meanwhile waits in the side writes, which are brought over at the end. Nothing of this is
 //! logged: the log has that a build began and how it ended. Replay keeps the side writes as writers
 //! do, and brings them over where the log says that the build was complete; all else that the index
-//! needs was in the page files before. A build whose end the log does not have is given up at the
-//! next start, or begins anew on a member of a replica set.
+//! needs was in the page files before. A build whose end the log does not have continues at the next
+//! start where a shutdown has stopped it (`keep.rs`), and begins again behind a crash.
 //!
 //! The side writes are a tree beside the index, not later versions in it: a checkpoint forgets a
 //! removal in the tree that it merges it into, and an entry loaded after that would come back for
@@ -14,11 +14,14 @@
 
 mod chunk;
 mod drain;
+mod hold;
+mod keep;
 mod load;
 mod run_file;
 mod scan;
 mod shared_fields;
 mod sorter;
+mod state;
 mod unique;
 mod work;
 
@@ -27,17 +30,23 @@ use std::sync::Arc;
 use pinion_query::MultikeyPaths;
 use pinion_runtime::{fs, on_all_cores};
 use pinion_storage::{PartitionId, TreeId, storage};
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, Result, interruption};
 
 use crate::errors::from_fatal;
 use crate::index::Index;
 
 pub(crate) use drain::{replay, side_value};
-pub(crate) use scan::check_room;
+pub(crate) use hold::held;
+pub use hold::{HoldBuilds, set_build_hold};
+pub(crate) use keep::{Stopped, keep, remove_sorted, remove_temporary, take_kept};
+pub(crate) use scan::{check_room, forget_sorted};
 use shared_fields::SharedFields;
+pub(crate) use state::BuildState;
+use state::ScanState;
 pub(crate) use unique::duplicates;
 pub(crate) use work::Work;
-pub use work::{BuildLimits, BuildPhase};
+pub(crate) use work::build_limits;
+pub use work::{BuildLimits, BuildPhase, set_build_limits};
 
 /// What a build found out on its way.
 #[derive(Default)]
@@ -46,6 +55,7 @@ pub(crate) struct Found {
     pub multikey: Vec<(TreeId, MultikeyPaths)>,
     /// How many entries were loaded.
     entries: u64,
+    scans: Vec<ScanState>,
     /// Of each partition and index: what entries share.
     shared: Vec<Vec<SharedFields>>,
 }
@@ -56,6 +66,15 @@ impl Found {
     pub(crate) fn look_at_all(&mut self, work: &Work) {
         let of_partition = || work.indexes.iter().map(|_| SharedFields::all()).collect();
         self.shared = (0..work.partitions()).map(|_| of_partition()).collect();
+    }
+
+    /// Where a build is stopped that has this.
+    pub(crate) fn stopped(self) -> Stopped {
+        Stopped {
+            phase: BuildPhase::Draining,
+            scans: self.scans,
+            multikey: self.multikey,
+        }
     }
 
     fn add(&mut self, shared: Vec<Vec<SharedFields>>) {
@@ -83,44 +102,110 @@ pub(crate) fn failed(work: &Work, error: Error) -> Error {
     ))
 }
 
+/// How far the first two phases of a build have come.
+pub(crate) enum Filled {
+    Complete(Found),
+    /// A shutdown has stopped them. What is sorted stays where it is.
+    Stopped(Stopped),
+}
+
 /// Makes and loads the entries of the documents that are there. On an error the indexes' trees are
 /// left for the caller to drop.
 pub(crate) async fn fill(work: &Arc<Work>) -> Result<Found> {
-    let filled = fill_trees(work).await;
+    match fill_from(work, None).await? {
+        Filled::Complete(found) => Ok(found),
+        Filled::Stopped(_) => {
+            scan::forget_sorted(work).await;
+            Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN))
+        }
+    }
+}
+
+/// As [`fill`], from where a build has stopped before.
+pub(crate) async fn fill_from(work: &Arc<Work>, state: Option<&BuildState>) -> Result<Filled> {
+    let filled = fill_trees(work, state).await;
     if filled.is_err() {
         scan::forget_sorted(work).await;
     }
     filled
 }
 
-async fn fill_trees(work: &Arc<Work>) -> Result<Found> {
+async fn fill_trees(work: &Arc<Work>, state: Option<&BuildState>) -> Result<Filled> {
     let made = fs::create_dir_all(Work::dir()).await;
     made.map_err(|error| {
         let what = format!("cannot make the directory of index builds: {error}");
         Error::new(ErrorCode::FILE_STREAM_FAILED, what)
     })?;
-    work.progress
-        .begin(BuildPhase::Scanning, documents(work).await);
-    let scanned = work.on_partitions(scan::scan).await?;
-    let entries = scanned.iter().map(|part| part.entries).sum();
     let mut found = Found::default();
-    for part in scanned {
-        found.multikey.extend(part.multikey);
+    let mut scans = vec![ScanState::default(); usize::from(work.partitions())];
+    if let Some(state) = state {
+        scans.clone_from(&state.scans);
+        found.multikey = multikey_of(state);
     }
-    work.progress.begin(BuildPhase::Loading, entries);
-    found.add(work.on_partitions(load::load).await?);
-    found.entries = entries;
+    if !scans.iter().all(|scan| scan.is_complete) {
+        work.progress
+            .begin(BuildPhase::Scanning, documents(work).await);
+        work.progress
+            .add(scans.iter().map(|scan| scan.documents).sum());
+        let from: Arc<[ScanState]> = scans.into();
+        let scan = move |work, partition: PartitionId| {
+            let from = from[usize::from(partition.0)].clone();
+            scan::scan(work, partition, from)
+        };
+        scans = Vec::new();
+        for part in work.on_partitions(scan).await? {
+            scans.push(part.state);
+            found.multikey.extend(part.multikey);
+        }
+    }
+    let mut stopped = Stopped {
+        phase: BuildPhase::Scanning,
+        scans,
+        multikey: found.multikey.clone(),
+    };
+    if !stopped.scans.iter().all(|scan| scan.is_complete) {
+        return Ok(Filled::Stopped(stopped));
+    }
+    found.entries = stopped.scans.iter().map(|scan| scan.entries).sum();
+    work.progress.begin(BuildPhase::Loading, found.entries);
+    stopped.phase = BuildPhase::Loading;
+    match work.on_partitions(load::load).await {
+        Ok(shared) => found.add(shared),
+        Err(error) => {
+            scan::is_at_shutdown(Err(error))?;
+            return Ok(Filled::Stopped(stopped));
+        }
+    }
+    found.scans = stopped.scans;
     work.progress.begin(BuildPhase::Draining, 0);
-    Ok(found)
+    Ok(Filled::Complete(found))
 }
 
-/// Makes the trees begin that were loaded.
+fn multikey_of(state: &BuildState) -> Vec<(TreeId, MultikeyPaths)> {
+    let of_index = |index: &state::IndexState| Some((index.tree, index.multikey.clone()?));
+    state.indexes.iter().filter_map(of_index).collect()
+}
+
+/// What a build knows that continues in its last phase: its trees have begun.
+pub(crate) fn resume_drain(work: &Work, state: &BuildState) -> Found {
+    work.progress.begin(BuildPhase::Draining, 0);
+    let mut found = Found {
+        multikey: multikey_of(state),
+        scans: state.scans.clone(),
+        ..Found::default()
+    };
+    found.look_at_all(work);
+    found
+}
+
+/// Makes the trees begin that were loaded. The sorted entries are not needed any more.
 pub(crate) async fn install(work: &Work, found: &Found) -> Result<()> {
     if found.entries > 0 {
         let trees: Vec<TreeId> = work.indexes.iter().map(|index| index.tree).collect();
         let installed = storage().install_loads(&trees).await;
         installed.map_err(from_fatal)?;
     }
+    scan::forget_sorted(work).await;
     Ok(())
 }
 
@@ -183,18 +268,4 @@ async fn check_unique(work: &Arc<Work>, shared: Vec<Vec<SharedFields>>) -> Resul
         }
     }
     Ok(())
-}
-
-/// Removes what builds and other operations of an earlier process have left in the directory of
-/// temporary files.
-pub(crate) async fn remove_temporary() {
-    let dir = Work::dir();
-    let Ok(names) = fs::read_dir(&dir).await else {
-        return;
-    };
-    for name in names {
-        if let Err(error) = fs::remove_file(dir.join(&name)).await {
-            tracing::warn!(target: "INDEX", id = 7_400_001u64, file = %name, error = %error, "A temporary file could not be removed");
-        }
-    }
 }

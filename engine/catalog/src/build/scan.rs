@@ -1,17 +1,22 @@
 //! The first part of a build: reads the documents of a partition and sorts their entries.
 
 use std::cell::RefCell;
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_query::MultikeyPaths;
 use pinion_runtime::{Instant, Queue, core_id, fs, now, submit_to};
-use pinion_storage::{Direction, KeyRange, PartitionId, ReadAt, TreeId, storage};
+use pinion_storage::{
+    Direction, Key, KeyRange, PartitionHash, PartitionId, Read, ReadAt, TreeId, storage,
+};
 use pinion_wire::{Error, ErrorCode, Result};
 use rustc_hash::FxHashMap;
 
 use super::chunk::Chunk;
+use super::hold;
 use super::sorter::Sorter;
+use super::state::{RunState, ScanState};
 use super::work::Work;
 use crate::entry::Placement;
 use crate::errors::from_read_error;
@@ -33,39 +38,92 @@ fn sorters() -> Rc<Sorters> {
     })
 }
 
+/// What the names of the files begin with that have an index's entries in a partition.
+pub(super) fn sorter_name(build: Uuid, index: usize, partition: PartitionId) -> String {
+    format!("{build}-{index}-{}", partition.0)
+}
+
 /// The sorter of an index's entries in a partition of this core.
 fn sorter(work: &Work, index: usize, partition: PartitionId) -> Rc<Sorter> {
     let sorters = sorters();
     let mut sorters = sorters.0.borrow_mut();
     let made = || {
-        let name = format!("{}-{index}-{}", work.uuid, partition.0);
+        let name = sorter_name(work.uuid, index, partition);
         Rc::new(Sorter::new(Work::dir().join(name), work.sorter_bytes()))
     };
     let key = (work.uuid, index, partition);
     sorters.entry(key).or_insert_with(made).clone()
 }
 
-/// Takes the sorter out, if anything was sorted.
-pub(super) fn take_sorter(work: &Work, index: usize, partition: PartitionId) -> Option<Rc<Sorter>> {
+/// The sorter, if anything was sorted.
+pub(super) fn known_sorter(
+    work: &Work,
+    index: usize,
+    partition: PartitionId,
+) -> Option<Rc<Sorter>> {
     let key = (work.uuid, index, partition);
-    sorters().0.borrow_mut().remove(&key)
+    sorters().0.borrow().get(&key).cloned()
 }
 
-/// Forgets what is sorted of a build.
-pub(super) async fn forget_sorted(work: &Work) {
+/// Removes what is sorted of a build.
+pub(crate) async fn forget_sorted(work: &Work) {
     let uuid = work.uuid;
     pinion_runtime::on_all_cores(move |_| async move {
-        sorters()
-            .0
-            .borrow_mut()
-            .retain(|(build, ..), _| *build != uuid);
+        for sorter in take_sorters(uuid) {
+            sorter.forget().await;
+        }
     })
     .await;
 }
 
+/// Forgets what is sorted of a build, whose files stay.
+pub(super) async fn let_go(work: &Work) {
+    let uuid = work.uuid;
+    pinion_runtime::on_all_cores(move |_| async move { drop(take_sorters(uuid)) }).await;
+}
+
+fn take_sorters(build: Uuid) -> Vec<Rc<Sorter>> {
+    let sorters = sorters();
+    let mut sorters = sorters.0.borrow_mut();
+    let of_build = sorters.extract_if(|(of, ..), _| *of == build);
+    of_build.map(|(_, sorter)| sorter).collect()
+}
+
+/// Brings all that is sorted in a partition into files, on its owner; of each index.
+pub(super) async fn keep_sorted(
+    work: Arc<Work>,
+    partition: PartitionId,
+) -> Result<Vec<Vec<RunState>>> {
+    let mut kept = Vec::with_capacity(work.indexes.len());
+    for index in 0..work.indexes.len() {
+        kept.push(match known_sorter(&work, index, partition) {
+            Some(sorter) => sorter.keep().await?,
+            None => Vec::new(),
+        });
+    }
+    Ok(kept)
+}
+
+/// Opens the files that were kept of a partition, on its owner.
+pub(super) async fn open_sorted(work: Arc<Work>, partition: PartitionId) -> Result<()> {
+    let Some(state) = &work.resumed else {
+        return Ok(());
+    };
+    for (i, index) in state.indexes.iter().enumerate() {
+        let runs = &index.runs[usize::from(partition.0)];
+        if !runs.is_empty() {
+            let path = Work::dir().join(sorter_name(work.uuid, i, partition));
+            let sorter = Sorter::open(path, work.sorter_bytes(), runs).await?;
+            let key = (work.uuid, i, partition);
+            sorters().0.borrow_mut().insert(key, Rc::new(sorter));
+        }
+    }
+    Ok(())
+}
+
 /// What a scan found.
 pub(super) struct Scanned {
-    pub entries: u64,
+    pub state: ScanState,
     pub multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
@@ -76,66 +134,125 @@ struct Outgoing {
     by_key: bool,
 }
 
-/// Reads a partition's documents, on its owner. Others may write meanwhile: of a document that
+/// Reads a partition's documents, on its owner, from where `from` has come. Others may write meanwhile: of a document that
 /// changes it does not matter which of its versions is read, since all that differs among them is
-/// in the side writes.
-pub(super) async fn scan(work: Arc<Work>, partition: PartitionId) -> Result<Scanned> {
-    let (owned, hash) = (storage().partition(partition), storage().partition_hash());
-    let owned = owned.expect("asked its owner");
-    let all = KeyRange::all();
-    let collection = &work.collection;
-    let mut cursor = owned.cursor(collection.tree(), all, Direction::Forward, ReadAt::Newest);
-    let mut out = Scanned {
-        entries: 0,
-        multikey: Vec::new(),
+/// in the side writes. Where a shutdown stops it, what was read until then is in the sorters.
+pub(super) async fn scan(
+    work: Arc<Work>,
+    partition: PartitionId,
+    from: ScanState,
+) -> Result<Scanned> {
+    let mut scan = Scan {
+        partition,
+        hash: storage().partition_hash(),
+        outgoing: outgoing(&work),
+        out: Scanned {
+            state: from,
+            multikey: Vec::new(),
+        },
     };
-    let mut outgoing: Vec<Outgoing> = outgoing(&work);
-    let most_bytes = work.chunk_bytes();
-    let (mut documents, mut watch) = (0, Watch::new());
-    while let Some((key, read)) = cursor.next().await.map_err(from_read_error)? {
-        let document = stored_document(&read.value);
-        let record = collection.record_of(&key);
-        for (i, index) in work.indexes.iter().enumerate() {
-            let made = entries_of(collection, index, document, record)?;
-            if let Some(paths) = made.multikey {
-                learn(&mut out.multikey, index.tree, paths);
+    if !scan.out.state.is_complete {
+        scan.out.state.is_complete = scan.read_all(&work).await?;
+        scan.deliver_rest(&work).await?;
+        pinion_runtime::sim::event("index build scanned");
+    }
+    Ok(scan.out)
+}
+
+/// The scan of a partition.
+struct Scan {
+    partition: PartitionId,
+    hash: PartitionHash,
+    outgoing: Vec<Outgoing>,
+    out: Scanned,
+}
+
+impl Scan {
+    /// Reads documents until there are no more; false where a shutdown has stopped that.
+    async fn read_all(&mut self, work: &Arc<Work>) -> Result<bool> {
+        let owned = storage().partition(self.partition);
+        let owned = owned.expect("asked its owner");
+        let range = KeyRange {
+            lower: match &self.out.state.position {
+                Some(last) => Bound::Excluded(last.clone()),
+                None => Bound::Unbounded,
+            },
+            upper: Bound::Unbounded,
+        };
+        let tree = work.collection.tree();
+        let mut cursor = owned.cursor(tree, range, Direction::Forward, ReadAt::Newest);
+        let (mut documents, mut watch) = (0, Watch::new());
+        let mut is_stopped = false;
+        while !is_stopped && let Some((key, read)) = cursor.next().await.map_err(from_read_error)? {
+            self.read(work, &key, &read).await?;
+            self.out.state.position = Some(key);
+            self.out.state.documents += 1;
+            documents += 1;
+            if documents == BUILD_STEP_DOCUMENTS || self.out.state.documents == 1 {
+                work.progress.add(documents);
+                documents = 0;
+                is_stopped = is_at_shutdown(watch.look(work).await)?;
             }
-            out.entries += made.entries.len() as u64;
+            pinion_runtime::yield_if_due().await;
+        }
+        work.progress.add(documents);
+        Ok(!is_stopped)
+    }
+
+    /// Makes the entries of a document.
+    async fn read(&mut self, work: &Arc<Work>, key: &Key, read: &Read) -> Result<()> {
+        let (document, record) = (stored_document(&read.value), work.collection.record_of(key));
+        let most_bytes = work.chunk_bytes();
+        for (i, index) in work.indexes.iter().enumerate() {
+            let made = entries_of(&work.collection, index, document, record)?;
+            if let Some(paths) = made.multikey {
+                learn(&mut self.out.multikey, index.tree, paths);
+            }
+            self.out.state.entries += made.entries.len() as u64;
             for entry in made.entries {
-                let (target, slot) = match outgoing[i].by_key {
+                let (target, slot) = match self.outgoing[i].by_key {
                     true => {
-                        let at = entry_partition(collection, index, &entry, partition, hash);
+                        let (from, hash) = (self.partition, self.hash);
+                        let at = entry_partition(&work.collection, index, &entry, from, hash);
                         (at, usize::from(at.0))
                     }
-                    false => (partition, 0),
+                    false => (self.partition, 0),
                 };
-                let chunk = &mut outgoing[i].chunks[slot];
+                let chunk = &mut self.outgoing[i].chunks[slot];
                 chunk.push(&entry.key, &entry.type_bits);
                 if chunk.memory() >= most_bytes {
-                    deliver(&work, i, target, std::mem::take(chunk)).await?;
+                    deliver(work, i, target, std::mem::take(chunk)).await?;
                 }
             }
         }
-        documents += 1;
-        if documents == BUILD_STEP_DOCUMENTS {
-            work.progress.add(documents);
-            documents = 0;
-            watch.look(&work).await?;
-        }
-        pinion_runtime::yield_if_due().await;
+        Ok(())
     }
-    work.progress.add(documents);
-    for (i, outgoing) in outgoing.into_iter().enumerate() {
-        for (slot, chunk) in outgoing.chunks.into_iter().enumerate() {
-            let target = match outgoing.by_key {
-                true => PartitionId(slot as u16),
-                false => partition,
-            };
-            deliver(&work, i, target, chunk).await?;
+
+    /// Delivers what is left, of chunks that are not full.
+    async fn deliver_rest(&mut self, work: &Arc<Work>) -> Result<()> {
+        for (i, outgoing) in std::mem::take(&mut self.outgoing).into_iter().enumerate() {
+            for (slot, chunk) in outgoing.chunks.into_iter().enumerate() {
+                let target = match outgoing.by_key {
+                    true => PartitionId(slot as u16),
+                    false => self.partition,
+                };
+                deliver(work, i, target, chunk).await?;
+            }
         }
+        Ok(())
     }
-    pinion_runtime::sim::event("index build scanned");
-    Ok(out)
+}
+
+/// Whether a shutdown stops the build.
+///
+/// # Errors
+/// Something else ends it.
+pub(super) fn is_at_shutdown(looked: Result<()>) -> Result<bool> {
+    match looked {
+        Ok(()) => Ok(false),
+        Err(error) if error.code == ErrorCode::INTERRUPTED_AT_SHUTDOWN => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 fn outgoing(work: &Work) -> Vec<Outgoing> {
@@ -192,13 +309,13 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    /// The first look is at the room too: a member whose build another began has not looked before.
     pub(super) fn new() -> Watch {
-        Watch {
-            next: now() + ROOM_INTERVAL,
-        }
+        Watch { next: now() }
     }
 
     pub(super) async fn look(&mut self, work: &Work) -> Result<()> {
+        hold::held(work).await?;
         work.check()?;
         let now = now();
         if now < self.next {

@@ -1,17 +1,23 @@
 //! What a build of indexes works on, shared by all cores that take part in it.
 
+use std::cell::Cell;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use pinion_runtime::{Queue, join_all, submit_to};
+use pinion_runtime::{Queue, join_all, set_core_local, submit_to, try_core_local};
 use pinion_storage::{PartitionId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
 
+use super::state::BuildState;
 use crate::entry::{Collection, Placement};
 use crate::index::Index;
 use crate::interrupt::check_interrupted;
-use crate::limits::{CHUNK_BYTES, LEAST_SORTER_BYTES};
+use crate::limits::{
+    BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, CHUNK_BYTES, LEAST_SORTER_BYTES,
+    MAX_ACTIVE_USER_BUILDS,
+};
 use crate::uuid::Uuid;
 
 /// What a build may take.
@@ -21,6 +27,34 @@ pub struct BuildLimits {
     pub memory_bytes: u64,
     /// It ends when the file system has less room than this.
     pub least_free_bytes: u64,
+    /// A client's build begins when fewer than this run on the node.
+    pub most_active: usize,
+}
+
+impl Default for BuildLimits {
+    fn default() -> BuildLimits {
+        BuildLimits {
+            memory_bytes: BUILD_MEMORY_BYTES,
+            least_free_bytes: BUILD_LEAST_FREE_BYTES,
+            most_active: MAX_ACTIVE_USER_BUILDS,
+        }
+    }
+}
+
+/// What builds may take that no command of a client begins: those of another member, those that begin again, and `compact`.
+struct NodeLimits(Cell<BuildLimits>);
+
+/// Sets what builds may take that begin on this core from now on and that no client's command begins.
+pub fn set_build_limits(limits: BuildLimits) {
+    match try_core_local::<NodeLimits>() {
+        Some(of_node) => of_node.0.set(limits),
+        None => set_core_local(Rc::new(NodeLimits(Cell::new(limits)))),
+    }
+}
+
+/// What was set on this core.
+pub(crate) fn build_limits() -> BuildLimits {
+    try_core_local::<NodeLimits>().map_or_else(BuildLimits::default, |of_node| of_node.0.get())
 }
 
 /// How far a build has come.
@@ -50,6 +84,13 @@ impl BuildPhase {
         }
     }
 
+    /// The phase of this name.
+    pub(super) fn named(name: &str) -> Option<BuildPhase> {
+        BuildPhase::ALL
+            .into_iter()
+            .find(|phase| phase.name().0 == name)
+    }
+
     /// What `currentOp` says of it.
     pub fn message(self) -> &'static str {
         match self {
@@ -67,6 +108,7 @@ pub(crate) struct Progress {
     done: AtomicU64,
     total: AtomicU64,
     stopped: AtomicBool,
+    closing: AtomicBool,
 }
 
 impl Progress {
@@ -96,6 +138,11 @@ impl Progress {
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
+
+    /// Stops it as a shutdown does.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A build.
@@ -105,6 +152,8 @@ pub(crate) struct Work {
     pub(crate) uuid: Uuid,
     pub(crate) limits: BuildLimits,
     pub(crate) progress: Arc<Progress>,
+    /// Where it continues, if a process before this one has stopped it.
+    pub(crate) resumed: Option<BuildState>,
     /// Of the command that asked for it.
     pub(crate) ctx: OpContext,
 }
@@ -123,6 +172,7 @@ impl Work {
             uuid,
             limits,
             progress: Arc::default(),
+            resumed: None,
             ctx: ctx.clone(),
         }
     }
@@ -161,7 +211,8 @@ impl Work {
             let reason = format!("Index build aborted: {}", self.uuid);
             return Err(Error::new(ErrorCode::INDEX_BUILD_ABORTED, reason));
         }
-        if pinion_runtime::is_shutdown_requested() {
+        let is_closing = self.progress.closing.load(Ordering::Relaxed);
+        if is_closing || pinion_runtime::is_shutdown_requested() {
             return Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN));
         }
         match self.ctx.killed() {

@@ -288,7 +288,7 @@ pub(super) fn learned_here(change: &CatalogChange, catalog: &Catalog) -> Option<
 }
 
 /// The names of the indexes that a command is about.
-fn names_of(command: &str, o: &RawDocument) -> Vec<String> {
+pub(super) fn names_of(command: &str, o: &RawDocument) -> Vec<String> {
     let name = |value: RawBsonRef<'_>| match value {
         RawBsonRef::String(name) => Some(name.to_owned()),
         RawBsonRef::Document(spec) => spec.get_str("name").ok().map(str::to_owned),

@@ -11,18 +11,19 @@ use std::task::Poll;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{Queue, sleep, spawn, timeout};
-use pinion_storage::TreeId;
+use pinion_storage::{TreeId, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result, interruption};
 
 use super::build_set::{BuildSet, Waiting, build_set};
-use super::builds::{Build, Decided, listing};
+use super::builds::{Build, BuildActivity, Decided, listing};
 use super::coordinator::{Commit, Coordinator, behind_gates};
 use super::locks::Scope;
-use crate::build::{self, Found, Work};
+use crate::build::{self, BuildPhase, Filled, Found, Stopped, Work};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
+use crate::errors::from_fatal;
 use crate::gates::GateMode;
 use crate::index::Index;
 use crate::interrupt::poll_once;
@@ -43,11 +44,32 @@ enum Turn {
     Ours,
     /// It is to be given up.
     Failed(Error),
-    Decided(Decided),
+    /// Somebody has decided about the build.
+    Decided,
 }
 
 fn closed() -> End {
     End::Here(Err(interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN)))
+}
+
+fn is_shutdown(error: &Error) -> bool {
+    error.code == ErrorCode::INTERRUPTED_AT_SHUTDOWN
+}
+
+/// Whether the files of a build that was resumed cannot be read.
+fn is_of_files(error: &Error) -> bool {
+    matches!(
+        error.code,
+        ErrorCode::DATA_CORRUPTION_DETECTED | ErrorCode::FILE_STREAM_FAILED
+    )
+}
+
+pub(super) fn log_not_resumed(collection: &Collection, build: Uuid, error: &Error) {
+    tracing::error!(
+        target: "INDEX", id = 4_841_701u64, buildUUID = %build, namespace = collection.ns.as_str(),
+        collectionUUID = %collection.uuid, error = error.message.as_str(),
+        "Index build: failed to resume, restarting instead"
+    );
 }
 
 /// Whether it was refused because this node is no primary any more.
@@ -69,7 +91,7 @@ impl Build {
     ) -> Turn {
         let Some(waiting) = wait(build_set().as_deref()) else {
             return match self.decided() {
-                Some(decided) => Turn::Decided(decided),
+                Some(_) => Turn::Decided,
                 None => Turn::Ours,
             };
         };
@@ -77,8 +99,8 @@ impl Build {
         let mut poll = KILL_POLL;
         loop {
             let changed = self.changed();
-            if let Some(decided) = self.decided() {
-                return Turn::Decided(decided);
+            if self.decided().is_some() {
+                return Turn::Decided;
             }
             if let Err(error) = check() {
                 return Turn::Failed(error);
@@ -102,19 +124,22 @@ impl Coordinator {
             set.begun(build.name(), asked).await;
         }
         let mut found = match self.fill(work).await {
-            Ok(found) => found,
+            Ok(Filled::Complete(found)) => found,
+            Ok(Filled::Stopped(at)) => return self.stop(build, at).await,
             Err(error) => return self.give_up(build, error).await,
         };
-        build.set_ready();
         loop {
+            build.set_activity(BuildActivity::WaitsForSet);
             let until = |set: Option<&dyn BuildSet>| set.map(|set| set.until_commit(build.name()));
             match build.turn(until, || work.check()).await {
                 Turn::Ours => {}
+                Turn::Failed(error) if is_shutdown(&error) => {
+                    return self.stop(build, found.stopped()).await;
+                }
                 Turn::Failed(error) => return self.give_up(build, error).await,
-                Turn::Decided(Decided::Closing) => return closed(),
-                Turn::Decided(_) => return End::Left(true),
+                Turn::Decided => return self.stop(build, found.stopped()).await,
             }
-            match self.try_commit(work, &mut found).await {
+            match self.try_commit(build, &mut found).await {
                 Ok(ts) => {
                     tell_ended(work.uuid);
                     return End::Here(Ok(ts));
@@ -123,6 +148,9 @@ impl Coordinator {
                     found.look_at_all(work);
                     sleep(KILL_POLL).await;
                 }
+                Err(error) if is_shutdown(&error) => {
+                    return self.stop(build, found.stopped()).await;
+                }
                 Err(error) => return self.give_up(build, error).await,
             }
         }
@@ -130,15 +158,53 @@ impl Coordinator {
 
     /// All that needs no lock of the namespace, and that any member does. While the node is locked against writes this waits
     /// wherever it would change more than pages that nothing refers to.
-    async fn fill(&self, work: &Arc<Work>) -> Result<Found> {
-        let found = build::fill(work).await?;
-        let _pass = core_catalog().gates().begin_change().await;
-        build::install(work, &found).await?;
-        Ok(found)
+    async fn fill(&self, work: &Arc<Work>) -> Result<Filled> {
+        let resumed = work.resumed.as_ref();
+        if let Some(state) = resumed.filter(|state| state.phase == BuildPhase::Draining) {
+            return Ok(Filled::Complete(build::resume_drain(work, state)));
+        }
+        let filled = match build::fill_from(work, resumed).await {
+            Err(error) if resumed.is_some() && is_of_files(&error) => {
+                log_not_resumed(&work.collection, work.uuid, &error);
+                let pass = core_catalog().gates().begin_change().await;
+                build::forget_entries(work.indexes.iter()).await?;
+                drop(pass);
+                build::fill_from(work, None).await?
+            }
+            filled => filled?,
+        };
+        if let Filled::Complete(found) = &filled {
+            let _pass = core_catalog().gates().begin_change().await;
+            build::install(work, found).await?;
+        }
+        Ok(filled)
+    }
+
+    /// A build that is stopped leaves what it has done to the next start. Until the node is closed it may follow another member,
+    /// whose log ends the build.
+    async fn stop(&self, build: &Build, at: Stopped) -> End {
+        build.until_decided().await;
+        match build.decided() {
+            Some(Decided::Shutdown) => {
+                build::keep(&build.work, at).await;
+                closed()
+            }
+            Some(Decided::Commit | Decided::Abort) => {
+                build::forget_sorted(&build.work).await;
+                End::Left(at.is_filled())
+            }
+            Some(Decided::Reopening) | None => {
+                build::forget_sorted(&build.work).await;
+                closed()
+            }
+        }
     }
 
     /// Brings over what was written meanwhile, and commits.
-    async fn try_commit(&self, work: &Arc<Work>, found: &mut Found) -> Result<Timestamp> {
+    async fn try_commit(&self, build: &Build, found: &mut Found) -> Result<Timestamp> {
+        let work = &build.work;
+        build.set_activity(BuildActivity::Drains);
+        build::held(work).await?;
         for _ in 0..MAX_DRAIN_PASSES {
             let _pass = core_catalog().gates().begin_change().await;
             if build::drain_once(work, found).await? <= DRAINED_ENTRIES {
@@ -149,6 +215,7 @@ impl Coordinator {
         let _pass = core_catalog().gates().begin_change().await;
         let _lock = self.lock(Scope::one(&work.collection.ns)).await;
         let gates = [work.collection.ns.clone()];
+        build.set_activity(BuildActivity::Commits);
         behind_gates(None, &gates, GateMode::NoWrites, self.complete(work, found)).await
     }
 
@@ -158,8 +225,8 @@ impl Coordinator {
         let error = build.ended_by().unwrap_or(error);
         let error = build::failed(work, error);
         let is_at_end = pinion_runtime::is_shutdown_requested();
-        // The next start gives it up, or begins anew. Until the node is closed it may follow another.
-        if error.code == ErrorCode::INTERRUPTED_AT_SHUTDOWN || is_at_end {
+        // The next start begins again. Until the node is closed it may follow another.
+        if is_shutdown(&error) || is_at_end {
             build.until_decided().await;
         }
         loop {
@@ -169,20 +236,22 @@ impl Coordinator {
             let until = |set: Option<&dyn BuildSet>| {
                 set.map(|set| set.until_abort(build.name(), error.clone()))
             };
-            if let Turn::Decided(_) = build.turn(until, || Ok(())).await {
+            if matches!(build.turn(until, || Ok(())).await, Turn::Decided) {
                 return self.leave(build).expect("it is decided");
             }
             let aborted = async {
                 let _pass = core_catalog().gates().begin_change().await;
                 let _lock = self.lock(Scope::one(&work.collection.ns)).await;
                 let gates = [work.collection.ns.clone()];
-                let abort = self.write_abort(&work.collection.ns, work.uuid, Some(&error));
+                let abort = self.write_abort(&work.collection.ns, work.uuid, &error);
                 behind_gates(None, &gates, GateMode::NoWrites, abort).await
             };
             match aborted.await {
-                Ok(_) => {
+                Ok(ts) => {
                     tell_ended(work.uuid);
-                    return End::Here(Err(error));
+                    // A client that knows of the end must not find the build again after a crash.
+                    let durable = storage().wait_durable(ts).await;
+                    return End::Here(Err(durable.map_or_else(from_fatal, |()| error)));
                 }
                 Err(refused) if build_set().is_some() && is_of_role(&refused) => {
                     sleep(KILL_POLL).await;
@@ -195,7 +264,7 @@ impl Coordinator {
     /// How a build that failed ends if somebody has decided about it.
     fn leave(&self, build: &Build) -> Option<End> {
         match build.decided()? {
-            Decided::Closing => Some(closed()),
+            Decided::Reopening | Decided::Shutdown => Some(closed()),
             Decided::Commit | Decided::Abort => Some(End::Left(false)),
         }
     }
@@ -234,12 +303,7 @@ impl Coordinator {
     }
 
     /// Takes the indexes of a build out of the catalog, and lets go of their trees.
-    async fn write_abort(
-        &self,
-        ns: &Namespace,
-        build: Uuid,
-        cause: Option<&Error>,
-    ) -> Result<Timestamp> {
+    async fn write_abort(&self, ns: &Namespace, build: Uuid, cause: &Error) -> Result<Timestamp> {
         let gone = |catalog: &Catalog| {
             let current = catalog.get(ns).expect("its lock is held");
             let is_of_build = |index: &&Arc<Index>| {
@@ -257,16 +321,9 @@ impl Coordinator {
             let trees: Vec<TreeId> = indexes.iter().flat_map(|index| index.trees()).collect();
             let mut o = listing("abortIndexBuild", ns, build, indexes.iter().map(|i| &**i));
             o.start_document("cause").append("ok", false);
-            match cause {
-                Some(error) => o
-                    .append("code", error.code.0)
-                    .append("codeName", &*error.code.name())
-                    .append("errmsg", error.message.as_str()),
-                None => o
-                    .append("code", ErrorCode::INDEX_BUILD_ABORTED.0)
-                    .append("codeName", &*ErrorCode::INDEX_BUILD_ABORTED.name())
-                    .append("errmsg", "the node was started before the build had ended"),
-            };
+            o.append("code", cause.code.0)
+                .append("codeName", &*cause.code.name())
+                .append("errmsg", cause.message.as_str());
             o.end();
             let change = CatalogChange {
                 puts: vec![current.without_indexes(&names)],
@@ -296,21 +353,4 @@ async fn first<A: Future + Unpin>(mut one: A, other: impl Future) -> bool {
         other.as_mut().poll(cx).map(|_| false)
     })
     .await
-}
-
-/// Gives up the builds that the catalog has when recovery is complete. Runs on core 0, before
-/// anybody else uses it.
-pub(crate) async fn give_up_builds() -> Result<()> {
-    let coordinator = pinion_runtime::core_local::<Coordinator>();
-    let catalog = core_catalog().current();
-    for collection in catalog.collections() {
-        for build in collection.builds() {
-            tracing::info!(
-                target: "INDEX", id = 7_400_002u64, namespace = collection.ns.as_str(), buildUUID = %build,
-                "An index build that had not ended is given up"
-            );
-            coordinator.write_abort(&collection.ns, build, None).await?;
-        }
-    }
-    Ok(())
 }

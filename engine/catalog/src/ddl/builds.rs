@@ -21,7 +21,9 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::build_run::End;
 use super::build_set::BuildName;
 use super::coordinator::{Coordinator, coordinate};
+use super::guard::Definition;
 use crate::build::{BuildPhase, Work};
+use crate::catalog::core_catalog;
 use crate::entry::Collection;
 use crate::index::Index;
 use crate::interrupt::interruptible;
@@ -33,6 +35,8 @@ pub(crate) struct Builds {
     running: RefCell<BTreeMap<Uuid, Rc<Build>>>,
     numbered: Cell<i32>,
     counts: Cell<BuildCounts>,
+    /// A build has ended.
+    left: Notify,
 }
 
 /// How many builds there were since the node started.
@@ -46,6 +50,26 @@ pub struct BuildCounts {
 }
 
 impl Builds {
+    /// How many run.
+    pub(super) fn active(&self) -> usize {
+        self.running.borrow().len()
+    }
+
+    /// Waits until fewer than `most` run.
+    pub(super) async fn ended(&self, most: usize) {
+        tracing::info!(
+            target: "INDEX", id = 4_715_500u64, maxNumActiveUserIndexBuilds = most,
+            "Too many index builds running simultaneously, waiting until the number of active index builds is below the threshold"
+        );
+        loop {
+            let left = self.left.notified();
+            if self.active() < most {
+                return;
+            }
+            left.await;
+        }
+    }
+
     fn count(&self, change: impl FnOnce(&mut BuildCounts)) {
         let mut counts = self.counts.get();
         change(&mut counts);
@@ -69,8 +93,7 @@ pub(super) struct Build {
     /// Its number among the operations. Those of clients are positive.
     op_id: i32,
     started: Instant,
-    /// Its entries are made: it waits for others.
-    is_ready: Cell<bool>,
+    activity: Cell<BuildActivity>,
     /// Why somebody has ended it.
     ended_by: RefCell<Option<Error>>,
     decided: Cell<Option<Decided>>,
@@ -87,8 +110,10 @@ pub(super) enum Decided {
     Commit,
     /// The applier has come to an entry that ends it without an index.
     Abort,
-    /// The node is closed, or its data directory opened again.
-    Closing,
+    /// The data directory is opened again: the build begins again over what is there then.
+    Reopening,
+    /// The process ends: the next start continues.
+    Shutdown,
 }
 
 /// What others see of a build.
@@ -104,16 +129,30 @@ pub struct BuildInfo {
     pub total: u64,
     /// The specifications of its indexes.
     pub indexes: Vec<RawDocumentBuf>,
-    /// All that was there is in them: it waits for the set.
-    pub is_ready: bool,
+    pub activity: BuildActivity,
+}
+
+/// What a build does beside its phase.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BuildActivity {
+    /// It reads and loads what is there.
+    Fills,
+    /// It waits for the set.
+    WaitsForSet,
+    /// It brings over what was written meanwhile, beside writers.
+    Drains,
+    /// Writers are kept out until it is committed.
+    Commits,
 }
 
 impl BuildInfo {
     /// What `currentOp` says of it.
     pub fn message(&self) -> &'static str {
-        match self.is_ready {
-            true => "Index Build: waiting for next action before completing final phase",
-            false => self.phase.message(),
+        match self.activity {
+            BuildActivity::WaitsForSet => {
+                "Index Build: waiting for next action before completing final phase"
+            }
+            _ => self.phase.message(),
         }
     }
 }
@@ -139,11 +178,14 @@ impl Build {
 
     fn decide(&self, decided: Decided) {
         // One that is closed stays so.
-        if self.decided.get() != Some(Decided::Closing) {
+        let closing = [Decided::Reopening, Decided::Shutdown].map(Some);
+        if !closing.contains(&self.decided.get()) {
             self.decided.set(Some(decided));
         }
-        if decided != Decided::Commit {
-            self.work.progress.stop();
+        match decided {
+            Decided::Commit => {}
+            Decided::Abort => self.work.progress.stop(),
+            Decided::Reopening | Decided::Shutdown => self.work.progress.close(),
         }
         self.changed.notify_all();
     }
@@ -176,8 +218,8 @@ impl Build {
         self.asked.take()
     }
 
-    pub(super) fn set_ready(&self) {
-        self.is_ready.set(true);
+    pub(super) fn set_activity(&self, activity: BuildActivity) {
+        self.activity.set(activity);
     }
 
     pub(super) fn name(&self) -> BuildName {
@@ -260,7 +302,7 @@ impl Build {
             done,
             total,
             indexes: work.indexes.iter().map(|i| i.listed.clone()).collect(),
-            is_ready: self.is_ready.get(),
+            activity: self.activity.get(),
         }
     }
 }
@@ -314,29 +356,41 @@ async fn end_where(is_meant: impl Fn(&Build) -> bool + Send + 'static, why: Stri
     submit_to(CoreId(0), Queue::Foreground, end).await
 }
 
-/// Stops all builds, and waits until none does anything any more: the data directory is closed. Call it on core 0.
+/// Stops all builds, and waits until none does anything any more: the data directory is closed to be opened again. Call it on
+/// core 0.
 pub fn end_builds() -> LocalBoxFuture<'static, ()> {
-    Box::pin(async move {
-        let coordinator = pinion_runtime::core_local::<Coordinator>();
-        loop {
-            let next = coordinator.builds.running.borrow().values().next().cloned();
-            let Some(build) = next else { return };
-            build.decide(Decided::Closing);
-            // How it ended is for those who asked for it.
-            let _ = build.outcome().await;
-        }
-    })
+    Box::pin(close_builds(Decided::Reopening))
+}
+
+/// Stops all builds, and waits until each has kept what it has done for the next start. Call it on core 0.
+pub fn keep_builds() -> LocalBoxFuture<'static, ()> {
+    Box::pin(close_builds(Decided::Shutdown))
+}
+
+async fn close_builds(decided: Decided) {
+    let coordinator = pinion_runtime::core_local::<Coordinator>();
+    loop {
+        let next = coordinator.builds.running.borrow().values().next().cloned();
+        let Some(build) = next else { return };
+        build.decide(decided);
+        // How it ended is for those who asked for it.
+        let _ = build.outcome().await;
+    }
 }
 
 /// Runs an operation that waits where builds are in its way, and each time begins anew.
-pub(super) async fn coordinate_beside<F, Fut, R>(ctx: &OpContext, operation: F) -> Result<R>
+pub(super) async fn coordinate_beside<F, Fut, R>(
+    ctx: &OpContext,
+    definition: Definition,
+    operation: F,
+) -> Result<R>
 where
     F: FnOnce(Rc<Coordinator>) -> Fut + Clone + Send + 'static,
     Fut: Future<Output = Result<Step<R>>> + 'static,
     R: Send + 'static,
 {
     loop {
-        match coordinate(ctx, operation.clone()).await? {
+        match coordinate(ctx, definition.clone(), operation.clone()).await? {
             Step::Done(result) => return Ok(result),
             Step::Waits(builds) => await_builds(ctx, builds).await?,
         }
@@ -344,17 +398,27 @@ where
 }
 
 /// Waits until these builds have ended, however they do.
+///
+/// # Errors
+/// The operation is interrupted, or a build does not run here: over the data of a member it waits until the node is one again.
 pub(super) async fn await_builds(ctx: &OpContext, builds: Vec<Uuid>) -> Result<()> {
     let wait = move || async move {
         let coordinator = pinion_runtime::core_local::<Coordinator>();
         for uuid in builds {
-            let build = coordinator.builds.running.borrow().get(&uuid).cloned();
+            let build = coordinator.running(uuid);
             if let Some(build) = build {
                 let _ = build.outcome().await;
+            } else {
+                let catalog = core_catalog().current();
+                let mut collections = catalog.collections();
+                if let Some(has_it) = collections.find(|found| found.builds().contains(&uuid)) {
+                    return check_no_build(has_it);
+                }
             }
         }
+        Ok(())
     };
-    interruptible(ctx, submit_to(CoreId(0), Queue::Foreground, wait)).await
+    interruptible(ctx, submit_to(CoreId(0), Queue::Foreground, wait)).await?
 }
 
 /// The error of an operation that cannot go on beside a build.
@@ -380,15 +444,19 @@ impl Coordinator {
     }
 
     /// Lets a build run whose beginning the catalog has. `asked` is what a client wants of the set.
-    pub(super) fn run(self: &Rc<Self>, work: Work, asked: Option<RawDocumentBuf>) -> Rc<Build> {
+    pub(super) fn run(
+        self: &Rc<Self>,
+        work: impl Into<Arc<Work>>,
+        asked: Option<RawDocumentBuf>,
+    ) -> Rc<Build> {
         let op_id = self.builds.numbered.get().checked_sub(1).unwrap_or(-1);
         self.builds.numbered.set(op_id);
         let build = Rc::new(Build {
-            work: Arc::new(work),
+            work: work.into(),
             asked: RefCell::new(asked),
             op_id,
             started: pinion_runtime::now(),
-            is_ready: Cell::new(false),
+            activity: Cell::new(BuildActivity::Fills),
             ended_by: RefCell::default(),
             decided: Cell::new(None),
             left: Cell::new(None),
@@ -424,6 +492,7 @@ impl Coordinator {
             self.builds.count_failure(error);
         }
         self.builds.running.borrow_mut().remove(&build.work.uuid);
+        self.builds.left.notify_all();
         build.outcome.replace(Some(outcome));
         build.changed.notify_all();
     }

@@ -9,6 +9,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::builds::check_no_build;
 use super::coordinator::{Coordinator, behind_gates, coordinate};
+use super::guard::Definition;
 use super::locks::Scope;
 use super::rename::renaming;
 use crate::catalog::{Catalog, core_catalog};
@@ -38,7 +39,11 @@ pub fn clone_as_capped(
 ) -> LocalBoxFuture<'_, Result<Timestamp>> {
     Box::pin(async move {
         let by = ctx.clone();
-        coordinate(ctx, move |c| async move {
+        let definition = Definition::CloneAsCapped {
+            from: from.clone(),
+            to: to.clone(),
+        };
+        coordinate(ctx, definition, move |c| async move {
         let both = vec![from.clone(), to.clone()];
         let _lock = c.lock_for(&by, Scope::Namespaces(both)).await?;
         let source = source(&core_catalog().current(), &from, "cloneCollectionAsCapped")?;
@@ -79,7 +84,8 @@ pub fn convert_to_capped(
 ) -> LocalBoxFuture<'_, Result<Timestamp>> {
     Box::pin(async move {
         let by = ctx.clone();
-        coordinate(ctx, move |c| async move {
+        let definition = Definition::ConvertToCapped(ns.clone());
+        coordinate(ctx, definition, move |c| async move {
             let name = format!("tmp{}.convertToCapped.{}", c.uuid(), ns.collection());
             // A name that is long already leaves no room for that.
             let temporary = Namespace::new(ns.db(), &name).or_else(|_| {

@@ -23,7 +23,8 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
 
 use super::builds::Builds;
-use super::locks::{Lock, Locks, Scope};
+use super::guard::{Definition, admit};
+use super::locks::{DatabaseLocks, Lock, Locks, Scope};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::errors::from_write_error;
@@ -101,6 +102,10 @@ impl Coordinator {
         self.locks.lock(scope).await
     }
 
+    fn database_locks(&self) -> DatabaseLocks {
+        self.locks.counts()
+    }
+
     /// The same for a client's operation, which may be stopped while it waits: who has the lock may wait for a transaction that
     /// is prepared, for as long as that has no outcome.
     ///
@@ -151,7 +156,7 @@ impl Coordinator {
         let Some(mut commit) = compute(&current)? else {
             return Ok(None);
         };
-        let is_replicated = commit.change.is_replicated();
+        let is_replicated = commit.change.is_replicated()?;
         let is_replicated = is_replicated.unwrap_or(commit.ns != OWN_COMMANDS);
         commit.change.next_number = self.next_number(&current, is_replicated);
         if !is_replicated {
@@ -240,10 +245,10 @@ impl Coordinator {
     }
 
     /// Installs a version of the catalog whose change is none of the rows', before any other change.
-    async fn show(&self, change: impl FnOnce(&Catalog) -> Catalog) {
+    pub(super) async fn show(&self, change: impl FnOnce(&Catalog) -> Catalog) {
         let _turn = self.commits.acquire().await;
         let next = Arc::new(change(&core_catalog().current()));
-        install(next).await;
+        install(next, Timestamp::MIN).await;
     }
 
     /// Waits for the change, if there is one, that is being written or installed.
@@ -269,23 +274,29 @@ async fn install_change(change: &CatalogChange, ts: Timestamp) {
     let before = core_catalog().current();
     let mut next = change.apply_to(&before, ts);
     next.note_changes(&before, change.puts.iter(), &change.removes, ts);
-    install(Arc::new(next)).await;
+    let begins = match change.is_replicated() {
+        // A snapshot sees it as it is now.
+        Ok(Some(false)) => Timestamp::MIN,
+        _ => ts,
+    };
+    install(Arc::new(next), begins).await;
     drop_trees(change.dropped_trees.clone(), ts).await;
 }
 
-async fn install(next: Arc<Catalog>) {
+async fn install(next: Arc<Catalog>, ts: Timestamp) {
+    let oldest = pinion_storage::storage().timeline().oldest;
     pinion_runtime::on_all_cores(move |_| {
         let next = next.clone();
-        async move { core_catalog().install(next) }
+        async move { core_catalog().install(next, ts, oldest) }
     })
     .await;
 }
 
-/// Shows the node's log, of so many bytes, as a collection that clients read, or tells another size of it.
+/// Shows the node's log up to `through` as a collection of this size that clients read, or changes its size.
 ///
 /// # Errors
 /// There is a collection or a view of its name.
-pub fn show_oplog(size_bytes: i64) -> LocalBoxFuture<'static, Result<()>> {
+pub fn show_oplog(size_bytes: i64, through: Timestamp) -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         submit_to(CoreId(0), Queue::Foreground, move || async move {
             let ns = crate::entry::oplog_namespace();
@@ -299,7 +310,7 @@ pub fn show_oplog(size_bytes: i64) -> LocalBoxFuture<'static, Result<()>> {
             }
             let coordinator = pinion_runtime::core_local::<Coordinator>();
             coordinator
-                .show(|current| current.with_oplog(size_bytes))
+                .show(|current| current.with_oplog(size_bytes, through))
                 .await;
             Ok(())
         })
@@ -333,21 +344,35 @@ pub(super) async fn drop_trees(trees: Vec<TreeId>, after: Timestamp) {
     .await;
 }
 
-/// Runs one operation on core 0. While the node is locked it waits here, having begun nothing: a
+/// Runs one operation, which defines this, on core 0. While the node is locked it waits here, having begun nothing: a
 /// caller that is stopped then can say that nothing was changed.
-pub(super) async fn coordinate<F, Fut, R>(ctx: &OpContext, operation: F) -> Result<R>
+///
+/// # Errors
+/// The guard refuses the definition; those of the operation.
+pub(super) async fn coordinate<F, Fut, R>(
+    ctx: &OpContext,
+    definition: Definition,
+    operation: F,
+) -> Result<R>
 where
     F: FnOnce(Rc<Coordinator>) -> Fut + Send + 'static,
     Fut: Future<Output = Result<R>> + 'static,
     R: Send + 'static,
 {
-    coordinate_then(ctx, operation, |_, result| async move { Ok(result) }).await
+    coordinate_then(
+        ctx,
+        definition,
+        operation,
+        |_, result| async move { Ok(result) },
+    )
+    .await
 }
 
 /// As [`coordinate`], and then goes on with what the operation gave, on core 0 too. What follows is
 /// no part of the operation: the lock of `fsync` does not wait for it.
 pub(super) async fn coordinate_then<F, Fut, R, G, GFut, S>(
     ctx: &OpContext,
+    definition: Definition,
     mut operation: F,
     then: G,
 ) -> Result<S>
@@ -359,6 +384,7 @@ where
     GFut: Future<Output = Result<S>> + 'static,
     S: Send + 'static,
 {
+    admit(ctx, &definition)?;
     loop {
         interruptible(ctx, core_catalog().gates().until_unlocked()).await?;
         let then = then.clone();
@@ -386,6 +412,16 @@ where
     }
 }
 
+/// How often databases were locked since the node started.
+pub fn database_locks() -> LocalBoxFuture<'static, DatabaseLocks> {
+    Box::pin(async move {
+        pinion_runtime::submit_to(CoreId(0), Queue::Foreground, || async {
+            pinion_runtime::core_local::<Coordinator>().database_locks()
+        })
+        .await
+    })
+}
+
 /// Runs `operation` while the gates of these namespaces, whose locks the caller holds, are closed
 /// on every core. A client's operation, `by`, may be stopped while it waits for those who are behind a gate and stay there, as a
 /// prepared transaction does; not any more when `operation` has begun.
@@ -404,21 +440,27 @@ pub(super) async fn behind_gates<T>(
     // gate that is drained and waits for one that is closed already.
     namespaces.sort();
     namespaces.dedup();
-    let mut closed = 0;
+    // A transaction may stay behind a gate for a minute: readers are kept out only when none does.
+    let steps: &[GateMode] = match mode {
+        GateMode::Closed => &[GateMode::NoStaying, GateMode::Closed],
+        _ => &[mode],
+    };
+    let mut touched = 0;
     let mut drained = Ok(());
-    for ns in &namespaces {
+    for (index, ns) in steps.iter().flat_map(|_| namespaces.iter()).enumerate() {
+        let mode = steps[index / namespaces.len()];
         let (ns, by) = (ns.clone(), by.cloned());
         let on_each = pinion_runtime::on_all_cores(move |_| {
             let (ns, by) = (ns.clone(), by.clone());
             async move { close(by.as_ref(), &ns, mode).await }
         });
-        closed += 1;
+        touched = namespaces.len().min(touched.max(index + 1));
         drained = on_each.await.into_iter().collect::<Result<()>>();
         if drained.is_err() {
             break;
         }
     }
-    namespaces.truncate(closed);
+    namespaces.truncate(touched);
     let result = match drained {
         Ok(()) => operation.await,
         Err(error) => Err(error),
@@ -438,10 +480,10 @@ pub(super) async fn behind_gates<T>(
 /// Closes a gate of this core and waits until nobody is behind it. On an error it is to be opened again.
 async fn close(by: Option<&OpContext>, ns: &Namespace, mode: GateMode) -> Result<()> {
     let catalog = core_catalog();
-    let closing = catalog.gates().close(ns, mode);
+    let gates = catalog.gates();
     let is_drained = match by {
-        Some(ctx) => interruptible(ctx, closing).await?,
-        None => closing.await,
+        Some(ctx) => interruptible(ctx, gates.close_for(ctx.op_id, ns, mode)).await?,
+        None => gates.close(ns, mode).await,
     };
     match is_drained {
         true => Ok(()),

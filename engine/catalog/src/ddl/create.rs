@@ -10,6 +10,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::coordinator::{Commit, Coordinator, coordinate};
+use super::guard::Definition;
 use super::locks::Scope;
 use super::series::{put_view, scope_of};
 use crate::catalog::{Catalog, core_catalog};
@@ -36,7 +37,11 @@ pub fn create_collection(
 ) -> LocalBoxFuture<'_, Result<Option<Timestamp>>> {
     Box::pin(async move {
         let by = ctx.clone();
-        coordinate(ctx, move |c| async move {
+        let definition = Definition::Create {
+            ns: ns.clone(),
+            options: Box::new(options.clone()),
+        };
+        coordinate(ctx, definition, move |c| async move {
             let _lock = c.lock_for(&by, scope_of(&ns)).await?;
             check_creatable(&ns)?;
             check_options_form(&ns, &options)?;
@@ -65,7 +70,11 @@ pub fn create_collection(
 /// Gives the time if it was not there.
 pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Timestamp>> {
     let by = ctx.clone();
-    coordinate(ctx, move |c| async move {
+    let definition = Definition::Create {
+        ns: ns.clone(),
+        options: Box::default(),
+    };
+    coordinate(ctx, definition, move |c| async move {
         let _lock = c.lock_for(&by, Scope::one(&ns)).await?;
         Ok(c.ensure(&ns).await?.1)
     })

@@ -11,11 +11,12 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::builds::{Step, coordinate_beside};
 use super::coordinator::{Commit, Coordinator, behind_gates};
 use super::create::view_commit;
+use super::guard::Definition;
 use super::locks::Scope;
 use super::series::{scope_of, together};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::{CatalogChange, SystemDocument};
-use crate::entry::Collection;
+use crate::entry::{Collection, oplog_namespace};
 use crate::gates::GateMode;
 use crate::log_form::{LogForm, log_form};
 use crate::oplog::OpKind;
@@ -39,7 +40,8 @@ pub fn drop_collection(
 ) -> LocalBoxFuture<'_, Result<Option<Dropped>>> {
     Box::pin(async move {
         let by = ctx.clone();
-        coordinate_beside(ctx, move |c| async move {
+        let definition = Definition::Drop(ns.clone());
+        coordinate_beside(ctx, definition, move |c| async move {
             let _lock = c.lock_for(&by, scope_of(&ns)).await?;
             if core_catalog().current().kind(&ns).is_none() {
                 return Ok(Step::Done(None));
@@ -62,22 +64,33 @@ pub fn drop_collection(
 pub fn drop_database(ctx: &OpContext, db: String) -> LocalBoxFuture<'_, Result<Option<Timestamp>>> {
     Box::pin(async move {
         let by = ctx.clone();
-        coordinate_beside(ctx, move |c| async move {
+        let definition = Definition::DropDatabase(db.clone());
+        coordinate_beside(ctx, definition, move |c| async move {
             let _lock = c.lock_for(&by, Scope::Database(db.clone())).await?;
             let catalog = core_catalog().current();
             let views = catalog.views_of(&db).map(|view| view.ns.clone());
-            let collections = catalog.collections_of(&db).map(|found| found.ns.clone());
+            // The log has no row. A standalone that drops what a member knows of its set no longer shows it.
+            let collections = catalog
+                .collections_of(&db)
+                .filter(|found| !found.is_oplog());
+            let collections = collections.map(|found| found.ns.clone());
             let gates: Vec<Namespace> = views.chain(collections).collect();
+            let hides_oplog = catalog.shows_oplog() && db == oplog_namespace().db();
             if gates.is_empty() {
+                if hides_oplog {
+                    c.show(Catalog::without_oplog).await;
+                }
                 return Ok(Step::Done(None));
             }
             if let Some(builds) = c.builds_ended(&gates) {
                 return Ok(Step::Waits(builds));
             }
             let operation = c.drop_all(&db, &gates);
-            behind_gates(Some(&by), &gates, GateMode::Closed, operation)
-                .await
-                .map(|ts| Step::Done(Some(ts)))
+            let dropped = behind_gates(Some(&by), &gates, GateMode::Closed, operation).await?;
+            if hides_oplog {
+                c.show(Catalog::without_oplog).await;
+            }
+            Ok(Step::Done(Some(dropped)))
         })
         .await
     })

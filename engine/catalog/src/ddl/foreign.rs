@@ -502,6 +502,13 @@ impl Work<'_> {
                 _ => {}
             }
         }
+        let has = |name: &&str| pinion_bson::get(self.command.o, name).is_some();
+        if ["validator", "validationLevel", "validationAction"]
+            .iter()
+            .any(has)
+        {
+            options.complete_validation();
+        }
         let mut changed = Collection::clone(present).with_options(options);
         if let Some(wanted) = index
             && let Some(new) = modified_index(present, wanted)?

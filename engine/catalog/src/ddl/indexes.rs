@@ -14,6 +14,7 @@ use super::builds::{Build, Step, await_builds, check_no_build, listing};
 use super::coordinator::{
     Commit, Coordinator, behind_gates, coordinate, coordinate_then, drop_trees,
 };
+use super::guard::Definition;
 use super::series::{Indexed, indexed, scope_of};
 use crate::build::{self, BuildLimits, Work};
 use crate::catalog::{Catalog, core_catalog};
@@ -21,7 +22,8 @@ use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::index::{Building, Index};
-use crate::limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, LONGEST_KILL_POLL, MAX_INDEXES};
+use crate::interrupt::interruptible;
+use crate::limits::{LONGEST_KILL_POLL, MAX_INDEXES};
 use crate::specs::{self, Missing};
 use crate::text::render;
 use crate::uuid::Uuid;
@@ -40,6 +42,8 @@ enum Begun {
     Done(IndexesCreated),
     /// Another build makes some of the indexes.
     Waits(Vec<Uuid>),
+    /// As many builds run as may.
+    Full,
     Runs(Rc<Build>, IndexesCreated),
 }
 
@@ -77,12 +81,16 @@ pub fn create_indexes(
             };
             let run = {
                 let ctx = ctx.clone();
-                move |_, begun| {
+                move |c: Rc<Coordinator>, begun| {
                     let ctx = ctx.clone();
                     async move {
                         Ok(match begun {
                             Begun::Done(created) => Step::Done(created),
                             Begun::Waits(builds) => Step::Waits(builds),
+                            Begun::Full => {
+                                interruptible(&ctx, c.builds.ended(limits.most_active)).await?;
+                                Step::Waits(Vec::new())
+                            }
                             Begun::Runs(build, created) => Step::Done(IndexesCreated {
                                 ts: Some(outcome_of(&ctx, &build).await?),
                                 ..created
@@ -91,7 +99,8 @@ pub fn create_indexes(
                     }
                 }
             };
-            match coordinate_then(ctx, begin, run).await? {
+            let definition = Definition::CreateIndexes(ns.clone());
+            match coordinate_then(ctx, definition, begin, run).await? {
                 Step::Done(created) => return Ok(created),
                 Step::Waits(builds) => await_builds(ctx, builds).await?,
             }
@@ -186,6 +195,10 @@ impl Coordinator {
                     ..created
                 }));
             }
+            let is_of_user = !matches!(ns.db(), "admin" | "config" | "local");
+            if is_of_user && self.builds.active() >= limits.most_active {
+                return Ok(Begun::Full);
+            }
             build::check_room(&work(Vec::new())).await?;
             let indexes = self.start(&collection, wanted, uuid).await?;
             Ok(Begun::Runs(self.run(work(indexes), asked), created))
@@ -272,10 +285,7 @@ impl Coordinator {
             Ok(Commit::command(&collection.ns, uuid, o, change))
         };
         self.commit(reserved).await?;
-        let limits = BuildLimits {
-            memory_bytes: BUILD_MEMORY_BYTES,
-            least_free_bytes: BUILD_LEAST_FREE_BYTES,
-        };
+        let limits = build::build_limits();
         let indexes = vec![moved.clone()];
         let work = Arc::new(Work::new(ctx, collection.clone(), indexes, build, limits));
         let built = async {
@@ -345,7 +355,8 @@ pub fn drop_indexes(
                 let (selection, ended) = (selection.clone(), ended.clone());
                 move |c: Rc<Coordinator>| async move { c.try_drop(&by, &ns, &selection, &ended).await }
             };
-            match coordinate(ctx, attempt).await? {
+            let definition = Definition::DropIndexes(ns.clone());
+            match coordinate(ctx, definition, attempt).await? {
                 Attempt::Done(before, ts) => {
                     // What ended the builds is in the log at or before this.
                     let last =

@@ -10,6 +10,8 @@ use std::cell::RefCell;
 use pinion_runtime::sync::Notify;
 use pinion_wire::idl::Namespace;
 
+use crate::tally::{Acquisitions, Tally};
+
 /// What an operation changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Scope {
@@ -41,6 +43,18 @@ pub(crate) struct Locks {
     requests: RefCell<Vec<(u64, Scope)>>,
     next: std::cell::Cell<u64>,
     released: Notify,
+    /// Of requests for namespaces, and for whole databases.
+    in_databases: Tally,
+    whole_databases: Tally,
+}
+
+/// How often changes of the catalog locked databases against each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DatabaseLocks {
+    /// To change namespaces in them.
+    pub in_part: Acquisitions,
+    /// To change all that is in them.
+    pub whole: Acquisitions,
 }
 
 /// A request. What it names is locked until this is dropped.
@@ -54,15 +68,30 @@ impl Locks {
     pub(crate) async fn lock(&self, scope: Scope) -> Lock<'_> {
         let number = self.next.get();
         self.next.set(number + 1);
+        let tally = match &scope {
+            Scope::Namespaces(_) => &self.in_databases,
+            Scope::Database(_) => &self.whole_databases,
+        };
         self.requests.borrow_mut().push((number, scope));
         let lock = Lock {
             locks: self,
             number,
         };
-        while !self.is_held(number) {
-            self.released.notified().await;
+        if !self.is_held(number) {
+            let _counted = tally.begin_wait();
+            while !self.is_held(number) {
+                self.released.notified().await;
+            }
         }
+        tally.acquired();
         lock
+    }
+
+    pub(crate) fn counts(&self) -> DatabaseLocks {
+        DatabaseLocks {
+            in_part: self.in_databases.get(),
+            whole: self.whole_databases.get(),
+        }
     }
 
     fn is_held(&self, number: u64) -> bool {
@@ -84,10 +113,13 @@ impl Drop for Lock<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Waker};
+
+    use pinion_runtime::sim;
+
+    use super::*;
 
     fn ns(text: &str) -> Namespace {
         Namespace::parse(text).expect("a namespace")
@@ -118,6 +150,10 @@ mod tests {
 
     #[test]
     fn requests_that_do_not_conflict_are_held_together() {
+        sim::block_on(1, async { check_requests() });
+    }
+
+    fn check_requests() {
         let a = || Scope::one(&ns("d.a"));
         let b = || Scope::one(&ns("d.b"));
         let d = || Scope::Database("d".into());
@@ -135,6 +171,10 @@ mod tests {
 
     #[test]
     fn a_lock_is_passed_on_when_it_is_dropped() {
+        sim::block_on(1, async { drop_locks() });
+    }
+
+    fn drop_locks() {
         let locks = Locks::default();
         let mut context = Context::from_waker(Waker::noop());
         let scope = Scope::one(&ns("d.a"));

@@ -13,7 +13,7 @@ use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::adapt::{adapted, learned_here};
+use super::adapt::{adapted, learned_here, names_of};
 use super::coordinator::{Coordinator, behind_gates};
 use super::foreign::{Numbers, view_change, worked_out};
 use super::locks::Scope;
@@ -169,10 +169,13 @@ fn numbers_fit(
             return false;
         }
         // One that has an index anew elsewhere may have moved it.
-        let moves = matches!(command.name(), "collMod" | "reIndex");
+        let moves = |from: &Index, to: &Index| match command.name() {
+            "collMod" => from.placement != to.placement,
+            name => name == "reIndex",
+        };
         let index_fits =
             |index: &Arc<Index>| match known.and_then(|known| known.index(index.name())) {
-                Some(known) if !moves => known.tree == index.tree,
+                Some(known) if !moves(known, index) => known.tree == index.tree,
                 _ => is_free(catalog, index.tree, row.number),
             };
         let is_new_number =
@@ -231,6 +234,38 @@ fn numbers_fit(
         && change.documents.iter().all(tree_fits)
 }
 
+/// The change with the indexes that this member alone has, since they were built while it ran as a standalone: the rows of others do
+/// not name them, and only a command on indexes of their names takes them away.
+fn with_own_indexes(
+    mut change: CatalogChange,
+    command: &LoggedCommand<'_>,
+    catalog: &Catalog,
+) -> CatalogChange {
+    let names = match command.name() {
+        "dropIndexes" | "dropIndex" | "deleteIndexes" | "deleteIndex" => {
+            names_of(command.name(), command.o)
+        }
+        _ => Vec::new(),
+    };
+    let goes = |index: &Index| {
+        let is_named = names.iter().any(|name| name == index.name() || name == "*");
+        is_named || index.building.is_some()
+    };
+    for row in &mut change.puts {
+        let Some(known) = catalog.by_uuid(row.uuid) else {
+            continue;
+        };
+        let is_own = |index: &&Arc<Index>| row.index(index.name()).is_none() && !goes(index);
+        let own: Vec<Index> = (known.indexes.iter().filter(is_own))
+            .map(|index| Index::clone(index))
+            .collect();
+        for index in own {
+            *row = row.with_index(index);
+        }
+    }
+    change
+}
+
 /// Whether no collection but the one with this number has the tree.
 fn is_free(catalog: &Catalog, tree: TreeId, of: u64) -> bool {
     // What was never given out here need not be looked for.
@@ -261,7 +296,14 @@ impl Coordinator {
             Some(change)
                 if !is_listed && numbers_fit(&change, command, catalog, copy_may_be_newer) =>
             {
-                Ok(Some(change))
+                Ok(Some(match copies {
+                    true => change,
+                    false => with_own_indexes(change, command, catalog),
+                }))
+            }
+            // What is changed of a collection its row says in full, and the command not.
+            Some(change) if !copies && command.name() == "collMod" && change.views.is_empty() => {
+                adapted(change, command.name(), command.o, catalog)
             }
             Some(change) if !command.is_command => Ok(learned_here(&change, catalog)),
             None if !command.is_command => Ok(None),

@@ -11,12 +11,12 @@ use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{ClientInfo, OpContext, Result};
 
+use super::build_run::log_not_resumed;
 use super::coordinator::Coordinator;
-use crate::build::{self, BuildLimits, Work};
+use crate::build::{self, Work};
 use crate::catalog::core_catalog;
 use crate::entry::Collection;
 use crate::index::Index;
-use crate::limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES};
 use crate::uuid::Uuid;
 
 impl Coordinator {
@@ -38,13 +38,14 @@ pub(super) fn indexes_of(collection: &Collection, build: Uuid) -> Vec<Index> {
     indexes.map(|index| Index::clone(index)).collect()
 }
 
-/// Begins those builds anew that the catalog of a member has and that do not run here. What they have loaded may be of
-/// documents that are not there any more, or of a part of them alone, so it goes: nothing is in an index but what its build
-/// has read since. Call it on core 0, while nothing is applied.
+/// Begins the builds that the catalog has and that do not run here. One that an orderly end of the process before this one has
+/// stopped continues from where it was. Every other begins again: what it has loaded may be of documents that are not there any
+/// more, or of a part of them alone, so it goes, and nothing is in an index but what its build has read since. Call it on core 0,
+/// while nothing is applied.
 ///
 /// # Errors
 /// Storage has failed.
-pub fn begin_builds_anew() -> LocalBoxFuture<'static, Result<()>> {
+pub fn begin_builds() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         let coordinator = pinion_runtime::core_local::<Coordinator>();
         let _pass = core_catalog().gates().begin_change().await;
@@ -57,23 +58,67 @@ pub fn begin_builds_anew() -> LocalBoxFuture<'static, Result<()>> {
                 }
             }
         }
-        build::forget_entries(found.iter().flat_map(|(_, _, indexes)| indexes)).await?;
+        let mut begun = Vec::new();
+        let mut again: Vec<Arc<Work>> = Vec::new();
         for (collection, build, indexes) in found {
-            tracing::info!(
-                target: "INDEX", id = 7_400_003u64, namespace = collection.ns.as_str(), buildUUID = %build,
-                "An index build begins anew"
-            );
-            coordinator.run_logged(collection, indexes, build);
+            match resumed(collection, &indexes, build).await {
+                Some(work) => begun.push(work),
+                None => again.push(Arc::new(work_on(collection, indexes, build))),
+            }
+        }
+        build::forget_entries(again.iter().flat_map(|work| work.indexes.iter())).await?;
+        for work in begun.into_iter().chain(again) {
+            log_begin(&work);
+            coordinator.run(work, None);
         }
         Ok(())
     })
 }
 
-fn work_on(collection: &Arc<Collection>, indexes: Vec<Index>, build: Uuid) -> Work {
-    let limits = BuildLimits {
-        memory_bytes: BUILD_MEMORY_BYTES,
-        least_free_bytes: BUILD_LEAST_FREE_BYTES,
+/// A build that continues from where a process before this one has stopped it.
+async fn resumed(
+    collection: &Arc<Collection>,
+    indexes: &[Index],
+    build: Uuid,
+) -> Option<Arc<Work>> {
+    let opened = async {
+        match build::take_kept(build).await? {
+            None => Ok(None),
+            Some(state) => {
+                let work = work_on(collection, indexes.to_vec(), build);
+                work.resume(state).await.map(Some)
+            }
+        }
     };
+    match opened.await {
+        Ok(work) => work,
+        Err(error) => {
+            log_not_resumed(collection, build, &error);
+            build::remove_sorted(build).await;
+            None
+        }
+    }
+}
+
+fn log_begin(work: &Work) {
+    let collection = &work.collection;
+    let Some(state) = &work.resumed else {
+        tracing::info!(
+            target: "INDEX", id = 20_660u64, buildUUID = %work.uuid, namespace = collection.ns.as_str(),
+            collectionUUID = %collection.uuid, "Index build: restarting"
+        );
+        return;
+    };
+    pinion_runtime::sim::event("index build resumed");
+    let documents: u64 = state.scans.iter().map(|scan| scan.documents).sum();
+    tracing::info!(
+        target: "INDEX", id = 4_841_700u64, buildUUID = %work.uuid, collectionUUID = %collection.uuid,
+        namespace = collection.ns.as_str(), phase = state.phase.name().0, documents, "Index build: resuming"
+    );
+}
+
+fn work_on(collection: &Arc<Collection>, indexes: Vec<Index>, build: Uuid) -> Work {
+    let limits = build::build_limits();
     let ctx = OpContext::new(
         0,
         Arc::new(ClientInfo::internal()),

@@ -1,5 +1,6 @@
 //! Changes of the catalog: who may make them when, and what each of them does.
 
+mod guard;
 mod locks;
 
 mod build_run;
@@ -24,16 +25,16 @@ mod copied;
 mod foreign;
 mod logged;
 
-pub(crate) use build_run::give_up_builds;
 pub use build_set::{BuildName, BuildSet, Waiting as BuildWaiting, set_build_set};
 pub use builds::{
-    BuildCounts, BuildInfo, abort_build, build_counts, end_builds, index_builds, kill_build,
+    BuildActivity, BuildCounts, BuildInfo, abort_build, build_counts, end_builds, index_builds,
+    keep_builds, kill_build,
 };
 pub use cloning::{CopyDocuments, clone_as_capped, convert_to_capped};
 pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
 pub(crate) use coordinator::Coordinator;
-pub use coordinator::show_oplog;
 pub(crate) use coordinator::skip_numbers;
+pub use coordinator::{database_locks, show_oplog};
 pub use copied::{
     CatalogRows, ListedCollection, begin_copy, end_copy, mark_copied, put_copied, put_listed,
     replicated_rows,
@@ -42,12 +43,14 @@ pub use create::{create_collection, ensure_collection};
 pub(crate) use drop::drop_temporary;
 pub use drop::{Dropped, drop_collection, drop_database};
 pub use foreign::ListedIndex;
+pub use guard::{Definition, DefinitionGuard, set_definition_guard};
 pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
+pub use locks::DatabaseLocks;
 pub use logged::{
     ApplyMode, LoggedCommand, apply_command, apply_view_document, plant_unfenced_reads,
 };
-pub use logged_builds::begin_builds_anew;
-pub use multikey::set_multikey;
+pub use logged_builds::begin_builds;
+pub use multikey::{FindArrays, adjust_multikey, set_multikey};
 pub use planned::{PlannedChange, commit_planned, plan_collection, plan_indexes};
 pub use reindex::reindex;
 pub use rename::{DropTarget, rename_collection};

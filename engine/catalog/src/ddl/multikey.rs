@@ -1,5 +1,7 @@
 //! What is learned of arrays in indexes.
 
+use std::sync::Arc;
+
 use pinion_bson::rawdoc;
 use pinion_query::MultikeyPaths;
 use pinion_runtime::LocalBoxFuture;
@@ -7,9 +9,13 @@ use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
-use super::coordinator::{Commit, coordinate};
-use crate::catalog::Catalog;
+use super::coordinator::{Commit, behind_gates, coordinate};
+use super::guard::Definition;
+use super::locks::Scope;
+use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
+use crate::entry::Collection;
+use crate::gates::GateMode;
 use crate::oplog::OpKind;
 use crate::uuid::Uuid;
 
@@ -24,7 +30,7 @@ pub fn set_multikey(
     found: Vec<(TreeId, MultikeyPaths)>,
 ) -> LocalBoxFuture<'_, Result<()>> {
     Box::pin(async move {
-        coordinate(ctx, move |c| async move {
+        coordinate(ctx, Definition::OfWrite, move |c| async move {
             let compute = |catalog: &Catalog| Ok(marking(catalog, &ns, uuid, &found));
             c.commit_with(compute).await?;
             Ok(())
@@ -59,6 +65,84 @@ fn marking(
         ns: ns.as_str().to_owned(),
         uuid: Some(uuid),
         o: rawdoc! { "msg": "Setting index to multikey", "coll": ns.as_str() },
+        o2: None,
+    })
+}
+
+/// Finds where the documents of a collection have arrays, for each of its indexes whose knowledge of that is to be changed. It
+/// runs on core 0 and passes no gates: nobody writes to the collection meanwhile.
+pub type FindArrays = Box<
+    dyn FnOnce(
+            Arc<Collection>,
+        ) -> LocalBoxFuture<'static, Result<Vec<(TreeId, Option<MultikeyPaths>)>>>
+        + Send,
+>;
+
+/// Sets what is known of arrays in indexes to what the documents have, be that more or less. Writers wait until it is done.
+/// Gives the names of the indexes that have changed, and whether each is multikey now.
+///
+/// # Errors
+/// Those of `find`; the operation is stopped.
+pub fn adjust_multikey(
+    ctx: &OpContext,
+    ns: Namespace,
+    uuid: Uuid,
+    find: FindArrays,
+) -> LocalBoxFuture<'_, Result<Vec<(String, bool)>>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        coordinate(ctx, Definition::OfWrite, move |c| async move {
+            let _lock = c.lock_for(&by, Scope::one(&ns)).await?;
+            let gates = [ns.clone()];
+            let adjusting = async {
+                let Some(collection) = core_catalog().get(&ns).filter(|it| it.uuid == uuid) else {
+                    return Ok(Vec::new());
+                };
+                let found = find(collection).await?;
+                let mut changed = Vec::new();
+                let compute =
+                    |catalog: &Catalog| Ok(adjustment(catalog, (&ns, uuid), &found, &mut changed));
+                c.commit_with(compute).await?;
+                Ok(changed)
+            };
+            behind_gates(Some(&by), &gates, GateMode::NoWrites, adjusting).await
+        })
+        .await
+    })
+}
+
+/// The change, unless all is as it was found.
+fn adjustment(
+    catalog: &Catalog,
+    (ns, uuid): (&Namespace, Uuid),
+    found: &[(TreeId, Option<MultikeyPaths>)],
+    changed: &mut Vec<(String, bool)>,
+) -> Option<Commit> {
+    let collection = catalog.get(ns).filter(|found| found.uuid == uuid)?;
+    let mut adjusted = Collection::clone(collection);
+    for index in &collection.indexes {
+        let paths = found.iter().find(|(tree, _)| *tree == index.tree);
+        if let Some((_, paths)) = paths
+            && index.spec.multikey != *paths
+        {
+            let index = index.with_arrays(paths.clone());
+            changed.push((index.name().to_owned(), paths.is_some()));
+            let name = index.name().to_owned();
+            adjusted = adjusted.with_replaced(&name, index);
+        }
+    }
+    if changed.is_empty() {
+        return None;
+    }
+    Some(Commit {
+        change: CatalogChange {
+            puts: vec![adjusted],
+            ..Default::default()
+        },
+        kind: OpKind::Noop,
+        ns: ns.as_str().to_owned(),
+        uuid: Some(uuid),
+        o: rawdoc! { "msg": "Adjusting multikey metadata", "coll": ns.as_str() },
         o2: None,
     })
 }

@@ -16,6 +16,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::coordinator::coordinate;
 use super::create::{check_database_case, check_options_form, told_of_creation};
+use super::guard::Definition;
 use super::indexes::{check_index_count, told_of_index};
 use super::locks::Scope;
 use super::series::together;
@@ -48,7 +49,11 @@ pub fn plan_collection(
     options: CollectionOptions,
 ) -> LocalBoxFuture<'_, Result<Option<Arc<Collection>>>> {
     Box::pin(async move {
-        coordinate(ctx, move |c| async move {
+        let definition = Definition::Create {
+            ns: ns.clone(),
+            options: Box::new(options.clone()),
+        };
+        coordinate(ctx, definition, move |c| async move {
             check_creatable(&ns)?;
             let catalog = core_catalog().current();
             check_not_view(&catalog, &ns)?;
@@ -74,7 +79,8 @@ pub fn plan_indexes(
     requested: Vec<RawDocumentBuf>,
 ) -> LocalBoxFuture<'_, Result<Arc<Collection>>> {
     Box::pin(async move {
-        coordinate(ctx, move |c| async move {
+        let definition = Definition::CreateIndexes(collection.ns.clone());
+        coordinate(ctx, definition, move |c| async move {
             let Missing { wanted, .. } = specs::missing(&collection, &requested)?;
             check_index_count(&collection, &wanted)?;
             let mut planned = Collection::clone(&collection);
@@ -104,7 +110,7 @@ where
     Fut: Future<Output = Result<Timestamp>> + 'static,
 {
     let home = core_id();
-    coordinate(ctx, move |c| async move {
+    coordinate(ctx, Definition::OfWrite, move |c| async move {
         let names = planned.iter().flat_map(|made| together(&made.ns)).collect();
         let _lock = timeout(PLANNED_LOCK_PATIENCE, c.lock(Scope::Namespaces(names)))
             .await

@@ -10,6 +10,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::builds::check_no_build;
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate, drop_trees};
+use super::guard::Definition;
 use super::locks::Scope;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
@@ -30,7 +31,8 @@ pub fn reindex(
 ) -> LocalBoxFuture<'_, Result<(Vec<RawDocumentBuf>, Option<Timestamp>)>> {
     Box::pin(async move {
         let by = ctx.clone();
-        coordinate(ctx, move |c| async move {
+        let definition = Definition::Reindex(ns.clone());
+        coordinate(ctx, definition, move |c| async move {
             let _lock = c.lock_for(&by, Scope::one(&ns)).await?;
             check_not_view(&core_catalog().current(), &ns)?;
             let Some(collection) = core_catalog().get(&ns) else {

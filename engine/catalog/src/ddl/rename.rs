@@ -9,6 +9,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::builds::check_no_build;
 use super::coordinator::{Commit, behind_gates, coordinate};
 use super::create::check_database_case;
+use super::guard::Definition;
 use super::locks::Scope;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
@@ -41,7 +42,11 @@ pub fn rename_collection(
 ) -> LocalBoxFuture<'_, Result<Timestamp>> {
     Box::pin(async move {
         let by = ctx.clone();
-        coordinate(ctx, move |c| async move {
+        let definition = Definition::Rename {
+            from: from.clone(),
+            to: to.clone(),
+        };
+        coordinate(ctx, definition, move |c| async move {
             let gates = [from.clone(), to.clone()];
             let _lock = c.lock_for(&by, Scope::Namespaces(gates.to_vec())).await?;
             check(&core_catalog().current(), &from, &to, drop_target)?;

@@ -9,6 +9,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
 use super::create::{check_database_case, system_document};
+use super::guard::Definition;
 use super::locks::Scope;
 use crate::catalog::Catalog;
 use crate::change::CatalogChange;
@@ -142,7 +143,11 @@ pub fn replace_series(
 ) -> LocalBoxFuture<'_, Result<Timestamp>> {
     Box::pin(async move {
         let by = ctx.clone();
-        coordinate(ctx, move |c| async move {
+        let definition = Definition::Rename {
+            from: from.clone(),
+            to: to.clone(),
+        };
+        coordinate(ctx, definition, move |c| async move {
             let mut gates = together(&from);
             gates.extend(together(&to));
             let _lock = c.lock_for(&by, Scope::Namespaces(gates.clone())).await?;

@@ -188,6 +188,13 @@ impl CollectionOptions {
         }
     }
 
+    /// Gives validation the level and the action that it has by default where none was given: a `collMod` of one of its options
+    /// stores the others as well.
+    pub(crate) fn complete_validation(&mut self) {
+        self.validation_level.get_or_insert_default();
+        self.validation_action.get_or_insert_default();
+    }
+
     /// The collation, as strings are compared with. It was looked at before it became an option.
     pub(crate) fn parsed_collation(&self) -> Option<Arc<Collation>> {
         let collation = self.collation.as_deref()?;

@@ -58,21 +58,22 @@ impl CollectionOptions {
                 name_of(&ValidationAction::NAMES, action),
             );
         }
-        if let Some(collation) = &self.collation {
-            out.append("collation", &**collation);
-        }
+        // Of these a view has its definition and its collation alone.
         if let Some(view) = &self.view {
             out.append("viewOn", view.on.as_str())
                 .append_raw("pipeline", RawBsonRef::Array(&view.pipeline));
         }
-        if let Some(series) = &self.time_series {
-            out.append("timeseries", &*series.to_document());
+        if let Some(collation) = &self.collation {
+            out.append("collation", &**collation);
         }
         if let Some(clustered) = &self.clustered {
             out.append_raw("clusteredIndex", clustered.to_bson().as_raw_bson_ref());
         }
         if let Some(secs) = self.expire_after_secs {
             out.append("expireAfterSeconds", secs);
+        }
+        if let Some(series) = &self.time_series {
+            out.append("timeseries", &*series.to_document());
         }
         out.finish()
     }
@@ -188,12 +189,14 @@ mod tests {
             "validationAction": "errorAndLog",
             "collation": { "locale": "en" },
         });
-        check(rawdoc! { "viewOn": "c", "pipeline": [{ "$match": {} }] });
+        check(
+            rawdoc! { "viewOn": "c", "pipeline": [{ "$match": {} }], "collation": { "locale": "en" } },
+        );
         check(rawdoc! {
             "viewOn": "system.buckets.c",
             "pipeline": [],
-            "timeseries": { "timeField": "t", "metaField": "m", "granularity": "hours", "bucketMaxSpanSeconds": 2_592_000 },
             "expireAfterSeconds": 5i64,
+            "timeseries": { "timeField": "t", "metaField": "m", "granularity": "hours", "bucketMaxSpanSeconds": 2_592_000 },
         });
         check(rawdoc! {
             "clusteredIndex": { "v": 2, "key": { "_id": 1 }, "name": "n", "unique": true },

@@ -4,6 +4,7 @@ mod existing;
 mod filter;
 mod geo;
 mod id;
+mod listing;
 mod options;
 mod pattern;
 mod series;
@@ -14,6 +15,7 @@ mod tests;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, type_name};
 use pinion_query::IndexKind;
+use pinion_wire::idl::truthy;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::MAX_INDEX_NAME_BYTES;
@@ -21,6 +23,8 @@ use crate::text::render;
 
 pub(crate) use existing::{Missing, Wanted, missing, select};
 pub use id::check_id_index_spec;
+pub use listing::listing_of;
+use series::ORIGINAL;
 pub(crate) use series::{bucket_key, to_buckets};
 pub use series::{series_index_key, to_series};
 
@@ -60,7 +64,8 @@ const FIELDS_OF_KINDS: [(&str, IndexKind); 8] = [
     ("weights", IndexKind::Text),
 ];
 
-/// Checks one specification of `createIndexes` and brings it into the stored form `{v, key, name, ...}`.
+/// Checks one specification of `createIndexes` and brings it into the stored form `{v, unique, key, name, ...}`, in which most
+/// options keep the values that were given.
 /// `ignore_unknown` drops fields that no index has; options that this node lacks are refused all the same.
 ///
 /// # Errors
@@ -75,6 +80,19 @@ pub fn parse_index_spec(spec: &RawDocument, ignore_unknown: bool) -> Result<RawD
             }
         })
         .and_then(|listed| id::check_id_rules(spec, listed))
+}
+
+/// Checks a stored specification as one that is asked for.
+///
+/// # Errors
+/// As [`parse_index_spec`].
+pub fn check_stored_spec(stored: &RawDocument) -> Result<()> {
+    let mut asked = DocBuilder::new();
+    // No client gives it: the index of a series keeps what was asked for under this name.
+    for (field, value) in pinion_bson::elements(stored).filter(|(field, _)| *field != ORIGINAL) {
+        asked.append_raw(field, value);
+    }
+    parse_index_spec(&asked.finish(), false).map(|_| ())
 }
 
 /// Checks what MongoDB looks at once all specifications have been read: names, and how options go together.
@@ -112,23 +130,12 @@ fn wrong_type(name: &str, expected: &str, value: RawBsonRef<'_>) -> Error {
     ))
 }
 
-fn is_truthy(value: RawBsonRef<'_>) -> bool {
-    match value {
-        RawBsonRef::Boolean(b) => b,
-        RawBsonRef::Int32(n) => n != 0,
-        RawBsonRef::Int64(n) => n != 0,
-        RawBsonRef::Double(n) => n != 0.0,
-        RawBsonRef::Null | RawBsonRef::Undefined => false,
-        _ => true,
-    }
-}
-
 fn part<'a>(listed: &'a RawDocument, field: &str) -> Option<RawBsonRef<'a>> {
     listed.get(field).ok().flatten()
 }
 
 fn flag(listed: &RawDocument, field: &str) -> bool {
-    part(listed, field).is_some_and(is_truthy)
+    part(listed, field).is_some_and(truthy)
 }
 
 fn name_of(listed: &RawDocument) -> &str {
@@ -170,6 +177,7 @@ fn parse(spec: &RawDocument, ignore_unknown: bool) -> Result<RawDocumentBuf> {
         check_field_names(spec)?;
     }
     let (mut key, mut name, mut version) = (None, None, 2);
+    let mut unique = false;
     let mut kept = DocBuilder::new();
     for (field, value) in pinion_bson::elements(spec) {
         match field {
@@ -185,6 +193,7 @@ fn parse(spec: &RawDocument, ignore_unknown: bool) -> Result<RawDocumentBuf> {
                 other => return Err(wrong_type("name", "a string", other)),
             },
             "v" => version = options::check_version(spec, value)?,
+            "unique" => unique = options::read_bool(field, value)?,
             _ => options::keep(spec, field, value, &mut kept)?,
         }
     }
@@ -196,8 +205,11 @@ fn parse(spec: &RawDocument, ignore_unknown: bool) -> Result<RawDocumentBuf> {
     let key = key.ok_or_else(|| missing("key"))?;
     let name = name.ok_or_else(|| missing("name"))?;
     let mut listed = DocBuilder::new();
+    listed.append("v", version);
+    if unique {
+        listed.append("unique", true);
+    }
     listed
-        .append("v", version)
         .append("key", key)
         .append("name", name)
         .append_all(&kept.finish());

@@ -2,7 +2,7 @@
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_query::IndexKind;
-use pinion_wire::idl::f64_lossy;
+use pinion_wire::idl::{f64_lossy, is_number, truthy};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::series::ORIGINAL;
@@ -19,16 +19,26 @@ pub(super) fn keep(
     out: &mut DocBuilder,
 ) -> Result<()> {
     match field {
-        // Accepted for old drivers; a build's kind, and duplicates, are no property of an index.
-        "ns" | "dropDups" | "_id" | "bucketSize" => {}
-        "background" => {
+        // Accepted for old drivers: no property of an index.
+        "ns" | "_id" => {}
+        "dropDups" => {
+            read_bool(field, value)?;
+        }
+        "background" | "sparse" => {
+            read_bool(field, value)?;
             out.append_raw(field, value);
         }
-        "unique" | "sparse" | "prepareUnique" => {
-            check_bool(field, value)?;
-            if super::is_truthy(value) {
+        "prepareUnique" => {
+            let is_set = read_bool(field, value)?;
+            if is_set {
                 out.append(field, true);
             }
+        }
+        "bucketSize" => {
+            if f64_lossy(value).is_none() {
+                return Err(wrong_type(field, "a number", value));
+            }
+            out.append_raw(field, value);
         }
         "hidden" => match value {
             RawBsonRef::Boolean(false) => {}
@@ -51,14 +61,15 @@ pub(super) fn keep(
             out.append(field, checked_projection(spec, value)?);
         }
         "expireAfterSeconds" => {
-            out.append(field, expire_after(value)?);
+            check_expire_after(value)?;
+            out.append_raw(field, value);
         }
         "storageEngine" => {
             out.append("storageEngine", checked_engine(value)?);
         }
         "clustered" => {
-            check_bool(field, value)?;
-            if super::is_truthy(value) {
+            let is_set = read_bool(field, value)?;
+            if is_set {
                 return Err(Error::new(
                     ErrorCode::INVALID_OPTIONS,
                     "'clustered' is an option of the index that a collection is created with",
@@ -89,13 +100,11 @@ pub(super) fn keep(
     Ok(())
 }
 
-fn check_bool(field: &str, value: RawBsonRef<'_>) -> Result<()> {
+/// An option that is a boolean or a number.
+pub(super) fn read_bool(field: &str, value: RawBsonRef<'_>) -> Result<bool> {
     match value {
-        RawBsonRef::Boolean(_)
-        | RawBsonRef::Int32(_)
-        | RawBsonRef::Int64(_)
-        | RawBsonRef::Double(_)
-        | RawBsonRef::Decimal128(_) => Ok(()),
+        RawBsonRef::Boolean(_) => Ok(truthy(value)),
+        _ if is_number(value) => Ok(truthy(value)),
         other => Err(Error::type_mismatch(format!(
             "The field '{field}' has value {field}: {}, which is not convertible to bool",
             render_value(other)
@@ -153,8 +162,8 @@ fn checked_projection<'a>(spec: &RawDocument, value: RawBsonRef<'a>) -> Result<&
     Ok(projection)
 }
 
-/// Seconds after which documents expire.
-fn expire_after(value: RawBsonRef<'_>) -> Result<i32> {
+/// Refuses what is no number of seconds after which documents can expire.
+fn check_expire_after(value: RawBsonRef<'_>) -> Result<()> {
     let Some(seconds) = f64_lossy(value) else {
         return Err(cannot_create(format!(
             "TTL index 'expireAfterSeconds' option must be numeric, but received a type of '{}'",
@@ -176,7 +185,7 @@ fn expire_after(value: RawBsonRef<'_>) -> Result<i32> {
             "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a lower number",
         ));
     }
-    Ok(seconds as i32)
+    Ok(())
 }
 
 /// Settings for another engine.

@@ -104,7 +104,20 @@ fn options() {
     check(
         a(),
         rawdoc! { "unique": 1, "sparse": false, "hidden": true, "expireAfterSeconds": 3.7 },
-        rawdoc! { "key": { "a": 1 }, "unique": true, "hidden": true, "expireAfterSeconds": 3 },
+        rawdoc! { "unique": true, "key": { "a": 1 }, "sparse": false, "hidden": true, "expireAfterSeconds": 3.7 },
+    );
+    let zero: pinion_bson::Decimal128 = "0".parse().expect("a decimal");
+    check(
+        a(),
+        rawdoc! { "sparse": 12345i64, "unique": zero, "prepareUnique": false, "background": 1.0, "dropDups": true },
+        rawdoc! { "key": { "a": 1 }, "sparse": 12345i64, "background": 1.0 },
+    );
+    refused(a(), rawdoc! { "background": "x" }, 14);
+    refused(a(), rawdoc! { "dropDups": "x" }, 14);
+    check(
+        rawdoc! { "a": "2d" },
+        rawdoc! { "min": 5.5, "bits": 16.578 },
+        rawdoc! { "key": { "a": "2d" }, "min": 5.5, "bits": 16.578 },
     );
 }
 
@@ -172,8 +185,8 @@ fn text_indexes() {
             "key": { "_fts": "text", "_ftsx": 1 },
             "weights": { "a": 1 },
             "default_language": "klingon",
-            "language_override": "language",
             "textIndexVersion": 1,
+            "language_override": "language",
         },
     );
     check(

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_query::is_text_language;
 use pinion_wire::Result;
 use pinion_wire::idl::f64_lossy;
@@ -45,22 +45,25 @@ pub(super) fn normal_form(listed: &RawDocument) -> Result<RawDocumentBuf> {
     {
         return Err(cannot_create("language_override is not valid"));
     }
+    let stored = rawdoc! {
+        "weights": stored_weights,
+        "default_language": language,
+        "language_override": language_field,
+        "textIndexVersion": version,
+    };
     let mut out = DocBuilder::new();
     for (field, value) in pinion_bson::elements(listed) {
-        match field {
-            "key" => {
-                out.append("key", &*pattern);
-            }
-            "weights" | "default_language" | "language_override" | "textIndexVersion" => {}
-            _ => {
-                out.append_raw(field, value);
-            }
+        match part(&stored, field) {
+            _ if field == "key" => out.append("key", &*pattern),
+            normal => out.append_raw(field, normal.unwrap_or(value)),
+        };
+    }
+    // What was not given stands behind what was.
+    for (field, value) in pinion_bson::elements(&stored) {
+        if part(listed, field).is_none() {
+            out.append_raw(field, value);
         }
     }
-    out.append("weights", &*stored_weights)
-        .append("default_language", &*language)
-        .append("language_override", &*language_field)
-        .append("textIndexVersion", version);
     Ok(out.finish())
 }
 

@@ -55,6 +55,19 @@ fn count(op: &str, mode: ApplyMode) {
     }
 }
 
+/// The namespace of commands on the database that members keep for themselves.
+const LOCAL_COMMANDS: &str = "local.$cmd";
+
+/// Programs before this one let clients drop or rename the oplog, or index it, and logged that. It concerned no data.
+fn warn_of_local_command(ts: Timestamp, entry: &RawDocument) {
+    let o = document(entry, "o").ok();
+    let name = o.and_then(|o| pinion_bson::elements(o).next());
+    tracing::warn!(
+        target: "REPL", id = 7_400_031u64, timestamp = %ts, command = name.map_or("", |(name, _)| name),
+        "Passed over an oplog entry about the local database, which is not replicated"
+    );
+}
+
 /// Applies an entry, or an operation of one, which is `whole`.
 pub(super) async fn apply(
     ts: Timestamp,
@@ -62,8 +75,12 @@ pub(super) async fn apply(
     mode: ApplyMode,
     settings: &mut Changed,
 ) -> Result<u64> {
-    check_namespace(entry)?;
     let op = text(entry, "op")?;
+    if op == "c" && text(entry, "ns")? == LOCAL_COMMANDS {
+        warn_of_local_command(ts, entry);
+        return Ok(1);
+    }
+    check_namespace(entry)?;
     match op {
         "i" | "u" | "d" if is_of_views(entry) => {
             let holder = field(entry, "ui").and_then(Uuid::from_bson);

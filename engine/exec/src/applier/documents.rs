@@ -435,8 +435,9 @@ fn with_operators(old: &Bytes, o: &RawDocument, mode: ApplyMode) -> Result<Bytes
 }
 
 fn change(document: &mut Bytes, o: &RawDocument) -> Result<()> {
-    let context = update_context(false, None);
-    if let Some(new) = update_of(o)?.apply(stored_document(document), &context)? {
+    let update = update_of(o)?;
+    let context = update_context(&update, false, None);
+    if let Some(new) = update.apply(stored_document(document), &context)? {
         *document = Bytes::from(new.into_bytes());
     }
     Ok(())

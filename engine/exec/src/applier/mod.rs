@@ -224,6 +224,12 @@ impl Applier {
         Ok(self.applied())
     }
 
+    /// Entries that were accepted and are not known to be applied, and their bytes.
+    pub fn unapplied(&self) -> (u64, u64) {
+        let progress = self.shared.progress.borrow();
+        (progress.entries() as u64, progress.bytes() as u64)
+    }
+
     /// What was done so far.
     pub fn counts(&self) -> ApplyCounts {
         self.shared.counts.get()

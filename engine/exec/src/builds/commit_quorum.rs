@@ -11,7 +11,7 @@ use crate::topology::SetView;
 const VOTING_MEMBERS: &str = "votingMembers";
 const MAJORITY: &str = "majority";
 
-/// A commit quorum, which the configuration could satisfy when it was given.
+/// A commit quorum.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CommitQuorum {
     /// So many members. With none nobody is waited for, and no votes are kept.
@@ -27,29 +27,16 @@ impl Default for CommitQuorum {
 }
 
 impl CommitQuorum {
-    /// Reads a `commitQuorum` and checks it against the configuration.
+    /// Reads a `commitQuorum`.
     ///
     /// # Errors
-    /// `FailedToParse` for what is none, `UnsatisfiableCommitQuorum` for more members than there are, and
-    /// `UnknownReplWriteConcern` for a mode that the configuration lacks.
-    pub(crate) fn parse(value: RawBsonRef<'_>, view: &SetView) -> Result<CommitQuorum> {
+    /// `FailedToParse` for what is none.
+    pub(crate) fn parse(value: RawBsonRef<'_>) -> Result<CommitQuorum> {
         match value {
             RawBsonRef::String("") => Err(Error::failed_to_parse(
                 "commitQuorum can't be an empty string",
             )),
-            RawBsonRef::String(mode) => {
-                let is_known = matches!(mode, VOTING_MEMBERS | MAJORITY)
-                    || view.modes.iter().any(|known| known == mode);
-                if is_known {
-                    return Ok(CommitQuorum::Mode(mode.to_owned()));
-                }
-                Err(Error::new(
-                    ErrorCode::UNKNOWN_REPL_WRITE_CONCERN,
-                    format!(
-                        "No write concern mode named '{mode}' found in replica set configuration"
-                    ),
-                ))
-            }
+            RawBsonRef::String(mode) => Ok(CommitQuorum::Mode(mode.to_owned())),
             value if is_number(value) => {
                 let members = i64_clamped(value).unwrap_or(-1);
                 if !(0..=i64::from(MAX_MEMBERS)).contains(&members) {
@@ -57,18 +44,39 @@ impl CommitQuorum {
                         "commitQuorum has to be a non-negative number and not greater than {MAX_MEMBERS}; found: {members}"
                     )));
                 }
-                let members = members as u32;
-                if members > view.data_members.min(view.voters) {
-                    return Err(Error::new(
-                        ErrorCode::UNSATISFIABLE_COMMIT_QUORUM,
-                        "Not enough data-bearing voting nodes",
-                    ));
-                }
-                Ok(CommitQuorum::Members(members))
+                Ok(CommitQuorum::Members(members as u32))
             }
             _ => Err(Error::failed_to_parse(
                 "commitQuorum has to be a number or a string",
             )),
+        }
+    }
+
+    /// Checks that the members of a configuration can satisfy it.
+    ///
+    /// # Errors
+    /// `UnsatisfiableCommitQuorum` for more members than there are, and `UnknownReplWriteConcern` for a mode that the
+    /// configuration lacks.
+    pub(crate) fn check(&self, view: &SetView) -> Result<()> {
+        match self {
+            CommitQuorum::Members(members) if *members > view.data_members.min(view.voters) => {
+                Err(Error::new(
+                    ErrorCode::UNSATISFIABLE_COMMIT_QUORUM,
+                    "Not enough data-bearing voting nodes",
+                ))
+            }
+            CommitQuorum::Mode(mode)
+                if !matches!(mode.as_str(), VOTING_MEMBERS | MAJORITY)
+                    && !view.modes.iter().any(|known| known == mode) =>
+            {
+                Err(Error::new(
+                    ErrorCode::UNKNOWN_REPL_WRITE_CONCERN,
+                    format!(
+                        "No write concern mode named '{mode}' found in replica set configuration"
+                    ),
+                ))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -114,7 +114,7 @@ pub fn end_clone() -> LocalBoxFuture<'static, Result<()>> {
         pinion_catalog::end_copy().await?;
         storage.checkpoint().await.map_err(from_fatal)?;
         crate::concern::forget_everywhere().await;
-        pinion_catalog::begin_builds_anew().await?;
+        pinion_catalog::begin_builds().await?;
         crate::commands::cluster_parameters::load().await
     })
 }

@@ -8,12 +8,13 @@ use crate::state::NodeState;
 use crate::version::feature_version;
 
 /// Those that only members of a replica set have.
-const REPLICATED: [(&str, &str); 9] = [
+const REPLICATED: [(&str, &str); 10] = [
     ("replSetGetStatus", "state of the replica set"),
     ("replSetGetConfig", "configuration of the replica set"),
     ("replSetGetRBID", "how often this member rolled back"),
     ("replSetReconfig", "change the configuration"),
     ("replSetStepDown", "be primary no longer"),
+    ("replSetStepUp", "ask for election now"),
     ("replSetFreeze", "do not ask for election for a while"),
     ("replSetMaintenance", "be in maintenance mode"),
     ("replSetSyncFrom", "replicate from this member"),

@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::{BinarySubtype, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, ResolvedView, TimeSeries};
+use pinion_catalog::{Catalog, Collection, ResolvedView, TimeSeries, core_catalog};
 use pinion_query::{
     Document, Hint, OutputTo, Outside, Pipeline, PipelineParts, Variables, check_api_v1,
 };
-use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
+use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
@@ -24,12 +24,14 @@ use super::variables::variables;
 use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::compute::compute;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
+use crate::operator_counts::compute_counted;
 use crate::query_settings::QuerySettings;
 use crate::read::{
     Node, PipelineStream, ReadRequest, Reads, Stream, Surroundings, of_buckets, open, parse_hint,
     run_divided,
 };
 use crate::spill::memory;
+use crate::state::state;
 use crate::write::Validation;
 
 /// An `aggregate` as it is written.
@@ -62,6 +64,21 @@ pub(super) struct Aggregate {
     settings: Option<Arc<QuerySettings>>,
 }
 
+/// What stands for the collection of an aggregate that reads none.
+const COLLECTIONLESS: &str = "$cmd.aggregate";
+
+/// What routers and members of sharded clusters ask of each other.
+const UNSUPPORTED: [(&str, Types); 8] = [
+    ("exchange", Types::OBJECT),
+    ("requestReshardingResumeToken", Types::BOOL),
+    ("needsMerge", Types::BOOL),
+    ("fromMongos", Types::BOOL),
+    ("fromRouter", Types::BOOL),
+    ("encryptionInformation", Types::OBJECT),
+    ("isMapReduceCommand", Types::BOOL),
+    ("includeQueryStatsMetrics", Types::BOOL),
+];
+
 /// Reads the command; `explaining` when it stands inside an `explain`, which has no cursor.
 pub(super) fn read<'d>(
     body: &'d RawDocument,
@@ -86,9 +103,16 @@ pub(super) fn read<'d>(
         _ => false,
     };
     let ns = if collectionless {
-        Namespace::new(db, "$cmd.aggregate")?
+        Namespace::new(db, COLLECTIONLESS)?
     } else {
-        reader.namespace("aggregate", db)?
+        let ns = reader.sought("aggregate", db)?;
+        if ns.collection() == COLLECTIONLESS {
+            return Err(Error::new(
+                ErrorCode::INVALID_NAMESPACE,
+                format!("Invalid namespace specified '{ns}'"),
+            ));
+        }
+        ns
     };
     let stages = match reader.value("pipeline") {
         Some(RawBsonRef::Array(stages)) => stages,
@@ -143,22 +167,10 @@ pub(super) fn read<'d>(
     let allow_disk_use = reader.opt_flag("allowDiskUse")?;
     let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
     let collation = Asked::read(&reader)?;
-    for option in [
-        "exchange",
-        "requestReshardingResumeToken",
-        "needsMerge",
-        "fromMongos",
-        "fromRouter",
-        "encryptionInformation",
-    ] {
-        reader.unsupported_unless_empty(option)?;
+    for (option, expected) in UNSUPPORTED {
+        reader.unsupported_unless_empty(option, expected)?;
     }
-    reader.ignore(&[
-        "isMapReduceCommand",
-        "runtimeConstants",
-        "legacyRuntimeConstants",
-        "maxTimeMS",
-    ]);
+    reader.unsupported("legacyRuntimeConstants", Types::OBJECT)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     Ok(AggregateCommand {
@@ -232,7 +244,7 @@ impl AggregateCommand<'_> {
         };
         let first = compute(ctx, || first_stage(&stages, place)).await?;
         let taken = usize::from(first.is_some());
-        let pipeline = compute(ctx, || Pipeline::parse_from(&stages, taken, &vars)).await?;
+        let pipeline = compute_counted(ctx, || Pipeline::parse_from(&stages, taken, &vars)).await?;
         if first.is_none() {
             place.check_front(&stages)?;
         }
@@ -301,16 +313,35 @@ fn behind(view: &ResolvedView, stages: &RawArray) -> Result<RawArrayBuf> {
 
 impl Aggregate {
     /// What the stages share.
-    fn surroundings(&self, acquired: &Acquired) -> Rc<Surroundings> {
+    fn surroundings(&self, acquired: &Acquired, opened: Arc<Catalog>) -> Rc<Surroundings> {
         Rc::new(Surroundings {
             ns: acquired.ns().clone(),
+            opened,
             vars: self.vars.clone(),
             validation: self.validation,
             memory: memory(self.allow_disk_use),
             out_series: self.out_series.clone(),
             settings: self.settings.clone(),
+            merges_into_source: self.merges_into_source(acquired),
             written: Default::default(),
         })
+    }
+
+    /// Whether `$merge` may write into what the pipeline is still reading: its own collection, or that of a `$unionWith`.
+    fn merges_into_source(&self, acquired: &Acquired) -> bool {
+        let (Some(Outside::Merge(merge)), Some(collection)) =
+            (self.pipeline.output(), acquired.collection())
+        else {
+            return false;
+        };
+        let source = &collection.ns;
+        let is_own = merge.db.as_deref().is_none_or(|db| db == source.db())
+            && merge.collection == source.collection();
+        let is_union = |stage: &RawDocument| {
+            let mut fields = pinion_bson::elements(stage);
+            fields.next().is_some_and(|(name, _)| name == "$unionWith")
+        };
+        is_own || self.pipeline.sources().any(is_union)
     }
 
     /// What the partitions do of the pipeline over this collection, if there is one, and what is left.
@@ -339,6 +370,7 @@ impl Aggregate {
         let mut request = ReadRequest::new(collection, parts.matcher.clone());
         request.sort = parts.sort.clone();
         request.reads_scores = parts.rest.reads_scores();
+        request.tells = parts.tells;
         request.hint = self.hint.clone();
         request.allow_disk_use = self.allow_disk_use;
         request.settings = self.settings.clone();
@@ -356,6 +388,7 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     if command.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }
+    state().metrics.stages.count(command.stages);
     if let Some((spec, asked)) = command.changes() {
         return Box::pin(change_stream::answer(&cmd, asked, spec)).await;
     }
@@ -380,10 +413,11 @@ pub(super) async fn stream_for(
     body: &RawDocument,
     acquired: &Acquired,
 ) -> Result<Stream> {
+    let opened = core_catalog().current();
     let command = read(body, cmd.db(), false)?;
     let mut parsed = command.parse(&cmd.ctx, acquired).await?;
     parsed.settings = admitted(cmd).await?;
-    let around = parsed.surroundings(acquired);
+    let around = parsed.surroundings(acquired, opened);
     Ok(open_stream(&cmd.ctx, parsed, acquired, usize::MAX, &around)
         .await?
         .0)
@@ -395,13 +429,15 @@ async fn answer(
     acquired: Acquired,
     single_batch: bool,
 ) -> Result<Reply> {
+    // Behind the gate of the collection, and before anything else is waited for.
+    let opened = core_catalog().current();
     let first = command.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
     let mut parsed = command.parse(&cmd.ctx, &acquired).await?;
     parsed.settings = admitted(cmd).await?;
     pinion_runtime::yield_if_due().await;
     let mut out = Reply::new();
     let writes = parsed.pipeline.output().is_some();
-    let around = parsed.surroundings(&acquired);
+    let around = parsed.surroundings(&acquired, opened);
     let (stream, reads) = open_stream(&cmd.ctx, parsed, &acquired, first, &around).await?;
     let cursor = CursorRequest {
         ns: acquired.ns().clone(),
@@ -411,7 +447,7 @@ async fn answer(
         single_batch,
         no_timeout: false,
     };
-    // What writes takes other gates, also that of the collection that is read: its snapshot is pinned.
+    // What writes takes other gates, also that of the collection that is read.
     let _acquired = (!writes).then_some(acquired);
     first_batch(cmd, stream, cursor, &mut out).await?;
     if writes {
@@ -448,7 +484,8 @@ async fn open_stream(
     } else {
         PART_BATCH_DOCUMENTS
     };
-    let request = parsed.request(&parts, collection.clone());
+    let mut request = parsed.request(&parts, collection.clone());
+    request.is_unguarded = parsed.pipeline.output().is_some();
     let reads = |indexes| Reads {
         ns: collection.ns.clone(),
         uuid: collection.uuid,

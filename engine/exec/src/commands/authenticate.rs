@@ -68,6 +68,7 @@ async fn sasl_start(cmd: Invocation) -> Result<Reply> {
         database: cmd.db(),
         payload,
         skips_empty: skips_empty(options),
+        is_speculative: false,
     };
     let step = members::start(&state(), &cmd.ctx.client, &begun);
     let step = step.map_err(|why| refused(&cmd, &why))?;
@@ -125,6 +126,7 @@ pub(super) fn append_speculative(
         database,
         payload,
         skips_empty: skips_empty(reader.opt_doc("options").ok().flatten()),
+        is_speculative: true,
     };
     match members::start(&state(), &cmd.ctx.client, &begun) {
         Ok(step) => {
@@ -139,6 +141,7 @@ pub(super) fn append_speculative(
 
 /// The mechanisms of a user, for a hello that asks for them: members have one, and nobody else is known.
 pub(super) fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) {
+    state().metrics.authentications.mechanisms_asked();
     let is_member = match user {
         RawBsonRef::String(name) => name
             .split_once('.')

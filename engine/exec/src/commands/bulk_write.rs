@@ -6,7 +6,7 @@ use pinion_bson::RawDocument;
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
 use pinion_query::Variables;
-use pinion_wire::idl::{FieldReader, Namespace, Path, unknown_field};
+use pinion_wire::idl::{FieldReader, Namespace, Path, Types, missing_field, unknown_field};
 use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use rustc_hash::FxHashSet;
 
@@ -19,8 +19,9 @@ use super::reply::append_retried;
 use super::update::{UpdateNames, UpdateOptions, UpdateSpec, read_update};
 use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
-use crate::compute::compute;
 use crate::concern::written;
+use crate::concern::{self, WriteKind};
+use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::{Stream, parse_hint};
 use crate::sessions::{self, ExecutedChange, RetryableWrite, StatementIds};
@@ -90,7 +91,7 @@ async fn read_options(cmd: &Invocation) -> Result<Options> {
     // The command's own value has no meaning.
     reader.ignore(&["bulkWrite", "ops", "nsInfo"]);
     let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
-    let errors_only = reader.opt_safe_bool("errorsOnly")?.unwrap_or(false);
+    let errors_only = reader.opt_bool("errorsOnly")?.unwrap_or(false);
     let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
     let keep_empty_timestamps = reader
         .opt_safe_bool("bypassEmptyTsReplacement")?
@@ -115,9 +116,10 @@ async fn read_options(cmd: &Invocation) -> Result<Options> {
 fn read_target(path: Path<'_>, document: &RawDocument) -> Result<Target> {
     let reader = FieldReader::object(path, document)?;
     reader.only(&["ns", "collectionUUID", "encryptionInformation"])?;
-    let ns = Namespace::parse(reader.str("ns")?)?;
+    // What may be made or written is for each operation to say.
+    let ns = Namespace::parse_sought(reader.str("ns")?)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
-    reader.unsupported("encryptionInformation")?;
+    reader.unsupported("encryptionInformation", Types::OBJECT)?;
     Ok(Target { ns, uuid })
 }
 
@@ -167,7 +169,7 @@ fn read_op<'d>(path: Path<'_>, document: &'d RawDocument, targets: usize) -> Res
         }
         Some("delete") => {
             reader.only(&["delete", "filter", "multi", "hint", "collation", "sampleId"])?;
-            reader.unsupported("sampleId")?;
+            reader.unsupported("sampleId", Types::BIN_DATA)?;
             let spec = DeleteSpec {
                 q: reader.doc("filter")?,
                 multi: reader.opt_bool("multi")?.unwrap_or(false),
@@ -178,7 +180,9 @@ fn read_op<'d>(path: Path<'_>, document: &'d RawDocument, targets: usize) -> Res
         }
         name => return Err(unknown_field(path.field(name.unwrap_or_default()))),
     };
-    let target = reader.opt_at_least(field, 0)?.unwrap_or(0) as usize;
+    let target = reader
+        .opt_at_least(field, 0)?
+        .ok_or_else(|| missing_field(reader.path().field(field)))? as usize;
     if target >= targets {
         return Err(Error::bad_value(
             "BulkWrite ops entry has an invalid nsInfo index.",
@@ -377,11 +381,16 @@ impl Bulk<'_> {
     async fn run_one(&mut self, index: usize, op: &Op<'_>) -> Result<()> {
         let counters = &state().metrics.counters;
         let is_update = matches!(op.kind, OpKind::Update(_));
+        let kind = match is_update {
+            true => WriteKind::Update,
+            false => WriteKind::Delete,
+        };
         if is_update {
             counters.update.inc();
         } else {
             counters.delete.inc();
         }
+        concern::count_writes(self.ctx, kind, 1).await;
         let mut done = ModifyOutcome::default();
         let result = self.modify(index, op, &mut done).await;
         self.last = self.last.max(done.last);
@@ -456,7 +465,7 @@ impl Bulk<'_> {
             }
             Ok(statement)
         };
-        let statement = compute(ctx, parse).await?;
+        let statement = compute_counted(ctx, parse).await?;
         let statement = ModifyStatement { stamp, ..statement };
         run_and_tell(ctx, acquired, (index, &statement), retryable, done).await
     }

@@ -12,7 +12,6 @@ use super::acknowledge;
 use crate::acquire::{ReadSource, Undecided};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::read::{ReadRequest, open};
-use crate::sessions::check_can_go;
 use crate::write::insert_capped;
 
 /// `cloneCollectionAsCapped`. It takes no notice of fields that it does not know.
@@ -39,9 +38,8 @@ pub(crate) async fn clone_collection_as_capped(cmd: Invocation) -> Result<Reply>
 /// `convertToCapped`, which takes no notice of such fields either.
 pub(crate) async fn convert_to_capped(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let ns = reader.namespace("convertToCapped", cmd.db())?;
+    let ns = reader.sought("convertToCapped", cmd.db())?;
     let size = size(&reader)?;
-    check_can_go(&ns)?;
     let copy = copying(&cmd.ctx);
     let ts = pinion_catalog::convert_to_capped(&cmd.ctx, ns, size, copy).await?;
     let mut out = Reply::new();

@@ -10,8 +10,8 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use super::cursors::{CursorRequest, first_batch};
 use super::variables::variables;
 use crate::acquire::{ReadSource, Undecided};
-use crate::compute::compute;
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH};
+use crate::operator_counts::compute_counted;
 use crate::read::{ChangeCounts, ChangeRequest, ChangeStream, Stream};
 use crate::spill::memory;
 use crate::state::state;
@@ -157,7 +157,7 @@ async fn parse(ctx: &OpContext, asked: &Asked<'_>, spec: RawBsonRef<'_>) -> Resu
     for stage in pinion_bson::values(asked.stages).take(count - usize::from(splits)) {
         stages.push(pinion_bson::RawBson::from(stage));
     }
-    let pipeline = compute(ctx, || Pipeline::parse_from(&stages, 1, &vars)).await?;
+    let pipeline = compute_counted(ctx, || Pipeline::parse_from(&stages, 1, &vars)).await?;
     Ok(ChangeRequest {
         options,
         scope,

@@ -1,6 +1,6 @@
 //! `collMod`.
 
-use pinion_bson::{RawArray, RawBsonRef, RawDocument};
+use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{Capped, CollMod, IndexChange, IndexName, Modified};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -21,7 +21,7 @@ fn invalid(message: impl Into<String>) -> Error {
 /// `collMod`.
 pub(crate) async fn coll_mod(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let ns = reader.namespace("collMod", cmd.db())?;
+    let ns = reader.sought("collMod", cmd.db())?;
     let change = read(&reader)?;
     reader.finish()?;
     check(&cmd.ctx, &ns, &change).await?;
@@ -74,7 +74,7 @@ fn read(reader: &CommandReader<'_>) -> Result<CollMod> {
         validation_level: validation_level(reader)?,
         validation_action: validation_action(reader)?,
         view_on: reader.opt_str("viewOn")?.map(str::to_owned),
-        pipeline: read_pipeline(reader)?.map(RawArray::to_owned),
+        pipeline: read_pipeline(reader)?,
         pre_and_post_images: images,
         time_series,
         capped_size: reader.opt_between("cappedSize", 1, Capped::MAX_SIZE_BYTES)?,

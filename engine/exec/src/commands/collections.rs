@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
-    Collection, CollectionKind, DropTarget, SYSTEM_VIEWS, Uuid, View, core_catalog,
+    Collection, CollectionKind, Definition, DropTarget, Uuid, View, core_catalog,
 };
 use pinion_query::Matcher;
-use pinion_wire::idl::{FieldReader, Namespace};
+use pinion_wire::idl::{FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,23 +14,20 @@ use super::acknowledge;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use crate::acquire::check_uuid;
 use crate::compute::compute;
+use crate::guard;
 use crate::interrupt::pause;
 use crate::profile;
 use crate::read::Stream;
-use crate::sessions::check_can_go;
-use crate::state::state;
 use crate::stats::database_sizes;
 
 /// `drop`.
 pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let ns = reader.namespace("drop", cmd.db())?;
-    reader.unsupported_unless_empty("encryptedFields")?;
+    let ns = reader.sought("drop", cmd.db())?;
+    reader.unsupported_unless_empty("encryptedFields", Types::OBJECT)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     check_uuid(&ns, uuid)?;
-    check_not_profiling(&ns)?;
-    check_can_go(&ns)?;
     let mut out = Reply::new();
     let dropped = pinion_catalog::drop_collection(&cmd.ctx, ns.clone()).await?;
     let ts = dropped.as_ref().map(|dropped| dropped.ts);
@@ -42,18 +39,6 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
     }
     acknowledge(&cmd.ctx, ts, &mut out).await?;
     Ok(out)
-}
-
-/// Refuses to drop what the profiler writes to.
-fn check_not_profiling(ns: &Namespace) -> Result<()> {
-    let level = state().profiles.borrow().of(ns.db()).level;
-    if ns.collection() != profile::COLLECTION || level == profile::Level::Off {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorCode::ILLEGAL_OPERATION,
-        "turn off profiling before dropping system.profile collection",
-    ))
 }
 
 /// `dropDatabase`.
@@ -75,18 +60,13 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
             ));
         }
         Some(value) => {
-            return Err(reader.wrong_type("dropDatabase", value, pinion_wire::idl::Types::NUMBER));
+            return Err(reader.wrong_type("dropDatabase", value, Types::NUMBER));
         }
     }
     reader.finish()?;
     let db = cmd.db().to_owned();
-    // On a member, what retryable writes rely on is in `config`.
-    if db == "admin" || (db == "config" && state().is_member()) {
-        return Err(Error::new(
-            ErrorCode::ILLEGAL_OPERATION,
-            format!("Dropping the '{db}' database is prohibited."),
-        ));
-    }
+    // The catalog asks too, but then the database's profile would be gone.
+    guard::check(&cmd.ctx, &Definition::DropDatabase(db.clone()))?;
     let mut out = Reply::new();
     // Before the last collection is gone, so that no operation that ends meanwhile makes the database again.
     profile::forget(&db).await;
@@ -104,31 +84,12 @@ pub(crate) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
     let stays_temporary = reader.opt_bool("stayTemp")?.unwrap_or(false);
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
-    check_renamable(&from, &to)?;
-    check_can_go(&from)?;
-    check_can_go(&to)?;
     check_uuid(&from, uuid)?;
     let ts =
         pinion_catalog::rename_collection(&cmd.ctx, from, to, drop_target, stays_temporary).await?;
     let mut out = Reply::new();
     acknowledge(&cmd.ctx, Some(ts), &mut out).await?;
     Ok(out)
-}
-
-/// Refuses names that the node itself looks for.
-fn check_renamable(from: &Namespace, to: &Namespace) -> Result<()> {
-    let refused = |what: &str| {
-        let message = format!("renaming {what} is not allowed");
-        Err(Error::new(ErrorCode::ILLEGAL_OPERATION, message))
-    };
-    let either = |is: fn(&Namespace) -> bool| is(from) || is(to);
-    if either(|ns| ns.as_str() == "admin.system.version") {
-        return refused("the server configuration collection (admin.system.version)");
-    }
-    if either(|ns| ns.collection() == SYSTEM_VIEWS) {
-        return refused("system.views collection or renaming to system.views");
-    }
-    Ok(())
 }
 
 /// Whether a collection that has the new name goes: any, or the one with a UUID.
@@ -142,7 +103,7 @@ fn drop_target(
         Some(RawBsonRef::Boolean(true)) => return Ok(DropTarget::Yes),
         Some(RawBsonRef::Binary(uuid)) => Uuid::from_bson(RawBsonRef::Binary(uuid)),
         Some(other) => {
-            let types = pinion_wire::idl::Types::Many(&["bool", "binData"]);
+            let types = Types::Many(&["bool", "binData"]);
             return Err(reader.wrong_type("dropTarget", other, types));
         }
     };

@@ -7,51 +7,93 @@
 use pinion_bson::DocBuilder;
 use pinion_catalog::{core_catalog, from_fatal};
 use pinion_runtime::{Queue, now, spawn};
-use pinion_storage::storage;
+use pinion_storage::{TreeId, storage};
 use pinion_wire::idl::CommandReader;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::names::{named, not_found};
+use super::names::not_found;
 use crate::acquire::acquire_stored;
 use crate::interrupt::interruptible;
 use crate::limits::{AUTO_COMPACT_INTERVAL, AUTO_COMPACT_POLL};
 use crate::state::state;
-use crate::stats::storage_stats;
+use crate::stats::tree_stats;
 
 /// `compact`.
 pub(crate) async fn compact(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let name = reader.collection("compact")?;
-    let ns = named(&reader, "compact", cmd.db())?;
+    let ns = reader.sought("compact", cmd.db())?;
     let dry_run = reader.opt_bool("dryRun")?.unwrap_or(false);
-    // It would allow to compact a primary.
-    reader.opt_bool("force")?;
-    free_space_target(&reader)?;
+    let force = reader.opt_bool("force")?.unwrap_or(false);
+    let target = free_space_target(&reader)?;
     reader.finish()?;
-    let ns = ns.ok_or_else(|| not_found(cmd.db(), name))?;
     if cmd.db() == "local" && name.starts_with("oplog.") {
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
             "the oplog is no collection that could be compacted",
         ));
     }
-    let acquired = acquire_stored(&cmd.ctx, ns, None).await?;
-    if acquired.collection().is_none() {
-        return Err(not_found(cmd.db(), name));
+    if !force && state().is_member() && state().is_writable() {
+        return Err(Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            "will not run compact on an active replica set primary as this will slow down other running operations. use force:true to force",
+        ));
     }
+    let acquired = acquire_stored(&cmd.ctx, ns, None).await?;
+    let Some(collection) = acquired.collection() else {
+        return Err(not_found(cmd.db(), name));
+    };
+    let trees: Vec<TreeId> = collection.trees().collect();
+    // Nothing is merged behind the gate.
     drop(acquired);
+    let before = Pages::of(&trees).await;
     let mut out = Reply::new();
     if dry_run {
-        append_bytes(&mut out, "estimatedBytesFreed", 0);
+        append_bytes(&mut out, "estimatedBytesFreed", before.excess());
         return Ok(out);
     }
-    let before = storage_stats().await.page_file_bytes;
+    let is_worth_while = target.is_none_or(|megabytes| {
+        let bytes = u64::try_from(megabytes)
+            .unwrap_or(0)
+            .saturating_mul(1 << 20);
+        before.excess() >= bytes
+    });
+    if !is_worth_while {
+        append_bytes(&mut out, "bytesFreed", 0);
+        return Ok(out);
+    }
     interruptible(&cmd.ctx, storage().checkpoint_merging_all())
         .await?
         .map_err(from_fatal)?;
-    let after = storage_stats().await.page_file_bytes;
-    append_bytes(&mut out, "bytesFreed", before.saturating_sub(after));
+    let after = Pages::of(&trees).await;
+    append_bytes(
+        &mut out,
+        "bytesFreed",
+        before.bytes.saturating_sub(after.bytes),
+    );
     Ok(out)
+}
+
+/// The pages of a collection and its indexes.
+struct Pages {
+    bytes: u64,
+    /// The bytes of what is in them now, with what waits to be merged.
+    content: u64,
+}
+
+impl Pages {
+    async fn of(trees: &[TreeId]) -> Pages {
+        let stats = tree_stats(trees.to_vec()).await;
+        Pages {
+            bytes: stats.values().map(|of| of.page_bytes).sum(),
+            content: stats.values().map(|of| of.key_bytes + of.value_bytes).sum(),
+        }
+    }
+
+    /// By how much the pages are larger than what is in them: as much as a merge may free, about.
+    fn excess(&self) -> u64 {
+        self.bytes.saturating_sub(self.content)
+    }
 }
 
 /// As MongoDB's numbers are: of 32 bits where they fit.
@@ -62,8 +104,8 @@ fn append_bytes(out: &mut DocBuilder, name: &str, bytes: u64) {
     };
 }
 
-/// The target is what a compaction must at least promise to free before it begins. It is read for its errors: merging is
-/// worth while whatever becomes free.
+/// The target is what a compaction must at least promise to free before it begins. Without one, merging is worth while
+/// whatever becomes free.
 fn free_space_target(reader: &CommandReader<'_>) -> Result<Option<i64>> {
     reader.opt_at_least("freeSpaceTargetMB", 1)
 }
@@ -144,7 +186,7 @@ pub(crate) async fn cleanup_structured_encryption_data(cmd: Invocation) -> Resul
 async fn refuse_unencrypted(cmd: &Invocation, code: i32) -> Result<Reply> {
     let (reader, command) = (cmd.reader()?, cmd.name());
     let name = reader.collection(command)?;
-    let ns = named(&reader, command, cmd.db())?;
+    let ns = reader.sought(command, cmd.db())?;
     let tokens = match command {
         "compactStructuredEncryptionData" => "compactionTokens",
         _ => "cleanupTokens",
@@ -153,7 +195,7 @@ async fn refuse_unencrypted(cmd: &Invocation, code: i32) -> Result<Reply> {
     reader.opt_doc("encryptionInformation")?;
     reader.opt_doc("anchorPaddingFactor")?;
     reader.finish()?;
-    let exists = ns.is_some_and(|ns| core_catalog().get(&ns).is_some());
+    let exists = core_catalog().get(&ns).is_some();
     if !exists {
         return Err(not_found(cmd.db(), name));
     }

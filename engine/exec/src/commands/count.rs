@@ -3,7 +3,8 @@
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
 use pinion_query::Matcher;
-use pinion_wire::idl::{CommandReader, Namespace};
+use pinion_storage::storage;
+use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 use std::sync::Arc;
 
@@ -13,8 +14,10 @@ use super::names::named_or_uuid;
 use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, ReadSource, acquire_viewed};
-use crate::compute::compute;
-use crate::read::{LeafReport, MergedStream, Output, ReadRequest, open, parse_hint};
+use crate::operator_counts::compute_counted;
+use crate::read::{
+    LeafReport, MergedStream, Output, ReadRequest, from_log_error, open, parse_hint,
+};
 use pinion_query::Hint;
 
 /// A `count` as it is written.
@@ -55,7 +58,8 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<CountCommand<'
     }
     let collation = Asked::read(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
-    reader.ignore(&["fields", "queryOptions", "maxTimeMS"]);
+    reader.unsupported_unless_empty("includeQueryStatsMetrics", Types::BOOL)?;
+    reader.ignore(&["fields", "queryOptions"]);
     reader.finish()?;
     Ok(CountCommand {
         ns,
@@ -84,7 +88,7 @@ impl CountCommand<'_> {
         let vars = self.collation.variables(&of_filter(), acquired.collation());
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
-        let matcher = compute(ctx, || Matcher::parse_query(query, &vars)).await?;
+        let matcher = compute_counted(ctx, || Matcher::parse_query(query, &vars)).await?;
         Ok(Count {
             matcher,
             hint: self.hint,
@@ -171,7 +175,7 @@ async fn run(
 ) -> Result<u64> {
     if parsed.counts_all(acquired.source()) {
         ctx.work().planned(Arc::new(LeafReport(FAST_COUNT)));
-        return Ok(count_all(collection).await);
+        return count_all(collection).await;
     }
     let request = parsed.request(collection.clone());
     let opened = open(ctx, acquired.source(), request, usize::MAX).await?;
@@ -189,9 +193,13 @@ pub(super) async fn sum(ctx: &OpContext, stream: &mut MergedStream) -> Result<u6
     Ok(total)
 }
 
-/// How many documents a collection has, which its trees know.
-pub(super) async fn count_all(collection: &Collection) -> u64 {
+/// How many documents a collection has, which its trees know; of the oplog how many entries, as its segments say.
+pub(super) async fn count_all(collection: &Collection) -> Result<u64> {
+    if collection.is_oplog() {
+        let log = storage().log_stats(collection.log_through).await;
+        return Ok(log.map_err(from_log_error)?.entries);
+    }
     let tree = collection.tree();
     let stats = crate::stats::tree_stats(vec![tree]).await;
-    stats.get(&tree).map_or(0, |stats| stats.records)
+    Ok(stats.get(&tree).map_or(0, |stats| stats.records))
 }

@@ -1,14 +1,17 @@
 //! `currentOp` and `killOp`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawDocumentBuf};
-use pinion_catalog::{BuildInfo, core_catalog, stored_document};
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf};
+use pinion_catalog::{BuildInfo, GateMode, core_catalog, stored_document};
 use pinion_query::Matcher;
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_wire::idl::{is_generic_argument, truthy};
-use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result, namespace_named};
+use pinion_wire::{
+    ClientInfo, Error, ErrorCode, GateKind, Invocation, OpWork, Reply, Result, namespace_named,
+};
 
 use super::first_stage::Shown;
 use super::sessions::append_lsid;
@@ -16,7 +19,7 @@ use crate::cluster_time::bson_time;
 use crate::compute::compute;
 use crate::ops::OpSnapshot;
 use crate::parameters::server_counters;
-use crate::read::IdleCursor;
+use crate::read::ShownCursor;
 use crate::state::state;
 use crate::transactions::{self, OpenShown};
 
@@ -61,32 +64,44 @@ pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
 
 /// The documents of `currentOp`, and of `$currentOp`, which shows idle cursors and connections too.
 pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
-    let parts = pinion_runtime::on_all_cores(|_| async {
+    let parts = pinion_runtime::on_all_cores(move |_| async move {
         let state = state();
         let clients = server_counters().clients();
         let transactions = (transactions::running(), transactions::idle());
-        let (ops, cursors) = (state.ops.snapshot(), state.cursors.idle());
-        (ops, cursors, clients, transactions)
+        let ops = state.ops.snapshot();
+        let cursors = state.cursors.shown(shown.idle_cursors);
+        (ops, cursors, clients, transactions, awaited_locks())
     })
     .await;
     let builds = pinion_catalog::index_builds().await;
     let running = parts.iter().flat_map(|(ops, ..)| ops);
     let busy: BTreeSet<i32> = running.map(|op| op.ctx.client.connection_id).collect();
+    let waiting: BTreeMap<i32, AwaitedLock> =
+        parts.iter().flat_map(|part| &part.4).copied().collect();
+    // A cursor may be of another core than the connection that uses it.
+    let cursors = parts.iter().flat_map(|(_, cursors, ..)| cursors);
+    let used_by = |cursor: &ShownCursor| cursor.used_by.map(|op_id| (op_id, cursor.clone()));
+    let used: BTreeMap<i32, ShownCursor> = cursors.filter_map(used_by).collect();
     let mut list = Vec::new();
-    for (ops, cursors, clients, (running, idle)) in parts {
+    for (ops, cursors, clients, (running, idle), _) in parts {
         list.extend(ops.iter().map(|op| {
             let lsid = op.ctx.args.lsid.filter(|_| transactions::is_in(&op.ctx));
             let of_op = |shown: &&OpenShown| {
                 lsid.is_some_and(|lsid| lsid.id == shown.lsid.id && lsid.child == shown.lsid.child)
             };
-            describe(op, shown, running.iter().find(of_op))
+            let waits_for = waiting.get(&op.ctx.op_id).copied();
+            let around = Around {
+                transaction: running.iter().find(of_op),
+                cursor: used.get(&op.ctx.op_id),
+                waits_for,
+            };
+            describe(op, shown, around)
         }));
         if shown.idle_sessions {
             list.extend(idle.iter().map(describe_session));
         }
-        if shown.idle_cursors {
-            list.extend(cursors.iter().map(|cursor| describe_cursor(cursor, shown)));
-        }
+        let idle_cursors = cursors.iter().filter(|cursor| cursor.used_by.is_none());
+        list.extend(idle_cursors.map(|cursor| describe_cursor(cursor, shown)));
         if shown.idle_connections {
             let idle = clients
                 .iter()
@@ -99,6 +114,28 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
     }
     list.extend(builds.iter().enumerate().map(describe_build));
     list
+}
+
+/// A lock that an operation waits for: what it is of, and its mode.
+type AwaitedLock = (&'static str, &'static str);
+
+/// The operations of this core that wait in front of a gate or the node's lock, or for those behind a gate.
+fn awaited_locks() -> Vec<(i32, AwaitedLock)> {
+    let catalog = core_catalog();
+    let gates = catalog.gates();
+    let entering = state().ops.waiting().into_iter();
+    let entering = entering.map(|(op_id, kind)| match kind {
+        GateKind::Read => (op_id, ("Collection", "r")),
+        GateKind::Write if gates.is_locked() => (op_id, ("Global", "w")),
+        GateKind::Write => (op_id, ("Collection", "w")),
+    });
+    let closing = gates.closing().into_iter();
+    let closing = closing.map(|(op_id, mode)| match mode {
+        // Closing a gate to all waits for the operations that stay behind it.
+        GateMode::NoStaying | GateMode::Closed => (op_id, ("Collection", "W")),
+        GateMode::Open | GateMode::NoWrites => (op_id, ("Collection", "R")),
+    });
+    entering.chain(closing).collect()
 }
 
 fn kind_of(name: &str) -> &'static str {
@@ -160,7 +197,15 @@ fn describe_idle(client: &ClientInfo) -> RawDocumentBuf {
     of_client(client, false).finish()
 }
 
-fn describe(op: &OpSnapshot, shown: Shown, transaction: Option<&OpenShown>) -> RawDocumentBuf {
+/// What an operation is in, has and waits for.
+#[derive(Clone, Copy)]
+struct Around<'a> {
+    transaction: Option<&'a OpenShown>,
+    cursor: Option<&'a ShownCursor>,
+    waits_for: Option<AwaitedLock>,
+}
+
+fn describe(op: &OpSnapshot, shown: Shown, around: Around<'_>) -> RawDocumentBuf {
     let ctx = &op.ctx;
     let mut out = of_client(&ctx.client, true);
     out.append("opid", ctx.op_id);
@@ -173,36 +218,54 @@ fn describe(op: &OpSnapshot, shown: Shown, transaction: Option<&OpenShown>) -> R
     out.append("op", kind_of(ctx.command))
         .append("ns", ns.as_str());
     append_command(&mut out, "command", &op.command, shown);
-    if let Some(transaction) = transaction {
+    if let Some(transaction) = around.transaction {
         append_transaction(&mut out, transaction);
     }
     let work = ctx.work();
-    if let Some(plan) = work.plan_summary() {
-        out.append("planSummary", plan.as_str());
+    let of_cursor = around.cursor.and_then(|cursor| cursor.plan_summary.clone());
+    if let Some(plan) = work.plan_summary().map(Arc::from).or(of_cursor) {
+        out.append("planSummary", &*plan);
     }
-    if let Some(originating) = work.originating() {
-        out.start_document("cursor");
-        let id = pinion_bson::get(stored_document(&op.command), "getMore");
-        if let Some(id) = id {
-            out.append("cursorId", id);
-        }
-        append_command(&mut out, "originatingCommand", originating, shown);
-        out.append("operationUsingCursorId", ctx.op_id).end();
+    if let Some(cursor) = around.cursor {
+        append_cursor(&mut out, cursor, shown);
     }
     if ctx.killed().is_some() {
         out.append("killPending", true);
     }
-    out.append("numYields", 0i32);
-    out.start_document("locks")
-        .end()
-        .append("waitingForLock", false)
-        .start_document("lockStats")
-        .end();
+    if let Some(progress) = &op.progress {
+        append_progress(&mut out, "Validate", progress.counts());
+    }
+    out.append("numYields", work.yields() as i32);
+    append_locks(&mut out, work, around.waits_for);
     out.append("waitingForFlowControl", work.awaits_ticket())
         .start_document("flowControlStats");
     work.append_tickets(&mut out);
     out.end();
     out.finish()
+}
+
+/// The gates that an operation has passed, or waits for, as locks of collections.
+fn append_locks(out: &mut DocBuilder, work: &OpWork, waits_for: Option<AwaitedLock>) {
+    let mut stats = DocBuilder::new();
+    work.append_locks(&mut stats);
+    let stats = stats.finish();
+    let counts = stats.get_document("Collection").ok();
+    let passed = counts.and_then(|counts| counts.get_document("acquireCount").ok());
+    let has_written = passed.is_some_and(|passed| pinion_bson::get(passed, "w").is_some());
+    let held = passed.map(|_| if has_written { "w" } else { "r" });
+    out.start_document("locks");
+    match (waits_for, held) {
+        (Some(("Collection", "r")) | None, Some(mode)) => {
+            out.append("Collection", mode);
+        }
+        (Some((lock, mode)), _) => {
+            out.append(lock, mode);
+        }
+        (None, None) => {}
+    }
+    out.end()
+        .append("waitingForLock", waits_for.is_some())
+        .append("lockStats", &*stats);
 }
 
 /// A session whose transaction waits for its next statement.
@@ -293,17 +356,8 @@ fn describe_build((place, build): (usize, &BuildInfo)) -> RawDocumentBuf {
         .append("buildUUID", build.uuid.to_bson())
         .append("$db", build.ns.db())
         .end();
-    let message = build.message();
-    let (done, total) = (build.done, build.total);
-    let percent = (done * 100).checked_div(total).unwrap_or(100);
-    out.append("numYields", 0i32).append(
-        "msg",
-        format!("{message} {message}: {done}/{total} {percent}%").as_str(),
-    );
-    out.start_document("progress")
-        .append("done", done as i64)
-        .append("total", total as i64)
-        .end();
+    out.append("numYields", 0i32);
+    append_progress(&mut out, build.message(), (build.done, build.total));
     out.start_document("locks")
         .end()
         .append("waitingForLock", false)
@@ -315,7 +369,20 @@ fn describe_build((place, build): (usize, &BuildInfo)) -> RawDocumentBuf {
     out.finish()
 }
 
-fn describe_cursor(cursor: &IdleCursor, shown: Shown) -> RawDocumentBuf {
+/// How far something has come that takes long.
+fn append_progress(out: &mut DocBuilder, message: &str, (done, total): (u64, u64)) {
+    let percent = (done * 100).checked_div(total).unwrap_or(100);
+    out.append(
+        "msg",
+        format!("{message} {message}: {done}/{total} {percent}%").as_str(),
+    );
+    out.start_document("progress")
+        .append("done", done as i64)
+        .append("total", total as i64)
+        .end();
+}
+
+fn describe_cursor(cursor: &ShownCursor, shown: Shown) -> RawDocumentBuf {
     let shared = state().shared.clone();
     let mut out = DocBuilder::new();
     out.append("type", "idleCursor")
@@ -324,15 +391,30 @@ fn describe_cursor(cursor: &IdleCursor, shown: Shown) -> RawDocumentBuf {
     if let Some(lsid) = &cursor.session {
         append_lsid(&mut out, "lsid", lsid);
     }
-    out.start_document("cursor").append("cursorId", cursor.id);
-    out.append("nDocsReturned", cursor.returned as i64)
-        .append("nBatchesReturned", cursor.batches as i64);
-    out.append("noCursorTimeout", cursor.no_timeout)
-        .append("ageMillis", cursor.age.as_millis() as i64)
-        .append("idleMillis", cursor.idle.as_millis() as i64);
-    append_command(&mut out, "originatingCommand", &cursor.originating, shown);
-    out.end();
+    if let Some(plan) = &cursor.plan_summary {
+        out.append("planSummary", &**plan);
+    }
+    append_cursor(&mut out, cursor, shown);
     out.finish()
+}
+
+/// Appends `cursor`: one that is idle, or that an operation uses.
+fn append_cursor(out: &mut DocBuilder, cursor: &ShownCursor, shown: Shown) {
+    let date = |ms| RawBsonRef::DateTime(DateTime::from_millis(ms));
+    out.start_document("cursor")
+        .append("cursorId", cursor.id)
+        .append("createdDate", date(cursor.created_ms))
+        .append("lastAccessDate", date(cursor.last_used_ms))
+        .append("nDocsReturned", cursor.returned as i64)
+        .append("nBatchesReturned", cursor.batches as i64)
+        .append("noCursorTimeout", cursor.no_timeout)
+        .append("tailable", cursor.tailable)
+        .append("awaitData", cursor.awaits_data);
+    append_command(out, "originatingCommand", &cursor.originating, shown);
+    if let Some(op_id) = cursor.used_by {
+        out.append("operationUsingCursorId", op_id);
+    }
+    out.end();
 }
 
 /// A command document; where that is asked for it is cut when it is large: a batch of inserts would fill the reply.

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::stored_document;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::{Duration, LocalBoxFuture, Queue, compute_beside};
-use pinion_wire::idl::{FieldReader, Namespace, ReadConcern, missing_field};
+use pinion_wire::idl::{FieldReader, Namespace, ReadConcern, Types, missing_field};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use crate::acquire::acquire_read;
@@ -18,6 +19,8 @@ use crate::compute::compute_bytes;
 use crate::concern;
 use crate::fail_points::{fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
+use crate::metrics::Gauge;
+use crate::ops::is_of_client;
 use crate::read::{Cursor, Filled, Reads, Stream, core_of, fill, not_found};
 use crate::state::state;
 use crate::transactions::{self, is_in};
@@ -64,7 +67,7 @@ pub(crate) async fn first_batch(
     if !filled.exhausted && !request.single_batch {
         let body = cmd.body().as_bytes();
         let originating = compute_bytes(body.len(), || Bytes::copy_from_slice(body)).await;
-        let now = pinion_runtime::now();
+        let (now, wall_ms) = (pinion_runtime::now(), pinion_runtime::wall_ms());
         let cursor = Cursor {
             ns: request.ns.clone(),
             reads: request.reads,
@@ -75,8 +78,11 @@ pub(crate) async fn first_batch(
             stream,
             stash,
             originating,
+            plan_summary: ctx.work().plan_summary().map(Arc::from),
             created: now,
             last_used: now,
+            created_ms: wall_ms,
+            last_used_ms: wall_ms,
             batches: 1,
             returned: filled.documents.len() as u64,
             time_left: ctx.remaining_ns(now.as_nanos()).map(Duration::from_nanos),
@@ -166,7 +172,7 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     let collection = match reader.value("collection") {
         Some(RawBsonRef::String(name)) => name,
         Some(other) => {
-            return Err(reader.wrong_type("collection", other, pinion_wire::idl::Types::STRING));
+            return Err(reader.wrong_type("collection", other, Types::STRING));
         }
         None => {
             return Err(pinion_wire::idl::missing_field(
@@ -174,11 +180,11 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
             ));
         }
     };
-    let ns = Namespace::new(cmd.db(), collection)?;
+    let ns = Namespace::sought(cmd.db(), collection)?;
     let batch_size = reader.opt_non_negative("batchSize")?;
     reader.opt_long("term")?;
     let committed = last_known_committed(reader.opt_doc(LAST_KNOWN_COMMITTED)?)?;
-    reader.unsupported_unless_empty("includeQueryStatsMetrics")?;
+    reader.unsupported_unless_empty("includeQueryStatsMetrics", Types::BOOL)?;
     reader.finish()?;
     state().metrics.counters.getmore.inc();
     let core = core_of(id).ok_or_else(|| not_found(id))?;
@@ -208,6 +214,12 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         }
         continued?
     };
+    // Another member reads on in this one's oplog.
+    if committed.is_some() && cmd.db() == crate::topology::LOCAL {
+        let us = (pinion_runtime::now().as_nanos() - cmd.ctx.started_ns) / 1000;
+        state().metrics.counters.oplog_get_mores.inc();
+        state().metrics.counters.oplog_get_mores_us.add(us);
+    }
     let next = continued.next;
     concern::confirm(&cmd.ctx, &continued.read_concern).await?;
     let mut out = Reply::new();
@@ -247,6 +259,8 @@ fn continue_cursor(
         let state = state();
         let mut cursor = state.cursors.check_out(id, &ns, ctx)?;
         let awaits_data = cursor.stream.awaits_data();
+        let waits = awaits_data && is_of_client(&ctx.client);
+        let _waiting = waits.then(|| Gauge::up(|counters| &counters.awaiting_data));
         let read_concern = cursor.read_concern;
         if ctx.args.max_time_ms.is_some() && !awaits_data {
             // Only a cursor that waits for data may be told how long. It is left as it was.
@@ -320,6 +334,7 @@ fn continue_cursor(
         }
         let now = pinion_runtime::now();
         cursor.last_used = now;
+        cursor.last_used_ms = pinion_runtime::wall_ms();
         cursor.batches += 1;
         cursor.returned += documents.len() as u64;
         if let Some(left) = &mut cursor.time_left {
@@ -398,9 +413,13 @@ fn await_time(ctx: &OpContext) -> Duration {
 async fn next_batch(cursor: &mut Cursor, ctx: &OpContext, max_documents: usize) -> Result<Filled> {
     let _acquired = match &cursor.reads {
         Some(reads) => {
-            reads.check()?;
+            let snapshot = match transactions::of(ctx) {
+                Some(running) => Some(running.reads().at),
+                None => cursor.read_concern.at_cluster_time,
+            };
+            reads.check(snapshot)?;
             let acquired = acquire_read(ctx, reads.ns.clone(), None).await?;
-            reads.check()?;
+            reads.check(snapshot)?;
             Some(acquired)
         }
         None => None,
@@ -429,7 +448,7 @@ impl Drop for ForgetOnDrop {
 /// `killCursors`.
 pub(crate) async fn kill_cursors(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    Namespace::new(cmd.db(), reader.collection("killCursors")?)?;
+    reader.sought("killCursors", cmd.db())?;
     let mut ids = Vec::new();
     for value in pinion_bson::values(reader.array("cursors")?) {
         match value {
@@ -440,7 +459,7 @@ pub(crate) async fn kill_cursors(cmd: Invocation) -> Result<Reply> {
                 return Err(pinion_wire::idl::wrong_type(
                     path.index(ids.len()),
                     other,
-                    pinion_wire::idl::Types::LONG,
+                    Types::LONG,
                 ));
             }
         }

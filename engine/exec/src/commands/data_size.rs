@@ -39,7 +39,7 @@ struct Counted {
 /// `dataSize`.
 pub(crate) async fn data_size(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let ns = Namespace::parse(reader.str(cmd.message.command_name())?)?;
+    let ns = Namespace::parse_sought(reader.str(cmd.message.command_name())?)?;
     let pattern = reader.opt_doc("keyPattern")?;
     let range = range(pattern, reader.opt_doc("min")?, reader.opt_doc("max")?)?;
     let wanted = Wanted {

@@ -7,7 +7,7 @@ use md5::{Digest, Md5};
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_catalog::{Collection, core_catalog};
 use pinion_query::{Hint, Matcher};
-use pinion_wire::idl::Namespace;
+use pinion_wire::idl::{Namespace, Types, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate::stream_for;
@@ -30,9 +30,15 @@ fn text(digest: Md5) -> String {
 /// `dbHash`.
 pub(crate) async fn db_hash(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    reader.ignore(&[cmd.message.command_name()]);
+    if let Some(RawBsonRef::String("")) = reader.value(cmd.message.command_name()) {
+        return Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            "Cannot pass empty string for 'dbHash' field",
+        ));
+    }
     let mut only = BTreeSet::new();
-    if let Some(names) = reader.opt_array("collections")? {
+    // As in MongoDB, what is of another type asks for nothing, and fields that the command does not know are passed over.
+    if let Some(RawBsonRef::Array(names)) = reader.value("collections") {
         for name in pinion_bson::values(names) {
             let RawBsonRef::String(name) = name else {
                 return Err(Error::bad_value("collections entries have to be strings"));
@@ -40,11 +46,8 @@ pub(crate) async fn db_hash(cmd: Invocation) -> Result<Reply> {
             only.insert(name.to_owned());
         }
     }
-    let skips_temporary = reader
-        .opt_safe_bool("skipTempCollections")?
-        .unwrap_or(false);
-    reader.unsupported("$_internalReadAtClusterTime")?;
-    reader.finish()?;
+    let skips_temporary = reader.value("skipTempCollections").is_some_and(truthy);
+    reader.unsupported("$_internalReadAtClusterTime", Types::TIMESTAMP)?;
     let started = pinion_runtime::now();
     let catalog = core_catalog().current();
     let mut collections: Vec<Arc<Collection>> = catalog
@@ -124,6 +127,7 @@ async fn digest_of(ctx: &OpContext, collection: &Arc<Collection>) -> Result<Opti
     let matcher = compute(ctx, || Matcher::parse(&everything)).await?;
     let mut request = ReadRequest::new(collection.clone(), matcher);
     request.sort = parse_sort(Some(&pinion_bson::rawdoc! { "_id": 1 }), None)?;
+    request.keeps_snapshot = true;
     // The index on `_id`, whatever a clustered collection calls it.
     request.hint = Some(Hint::Pattern(pinion_bson::rawdoc! { "_id": 1 }));
     let mut stream = open(ctx, acquired.source(), request, usize::MAX)
@@ -162,7 +166,7 @@ pub(crate) async fn file_md5(cmd: Invocation) -> Result<Reply> {
         .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("filemd5")))?;
     let root = reader.opt_str("root")?.unwrap_or("fs");
     let partial = reader.opt_safe_bool("partialOk")?.unwrap_or(false);
-    reader.unsupported("md5state")?;
+    reader.unsupported("md5state", Types::BIN_DATA)?;
     reader.finish()?;
     if partial {
         return Err(Error::new(

@@ -53,7 +53,7 @@ pub(crate) async fn set_default_rw_concern(cmd: Invocation) -> Result<Reply> {
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || store(ctx, change)).await?;
     let newest = storage().last_allotted();
     // Defaults that some members lack are none: what other commands tell beside their success is an error here.
-    if let Some(failure) = concern::wait(&cmd.ctx, Some(newest)).await? {
+    if let Some(failure) = concern::wait_for_setting(&cmd.ctx, newest).await? {
         return Err(failure.error);
     }
     cmd.ctx.wrote(newest);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_collation::Collation;
 use pinion_query::{Matcher, Variables};
-use pinion_wire::idl::{FieldReader, Path, f64_lossy, missing_field};
+use pinion_wire::idl::{FieldReader, Path, Types, f64_lossy, missing_field};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
 use super::collation::Asked;
@@ -13,7 +13,8 @@ use super::insert::check_batch_size;
 use super::reply::acknowledged;
 use super::update::{batch_options, check_retryable};
 use crate::acquire::acquire_write;
-use crate::compute::compute;
+use crate::concern::{self, WriteKind};
+use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::sessions;
@@ -46,7 +47,7 @@ pub(super) fn parse_delete<'d>(
     };
     let hint = parse_hint(reader.value("hint"))?;
     let collation = Asked::read(&reader)?;
-    reader.unsupported("sampleId")?;
+    reader.unsupported("sampleId", Types::BIN_DATA)?;
     Ok(DeleteSpec {
         q,
         multi: deletes_all(limit)?,
@@ -113,6 +114,7 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
         }
         let stamp = retryable.and_then(|retryable| retryable.stamp(&options.ns, [index], None));
         counters.delete.inc();
+        concern::count_writes(&cmd.ctx, WriteKind::Delete, 1).await;
         let mut done = ModifyOutcome::default();
         let profiled =
             ProfiledStatement::begin(&cmd.ctx, "remove", &options.ns, documents.get(index));
@@ -123,7 +125,7 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
             check_retryable(spec.multi && stamp.is_some(), "limit=0")?;
             spec.statement(&options.vars, default)
         };
-        let result = match compute(ctx, statement).await {
+        let result = match compute_counted(ctx, statement).await {
             Ok(statement) => {
                 let statement = ModifyStatement { stamp, ..statement };
                 run_and_tell(ctx, acquired, (index, &statement), retryable, &mut done).await

@@ -10,7 +10,7 @@ use pinion_bson::{
 use pinion_catalog::{Collection, stored_document};
 use pinion_collation::Collation;
 use pinion_query::{Matcher, spend_sort_keys, work};
-use pinion_wire::idl::{CommandReader, Namespace};
+use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
@@ -24,6 +24,7 @@ use crate::cluster_time::bson_time;
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
+use crate::operator_counts::compute_counted;
 use crate::read::{Output, ReadRequest, Stream, collect_divided, open, parse_hint};
 use pinion_query::{DistinctPlan, Hint};
 
@@ -59,13 +60,13 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<DistinctComman
         None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => None,
         Some(RawBsonRef::Document(query)) => Some(query),
         Some(other) => {
-            return Err(reader.wrong_type("query", other, pinion_wire::idl::Types::OBJECT));
+            return Err(reader.wrong_type("query", other, Types::OBJECT));
         }
     };
     let hint = parse_hint(reader.value("hint"))?;
     let collation = Asked::read(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
-    reader.ignore(&["maxTimeMS"]);
+    reader.unsupported_unless_empty("includeQueryStatsMetrics", Types::BOOL)?;
     reader.finish()?;
     Ok(DistinctCommand {
         ns,
@@ -90,7 +91,7 @@ impl DistinctCommand<'_> {
         let vars = self.collation.variables(&of_filter(), acquired.collation());
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
-        let matcher = compute(ctx, || Matcher::parse_query(query, &vars)).await?;
+        let matcher = compute_counted(ctx, || Matcher::parse_query(query, &vars)).await?;
         pinion_query::check_field_path(self.key)?;
         Ok(Distinct {
             key: self.key.to_owned(),

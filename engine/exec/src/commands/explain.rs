@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{Collection, bson_timestamp, core_catalog};
-use pinion_query::{ExplainStage, Matcher, Plan, ShownPlans, query_planner, shown_hash};
+use pinion_query::{
+    ExplainStage, MAX_EXPLAIN_BYTES, Matcher, Plan, ShownPlans, append_if_room, query_planner,
+    shown_hash,
+};
 use pinion_wire::idl::{Namespace, Path};
-use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_wire::{COMPATIBLE_VERSION, Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::change_stream::{ToExplain, to_explain};
 use super::count::{Count, FAST_COUNT, count_all, sum};
@@ -21,10 +24,9 @@ use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{
     Choice, PartCounters, ReadRequest, StageFigures, Trial, append_execution, append_stage,
-    choose_to_explain, open,
+    choose_to_explain, log_records, open,
 };
 use crate::state::state;
-use crate::version::COMPATIBLE_VERSION;
 use crate::write::{ModifyStatement, series_targets};
 
 /// What change streams read.
@@ -364,6 +366,8 @@ struct Execution {
     /// Whether it would insert one.
     upserted: bool,
     millis: u64,
+    /// How often it let others run.
+    yields: u64,
     counters: PartCounters,
 }
 
@@ -376,11 +380,12 @@ async fn execute(
 ) -> Result<Execution> {
     let started = pinion_runtime::now();
     let millis = || started.elapsed().as_millis() as u64;
+    let yields_before = ctx.work().yields();
     if let Top::Count(count) = top
         && count.counts_all(source)
     {
         return Ok(Execution {
-            returned: count_all(&request.collection).await,
+            returned: count_all(&request.collection).await?,
             millis: millis(),
             ..Execution::default()
         });
@@ -409,11 +414,12 @@ async fn execute(
         modified,
         upserted,
         millis: millis(),
+        yields: ctx.work().yields() - yields_before,
         counters: *stream.counters(),
     })
 }
 
-/// What explain tells of the plans.
+/// What explain says of the plans.
 struct Told {
     planner: RawDocumentBuf,
     stage: ExplainStage,
@@ -427,7 +433,9 @@ async fn tell(ctx: &OpContext, explained: &mut Explained, verbosity: Verbosity) 
     let mut execution = Execution::default();
     let ns = explained.acquired.ns().as_str();
     let Some(request) = explained.request.take() else {
-        let stage = topped(explained, ExplainStage::without_collection());
+        let stage = explained
+            .top_stage()
+            .above(ExplainStage::without_collection());
         let shown = ShownPlans {
             winning: &stage,
             rejected: &[],
@@ -454,34 +462,52 @@ async fn tell(ctx: &OpContext, explained: &mut Explained, verbosity: Verbosity) 
         Some((found, _)) => Choice::without_trial(vec![found.plan.clone()]),
         None => choose_to_explain(ctx, source, &request).await?,
     };
-    let plan_request = request.plan_request();
-    let stages = |plan: &Plan| {
-        if let (Some((found, _)), Some(distinct)) = (&by_index, &explained.distinct) {
-            return found.explain(&plan_request, distinct.key());
+    let by_distinct = by_index.as_ref().zip(explained.distinct.as_ref());
+    let by_distinct = by_distinct.map(|((found, _), distinct)| (found, distinct.key()));
+    let is_count = matches!(explained.top, Top::Count(_));
+    let (skip, limit) = (explained.skip, explained.limit);
+    let projection = explained.projection.as_deref();
+    let (matcher, top) = (&explained.matcher, explained.top_stage());
+    let millis = started.elapsed().as_millis() as i64;
+    // Of a large filter this is as much work as to plan it.
+    let show = || {
+        let plan_request = request.plan_request();
+        let bounds = match request.collection.is_oplog() {
+            true => log_records(request.matcher.filter()),
+            false => [None, None],
+        };
+        let stages = |plan: &Plan| {
+            let stage = match by_distinct {
+                Some((found, key)) => found.explain(&plan_request, key),
+                None if is_count => plan.explain_count(&plan_request),
+                None => plan.explain(&plan_request, skip, limit, projection),
+            };
+            stage.within_records(bounds)
+        };
+        let winning = stages(&choice.plan);
+        let rejected: Vec<ExplainStage> = choice.rejected.iter().map(stages).collect();
+        let mut tried = Vec::new();
+        if let Some((_, best)) = choice.trial {
+            tried.clone_from(&rejected);
+            tried.insert(best, winning.clone());
         }
-        if let Top::Count(_) = explained.top {
-            return plan.explain_count(&plan_request);
-        }
-        let projection = explained.projection.as_deref();
-        plan.explain(&plan_request, explained.skip, explained.limit, projection)
+        let stage = top.above(winning);
+        let key = choice.key(&request);
+        let shown = ShownPlans {
+            winning: &stage,
+            rejected: &rejected,
+            shape_hash: &key.shape_hash(),
+            key_hash: &key.key_hash(),
+            millis,
+        };
+        let filtered = request.index_filter.is_some();
+        let planner = query_planner(ns, matcher, filtered, &shown);
+        (planner, stage, tried)
     };
-    let stage = topped(explained, stages(&choice.plan));
-    let rejected: Vec<ExplainStage> = choice.rejected.iter().map(stages).collect();
-    let key = choice.key(&request);
-    let shown = ShownPlans {
-        winning: &stage,
-        rejected: &rejected,
-        shape_hash: &key.shape_hash(),
-        key_hash: &key.key_hash(),
-        millis: started.elapsed().as_millis() as i64,
-    };
-    let filtered = request.index_filter.is_some();
-    let planner = query_planner(ns, &explained.matcher, filtered, &shown);
+    let (planner, stage, tried) = compute_bytes(request.planning_bytes(), show).await;
     let mut trials = Vec::new();
     if let Some((found, best)) = choice.trial {
-        let mut plans = rejected;
-        plans.insert(best, stages(&choice.plan));
-        trials = plans.into_iter().zip(found).collect();
+        trials = tried.into_iter().zip(found).collect();
         trials.swap(0, best);
     }
     if verbosity >= Verbosity::ExecutionStats {
@@ -532,7 +558,10 @@ async fn answer(
         }
         out.end();
         for (place, stage) in explained.rest.iter().enumerate() {
-            out.push_document().append_all(stage);
+            out.push_document();
+            for (name, value) in pinion_bson::elements(stage) {
+                append_if_room(&mut out, name, value, MAX_EXPLAIN_BYTES);
+            }
             if let Some(returned) = left.get(place) {
                 out.append("nReturned", *returned as i64)
                     .append("executionTimeMillisEstimate", millis);
@@ -541,10 +570,10 @@ async fn answer(
         }
         out.end();
     }
-    let fields: &mut DocBuilder = &mut out;
     let db = cmd.db();
-    let append = || append_command(fields, inner, db);
-    compute_bytes(inner.as_bytes().len(), append).await;
+    let shown = compute_bytes(inner.as_bytes().len(), || shown_command(inner, db)).await;
+    let shown = RawBsonRef::Document(&shown);
+    append_if_room(&mut out, "command", shown, MAX_EXPLAIN_BYTES);
     let shared = &state().shared;
     let [major, minor, patch, _] = COMPATIBLE_VERSION;
     out.start_document("serverInfo")
@@ -562,8 +591,8 @@ async fn answer(
     Ok(out)
 }
 
-fn append_command(out: &mut DocBuilder, inner: &RawDocument, db: &str) {
-    out.start_document("command");
+fn shown_command(inner: &RawDocument, db: &str) -> RawDocumentBuf {
+    let mut out = DocBuilder::with_capacity(inner.as_bytes().len() + 64);
     for elem in pinion_bson::raw_elements(inner) {
         let name = elem.name_str().unwrap_or_default();
         if name == "$db" || !pinion_wire::idl::is_generic_argument(name) {
@@ -573,23 +602,43 @@ fn append_command(out: &mut DocBuilder, inner: &RawDocument, db: &str) {
     if pinion_bson::get(inner, "$db").is_none() {
         out.append("$db", db);
     }
-    out.end();
+    out.finish()
 }
 
-/// The read's stages with what the command does to their documents on top.
-fn topped(explained: &Explained, stage: ExplainStage) -> ExplainStage {
-    match explained.top {
-        Top::None => stage,
-        Top::Count(ref count)
-            if count.counts_all(explained.acquired.source())
-                && explained.acquired.collection().is_some() =>
-        {
-            ExplainStage::leaf(FAST_COUNT)
+/// What the command does to the documents of the read's stages.
+#[derive(Clone, Copy)]
+enum TopStage {
+    None,
+    Above(&'static str),
+    /// There is no read.
+    InPlace(&'static str),
+}
+
+impl TopStage {
+    fn above(self, read: ExplainStage) -> ExplainStage {
+        match self {
+            TopStage::None => read,
+            TopStage::Above(name) => read.below(name),
+            TopStage::InPlace(name) => ExplainStage::leaf(name),
         }
-        Top::Count(_) => stage.below("COUNT"),
-        Top::Update(_) => stage.below("UPDATE"),
-        Top::Delete => stage.below("DELETE"),
-        Top::Buckets(name) => stage.below(name),
+    }
+}
+
+impl Explained {
+    fn top_stage(&self) -> TopStage {
+        match self.top {
+            Top::None => TopStage::None,
+            Top::Count(ref count)
+                if count.counts_all(self.acquired.source())
+                    && self.acquired.collection().is_some() =>
+            {
+                TopStage::InPlace(FAST_COUNT)
+            }
+            Top::Count(_) => TopStage::Above("COUNT"),
+            Top::Update(_) => TopStage::Above("UPDATE"),
+            Top::Delete => TopStage::Above("DELETE"),
+            Top::Buckets(name) => TopStage::Above(name),
+        }
     }
 }
 
@@ -635,6 +684,7 @@ fn append_stats(stage: &ExplainStage, out: &mut DocBuilder, execution: &Executio
         counters: execution.counters,
         returned: if is_top { 0 } else { execution.returned },
         millis: execution.millis,
+        yields: execution.yields,
         is_eof: true,
         score: None,
     };

@@ -188,6 +188,7 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
 /// A reply with room for the document that was found, and the counters of its find.
 fn empty_reply(found: Option<&Bytes>, ns: &Namespace) -> Reply {
     let counters = &state().metrics.counters;
+    counters.finds_by_id.inc();
     if found.is_some() {
         counters.keys_examined.inc();
         counters.docs_examined.inc();

@@ -5,10 +5,11 @@ use pinion_wire::idl::i64_exact;
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 use super::{register, sessions};
-use crate::fail_points::{Configuration, FailPoint, configure, wait_entered};
+use crate::fail_points::{Configuration, FailPoint, configure, hold_builds, wait_entered};
 
 /// Registers the commands that only a node has which was started with `enableTestCommands`.
 pub fn register_test_commands(r: &mut Registry) {
+    hold_builds();
     let spec = |name| CommandSpec::new(name).admin_only();
     register(
         r,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, LogForm, RETRY_IMAGES, SESSION_RECORDS, log_form};
-use pinion_query::{Hint, KeyBounds, Matcher, Projection, SortPattern};
-use pinion_wire::idl::{CommandReader, Namespace};
+use pinion_query::{Direction, Hint, KeyBounds, Matcher, Projection, SortPattern};
+use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
@@ -16,9 +16,10 @@ use super::names::named_or_uuid;
 use super::query_settings::admitted;
 use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
-use crate::acquire::{Acquired, Undecided, acquire_viewed};
-use crate::compute::compute;
+use crate::acquire::{Acquired, acquire_viewed};
 use crate::limits::DEFAULT_FIRST_BATCH;
+use crate::operator_counts::compute_counted;
+use crate::ops::is_of_client;
 use crate::read::{Output, ReadRequest, Reads, Stream, TailStream, open, parse_hint, parse_sort};
 use crate::state::state;
 use crate::transactions::is_in;
@@ -71,6 +72,11 @@ pub(super) struct Find {
 
 /// Reads the command. `explain` reads it too, so nothing in here depends on how the body came.
 pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d>> {
+    read_of(body, db, false)
+}
+
+/// Reads the command of a client, which may be a member of the set that has older names for some fields.
+fn read_of<'d>(body: &'d RawDocument, db: &str, is_of_node: bool) -> Result<FindCommand<'d>> {
     let reader = CommandReader::new("find", body)?;
     let ns = named_or_uuid(&reader, "find", db)?;
     let filter = reader.opt_owned_doc("filter")?;
@@ -79,10 +85,11 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     let hint = parse_hint(reader.value("hint"))?;
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     let limit = reader.opt_non_negative("limit")?.filter(|limit| *limit > 0);
-    // Members of MongoDB 4.4 have another name for it. Where there are none nobody has.
-    let old_batch_size = match log_form() {
-        LogForm::Plain => reader.opt_non_negative("ntoreturn")?,
-        LogForm::Full => None,
+    let is_of_member = is_of_node || log_form() == LogForm::Plain;
+    // Members of MongoDB 4.4 have another name for it, whatever this node logs. Where there are none nobody has.
+    let old_batch_size = match is_of_member {
+        true => reader.opt_non_negative("ntoreturn")?,
+        false => None,
     };
     let batch_size = reader.opt_non_negative("batchSize")?.or(old_batch_size);
     let single_batch = reader.opt_flag("singleBatch")?.unwrap_or(false);
@@ -99,23 +106,20 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     let key_bounds = KeyBounds::parse(reader.opt_owned_doc("min")?, reader.opt_owned_doc("max")?)?;
     let return_key = reader.opt_flag("returnKey")?.unwrap_or(false);
     let show_record_id = reader.opt_flag("showRecordId")?.unwrap_or(false);
-    for option in [
-        "$_resumeAfter",
-        "$_startAt",
-        "includeQueryStatsMetrics",
-        "encryptionInformation",
-        "querySettings",
+    for (option, expected) in [
+        ("includeQueryStatsMetrics", Types::BOOL),
+        ("encryptionInformation", Types::OBJECT),
+        ("querySettings", Types::OBJECT),
     ] {
-        reader.unsupported_unless_empty(option)?;
+        reader.unsupported_unless_empty(option, expected)?;
     }
-    // Members of MongoDB ask for a token when they copy a collection, and begin anew where they got none.
-    reader.opt_flag("$_requestResumeToken")?;
+    reader.ignore(&["$_requestResumeToken", "$_resumeAfter", "$_startAt"]);
     reader.opt_long("term")?;
     reader.opt_flag("readOnce")?;
-    reader.opt_doc("legacyRuntimeConstants")?;
-    reader.ignore(&["maxTimeMS"]);
+    reader.unsupported("legacyRuntimeConstants", Types::OBJECT)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
+    check_resumption(&reader, sort, hint.as_ref(), is_of_member)?;
     Ok(FindCommand {
         ns,
         uuid,
@@ -138,6 +142,49 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     })
 }
 
+/// Refuses scans that are resumed by the ids of records: there are no tokens of them. Members of MongoDB ask for one when
+/// they copy a collection, and copy from the start again where they got none.
+fn check_resumption(
+    reader: &CommandReader<'_>,
+    sort: Option<&RawDocument>,
+    hint: Option<&Hint>,
+    is_of_member: bool,
+) -> Result<()> {
+    let requests = reader.opt_flag("$_requestResumeToken")?.unwrap_or(false);
+    for (option, name) in [("$_resumeAfter", "resumeAfter"), ("$_startAt", "startAt")] {
+        let given = reader.opt_doc(option)?;
+        if given.is_some_and(|token| !token.is_empty()) && !requests {
+            return Err(Error::bad_value(format!(
+                "'requestResumeToken' must be true if '{name}' is specified"
+            )));
+        }
+        reader.unsupported_unless_empty(option, Types::OBJECT)?;
+    }
+    if !requests {
+        return Ok(());
+    }
+    if !matches!(hint, Some(Hint::Natural(Direction::Forward))) {
+        return Err(Error::bad_value(
+            "hint must be {$natural:1} if 'requestResumeToken' is enabled",
+        ));
+    }
+    if sort.is_some_and(|sort| !is_in_natural_order(sort)) {
+        return Err(Error::bad_value(
+            "sort must be unset or {$natural:1} if 'requestResumeToken' is enabled",
+        ));
+    }
+    match is_of_member {
+        true => Ok(()),
+        false => reader.unsupported_unless_empty("$_requestResumeToken", Types::BOOL),
+    }
+}
+
+/// Whether a sort is none, or the order in which a scan finds documents.
+fn is_in_natural_order(sort: &RawDocument) -> bool {
+    let natural = pinion_bson::rawdoc! { "$natural": 1 };
+    sort.is_empty() || pinion_bson::compare_documents(sort, &natural).is_eq()
+}
+
 /// What the options say of tailing, and whether the others go with it.
 fn tailing(
     tailable: bool,
@@ -153,11 +200,7 @@ fn tailing(
             false => Ok(None),
         };
     }
-    let natural = pinion_bson::rawdoc! { "$natural": 1 };
-    let is_natural = |sort: &&RawDocument| {
-        sort.is_empty() || pinion_bson::compare_documents(sort, &natural).is_eq()
-    };
-    if sort.is_some_and(|sort| !is_natural(&sort)) {
+    if sort.is_some_and(|sort| !is_in_natural_order(sort)) {
         return Err(Error::bad_value(
             "cannot use tailable option with a sort other than {$natural: 1}",
         ));
@@ -243,7 +286,7 @@ impl FindCommand<'_> {
             }
             Ok((matcher, projection))
         };
-        let (matcher, projection) = compute(ctx, parse_both).await?;
+        let (matcher, projection) = compute_counted(ctx, parse_both).await?;
         if self.tailing.is_some() {
             check_tailed_filter(&matcher)?;
         }
@@ -273,8 +316,6 @@ impl Find {
     /// The read of this command.
     pub(super) fn into_request(self, collection: Arc<Collection>) -> ReadRequest {
         ReadRequest {
-            collection,
-            matcher: self.matcher,
             sort: self.sort,
             hint: self.hint,
             skip: self.skip,
@@ -286,18 +327,18 @@ impl Find {
                 Output::Documents
             },
             key_bounds: self.key_bounds,
-            reads_scores: false,
             show_record_id: self.show_record_id,
             allow_disk_use: self.allow_disk_use,
-            unit: None,
-            undecided: Undecided::Awaited,
-            access: None,
-            plan: None,
-            index_filter: None,
-            settings: None,
             projection_spec: self.projection_spec,
+            ..ReadRequest::new(collection, self.matcher)
         }
     }
+}
+
+/// Reads a command that was sent.
+fn read_sent(cmd: &Invocation) -> Result<FindCommand<'_>> {
+    let is_of_node = state().is_member() && !is_of_client(&cmd.ctx.client);
+    read_of(cmd.body(), cmd.db(), is_of_node)
 }
 
 /// `find`.
@@ -308,7 +349,7 @@ pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
             Ran::NotPlain(acquired) => find_behind(&cmd, acquired).await,
         };
     }
-    let command = read(cmd.body(), cmd.db())?;
+    let command = read_sent(&cmd)?;
     state().metrics.counters.query.inc();
     let acquired = acquire_viewed(&cmd.ctx, command.ns.clone(), command.uuid).await?;
     answer(&cmd, command, acquired).await
@@ -316,7 +357,7 @@ pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
 
 /// A `find` whose collection is acquired already.
 pub(super) async fn find_behind(cmd: &Invocation, acquired: Acquired) -> Result<Reply> {
-    let command = read(cmd.body(), cmd.db())?;
+    let command = read_sent(cmd)?;
     answer(cmd, command, acquired).await
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{RetryImage, stored_document};
 use pinion_query::{Hint, Matcher, Metadata, Projection, Subject, Update, Variables};
-use pinion_wire::idl::Namespace;
+use pinion_wire::idl::{Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
@@ -15,6 +15,7 @@ use super::update::{array_filters, check_modification};
 use super::variables::variables_of_write;
 use crate::acquire::{Acquired, acquire_write};
 use crate::compute::{compute, compute_bytes};
+use crate::operator_counts::compute_counted;
 use crate::read::parse_hint;
 use crate::sessions::{self, Executed, ExecutedChange, RetryableWrite, StatementIds};
 use crate::state::state;
@@ -77,8 +78,9 @@ pub(super) async fn read<'d>(
     let filters = array_filters(&reader)?;
     let collation = Asked::read(&reader)?;
     let vars = variables_of_write(ctx, reader.opt_doc("let")?).await?;
-    reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
-    reader.unsupported("encryptionInformation")?;
+    for option in ["legacyRuntimeConstants", "encryptionInformation"] {
+        reader.unsupported(option, Types::OBJECT)?;
+    }
     reader.finish()?;
     if remove {
         if update.is_some() {
@@ -144,20 +146,20 @@ impl FindAndModifyCommand<'_> {
             None => Change::Delete,
             Some(update) => {
                 let parse = || Update::parse_with(update, self.filters, &vars);
-                let update = compute(ctx, parse).await?;
+                let update = compute_counted(ctx, parse).await?;
                 Change::Update(update.keeping_empty_timestamps(self.keep_empty_timestamps))
             }
         };
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
-        let matcher = compute(ctx, || Matcher::parse_query(query, &vars)).await?;
+        let matcher = compute_counted(ctx, || Matcher::parse_query(query, &vars)).await?;
         let sort = sort_beside(&matcher, query, self.sort)?;
         let projection = match self.fields {
             Some(fields) if projects && !fields.is_empty() => {
                 let parse = || Projection::parse_find(fields, &vars);
-                let projection = compute(ctx, parse).await?;
+                let projection = compute_counted(ctx, parse).await?;
                 projection.check_filter(&matcher)?;
-                projection.refuse_outside_find()?;
+                projection.refuse_before_read()?;
                 matcher.check_metadata(sort.as_ref(), Some(&projection))?;
                 if self.new && projection.needs_position() {
                     return Err(Error::bad_value(

@@ -1,8 +1,10 @@
 //! `fsync`: a checkpoint, and the lock that ends all writes until `fsyncUnlock`.
 
+use std::cell::Cell;
 use std::future::Future;
+use std::rc::Rc;
 
-use pinion_runtime::{Duration, Queue};
+use pinion_runtime::{Duration, Queue, spawn};
 use pinion_storage::storage;
 use pinion_wire::{ErrorCode, Invocation, Reply, Result, interruption};
 
@@ -16,16 +18,22 @@ pub(crate) async fn fsync(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let lock = reader.opt_safe_bool("lock")?.unwrap_or(false);
     let timeout_ms = reader.opt_int("fsyncLockAcquisitionTimeoutMillis")?;
-    reader.ignore(&["fsync", "async"]);
+    let is_async = reader.opt_safe_bool("async")?.unwrap_or(false);
+    reader.ignore(&["fsync"]);
     reader.finish()?;
     let connection = format!("conn{}", cmd.ctx.client.connection_id);
     tracing::info!(target: "COMMAND", id = 20_461u64, ctx = connection, lock, "CMD fsync");
     let mut out = Reply::new();
     if !lock {
-        crate::interrupt::interruptible(&cmd.ctx, storage().checkpoint())
-            .await?
-            .map_err(pinion_catalog::from_fatal)?;
-        out.append("numFiles", 1i32);
+        if is_async {
+            checkpoint_later();
+        } else {
+            crate::interrupt::interruptible(&cmd.ctx, storage().checkpoint())
+                .await?
+                .map_err(pinion_catalog::from_fatal)?;
+        }
+        // Page files, one for each partition.
+        out.append("numFiles", i32::from(storage().partition_count()));
         return Ok(out);
     }
     // A negative time is none, with which the lock is had where nobody writes.
@@ -41,6 +49,28 @@ pub(crate) async fn fsync(cmd: Invocation) -> Result<Reply> {
     .append("lockCount", count)
     .append("seeAlso", SEE_ALSO);
     Ok(out)
+}
+
+/// Checkpoints that nobody waits for, of this core: one under way, and one that begins behind it.
+#[derive(Default)]
+struct Later(Cell<u8>);
+
+/// Has a checkpoint begin that holds what was written until now. A failure stops the node and is logged.
+fn checkpoint_later() {
+    let later = pinion_runtime::try_core_local::<Later>().unwrap_or_else(|| {
+        let later = Rc::<Later>::default();
+        pinion_runtime::set_core_local(later.clone());
+        later
+    });
+    // One that has not begun will hold this too.
+    if later.0.get() == 2 {
+        return;
+    }
+    later.0.set(later.0.get() + 1);
+    spawn(Queue::Foreground, async move {
+        let _ = storage().checkpoint().await;
+        later.0.set(later.0.get() - 1);
+    });
 }
 
 /// `fsyncUnlock`. MongoDB passes over fields that it does not know here.

@@ -2,21 +2,24 @@
 
 use std::sync::mpsc::TryRecvError;
 
-use pinion_bson::{DateTime, RawBsonRef, RawDocument};
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, rawdoc};
 use pinion_runtime::{Duration, sleep};
-use pinion_wire::idl::{CommandReader, Types, missing_field, wrong_type};
-use pinion_wire::{ClientMetadata, Compressor, Error, ErrorCode, Invocation, Reply, Result};
+use pinion_wire::idl::{CommandReader, Types, is_number, missing_field, wrong_type};
+use pinion_wire::{
+    COMPATIBLE_VERSION, ClientInfo, ClientMetadata, Compressor, Error, ErrorCode, Invocation,
+    Reply, Result,
+};
 
-use super::Gauge;
 use super::authenticate::{append_mechanisms, append_speculative};
 use super::status_member::append_member;
 use crate::cluster_time::append_topology_version;
 use crate::interrupt::interruptible;
 use crate::limits::SESSION_TIMEOUT;
+use crate::metrics::Gauge;
+use crate::ops::is_of_client;
 use crate::parameters::LogControl;
-use crate::state::state;
-use crate::topology::ReplicaSet;
-use crate::version::COMPATIBLE_VERSION;
+use crate::state::{NodeShared, state};
+use crate::topology::{ReplicaSet, SetView};
 
 /// With 25 a driver sends `bulkWrite`, and updates of one document with `sort`.
 pub const MAX_WIRE_VERSION: i32 = 25;
@@ -34,6 +37,11 @@ pub(crate) async fn is_master(cmd: Invocation) -> Result<Reply> {
 async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     let reader = cmd.reader()?;
     let hello_ok = reader.opt_safe_bool("helloOk")?.unwrap_or(false);
+    // What they say is of no consequence here: clients of a node are behind no load balancer, and stay when it steps down.
+    for flag in ["loadBalanced", "forShell", "hangUpOnStepDown"] {
+        reader.opt_safe_bool(flag)?;
+    }
+    reader.opt_str("hostInfo")?;
     if let Some(user) = reader.value("saslSupportedMechs") {
         check_user_name(user)?;
     }
@@ -68,6 +76,9 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
             ));
         }
         (None, None) => {}
+    }
+    if let Some(set) = &set {
+        check_stays(&set.view(), &cmd.ctx.client)?;
     }
     let mut out = Reply::new();
     if hello_ok {
@@ -127,6 +138,23 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
         out.stream_next(next_await(cmd.body(), state.shared.process_id, counter));
     }
     Ok(out)
+}
+
+/// Sends clients of a node that is about to end to other members. Members still find it: it votes for its successor.
+///
+/// # Errors
+/// `ShutdownInProgress`, with the time that is left.
+fn check_stays(view: &SetView, client: &ClientInfo) -> Result<()> {
+    let Some(until_ms) = view.quiesces_until_ms.filter(|_| is_of_client(client)) else {
+        return Ok(());
+    };
+    let now_ms = pinion_runtime::now().as_nanos() / 1_000_000;
+    let left_ms = i64::try_from(until_ms.saturating_sub(now_ms)).unwrap_or(i64::MAX);
+    let error = Error::new(
+        ErrorCode::SHUTDOWN_IN_PROGRESS,
+        "The server is in quiesce mode and will shut down",
+    );
+    Err(error.with_extra(rawdoc! { "remainingQuiesceTimeMillis": left_ms }))
 }
 
 /// Those that the client offers and this node has, in the client's order.
@@ -230,7 +258,7 @@ async fn await_change(
     if counter < current {
         return Ok(());
     }
-    let _waiting = Gauge::up(&state.metrics.counters.awaiting_topology);
+    let _waiting = Gauge::up(|counters| &counters.awaiting_topology);
     let max_await = Duration::from_millis(max_await_ms);
     match set {
         None => interruptible(&cmd.ctx, sleep(max_await)).await,
@@ -254,9 +282,14 @@ pub(crate) async fn build_info(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["buildInfo", "buildinfo"]);
     reader.finish()?;
-    let shared = &state().shared;
-    let [major, minor, patch, _] = COMPATIBLE_VERSION;
     let mut out = Reply::new();
+    append_build_info(&mut out, &state().shared);
+    Ok(out)
+}
+
+/// Appends what the program is, as `buildInfo` returns it.
+pub(crate) fn append_build_info(out: &mut DocBuilder, shared: &NodeShared) {
+    let [major, minor, patch, _] = COMPATIBLE_VERSION;
     out.append("version", format!("{major}.{minor}.{patch}").as_str())
         .append("gitVersion", shared.options.git_version.as_str())
         .append("pinion", shared.options.version.as_str());
@@ -280,7 +313,12 @@ pub(crate) async fn build_info(cmd: Invocation) -> Result<Reply> {
             pinion_bson::MAX_USER_DOCUMENT_BYTES as i32,
         );
     out.start_array("storageEngines").push("pinion").end();
-    Ok(out)
+    out.start_document("buildEnvironment")
+        .append("distmod", "")
+        .append("distarch", std::env::consts::ARCH)
+        .append("target_arch", std::env::consts::ARCH)
+        .append("target_os", std::env::consts::OS)
+        .end();
 }
 
 /// `hostInfo`.
@@ -351,18 +389,23 @@ pub(crate) async fn get_cmd_line_opts(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// `logRotate`.
+const NUMBER_OR_STRING: Types = Types::Many(&["long", "int", "decimal", "double", "string"]);
+
+/// `logRotate`: a number is all logs, a string names one.
 pub(crate) async fn log_rotate(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let value = reader.value("logRotate");
+    let value = reader.value("logRotate").unwrap_or(RawBsonRef::Null);
     reader.finish()?;
-    if let Some(RawBsonRef::String(log)) = value
-        && log != "server"
-    {
-        return Err(Error::new(
-            ErrorCode::NO_SUCH_KEY,
-            "Unknown log type for rotate",
-        ));
+    match value {
+        RawBsonRef::String("server") => {}
+        RawBsonRef::String(_) => {
+            return Err(Error::new(
+                ErrorCode::NO_SUCH_KEY,
+                "Unknown log type for rotate",
+            ));
+        }
+        number if is_number(number) => {}
+        other => return Err(reader.wrong_type("logRotate", other, NUMBER_OR_STRING)),
     }
     let failed = || {
         Error::new(

@@ -42,13 +42,15 @@ pub(crate) async fn vote_abort(cmd: Invocation) -> Result<Reply> {
     }
 }
 
-/// The build and the member that a vote is of.
-fn vote_of(cmd: &Invocation, name: &str, others: &[&str]) -> Result<(BuildName, String)> {
+/// The build and the member that a vote is of. `texts` are optional arguments, which are strings.
+fn vote_of(cmd: &Invocation, name: &str, texts: &[&str]) -> Result<(BuildName, String)> {
     let reader = cmd.reader()?;
     let uuid = reader.opt_uuid(name)?;
     let uuid = uuid.ok_or_else(|| missing_field(reader.path().field(name)))?;
     let host = reader.str("hostAndPort")?.to_owned();
-    reader.ignore(others);
+    for text in texts {
+        reader.opt_str(text)?;
+    }
     reader.finish()?;
     check_from_member(&state(), cmd)?;
     let uuid = Uuid(uuid);
@@ -96,6 +98,7 @@ pub(crate) async fn set_commit_quorum(cmd: Invocation) -> Result<Reply> {
     }
     let asked = reader.value("commitQuorum");
     let asked = asked.ok_or_else(|| missing_field(reader.path().field("commitQuorum")))?;
+    let quorum = CommitQuorum::parse(asked)?;
     reader.finish()?;
     let Some(view) = state().set_view() else {
         return Err(Error::new(
@@ -112,7 +115,7 @@ pub(crate) async fn set_commit_quorum(cmd: Invocation) -> Result<Reply> {
         ));
     }
     let build = build_of(&ns, &names)?;
-    let quorum = CommitQuorum::parse(asked, &view)?;
+    quorum.check(&view)?;
     let current = read(build.uuid).await?.quorum;
     if current.is_disabled() || quorum.is_disabled() {
         return Err(Error::bad_value(format!(

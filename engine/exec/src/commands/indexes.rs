@@ -1,9 +1,9 @@
 //! `createIndexes`, `dropIndexes`, `listIndexes`.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
-    BuildInfo, CollectionOptions, Index, IndexSelection, IndexesCreated, core_catalog,
+    BuildInfo, CollectionOptions, Index, IndexSelection, IndexesCreated, core_catalog, listing_of,
     plan_indexes, series_index,
 };
 use pinion_wire::idl::Namespace;
@@ -11,6 +11,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use std::collections::VecDeque;
 
 use super::acknowledge;
+use super::create::refuse_configuration;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::names::named_or_uuid;
 use crate::acquire::{acquire_stored, check_uuid};
@@ -36,18 +37,30 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
         }
         Some(objects) => {
             for object in objects {
-                specs.push(pinion_catalog::parse_index_spec(object?.1, ignore_unknown)?);
+                let spec = object?.1;
+                specs.push(pinion_catalog::parse_index_spec(spec, ignore_unknown)?);
+                if let Some(RawBsonRef::Document(engines)) = pinion_bson::get(spec, "storageEngine")
+                {
+                    refuse_configuration(engines)?;
+                }
                 pinion_runtime::yield_if_due().await;
             }
         }
     }
-    let quorum = match (state().set_view(), reader.value("commitQuorum")) {
+    let asked = reader
+        .value("commitQuorum")
+        .map(CommitQuorum::parse)
+        .transpose()?;
+    let quorum = match (state().set_view(), asked) {
         (None, None) => None,
         (None, Some(_)) => {
             return Err(Error::bad_value("Standalones can't specify commitQuorum"));
         }
         (Some(_), None) => Some(CommitQuorum::default()),
-        (Some(view), Some(value)) => Some(CommitQuorum::parse(value, &view)?),
+        (Some(view), Some(asked)) => {
+            asked.check(&view)?;
+            Some(asked)
+        }
     };
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["v"]);
@@ -59,7 +72,6 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     }
     check_uuid(&ns, uuid)?;
     pinion_catalog::check_creatable(&ns)?;
-    pinion_catalog::check_not_scattered(&ns)?;
     pinion_catalog::check_index_specs(&specs)?;
     let limits = state().parameters.borrow().build_limits();
     let asked = quorum.as_ref().map(|quorum| {
@@ -141,7 +153,7 @@ async fn plan(
 /// `dropIndexes` and `deleteIndexes`.
 pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let ns = Namespace::new(cmd.db(), reader.collection(cmd.message.command_name())?)?;
+    let ns = reader.sought(cmd.message.command_name(), cmd.db())?;
     let index = reader
         .value("index")
         .ok_or_else(|| pinion_wire::idl::missing_field(reader.path().field("index")))?;
@@ -195,8 +207,17 @@ pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
 /// `reIndex`.
 pub(crate) async fn re_index(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let ns = reader.namespace("reIndex", cmd.db())?;
+    let ns = reader.sought("reIndex", cmd.db())?;
     reader.finish()?;
+    // Each member would do it at another time, and none of the others would know.
+    if state().is_member() {
+        return Err(Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            format!(
+                "reIndex is only allowed on a standalone mongod instance. Cannot reIndex '{ns}' while replication is active"
+            ),
+        ));
+    }
     let (indexes, ts) = pinion_catalog::reindex(&cmd.ctx, ns).await?;
     let mut out = Reply::new();
     out.append("nIndexesWas", indexes.len() as i32)
@@ -238,13 +259,15 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
         (_, true) => BuildShown::Info(pinion_catalog::index_builds().await),
         _ => BuildShown::Nothing,
     };
-    let as_seen = |listed: RawDocumentBuf| match acquired.series() {
-        Some(series) => series_index(series, &listed),
-        None => Some(listed),
+    let as_seen = |stored: &RawDocument| match acquired.series() {
+        Some(series) => Some(listing_of(&series_index(series, stored)?)),
+        None => Some(listing_of(stored)),
     };
-    let list: VecDeque<Bytes> = (collection.id_index_in_tree().into_iter())
-        .chain(collection.indexes.iter().map(|index| shown.index(index)))
-        .filter_map(as_seen)
+    let id_index = collection.id_index_in_tree();
+    let id_index = id_index.and_then(|stored| as_seen(&stored));
+    let others = collection.indexes.iter();
+    let others = others.filter_map(|index| Some(shown.index(index, as_seen(&index.listed)?)));
+    let list: VecDeque<Bytes> = (id_index.into_iter().chain(others))
         .map(|listed| Bytes::from(listed.into_bytes()))
         .collect();
     let mut out = Reply::new();
@@ -261,20 +284,20 @@ enum BuildShown {
 }
 
 impl BuildShown {
-    /// An index as it is listed: one that is being built with its build, if that is asked for.
-    fn index(&self, index: &Index) -> RawDocumentBuf {
+    /// An index with this specification as it is listed: one that is being built with its build, if that is asked for.
+    fn index(&self, index: &Index, listed: RawDocumentBuf) -> RawDocumentBuf {
         let Some(building) = &index.building else {
-            return index.listed.clone();
+            return listed;
         };
         let mut out = DocBuilder::new();
         match self {
-            BuildShown::Nothing => return index.listed.clone(),
+            BuildShown::Nothing => return listed,
             BuildShown::Uuid => {
-                out.append("spec", &*index.listed)
+                out.append("spec", &*listed)
                     .append("buildUUID", building.build.to_bson());
             }
             BuildShown::Info(builds) => {
-                out.append("spec", &*index.listed)
+                out.append("spec", &*listed)
                     .start_document("indexBuildInfo")
                     .append("buildUUID", building.build.to_bson());
                 if let Some(info) = builds.iter().find(|info| info.uuid == building.build) {
@@ -283,7 +306,7 @@ impl BuildShown {
                         .append("phase", number)
                         .append("phaseStr", name)
                         .append("opid", info.op_id)
-                        .append("resumable", false)
+                        .append("resumable", true)
                         .start_document("replicationState")
                         .append("state", "In progress")
                         .end();

@@ -1,11 +1,13 @@
 //! `insert`.
 
 use pinion_bson::RawDocument;
+use pinion_wire::idl::Types;
 use pinion_wire::limits::MAX_WRITE_BATCH;
 use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result, Written};
 
 use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
+use crate::concern::{self, WriteKind};
 use crate::fail_points;
 use crate::limits::{TEST_GROUP_BYTES, TEST_GROUP_DOCUMENTS};
 use crate::sessions::{self, RetryableWrite, StatementIds};
@@ -42,7 +44,7 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     let ids = StatementIds::read(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&["documents", "maxTimeMS"]);
-    reader.unsupported("encryptionInformation")?;
+    reader.unsupported("encryptionInformation", Types::OBJECT)?;
     let documents = cmd.documents("documents")?;
     reader.finish()?;
     check_batch_size(&documents)?;
@@ -154,7 +156,9 @@ impl InsertBatch<'_> {
             pinion_runtime::yield_if_due().await;
         }
         let counters = &state().metrics.counters;
-        counters.insert.add((prepared.len() + refused.len()) as u64);
+        let count = (prepared.len() + refused.len()) as u64;
+        counters.insert.add(count);
+        concern::count_writes(ctx, WriteKind::Insert, count).await;
         let (before, failed) = (outcome.n, outcome.errors.len());
         let mut planted = Vec::new();
         if let Stamps::Batch(_) = self.options.stamps
@@ -164,7 +168,7 @@ impl InsertBatch<'_> {
         }
         let result = match acquired.series() {
             None => insert_documents(ctx, acquired, prepared, self.options, outcome).await,
-            Some(_) if is_in(ctx) => Err(no_measurements(acquired.ns())),
+            Some(_) if is_in(ctx) => Err(no_measurements("insert into", acquired.ns())),
             Some(_) => {
                 let into = insert_measurements(ctx, acquired, prepared, self.options, outcome);
                 Box::pin(into).await

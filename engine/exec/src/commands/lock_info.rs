@@ -45,21 +45,27 @@ pub(crate) async fn lock_info(cmd: Invocation) -> Result<Reply> {
 /// In MongoDB's words for the modes: a gate that is closed against writers is a shared lock, one that is closed against
 /// everyone an exclusive one.
 fn append_uses(out: &mut DocBuilder, ns: &str, uses: &Uses) {
-    let closing = match uses.closed {
-        Some(GateMode::Closed) => ("X", 1),
-        Some(_) => ("S", 1),
-        None => ("X", 0),
+    let (closed, closing) = match uses.closed {
+        Some(GateMode::Closed) => (("X", 1), 0),
+        // It waits for transactions, and readers pass by.
+        Some(GateMode::NoStaying) => (("X", 0), 1),
+        Some(_) => (("S", 1), 0),
+        None => (("X", 0), 0),
     };
     out.push_document()
         .append("resourceId", format!("{{Collection, {ns}}}").as_str());
     for (name, holders) in [
         (
             "granted",
-            vec![("IS", uses.readers), ("IX", uses.writers), closing],
+            vec![("IS", uses.readers), ("IX", uses.writers), closed],
         ),
         (
             "pending",
-            vec![("IS", uses.waiting_readers), ("IX", uses.waiting_writers)],
+            vec![
+                ("IS", uses.waiting_readers),
+                ("IX", uses.waiting_writers),
+                ("X", closing),
+            ],
         ),
     ] {
         out.start_array(name);

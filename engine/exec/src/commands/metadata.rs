@@ -7,7 +7,6 @@ use pinion_catalog::{Collection, Index, View, core_catalog};
 use pinion_wire::idl::{FieldReader, Namespace, is_valid_database_name, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::names::in_database;
 use crate::limits::MAX_METADATA_REPLY_BYTES;
 
 /// `validateDBMetadata`.
@@ -30,7 +29,7 @@ pub(crate) async fn validate_db_metadata(cmd: Invocation) -> Result<Reply> {
         ));
     }
     if let Some(name) = collection {
-        in_database(db.unwrap_or(cmd.db()), name)?;
+        Namespace::sought(db.unwrap_or(cmd.db()), name)?;
     }
     let mut out = Reply::new();
     out.start_array("apiVersionErrors");

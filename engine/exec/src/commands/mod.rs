@@ -13,6 +13,7 @@ mod coll_mod;
 mod collation;
 mod collections;
 mod compact;
+mod connections;
 mod count;
 mod create;
 mod current_op;
@@ -44,7 +45,9 @@ mod query_settings;
 mod reply;
 mod server_status;
 mod sessions;
+mod shutdown;
 mod small;
+mod stage_counts;
 mod stats;
 mod status_member;
 mod status_sections;
@@ -53,7 +56,6 @@ mod table_admin;
 pub(crate) mod transactions;
 mod update;
 mod users;
-mod validate;
 mod variables;
 mod views;
 
@@ -71,6 +73,8 @@ pub(crate) use bulk_write::BULK_WRITE_CURSOR;
 pub(crate) use express::read as read_newest;
 pub use fail_points::register_test_commands;
 pub use hello::MAX_WIRE_VERSION;
+pub(crate) use hello::append_build_info;
+pub(crate) use stage_counts::StageCounts;
 pub use status_sections::{ProcessSource, ProcessUsage, SystemSource};
 pub use table::register_commands;
 
@@ -78,7 +82,7 @@ use crate::cluster_time;
 use crate::concern;
 use crate::interrupt::poll_once;
 use crate::members;
-use crate::metrics::{Metrics, OpClass, TopKind};
+use crate::metrics::{Counter, Counters, Gauge, Metrics, OpClass, TopKind};
 use crate::profile::Profiled;
 use crate::sessions::check_child;
 use crate::state::{NodeState, state};
@@ -142,6 +146,7 @@ async fn run_counted(
     }
     check_child(state, &cmd)?;
     concern::check(state, &cmd)?;
+    concern::count_read(state, &cmd);
     if let Some(lsid) = &cmd.ctx.args.lsid {
         state.sessions.touch(lsid, cmd.ctx.started_ns)?;
     }
@@ -150,9 +155,10 @@ async fn run_counted(
         CommandClass::Write => OpClass::Write,
         CommandClass::Command => OpClass::Command,
     };
-    let active = match class {
-        OpClass::Read => Some(&metrics.counters.active_readers),
-        OpClass::Write => Some(&metrics.counters.active_writers),
+    type Active = fn(&Counters) -> &Counter;
+    let active: Option<Active> = match class {
+        OpClass::Read => Some(|counters| &counters.active_readers),
+        OpClass::Write => Some(|counters| &counters.active_writers),
         OpClass::Command => None,
     };
     // The handlers of reads and writes count what they do; everything else is a command.
@@ -216,19 +222,43 @@ async fn run_counted(
 #[cold]
 fn count_failure(metrics: &Metrics, ctx: &OpContext, error: &Error) {
     let counters = &metrics.counters;
+    if is_not_primary(error.code) && is_unacknowledged(ctx) {
+        counters.unacknowledged_not_primary.inc();
+    }
     match error.code {
         ErrorCode::INTERNAL_ERROR => counters.assert_regular.inc(),
         _ => counters.assert_user.inc(),
     }
     match error.code {
         // Its own time, or the one that reads have by default.
-        ErrorCode::MAX_TIME_MS_EXPIRED if ctx.args.max_time_ms.is_some() => {
+        ErrorCode::MAX_TIME_MS_EXPIRED
+            if ctx.args.max_time_ms.or(ctx.args.op_time_ms).is_some() =>
+        {
             counters.killed_by_time.inc()
         }
         ErrorCode::MAX_TIME_MS_EXPIRED => counters.killed_by_default_time.inc(),
         ErrorCode::CLIENT_DISCONNECT => counters.killed_by_disconnect.inc(),
+        ErrorCode::TRANSACTION_TOO_LARGE_FOR_CACHE => counters.too_large.inc(),
         _ => {}
     }
+}
+
+/// Whether a write was sent to a node that is no primary.
+fn is_not_primary(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::NOT_WRITABLE_PRIMARY
+            | ErrorCode::NOT_PRIMARY_NO_SECONDARY_OK
+            | ErrorCode::NOT_PRIMARY_OR_SECONDARY
+            | ErrorCode::PRIMARY_STEPPED_DOWN
+            | ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE
+    )
+}
+
+/// Whether the client of a command does not hear how it ended.
+fn is_unacknowledged(ctx: &OpContext) -> bool {
+    let concern = ctx.args.write_concern.as_ref();
+    concern.is_some_and(|concern| concern.is_unacknowledged())
 }
 
 /// What a command says of itself when it is asked to.
@@ -268,22 +298,6 @@ fn finished(
         });
     }
     ended_ns
-}
-
-/// Counts one up as long as it lives.
-struct Gauge<'a>(&'a crate::metrics::Counter);
-
-impl Gauge<'_> {
-    fn up(counter: &crate::metrics::Counter) -> Gauge<'_> {
-        counter.inc();
-        Gauge(counter)
-    }
-}
-
-impl Drop for Gauge<'_> {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
 }
 
 /// The namespace that a command names.

@@ -1,20 +1,20 @@
-//! Names of collections as diagnostic commands take them: what cannot be a collection's name is one that is not there.
+//! Names of the collections that commands look for.
 
 use pinion_bson::{BinarySubtype, RawBsonRef};
 use pinion_catalog::{Uuid, core_catalog};
-use pinion_wire::idl::{CommandReader, Namespace};
+use pinion_wire::idl::{CommandReader, Namespace, is_valid_collection_name};
 use pinion_wire::{Error, ErrorCode, Result};
 
-/// The namespace in the command's own field; `None` for one that no collection can have.
-///
-/// # Errors
-/// InvalidNamespace (73) for what MongoDB does not take as a name at all.
-pub(super) fn named(
-    reader: &CommandReader<'_>,
-    command: &str,
-    db: &str,
-) -> Result<Option<Namespace>> {
-    in_database(db, reader.collection(command)?)
+/// The namespace of a command that reads, in its own field. It may be longer than that of any collection, but has no `$`.
+fn named(reader: &CommandReader<'_>, command: &str, db: &str) -> Result<Namespace> {
+    let ns = reader.sought(command, db)?;
+    match is_valid_collection_name(ns.collection()) {
+        true => Ok(ns),
+        false => Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            format!("Invalid namespace specified '{ns}'"),
+        )),
+    }
 }
 
 /// The namespace in the command's own field, which may be the UUID of a collection.
@@ -27,10 +27,10 @@ pub(super) fn named_or_uuid(
     db: &str,
 ) -> Result<Namespace> {
     let Some(RawBsonRef::Binary(binary)) = reader.value(command) else {
-        return reader.namespace(command, db);
+        return named(reader, command, db);
     };
     if binary.subtype != BinarySubtype::Uuid {
-        return reader.namespace(command, db);
+        return named(reader, command, db);
     }
     let Ok(bytes) = binary.bytes.try_into() else {
         return Err(Error::new(
@@ -46,17 +46,6 @@ pub(super) fn named_or_uuid(
             format!("Unable to resolve {uuid}"),
         )),
     }
-}
-
-/// The namespace of these two names; `None` for one that no collection can have.
-pub(super) fn in_database(db: &str, collection: &str) -> Result<Option<Namespace>> {
-    if collection.is_empty() || collection.starts_with('.') || collection.contains('\0') {
-        return Err(Error::new(
-            ErrorCode::INVALID_NAMESPACE,
-            format!("Invalid namespace specified '{db}.{collection}'"),
-        ));
-    }
-    Ok(Namespace::new(db, collection).ok())
 }
 
 /// NamespaceNotFound (26).

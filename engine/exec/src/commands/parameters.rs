@@ -1,7 +1,7 @@
 //! `getParameter` and `setParameter`.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, elements};
-use pinion_wire::idl::{is_generic_argument, truthy};
+use pinion_wire::idl::{FieldReader, Path, is_generic_argument};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::fail_points::{self, FailPoint};
@@ -12,28 +12,16 @@ use crate::state::state;
 pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
     let body = cmd.body();
     let mut out = Reply::new();
-    let (mut all, mut details) = (false, false);
-    match pinion_bson::get(body, "getParameter") {
-        Some(RawBsonRef::String("*")) => all = true,
-        Some(RawBsonRef::Document(options)) => {
-            for (name, value) in elements(options) {
-                match name {
-                    "showDetails" => details = truthy(value),
-                    "allParameters" => all = truthy(value),
-                    "setAt" => {}
-                    _ => {
-                        return Err(Error::new(
-                            ErrorCode::IDL_UNKNOWN_FIELD,
-                            format!("BSON field 'getParameter.{name}' is an unknown field."),
-                        ));
-                    }
-                }
-            }
-        }
-        _ => {}
-    }
-    let found = append_parameters(body, all, details, &mut out);
-    if found + append_fail_points(body, all, &mut out).await == 0 {
+    let asked = match pinion_bson::get(body, "getParameter") {
+        Some(RawBsonRef::String("*")) => Asked {
+            all: true,
+            ..Asked::default()
+        },
+        Some(RawBsonRef::Document(options)) => Asked::read(options)?,
+        _ => Asked::default(),
+    };
+    let found = append_parameters(body, asked, &mut out);
+    if found + append_fail_points(body, asked.all, &mut out).await == 0 {
         return Err(Error::new(
             ErrorCode::INVALID_OPTIONS,
             "no option found to get",
@@ -42,13 +30,57 @@ pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Appends the parameters that are asked for; tells how many.
-fn append_parameters(body: &RawDocument, all: bool, details: bool, out: &mut DocBuilder) -> usize {
+/// When a parameter can be set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SetAt {
+    Startup,
+    Runtime,
+}
+
+/// What `getParameter` is asked for, beside names.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    all: bool,
+    details: bool,
+    set_at: Option<SetAt>,
+}
+
+impl Asked {
+    fn read(options: &RawDocument) -> Result<Asked> {
+        let reader = FieldReader::object(Path::root("getParameter"), options)?;
+        let asked = Asked {
+            all: reader.opt_safe_bool("allParameters")?.unwrap_or(false),
+            details: reader.opt_safe_bool("showDetails")?.unwrap_or(false),
+            set_at: reader.opt_one_of(
+                "setAt",
+                &[("startup", SetAt::Startup), ("runtime", SetAt::Runtime)],
+            )?,
+        };
+        reader.finish()?;
+        Ok(asked)
+    }
+
+    /// Whether a parameter can be set when it is asked for.
+    fn takes(self, name: &str) -> bool {
+        let (runtime, startup) = Parameters::settable(name);
+        match self.set_at {
+            None => true,
+            Some(SetAt::Startup) => startup,
+            Some(SetAt::Runtime) => runtime,
+        }
+    }
+}
+
+/// Appends the parameters that are asked for, and returns how many.
+fn append_parameters(body: &RawDocument, asked: Asked, out: &mut DocBuilder) -> usize {
     let state = state();
     let parameters = state.parameters.borrow();
     let mut found = 0;
     let mut append = |name: &str| {
-        if details && is_known(name) {
+        if !asked.takes(name) {
+            return;
+        }
+        if asked.details && is_known(name) {
             out.start_document(name);
             parameters.append_as(name, "value", out);
             let (runtime, startup) = Parameters::settable(name);
@@ -60,7 +92,7 @@ fn append_parameters(body: &RawDocument, all: bool, details: bool, out: &mut Doc
             found += 1;
         }
     };
-    if all {
+    if asked.all {
         names().into_iter().for_each(append);
     } else {
         for (name, _) in elements(body).skip(1) {

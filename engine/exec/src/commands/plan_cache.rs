@@ -114,7 +114,7 @@ pub(crate) async fn list_filters(cmd: Invocation) -> Result<Reply> {
 /// The collection that a command names in its own field.
 async fn acquire(cmd: &Invocation) -> Result<(CommandReader<'_>, Acquired)> {
     let reader = cmd.reader()?;
-    let ns = reader.namespace(cmd.message.command_name(), cmd.db())?;
+    let ns = reader.sought(cmd.message.command_name(), cmd.db())?;
     let acquired = acquire_read(&cmd.ctx, ns, None).await?;
     Ok((reader, acquired))
 }

@@ -6,7 +6,7 @@ use pinion_wire::{Reply, Result};
 
 use crate::compute::compute_bytes;
 use crate::concern::written;
-use crate::limits::{ERROR_BYTES, TOLD_ERROR_BYTES, TOLD_ERRORS};
+use crate::limits::{BARE_ERROR_BYTES, ERROR_BYTES, REPORTED_ERROR_BYTES, REPORTED_ERRORS};
 use crate::state::state;
 use crate::transactions;
 use crate::write::BatchOutcome;
@@ -29,23 +29,29 @@ pub(super) fn append_outcome(out: &mut DocBuilder, outcome: &BatchOutcome, is_up
     }
     if !outcome.errors.is_empty() {
         out.start_array("writeErrors");
-        let mut told = 0;
+        let (mut reported, mut is_full) = (0, false);
         for (before, failure) in outcome.errors.iter().enumerate() {
-            // As in MongoDB 4.4: of very many errors the first are told with a text. What else belongs to them is told while
-            // the reply may grow.
-            let is_told = before < TOLD_ERRORS || told < TOLD_ERROR_BYTES;
-            let message = if is_told {
-                failure.error.message.as_str()
+            // As in MongoDB 4.4: of very many errors the first come with a text. What else belongs to them comes while the
+            // reply has room for it, and none behind the first without: a client must learn which statements failed.
+            let text = failure.error.message.as_str();
+            let is_reported = before < REPORTED_ERRORS || reported < REPORTED_ERROR_BYTES;
+            let bare = (outcome.errors.len() - before) * BARE_ERROR_BYTES;
+            let mut has_room = |out: &DocBuilder, bytes: usize| {
+                is_full |= out.len() + bytes + bare > MAX_USER_DOCUMENT_BYTES;
+                !is_full
+            };
+            let message = if is_reported && has_room(out, text.len()) {
+                text
             } else {
                 ""
             };
-            told += message.len();
+            reported += message.len();
             out.push_document()
                 .append("index", failure.index as i32)
                 .append("code", failure.error.code.0);
             out.append("errmsg", message);
             if let Some(extra) = &failure.error.extra
-                && out.len() < MAX_USER_DOCUMENT_BYTES
+                && has_room(out, extra.as_bytes().len())
             {
                 out.append_all(extra);
             }

@@ -3,26 +3,44 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_catalog::core_catalog;
+use pinion_metrics::append_section;
+use pinion_query::{OperatorKind, OperatorUses};
 use pinion_runtime::{CoreId, RuntimeStats};
-use pinion_wire::idl::truthy;
-use pinion_wire::{Invocation, Registry, Reply, Result, ServerCounters};
+use pinion_wire::idl::{Namespace, truthy};
+use pinion_wire::{
+    COMPATIBLE_VERSION, Invocation, OpContext, Registry, Reply, Result, ServerCounters,
+};
 
 use super::status_sections::{
     SystemSource, append_catalog, append_extra_info, append_index_builds, append_locks,
     append_memory, append_network, append_replicated,
 };
-use crate::metrics::{CounterValues, LatencyValues, TopEntry};
+use crate::acquire::acquire_stored;
+use crate::concern::ConcernValues;
+use crate::latency::LatencyValues;
+use crate::members::AuthenticationValues;
+use crate::metrics::{CounterValues, TopEntry};
+use crate::operator_counts;
 use crate::read::CursorCounts;
+use crate::replication::{METRICS, ReplicationFigures};
 use crate::state::state;
 use crate::stats::storage_stats;
-use crate::version::COMPATIBLE_VERSION;
+
+/// The collection that shows the log.
+const OPLOG: &str = "local.oplog.rs";
 
 /// What one core contributes.
 struct CorePart {
     counters: CounterValues,
-    latencies: [LatencyValues; 3],
+    latencies: [LatencyValues; 4],
+    concerns: ConcernValues,
+    stages: BTreeMap<&'static str, u64>,
+    operators: OperatorUses,
+    /// Entries of the plan cache, and their bytes.
+    cached_plans: (u64, u64),
+    authentications: AuthenticationValues,
     cursors: CursorCounts,
     sessions: u64,
     running: u64,
@@ -39,7 +57,18 @@ fn core_part() -> CorePart {
     let metrics = &state.metrics;
     CorePart {
         counters: metrics.counters.values(),
-        latencies: [&metrics.reads, &metrics.writes, &metrics.commands].map(LatencyValues::of),
+        latencies: [
+            &metrics.reads,
+            &metrics.writes,
+            &metrics.commands,
+            &metrics.transactions,
+        ]
+        .map(LatencyValues::of),
+        concerns: metrics.concerns.values(),
+        stages: metrics.stages.values(),
+        operators: metrics.operators.values(),
+        cached_plans: state.plan_cache.size(),
+        authentications: metrics.authentications.values(),
         cursors: state.cursors.counts(),
         sessions: state.sessions.len() as u64,
         running: state.ops.len() as u64,
@@ -61,7 +90,12 @@ fn core_part() -> CorePart {
 
 struct Sums {
     counters: CounterValues,
-    latencies: [LatencyValues; 3],
+    latencies: [LatencyValues; 4],
+    concerns: ConcernValues,
+    stages: BTreeMap<&'static str, u64>,
+    operators: OperatorUses,
+    cached_plans: (u64, u64),
+    authentications: AuthenticationValues,
     cursors: CursorCounts,
     sessions: u64,
     running: u64,
@@ -77,6 +111,11 @@ async fn sums() -> Sums {
     let mut sums = Sums {
         counters: CounterValues::default(),
         latencies: Default::default(),
+        concerns: ConcernValues::default(),
+        stages: BTreeMap::new(),
+        operators: OperatorUses::default(),
+        cached_plans: (0, 0),
+        authentications: AuthenticationValues::default(),
         cursors: CursorCounts::default(),
         sessions: 0,
         running: 0,
@@ -92,6 +131,14 @@ async fn sums() -> Sums {
         for (sum, latency) in sums.latencies.iter_mut().zip(&part.latencies) {
             sum.add(latency);
         }
+        sums.concerns.add(&part.concerns);
+        sums.authentications.add(&part.authentications);
+        for (stage, count) in part.stages {
+            *sums.stages.entry(stage).or_default() += count;
+        }
+        sums.operators.add(&part.operators);
+        sums.cached_plans.0 += part.cached_plans.0;
+        sums.cached_plans.1 += part.cached_plans.1;
         sums.cursors.open += part.cursors.open;
         sums.cursors.no_timeout += part.cursors.no_timeout;
         sums.cursors.pinned += part.cursors.pinned;
@@ -116,7 +163,10 @@ pub(crate) async fn server_status(cmd: Invocation) -> Result<Reply> {
     let mut out = Reply::new();
     // Any field may name a section to leave out or to put in, so none is unknown.
     let wanted = |section: &str| pinion_bson::get(cmd.body(), section).is_none_or(truthy);
-    append_status(&mut out, wanted).await;
+    let latencies =
+        pinion_bson::get(cmd.body(), "opLatencies").and_then(|asked| asked.as_document());
+    let histograms = latencies.and_then(|asked| pinion_bson::get(asked, "histograms"));
+    append_status(&mut out, histograms.is_some_and(truthy), wanted).await;
     if pinion_bson::get(cmd.body(), "oplog").is_some_and(truthy) {
         super::status_member::append_oplog(&mut out).await?;
     }
@@ -132,8 +182,18 @@ pub(crate) async fn get_diagnostic_data(cmd: Invocation) -> Result<Reply> {
     let mut out = Reply::new();
     out.start_document("data").append("start", now());
     out.start_document("serverStatus").append("start", now());
-    append_status(&mut out, |_| true).await;
+    append_status(&mut out, false, |_| true).await;
     out.append("end", now()).end();
+    if let Some(set) = state().replica_set() {
+        out.start_document("replSetGetStatus")
+            .append("start", now());
+        // Before the set is initiated there is nothing to show.
+        if let Ok(status) = set.status().await {
+            out.append_all(&status);
+        }
+        out.append("end", now()).end();
+        append_oplog_stats(&cmd.ctx, &mut out).await?;
+    }
     if let Some(source) = pinion_runtime::try_core_local::<SystemSource>() {
         out.start_document("systemMetrics").append("start", now());
         out.append_all(&(source.0)());
@@ -143,15 +203,28 @@ pub(crate) async fn get_diagnostic_data(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Appends the sections that are wanted.
-async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
+/// Appends `local.oplog.rs.stats`, as a collector takes it by `$collStats`.
+async fn append_oplog_stats(ctx: &OpContext, out: &mut DocBuilder) -> Result<()> {
+    let now = || RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms()));
+    let oplog = Namespace::parse(OPLOG)?;
+    let acquired = acquire_stored(ctx, oplog, None).await?;
+    out.start_document("local.oplog.rs.stats")
+        .append("start", now())
+        .append("ns", OPLOG);
+    out.start_document("storageStats");
+    super::stats::append_collection_stats(out, &acquired, 1).await;
+    out.end().append("end", now()).end();
+    Ok(())
+}
+
+/// Appends the sections that are wanted, latencies with their histograms or without.
+async fn append_status(out: &mut DocBuilder, histograms: bool, wanted: impl Fn(&str) -> bool) {
     let shared = state().shared.clone();
     let sums = sums().await;
     let uptime_ms = shared.started.elapsed().as_millis() as i64;
     let [major, minor, patch, _] = COMPATIBLE_VERSION;
     out.append("host", shared.options.host.as_str())
         .append("version", format!("{major}.{minor}.{patch}").as_str())
-        .append("pinion", shared.options.version.as_str())
         .append("process", "mongod")
         .append("pid", i64::from(shared.options.pid))
         .append("uptime", (uptime_ms / 1000) as f64)
@@ -179,7 +252,8 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
     if wanted("connections") {
         append_connections(out, &sums).await;
     }
-    super::status_member::append_sections(out, &wanted).await;
+    let figures = ReplicationFigures::take(sums.counters).await;
+    super::status_member::append_sections(out, &figures, &wanted).await;
     if wanted("extra_info") {
         append_extra_info(out);
     }
@@ -216,20 +290,14 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
     }
     if wanted("opLatencies") {
         out.start_document("opLatencies");
-        for (name, latency) in ["reads", "writes", "commands"]
+        for (name, latency) in ["reads", "writes", "commands", "transactions"]
             .into_iter()
             .zip(&sums.latencies)
         {
-            out.start_document(name)
-                .append("latency", latency.total_us as i64)
-                .append("ops", latency.ops as i64)
-                .end();
+            out.start_document(name);
+            latency.append(out, histograms);
+            out.end();
         }
-        // There are no transactions on a standalone.
-        out.start_document("transactions")
-            .append("latency", 0i64)
-            .append("ops", 0i64)
-            .end();
         out.end();
     }
     if wanted("opcounters") {
@@ -247,6 +315,18 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
         out.end();
     }
     append_replicated(out, c, &wanted);
+    if wanted("opWriteConcernCounters") && state().parameters.borrow().shows_write_concerns {
+        sums.concerns.append_writes(out);
+    }
+    if wanted("queues") {
+        append_queues(out, c).await;
+    }
+    if wanted("readConcernCounters") {
+        sums.concerns.append_reads(out);
+    }
+    if wanted("security") {
+        sums.authentications.append(out);
+    }
     if wanted("transactions") {
         super::transactions::append_status(out, c).await;
     }
@@ -271,15 +351,31 @@ async fn append_status(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
         append_engine(out).await;
     }
     if wanted("pinion") {
-        append_pinion(out).await;
+        append_pinion(out, c.reads_renewed).await;
     }
     if wanted("mem") {
         append_memory(out);
     }
     if wanted("metrics") {
-        let repl = super::status_member::metrics().await;
-        append_metrics(out, &sums, repl.as_deref());
+        append_metrics(out, &sums, &figures);
     }
+}
+
+/// `queues`: what bounds the operations that run at once. There are no tickets for them: a connection has one operation at a
+/// time, so there are as many as the node takes connections.
+async fn append_queues(out: &mut DocBuilder, c: &CounterValues) {
+    let most = pinion_runtime::on_all_cores(|_| async { ConnectionCounts::here().most }).await;
+    let most = most.into_iter().max().unwrap_or_default();
+    let available = most.saturating_sub(c.active_readers + c.active_writers);
+    out.start_document("queues").start_document("execution");
+    for (name, running) in [("write", c.active_writers), ("read", c.active_readers)] {
+        out.start_document(name)
+            .append("out", running as i32)
+            .append("available", available as i32)
+            .append("totalTickets", most as i32)
+            .end();
+    }
+    out.end().end();
 }
 
 async fn append_connections(out: &mut DocBuilder, sums: &Sums) {
@@ -409,7 +505,7 @@ async fn append_engine(out: &mut DocBuilder) {
 }
 
 /// What no field of MongoDB's has a place for.
-async fn append_pinion(out: &mut DocBuilder) {
+async fn append_pinion(out: &mut DocBuilder, reads_renewed: u64) {
     let s = storage_stats().await;
     out.start_document("pinion")
         .append("version", state().shared.options.version.as_str());
@@ -451,7 +547,15 @@ async fn append_pinion(out: &mut DocBuilder) {
         ("delayedWrites", s.delayed_steps),
         ("refusedWrites", s.refused_steps),
         ("snapshotBytes", s.retired_bytes),
+        ("snapshotDiskBytes", s.history_disk_bytes),
         ("snapshotsEnded", s.expired_views),
+        ("layersAboveStable", s.layers),
+        ("layerDiskBytes", s.layer_disk_bytes),
+        ("layeredSinceSecs", s.layered_since >> 32),
+        ("stableLagSecs", s.stable_lag_secs),
+        ("failedRunWrites", s.failed_runs),
+        ("waitsForDiskRoom", s.waits_for_room),
+        ("readsRenewed", reads_renewed),
         ("pageFileBytes", s.page_file_bytes),
         ("pageFreeBytes", s.page_free_bytes),
         ("ringSegmentsCreated", s.ring_segments_created),
@@ -462,9 +566,10 @@ async fn append_pinion(out: &mut DocBuilder) {
     out.end().end();
 }
 
-fn append_metrics(out: &mut DocBuilder, sums: &Sums, repl: Option<&RawDocument>) {
+fn append_metrics(out: &mut DocBuilder, sums: &Sums, figures: &ReplicationFigures) {
     let c = &sums.counters;
     out.start_document("metrics");
+    super::stage_counts::append(out, &sums.stages);
     out.start_document("commands")
         .append("<UNKNOWN>", sums.unknown_commands as i64);
     for (name, (total, failed)) in &sums.commands {
@@ -481,13 +586,16 @@ fn append_metrics(out: &mut DocBuilder, sums: &Sums, repl: Option<&RawDocument>)
         .append("returned", c.documents_returned as i64)
         .append("updated", c.documents_updated as i64)
         .end();
-    // A write waits for other members, and there are none.
-    out.start_document("getLastError");
-    out.start_document("wtime")
-        .append("num", 0i32)
-        .append("totalMillis", 0i32)
+    out.start_document("getLastError")
+        .start_document("default")
+        .append("unsatisfiable", c.default_concern_unsatisfiable as i64)
+        .append("wtimeouts", c.default_concern_timeouts as i64)
         .end();
-    out.append("wtimeouts", 0i64).end();
+    out.start_document("wtime")
+        .append("num", c.concern_waits as i32)
+        .append("totalMillis", (c.concern_wait_us / 1000) as i32)
+        .end();
+    out.append("wtimeouts", c.concern_timeouts as i64).end();
     out.start_document("operation");
     for (name, count) in [
         ("killedDueToClientDisconnect", c.killed_by_disconnect),
@@ -497,12 +605,20 @@ fn append_metrics(out: &mut DocBuilder, sums: &Sums, repl: Option<&RawDocument>)
         ),
         ("killedDueToMaxTimeMSExpired", c.killed_by_time),
         ("scanAndOrder", c.sorts_in_memory),
+        ("temporarilyUnavailableErrors", c.unavailable),
+        (
+            "temporarilyUnavailableErrorsConvertedToWriteConflict",
+            c.unavailable_as_conflict,
+        ),
+        ("temporarilyUnavailableErrorsEscaped", c.unavailable_escaped),
+        ("transactionTooLargeForCacheErrors", c.too_large),
         ("writeConflicts", c.write_conflicts),
     ] {
         out.append(name, count as i64);
     }
     out.end();
-    append_spills(out, c);
+    append_operators(out, sums);
+    append_query(out, sums);
     out.start_document("queryExecutor")
         .append("scanned", c.keys_examined as i64)
         .append("scannedObjects", c.docs_examined as i64);
@@ -511,9 +627,7 @@ fn append_metrics(out: &mut DocBuilder, sums: &Sums, repl: Option<&RawDocument>)
         .append("total", c.collection_scans as i64)
         .end()
         .end();
-    if let Some(repl) = repl {
-        out.append("repl", repl);
-    }
+    append_section(METRICS, "metrics.repl", figures, out);
     out.start_document("ttl")
         .append("deletedDocuments", c.ttl_deleted_documents as i64)
         .append("passes", c.ttl_passes as i64)
@@ -549,8 +663,31 @@ fn append_cursors(out: &mut DocBuilder, c: &CounterValues, now: &CursorCounts) {
         .end();
 }
 
-/// What sorts have sorted, and what stages have spilled.
-fn append_spills(out: &mut DocBuilder, c: &CounterValues) {
+/// `metrics.operatorCounters`. Each find by `_id` alone, which is not parsed, has an equality.
+fn append_operators(out: &mut DocBuilder, sums: &Sums) {
+    let mut operators = sums.operators.clone();
+    operators.note(OperatorKind::Match, "$eq", sums.counters.finds_by_id);
+    operator_counts::append(out, &operators);
+}
+
+/// `metrics.query.planCache` and the sizes beside it. Skipped are reads for which the cache was not asked: there was one plan,
+/// or a hint.
+fn append_plan_cache(out: &mut DocBuilder, sums: &Sums) {
+    let (c, (entries, bytes)) = (&sums.counters, sums.cached_plans);
+    out.start_document("planCache")
+        .start_document("classic")
+        .append("hits", c.plan_cache_hits as i64)
+        .append("misses", c.plan_cache_misses as i64)
+        .append("skipped", c.plan_cache_skipped as i64)
+        .end()
+        .end();
+    out.append("planCacheTotalQueryShapes", entries as i64)
+        .append("planCacheTotalSizeEstimateBytes", bytes as i64);
+}
+
+/// `metrics.query`: the plan cache, what sorts have sorted, and what stages have spilled.
+fn append_query(out: &mut DocBuilder, sums: &Sums) {
+    let c = &sums.counters;
     let begin = |out: &mut DocBuilder, name: &str, values: [u64; 4]| {
         let [spills, records, bytes, storage_bytes] = values;
         out.start_document(name)
@@ -576,6 +713,7 @@ fn append_spills(out: &mut DocBuilder, c: &CounterValues) {
     ];
     begin(out, "group", group);
     out.end();
+    append_plan_cache(out, sums);
     let window_fields = [
         c.window_fields_spills,
         c.window_fields_spilled_records,
@@ -624,12 +762,8 @@ pub(crate) async fn top(cmd: Invocation) -> Result<Reply> {
 
 /// Appends how a namespace was used, as `top` and `$collStats` show it.
 pub(super) fn append_usage(out: &mut DocBuilder, entry: &TopEntry) {
-    let total = crate::metrics::Usage {
-        count: entry.reads.count + entry.writes.count,
-        time_us: entry.reads.time_us + entry.writes.time_us,
-    };
     for (name, usage) in [
-        ("total", total),
+        ("total", entry.total),
         ("readLock", entry.reads),
         ("writeLock", entry.writes),
         ("queries", entry.queries),

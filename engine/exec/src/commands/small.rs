@@ -1,6 +1,7 @@
-//! `listCommands`, `shutdown`, and what tools ask for and a standalone has little to say to.
+//! `listCommands`, and what tools ask for and a standalone has little to say to.
 
-use pinion_wire::idl::missing_field;
+use pinion_bson::RawBsonRef;
+use pinion_wire::idl::{CommandReader, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 /// `listCommands`.
@@ -28,40 +29,6 @@ pub(crate) async fn list_commands(_: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// `shutdown`: the reply is the closed connection.
-pub(crate) async fn shutdown(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    reader.opt_safe_bool("force")?;
-    reader.opt_i64("timeoutSecs")?;
-    reader.ignore(&["shutdown", "comment"]);
-    reader.finish()?;
-    tracing::info!(target: "COMMAND", id = 4_695_400u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), remote = cmd.ctx.client.remote.map(tracing::field::display), "Terminating via shutdown command");
-    pinion_runtime::request_shutdown();
-    let mut out = Reply::new();
-    out.close_connection();
-    Ok(out)
-}
-
-/// `connPoolStats`: this node has no connections to others.
-pub(crate) async fn conn_pool_stats(_: Invocation) -> Result<Reply> {
-    // Nothing is read of it, and MongoDB passes over fields that it does not know.
-    let mut out = Reply::new();
-    out.append("numClientConnections", 0i32)
-        .append("numAScopedConnections", 0i32)
-        .append("totalInUse", 0i32)
-        .append("totalAvailable", 0i32)
-        .append("totalLeased", 0i32)
-        .append("totalCreated", 0i32)
-        .append("totalRefreshing", 0i32)
-        .append("totalRefreshed", 0i32)
-        .append("totalWasNeverUsed", 0i32);
-    out.start_document("pools")
-        .end()
-        .start_document("hosts")
-        .end();
-    Ok(out)
-}
-
 /// `features`.
 pub(crate) async fn features(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
@@ -79,8 +46,27 @@ pub(crate) async fn features(cmd: Invocation) -> Result<Reply> {
 pub(crate) async fn map_reduce(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.namespace(cmd.message.command_name(), cmd.db())?;
+    for function in ["map", "reduce", "finalize"] {
+        check_function(&reader, function)?;
+    }
+    if let Some(out) = reader.value("out")
+        && !matches!(out, RawBsonRef::String(_) | RawBsonRef::Document(_))
+    {
+        return Err(Error::bad_value(
+            "'out' must be either a string or an object",
+        ));
+    }
+    for object in ["query", "sort", "scope", "collation"] {
+        reader.opt_doc(object)?;
+    }
+    reader.opt_i64("limit")?;
+    for flag in ["verbose", "bypassDocumentValidation"] {
+        reader.opt_safe_bool(flag)?;
+    }
+    reader.ignore(&["jsMode"]);
+    reader.finish()?;
     for required in ["map", "reduce", "out"] {
-        if reader.value(required).is_none() {
+        if !reader.has(required) {
             return Err(missing_field(reader.path().field(required)));
         }
     }
@@ -88,4 +74,20 @@ pub(crate) async fn map_reduce(cmd: Invocation) -> Result<Reply> {
         ErrorCode(31264),
         "Cannot run server-side javascript without the javascript engine enabled: mapReduce is not supported",
     ))
+}
+
+/// A function is code, or its text; that of `finalize` may be null.
+fn check_function(reader: &CommandReader<'_>, name: &str) -> Result<()> {
+    match reader.value(name) {
+        None
+        | Some(
+            RawBsonRef::String(_)
+            | RawBsonRef::JavaScriptCode(_)
+            | RawBsonRef::JavaScriptCodeWithScope(_),
+        ) => Ok(()),
+        Some(RawBsonRef::Null) if name == "finalize" => Ok(()),
+        Some(_) => Err(Error::bad_value(format!(
+            "'{name}' must be of string or code type"
+        ))),
+    }
 }

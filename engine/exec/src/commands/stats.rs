@@ -32,6 +32,8 @@ pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
     let data: u64 = sizes.iter().map(|size| size.data_bytes).sum();
     let stored: u64 = sizes.iter().map(|size| size.storage_bytes).sum();
     let indexes: u64 = sizes.iter().map(CollectionSizes::index_bytes).sum();
+    let free_bytes: u64 = sizes.iter().map(|size| size.free_bytes).sum();
+    let index_free_bytes: u64 = sizes.iter().map(|size| size.index_free_bytes).sum();
     let index_count: usize = sizes.iter().map(|size| size.indexes.len()).sum();
     let scaled = |bytes: u64| bytes as f64 / scale as f64;
     let mut out = Reply::new();
@@ -50,16 +52,19 @@ pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
         .append("dataSize", scaled(data))
         .append("storageSize", scaled(stored));
     if free {
-        out.append("freeStorageSize", 0.0);
+        out.append("freeStorageSize", scaled(free_bytes));
     }
     out.append("indexes", index_count as i64)
         .append("indexSize", scaled(indexes));
     if free {
-        out.append("indexFreeStorageSize", 0.0);
+        out.append("indexFreeStorageSize", scaled(index_free_bytes));
     }
     out.append("totalSize", scaled(stored + indexes));
     if free {
-        out.append("totalFreeStorageSize", 0.0);
+        out.append(
+            "totalFreeStorageSize",
+            scaled(free_bytes + index_free_bytes),
+        );
     }
     out.append("scaleFactor", scale);
     let dir = &state().shared.options.db_path;
@@ -74,7 +79,7 @@ pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
 /// `collStats`.
 pub(crate) async fn coll_stats(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let ns = reader.namespace(cmd.message.command_name(), cmd.db())?;
+    let ns = reader.sought(cmd.message.command_name(), cmd.db())?;
     let scale = scale_of(&reader)?;
     reader.finish()?;
     let mut out = Reply::new();
@@ -153,8 +158,8 @@ fn append_storage_stats(
     }
     out.append("numOrphanDocs", 0i32);
     append_number(out, "storageSize", scaled(size.storage_bytes));
-    out.append("freeStorageSize", 0i32)
-        .append("capped", collection.options.capped.is_some());
+    append_number(out, "freeStorageSize", scaled(size.free_bytes));
+    out.append("capped", collection.options.capped.is_some());
     if let Some(capped) = &collection.options.capped {
         append_number(out, "max", capped.max_documents.unwrap_or(0));
         append_number(out, "maxSize", capped.size_bytes / scale);

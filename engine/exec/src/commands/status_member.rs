@@ -1,17 +1,27 @@
 //! What a member of a replica set tells of its set, in `hello` and in sections of `serverStatus`.
 
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf};
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_clock::{OpTime, Timestamp};
+use pinion_metrics::append_section;
 use pinion_storage::storage;
 use pinion_wire::Result;
 
 use crate::cluster_time::{append_topology_version, bson_time};
 use crate::read::from_log_error;
+use crate::replication::{METRICS, ReplicationFigures};
 use crate::state::state;
 use crate::topology::{LastWrite, SetView};
 
 /// The sections of `serverStatus` that a standalone does not have.
-pub(super) async fn append_sections(out: &mut DocBuilder, wanted: impl Fn(&str) -> bool) {
+pub(super) async fn append_sections(
+    out: &mut DocBuilder,
+    figures: &ReplicationFigures,
+    wanted: impl Fn(&str) -> bool,
+) {
+    // A standalone has called no elections, and says so.
+    if wanted("electionMetrics") {
+        append_section(METRICS, "electionMetrics", figures, out);
+    }
     let state = state();
     let Some(set) = state.replica_set() else {
         return;
@@ -24,6 +34,9 @@ pub(super) async fn append_sections(out: &mut DocBuilder, wanted: impl Fn(&str) 
     }
     if wanted("flowControl") {
         crate::replication::append_status(out).await;
+    }
+    if wanted("oplogTruncation") {
+        append_section(METRICS, "oplogTruncation", figures, out);
     }
     if wanted("repl") {
         let view = set.view();
@@ -49,12 +62,6 @@ pub(super) async fn append_oplog(out: &mut DocBuilder) -> Result<()> {
         .append("earliestOptime", bson_time(oldest))
         .end();
     Ok(())
-}
-
-/// `metrics.repl`; nothing where there is no set.
-pub(super) async fn metrics() -> Option<RawDocumentBuf> {
-    let set = state().replica_set()?;
-    Some(set.metrics().await)
 }
 
 /// What a member tells of its set and of its place in it; `role` is the name of the field that says whether clients may

@@ -1,7 +1,10 @@
 //! Sections of `serverStatus` about the process, the network, the catalog and the gates.
 
 use pinion_bson::{DocBuilder, RawDocumentBuf};
-use pinion_catalog::{Collection, CollectionKind, GateCounts, View, core_catalog};
+use pinion_catalog::{
+    Acquisitions, BuildActivity, BuildInfo, BuildPhase, Collection, CollectionKind, GateCounts,
+    View, core_catalog,
+};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Compressor, ServerCounters};
 
@@ -138,6 +141,11 @@ pub(super) async fn append_catalog(out: &mut DocBuilder) {
 /// `indexBuilds`.
 pub(super) async fn append_index_builds(out: &mut DocBuilder) {
     let counts = pinion_catalog::build_counts().await;
+    let running = pinion_catalog::index_builds().await;
+    let count = |activity, phase| {
+        let does = |build: &&BuildInfo| build.activity == activity && build.phase == phase;
+        running.iter().filter(does).count() as i32
+    };
     out.start_document("indexBuilds")
         .append("total", counts.total as i64)
         .append(
@@ -145,44 +153,74 @@ pub(super) async fn append_index_builds(out: &mut DocBuilder) {
             counts.killed_by_low_disk as i64,
         )
         .append("failedDueToDataCorruption", counts.failed_on_damage as i64)
-        .end();
+        .start_document("phases");
+    let (fills, drain) = (BuildActivity::Fills, BuildPhase::Draining);
+    for (name, builds) in [
+        ("scanCollection", count(fills, BuildPhase::Scanning)),
+        ("bulkLoad", count(fills, BuildPhase::Loading)),
+        ("drainSideWritesTable", count(BuildActivity::Drains, drain)),
+        (
+            "waitForCommitQuorum",
+            count(BuildActivity::WaitsForSet, drain),
+        ),
+        ("commit", count(BuildActivity::Commits, drain)),
+    ] {
+        out.append(name, builds);
+    }
+    out.end().end();
 }
 
-/// `locks`: operations share a collection's gate as with intent locks, changes of the catalog close it.
+/// `locks`, of the gates that there are. The lock of `fsync` is the global one: writers and changes of the catalog pass it.
+/// Databases are locked by changes of the catalog alone, against each other. Operations pass a collection's gate as they would
+/// take an intent lock, and changes of the catalog close it. Each core has its part of the global lock and of a gate, and counts
+/// alone.
 pub(super) async fn append_locks(out: &mut DocBuilder) {
-    let mut sum = GateCounts::default();
+    let mut gates = GateCounts::default();
     for counts in pinion_runtime::on_all_cores(|_| async { core_catalog().gates().counts() }).await
     {
-        sum += counts;
+        gates += counts;
     }
-    out.start_document("locks").start_document("Collection");
-    for (name, modes) in [
-        (
-            "acquireCount",
-            [
-                ("r", sum.reads),
-                ("w", sum.writes),
-                ("R", sum.closed_to_writers),
-                ("W", sum.closed),
-            ]
-            .as_slice(),
-        ),
-        (
-            "acquireWaitCount",
-            &[("r", sum.read_waits), ("w", sum.write_waits)],
-        ),
-        (
-            "timeAcquiringMicros",
-            &[("r", sum.read_wait_us), ("w", sum.write_wait_us)],
-        ),
-    ] {
-        out.start_document(name);
-        for (mode, count) in modes {
-            out.append(mode, *count as i64);
+    let databases = pinion_catalog::database_locks().await;
+    out.start_document("locks");
+    append_lock(
+        out,
+        "Global",
+        &[("w", gates.node_writes), ("R", gates.node_locks)],
+    );
+    append_lock(
+        out,
+        "Database",
+        &[("w", databases.in_part), ("W", databases.whole)],
+    );
+    append_lock(
+        out,
+        "Collection",
+        &[
+            ("r", gates.reads),
+            ("w", gates.writes),
+            ("R", gates.closed_to_writers),
+            ("W", gates.closed),
+        ],
+    );
+    out.end();
+}
+
+fn append_lock(out: &mut DocBuilder, name: &str, modes: &[(&str, Acquisitions)]) {
+    type Figure = fn(&Acquisitions) -> u64;
+    let figures: [(&str, Figure); 3] = [
+        ("acquireCount", |of| of.count),
+        ("acquireWaitCount", |of| of.waits),
+        ("timeAcquiringMicros", |of| of.wait_us),
+    ];
+    out.start_document(name);
+    for (figure, read) in figures {
+        out.start_document(figure);
+        for (mode, acquisitions) in modes {
+            out.append(mode, read(acquisitions) as i64);
         }
         out.end();
     }
-    out.end().end();
+    out.end();
 }
 
 /// What a node does as a member of a replica set, and a standalone never: operations of a primary applied.

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use pinion_wire::{AllowedOnSecondary, CommandSpec, Registry};
 
 use super::{
-    aggregate, bulk_write, capped, coll_mod, collections, count, create, current_op, cursors,
-    delete, distinct, explain, find, find_and_modify, fsync, hello, index_builds, indexes, insert,
-    parameters, register, server_status, sessions, small, stats, transactions, update, users,
-    validate,
+    aggregate, bulk_write, capped, coll_mod, collections, connections, count, create, current_op,
+    cursors, delete, distinct, explain, find, find_and_modify, fsync, hello, index_builds, indexes,
+    insert, parameters, register, server_status, sessions, shutdown, small, stats, transactions,
+    update, users,
 };
 use crate::cluster_time::MemberEpilogue;
 use crate::metrics::TopKind;
@@ -417,7 +417,7 @@ fn diagnostics(r: &mut Registry) {
         r,
         spec("validate").help("check a collection"),
         Some(TopKind::Command),
-        validate::validate,
+        crate::validate::validate,
     );
     register(
         r,
@@ -501,13 +501,13 @@ fn diagnostics(r: &mut Registry) {
             .immediate()
             .help("stop this node"),
         None,
-        small::shutdown,
+        shutdown::shutdown,
     );
     register(
         r,
         spec("connPoolStats").help("connections to other nodes"),
         None,
-        small::conn_pool_stats,
+        connections::conn_pool_stats,
     );
     register(
         r,

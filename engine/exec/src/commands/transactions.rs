@@ -15,9 +15,10 @@ use crate::transactions;
 pub(crate) fn check_fields(cmd: &Invocation) -> Result<()> {
     let reader = cmd.reader()?;
     // The command's own value has no meaning, and a router's token none on a member.
-    reader.ignore(&[cmd.message.command_name(), "recoveryToken"]);
+    reader.ignore(&[cmd.message.command_name()]);
+    reader.opt_doc("recoveryToken")?;
     if cmd.name() == "commitTransaction" {
-        reader.ignore(&["commitTimestamp"]);
+        reader.opt_timestamp("commitTimestamp")?;
     }
     reader.finish()
 }
@@ -27,20 +28,12 @@ pub(crate) fn check_fields(cmd: &Invocation) -> Result<()> {
 /// # Errors
 /// `TypeMismatch`; `InvalidOptions` for a null one.
 pub(crate) fn commit_timestamp(cmd: &Invocation) -> Result<Option<Timestamp>> {
-    match pinion_bson::get(cmd.body(), "commitTimestamp") {
-        None => Ok(None),
-        Some(RawBsonRef::Timestamp(ts)) if ts.time == 0 && ts.increment == 0 => Err(Error::new(
+    match cmd.reader()?.opt_timestamp("commitTimestamp")? {
+        Some(at) if at.is_null() => Err(Error::new(
             ErrorCode::INVALID_OPTIONS,
             "'commitTimestamp' cannot be null",
         )),
-        Some(RawBsonRef::Timestamp(ts)) => Ok(Some(Timestamp::new(ts.time, ts.increment))),
-        Some(other) => Err(Error::new(
-            ErrorCode::TYPE_MISMATCH,
-            format!(
-                "BSON field 'commitTransaction.commitTimestamp' is the wrong type '{}', expected type 'timestamp'",
-                pinion_bson::type_name(other.element_type())
-            ),
-        )),
+        at => Ok(at),
     }
 }
 

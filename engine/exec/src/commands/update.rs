@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_collation::Collation;
 use pinion_query::{Matcher, Pipeline, Update, Variables};
-use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path};
+use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::collation::Asked;
@@ -14,6 +14,8 @@ use super::reply::acknowledged;
 use super::variables::{variables_of_write, with_constants};
 use crate::acquire::acquire_write;
 use crate::compute::compute;
+use crate::concern::{self, WriteKind};
+use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::sessions::{self, StatementIds};
@@ -72,7 +74,8 @@ pub(super) fn parse_update<'d>(
         "allowShardKeyUpdatesWithoutFullShardKeyInQuery",
         "sampleId",
     ])?;
-    reader.unsupported_unless_empty("allowShardKeyUpdatesWithoutFullShardKeyInQuery")?;
+    let of_router = "allowShardKeyUpdatesWithoutFullShardKeyInQuery";
+    reader.unsupported_unless_empty(of_router, Types::BOOL)?;
     read_update(&reader, &NAMES)
 }
 
@@ -93,9 +96,8 @@ pub(super) fn read_update<'d>(
     let array_filters = array_filters(reader)?;
     let constants = reader.opt_doc(names.constants)?;
     let collation = Asked::read(reader)?;
-    reader.opt_bool("upsertSupplied")?;
-    reader.unsupported_unless_empty("upsertSupplied")?;
-    reader.unsupported("sampleId")?;
+    reader.unsupported_unless_empty("upsertSupplied", Types::BOOL)?;
+    reader.unsupported("sampleId", Types::BIN_DATA)?;
     if multi && sort.is_some() {
         return Err(Error::failed_to_parse(
             "Cannot specify sort with multi=true",
@@ -232,8 +234,9 @@ pub(super) async fn read_options(
             .unwrap_or(false);
     let ids = StatementIds::read(reader)?;
     let vars = variables_of_write(ctx, reader.opt_doc("let")?).await?;
-    reader.unsupported("encryptionInformation")?;
-    reader.ignore(&["runtimeConstants", "legacyRuntimeConstants"]);
+    for option in ["legacyRuntimeConstants", "encryptionInformation"] {
+        reader.unsupported(option, Types::OBJECT)?;
+    }
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.ignore(&[statements]);
     reader.finish()?;
@@ -278,6 +281,7 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         }
         let stamp = retryable.and_then(|retryable| retryable.stamp(&options.ns, [index], None));
         counters.update.inc();
+        concern::count_writes(&cmd.ctx, WriteKind::Update, 1).await;
         let mut done = ModifyOutcome::default();
         let profiled =
             ProfiledStatement::begin(&cmd.ctx, "update", &options.ns, documents.get(index));
@@ -288,7 +292,7 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
             check_retryable(spec.multi && stamp.is_some(), "multi=true")?;
             spec.statement(&options.vars, default, options.update)
         };
-        let result = match compute(ctx, statement).await {
+        let result = match compute_counted(ctx, statement).await {
             Ok(statement) => {
                 let statement = ModifyStatement { stamp, ..statement };
                 run_and_tell(ctx, acquired, (index, &statement), retryable, &mut done).await

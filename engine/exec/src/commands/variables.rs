@@ -31,7 +31,7 @@ pub(super) async fn variables(
         check_variable_name(name, false)?;
         let evaluate = || {
             let expression = Expression::parse(value, &variables)?;
-            if expression.reads_document() {
+            if expression.reads_document() || expression.reads_metadata() {
                 return Err(Error::new(
                     ErrorCode(4_890_500),
                     "Command let Expression tried to access a field, but this is not allowed because Command let \

@@ -3,19 +3,26 @@
 //!
 //! Source: replication document, "Read Concern" and "Write Concern".
 
+mod counts;
 mod defaults;
 mod read;
 mod write;
 
 use pinion_bson::RawBsonRef;
 use pinion_wire::idl::{ReadConcern, ReadConcernLevel, WriteConcern, WriteConcernW};
-use pinion_wire::{CommandClass, Error, ErrorCode, Handler, Invocation, Reply, Result};
+use pinion_wire::{
+    CommandClass, Error, ErrorCode, Handler, Invocation, ReadConcernSupport, Reply, Result,
+};
 
+pub(crate) use counts::{ConcernCounts, ConcernValues, WriteKind};
 pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS};
 pub use defaults::{forget_everywhere, has_default_write_concern};
 pub(crate) use read::{confirm, prepare_transaction};
-pub(crate) use write::{acknowledge, append_write_concern, complete_error, wait, written};
+pub(crate) use write::{
+    acknowledge, append_write_concern, complete_outcome, count_writes, wait_for_setting, written,
+};
 
+use self::counts::Source;
 use crate::sessions;
 use crate::state::NodeState;
 use crate::transactions;
@@ -32,6 +39,33 @@ pub(crate) fn check(state: &NodeState, cmd: &Invocation) -> Result<()> {
         None => {}
     }
     (args.read_concern).map_or(Ok(()), |concern| read::check(cmd, &concern, &view))
+}
+
+/// Counts the read concern of a read.
+pub(crate) fn count_read(state: &NodeState, cmd: &Invocation) {
+    let spec = &cmd.command.spec;
+    let reads = spec.class == CommandClass::Read
+        && spec.read_concern != ReadConcernSupport::Local
+        && spec.name != "getMore";
+    if !reads || cmd.ctx.client.is_internal() {
+        return;
+    }
+    let in_transaction = transactions::is_in(&cmd.ctx);
+    let counts = &state.metrics.concerns;
+    let named = cmd.ctx.args.read_concern.as_ref();
+    if let Some(named) = named.filter(|named| !named.is_empty()) {
+        return counts.read(named, Source::Client, in_transaction);
+    }
+    let level = state.default_concerns.known_read_level();
+    let source = match level {
+        Some(_) => Source::CustomDefault,
+        None => Source::ImplicitDefault,
+    };
+    let concern = ReadConcern {
+        level,
+        ..ReadConcern::default()
+    };
+    counts.read(&concern, source, in_transaction);
 }
 
 /// Runs a command of a member: once what it reads is there, and to the end of what its read concern promises.
@@ -53,7 +87,7 @@ pub(crate) async fn surround(mut cmd: Invocation, handler: Handler) -> Result<Re
     }
 }
 
-/// What a stage cannot be read with is told before what the node cannot be read with.
+/// A stage's unsupported read concern is reported before the node's.
 fn check_stages(cmd: &Invocation, concern: &ReadConcern) -> Result<()> {
     if cmd.name() == "aggregate"
         && let Some(level) = concern.level

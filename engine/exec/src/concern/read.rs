@@ -10,6 +10,7 @@ use pinion_wire::{
 
 use super::check_stages;
 use crate::interrupt::interruptible;
+use crate::metrics::Gauge;
 use crate::state::state;
 use crate::topology::{ReplicaSet, SetView};
 use crate::transactions::check_level;
@@ -175,6 +176,7 @@ async fn wait_for(
     ts: Timestamp,
     committed: bool,
 ) -> Result<()> {
+    let _waiting = Gauge::up(|counters| &counters.waiting_for_op_time);
     interruptible(ctx, storage().wait_visible(ts))
         .await?
         .map_err(from_fatal)?;

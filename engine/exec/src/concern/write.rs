@@ -1,5 +1,7 @@
 //! Write concerns: which of them is a command's, and the wait that it asks for.
 
+use std::rc::Rc;
+
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_catalog::from_fatal;
 use pinion_clock::Timestamp;
@@ -8,8 +10,12 @@ use pinion_storage::storage;
 use pinion_wire::idl::{WriteConcern, WriteConcernW};
 use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result};
 
+use super::counts::{Source, WriteKind};
 use super::defaults::{self, DefaultConcerns, SETTINGS};
 use crate::interrupt::{interruptible, is_interruption};
+use crate::limits::OUTCOME_MAJORITY_TIMEOUT_MS;
+use crate::metrics::{Counters, Gauge};
+use crate::options::PlantedFault;
 use crate::state::state;
 use crate::topology::{LOCAL, ReplicaSet};
 use crate::transactions::is_in;
@@ -29,6 +35,12 @@ struct Applied {
 }
 
 impl Applied {
+    /// What holds for a command on a member.
+    async fn of(ctx: &OpContext) -> Applied {
+        let defaults = state().default_concerns.get().await;
+        Applied::on_member(ctx.args.write_concern.as_ref(), &defaults)
+    }
+
     /// What holds on a member: the command's own, completed by the default.
     fn on_member(given: Option<&WriteConcern>, defaults: &DefaultConcerns) -> Applied {
         let given = given.filter(|given| **given != WriteConcern::default());
@@ -58,6 +70,11 @@ impl Applied {
             concern,
             provenance,
         }
+    }
+
+    /// Whether the command did not name it.
+    fn is_default(&self) -> bool {
+        self.provenance != "clientSupplied"
     }
 
     /// Whether more is waited for than that the write was applied here.
@@ -113,27 +130,46 @@ pub(crate) async fn acknowledge(
 pub(crate) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
     let tells_of_data = matches!(
         error.code,
-        ErrorCode::DUPLICATE_KEY
-            | ErrorCode::NAMESPACE_NOT_FOUND
-            | ErrorCode::NAMESPACE_EXISTS
-            | ErrorCode::NO_SUCH_TRANSACTION
+        ErrorCode::DUPLICATE_KEY | ErrorCode::NAMESPACE_NOT_FOUND | ErrorCode::NAMESPACE_EXISTS
     );
     let written_at = ctx.written_at();
     if written_at.is_none() && !tells_of_data {
         return error;
     }
     match wait(ctx, written_at).await {
-        Ok(Some(failure)) => {
-            let mut extra = DocBuilder::new();
-            if let Some(further) = &error.extra {
-                extra.append_all(further);
-            }
-            append_failure(&mut extra, &failure);
-            error.with_extra(extra.finish())
-        }
+        Ok(Some(failure)) => with_failure(error, &failure),
         // The error stands, whatever became of the journal.
         Ok(None) | Err(_) => error,
     }
+}
+
+/// An error that says that nothing of a transaction has taken place, or ever will. It is true once a majority has the entry
+/// at `ts`, which was logged behind what this node knows of the transaction: until then another member may have the
+/// commit and lead again. So that is waited for whatever weaker write concern the command has. Where it fails the error
+/// gets a `writeConcernError`, and with that no label `TransientTransactionError`.
+pub(crate) async fn complete_outcome(ctx: &OpContext, error: Error, ts: Timestamp) -> Error {
+    ctx.wrote(ts);
+    if state().shared.options.planted_fault == PlantedFault::OutcomeNotAwaited {
+        return error;
+    }
+    let waited = match wait(ctx, Some(ts)).await {
+        Ok(None) => wait_for_majority(ctx, ts).await,
+        failed => failed,
+    };
+    match waited {
+        Ok(Some(failure)) => with_failure(error, &failure),
+        Ok(None) => error,
+        Err(unknown) => unknown,
+    }
+}
+
+fn with_failure(error: Error, failure: &Failure) -> Error {
+    let mut extra = DocBuilder::new();
+    if let Some(further) = &error.extra {
+        extra.append_all(further);
+    }
+    append_failure(&mut extra, failure);
+    error.with_extra(extra.finish())
 }
 
 /// Waits as [`acknowledge`] does, and gives what it would append.
@@ -193,10 +229,59 @@ async fn wait_on_member(
     ts: Option<Timestamp>,
     set: &dyn ReplicaSet,
 ) -> Result<Option<Failure>> {
-    let defaults = state().default_concerns.get().await;
-    let applied = Applied::on_member(ctx.args.write_concern.as_ref(), &defaults);
+    let applied = Applied::of(ctx).await;
+    reach(ctx, ts, set, applied).await
+}
+
+/// Waits until a majority has the write at `ts`, where the command's own write concern does not ask for that.
+async fn wait_for_majority(ctx: &OpContext, ts: Timestamp) -> Result<Option<Failure>> {
+    let Some(set) = state().replica_set() else {
+        return Ok(None);
+    };
+    let asked = Applied::of(ctx).await.concern;
+    if is_majority(&asked) {
+        return Ok(None);
+    }
+    let timeout_ms = match asked.timeout_ms {
+        0 => OUTCOME_MAJORITY_TIMEOUT_MS,
+        asked => asked,
+    };
+    reach(ctx, Some(ts), &*set, majority_within(timeout_ms)).await
+}
+
+/// As [`wait`] for a command that may have set the default write concern, which does not hold for it: where it has none of its
+/// own, it waits for a majority.
+pub(crate) async fn wait_for_setting(ctx: &OpContext, ts: Timestamp) -> Result<Option<Failure>> {
+    match state().replica_set() {
+        Some(set) if ctx.args.write_concern.is_none() => {
+            let applied = majority_within(OUTCOME_MAJORITY_TIMEOUT_MS);
+            reach(ctx, Some(ts), &*set, applied).await
+        }
+        _ => wait(ctx, Some(ts)).await,
+    }
+}
+
+fn majority_within(timeout_ms: u32) -> Applied {
+    Applied {
+        concern: WriteConcern {
+            w: Some(WriteConcernW::Majority),
+            journal: None,
+            timeout_ms,
+        },
+        provenance: "internalWriteDefault",
+    }
+}
+
+async fn reach(
+    ctx: &OpContext,
+    ts: Option<Timestamp>,
+    set: &dyn ReplicaSet,
+    applied: Applied,
+) -> Result<Option<Failure>> {
     // What is not replicated has no timestamp, and no other member.
     let is_replicated = ts != Some(Timestamp::MIN);
+    let state = state();
+    let counters = &state.metrics.counters;
     let waited = if applied.waits_for_others() && is_replicated {
         let ts = ts.unwrap_or_else(|| storage().last_allotted());
         let mut concern = applied.concern.clone();
@@ -207,9 +292,14 @@ async fn wait_on_member(
         let timeout = Duration::from_millis(u64::from(concern.timeout_ms));
         let deadline = (concern.timeout_ms > 0).then(|| pinion_runtime::now() + timeout);
         let reached = set.wait_write_concern(ts, &concern, deadline);
-        interruptible(ctx, reached)
-            .await
-            .and_then(|reached| reached)
+        let began = pinion_runtime::now();
+        let waiting = Gauge::up(|counters| &counters.waiting_for_replication);
+        let reached = interruptible(ctx, reached).await;
+        drop(waiting);
+        counters.concern_waits.inc();
+        let us = began.elapsed().as_micros() as u64;
+        counters.concern_wait_us.add(us);
+        reached.and_then(|reached| reached)
     } else {
         wait_for_journal(ctx, ts, &applied.concern).await
     };
@@ -217,8 +307,49 @@ async fn wait_on_member(
         Ok(()) => Ok(None),
         // Storage has failed: nothing is known of the write.
         Err(error) if error.code == ErrorCode::INTERNAL_ERROR => Err(error),
-        Err(error) => Ok(Some(Failure { error, applied })),
+        Err(error) => {
+            count_failure(counters, error.code, applied.is_default());
+            Ok(Some(Failure { error, applied }))
+        }
     }
+}
+
+/// Counts a write concern that was not reached.
+fn count_failure(counters: &Counters, code: ErrorCode, is_default: bool) {
+    match code {
+        ErrorCode::WRITE_CONCERN_TIMEOUT => {
+            counters.concern_timeouts.inc();
+            if is_default {
+                counters.default_concern_timeouts.inc();
+            }
+        }
+        ErrorCode::UNSATISFIABLE_WRITE_CONCERN if is_default => {
+            counters.default_concern_unsatisfiable.inc();
+        }
+        _ => {}
+    }
+}
+
+/// Counts writes that are about to be made by what their command waits for, where that is shown.
+pub(crate) async fn count_writes(ctx: &OpContext, kind: WriteKind, writes: u64) {
+    let state = state();
+    let is_shown = state.parameters.borrow().shows_write_concerns;
+    if !is_shown || is_in(ctx) || ctx.client.is_internal() {
+        return;
+    }
+    let given = ctx.args.write_concern.as_ref();
+    let defaults = match state.is_member() {
+        true => state.default_concerns.get().await,
+        false => Rc::default(),
+    };
+    let applied = Applied::on_member(given, &defaults);
+    let source = match applied.provenance {
+        "clientSupplied" => Source::Client,
+        "customDefault" => Source::CustomDefault,
+        _ => Source::ImplicitDefault,
+    };
+    let counts = &state.metrics.concerns;
+    counts.wrote(kind, writes, &applied.concern, source);
 }
 
 /// As `CommandHelpers::appendCommandWCStatus` of MongoDB.

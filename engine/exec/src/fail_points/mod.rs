@@ -9,18 +9,21 @@ mod start;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
+use pinion_catalog::BuildPhase;
 use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, Queue, call_on, on_all_cores, submit_to};
+use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 pub(crate) use command::{around, fails_get_more, on_retryable_write, time_out};
 pub(crate) use mode::Mode;
 pub(crate) use start::set_at_start;
 
-use crate::interrupt::interruptible;
+use crate::interrupt::{check, interruptible};
 use crate::limits::FAIL_POINT_POLL;
 use crate::state::state;
 
@@ -29,19 +32,27 @@ use crate::state::state;
 pub(crate) enum FailPoint {
     FailCommand,
     FailGetMoreAfterCursorCheckout,
+    HangIndexBuildDuringBulkLoadPhase,
+    HangIndexBuildDuringCollectionScanPhaseAfterInsertion,
+    HangIndexBuildDuringDrainWritesPhase,
     MaxTimeAlwaysTimeOut,
     MaxTimeNeverTimeOut,
     OnPrimaryTransactionalWrite,
+    PauseCollectionValidationWithLock,
     StopReplProducer,
 }
 
 impl FailPoint {
-    pub(crate) const ALL: [FailPoint; 6] = [
+    pub(crate) const ALL: [FailPoint; 10] = [
         FailPoint::FailCommand,
         FailPoint::FailGetMoreAfterCursorCheckout,
+        FailPoint::HangIndexBuildDuringBulkLoadPhase,
+        FailPoint::HangIndexBuildDuringCollectionScanPhaseAfterInsertion,
+        FailPoint::HangIndexBuildDuringDrainWritesPhase,
         FailPoint::MaxTimeAlwaysTimeOut,
         FailPoint::MaxTimeNeverTimeOut,
         FailPoint::OnPrimaryTransactionalWrite,
+        FailPoint::PauseCollectionValidationWithLock,
         FailPoint::StopReplProducer,
     ];
 
@@ -49,9 +60,17 @@ impl FailPoint {
         match self {
             FailPoint::FailCommand => "failCommand",
             FailPoint::FailGetMoreAfterCursorCheckout => "failGetMoreAfterCursorCheckout",
+            FailPoint::HangIndexBuildDuringBulkLoadPhase => "hangIndexBuildDuringBulkLoadPhase",
+            FailPoint::HangIndexBuildDuringCollectionScanPhaseAfterInsertion => {
+                "hangIndexBuildDuringCollectionScanPhaseAfterInsertion"
+            }
+            FailPoint::HangIndexBuildDuringDrainWritesPhase => {
+                "hangIndexBuildDuringDrainWritesPhase"
+            }
             FailPoint::MaxTimeAlwaysTimeOut => "maxTimeAlwaysTimeOut",
             FailPoint::MaxTimeNeverTimeOut => "maxTimeNeverTimeOut",
             FailPoint::OnPrimaryTransactionalWrite => "onPrimaryTransactionalWrite",
+            FailPoint::PauseCollectionValidationWithLock => "pauseCollectionValidationWithLock",
             FailPoint::StopReplProducer => "stopReplProducer",
         }
     }
@@ -239,6 +258,45 @@ pub async fn fetching_goes_on() {
     while enter(FailPoint::StopReplProducer, |_| true).await.is_some() {
         pinion_runtime::sleep(FAIL_POINT_POLL).await;
     }
+}
+
+/// Has builds of indexes that work on this core wait where a test holds them up.
+pub(crate) fn hold_builds() {
+    pinion_catalog::set_build_hold(Rc::new(|phase| {
+        let point = match phase {
+            BuildPhase::Scanning => {
+                FailPoint::HangIndexBuildDuringCollectionScanPhaseAfterInsertion
+            }
+            BuildPhase::Loading => FailPoint::HangIndexBuildDuringBulkLoadPhase,
+            BuildPhase::Draining => FailPoint::HangIndexBuildDuringDrainWritesPhase,
+        };
+        Box::pin(async move { enter(point, |_| true).await.is_some() })
+    }));
+}
+
+/// Has a validation wait in one partition where a test holds it up: between its documents and its indexes or, where the test
+/// names an index and a number in `indexName` and `entries`, behind that entry of the index.
+///
+/// # Errors
+/// The operation is interrupted.
+pub(crate) async fn hold_validation(ctx: &OpContext, place: Option<(&str, u64)>) -> Result<()> {
+    if !state().fail_points.any_is_on() {
+        return Ok(());
+    }
+    let is_here = move |data: &RawDocument| {
+        let index = pinion_bson::get(data, "indexName").and_then(|name| name.as_str());
+        let entries = pinion_bson::get(data, "entries").and_then(i64_exact);
+        match place {
+            None => index.is_none(),
+            Some((name, at)) => index == Some(name) && entries == i64::try_from(at).ok(),
+        }
+    };
+    let point = FailPoint::PauseCollectionValidationWithLock;
+    while enter(point, is_here).await.is_some() {
+        check(ctx)?;
+        pinion_runtime::sleep(FAIL_POINT_POLL).await;
+    }
+    Ok(())
 }
 
 /// How often a fail point has acted.

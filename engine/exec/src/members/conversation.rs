@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use pinion_auth::{ClientFirst, Hash, ITERATIONS, ServerConversation, nonce_text};
 use pinion_wire::ClientInfo;
 
+use super::counts::Way;
 use super::{MEMBER_DATABASE, MEMBER_USER};
 use crate::state::NodeState;
 
@@ -22,6 +23,7 @@ pub(crate) struct Conversations {
 struct UnderWay {
     /// Whose it is. Those of connections that are gone are dropped with the next one that begins.
     client: Weak<ClientInfo>,
+    is_speculative: bool,
     next: Next,
 }
 
@@ -36,7 +38,7 @@ enum Next {
 }
 
 impl Conversations {
-    fn put(&self, client: &Arc<ClientInfo>, next: Next) {
+    fn put(&self, client: &Arc<ClientInfo>, is_speculative: bool, next: Next) {
         let mut under_way = self.under_way.borrow_mut();
         under_way.retain(|_, other| other.client.strong_count() > 0);
         let client_of_it = Arc::downgrade(client);
@@ -44,14 +46,14 @@ impl Conversations {
             client.connection_id,
             UnderWay {
                 client: client_of_it,
+                is_speculative,
                 next,
             },
         );
     }
 
-    fn take(&self, client: &ClientInfo) -> Option<Next> {
-        let taken = self.under_way.borrow_mut().remove(&client.connection_id);
-        Some(taken?.next)
+    fn take(&self, client: &ClientInfo) -> Option<UnderWay> {
+        self.under_way.borrow_mut().remove(&client.connection_id)
     }
 
     /// Whether this connection is in the midst of one.
@@ -66,6 +68,8 @@ pub(crate) struct Begun<'m> {
     pub database: &'m str,
     pub payload: &'m str,
     pub skips_empty: bool,
+    /// It came with a hello.
+    pub is_speculative: bool,
 }
 
 /// What the server answers, and whether that was all.
@@ -87,6 +91,11 @@ pub(crate) fn start(
     begun: &Begun<'_>,
 ) -> Result<Step, Refused> {
     state.conversations.take(client);
+    let counts = &state.metrics.authentications;
+    counts.received(begun.mechanism, Way::Any);
+    if begun.is_speculative {
+        counts.received(begun.mechanism, Way::Speculative);
+    }
     let first = ClientFirst::parse(begun.payload).map_err(|error| error.to_string())?;
     if first.user != MEMBER_USER || begun.database != MEMBER_DATABASE {
         let (user, database) = (&first.user, begun.database);
@@ -94,6 +103,7 @@ pub(crate) fn start(
             "UserNotFound: Could not find user \"{user}\" for db \"{database}\""
         ));
     }
+    counts.received(begun.mechanism, Way::Cluster);
     let access = state.shared.member_access.as_ref().ok_or(
         "It is not possible to authenticate as the __system user on servers started without a --keyFile parameter",
     )?;
@@ -108,7 +118,8 @@ pub(crate) fn start(
         conversation,
         skips_empty: begun.skips_empty,
     };
-    state.conversations.put(client, next);
+    let conversations = &state.conversations;
+    conversations.put(client, begun.is_speculative, next);
     Ok(Step {
         payload,
         is_done: false,
@@ -125,7 +136,9 @@ pub(crate) fn continue_with(
     payload: &str,
 ) -> Result<Step, Refused> {
     let none = "no conversation is under way";
-    let payload = match state.conversations.take(client).ok_or(none)? {
+    let under_way = state.conversations.take(client).ok_or(none)?;
+    let is_speculative = under_way.is_speculative;
+    let payload = match under_way.next {
         Next::Empty if payload.is_empty() => String::new(),
         Next::Empty => return Err("the last message of a client is empty".into()),
         Next::Proof {
@@ -139,7 +152,8 @@ pub(crate) fn continue_with(
             let proven = conversation.finish(payload, secrets);
             let payload = proven.map_err(|error| error.to_string())?;
             if !skips_empty {
-                state.conversations.put(client, Next::Empty);
+                let conversations = &state.conversations;
+                conversations.put(client, is_speculative, Next::Empty);
                 return Ok(Step {
                     payload,
                     is_done: false,
@@ -149,6 +163,13 @@ pub(crate) fn continue_with(
         }
     };
     client.set_member(true);
+    let counts = &state.metrics.authentications;
+    // Nobody gets here by another mechanism, or as another user.
+    counts.succeeded(Hash::Sha256, Way::Any);
+    counts.succeeded(Hash::Sha256, Way::Cluster);
+    if is_speculative {
+        counts.succeeded(Hash::Sha256, Way::Speculative);
+    }
     Ok(Step {
         payload,
         is_done: true,

@@ -5,6 +5,7 @@
 //! member's.
 
 mod conversation;
+mod counts;
 
 use std::fmt;
 
@@ -12,6 +13,7 @@ use pinion_auth::{Hash, ITERATIONS, MemberKeys, Secrets};
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
 
 pub(crate) use conversation::{Begun, Conversations, continue_with, start};
+pub(crate) use counts::{AuthenticationCounts, AuthenticationValues};
 
 use crate::limits::REFUSED_COMMAND_BYTES;
 use crate::state::NodeState;

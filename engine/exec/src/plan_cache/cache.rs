@@ -110,6 +110,12 @@ impl<V> PlanCache<V> {
         drop(self.0.replace(empty));
     }
 
+    /// How many entries there are, and about how many bytes they take.
+    pub(crate) fn size(&self) -> (u64, u64) {
+        let entries = self.0.borrow();
+        (entries.by_key.len() as u64, entries.bytes as u64)
+    }
+
     /// The plan to use, and the work that it promises.
     pub(crate) fn find(&self, key: &PlanKey, collection: &Arc<V>) -> Option<(Outline, u64)> {
         let mut entries = self.0.borrow_mut();

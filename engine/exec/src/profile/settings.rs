@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use pinion_query::Matcher;
+use pinion_wire::idl::Namespace;
 
 use crate::parameters::server_counters;
 use crate::state::state;
@@ -122,6 +123,12 @@ impl Profiles {
         self.owed.set(if taken { owed - 1.0 } else { owed });
         taken
     }
+}
+
+/// Whether operations of its database are written to this collection.
+pub(crate) fn is_written(ns: &Namespace) -> bool {
+    ns.collection() == super::COLLECTION
+        && state().profiles.borrow().of(ns.db()).level != Level::Off
 }
 
 /// Lets a database have nothing of its own any more, on every core.

@@ -77,6 +77,8 @@ pub(crate) struct ChangeStream {
     /// What is left of the transaction at hand.
     parts: VecDeque<Part>,
     changes: VecDeque<Change>,
+    /// The entry in the log, or in their transaction, before the one that these changes are in: it may have the image of the first.
+    before: Option<Timestamp>,
     events: VecDeque<(Event, u32)>,
     /// Parts of a large event.
     split: VecDeque<Bytes>,
@@ -108,6 +110,8 @@ struct Part {
     head: Bytes,
     /// Of an entry that is to be read again.
     at: Option<Timestamp>,
+    /// The entry before it.
+    before: Option<Timestamp>,
     /// The number of operations before it.
     first: u64,
 }
@@ -173,6 +177,7 @@ impl ChangeStream {
             watch,
             parts: VecDeque::new(),
             changes: VecDeque::new(),
+            before: None,
             events: VecDeque::new(),
             split: VecDeque::new(),
             run: PipelineRun::new(pipeline, &memory),
@@ -272,7 +277,7 @@ impl ChangeStream {
                 return Ok(Some(event));
             }
             if let Some(change) = self.changes.pop_front() {
-                self.make_events(&change).await?;
+                self.make_events(change).await?;
                 pause(ctx).await?;
                 continue;
             }
@@ -289,7 +294,7 @@ impl ChangeStream {
                 self.is_behind_all = true;
                 return Ok(None);
             };
-            self.take(entry).await?;
+            self.take(ts, entry).await?;
             self.seen_through = ts;
             self.has_looked = true;
             yield_if_due().await;
@@ -357,13 +362,14 @@ impl ChangeStream {
     }
 
     /// Looks at an entry: what of it is shown.
-    async fn take(&mut self, entry: Bytes) -> Result<()> {
+    async fn take(&mut self, ts: Timestamp, entry: Bytes) -> Result<()> {
         let document = stored_document(&entry);
         match transaction_end(document) {
             TransactionEnd::Whole => {
                 // Most entries concern nobody, and are not taken apart for that.
                 if self.scope.may_concern(document) {
                     (self.changes, _) = changes_of(&self.scope, &entry, &entry, 0);
+                    self.before = ts.prev();
                     if is_planted(PlantedFault::EventsSwapped) && self.changes.len() > 1 {
                         self.changes.swap(0, 1);
                     }
@@ -384,13 +390,15 @@ impl ChangeStream {
                     let part = entry_at(at).await?;
                     before = TransactionEnd::before_part(stored_document(&part)).map(time_of);
                 }
-                let part = |at| Part {
+                let ends = times.into_iter().map(Some).chain([None]);
+                let mut before = None;
+                let parts = ends.map(|at| Part {
                     head: entry.clone(),
                     at,
+                    before: std::mem::replace(&mut before, at),
                     first: 0,
-                };
-                self.parts = times.into_iter().map(|at| part(Some(at))).collect();
-                self.parts.push_back(part(None));
+                });
+                self.parts = parts.collect();
             }
         }
         Ok(())
@@ -403,16 +411,24 @@ impl ChangeStream {
         };
         let (changes, count) = changes_of(&self.scope, &part.head, &entry, part.first);
         self.changes = changes;
+        self.before = part.before;
         if let Some(next) = self.parts.front_mut() {
             next.first = part.first + count;
         }
         Ok(())
     }
 
-    async fn make_events(&mut self, change: &Change) -> Result<()> {
+    async fn make_events(&mut self, mut change: Change) -> Result<()> {
+        if change.wants_image_before() && self.options.wants_images() {
+            let before = match self.before {
+                Some(at) => entry_if_there(at).await?,
+                None => None,
+            };
+            change.take_image_of(before.as_ref());
+        }
         let since = images_since_ms();
         let (options, scope) = (&self.options, &self.scope);
-        let events = compute_bytes(change.bytes(), || options.events(scope, change, since)).await;
+        let events = compute_bytes(change.bytes(), || options.events(scope, &change, since)).await;
         self.counts.operations += 1;
         for event in events? {
             self.counts.events += u64::from(!event.is_invalidate);
@@ -528,12 +544,20 @@ const FIRST_OF_SET: &str = "initiating set";
 
 /// The entry with this time.
 async fn entry_at(at: Timestamp) -> Result<Bytes> {
+    let found = entry_if_there(at).await?;
+    found.ok_or_else(history_lost)
+}
+
+/// The entry with this time, unless the log begins behind it.
+async fn entry_if_there(at: Timestamp) -> Result<Option<Bytes>> {
     let mut log = storage().log_from(at);
-    let found = log.next_batch(1, 1).await.map_err(from_error)?;
-    match found.into_iter().next() {
-        Some((ts, entry)) if ts == at => Ok(entry),
-        _ => Err(history_lost()),
-    }
+    let found = match log.next_batch(1, 1).await {
+        Ok(found) => found,
+        Err(LogReadError::PositionLost) => return Ok(None),
+        Err(other) => return Err(from_log_error(other)),
+    };
+    let first = found.into_iter().next();
+    Ok(first.filter(|(ts, _)| *ts == at).map(|(_, entry)| entry))
 }
 
 /// Refuses a pipeline that takes the token away.

@@ -86,14 +86,17 @@ pub(super) async fn choose(
     at: Timestamp,
 ) -> Result<Choice> {
     let plans = plans_of(request).await?;
+    let state = state();
+    let counters = &state.metrics.counters;
     if plans.len() == 1 || !request.is_cacheable() {
+        counters.plan_cache_skipped.inc();
         return Ok(Choice::without_trial(plans));
     }
     let key = key_of(request, plans.iter().map(Plan::outline).collect());
-    let state = state();
     if let Some((way, works)) = state.plan_cache.find(&key, &request.collection)
         && let Some(place) = key.ways.iter().position(|known| *known == way)
     {
+        counters.plan_cache_hits.inc();
         let partitions = pinion_storage::storage().partition_count() as u64;
         let most_works = works.max(1) * PLAN_EVICTION_RATIO * partitions;
         let mut choice = take(plans, place);
@@ -101,13 +104,15 @@ pub(super) async fn choose(
         choice.watch = Some(Watch { key, most_works });
         return Ok(choice);
     }
+    counters.plan_cache_misses.inc();
     let trials = try_out(ctx, request, &plans, at).await?;
     let best = best_of(&trials);
     let way = key.ways[best].clone();
+    let shown = || shown(request, &plans, &trials, best);
     let decision = Decision {
         way: way.clone(),
         works: trials[best].counters.works,
-        shown: shown(request, &plans, &trials, best),
+        shown: compute_bytes(request.planning_bytes(), shown).await,
         index_filter_set: request.index_filter.is_some(),
     };
     let now_ms = pinion_runtime::wall_ms();

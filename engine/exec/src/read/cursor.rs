@@ -1,10 +1,12 @@
 //! Open cursors of one core. A cursor's id names the core that made it, so a `getMore` from any connection finds it.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::MAX_INTERNAL_DOCUMENT_BYTES;
 use pinion_catalog::{Uuid, stored_document};
+use pinion_clock::Timestamp;
 use pinion_query::element_text;
 use pinion_runtime::{CoreId, Instant, Rng};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
@@ -31,12 +33,12 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// Whether a read can go on that did not hold its collection's gate for a while.
+    /// Whether a read can go on that did not hold its collection's gate for a while; `at` is the snapshot that it reads, if any.
     ///
     /// # Errors
     /// `QueryPlanKilled` when the collection or an index that is read is gone.
-    pub(crate) fn check(&self) -> Result<()> {
-        check_still_there(&self.ns, self.uuid, &self.indexes)
+    pub(crate) fn check(&self, at: Option<Timestamp>) -> Result<()> {
+        check_still_there(&self.ns, self.uuid, &self.indexes, at)
     }
 }
 
@@ -55,10 +57,14 @@ pub(crate) struct Cursor {
     pub stream: Stream,
     /// A document that did not fit into the batch before.
     pub stash: Option<Bytes>,
-    /// The command that made it, for `currentOp`.
+    /// The command that made it and its plan, for `currentOp`.
     pub originating: Bytes,
+    pub plan_summary: Option<Arc<str>>,
     pub created: Instant,
     pub last_used: Instant,
+    /// The same, in milliseconds since 1970.
+    pub created_ms: i64,
+    pub last_used_ms: i64,
     pub batches: u64,
     pub returned: u64,
     /// What is left of the `maxTimeMS` of the command that made it.
@@ -80,12 +86,13 @@ struct Pinned {
     session: Option<Lsid>,
     transaction: Option<i64>,
     op: OpContext,
+    shown: ShownCursor,
 }
 
 enum Slot {
     Idle(Box<Cursor>),
     /// Checked out by a `getMore`, which is interrupted by its flag.
-    Pinned(Pinned),
+    Pinned(Box<Pinned>),
 }
 
 /// The cursors of one core.
@@ -102,18 +109,43 @@ pub(crate) struct CursorCounts {
     pub pinned: u64,
 }
 
-/// A cursor as `currentOp` lists it.
+/// A cursor as `currentOp` shows it.
 #[derive(Clone, Debug)]
-pub(crate) struct IdleCursor {
+pub(crate) struct ShownCursor {
     pub id: i64,
     pub ns: Namespace,
     pub session: Option<Lsid>,
     pub originating: Bytes,
+    pub plan_summary: Option<Arc<str>>,
+    pub created_ms: i64,
+    pub last_used_ms: i64,
     pub no_timeout: bool,
-    pub age: pinion_runtime::Duration,
-    pub idle: pinion_runtime::Duration,
+    pub tailable: bool,
+    pub awaits_data: bool,
     pub batches: u64,
     pub returned: u64,
+    /// The `getMore` that has it.
+    pub used_by: Option<i32>,
+}
+
+impl Cursor {
+    fn shown(&self, id: i64) -> ShownCursor {
+        ShownCursor {
+            id,
+            ns: self.ns.clone(),
+            session: self.session,
+            originating: self.originating.clone(),
+            plan_summary: self.plan_summary.clone(),
+            created_ms: self.created_ms,
+            last_used_ms: self.last_used_ms,
+            no_timeout: self.no_timeout,
+            tailable: self.stream.is_tail(),
+            awaits_data: self.stream.awaits_data(),
+            batches: self.batches,
+            returned: self.returned,
+            used_by: None,
+        }
+    }
 }
 
 /// The core whose table has the cursor, if its id can be one of this node.
@@ -187,11 +219,16 @@ impl CursorTable {
         check_session(id, cursor.session.as_ref(), ctx.args.lsid.as_ref())?;
         let asked = ctx.args.txn_number.filter(|_| is_in(ctx));
         check_transaction(id, cursor.transaction, asked)?;
-        let pinned = Pinned {
+        let pinned = Box::new(Pinned {
             session: cursor.session,
             transaction: cursor.transaction,
             op: ctx.clone(),
-        };
+            shown: ShownCursor {
+                last_used_ms: pinion_runtime::wall_ms(),
+                used_by: Some(ctx.op_id),
+                ..cursor.shown(id)
+            },
+        });
         match std::mem::replace(slot, Slot::Pinned(pinned)) {
             Slot::Idle(cursor) => Ok(cursor),
             Slot::Pinned(_) => unreachable!("matched above"),
@@ -289,27 +326,14 @@ impl CursorTable {
         counts
     }
 
-    /// The idle cursors, by id.
-    pub(crate) fn idle(&self) -> Vec<IdleCursor> {
-        let now = pinion_runtime::now();
+    /// The cursors that a `getMore` has and, where `idle` asks for them, the others too, by id.
+    pub(crate) fn shown(&self, idle: bool) -> Vec<ShownCursor> {
         let slots = self.slots.borrow();
-        let mut list: Vec<IdleCursor> = slots
-            .iter()
-            .filter_map(|(id, slot)| match slot {
-                Slot::Idle(cursor) => Some(IdleCursor {
-                    id: *id,
-                    ns: cursor.ns.clone(),
-                    session: cursor.session,
-                    originating: cursor.originating.clone(),
-                    no_timeout: cursor.no_timeout,
-                    age: now.saturating_since(cursor.created),
-                    idle: now.saturating_since(cursor.last_used),
-                    batches: cursor.batches,
-                    returned: cursor.returned,
-                }),
-                Slot::Pinned(_) => None,
-            })
-            .collect();
+        let shown = slots.iter().filter_map(|(id, slot)| match slot {
+            Slot::Idle(cursor) => idle.then(|| cursor.shown(*id)),
+            Slot::Pinned(pinned) => Some(pinned.shown.clone()),
+        });
+        let mut list: Vec<ShownCursor> = shown.collect();
         list.sort_by_key(|cursor| cursor.id);
         list
     }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use pinion_bson::RawDocument;
-use pinion_catalog::{from_read_error, stored_document};
+use pinion_catalog::stored_document;
 use pinion_query::{Division, Document, Input, Memory, Pipeline, PipelineRun, Want};
 use pinion_runtime::{Queue, join_all, submit_to};
-use pinion_storage::{PartitionId, SnapshotPin, storage};
+use pinion_storage::{PartitionId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::item::PartCounters;
@@ -140,7 +140,7 @@ struct GroupedPart {
 
 impl GroupedPart {
     async fn documents(&self, partition: PartitionId, ctx: &OpContext) -> Result<Vec<Document>> {
-        let mut walk = self.found.open(partition)?;
+        let mut walk = self.found.open(partition);
         let mut run = PipelineRun::new(self.stages.clone(), &self.memory);
         let mut given = Vec::new();
         let mut input = Input::Go;
@@ -184,7 +184,7 @@ pub(crate) async fn collect_divided<T: Send + 'static>(
     let collected = on_parts(ctx, source, request, |_| {
         let (new, add) = (new.clone(), add.clone());
         move |found: FoundPart, partition, ctx: OpContext| async move {
-            let mut walk = found.open(partition)?;
+            let mut walk = found.open(partition);
             let mut collected = new();
             while let Some(document) = walk.next(&ctx).await? {
                 let (document, collected) = (stored_document(&document), &mut collected);
@@ -215,8 +215,7 @@ where
 {
     let at = source.timestamp(ctx).await?;
     let mut request = request.clone();
-    request.unit = source.unit();
-    request.undecided = source.undecided();
+    request.take_source(ctx, source);
     request.restrict();
     let Prepared {
         spec,
@@ -261,15 +260,13 @@ struct FoundPart {
 }
 
 impl FoundPart {
-    fn open(&self, partition: PartitionId) -> Result<FoundWalk<'_>> {
+    fn open(&self, partition: PartitionId) -> FoundWalk<'_> {
         let owned = storage().partition(partition).expect("asked its owner");
-        let pin = owned.pin(self.spec.at).map_err(from_read_error)?;
-        Ok(FoundWalk {
+        FoundWalk {
             scan: Scan::open(&self.spec, owned),
             part: self,
             counters: PartCounters::default(),
-            _pin: pin,
-        })
+        }
     }
 }
 
@@ -278,7 +275,6 @@ struct FoundWalk<'p> {
     part: &'p FoundPart,
     scan: Scan,
     counters: PartCounters,
-    _pin: SnapshotPin,
 }
 
 impl FoundWalk<'_> {

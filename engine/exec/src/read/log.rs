@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::{from_fatal, record_key, record_of};
+use pinion_catalog::{Collection, from_fatal, record_key, record_of};
 use pinion_clock::Timestamp;
 use pinion_storage::{Key, KeyRange, LogCursor, LogReadError, storage};
 use pinion_wire::{Error, ErrorCode, Result};
@@ -31,6 +31,16 @@ pub(super) fn log_range(filter: &RawDocument) -> KeyRange {
             highest => Bound::Included(key(highest)),
         },
     }
+}
+
+/// The records between which a read of the log begins and ends, as explain shows them.
+pub(crate) fn log_records(filter: &RawDocument) -> [Option<i64>; 2] {
+    let (mut lowest, mut highest) = (Timestamp::MIN, Timestamp::MAX);
+    bound(filter, &mut lowest, &mut highest);
+    [
+        (lowest > Timestamp::MIN).then(|| record_at(lowest)),
+        (highest < Timestamp::MAX).then(|| record_at(highest)),
+    ]
 }
 
 /// Records are signed; no timestamp of a running node is beyond their greatest.
@@ -90,9 +100,9 @@ pub(super) fn before(range: &KeyRange) -> Option<Key> {
     }
 }
 
-/// The newest entry that can be read, if it is behind this position.
-pub(super) fn newest_logged_behind(position: Option<&Key>) -> Option<Key> {
-    let newest = storage().oplog_read_timestamp();
+/// The newest entry of the oplog that can be read, if it is behind this position.
+pub(super) fn newest_logged_behind(oplog: &Collection, position: Option<&Key>) -> Option<Key> {
+    let newest = storage().oplog_read_timestamp().min(oplog.log_through);
     let seen = position.map_or(Timestamp::MIN, timestamp_of);
     (newest > seen).then(|| record_key(record_at(newest)))
 }
@@ -135,7 +145,7 @@ pub(super) struct LogWalk {
 }
 
 impl LogWalk {
-    pub(super) fn new(access: &RangeAccess) -> LogWalk {
+    pub(super) fn new(access: &RangeAccess, through: Timestamp) -> LogWalk {
         let range = &access.ranges[0];
         let lowest = match &range.lower {
             Bound::Unbounded => Timestamp::MIN,
@@ -147,6 +157,7 @@ impl LogWalk {
             Bound::Included(key) => timestamp_of(key),
             Bound::Excluded(key) => timestamp_of(key).prev().unwrap_or(Timestamp::MIN),
         };
+        let highest = highest.min(through);
         let storage = storage();
         LogWalk {
             cursor: match access.descending {

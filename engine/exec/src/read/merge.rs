@@ -14,6 +14,7 @@ use super::access::Access;
 use super::choose::Watch;
 use super::item::{Batch, Item, PartCounters};
 use super::part::{PartSpec, PartTable};
+use super::renew::Renewal;
 use super::report::ReadReport;
 use crate::interrupt::check;
 use crate::limits::PART_BATCH_DOCUMENTS;
@@ -38,7 +39,7 @@ pub(crate) struct MergedStream {
     report: Arc<ReadReport>,
     /// Documents already given, where the same one may come from several parts.
     seen: Option<FxHashSet<Key>>,
-    /// Parts that only keep a snapshot readable.
+    /// Parts that only keep a promised snapshot readable.
     pins: Vec<(CoreId, u64)>,
     /// The parts sorted in memory, so they know when nothing follows.
     sorted: bool,
@@ -73,7 +74,7 @@ impl MergedStream {
             by_id: matches!(spec.access, Access::Id(_)),
             watch: None,
         };
-        if spec.access.reads_elsewhere() {
+        if spec.access.reads_elsewhere() && spec.renewal == Renewal::Never {
             stream.pin_all(&spec).await?;
         }
         let opened = join_all(partitions.into_iter().map(|partition| {

@@ -15,6 +15,7 @@ mod near;
 mod part;
 mod pipeline;
 mod plan;
+mod renew;
 mod report;
 mod request;
 mod scan;
@@ -23,6 +24,7 @@ mod sorted_walk;
 mod stage_stats;
 mod stream;
 mod tail;
+mod targets;
 mod trial;
 
 pub(crate) use access::{Access, RangeAccess};
@@ -30,21 +32,23 @@ pub(crate) use change_feed::ChangeFeed;
 pub(crate) use changes::{ChangeCounts, ChangeRequest, ChangeStream};
 pub(crate) use choose::Choice;
 pub(crate) use cursor::{
-    Cursor, CursorCounts, CursorTable, Filled, IdleCursor, Reads, core_of, fill, not_found,
+    Cursor, CursorCounts, CursorTable, Filled, Reads, ShownCursor, core_of, fill, not_found,
 };
 pub(crate) use divided::{collect_divided, run_divided};
 pub(crate) use hint::{of_buckets, parse_hint};
 pub(crate) use item::PartCounters;
 pub use log::from_log_error;
+pub(crate) use log::log_records;
 pub(crate) use merge::MergedStream;
 pub(crate) use part::{Output, PartTable};
 pub(crate) use pipeline::{Node, PipelineStream, Surroundings};
+pub(crate) use renew::Renewal;
 pub(crate) use report::LeafReport;
 pub(crate) use request::{
-    ReadRequest, Targets, check_still_there, choose_to_explain, existing_trees, open, open_ids,
-    parse_sort,
+    ReadRequest, check_still_there, choose_to_explain, existing_trees, open, parse_sort,
 };
 pub(crate) use stage_stats::{StageFigures, append_execution, append_stage};
 pub(crate) use stream::Stream;
 pub(crate) use tail::TailStream;
+pub(crate) use targets::{Again, Targets, open_ids, target_group};
 pub(crate) use trial::Trial;

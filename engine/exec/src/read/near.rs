@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 use super::access::{NearAccess, RangeAccess};
 use super::item::PartCounters;
 use super::part::{Output, PartSpec};
-use super::scan::{Found, Named, ScannedEntry, damaged, dangling, fetch, may_change};
+use super::scan::{Found, Named, ScannedEntry, damaged, dangling, fetch, found_of, may_change};
 use crate::compute::compute;
 use crate::interrupt::pause;
 use crate::limits::{FETCH_GROUP, NEAR_BUFFER_BYTES};
@@ -55,6 +55,10 @@ pub(super) struct NearWalk {
     /// What of the ring is still to be walked.
     ranges: VecDeque<KeyRange>,
     cursor: Option<Cursor>,
+    /// Entries of the ring whose documents are not read yet.
+    pending: Vec<Named>,
+    /// Whether a newer state was taken: a document may have changed since its entry was walked.
+    has_moved: bool,
     /// How many documents the ring has.
     found: usize,
     /// The documents met already, where several entries may name one.
@@ -70,12 +74,23 @@ impl NearWalk {
             search: access.planned.search(),
             ranges: VecDeque::new(),
             cursor: None,
+            pending: Vec::new(),
+            has_moved: false,
             found: 0,
             seen: repeats.then(FxHashSet::default),
             waiting: BinaryHeap::new(),
             waiting_bytes: 0,
             document_bytes: 0,
         }
+    }
+
+    pub(super) fn cursor(&mut self) -> Option<&mut Cursor> {
+        self.cursor.as_mut()
+    }
+
+    /// Continues in a newer state. Documents come where they were then, if they were read by then.
+    pub(super) fn moves(&mut self) {
+        self.has_moved = true;
     }
 
     /// The next document.
@@ -97,13 +112,20 @@ impl NearWalk {
                     .peek()
                     .is_some_and(|nearest| nearest.0.distance <= reach)
             {
-                return self.pop(ctx, spec, partition, at).await;
+                match self.pop(ctx, spec, partition, at).await? {
+                    None => continue,
+                    found => return Ok(found),
+                }
             }
-            let group = self.entries(spec, partition, at, ctx, counters).await?;
-            if group.is_empty() {
+            self.walk_entries(spec, partition, at, ctx, counters)
+                .await?;
+            if self.pending.is_empty() {
                 let (search, found) = (&mut self.search, self.found);
                 let Some(ranges) = compute(ctx, || search.next_ranges(found)).await? else {
-                    return self.pop(ctx, spec, partition, at).await;
+                    match self.pop(ctx, spec, partition, at).await? {
+                        None if !self.waiting.is_empty() => continue,
+                        found => return Ok(found),
+                    }
                 };
                 self.found = 0;
                 self.ranges = ranges
@@ -112,27 +134,28 @@ impl NearWalk {
                     .collect();
                 continue;
             }
-            counters.docs_examined += group.len() as u64;
-            self.found += group.len();
-            for found in documents(ctx, spec, branch, partition, group, at).await? {
+            let read = documents(ctx, spec, branch, partition, &self.pending, at).await?;
+            counters.docs_examined += self.pending.len() as u64;
+            self.found += self.pending.len();
+            let may_change = may_change(at) || self.has_moved;
+            for found in found_of(spec, self.pending.drain(..), read, may_change)? {
                 self.wait(spec, found, ctx).await?;
             }
         }
     }
 
-    /// Entries of the ring that name documents not met before; none when it has been walked.
-    async fn entries(
+    /// Walks entries of the ring that name documents not met before: to none when it has been walked.
+    async fn walk_entries(
         &mut self,
         spec: &PartSpec,
         partition: &Rc<Partition>,
         at: ReadAt,
         ctx: &OpContext,
         counters: &mut PartCounters,
-    ) -> Result<Vec<Named>> {
+    ) -> Result<()> {
         let branch = &spec.access.branches()[0];
         let index = branch.index.as_ref().expect("a geospatial index");
-        let mut group = Vec::new();
-        while group.len() < FETCH_GROUP {
+        while self.pending.len() < FETCH_GROUP {
             let Some(cursor) = &mut self.cursor else {
                 let Some(range) = self.ranges.pop_front() else {
                     break;
@@ -164,14 +187,16 @@ impl NearWalk {
                     type_bits: read.value.clone(),
                 })
             });
-            group.push(Named {
+            self.pending.push(Named {
                 turn: 0,
+                range: 0,
                 order: key,
                 id,
+                key: None,
                 entry,
             });
         }
-        Ok(group)
+        Ok(())
     }
 
     /// Lets a document wait for its turn, when it is as far away as is wanted.
@@ -205,7 +230,7 @@ impl NearWalk {
         Ok(())
     }
 
-    /// The nearest document that waits.
+    /// Gives the nearest document that waits, and passes over those that are gone.
     async fn pop(
         &mut self,
         ctx: &OpContext,
@@ -213,23 +238,50 @@ impl NearWalk {
         partition: &Rc<Partition>,
         at: ReadAt,
     ) -> Result<Option<Found>> {
-        let Some(Reverse(nearest)) = self.waiting.pop() else {
+        let Some(Reverse(mut nearest)) = self.waiting.pop() else {
             return Ok(None);
         };
+        let document = nearest.document.take();
         self.waiting_bytes -= waiting_bytes(&nearest.order, &nearest.id);
         let named = Named {
             turn: 0,
+            range: 0,
             order: nearest.order,
             id: nearest.id,
+            key: None,
             entry: nearest.entry,
         };
-        if let Some(document) = nearest.document {
+        if let Some(document) = document {
             self.document_bytes -= document.len();
             return Ok(Some(named.found(document)));
         }
         let branch = &spec.access.branches()[0];
-        let found = documents(ctx, spec, branch, partition, vec![named], at).await?;
-        Ok(found.into_iter().next())
+        let asked = std::slice::from_ref(&named);
+        let mut read = match documents(ctx, spec, branch, partition, asked, at).await {
+            Ok(read) => read,
+            Err(error) => {
+                self.waiting_bytes += waiting_bytes(&named.order, &named.id);
+                self.waiting.push(Reverse(Waiting {
+                    distance: nearest.distance,
+                    document: None,
+                    order: named.order,
+                    id: named.id,
+                    entry: named.entry,
+                }));
+                return Err(error);
+            }
+        };
+        match read.pop().flatten() {
+            Some(document) if !self.has_moved => Ok(Some(named.found(document))),
+            Some(document) => {
+                // It may have left the distances that are wanted.
+                let search = &self.search;
+                let distance = compute(ctx, || search.distance(stored_document(&document))).await?;
+                Ok(distance.map(|_| named.found(document)))
+            }
+            None if may_change(at) || self.has_moved => Ok(None),
+            None => Err(dangling(branch)),
+        }
     }
 }
 
@@ -237,29 +289,22 @@ fn waiting_bytes(order: &Key, id: &Key) -> usize {
     order.len() + id.len() + size_of::<Waiting>()
 }
 
-/// The documents that these entries name.
+/// The documents that these entries name, none for one that is not there.
 async fn documents(
     ctx: &OpContext,
     spec: &PartSpec,
     branch: &RangeAccess,
     partition: &Rc<Partition>,
-    entries: Vec<Named>,
+    entries: &[Named],
     at: ReadAt,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<Option<Bytes>>> {
     if branch.is_apart() {
         return fetch(ctx, spec, entries, at).await;
     }
     let mut found = Vec::with_capacity(entries.len());
     for named in entries {
-        let read = partition
-            .get(spec.collection.tree(), &named.id, at)
-            .await
-            .map_err(from_read_error)?;
-        match read {
-            Some(read) => found.push(named.found(read.value)),
-            None if may_change(at) => {}
-            None => return Err(dangling(branch)),
-        }
+        let read = partition.get(spec.collection.tree(), &named.id, at).await;
+        found.push(read.map_err(from_read_error)?.map(|read| read.value));
     }
     Ok(found)
 }

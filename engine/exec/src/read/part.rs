@@ -1,7 +1,6 @@
 //! One partition's part of a read: it scans, filters, sorts and projects beside the data.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,15 +11,18 @@ use pinion_catalog::{Collection, document_id, entry_key, from_read_error, stored
 use pinion_clock::Timestamp;
 use pinion_query::{
     IndexKind, Matcher, MetaKind, MetaSource, Metadata, Projection, SharedRoom, SortPattern,
-    Subject,
+    Subject, keyed,
 };
-use pinion_storage::{Key, Partition, PartitionId, ReadAt, SnapshotPin, UnitId, storage};
+use pinion_runtime::should_yield;
+use pinion_storage::{Key, PartitionId, ReadAt, SnapshotPin, UnitId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
 use super::access::{Access, RangeAccess};
 use super::item::{Batch, Item, PartCounters};
 use super::merge::StepSize;
+use super::renew::Renewal;
+use super::request::ReadRequest;
 use super::scan::{Found, Scan};
 use super::sorted::SortedPart;
 use crate::acquire::Undecided;
@@ -67,56 +69,63 @@ pub(crate) struct PartSpec {
     /// Whose writes are read beside the state at that time.
     pub unit: Option<UnitId>,
     pub undecided: Undecided,
+    /// Which states may follow it while the read runs.
+    pub renewal: Renewal,
+    /// The read may outlive its pass of the collection's gate.
+    pub is_unguarded: bool,
     /// What the sort of all parts may hold.
     pub sort_room: SharedRoom,
 }
 
-/// What a projection reads of how a document is found.
+/// What a projection, or what follows a read, reads of how a document is found.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// The key of the index that found it.
     pub index_key: bool,
+    /// Each document leaves with what is known of it, as `keyed` writes both.
+    pub is_keyed: bool,
     pub record_id: bool,
     /// The order of which it has these values.
     pub sort: Option<SortPattern>,
 }
 
 impl Told {
-    /// What a projection reads, of documents in an order that are found in a way.
-    pub(super) fn of(
-        projection: Option<&Projection>,
-        sort: Option<&SortPattern>,
-        access: &Access,
-    ) -> Told {
-        let Some(projection) = projection else {
-            return Told::default();
-        };
+    /// What a request's projection, or what follows the read, reads of documents that are found in a way.
+    pub(super) fn of(request: &ReadRequest, access: &Access) -> Told {
         let is_text = |branch: &RangeAccess| {
             let index = branch.index.as_ref();
             index.is_some_and(|index| index.spec.kind == IndexKind::Text)
         };
-        // The keys of a text index are shown to nobody.
-        let by_index = matches!(
-            access,
-            Access::Id(_) | Access::Index(_) | Access::Union(_) | Access::Merge(_)
-        ) && !access.branches().iter().any(is_text);
+        // The keys of a text index are not shown.
+        let by_index = || {
+            matches!(
+                access,
+                Access::Id(_) | Access::Index(_) | Access::Union(_) | Access::Merge(_)
+            ) && !access.branches().iter().any(is_text)
+        };
+        let projection = request.projection.as_ref();
+        let reads = |kind| projection.is_some_and(|projection| projection.reads_meta(kind));
+        let reads_either = |kind| reads(kind) || request.tells.contains(kind);
         Told {
-            index_key: by_index && projection.reads_meta(MetaKind::IndexKey),
-            record_id: projection.reads_meta(MetaKind::RecordId),
-            sort: sort
-                .filter(|_| projection.reads_meta(MetaKind::SortKey))
+            index_key: reads_either(MetaKind::IndexKey) && by_index(),
+            is_keyed: !request.tells.is_empty(),
+            record_id: reads_either(MetaKind::RecordId),
+            sort: request
+                .sort
+                .as_ref()
+                .filter(|_| reads(MetaKind::SortKey))
                 .cloned(),
         }
     }
 }
 
 impl PartSpec {
-    /// Which state is read.
-    pub(super) fn read_at(&self) -> ReadAt {
+    /// How the state at a timestamp is read.
+    pub(super) fn read_at(&self, at: Timestamp) -> ReadAt {
         match self.unit {
-            Some(unit) => ReadAt::In { at: self.at, unit },
-            None if self.undecided == Undecided::PassedBy => ReadAt::DecidedAt(self.at),
-            None => ReadAt::At(self.at),
+            Some(unit) => ReadAt::In { at, unit },
+            None if self.undecided == Undecided::PassedBy => ReadAt::DecidedAt(at),
+            None => ReadAt::At(at),
         }
     }
 
@@ -164,8 +173,6 @@ enum State {
 
 struct Part {
     spec: Arc<PartSpec>,
-    partition: Rc<Partition>,
-    _pin: SnapshotPin,
     state: State,
     given: usize,
 }
@@ -207,12 +214,9 @@ impl PartTable {
         step: StepSize,
     ) -> Result<(u64, Batch)> {
         let owned = storage().partition(partition).expect("asked its owner");
-        let pin = owned.pin(spec.at).map_err(from_read_error)?;
-        let scan = Scan::open(&spec, owned.clone());
+        let scan = Scan::open(&spec, owned);
         let mut part = Box::new(Part {
             spec,
-            partition: owned,
-            _pin: pin,
             state: State::Scanning(Box::new(scan)),
             given: 0,
         });
@@ -332,10 +336,11 @@ impl Part {
         let counters = &state().metrics.counters;
         counters.keys_examined.add(batch.counters.keys_examined);
         counters.docs_examined.add(batch.counters.docs_examined);
-        if batch.done {
-            self.state = State::Done;
+        match &mut self.state {
+            state if batch.done => *state = State::Done,
+            State::Scanning(scan) => scan.release(),
+            _ => {}
         }
-        let _ = &self.partition;
         Ok(batch)
     }
 }
@@ -375,7 +380,10 @@ pub(super) async fn next_match(
     counters: &mut PartCounters,
 ) -> Result<Option<Found>> {
     loop {
-        pause(ctx).await?;
+        if should_yield() {
+            scan.suspended();
+            pause(ctx).await?;
+        }
         match test_next(scan, spec, ctx, counters).await? {
             Tested::Matches(found) => return Ok(Some(found)),
             Tested::Fails => {}
@@ -470,6 +478,12 @@ pub(super) async fn finish(
                 false => Bytes::from(projected.into_bytes()),
             };
             projected.map(shown).map_err(Box::new)
+        }
+        _ if spec.told.is_keyed => {
+            let document = stored_document(&found.document);
+            let keyed = compute(ctx, || keyed(document, metadata)).await;
+            let bytes = keyed.map(|keyed| Bytes::from(keyed.into_bytes()));
+            bytes.map_err(Box::new)
         }
         _ if spec.show_record_id => {
             let document = stored_document(&found.document);

@@ -11,6 +11,7 @@ use pinion_query::{
 use pinion_storage::{Key, KeyRange};
 
 use super::access::{Access, MergeAccess, NearAccess, RangeAccess};
+use super::log::log_range;
 use super::part::Output;
 use super::request::ReadRequest;
 use crate::limits::MAX_POINTS;
@@ -41,8 +42,12 @@ impl Planned {
         let is_covered =
             plan.covered && request.output == Output::Documents && !request.show_record_id;
         let kept = || request.projection.as_ref().and_then(|p| p.kept_paths());
+        let mut access = access_of(&request.collection, plan.access);
+        if request.collection.is_oplog() {
+            access.narrow(log_range(request.matcher.filter()));
+        }
         Planned {
-            access: access_of(&request.collection, plan.access),
+            access,
             filter: whole_filter(request).filter(|_| !is_filtered),
             sort: request.sort.clone().filter(|_| !is_sorted),
             covered: is_covered.then(kept).flatten(),

@@ -100,7 +100,7 @@ impl ReadReport {
         self.is_eof.store(true, Ordering::Relaxed);
     }
 
-    fn figures(&self, millis: u64) -> StageFigures {
+    fn figures(&self, work: &OpWork, millis: u64) -> StageFigures {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [spills, records, bytes, storage_bytes] = self.spills.each_ref().map(get);
         let matched = get(&self.matched);
@@ -126,6 +126,7 @@ impl ReadReport {
                 _ => get(&self.given),
             },
             millis,
+            yields: work.yields(),
             is_eof: self.is_eof.load(Ordering::Relaxed),
             score: None,
         }
@@ -188,8 +189,8 @@ impl PlanReport for ReadReport {
             .append("planningTimeMicros", self.planning_us as i64);
     }
 
-    fn append_stages(&self, out: &mut DocBuilder, _work: &OpWork, millis: u64) {
-        let figures = self.figures(millis);
+    fn append_stages(&self, out: &mut DocBuilder, work: &OpWork, millis: u64) {
+        let figures = self.figures(work, millis);
         if let Some(stages) = self.stages() {
             stages.write(out, &|stage, out| {
                 append_stage(stage, out, &figures);
@@ -220,6 +221,7 @@ impl PlanReport for LeafReport {
             },
             returned: docs_examined,
             millis,
+            yields: work.yields(),
             is_eof: true,
             score: None,
         };

@@ -7,21 +7,23 @@ use pinion_catalog::{Collection, Uuid, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
 use pinion_query::{
-    Hint, KeyBounds, Matcher, MetaSource, Plan, PlanRequest, Projection, QueryShape, SortPattern,
+    Hint, KeyBounds, Matcher, MetaSet, MetaSource, Plan, PlanRequest, Projection, QueryShape,
+    SortPattern,
 };
-use pinion_storage::{Key, PartitionId, TreeId, UnitId};
+use pinion_storage::{PartitionId, TreeId, UnitId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::Access;
 use super::choose::{self, Choice, Watch, choose};
-use super::log::log_range;
 use super::merge::{MergedStream, StepSize};
 use super::part::{Output, PartSpec, Told};
 use super::plan::{Planned, by_id};
+use super::renew::Renewal;
 use super::report::{Chosen, ReadReport};
 use super::stream::step_for;
 use crate::acquire::{ReadSource, Undecided};
+use crate::compute::compute_bytes;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
 use crate::plan_cache::SetFilter;
 use crate::query_settings::{IndexHints, QuerySettings};
@@ -43,6 +45,8 @@ pub(crate) struct ReadRequest {
     pub key_bounds: Option<KeyBounds>,
     /// What follows looks at the scores of a text search.
     pub reads_scores: bool,
+    /// What follows takes each document with this, as `keyed` writes both.
+    pub tells: MetaSet,
     /// Each document gets the key under which the collection holds it.
     pub show_record_id: bool,
     /// Whether a sort may spill, where the command says so.
@@ -51,6 +55,12 @@ pub(crate) struct ReadRequest {
     pub unit: Option<UnitId>,
     /// Whether what is prepared is waited for.
     pub undecided: Undecided,
+    /// Which newer states it may take while it runs.
+    pub renewal: Renewal,
+    /// It sees one state from its beginning to its end, whatever its read concern promises.
+    pub keeps_snapshot: bool,
+    /// The read may outlive its pass of the collection's gate.
+    pub is_unguarded: bool,
     /// The way to the documents, where it is known: nothing is planned then.
     pub access: Option<Access>,
     /// The plan, where it was chosen before.
@@ -83,6 +93,16 @@ impl ReadRequest {
         self.limit.map(kept)
     }
 
+    /// Takes on which states it reads.
+    pub(super) fn take_source(&mut self, ctx: &OpContext, source: ReadSource) {
+        self.unit = source.unit();
+        self.undecided = source.undecided();
+        self.renewal = match self.keeps_snapshot {
+            true => Renewal::Never,
+            false => source.renewal(ctx),
+        };
+    }
+
     /// A read of whole documents.
     pub(crate) fn new(collection: Arc<Collection>, matcher: Matcher) -> ReadRequest {
         ReadRequest {
@@ -96,10 +116,14 @@ impl ReadRequest {
             output: Output::Documents,
             key_bounds: None,
             reads_scores: false,
+            tells: MetaSet::default(),
             show_record_id: false,
             allow_disk_use: None,
             unit: None,
             undecided: Undecided::Awaited,
+            renewal: Renewal::Never,
+            keeps_snapshot: false,
+            is_unguarded: false,
             access: None,
             plan: None,
             index_filter: None,
@@ -124,8 +148,7 @@ pub(crate) async fn open(
     wanted: usize,
 ) -> Result<Opened> {
     let mut request = request.bound()?;
-    request.unit = source.unit();
-    request.undecided = source.undecided();
+    request.take_source(ctx, source);
     request.restrict();
     let request = Arc::new(request);
     let wanted = wanted
@@ -199,8 +222,7 @@ pub(super) async fn prepare(
     }
     let partitions = planned.access.partitions(&request.collection);
     let memory = memory(request.allow_disk_use);
-    let sort = request.sort.as_ref();
-    let told = Told::of(request.projection.as_ref(), sort, &planned.access);
+    let told = Told::of(request, &planned.access);
     let spec = Arc::new(PartSpec {
         collection: request.collection.clone(),
         access: planned.access,
@@ -216,6 +238,8 @@ pub(super) async fn prepare(
         at,
         unit: request.unit,
         undecided: request.undecided,
+        renewal: request.renewal,
+        is_unguarded: request.is_unguarded,
         sort_room: memory.shared(memory.limits.sort, partitions.len()),
     });
     let report = Arc::new(ReadReport::new(request.clone(), spec.clone(), chosen));
@@ -246,7 +270,8 @@ async fn plan(
         return Ok((planned, Chosen::default(), None));
     }
     if let Some(plan) = &request.plan {
-        let planned = Planned::new(request, plan.clone());
+        let planned = || Planned::new(request, plan.clone());
+        let planned = compute_bytes(request.planning_bytes(), planned).await;
         return Ok((planned, Chosen::default(), None));
     }
     if let Some(planned) = by_id(request) {
@@ -259,10 +284,9 @@ async fn plan(
         is_tried: choice.trial.is_some(),
         planning_us: began.elapsed().as_micros() as u64,
     };
-    let mut planned = Planned::new(request, choice.plan);
-    if request.collection.is_oplog() {
-        planned.access.narrow(log_range(request.matcher.filter()));
-    }
+    let plan = choice.plan;
+    let planned = move || Planned::new(request, plan);
+    let planned = compute_bytes(request.planning_bytes(), planned).await;
     Ok((planned, chosen, choice.watch))
 }
 
@@ -272,10 +296,12 @@ pub(crate) async fn choose_to_explain(
     source: ReadSource,
     request: &ReadRequest,
 ) -> Result<Choice> {
+    let mut request = request.clone();
+    request.take_source(ctx, source);
     let mut attempts = 0;
     loop {
         let at = source.timestamp(ctx).await?;
-        match choose::choose_to_explain(ctx, request, at).await {
+        match choose::choose_to_explain(ctx, &request, at).await {
             Err(error) if is_retried(&error, attempts) => attempts += 1,
             chosen => return chosen,
         }
@@ -359,43 +385,21 @@ impl ReadRequest {
     }
 }
 
-/// The keys of documents to change.
-pub(crate) struct Targets {
-    stream: MergedStream,
-    /// The names of the indexes that it reads.
-    pub indexes: Vec<String>,
-}
-
-impl Targets {
-    /// The next key.
-    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Key>> {
-        let bytes = self
-            .stream
-            .next(ctx, step_for(crate::limits::TARGET_GROUP))
-            .await?;
-        Ok(bytes.map(|bytes| Key::from_slice(&bytes)))
-    }
-}
-
-/// Opens a read of keys.
-pub(crate) async fn open_ids(
-    ctx: &OpContext,
-    source: ReadSource,
-    mut request: ReadRequest,
-) -> Result<Targets> {
-    request.output = Output::Ids;
-    let wanted = request.limit.unwrap_or(crate::limits::TARGET_GROUP);
-    let Opened { stream, indexes } = open(ctx, source, request, wanted).await?;
-    Ok(Targets { stream, indexes })
-}
-
-/// Whether a read that did not hold its collection's gate for a while can go on.
+/// Whether a read that did not hold its collection's gate for a while can go on. One of a snapshot, `at`, can while the catalog
+/// of its time is kept.
 ///
 /// # Errors
 /// `QueryPlanKilled` when the collection or an index that is read is gone.
-pub(crate) fn check_still_there(ns: &Namespace, uuid: Uuid, indexes: &[String]) -> Result<()> {
+pub(crate) fn check_still_there(
+    ns: &Namespace,
+    uuid: Uuid,
+    indexes: &[String],
+    at: Option<Timestamp>,
+) -> Result<()> {
     let killed = |what: String| Err(Error::new(ErrorCode::QUERY_PLAN_KILLED, what));
-    let catalog = core_catalog().current();
+    let catalog = core_catalog();
+    let then = at.and_then(|at| catalog.at(at));
+    let catalog = then.unwrap_or_else(|| catalog.current());
     match catalog.by_uuid(uuid) {
         None => killed(format!("collection dropped. UUID {uuid}")),
         Some(collection) if collection.ns != *ns => killed(format!(

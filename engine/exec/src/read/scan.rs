@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_catalog::{core_catalog, from_read_error, partition_of, stored_document};
 use pinion_runtime::{Queue, timeout};
-use pinion_storage::{Cursor, Key, Partition, PartitionId, ReadAt, storage};
+use pinion_storage::{Cursor, Key, Partition, PartitionId, ReadAt, SnapshotPin, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
@@ -17,6 +17,7 @@ use super::item::PartCounters;
 use super::log::LogWalk;
 use super::near::NearWalk;
 use super::part::{Output, PartSpec};
+use super::renew::Snapshot;
 use super::sorted_walk::{SortedWalk, sorted_order};
 use crate::interrupt::{interruptible, poll_once};
 use crate::limits::{FETCH_GROUP, OUTCOME_PATIENCE};
@@ -48,13 +49,14 @@ pub(super) struct ScannedEntry {
 
 /// The walk of one part.
 pub(super) struct Scan {
-    spec: Arc<PartSpec>,
-    partition: Rc<Partition>,
-    at: ReadAt,
-    walk: Walk,
+    pub(super) spec: Arc<PartSpec>,
+    pub(super) partition: Rc<Partition>,
+    pub(super) at: ReadAt,
+    pub(super) snapshot: Snapshot,
+    pub(super) walk: Walk,
 }
 
-enum Walk {
+pub(super) enum Walk {
     /// One document by its key.
     Id(Option<Key>),
     /// Branch after branch.
@@ -65,10 +67,12 @@ enum Walk {
     Log(Box<LogWalk>),
 }
 
-struct Branches {
+pub(super) struct Branches {
     entries: Entries,
     /// Documents already given, where several entries may name one.
     seen: Option<FxHashSet<Key>>,
+    /// Entries that were walked and whose documents are not read yet: in a newer state they are walked again.
+    pending: Vec<Named>,
     /// Documents fetched ahead from other partitions, in reverse.
     fetched: Vec<Found>,
 }
@@ -111,13 +115,26 @@ pub(super) enum Entry {
 pub(super) struct Named {
     /// The place of its branch in the access.
     pub turn: usize,
+    /// How many of the branch's ranges were started, with the one that it lies in.
+    pub range: usize,
     pub order: Key,
     /// The key of the document.
     pub id: Key,
+    /// The key of the entry, where its order does not contain that.
+    pub key: Option<Key>,
     pub entry: Option<Box<ScannedEntry>>,
 }
 
 impl Named {
+    /// The key of the entry.
+    fn entry_key(&self, spec: &PartSpec) -> &[u8] {
+        match &self.key {
+            Some(key) => key,
+            None if spec.access.branches().len() == 1 => &self.order,
+            None => &self.order[size_of::<u32>()..],
+        }
+    }
+
     pub(super) fn found(self, document: Bytes) -> Found {
         Found {
             order: self.order,
@@ -135,13 +152,15 @@ impl Scan {
             Access::Id(key) => Walk::Id(Some(key.clone())),
             Access::Near(near) => Walk::Near(Box::new(NearWalk::new(near, spec.access.repeats()))),
             Access::Collection(access) if spec.collection.is_oplog() => {
-                Walk::Log(Box::new(LogWalk::new(access)))
+                let through = spec.collection.log_through;
+                Walk::Log(Box::new(LogWalk::new(access, through)))
             }
             access => Walk::Branches(Box::new(Branches::new(access))),
         };
         Scan {
             spec: spec.clone(),
-            at: planted(spec.read_at(), &partition),
+            at: planted(spec.read_at(spec.at), &partition),
+            snapshot: Snapshot::of(spec),
             partition,
             walk,
         }
@@ -154,9 +173,28 @@ impl Scan {
         ctx: &OpContext,
         counters: &mut PartCounters,
     ) -> Result<Option<Found>> {
-        match self.at {
-            ReadAt::DecidedAt(_) => self.advance(ctx, counters).await,
-            _ => until_decided(ctx, self.advance(ctx, counters)).await?,
+        loop {
+            if self.snapshot.is_due() {
+                // In a box, as few steps ever need its room.
+                Box::pin(self.look_after(ctx)).await?;
+                if let Some(given) = self.planted_repeat() {
+                    return Ok(Some(given));
+                }
+            }
+            let next = match self.at {
+                ReadAt::DecidedAt(_) => self.advance(ctx, counters).await,
+                _ => until_decided(ctx, self.advance(ctx, counters)).await?,
+            };
+            match next {
+                Ok(Some(_)) if self.planted_skip() => {}
+                Ok(Some(found)) => {
+                    self.snapshot.gives(&found);
+                    return Ok(Some(found));
+                }
+                Ok(None) => return Ok(None),
+                Err(error) if self.renews_after(&error) => Box::pin(self.renew(ctx)).await?,
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -172,17 +210,15 @@ impl Scan {
                 Box::pin(walk.next(spec, partition, self.at, ctx, counters)).await
             }
             Walk::Log(walk) => Box::pin(walk.next(counters)).await,
-            Walk::Id(key) => {
-                let Some(key) = key.take() else {
+            Walk::Id(wanted) => {
+                let Some(key) = wanted.clone() else {
                     return Ok(None);
                 };
                 let tree = self.spec.collection.tree();
-                let Some(read) = self
-                    .partition
-                    .get(tree, &key, self.at)
-                    .await
-                    .map_err(from_read_error)?
-                else {
+                let read = self.partition.get(tree, &key, self.at).await;
+                let read = read.map_err(from_read_error)?;
+                *wanted = None;
+                let Some(read) = read else {
                     return Ok(None);
                 };
                 counters.keys_examined += 1;
@@ -211,6 +247,9 @@ impl Scan {
 impl Scan {
     /// Passes over documents that are there and need no look: nothing but their number is wanted.
     pub(super) fn pass(&mut self, most: u64) -> u64 {
+        if !self.snapshot.is_pinned() {
+            return 0;
+        }
         match &mut self.walk {
             Walk::Branches(walk)
                 if walk.seen.is_none()
@@ -223,6 +262,43 @@ impl Scan {
             }
             _ => 0,
         }
+    }
+}
+
+impl Walk {
+    /// The cursors let go of the state that they read.
+    pub(super) fn release(&mut self) {
+        self.each_cursor(Cursor::release);
+    }
+
+    /// The cursors read this state, which may be the one that they let go of.
+    pub(super) fn renew(&mut self, at: ReadAt) {
+        self.each_cursor(|cursor| cursor.renew(at));
+    }
+
+    fn each_cursor(&mut self, each: impl FnMut(&mut Cursor)) {
+        match self {
+            Walk::Branches(branches) => branches.entries.cursors().for_each(each),
+            Walk::Near(walk) => walk.cursor().into_iter().for_each(each),
+            Walk::Id(_) | Walk::Log(_) => {}
+        }
+    }
+
+    /// Documents may have several entries from here on, though the plan counts on one: each is given once.
+    pub(super) fn expect_repeats(&mut self) {
+        if let Walk::Branches(branches) = self {
+            branches.seen.get_or_insert_default();
+        }
+    }
+
+    /// Continues in another state, behind what was given.
+    pub(super) fn continue_at(&mut self, spec: &PartSpec, partition: &Rc<Partition>, at: ReadAt) {
+        match self {
+            Walk::Branches(branches) => branches.put_back(spec, partition, at),
+            Walk::Near(walk) => walk.moves(),
+            Walk::Id(_) | Walk::Log(_) => {}
+        }
+        self.renew(at);
     }
 }
 
@@ -242,7 +318,31 @@ impl Branches {
         Branches {
             entries,
             seen: repeats.then(FxHashSet::default),
+            pending: Vec::new(),
             fetched: Vec::new(),
+        }
+    }
+
+    /// Puts entries back that were walked and not given: each branch stands before the first of them again.
+    fn put_back(&mut self, spec: &PartSpec, partition: &Rc<Partition>, at: ReadAt) {
+        let mut walked = std::mem::take(&mut self.pending);
+        if let Entries::Sorted(walk) = &mut self.entries {
+            walk.take_back(&mut walked);
+        }
+        let mut placed = Vec::new();
+        for named in walked {
+            if let Some(seen) = &mut self.seen {
+                seen.remove(&named.id);
+            }
+            if placed.contains(&named.turn) {
+                continue;
+            }
+            placed.push(named.turn);
+            let walk = match &mut self.entries {
+                Entries::InTurn(walk) => walk,
+                Entries::Sorted(walk) => walk.branch(named.turn),
+            };
+            walk.stand_before(&named, spec, partition, at);
         }
     }
 
@@ -287,23 +387,29 @@ impl Branches {
                 let tree = spec.collection.tree();
                 let read = place.partition.get(tree, &named.id, at).await;
                 counters.docs_examined += 1;
-                return match read.map_err(from_read_error)? {
-                    Some(read) => Ok(Some(named.found(read.value))),
-                    None if may_change(at) => continue,
-                    None => Err(dangling(branch)),
+                return match read.map_err(from_read_error) {
+                    Ok(Some(read)) => Ok(Some(named.found(read.value))),
+                    Ok(None) if may_change(at) => continue,
+                    Ok(None) => Err(dangling(branch)),
+                    Err(error) => {
+                        self.pending.push(named);
+                        Err(error)
+                    }
                 };
             }
             // The entries of a unique index live apart from their documents: fetch those of a group of entries at once.
-            let mut group = vec![named];
-            while group.len() < FETCH_GROUP {
+            self.pending.push(named);
+            while self.pending.len() < FETCH_GROUP {
                 match self.next_alike(place, counters).await? {
-                    Some(Entry::Named(named)) => group.push(named),
+                    Some(Entry::Named(named)) => self.pending.push(named),
                     Some(Entry::Document(_)) => unreachable!("the branch is an index"),
                     None => break,
                 }
             }
-            counters.docs_examined += group.len() as u64;
-            self.fetched = fetch(ctx, spec, group, at).await?;
+            counters.docs_examined += self.pending.len() as u64;
+            let documents = fetch(ctx, spec, &self.pending, at).await?;
+            let pending = self.pending.drain(..);
+            self.fetched = found_of(spec, pending, documents, may_change(at))?;
             self.fetched.reverse();
             if let Some(found) = self.fetched.pop() {
                 return Ok(Some(found));
@@ -331,13 +437,18 @@ impl Branches {
                         .component_names()
                         .nth(field)
                         .expect("it has the field");
-                    let named = vec![named.clone()];
-                    let documents = fetch(place.ctx, place.spec, named, place.at).await?;
+                    let asked = std::slice::from_ref(&named);
+                    let documents = match fetch(place.ctx, place.spec, asked, place.at).await {
+                        Ok(documents) => documents,
+                        Err(error) => {
+                            self.pending.push(named);
+                            return Err(error);
+                        }
+                    };
                     counters.docs_examined += 1;
-                    let document = documents
-                        .first()
-                        .map(|found| stored_document(&found.document));
+                    let document = documents.first().and_then(Option::as_ref);
                     document
+                        .map(|document| stored_document(document))
                         .and_then(|document| pinion_bson::get_path(document, path))
                         .map(unnamed)
                 }
@@ -394,6 +505,15 @@ impl Branches {
 }
 
 impl Entries {
+    /// The cursors of all branches that have one.
+    fn cursors(&mut self) -> impl Iterator<Item = &mut Cursor> {
+        let (in_turn, sorted) = match self {
+            Entries::InTurn(walk) => (walk.cursor.as_mut(), None),
+            Entries::Sorted(walk) => (None, Some(walk.cursors())),
+        };
+        in_turn.into_iter().chain(sorted.into_iter().flatten())
+    }
+
     /// The cursor of the branch whose turn it is.
     fn cursor(&mut self) -> Option<&mut Cursor> {
         match self {
@@ -410,6 +530,29 @@ impl BranchWalk {
             range: 0,
             cursor: None,
         }
+    }
+
+    pub(super) fn cursor(&mut self) -> Option<&mut Cursor> {
+        self.cursor.as_mut()
+    }
+
+    /// Has the entry come next, if it is there.
+    fn stand_before(
+        &mut self,
+        named: &Named,
+        spec: &PartSpec,
+        partition: &Rc<Partition>,
+        at: ReadAt,
+    ) {
+        let branch = &spec.access.branches()[named.turn];
+        let place = named.range.checked_sub(1).expect("its range was started");
+        let mut cursor = branch.cursor(&spec.collection, partition, place, at);
+        cursor.seek(named.entry_key(spec));
+        *self = BranchWalk {
+            turn: named.turn,
+            range: named.range,
+            cursor: Some(cursor),
+        };
     }
 
     /// The next document of the collection's own tree: what [`BranchWalk::next`] comes to there,
@@ -517,8 +660,13 @@ impl BranchWalk {
                 type_bits: value.clone(),
             })
         });
+        let mut entry_key = None;
         let order = match &spec.access {
-            Access::Merge(merge) => sorted_order(branch, &merge.orders[self.turn], &key, &id)?,
+            Access::Merge(merge) => {
+                let order = sorted_order(branch, &merge.orders[self.turn], &key, &id)?;
+                entry_key = Some(key);
+                order
+            }
             access if access.branches().len() == 1 => key,
             _ => ordered_by_branch(self.turn, &key),
         };
@@ -537,8 +685,10 @@ impl BranchWalk {
         }
         Ok(Entry::Named(Named {
             turn: self.turn,
+            range: self.range,
             order,
             id,
+            key: entry_key,
             entry,
         }))
     }
@@ -628,13 +778,14 @@ fn planted(at: ReadAt, partition: &Partition) -> ReadAt {
     }
 }
 
-/// Fetches the documents of these entries from the partitions where they are; the result keeps the order.
+/// Fetches the documents of these entries from the partitions where they are, in the order of the entries; none for one that is
+/// not there.
 pub(super) async fn fetch(
     ctx: &OpContext,
     spec: &PartSpec,
-    entries: Vec<Named>,
+    entries: &[Named],
     at: ReadAt,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<Option<Bytes>>> {
     let tree = spec.collection.tree();
     let mut by_core: std::collections::BTreeMap<pinion_runtime::CoreId, Vec<(usize, Key)>> =
         std::collections::BTreeMap::new();
@@ -653,10 +804,13 @@ pub(super) async fn fetch(
             let (collection, ctx) = (collection.clone(), ctx.clone());
             pinion_runtime::submit_to(owner, Queue::Foreground, move || async move {
                 let mut documents = Vec::with_capacity(wanted.len());
+                // A read that may take a newer state has pinned it in its own partition alone.
+                let mut pins = Vec::new();
                 for (place, id) in wanted {
                     let owned = storage()
                         .partition(partition_of(&collection, &id))
                         .expect("submitted to its owner");
+                    pins.extend(pin_once(&owned, at, &pins)?);
                     // Whoever asks may be gone while this waits.
                     let read = until_decided(&ctx, owned.get(tree, &id, at)).await?;
                     let read = read.map_err(from_read_error)?;
@@ -672,12 +826,38 @@ pub(super) async fn fetch(
             documents[place] = document;
         }
     }
+    Ok(documents)
+}
+
+/// A pin of what is read in a partition, unless there is one among those of others.
+fn pin_once(
+    partition: &Rc<Partition>,
+    at: ReadAt,
+    pins: &[(PartitionId, SnapshotPin)],
+) -> Result<Option<(PartitionId, SnapshotPin)>> {
+    let (ReadAt::At(ts) | ReadAt::DecidedAt(ts) | ReadAt::In { at: ts, .. }) = at else {
+        return Ok(None);
+    };
+    let id = partition.id();
+    if pins.iter().any(|(pinned, _)| *pinned == id) {
+        return Ok(None);
+    }
+    let pin = partition.pin(ts).map_err(from_read_error)?;
+    Ok(Some((id, pin)))
+}
+
+/// The documents that entries name. One that is not there is passed over where what is read changes, and damage elsewhere.
+pub(super) fn found_of(
+    spec: &PartSpec,
+    entries: impl Iterator<Item = Named>,
+    documents: Vec<Option<Bytes>>,
+    may_change: bool,
+) -> Result<Vec<Found>> {
     let found = entries
-        .into_iter()
         .zip(documents)
         .filter_map(|(named, document)| match document {
             Some(document) => Some(Ok(named.found(document))),
-            None if may_change(at) => None,
+            None if may_change => None,
             None => Some(Err(dangling(&spec.access.branches()[named.turn]))),
         });
     found.collect()

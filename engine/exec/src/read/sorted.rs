@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use pinion_catalog::stored_document;
 use pinion_query::{DiskSorter, Metadata, Next, SortPattern, Spilled, Spiller, Subject};
-use pinion_runtime::LocalBoxFuture;
 use pinion_storage::Key;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -18,7 +17,7 @@ use crate::state::state;
 /// A document in the sort.
 struct Entry {
     found: Found,
-    /// What is known of it beside its fields: found out once more where it was on disk meanwhile.
+    /// What is known of it beside its fields: computed again where it was on disk meanwhile.
     metadata: Option<Metadata>,
 }
 
@@ -57,7 +56,7 @@ impl SortedPart {
             keys += 1;
             let metadata = Some(metadata);
             if part.sorter.push(key, Entry { found, metadata }, size)? {
-                part.use_disk(ctx).await?;
+                part.file.serve(ctx, &mut part.sorter).await?;
             }
         }
         check(ctx)?;
@@ -71,7 +70,7 @@ impl SortedPart {
         Ok(part)
     }
 
-    /// Goes on to the next item.
+    /// Takes the next item.
     pub(super) async fn advance(&mut self, spec: &PartSpec, ctx: &OpContext) -> Result<()> {
         loop {
             pause(ctx).await?;
@@ -91,26 +90,12 @@ impl SortedPart {
                 }
                 Next::End => None,
                 Next::Disk => {
-                    self.use_disk(ctx).await?;
+                    self.file.serve(ctx, &mut self.sorter).await?;
                     continue;
                 }
             };
             return Ok(());
         }
-    }
-
-    fn use_disk<'a>(&'a mut self, ctx: &'a OpContext) -> LocalBoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            loop {
-                pause(ctx).await?;
-                let sorter = &mut self.sorter;
-                let Some(request) = compute(ctx, || sorter.request()).await? else {
-                    return Ok(());
-                };
-                let reply = self.file.perform(ctx, request).await?;
-                self.sorter.reply(reply)?;
-            }
-        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use pinion_query::SortedField;
-use pinion_storage::Key;
+use pinion_storage::{Cursor, Key};
 use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
@@ -54,13 +54,35 @@ impl SortedWalk {
             self.is_open = true;
         }
         while let Some(Reverse(Head(named))) = self.heads.pop() {
-            self.step(named.turn, place, seen, counters).await?;
+            if let Err(error) = self.step(named.turn, place, seen, counters).await {
+                self.heads.push(Reverse(Head(named)));
+                return Err(error);
+            }
             if self.is_new(&named) {
                 return Ok(Some(named));
             }
             counters.dups_dropped += 1;
         }
         Ok(None)
+    }
+
+    /// Adds the heads to the entries that were given by the walk and are walked again, as those are.
+    pub(super) fn take_back(&mut self, walked: &mut Vec<Named>) {
+        for named in walked.iter() {
+            self.alike.remove(&named.id);
+        }
+        self.is_open = false;
+        let heads = std::mem::take(&mut self.heads);
+        walked.extend(heads.into_iter().map(|Reverse(Head(named))| named));
+    }
+
+    /// The walk of one branch.
+    pub(super) fn branch(&mut self, turn: usize) -> &mut BranchWalk {
+        &mut self.walks[turn]
+    }
+
+    pub(super) fn cursors(&mut self) -> impl Iterator<Item = &mut Cursor> {
+        self.walks.iter_mut().filter_map(BranchWalk::cursor)
     }
 
     fn is_new(&mut self, named: &Named) -> bool {

@@ -13,6 +13,8 @@ pub(crate) struct StageFigures {
     /// What came out at the top.
     pub returned: u64,
     pub millis: u64,
+    /// How often it let others run.
+    pub yields: u64,
     pub is_eof: bool,
     /// In a trial, how good the plan was.
     pub score: Option<f64>,
@@ -24,6 +26,7 @@ impl StageFigures {
             counters: trial.counters,
             returned: trial.advanced,
             millis: trial.millis,
+            yields: 0,
             is_eof: trial.is_eof,
             score: Some(trial.score),
         }
@@ -44,6 +47,11 @@ pub(crate) fn append_execution(out: &mut DocBuilder, stage: &ExplainStage, done:
     out.end();
 }
 
+/// Whether documents may have several entries in the index of a stage.
+fn is_multikey(stage: &ExplainStage) -> bool {
+    pinion_bson::get(&stage.details, "isMultiKey").is_some_and(pinion_wire::idl::truthy)
+}
+
 /// Appends what a stage that reads did.
 pub(crate) fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, done: &StageFigures) {
     let c = &done.counters;
@@ -60,8 +68,8 @@ pub(crate) fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, done: &St
         .append("advanced", returned as i32)
         .append("needTime", needed as i32)
         .append("needYield", 0i32)
-        .append("saveState", 0i32)
-        .append("restoreState", 0i32)
+        .append("saveState", done.yields as i32)
+        .append("restoreState", done.yields as i32)
         .append("isEOF", i32::from(done.is_eof));
     match stage.name {
         "COLLSCAN" | "FETCH" => {
@@ -73,7 +81,15 @@ pub(crate) fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, done: &St
         "IXSCAN" => {
             out.append("keysExamined", c.keys_examined as i32)
                 .append("seeks", c.seeks as i32)
-                .append("dupsTested", c.keys_examined as i32)
+                // A document has one entry in an index that is not multikey.
+                .append(
+                    "dupsTested",
+                    if is_multikey(stage) {
+                        c.keys_examined as i32
+                    } else {
+                        0
+                    },
+                )
                 .append("dupsDropped", c.dups_dropped as i32);
         }
         "OR" | "SORT_MERGE" => {

@@ -49,6 +49,9 @@ impl TailStream {
         wanted: usize,
     ) -> Result<TailStream> {
         let mut request = request.bound()?;
+        let (unit, undecided) = (request.unit, request.undecided);
+        request.take_source(ctx, source);
+        (request.unit, request.undecided) = (unit, undecided);
         let (skip, left) = (request.skip, request.limit);
         // They count over all that is ever read. The order is that of the records, whatever else is
         // said of it.
@@ -157,7 +160,7 @@ impl TailStream {
         at: Timestamp,
     ) -> Result<Option<MergedStream>> {
         if self.request.collection.is_oplog() {
-            let newest = newest_logged_behind(self.newest.as_ref());
+            let newest = newest_logged_behind(&self.request.collection, self.newest.as_ref());
             return match newest {
                 Some(newest) => self.open_through(ctx, wanted, at, newest).await,
                 None => Ok(None),
@@ -212,8 +215,17 @@ impl TailStream {
         let newest = self.newest.as_ref().and_then(|key| record_of(key));
         let (tree, record) = (self.request.collection.tree(), newest.unwrap_or(0));
         loop {
-            reads.check()?;
+            reads.check(None)?;
             let turn = until.min(pinion_runtime::now() + AWAIT_POLL);
+            if self.request.collection.log_through < Timestamp::MAX {
+                // The oplog that a standalone shows has ended.
+                let ended = timeout_at(turn, std::future::pending::<()>());
+                let _ = interruptible(ctx, ended).await?;
+                match turn == until {
+                    true => return Ok(false),
+                    false => continue,
+                }
+            }
             if self.request.collection.is_oplog() {
                 let storage = storage();
                 let logged = storage.wait_log_beyond(Timestamp::from_u64(record as u64));

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use pinion_catalog::{Placement, from_read_error};
+use pinion_catalog::Placement;
 use pinion_clock::Timestamp;
 use pinion_query::Plan;
 use pinion_runtime::Queue;
@@ -18,6 +18,7 @@ use super::part::{PartSpec, Tested, Told, test_next};
 use super::plan::Planned;
 use super::request::ReadRequest;
 use super::scan::Scan;
+use crate::compute::compute_bytes;
 use crate::interrupt::{is_interruption, pause};
 use crate::limits::{TRIAL_RESULTS, TRIAL_WORKS};
 use crate::spill::memory;
@@ -49,10 +50,12 @@ pub(super) async fn try_out(
     plans: &[Plan],
     at: Timestamp,
 ) -> Result<Vec<Trial>> {
-    let specs: Vec<Arc<PartSpec>> = plans
-        .iter()
-        .map(|plan| spec_of(request, plan, at))
-        .collect();
+    let mut specs: Vec<Arc<PartSpec>> = Vec::with_capacity(plans.len());
+    for plan in plans {
+        let planned = || Planned::new(request, plan.clone());
+        let planned = compute_bytes(request.planning_bytes(), planned).await;
+        specs.push(spec_of(request, planned, at));
+    }
     let partition = partition_for(request);
     let owner = storage().owner(partition);
     let ctx = ctx.clone();
@@ -71,8 +74,7 @@ fn partition_for(request: &ReadRequest) -> PartitionId {
         .unwrap_or(PartitionId(0))
 }
 
-fn spec_of(request: &ReadRequest, plan: &Plan, at: Timestamp) -> Arc<PartSpec> {
-    let planned = Planned::new(request, plan.clone());
+fn spec_of(request: &ReadRequest, planned: Planned, at: Timestamp) -> Arc<PartSpec> {
     let memory = memory(request.allow_disk_use);
     Arc::new(PartSpec {
         collection: request.collection.clone(),
@@ -89,6 +91,8 @@ fn spec_of(request: &ReadRequest, plan: &Plan, at: Timestamp) -> Arc<PartSpec> {
         at,
         unit: request.unit,
         undecided: request.undecided,
+        renewal: request.renewal,
+        is_unguarded: request.is_unguarded,
         sort_room: memory.shared(memory.limits.sort, 1),
     })
 }
@@ -109,8 +113,6 @@ async fn run(
     ctx: &OpContext,
 ) -> Result<Vec<Trial>> {
     let owned = storage().partition(partition).expect("asked its owner");
-    let at = specs.first().expect("there are plans").at;
-    let _pin = owned.pin(at).map_err(from_read_error)?;
     let started = pinion_runtime::now();
     let open = |spec: Arc<PartSpec>| Runner {
         scan: Scan::open(&spec, owned.clone()),

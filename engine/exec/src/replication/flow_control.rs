@@ -70,7 +70,7 @@ pub fn flow_sample() -> LocalBoxFuture<'static, FlowSample> {
         let parts = on_all_cores(|_| async {
             FlowSample {
                 operations: storage().stats().ring_entries,
-                locks: core_catalog().gates().counts().writes,
+                locks: core_catalog().gates().counts().writes.count,
             }
         });
         let mut sum = FlowSample::default();

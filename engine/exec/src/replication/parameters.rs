@@ -1,10 +1,11 @@
 //! The server parameters of replication: names, defaults and bounds are MongoDB's.
 
 use pinion_bson::{DocBuilder, RawBsonRef};
-use pinion_wire::idl::{ReadPreferenceMode, f64_lossy, i64_exact, truthy};
+use pinion_wire::idl::{ReadPreferenceMode, f64_lossy};
 use pinion_wire::{Error, Result};
 
 use crate::limits::SESSION_REFRESH_INTERVAL;
+use crate::parameter_values::{flag, unreadable, whole};
 
 /// Their values.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +43,8 @@ pub struct ReplicationParameters {
     pub takeover_freshness_secs: i32,
     pub election_offset_fraction: f64,
     pub rollback_limit_secs: i32,
+    /// How long a member that a signal ends has for it before its connections are closed.
+    pub shutdown_timeout_ms: i32,
     pub write_periodic_noops: bool,
 }
 
@@ -101,6 +104,7 @@ impl Default for ReplicationParameters {
             takeover_freshness_secs: 2,
             election_offset_fraction: 0.15,
             rollback_limit_secs: 24 * 60 * 60,
+            shutdown_timeout_ms: 15_000,
             write_periodic_noops: true,
         }
     }
@@ -153,7 +157,7 @@ const fn startup(name: &'static str, kind: Kind) -> Parameter {
     }
 }
 
-const TABLE: [Parameter; 32] = {
+const TABLE: [Parameter; 33] = {
     use Bound::{Above, AtLeast, AtMost, Below, ZeroOrAtLeast};
     use Kind::{Flag, Fraction, Method, Preference, Whole};
     [
@@ -278,6 +282,10 @@ const TABLE: [Parameter; 32] = {
             "rollbackTimeLimitSecs",
             Whole(|p| &mut p.rollback_limit_secs, Above(0)),
         ),
+        runtime(
+            "shutdownTimeoutMillisForSignaledShutdown",
+            Whole(|p| &mut p.shutdown_timeout_ms, AtLeast(0)),
+        ),
         runtime("writePeriodicNoops", Flag(|p| &mut p.write_periodic_noops)),
     ]
 };
@@ -363,23 +371,11 @@ impl ReplicationSetting {
 }
 
 fn check(name: &str, kind: &Kind, value: RawBsonRef<'_>) -> Result<Value> {
-    let unreadable = || {
-        Error::bad_value(format!(
-            "Failed to parse value {} for parameter {name}",
-            pinion_query::value_text(value)
-        ))
-    };
+    let unreadable = || unreadable(name, value);
     Ok(match kind {
-        Kind::Flag(_) => match value {
-            RawBsonRef::Boolean(_)
-            | RawBsonRef::Int32(_)
-            | RawBsonRef::Int64(_)
-            | RawBsonRef::Double(_) => Value::Flag(truthy(value)),
-            _ => return Err(unreadable()),
-        },
+        Kind::Flag(_) => Value::Flag(flag(value)),
         Kind::Whole(_, bound) => {
-            let number = i64_exact(value).and_then(|number| i32::try_from(number).ok());
-            let number = number.ok_or_else(unreadable)?;
+            let number = i32::try_from(whole(name, value)?).map_err(|_| unreadable())?;
             bound.check(name, number)?;
             Value::Whole(number)
         }
@@ -469,7 +465,8 @@ mod tests {
         let kept = |value: RawBson| Some(value);
         check("enableFlowControl", false, kept(RawBson::Boolean(false)));
         check("enableFlowControl", 0, kept(RawBson::Boolean(false)));
-        check("enableFlowControl", "no", None);
+        check("enableFlowControl", "no", kept(RawBson::Boolean(true)));
+        check("flowControlTargetLagSeconds", 1.9, kept(RawBson::Int32(1)));
         check("flowControlTargetLagSeconds", 1, kept(RawBson::Int32(1)));
         check("flowControlTargetLagSeconds", 0, None);
         check("flowControlTargetLagSeconds", 1i64 << 31, None);

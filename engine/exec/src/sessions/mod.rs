@@ -27,8 +27,8 @@ pub(crate) use child::check_child;
 pub(crate) use history::{Change as ExecutedChange, Executed, session_text};
 pub(crate) use load::image_of;
 pub(crate) use records::{
-    RecordCollections, RecordedChange, RecordedEnd, Stamp, TransactionStamp, check_can_go,
-    is_image_of, record_writes, stamp_of,
+    RecordCollections, RecordedChange, RecordedEnd, Stamp, TransactionStamp, is_image_of,
+    record_writes, stamp_of,
 };
 pub(crate) use refresh::{SessionRefresh, parameters_changed, reap, start, stop, tell};
 pub(crate) use removal::{is_removal, removals, removals_here};

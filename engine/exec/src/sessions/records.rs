@@ -11,8 +11,8 @@ use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{
     Collection, OpKind, Placement, RETRY_IMAGES, RetryImage, SESSION_RECORDS, SessionStamp,
-    append_lsid, bson_timestamp, check_not_scattered, core_catalog, ensure_collection,
-    partition_of, read_lsid, session_key, statement_key,
+    append_lsid, bson_timestamp, core_catalog, ensure_collection, partition_of, read_lsid,
+    session_key, statement_key,
 };
 use pinion_clock::{OpTime, Timestamp};
 use pinion_storage::{BegunStamp, Expect, Key, Op, PartitionId, Write};
@@ -20,7 +20,6 @@ use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::history::{Change, Executed, Record, Recorded};
-use crate::state::state;
 use crate::transactions::TxnState;
 
 /// The collections that records go to.
@@ -63,17 +62,6 @@ impl RecordCollections {
             );
             Error::new(ErrorCode::ILLEGAL_OPERATION, what)
         })
-    }
-}
-
-/// Refuses to change the catalog of what retryable writes rely on, while they can happen.
-///
-/// # Errors
-/// `IllegalOperation`.
-pub(crate) fn check_can_go(ns: &Namespace) -> Result<()> {
-    match state().is_member() {
-        true => check_not_scattered(ns),
-        false => Ok(()),
     }
 }
 

@@ -4,11 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use pinion_query::{DiskReply, DiskRequest, Place, Spiller};
+use pinion_query::{DiskReply, DiskRequest, DiskSorter, Place, Spilled, Spiller};
 use pinion_runtime::{ALIGN, DmaBuf, File, LocalBoxFuture, OpenOptions, Queue, fs};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use crate::interrupt::check;
+use crate::compute::compute;
+use crate::interrupt::{check, pause};
 use crate::limits::{SPILL_SPACE_STEP_BYTES, SPILL_TRANSFER_BYTES};
 use crate::state::{state, try_state};
 
@@ -51,6 +52,24 @@ impl SpillCounts {
 }
 
 impl SpillFile {
+    /// Performs what a sorter asks for, until it asks for nothing more.
+    pub(crate) fn serve<'a, T: Spilled + Send>(
+        &'a mut self,
+        ctx: &'a OpContext,
+        sorter: &'a mut DiskSorter<T>,
+    ) -> LocalBoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            loop {
+                pause(ctx).await?;
+                let Some(request) = compute(ctx, || sorter.request()).await? else {
+                    return Ok(());
+                };
+                let reply = self.perform(ctx, request).await?;
+                sorter.reply(reply)?;
+            }
+        })
+    }
+
     /// Does what a machine asked for.
     pub(crate) fn perform<'a>(
         &'a mut self,

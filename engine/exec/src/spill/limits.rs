@@ -1,9 +1,10 @@
 //! The server parameters that bound what a stage may hold in memory.
 
 use pinion_bson::RawBsonRef;
-use pinion_query::{MemoryLimits, value_text};
-use pinion_wire::idl::i64_exact;
+use pinion_query::MemoryLimits;
 use pinion_wire::{Error, Result};
+
+use crate::parameter_values::whole;
 
 /// One of these parameters.
 #[derive(Debug)]
@@ -58,12 +59,7 @@ impl MemoryLimit {
     /// Checks a value for the parameter.
     pub(crate) fn parse(&self, value: RawBsonRef<'_>) -> Result<usize> {
         let name = self.name;
-        let Some(bytes) = i64_exact(value) else {
-            return Err(Error::bad_value(format!(
-                "Failed to parse value {} for parameter {name}",
-                value_text(value)
-            )));
-        };
+        let bytes = whole(name, value)?;
         if bytes < self.least {
             let bound = match self.least {
                 0 => "greater than or equal to 0",

@@ -33,13 +33,15 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
         running.end(TxnState::Aborted, OpTime::NULL);
         return Err(error);
     }
-    let counters = &state().metrics.counters;
-    let (lsid, number) = (open.lsid, open.number);
+    let state = state();
+    let counters = &state.metrics.counters;
+    let (lsid, number, started) = (open.lsid, open.number, open.started);
     if open.operations.is_empty() && open.known.planned.is_empty() {
         storage().abort_unit(open.unit).await;
         release_everywhere(lsid, number).await;
         running.end(TxnState::Committed, OpTime::NULL);
         counters.transactions_committed.inc();
+        state.metrics.transaction_ended(started);
         return Ok(());
     }
     let term = storage().term();
@@ -48,6 +50,7 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
         false => write_planned(ctx, open).await,
     };
     release_everywhere(lsid, number).await;
+    state.metrics.transaction_ended(started);
     match committed {
         Ok(ts) => {
             if let Some(retries) = running.retries() {

@@ -29,7 +29,9 @@ pub(crate) use prepared::{
     PreparedTransaction, abort_prepared, all_prepared, commit_prepared, find, forget,
     give_up_prepared, lost, prepare, register, yield_gates,
 };
-pub(crate) use refusals::{check_command, check_level, no_measurements, not_empty, not_made};
+pub(crate) use refusals::{
+    check_command, check_level, check_written, no_measurements, not_empty, not_made,
+};
 pub(crate) use run::run;
 pub(crate) use running::{
     InUnit, Running, at_home, changing, ends_command, fail, is_in, is_of_session, of,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pinion_catalog::{Collection, GateAccess};
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Instant, Queue, spawn};
-use pinion_storage::{OpenUnit, WriteError, storage};
+use pinion_storage::{Entry, OpenUnit, WriteError, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 
 use super::held::{pin_everywhere, release_everywhere};
@@ -124,10 +124,12 @@ impl OpenTransaction {
     /// Ends it without a trace. That goes on if the caller goes away.
     pub(crate) async fn abort(self: Box<Self>) {
         let aborting = spawn(Queue::Foreground, async move {
-            let (lsid, number) = (self.lsid, self.number);
+            let (lsid, number, started) = (self.lsid, self.number, self.started);
             storage().abort_unit(self.unit).await;
             release_everywhere(lsid, number).await;
-            state().metrics.counters.transactions_aborted.inc();
+            let metrics = &state().metrics;
+            metrics.counters.transactions_aborted.inc();
+            metrics.transaction_ended(started);
         });
         // One that the end of the node has dropped needs nothing.
         let _ = aborting.await;
@@ -137,10 +139,16 @@ impl OpenTransaction {
     ///
     /// # Errors
     /// `UnitTooLarge`; `CacheFull` where all transactions together have none.
-    pub(super) fn take_room(&mut self, operation: &[u8]) -> Result<(), WriteError> {
-        let bytes = operation.len() + OPERATION_OVERHEAD_BYTES;
+    pub(super) fn take_room(&mut self, operation: &Entry) -> Result<(), WriteError> {
+        let image = operation.image.iter();
+        let bytes = image
+            .chain([&operation.bytes])
+            .map(|operation| operation.len() + OPERATION_OVERHEAD_BYTES)
+            .sum::<usize>();
         let own = self.operation_bytes + bytes;
-        if own > MAX_TRANSACTION_BYTES || own as u64 > self.kept.of.limit {
+        let part = state().parameters.borrow().storage.transaction_threshold;
+        let most = self.kept.of.limit as f64 * part;
+        if own > MAX_TRANSACTION_BYTES || own as f64 > most {
             return Err(WriteError::UnitTooLarge);
         }
         match self.kept.take(bytes as u64) {
@@ -149,9 +157,12 @@ impl OpenTransaction {
         }
     }
 
-    /// Adds what a write does.
-    pub(super) fn add(&mut self, operation: Vec<u8>) {
-        self.operation_bytes += operation.len() + OPERATION_OVERHEAD_BYTES;
-        self.operations.push(Bytes::from(operation));
+    /// Adds what a write does; an image beside it is an operation before it.
+    pub(super) fn add(&mut self, operation: Entry) {
+        let Entry { bytes, image } = operation;
+        for operation in image.into_iter().chain([bytes]) {
+            self.operation_bytes += operation.len() + OPERATION_OVERHEAD_BYTES;
+            self.operations.push(Bytes::from(operation));
+        }
     }
 }

@@ -16,7 +16,7 @@ use pinion_catalog::{GateAccess, TransactionEnd, core_catalog, encode_outcome, f
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{LocalBoxFuture, Queue, on_all_cores, submit_to};
-use pinion_storage::{PreparedUnit, storage};
+use pinion_storage::{PreparedUnit, WriteError, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -276,6 +276,7 @@ pub(crate) async fn prepare(ctx: &OpContext, running: &Running) -> Result<Prepar
             release_everywhere(lsid, number).await;
             running.end(TxnState::Aborted, OpTime::NULL);
             counters.transactions_aborted.inc();
+            state().metrics.transaction_ended(shown.started);
             return Err(failure(error, number));
         }
     };
@@ -385,11 +386,12 @@ async fn decide(
         Some(commit) => storage().commit_prepared(unit, commit, entry, record).await,
         None => storage().abort_prepared(unit, entry, record).await,
     };
-    let ts = ended.map_err(from_write_error)?;
+    let ts = ended.map_err(undecided)?;
     release_everywhere(lsid, number).await;
     forget(lsid).await;
     let counters = &state().metrics.counters;
     counters.session_records.inc();
+    state().metrics.transaction_ended(transaction.shown.started);
     let written = OpTime::new(ts, Term(term));
     match commit {
         Some(_) => {
@@ -408,6 +410,18 @@ async fn decide(
         }
     }
     Ok(())
+}
+
+/// Why an outcome was not logged. No code says that the transaction is aborted: it is prepared, here or where it was taken from the
+/// log again, and its outcome is sent once more.
+fn undecided(error: WriteError) -> Error {
+    match error {
+        WriteError::UnitEnded => {
+            pinion_wire::interruption(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE)
+        }
+        WriteError::Conflict => from_write_error(WriteError::CacheFull),
+        error => from_write_error(error),
+    }
 }
 
 /// The answer to a command of a session whose record says that it is prepared, where nothing else does.

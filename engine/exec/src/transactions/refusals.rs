@@ -228,10 +228,10 @@ pub(crate) fn check_written(ns: &Namespace, collection: Option<&Collection>) -> 
     Ok(())
 }
 
-/// The refusal of writes of measurements.
-pub(crate) fn no_measurements(ns: &Namespace) -> Error {
+/// The refusal of writes of measurements; `what` is `insert into`, say.
+pub(crate) fn no_measurements(what: &str, ns: &Namespace) -> Error {
     unsupported(format!(
-        "Cannot write to a time-series collection in a multi-document transaction: {ns}"
+        "Cannot {what} a time-series collection in a multi-document transaction: {ns}"
     ))
 }
 

@@ -13,55 +13,77 @@ use super::open::OpenTransaction;
 use super::refusals::asked;
 use super::running::{Running, at_home};
 use super::state::{Admitted, Asked, TxnState, aborted};
-use crate::concern::{acknowledge, complete_error, prepare_transaction};
+use crate::concern::{acknowledge, complete_outcome, prepare_transaction};
 use crate::interrupt::interruptible;
 use crate::limits::MAX_SNAPSHOT_RETRIES;
 use crate::sessions::{CheckedOut, RecordCollections, check_out_transaction};
 use crate::state::state;
-use crate::topology::check_runs_here;
+use crate::topology::{check_runs_here, not_primary};
 
-/// Runs a command of a transaction. One that fails aborts it.
-///
-/// What ends a transaction waits for its write concern when the session is back at home: whoever sends it again need not wait
-/// for that. So does a commit of a transaction that is not known here. A majority has what this node has then, so the commit
-/// is not in the log of another member that may lead later: the client may try the transaction again.
-///
-/// # Errors
-/// Those of the command, and as of [`super::admit`].
-pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
-    let (ctx, asked) = (cmd.ctx.clone(), asked(&cmd)?);
-    let ran = match asked.ends() {
-        // What is decided of a transaction is told at its session's home, though the client be gone.
-        true => {
-            let running = spawn(Queue::Foreground, run_statement(cmd, handler, asked));
-            running.await.expect("it runs to its end")
+/// Why a command of a transaction failed.
+struct Failed {
+    error: Error,
+    /// The transaction was aborted before anything of it was logged. No other member has had it, so it is nowhere.
+    is_final: bool,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed {
+            error,
+            is_final: false,
         }
-        false => run_statement(cmd, handler, asked).await,
-    };
-    match (ran, asked) {
-        (Ok((mut reply, written)), _) if asked.ends() => {
-            acknowledge(&ctx, written, &mut reply).await?;
-            Ok(reply)
-        }
-        (Ok((reply, _)), _) => Ok(reply),
-        (Err(error), Asked::Commit { .. }) if error.code == ErrorCode::NO_SUCH_TRANSACTION => {
-            Err(certain(&ctx, error).await)
-        }
-        (Err(error), _) => Err(error),
     }
 }
 
-/// The answer that a transaction is not known here, once that is certain. Something is written first, as what this node has may
-/// be on a majority already while another member, of a later term, has the commit.
-async fn certain(ctx: &OpContext, error: Error) -> Error {
+/// Runs a command of a transaction. One that fails aborts it.
+///
+/// A command that ends a transaction waits for its write concern after the session is back at home: one that sends it again
+/// need not wait for that.
+///
+/// # Errors
+/// Those of the command, and as of [`super::admit`]. `NoSuchTransaction` to a command that ends a transaction says that it
+/// neither has been nor will be committed or prepared, unless a `writeConcernError` comes with it.
+pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
+    let (ctx, asked) = (cmd.ctx.clone(), asked(&cmd)?);
+    if !asked.ends() {
+        let ran = run_statement(cmd, handler, asked).await;
+        return ran.map(|(reply, _)| reply).map_err(|failed| failed.error);
+    }
+    let term = term_of_writes();
+    // What is decided of a transaction is noted at its session's home, though the client be gone.
+    let running = spawn(Queue::Foreground, run_statement(cmd, handler, asked));
+    match running.await.expect("it runs to its end") {
+        Ok((mut reply, written)) => {
+            acknowledge(&ctx, written, &mut reply).await?;
+            Ok(reply)
+        }
+        Err(Failed { error, is_final })
+            if error.code != ErrorCode::NO_SUCH_TRANSACTION || is_final =>
+        {
+            Err(error)
+        }
+        Err(Failed { error, .. }) => Err(certain(&ctx, error, term).await),
+    }
+}
+
+/// The term in which this node takes writes now, if it does.
+fn term_of_writes() -> Option<i64> {
+    let view = state().set_view()?;
+    view.writable.then_some(view.term)
+}
+
+/// The answer that a transaction is not known here, once that is certain. Something is logged first: a majority may have all
+/// that this node has already while another member, of a later term, has the commit.
+///
+/// `term` is that in which its session was looked at. A node that has led again since has applied what others logged.
+async fn certain(ctx: &OpContext, error: Error, term: Option<i64>) -> Error {
     let Some(set) = state().replica_set() else {
         return error;
     };
     match interruptible(ctx, set.write_noop("NoSuchTransaction error")).await {
-        Ok(Ok(ts)) => {
-            ctx.wrote(ts);
-            complete_error(ctx, error).await
-        }
+        Ok(Ok(_)) if term.is_none() || term_of_writes() != term => not_primary(),
+        Ok(Ok(ts)) => complete_outcome(ctx, error, ts).await,
         Ok(Err(refused)) | Err(refused) => refused,
     }
 }
@@ -71,7 +93,7 @@ async fn run_statement(
     mut cmd: Invocation,
     handler: Handler,
     asked: Asked,
-) -> Result<(Reply, Option<Timestamp>)> {
+) -> Result<(Reply, Option<Timestamp>), Failed> {
     let ctx = cmd.ctx.clone();
     let (Some(lsid), Some(number)) = (&ctx.args.lsid, ctx.args.txn_number) else {
         unreachable!("autocommit comes with both, or is refused");
@@ -81,24 +103,20 @@ async fn run_statement(
     let lifetime = Duration::from_secs(limit_secs.max(1) as u64);
     let (mut session, admitted) =
         check_out_transaction(&ctx, lsid, number, asked, lifetime).await?;
+    if admitted == Admitted::IsAborted {
+        return Err(Failed {
+            error: aborted(number),
+            is_final: session.last_write().is_null(),
+        });
+    }
     let began = pinion_runtime::now();
-    // The node may have stepped down before its sessions were asked for their transactions.
-    let open = match check_runs_here(&state(), &cmd) {
-        Ok(()) if admitted == Admitted::Begins => begin(&cmd, &session, number).await.map(Some),
-        Ok(()) => match (admitted, session.take_open()) {
-            // A command before this one was given up when it was about to abort it.
-            (Admitted::Continues, None) => Err(aborted(number)),
-            (_, open) => Ok(open),
-        },
-        Err(error) => Err(error),
-    };
-    let open = match open {
+    let open = match open_of(&cmd, &mut session, admitted, number).await {
         Ok(open) => open,
         Err(error) => {
             if matches!(admitted, Admitted::Begins | Admitted::Continues) {
                 session.abort_open().await;
             }
-            return Err(error);
+            return Err(error.into());
         }
     };
     let running = match (open, session.take_prepared()) {
@@ -118,6 +136,25 @@ async fn run_statement(
     let reply = statement.finish(began.elapsed(), result).await?;
     let written = running.written().filter(|written| !written.is_null());
     Ok((reply, written.map(|written| written.ts)))
+}
+
+/// The open transaction that a command continues or begins, if it does.
+async fn open_of(
+    cmd: &Invocation,
+    session: &mut CheckedOut,
+    admitted: Admitted,
+    number: i64,
+) -> Result<Option<Box<OpenTransaction>>> {
+    // The node may have stepped down before its sessions were asked for their transactions.
+    check_runs_here(&state(), cmd)?;
+    if admitted == Admitted::Begins {
+        return begin(cmd, session, number).await.map(Some);
+    }
+    match (admitted, session.take_open()) {
+        // A command before this one was given up when it was about to abort it.
+        (Admitted::Continues, None) => Err(aborted(number)),
+        (_, open) => Ok(open),
+    }
 }
 
 /// Begins a transaction with the read concern of its first statement.
@@ -171,6 +208,10 @@ struct Statement {
 
 impl Statement {
     async fn finish(mut self, took: Duration, result: Result<Reply>) -> Result<Reply> {
+        let conflicts = |error: &Error| error.code == ErrorCode::WRITE_CONFLICT;
+        if result.as_ref().is_err_and(conflicts) {
+            state().metrics.counters.write_conflicts.inc();
+        }
         let running = self.running.clone();
         let retries = running.retries();
         self.session

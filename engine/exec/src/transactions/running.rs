@@ -17,7 +17,7 @@ use pinion_wire::{Error, ErrorCode, LabelContext, OpContext, Result, labels, lab
 
 use super::open::{Known, OpenTransaction};
 use super::prepared::PreparedTransaction;
-use super::refusals::{check_namespace, check_written};
+use super::refusals::check_namespace;
 use super::shown::OpenShown;
 use super::state::TxnState;
 use crate::acquire::enter;
@@ -287,6 +287,10 @@ impl Running {
         access: GateAccess,
     ) -> Result<()> {
         check_namespace(ns)?;
+        let access = match access {
+            GateAccess::Read => GateAccess::ReadAndStay,
+            other => other,
+        };
         let has_passed = self.known.borrow().passed.iter().any(|(passed, as_what)| {
             passed == ns && (*as_what == access || *as_what == GateAccess::Write)
         });
@@ -386,9 +390,6 @@ impl Running {
         collection: Option<&Collection>,
         intent: Intent,
     ) -> Result<()> {
-        if intent == Intent::Write {
-            check_written(ns, collection)?;
-        }
         if collection.is_some_and(|found| self.is_planned(found.uuid)) {
             return Ok(());
         }
@@ -436,7 +437,7 @@ impl Running {
             }
             let open = taken.open.as_mut().expect("it is here until it is dropped");
             let room = match &entry {
-                Some(operation) => open.take_room(&operation.bytes),
+                Some(operation) => open.take_room(operation),
                 None => Ok(()),
             };
             let written = match room {
@@ -446,7 +447,7 @@ impl Running {
             match written {
                 Ok(()) => {
                     if let Some(operation) = entry {
-                        open.add(operation.bytes);
+                        open.add(operation);
                     }
                     results.push(Ok(at));
                 }
@@ -454,7 +455,12 @@ impl Running {
                     is_refused = true;
                     // Memory is free when others have ended: the whole transaction may be tried again.
                     let error = match error {
-                        WriteError::CacheFull => WriteError::Conflict,
+                        WriteError::CacheFull => {
+                            let counters = &state().metrics.counters;
+                            counters.unavailable.inc();
+                            counters.unavailable_as_conflict.inc();
+                            WriteError::Conflict
+                        }
                         error => error,
                     };
                     results.push(Err(error));
@@ -529,7 +535,7 @@ pub(crate) async fn changing<T>(
 
 fn lock_timeout(ns: &Namespace, access: GateAccess, ms: i32) -> Error {
     let mode = match access {
-        GateAccess::Read => "IS",
+        GateAccess::Read | GateAccess::ReadAndStay => "IS",
         GateAccess::Write => "IX",
     };
     Error::new(

@@ -60,6 +60,8 @@ pub(crate) enum Admitted {
     IsCommitted,
     /// It prepares what is prepared already, or is its outcome.
     IsPrepared,
+    /// It ends what is aborted already.
+    IsAborted,
 }
 
 /// Whether a command with this transaction number may run in a session, and as what.
@@ -109,6 +111,7 @@ pub(crate) fn admit(active: Active, asked: Asked, number: i64, session: &str) ->
             ErrorCode::TRANSACTION_COMMITTED,
             format!("Transaction with {{ txnNumber: {number} }} has been committed."),
         )),
+        (Some(TxnState::Aborted), asked) if asked.ends() => Ok(Admitted::IsAborted),
         (Some(TxnState::Aborted), _) => Err(aborted(number)),
     }
 }
@@ -196,8 +199,11 @@ mod tests {
             if asked != commit_at {
                 check(in_progress, asked, [old, goes_on, Err(NO_SUCH)]);
             }
-            let aborted = Some(TxnState::Aborted);
-            check(aborted, asked, [old, Err(NO_SUCH), Err(NO_SUCH)]);
+            let answer = match asked {
+                Statement => Err(NO_SUCH),
+                _ => Ok(Admitted::IsAborted),
+            };
+            check(Some(TxnState::Aborted), asked, [old, answer, Err(NO_SUCH)]);
         }
         let committed = Some(TxnState::Committed);
         for asked in [commit, commit_at] {

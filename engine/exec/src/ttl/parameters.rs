@@ -2,13 +2,13 @@
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_runtime::Duration;
-use pinion_wire::idl::{i64_exact, truthy};
 use pinion_wire::{Error, Result};
 
 use crate::limits::{
     TTL_INDEX_DELETE_TARGET_DOCS, TTL_INDEX_DELETE_TARGET_TIME, TTL_MONITOR_SLEEP,
     TTL_SUB_PASS_TARGET,
 };
+use crate::parameter_values::{flag, within};
 
 /// Their values.
 #[derive(Clone, Debug)]
@@ -89,13 +89,13 @@ impl TtlSetting {
     pub(crate) fn parse(name: &str, value: RawBsonRef<'_>) -> Option<Result<TtlSetting>> {
         Some(match name {
             "ttlIndexDeleteTargetDocs" => {
-                number(name, value, 0, i64::MAX).map(TtlSetting::DeleteTargetDocs)
+                within(name, value, 0, i64::MAX).map(TtlSetting::DeleteTargetDocs)
             }
             "ttlIndexDeleteTargetTimeMS" => {
-                number(name, value, 0, i64::MAX).map(TtlSetting::DeleteTargetTimeMs)
+                within(name, value, 0, i64::MAX).map(TtlSetting::DeleteTargetTimeMs)
             }
-            "ttlMonitorBatchDeletes" => flag(name, value).map(TtlSetting::BatchDeletes),
-            "ttlMonitorEnabled" => flag(name, value).map(TtlSetting::Enabled),
+            "ttlMonitorBatchDeletes" => Ok(TtlSetting::BatchDeletes(flag(value))),
+            "ttlMonitorEnabled" => Ok(TtlSetting::Enabled(flag(value))),
             "ttlMonitorSleepSecs" => secs(name, value).map(TtlSetting::SleepSecs),
             "ttlMonitorSubPassTargetSecs" => secs(name, value).map(TtlSetting::SubPassTargetSecs),
             _ => return None,
@@ -103,27 +103,9 @@ impl TtlSetting {
     }
 }
 
-fn unreadable(name: &str, value: RawBsonRef<'_>) -> Error {
-    Error::bad_value(format!(
-        "Failed to parse value {} for parameter {name}",
-        pinion_query::value_text(value)
-    ))
-}
-
-fn number(name: &str, value: RawBsonRef<'_>, above: i64, most: i64) -> Result<i64> {
-    let number = i64_exact(value).filter(|number| *number <= most);
-    let number = number.ok_or_else(|| unreadable(name, value))?;
-    if number < above {
-        return Err(Error::bad_value(format!(
-            "Invalid value for parameter {name}: {number} is not greater than or equal to {above}"
-        )));
-    }
-    Ok(number)
-}
-
 /// A time of which there must be some.
 fn secs(name: &str, value: RawBsonRef<'_>) -> Result<i32> {
-    let secs = number(name, value, i64::from(i32::MIN), i64::from(i32::MAX))?;
+    let secs = within(name, value, i64::from(i32::MIN), i64::from(i32::MAX))?;
     if secs <= 0 {
         return Err(Error::bad_value(format!(
             "Invalid value for parameter {name}: {secs} is not greater than 0"
@@ -132,18 +114,10 @@ fn secs(name: &str, value: RawBsonRef<'_>) -> Result<i32> {
     Ok(secs as i32)
 }
 
-fn flag(name: &str, value: RawBsonRef<'_>) -> Result<bool> {
-    match value {
-        RawBsonRef::Boolean(_)
-        | RawBsonRef::Int32(_)
-        | RawBsonRef::Int64(_)
-        | RawBsonRef::Double(_) => Ok(truthy(value)),
-        _ => Err(unreadable(name, value)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use pinion_wire::idl::i64_exact;
+
     use super::*;
 
     /// What is told of a parameter after it was set to a value; `None` if the value is refused.
@@ -180,7 +154,9 @@ mod tests {
         check("ttlIndexDeleteTargetTimeMS", Int64(1 << 40), Some(1 << 40));
         check("ttlMonitorEnabled", Boolean(false), Some(0));
         check("ttlMonitorEnabled", Int32(1), Some(1));
-        check("ttlMonitorEnabled", String("x"), None);
+        check("ttlMonitorEnabled", String("x"), Some(1));
+        check("ttlMonitorSleepSecs", Double(3.9), Some(3));
+        check("ttlMonitorSleepSecs", Double(0.9), None);
         check("ttlMonitorBatchDeletes", Boolean(false), Some(0));
     }
 }

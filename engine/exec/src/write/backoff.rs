@@ -1,10 +1,9 @@
-//! Waiting between attempts of a write that conflicts.
+//! Waiting between attempts of a write that conflicts, or finds no memory.
 
 use pinion_runtime::Duration;
 use pinion_wire::{OpContext, Result};
 
-use crate::interrupt::check;
-use crate::limits::MAX_CACHE_FULL_RETRIES;
+use crate::interrupt::{check, interruptible};
 use crate::state::state;
 use crate::transactions::is_in;
 
@@ -20,12 +19,12 @@ impl Backoff {
     /// client must be told.
     pub(crate) async fn conflict(&mut self, ctx: &OpContext) -> Result<bool> {
         check(ctx)?;
-        self.conflicts += 1;
-        state().metrics.counters.write_conflicts.inc();
-        // What a transaction has read does not change: it is tried again as a whole, by its client.
+        // What a transaction has read does not change: it is tried again as a whole, by its client, and counted with its command.
         if is_in(ctx) {
             return Ok(false);
         }
+        self.conflicts += 1;
+        state().metrics.counters.write_conflicts.inc();
         if self.conflicts < 4 {
             pinion_runtime::yield_now().await;
         } else {
@@ -37,14 +36,26 @@ impl Backoff {
         Ok(true)
     }
 
-    /// Waits for memory; false when it took too long.
+    /// Waits for memory, each time longer than the time before; false when it was in vain too often, and the client must get the error.
     pub(crate) async fn cache_full(&mut self, ctx: &OpContext) -> Result<bool> {
         check(ctx)?;
+        let parameters = state().parameters.borrow().storage;
+        if !parameters.unavailable_is_an_error {
+            return self.conflict(ctx).await;
+        }
         self.full += 1;
-        if self.full > MAX_CACHE_FULL_RETRIES || is_in(ctx) {
+        state().metrics.counters.unavailable.inc();
+        if is_in(ctx) {
             return Ok(false);
         }
-        pinion_runtime::sleep(Duration::from_millis(20 + state().jitter(20))).await;
+        if self.full > parameters.unavailable_retries.unsigned_abs() && !ctx.client.is_internal() {
+            state().metrics.counters.unavailable_escaped.inc();
+            return Ok(false);
+        }
+        // The node's own writes are tried for ever, and not more and more rarely.
+        let times = self.full.min(parameters.unavailable_retries.unsigned_abs());
+        let wait = parameters.unavailable_backoff.saturating_mul(times);
+        interruptible(ctx, pinion_runtime::sleep(wait)).await?;
         Ok(true)
     }
 }

@@ -2,9 +2,10 @@
 
 use pinion_bson::RawBson;
 use pinion_clock::Timestamp;
-use pinion_wire::{Error, Result};
+use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::sessions::{Executed, ExecutedChange, RetryableWrite};
+use crate::state::state;
 
 /// A statement that failed.
 #[derive(Debug)]
@@ -68,6 +69,9 @@ impl BatchOutcome {
     }
 
     pub(crate) fn failed(&mut self, index: usize, error: Error) {
+        if error.code == ErrorCode::TRANSACTION_TOO_LARGE_FOR_CACHE {
+            state().metrics.counters.too_large.inc();
+        }
         self.errors.push(StatementError { index, error });
     }
 }

@@ -4,16 +4,19 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use pinion_bson::{ObjectId, RawDocument, Timestamp};
-use pinion_query::UpdateContext;
+use pinion_query::{Update, UpdateContext};
 use pinion_wire::Result;
 
 use crate::compute::compute_bytes;
 use crate::limits::LARGE_DOCUMENT_BYTES;
 use crate::state::state;
 
-/// The present time for fields that ask for it, as BSON has it.
-fn timestamp() -> Timestamp {
-    let now = state().next_timestamp();
+/// What a field with a timestamp takes: type, a name of one character or none, and the value.
+const LEAST_TIMESTAMP_FIELD: usize = 10;
+
+/// Times for as many fields, one after the other: the first of them, as BSON has it.
+fn timestamps(count: usize) -> Timestamp {
+    let now = state().next_timestamps(count);
     Timestamp {
         time: now.secs(),
         increment: now.inc(),
@@ -25,28 +28,28 @@ pub(crate) async fn prepare_for_insert(
     document: &RawDocument,
     keep_empty_timestamps: bool,
 ) -> Result<Bytes> {
-    let empty = Timestamp {
-        time: 0,
-        increment: 0,
-    };
-    let filler = || match keep_empty_timestamps {
-        true => empty,
-        false => timestamp(),
-    };
     let bytes = document.as_bytes().len();
     if bytes <= LARGE_DOCUMENT_BYTES {
-        return prepare(document, || state().new_object_id(), filler);
+        let new_id = || state().new_object_id();
+        return prepare(document, new_id, keep_empty_timestamps, timestamps);
     }
-    let (new_id, filler) = (state().new_object_id(), filler());
-    compute_bytes(bytes, || prepare(document, || new_id, || filler)).await
+    // A compute thread cannot ask for more, so as many are set aside as the document can hold.
+    let (new_id, first) = (
+        state().new_object_id(),
+        timestamps(bytes / LEAST_TIMESTAMP_FIELD),
+    );
+    let prepare = || prepare(document, || new_id, keep_empty_timestamps, |_| first);
+    compute_bytes(bytes, prepare).await
 }
 
 fn prepare(
     document: &RawDocument,
     new_id: impl FnOnce() -> ObjectId,
-    filler: impl FnOnce() -> Timestamp,
+    keep_empty_timestamps: bool,
+    timestamps: impl FnOnce(usize) -> Timestamp,
 ) -> Result<Bytes> {
-    let prepared = pinion_query::prepare_insert(document, new_id, filler)?;
+    let timestamps = (!keep_empty_timestamps).then_some(timestamps);
+    let prepared = pinion_query::prepare_insert(document, new_id, timestamps)?;
     Ok(match prepared {
         // A copy: a slice would keep the whole message in memory until the next checkpoint.
         Cow::Borrowed(document) => Bytes::copy_from_slice(document.as_bytes()),
@@ -59,10 +62,14 @@ fn prepare(
 }
 
 /// What an update needs to know beside the document.
-pub(crate) fn update_context(insert: bool, position: Option<u32>) -> UpdateContext {
+pub(crate) fn update_context(
+    update: &Update,
+    insert: bool,
+    position: Option<u32>,
+) -> UpdateContext {
     UpdateContext {
         now_ms: pinion_runtime::wall_ms(),
-        timestamp: timestamp(),
+        timestamp: timestamps(update.timestamps()),
         insert,
         position,
     }

@@ -11,9 +11,9 @@ use pinion_catalog::{
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
 use pinion_storage::{
-    Op, PartitionHash, PartitionId, Statement, TreeId, Write, WriteError, storage,
+    Key, Op, PartitionHash, PartitionId, Statement, TreeId, Write, WriteError, storage,
 };
-use pinion_wire::{OpContext, Result};
+use pinion_wire::{ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -29,7 +29,9 @@ use super::validation::{Validation, check_document};
 use crate::acquire::{Acquired, acquire};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, is_interruption};
-use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES};
+use crate::limits::{
+    INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES, MAX_CLUSTER_KEY_BYTES,
+};
 use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
 use crate::state::state;
 use crate::transactions::{ends_command, is_in};
@@ -52,6 +54,7 @@ pub(super) async fn insert_statement(
     let id = document_id(raw)?;
     let key = || collection.document_key(id, record);
     let key = compute_bytes(document.len(), key).await;
+    check_cluster_key(collection, &key)?;
     let (partition, hash) = (partition_of(collection, &key), storage().partition_hash());
     let index = match collection.indexes.is_empty() {
         true => IndexWrites::default(),
@@ -77,6 +80,17 @@ pub(super) async fn insert_statement(
         statement: write.statement(index.writes).await?,
         newly_multikey: index.newly_multikey,
     })
+}
+
+/// Refuses an `_id` by which a collection that is declared to be clustered holds no document.
+fn check_cluster_key(collection: &Collection, key: &Key) -> Result<()> {
+    if collection.options.clustered.is_none() || key.len() <= MAX_CLUSTER_KEY_BYTES {
+        return Ok(());
+    }
+    Err(pinion_wire::Error::new(
+        ErrorCode(5_894_900),
+        "Size of RecordId is above limit of 8MB",
+    ))
 }
 
 /// The index entries of a document that was not there before.

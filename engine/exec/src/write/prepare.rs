@@ -149,7 +149,7 @@ async fn new_form(request: &ModifyRequest, old: &RawDocument, ctx: &OpContext) -
     let Change::Update(update) = &*request.change else {
         return Ok(NewForm::Gone);
     };
-    let context = update_context(false, position.array_index);
+    let context = update_context(update, false, position.array_index);
     let new = compute(ctx, || update.apply(old, &context)).await?;
     Ok(new.map_or(NewForm::Same, |new| {
         NewForm::Changed(Bytes::from(new.into_bytes()))

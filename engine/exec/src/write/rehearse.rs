@@ -22,7 +22,7 @@ impl ModifyStatement {
         let Some(position) = compute(ctx, matches).await? else {
             return Ok(false);
         };
-        let context = update_context(false, position.array_index);
+        let context = update_context(update, false, position.array_index);
         let changed = compute(ctx, || update.apply(document, &context)).await?;
         Ok(changed.is_some())
     }

@@ -19,8 +19,10 @@ use super::validation::Validation;
 use crate::acquire::{Acquired, ReadSource, acquire};
 use crate::compute::compute;
 use crate::fail_points;
-use crate::limits::{TARGET_GROUP, TRANSACTION_TARGET_BYTES};
-use crate::read::{LeafReport, ReadRequest, Targets, check_still_there, open_ids, parse_sort};
+use crate::limits::TRANSACTION_TARGET_BYTES;
+use crate::read::{
+    Again, LeafReport, ReadRequest, Targets, check_still_there, open_ids, parse_sort, target_group,
+};
 use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
 use crate::state::state;
 use crate::transactions::{is_in, no_measurements};
@@ -223,12 +225,12 @@ async fn run_statement(
             ..
         }) = &several
         {
-            check_still_there(acquired.ns(), collection.uuid, &targets.indexes)?;
+            check_still_there(acquired.ns(), collection.uuid, &targets.indexes, None)?;
         }
         // The name may also have come to be that of a series while its gate was not held.
         if acquired.series().is_some() {
             if is_in(ctx) {
-                return Err(no_measurements(acquired.ns()));
+                return Err(no_measurements("write to", acquired.ns()));
             }
             return Box::pin(super::series::run(ctx, acquired, statement, outcome)).await;
         }
@@ -311,7 +313,12 @@ async fn change_matching(
         read.sort = statement.sort.clone();
         read.hint = statement.hint.clone();
         read.limit = (!statement.multi).then_some(1);
-        open_ids(ctx, acquired.source(), read).await
+        // A document that was deleted is not found again.
+        let again = match (statement.multi, &*statement.change) {
+            (true, Change::Update(_)) => Again::PassedOver,
+            _ => Again::Given,
+        };
+        open_ids(ctx, acquired.source(), read, again).await
     };
     if !statement.multi {
         let Some(key) = targets().await?.next(ctx).await? else {
@@ -349,10 +356,11 @@ async fn change_matching(
     }
     loop {
         let mut group = std::mem::take(&mut several.waiting);
-        if group.len() > TARGET_GROUP {
-            several.waiting = group.split_off(TARGET_GROUP);
+        let at_once = target_group();
+        if group.len() > at_once {
+            several.waiting = group.split_off(at_once);
         }
-        while group.len() < TARGET_GROUP {
+        while group.len() < at_once {
             match several.targets.next(ctx).await? {
                 Some(key) => group.push(key),
                 None => break,
@@ -385,7 +393,7 @@ pub(super) async fn upserted(
     statement: &ModifyStatement,
     update: &Update,
 ) -> Result<RawDocumentBuf> {
-    let (context, new_id) = (update_context(true, None), state().new_object_id());
+    let (context, new_id) = (update_context(update, true, None), state().new_object_id());
     compute(ctx, || update.upsert(&statement.matcher, &context, new_id)).await
 }
 

@@ -13,7 +13,7 @@ use super::target::ModifyOutcome;
 use super::validation::Validation;
 use crate::acquire::Acquired;
 use crate::limits::TARGET_GROUP;
-use crate::read::{Access, ReadRequest, open_ids};
+use crate::read::{Access, Again, ReadRequest, open_ids};
 
 /// What is deleted.
 pub(crate) struct Deletion {
@@ -52,7 +52,7 @@ pub(crate) async fn delete_through(
     let mut read = ReadRequest::new(collection.clone(), deletion.matcher);
     read.access = Some(deletion.access);
     read.limit = targets.documents;
-    let mut keys = open_ids(ctx, acquired.source(), read).await?;
+    let mut keys = open_ids(ctx, acquired.source(), read, Again::Given).await?;
     let mut found = 0;
     loop {
         let mut group = Vec::new();

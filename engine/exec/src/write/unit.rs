@@ -14,6 +14,7 @@ use pinion_storage::{
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::compute::compute_bytes;
+use crate::limits::MAX_LOGGED_BYTES;
 use crate::sessions::{RecordedChange, Stamp, record_writes};
 
 /// A change of one document.
@@ -125,7 +126,7 @@ struct Told<'a> {
 }
 
 /// The entry of a change of a document: of an update a diff where there is a short one, otherwise the whole new document. Where
-/// the collection keeps images, the document as it was before is beside it.
+/// the collection keeps images, it has the document as it was before, or that is in a no-op before it.
 async fn entry(
     collection: &Collection,
     told: Told<'_>,
@@ -252,7 +253,19 @@ async fn entry_of(
         Form::Entry => encode_entry_with_image(event, image),
         Form::Operation => encode_operation(event, image),
     };
-    Ok(Some(compute_bytes(bytes, encode).await))
+    let entry = compute_bytes(bytes, encode).await;
+    let image = entry.image.as_ref().map_or(0, Vec::len);
+    let size = entry.bytes.len().max(image);
+    if size > MAX_LOGGED_BYTES {
+        return Err(Error::new(
+            ErrorCode::BSON_OBJECT_TOO_LARGE,
+            format!(
+                "the oplog entry of a write to {} would have {size} bytes, and may have {MAX_LOGGED_BYTES}",
+                collection.ns
+            ),
+        ));
+    }
+    Ok(Some(entry))
 }
 
 /// An insert, as observers see it and as it is in the oplog.

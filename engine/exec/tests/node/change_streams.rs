@@ -1,7 +1,7 @@
 //! Change streams: nothing is shown before a majority has it, everything once, and tokens of one core's cursor hold on another.
 
 use pinion_bson::{Bson, Document, doc};
-use pinion_clock::OpTime;
+use pinion_clock::{OpTime, Timestamp};
 use pinion_storage::storage;
 use pinion_wire::MemberState;
 
@@ -282,7 +282,9 @@ fn explained(reply: &Document) -> (Vec<String>, Vec<Option<i64>>) {
 #[test]
 fn what_a_stream_would_do_is_explained() {
     with_member(3550, &[2], 3, None, |_, client| async move {
-        pinion_catalog::show_oplog(1 << 30).await.expect("shown");
+        pinion_catalog::show_oplog(1 << 30, Timestamp::MAX)
+            .await
+            .expect("shown");
         commit_all().await;
         insert(&client, 1).await;
         commit_all().await;

@@ -8,7 +8,7 @@ use pinion_bson::{RawDocumentBuf, doc};
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_exec::{CommitQuorum, LastWrite, ReplicaSet, SetView, Waiting, state};
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{Instant, core_local, on_all_cores, sleep, timeout, try_core_local};
+use pinion_runtime::{Duration, Instant, core_local, on_all_cores, sleep, timeout, try_core_local};
 use pinion_storage::storage;
 use pinion_wire::idl::{GenericArguments, WriteConcern};
 use pinion_wire::{Error, ErrorCode, MemberState, Reply, Result};
@@ -28,6 +28,8 @@ pub struct FakeSet {
     pub primary_refuses: Cell<Option<ErrorCode>>,
     /// Nothing more is committed.
     pub is_alone: Cell<bool>,
+    /// Nobody could take over.
+    pub refuses_to_leave: Cell<bool>,
     /// What it was asked for: one line a call.
     pub calls: RefCell<Vec<String>>,
 }
@@ -119,6 +121,17 @@ impl ReplicaSet for FakeSet {
         })
     }
 
+    fn leave(&self, limit: Duration, force: bool) -> Waiting<Result<()>> {
+        self.call(&format!("leave {} {force}", limit.as_millis()));
+        let refusal = self.refuses_to_leave.get();
+        Box::pin(async move {
+            match refusal && !force {
+                true => Err(Error::new(ErrorCode::EXCEEDED_TIME_LIMIT, "nobody follows")),
+                false => Ok(()),
+            }
+        })
+    }
+
     fn write_noop(&self, why: &'static str) -> Waiting<Result<Timestamp>> {
         self.call(why);
         Box::pin(async {
@@ -164,6 +177,7 @@ pub fn view(member: MemberState, writable: bool) -> SetView {
         write_majority: 2,
         default_is_majority: true,
         journal_default: true,
+        quiesces_until_ms: None,
     }
 }
 
@@ -191,6 +205,7 @@ pub async fn become_with(view: SetView, committed: OpTime) {
                 ready_needed: Cell::new(0),
                 primary_refuses: Cell::new(None),
                 is_alone: Cell::new(false),
+                refuses_to_leave: Cell::new(false),
                 calls: RefCell::default(),
             });
             pinion_runtime::set_core_local(fake.clone());

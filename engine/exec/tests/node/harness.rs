@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use pinion_bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_exec::{
-    HostInfo, NodeOptions, close_node, open_node, register_commands, register_test_commands,
+    HostInfo, NodeOptions, begin_standalone_builds, close_node, open_node, register_commands,
+    register_test_commands,
 };
-use pinion_runtime::sim::{Death, Sim, SimOptions};
+use pinion_runtime::sim::{Death, NodeId, Sim, SimOptions};
 use pinion_runtime::{CoreId, Duration, Queue};
 use pinion_storage::StorageOptions;
 use pinion_wire::idl::GenericArguments;
@@ -69,7 +70,12 @@ impl Client {
 
     /// The same client with a connection that all its commands come on.
     pub fn connected(&self, connection_id: i32) -> Client {
-        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        self.connected_from([127, 0, 0, 1], connection_id)
+    }
+
+    /// The same client with a connection from this address.
+    pub fn connected_from(&self, address: [u8; 4], connection_id: i32) -> Client {
+        let address = SocketAddr::from((address, 1));
         Client {
             connection: Some(Arc::new(ClientInfo::new(connection_id, address, address))),
             ..self.clone()
@@ -212,7 +218,8 @@ impl Client {
     }
 }
 
-fn batch(cursor: &Document, name: &str) -> Vec<Document> {
+/// The documents of a batch of a cursor.
+pub fn batch(cursor: &Document, name: &str) -> Vec<Document> {
     let array = cursor.get_array(name).expect("a batch");
     array
         .iter()
@@ -305,8 +312,13 @@ fn node_main(
         register_test_commands(&mut registry);
         pinion_runtime::set_core_local(Rc::new(registry));
         if core == CoreId(0) {
+            let is_member = options.storage.is_member;
             if let Err(error) = open_node(options).await {
                 panic!("the node did not open: {error}");
+            }
+            if !is_member {
+                let begun = begin_standalone_builds().await;
+                begun.expect("builds begin");
             }
             script(Client::new()).await;
             close_node().await;
@@ -402,6 +414,18 @@ pub fn with_lives<Fut: Future<Output = ()> + 'static>(
     run_lives(seed, cores, options(partitions), None, script);
 }
 
+/// As `with_lives`; gives how often the node said that this happened, in all of its lives.
+pub fn count_in_lives<Fut: Future<Output = ()> + 'static>(
+    seed: u64,
+    cores: &[usize],
+    options: NodeOptions,
+    event: &str,
+    script: impl Fn(usize, Client) -> Fut + 'static,
+) -> u64 {
+    let (sim, node) = run_lives(seed, cores, options, None, script);
+    sim.event_count(node, event)
+}
+
 /// As `with_lives`, but the node is killed when a life's script is done.
 pub fn with_crashes<Fut: Future<Output = ()> + 'static>(
     seed: u64,
@@ -432,7 +456,7 @@ fn run_lives<Fut: Future<Output = ()> + 'static>(
     options: NodeOptions,
     death: Option<Death>,
     script: impl Fn(usize, Client) -> Fut + 'static,
-) {
+) -> (Sim, NodeId) {
     let sim = Sim::new(seed, SimOptions::default());
     let life = Rc::new(Cell::new(0));
     let done = Rc::new(RefCell::new(Vec::new()));
@@ -475,6 +499,7 @@ fn run_lives<Fut: Future<Output = ()> + 'static>(
             ),
         }
     }
+    (sim, node)
 }
 
 /// The field of every document.

@@ -178,3 +178,28 @@ fn members_have_a_cluster_time() {
         );
     });
 }
+
+/// Members of MongoDB 4.4 have an older name for the size of a batch, and fetch from whatever member they choose.
+#[test]
+fn what_members_of_mongodb_4_4_call_otherwise() {
+    with_node(1231, 2, 3, |client| async move {
+        client
+            .ok(doc! { "insert": "c", "documents": [{}, {}, {}] })
+            .await;
+        let preference = doc! { "mode": "secondaryPreferred" };
+        let find =
+            doc! { "find": "c", "filter": {}, "ntoreturn": 2, "$readPreference": preference };
+        become_member(MemberState::Secondary, false, OpTime::NULL).await;
+        client.fails(find.clone(), 40415).await;
+        let peer = client.connected(7);
+        let versions = doc! { "minWireVersion": 0, "maxWireVersion": 9 };
+        peer.ok(doc! { "isMaster": 1, "internalClient": versions })
+            .await;
+        let found = peer.ok(find).await;
+        let batch = found
+            .get_document("cursor")
+            .unwrap()
+            .get_array("firstBatch");
+        assert_eq!(batch.map(Vec::len).ok(), Some(2), "{found}");
+    });
+}

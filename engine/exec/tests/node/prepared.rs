@@ -10,7 +10,7 @@ use pinion_runtime::{Duration, Queue, sleep, spawn};
 use pinion_storage::storage;
 use pinion_wire::MemberState;
 
-use crate::fake_set::{become_member, of_term_1};
+use crate::fake_set::{become_member, fake, of_term_1};
 use crate::harness::{Client, with_member, with_node};
 use crate::retryable::{SHAPES, become_primary, session_id};
 use crate::transactions::{abort, all, commit, first, ids, insert, statement};
@@ -609,6 +609,31 @@ fn a_crash_takes_nothing_that_is_prepared() {
             }
         });
     }
+}
+
+/// That a transaction was aborted is in the log, and may be rolled back before a majority has it: it is prepared again then.
+#[test]
+fn that_a_prepared_transaction_was_aborted_is_certain_with_a_majority() {
+    with_node(2349, 2, 2, |client| async move {
+        become_primary().await;
+        client.ok(insert(&[1, 2, 3])).await;
+        prepare_changes(&client).await;
+        client.at("admin").ok(abort(1, 1)).await;
+        let code = pinion_wire::ErrorCode::PRIMARY_STEPPED_DOWN;
+        fake().refuse(Some((code, "stepped down")));
+        for forgotten in [false, true] {
+            if forgotten {
+                pinion_exec::forget_sessions().await;
+            }
+            for command in [abort(1, 1), prepare(1, 1), commit(1, 1)] {
+                let mut weak = command;
+                weak.insert("writeConcern", doc! { "w": 1 });
+                let reply = client.at("admin").run(weak).await;
+                assert_eq!(reply.get_i32("code").ok(), Some(251), "{reply}");
+                assert!(reply.contains_key("writeConcernError"), "{reply}");
+            }
+        }
+    });
 }
 
 /// A member that stops to take writes lets go of the gates and of nothing else.

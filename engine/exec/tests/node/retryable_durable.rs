@@ -318,7 +318,7 @@ fn entries_name_the_session_and_the_write_before() {
             let i = i as i32;
             expect(
                 entry,
-                ("i", doc! { "_id": i, "n": 0 }, None),
+                ("i", doc! { "_id": i, "n": 0 }, Some(doc! { "_id": i })),
                 (1, 1, i),
                 None,
             );
@@ -331,7 +331,7 @@ fn entries_name_the_session_and_the_write_before() {
         );
         expect(
             &found[7],
-            ("i", doc! { "_id": 7, "n": 1 }, None),
+            ("i", doc! { "_id": 7, "n": 1 }, Some(doc! { "_id": 7 })),
             (1, 2, 1),
             None,
         );
@@ -357,7 +357,7 @@ fn entries_name_the_session_and_the_write_before() {
         expect(&found[11], ("d", doc! { "_id": 5 }, None), (5, 9, 0), None);
         expect(
             &found[12],
-            ("i", doc! { "_id": 8, "n": 1 }, None),
+            ("i", doc! { "_id": 8, "n": 1 }, Some(doc! { "_id": 8 })),
             (6, 1, 0),
             Some("postImage"),
         );

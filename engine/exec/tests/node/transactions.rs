@@ -499,6 +499,49 @@ fn making_what_is_there_lets_go_of_nothing() {
     });
 }
 
+/// What waits for a transaction keeps writers out, and other transactions, but no reader.
+#[test]
+fn reads_pass_a_change_of_the_catalog_that_waits_for_a_transaction() {
+    with_node(2161, 2, 2, |client| async move {
+        become_primary().await;
+        let index = doc! { "createIndexes": "c", "indexes": [{ "key": { "a": 1 }, "name": "a" }] };
+        let changes = [
+            doc! { "collMod": "c", "validationLevel": "moderate" },
+            doc! { "dropIndexes": "c", "index": "a" },
+            doc! { "drop": "c" },
+        ];
+        let mut number = 0;
+        for change in changes {
+            for held in [insert(&[2]), all()] {
+                client.run(insert(&[1])).await;
+                client.run(index.clone()).await;
+                number += 1;
+                client.ok(first(1, number, held)).await;
+                let changing = {
+                    let (client, change) = (client.on(1), change.clone());
+                    spawn(Queue::Foreground, async move { client.run(change).await })
+                };
+                sleep(Duration::from_millis(20)).await;
+                assert!(!changing.is_finished(), "{change} waits");
+                for core in [0, 1] {
+                    let client = client.on(core);
+                    let short = doc! { "find": "c", "hint": "a", "maxTimeMS": 500 };
+                    assert_eq!(ids(&client, short).await, [1]);
+                    let counted = client
+                        .ok(doc! { "count": "c", "query": { "_id": 1 }, "maxTimeMS": 500 })
+                        .await;
+                    assert_eq!(counted.get_i32("n").ok(), Some(1));
+                }
+                client.fails(first(2, number, all()), 24).await;
+                let writing = doc! { "insert": "c", "documents": [{ "_id": 3 }], "maxTimeMS": 30 };
+                client.fails(writing, 50).await;
+                client.at("admin").ok(abort(1, number)).await;
+                changing.await.expect("it ends");
+            }
+        }
+    });
+}
+
 #[test]
 fn what_was_dropped_since_the_snapshot_cannot_be_read() {
     with_node(2157, 2, 2, |client| async move {
@@ -792,6 +835,107 @@ fn transactions_and_changes_of_the_catalog_do_not_wait_for_each_other() {
         dropping.await.expect("it ends");
         client.at("admin").fails(commit(1, 1), 251).await;
         until_nothing_is_held().await;
+    });
+}
+
+/// That nothing of a transaction stays is true once a majority has what is logged behind the question, whatever weaker write
+/// concern the command has: the reply has a `writeConcernError` otherwise.
+#[test]
+fn that_a_transaction_is_not_known_is_certain_with_a_majority() {
+    with_node(2190, 2, 2, |client| async move {
+        become_primary().await;
+        let noop = "NoSuchTransaction error";
+        let majority = "Some(Majority) j:Some(true)";
+        let prepare = || statement(1, 1, doc! { "prepareTransaction": 1 });
+        let commands = [commit(1, 1), abort(1, 1), prepare()];
+        let concerns = [
+            (None, None),
+            (Some(doc! { "w": "majority" }), None),
+            (Some(doc! { "w": 1 }), None),
+            (Some(doc! { "w": 0 }), None),
+            (Some(doc! { "w": 2 }), Some("Some(Members(2)) j:None")),
+            (Some(doc! { "w": "dc" }), Some("Some(Mode(\"dc\")) j:None")),
+        ];
+        for (command, (concern, first_asked)) in commands
+            .iter()
+            .flat_map(|command| concerns.iter().map(move |concern| (command, concern)))
+        {
+            let mut command = command.clone();
+            if let Some(concern) = concern {
+                command.insert("writeConcern", concern.clone());
+            }
+            let asked: Vec<&str> = std::iter::once(noop)
+                .chain(*first_asked)
+                .chain([majority])
+                .collect();
+            fake().refuse(None);
+            fake().take_calls();
+            let reply = client.at("admin").run(command.clone()).await;
+            assert_eq!(reply.get_i32("code").ok(), Some(251), "{reply}");
+            assert!(
+                !reply.contains_key("writeConcernError"),
+                "{command}: {reply}"
+            );
+            assert_eq!(fake().take_calls(), asked, "{command}");
+            let code = pinion_wire::ErrorCode::PRIMARY_STEPPED_DOWN;
+            fake().refuse(Some((code, "stepped down")));
+            let reply = client.at("admin").run(command.clone()).await;
+            assert_eq!(reply.get_i32("code").ok(), Some(251), "{reply}");
+            let failure = reply.get_document("writeConcernError");
+            let failure = failure.expect("it is not certain");
+            assert_eq!(
+                failure.get_i32("code").ok(),
+                Some(189),
+                "{command}: {reply}"
+            );
+        }
+        fake().refuse(None);
+        // Without a timeout of its own the wait for a majority has one.
+        let code = pinion_wire::ErrorCode::WRITE_CONCERN_TIMEOUT;
+        fake().refuse(Some((code, "waiting for replication timed out")));
+        let mut weak = commit(1, 1);
+        weak.insert("writeConcern", doc! { "w": 1 });
+        let reply = client.at("admin").run(weak).await;
+        let failure = reply
+            .get_document("writeConcernError")
+            .expect("no majority");
+        let concern = failure
+            .get_document("errInfo")
+            .and_then(|info| info.get_document("writeConcern"));
+        let expected =
+            doc! { "w": "majority", "wtimeout": 10_000, "provenance": "internalWriteDefault" };
+        assert_eq!(concern.ok(), Some(&expected), "{reply}");
+    });
+}
+
+/// What was aborted before it logged anything can be nowhere else: that is answered at once, also where no majority answers.
+#[test]
+fn that_a_transaction_was_aborted_here_is_certain_at_once() {
+    with_node(2191, 2, 2, |client| async move {
+        become_primary().await;
+        client.ok(insert(&[1])).await;
+        client.ok(first(1, 1, insert(&[2]))).await;
+        client
+            .fails(statement(1, 1, doc! { "insert": "c", "documents": 1 }), 14)
+            .await;
+        client.ok(first(2, 1, insert(&[3]))).await;
+        client.at("admin").ok(abort(2, 1)).await;
+        let code = pinion_wire::ErrorCode::PRIMARY_STEPPED_DOWN;
+        fake().refuse(Some((code, "stepped down")));
+        fake().take_calls();
+        for session in [1, 2] {
+            let prepare = statement(session, 1, doc! { "prepareTransaction": 1 });
+            for command in [commit(session, 1), abort(session, 1), prepare] {
+                let reply = client.at("admin").run(command).await;
+                assert_eq!(reply.get_i32("code").ok(), Some(251), "{reply}");
+                assert!(!reply.contains_key("writeConcernError"), "{reply}");
+            }
+        }
+        assert!(fake().take_calls().is_empty());
+        // Another primary knows nothing of it, and asks the majority.
+        pinion_exec::forget_sessions().await;
+        let reply = client.at("admin").run(commit(1, 1)).await;
+        assert!(reply.contains_key("writeConcernError"), "{reply}");
     });
 }
 

@@ -10,7 +10,7 @@ use super::description::append_description;
 use super::options::{BeforeChange, ChangeStreamOptions, FullDocument};
 use super::scope::Scope;
 use super::token::{ResumeToken, TokenData};
-use super::unwind::{Change, document_of};
+use super::unwind::{Change, ImagePlace, document_of};
 use crate::error::error;
 use crate::text::document_text;
 use crate::update::apply_diff;
@@ -86,7 +86,7 @@ struct Parts<'a> {
     o: &'a RawDocument,
     o2: Option<&'a RawDocument>,
     uuid: Option<[u8; 16]>,
-    /// The document before the change, where the entry has it and it has not expired.
+    /// The document before the change, where the log has it and it has not expired.
     pre_image: Option<&'a RawDocument>,
 }
 
@@ -205,7 +205,11 @@ impl ChangeStreamOptions {
             o,
             o2: document(operation, "o2"),
             uuid,
-            pre_image: document(operation, "preImage").filter(|_| is_known),
+            pre_image: match &change.image {
+                ImagePlace::In(no_op) => document(document_of(no_op), "preImage"),
+                ImagePlace::Inside | ImagePlace::Before => document(operation, "preImage"),
+            }
+            .filter(|_| is_known),
         };
         let told = match op {
             Some(RawBsonRef::String("i")) => inserted(&parts)?,

@@ -79,19 +79,29 @@ pub struct ChangeStreamOptions {
 }
 
 /// What MongoDB has for its own parts, and what no stream here can do.
-const INTERNAL: [&str; 9] = [
-    "allowToRunOnConfigDB",
-    "allowToRunOnSystemNS",
-    "ignoreRemovedShards",
-    "matchCollectionUUIDForUpdateLookup",
-    "showCommitTimestamp",
-    "showMigrationEvents",
-    "showRawUpdateDescription",
-    "showSystemEvents",
-    "supportedEvents",
+const INTERNAL: [(&str, Types); 9] = [
+    ("allowToRunOnConfigDB", Types::BOOL),
+    ("allowToRunOnSystemNS", Types::BOOL),
+    ("ignoreRemovedShards", Types::BOOL),
+    ("matchCollectionUUIDForUpdateLookup", Types::BOOL),
+    ("showCommitTimestamp", Types::BOOL),
+    ("showMigrationEvents", Types::BOOL),
+    ("showRawUpdateDescription", Types::BOOL),
+    ("showSystemEvents", Types::BOOL),
+    ("supportedEvents", Types::ARRAY),
 ];
 
 impl ChangeStreamOptions {
+    /// Whether events are made of documents as they were before the change.
+    pub fn wants_images(&self) -> bool {
+        let full_document = self.full_document;
+        self.before_change != BeforeChange::Off
+            || matches!(
+                full_document,
+                FullDocument::WhenAvailable | FullDocument::Required
+            )
+    }
+
     /// Parses the specification; the errors are MongoDB's.
     pub fn parse(spec: RawBsonRef<'_>) -> Result<ChangeStreamOptions> {
         let RawBsonRef::Document(spec) = spec else {
@@ -108,8 +118,8 @@ impl ChangeStreamOptions {
         let before_change = reader.opt_one_of("fullDocumentBeforeChange", &BeforeChange::NAMES)?;
         let all_changes_for_cluster = flag(&reader, "allChangesForCluster")?;
         let show_expanded_events = flag(&reader, "showExpandedEvents")?;
-        for name in INTERNAL {
-            reader.unsupported_unless_empty(name)?;
+        for (name, expected) in INTERNAL {
+            reader.unsupported_unless_empty(name, expected)?;
         }
         reader.finish()?;
         Ok(ChangeStreamOptions {

@@ -243,6 +243,71 @@ fn full_documents_of_updates() {
     }
 }
 
+/// A no-op with the image of the operation behind it.
+fn image_apart() -> RawDocumentBuf {
+    entry(
+        "n",
+        "d.c",
+        rawdoc! { "msg": "pre-image" },
+        rawdoc! { "preImage": { "_id": 1, "a": 2 } },
+    )
+}
+
+fn update_with_image_apart() -> RawDocumentBuf {
+    let o = rawdoc! { "$v": 2, "diff": { "u": { "a": 3 } } };
+    let more = rawdoc! { "o2": { "_id": 1 }, "preImageApart": true };
+    entry("u", "d.c", o, more)
+}
+
+fn transaction_part(operations: &[RawDocumentBuf]) -> Bytes {
+    let mut list = RawArrayBuf::new();
+    operations
+        .iter()
+        .for_each(|operation| list.push(operation.clone()));
+    let part = entry("c", "admin.$cmd", rawdoc! { "applyOps": list }, rawdoc! {});
+    Bytes::from(part.into_bytes())
+}
+
+/// The documents before and after, of the last change of an entry; `before` is the entry before it.
+fn images_of(entry: &Bytes, before: Option<&Bytes>) -> [Option<RawBson>; 2] {
+    let (mut changes, _) = changes_of(&collection(), entry, entry, 0);
+    let mut change = changes.pop_back().expect("something changes");
+    if change.wants_image_before() {
+        change.take_image_of(before);
+    }
+    let options = options(
+        rawdoc! { "fullDocument": "whenAvailable", "fullDocumentBeforeChange": "whenAvailable" },
+    );
+    let events = options.events(&collection(), &change, i64::MIN);
+    let event = events.expect("a sound entry").remove(0).into_document();
+    ["fullDocumentBeforeChange", "fullDocument"]
+        .map(|name| pinion_bson::get(&event, name).map(RawBson::from))
+}
+
+#[test]
+fn images_that_are_apart() {
+    let bytes = |document: RawDocumentBuf| Bytes::from(document.into_bytes());
+    let found = [
+        Some(rawbson!({ "_id": 1, "a": 2 })),
+        Some(rawbson!({ "_id": 1, "a": 3 })),
+    ];
+    let lost = [Some(RawBson::Null), Some(RawBson::Null)];
+    let (update, image) = (bytes(update_with_image_apart()), bytes(image_apart()));
+    assert_eq!(images_of(&update, Some(&image)), found);
+    // The log begins with the change, or something else is before it.
+    assert_eq!(images_of(&update, None), lost);
+    assert_eq!(images_of(&update, Some(&update)), lost);
+    let other = entry("i", "d.c", rawdoc! { "_id": 2 }, rawdoc! {});
+    let whole = transaction_part(&[other.clone(), image_apart(), update_with_image_apart()]);
+    assert_eq!(images_of(&whole, None), found);
+    let first = transaction_part(&[other.clone(), image_apart()]);
+    let second = transaction_part(&[update_with_image_apart()]);
+    assert_eq!(images_of(&second, Some(&first)), found);
+    assert_eq!(images_of(&second, None), lost);
+    let (changes, count) = changes_of(&collection(), &first, &first, 0);
+    assert_eq!((changes.len(), count), (1, 2));
+}
+
 #[test]
 fn commands() {
     let command = |o: RawDocumentBuf, more: RawDocumentBuf| entry("c", "d.$cmd", o, more);

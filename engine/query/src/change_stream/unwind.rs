@@ -19,13 +19,54 @@ pub struct Change {
     pub(super) place: u64,
     /// It is one of an `applyOps`.
     pub(super) is_inner: bool,
+    pub(super) image: ImagePlace,
+}
+
+/// Where the document is as it was before a change.
+#[derive(Clone, Debug)]
+pub(super) enum ImagePlace {
+    /// In the operation, if it is anywhere.
+    Inside,
+    /// In this no-op.
+    In(Bytes),
+    /// In what the log has before the entry: see [`Change::wants_image_before`].
+    Before,
 }
 
 impl Change {
-    /// The bytes of the operation.
+    /// The bytes of the operation and of an image that it has not itself.
     pub fn bytes(&self) -> usize {
-        self.operation.len()
+        let apart = match &self.image {
+            ImagePlace::In(image) => image.len(),
+            ImagePlace::Inside | ImagePlace::Before => 0,
+        };
+        self.operation.len() + apart
     }
+
+    /// Whether the document as it was before the change is in another entry, which the caller reads: the one right before the
+    /// change's own, or where that is a later part of a transaction the part before.
+    pub fn wants_image_before(&self) -> bool {
+        matches!(self.image, ImagePlace::Before)
+    }
+
+    /// Takes the image out of that entry; `None` where the log does not have it any more.
+    pub fn take_image_of(&mut self, entry: Option<&Bytes>) {
+        let image = entry.and_then(|entry| {
+            let document = document_of(entry);
+            let operation = match operations_of(document) {
+                Some(operations) => operations.last()?,
+                None => document,
+            };
+            is_image(operation).then(|| entry.slice_ref(operation.as_bytes()))
+        });
+        self.image = image.map_or(ImagePlace::Inside, ImagePlace::In);
+    }
+}
+
+/// Whether an operation does nothing but have the image of the one behind it.
+fn is_image(operation: &RawDocument) -> bool {
+    field(operation, "op") == Some(RawBsonRef::String("n"))
+        && matches!(field(operation, "preImage"), Some(RawBsonRef::Document(_)))
 }
 
 pub(super) fn document_of(bytes: &Bytes) -> &RawDocument {
@@ -57,28 +98,42 @@ pub fn changes_of(
 ) -> (VecDeque<Change>, u64) {
     let document = document_of(entry);
     let mut changes = VecDeque::new();
-    let mut push = |operation: Bytes, place: u64, is_inner: bool| {
+    let mut push = |operation: Bytes, place: u64, is_inner: bool, image: ImagePlace| {
         changes.push_back(Change {
             head: head.clone(),
             operation,
             place,
             is_inner,
+            image,
         });
     };
     let Some(operations) = operations_of(document) else {
         if concerns(scope, document) {
-            push(entry.clone(), first, false);
+            push(entry.clone(), first, false, image_of(document, entry, None));
         }
         return (changes, 1);
     };
     let mut count = 0;
+    let mut before = None;
     for operation in operations {
         if concerns(scope, operation) {
-            push(entry.slice_ref(operation.as_bytes()), first + count, true);
+            let image = image_of(operation, entry, before);
+            let bytes = entry.slice_ref(operation.as_bytes());
+            push(bytes, first + count, true, image);
         }
+        before = Some(operation);
         count += 1;
     }
     (changes, count)
+}
+
+/// Where the image of an operation is; `before` is the one before it in its entry.
+fn image_of(operation: &RawDocument, entry: &Bytes, before: Option<&RawDocument>) -> ImagePlace {
+    match before {
+        _ if !flag(operation, "preImageApart") => ImagePlace::Inside,
+        Some(before) => ImagePlace::In(entry.slice_ref(before.as_bytes())),
+        None => ImagePlace::Before,
+    }
 }
 
 /// The operations of an `applyOps`.

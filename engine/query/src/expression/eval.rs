@@ -1,9 +1,10 @@
 //! Evaluation of expressions.
 
-use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, ObjectId, RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 use smallvec::SmallVec;
 
+use super::Random;
 use super::meta::Subject;
 use super::operators::Operator;
 use super::parse::{Expr, FieldPath};
@@ -29,6 +30,21 @@ impl<'a> Env<'a> {
             slots: vec![Value::Missing; slots],
         }
     }
+
+    /// Binds the index of an array's item, where it has a name.
+    fn bind_index(&mut self, slot: Option<usize>, at: usize) {
+        if let Some(slot) = slot {
+            self.slots[slot] = Value::integer(at as i64);
+        }
+    }
+}
+
+/// An id of a second, its other bytes drawn.
+fn new_id(seconds: u32, random: &Random) -> ObjectId {
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&seconds.to_be_bytes());
+    bytes[4..].copy_from_slice(&random.next_u64().to_be_bytes());
+    ObjectId::from_bytes(bytes)
 }
 
 impl Expr {
@@ -41,6 +57,9 @@ impl Expr {
             Expr::Slot(slot, path) => found(path_in_value(env.slots[*slot].clone(), path))?,
             Expr::Remove => Value::Missing,
             Expr::Random(random) => Value::Ref(RawBsonRef::Double(random.next_f64())),
+            Expr::NewId(seconds, random) => {
+                Value::Ref(RawBsonRef::ObjectId(new_id(*seconds, random)))
+            }
             Expr::Meta(kind) => env.root.metadata.value(*kind),
             Expr::Zone(zone) => Value::Zone(zone),
             Expr::Object(fields) => {
@@ -147,7 +166,12 @@ impl Expr {
                 }
                 body.evaluate(env)?
             }
-            Expr::Map { input, slot, body } => {
+            Expr::Map {
+                input,
+                slot,
+                index,
+                body,
+            } => {
                 let input = input.evaluate(env)?;
                 if input.is_nullish() {
                     return Ok(Value::null());
@@ -161,8 +185,9 @@ impl Expr {
                 spend_bytes(input.bytes())?;
                 let mut builder = DocBuilder::new();
                 builder.start_array("");
-                for item in input.item_values() {
+                for (at, item) in input.item_values().into_iter().enumerate() {
                     env.slots[*slot] = item;
+                    env.bind_index(*index, at);
                     let value = body.evaluate(env)?;
                     spend_bytes(value.bytes())?;
                     builder.push(value.or_null());
@@ -174,6 +199,7 @@ impl Expr {
             Expr::Filter {
                 input,
                 slot,
+                index,
                 condition,
                 limit,
             } => {
@@ -205,11 +231,12 @@ impl Expr {
                 let mut builder = DocBuilder::new();
                 builder.start_array("");
                 let mut kept = 0;
-                for item in input.item_values() {
+                for (at, item) in input.item_values().into_iter().enumerate() {
                     if limit.is_some_and(|limit| kept >= limit) {
                         break;
                     }
                     env.slots[*slot] = item.clone();
+                    env.bind_index(*index, at);
                     if condition.evaluate(env)?.is_true() {
                         builder.push(item.or_null());
                         kept += 1;
@@ -236,6 +263,7 @@ impl Expr {
                 initial,
                 value,
                 this,
+                index,
                 body,
             } => {
                 let input = input.evaluate(env)?;
@@ -253,8 +281,9 @@ impl Expr {
                 }
                 spend_bytes(input.bytes())?;
                 let mut accumulated = initial.evaluate(env)?;
-                for item in input.item_values() {
+                for (at, item) in input.item_values().into_iter().enumerate() {
                     env.slots[*this] = item;
+                    env.bind_index(*index, at);
                     env.slots[*value] = accumulated;
                     accumulated = body.evaluate(env)?;
                 }

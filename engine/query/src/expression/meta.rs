@@ -44,6 +44,13 @@ impl Metadata {
         self
     }
 
+    /// The same with all that something else knows.
+    #[must_use]
+    pub(crate) fn and(self, other: Metadata) -> Metadata {
+        let others = other.0.into_iter();
+        others.fold(self, |known, (kind, value)| known.with(kind, value))
+    }
+
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -137,8 +144,8 @@ impl MetaKind {
         }
     }
 
-    /// The error where something is read of which only a `find` tells, and only to its projection.
-    pub fn refuse_outside_find(self) -> Result<()> {
+    /// The error of a filter, or of a command that writes, that reads what is known only when a read gives a document.
+    pub fn refuse_before_read(self) -> Result<()> {
         match self {
             MetaKind::RecordId | MetaKind::SortKey => Err(error(
                 115,
@@ -172,14 +179,26 @@ impl MetaKind {
 
 /// A set of kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MetaSet(u8);
+pub struct MetaSet(u8);
 
 impl MetaSet {
     pub(crate) fn insert(&mut self, kind: MetaKind) {
         self.0 |= 1 << kind as u8;
     }
 
-    pub(crate) fn contains(self, kind: MetaKind) -> bool {
+    /// These kinds.
+    pub(crate) fn of(kinds: impl IntoIterator<Item = MetaKind>) -> MetaSet {
+        let mut set = MetaSet::default();
+        kinds.into_iter().for_each(|kind| set.insert(kind));
+        set
+    }
+
+    pub(crate) fn remove(&mut self, kind: MetaKind) {
+        self.0 &= !(1 << kind as u8);
+    }
+
+    /// Whether a kind is one of these.
+    pub fn contains(self, kind: MetaKind) -> bool {
         self.0 & 1 << kind as u8 != 0
     }
 
@@ -191,7 +210,8 @@ impl MetaSet {
         MetaSet(self.0 & other.0)
     }
 
-    pub(crate) fn is_empty(self) -> bool {
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
@@ -289,6 +309,24 @@ mod tests {
     }
 
     #[test]
+    fn sets_of_kinds() {
+        let mut set = MetaSet::of([MetaKind::SortKey, MetaKind::TextScore]);
+        assert!(set.contains(MetaKind::SortKey) && !set.contains(MetaKind::RecordId));
+        set.remove(MetaKind::SortKey);
+        assert_eq!(set, MetaSet::of([MetaKind::TextScore]));
+        set.remove(MetaKind::TextScore);
+        assert!(set.is_empty());
+    }
+
+    #[test]
+    fn later_knowledge_comes_on_top() {
+        let score = |n: f64| Metadata::default().with(MetaKind::TextScore, n);
+        let both = score(1.0).and(Metadata::default().with(MetaKind::RecordId, 7_i64));
+        assert_eq!(both, score(1.0).with(MetaKind::RecordId, 7_i64));
+        assert_eq!(score(1.0).and(score(2.0)), score(2.0));
+    }
+
+    #[test]
     fn what_is_not_given_is_refused() {
         let check = |kind: MetaKind, given: bool, expected: Option<i32>| {
             let found = kind.check_given(given).err().map(|e| e.code.0);
@@ -297,5 +335,7 @@ mod tests {
         check(MetaKind::TextScore, true, None);
         check(MetaKind::TextScore, false, Some(40218));
         check(MetaKind::IndexKey, false, None);
+        check(MetaKind::RecordId, false, Some(40218));
+        check(MetaKind::SortKey, false, Some(40218));
     }
 }

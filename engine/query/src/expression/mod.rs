@@ -11,18 +11,20 @@ mod value;
 
 #[cfg(test)]
 mod tests_optimize;
+#[cfg(test)]
+mod tests_version;
 
 use std::sync::Arc;
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, Timestamp};
 use pinion_collation::Collation;
-use pinion_wire::Result;
+use pinion_wire::{LanguageVersion, Result};
 
 pub(crate) use comparisons::Comparison;
 pub(crate) use eval::Env;
-pub use meta::{MetaKind, Metadata, Subject};
-pub(crate) use meta::{MetaSet, NO_METADATA, sort_kind};
-pub(crate) use operators::{TimeUnit, is_expression_name};
+pub use meta::{MetaKind, MetaSet, Metadata, Subject};
+pub(crate) use meta::{NO_METADATA, sort_kind};
+pub(crate) use operators::{TimeUnit, expression_names, is_expression_name};
 pub use parse::check_field_path;
 pub use parse::check_variable_name;
 pub use random::Random;
@@ -47,6 +49,8 @@ pub struct Variables {
     pub random: Random,
     /// Variables whose values are missing.
     pub missing: Vec<String>,
+    /// Whose expressions there are.
+    pub version: LanguageVersion,
     /// Variables that will have a value when a sub-pipeline runs, which is parsed for its errors before.
     pub unbound: Vec<String>,
 }
@@ -122,6 +126,11 @@ impl Expression {
     /// Whether the value depends on a document.
     pub fn reads_document(&self) -> bool {
         self.reads_document
+    }
+
+    /// Whether the value depends on what is known of a document beside its fields.
+    pub fn reads_metadata(&self) -> bool {
+        !self.reads.is_empty()
     }
 
     /// What the expression reads beside the document.

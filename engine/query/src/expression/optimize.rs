@@ -92,19 +92,27 @@ pub(super) fn optimize(expr: Expr) -> Result<Expr> {
                 .collect::<Result<Vec<_>>>()?;
             Expr::Let(bindings, boxed(body)?)
         }
-        Expr::Map { input, slot, body } => Expr::Map {
+        Expr::Map {
+            input,
+            slot,
+            index,
+            body,
+        } => Expr::Map {
             input: boxed(input)?,
             slot,
+            index,
             body: boxed(body)?,
         },
         Expr::Filter {
             input,
             slot,
+            index,
             condition,
             limit,
         } => Expr::Filter {
             input: boxed(input)?,
             slot,
+            index,
             condition: boxed(condition)?,
             limit: limit.map(boxed).transpose()?,
         },
@@ -117,12 +125,14 @@ pub(super) fn optimize(expr: Expr) -> Result<Expr> {
             initial,
             value,
             this,
+            index,
             body,
         } => Expr::Reduce {
             input: boxed(input)?,
             initial: boxed(initial)?,
             value,
             this,
+            index,
             body: boxed(body)?,
         },
         leaf @ (Expr::Literal(_)
@@ -133,6 +143,7 @@ pub(super) fn optimize(expr: Expr) -> Result<Expr> {
         | Expr::Meta(_)
         | Expr::Remove
         | Expr::Random(_)
+        | Expr::NewId(..)
         | Expr::Zone(_)) => leaf,
     })
 }

@@ -11,6 +11,7 @@ use super::operators::{self, Comparing, NamedZone, Operator};
 use super::{Expression, MetaKind, MetaSet, Random, Variables};
 use crate::error::{error, failed_to_parse};
 use crate::limits::{MAX_PATH_COMPONENTS, check_string_bytes};
+use crate::operator_uses::{OperatorKind, note};
 use crate::value::{bytes, count, elements, first, items, owned};
 use crate::work::{STEP, spend, spend_bytes};
 
@@ -41,6 +42,8 @@ pub(crate) enum Expr {
     Remove,
     /// `$rand`
     Random(Random),
+    /// `$createObjectId`, with the seconds of the operation.
+    NewId(u32, Random),
     /// `$meta`.
     Meta(MetaKind),
     /// The constant name of a time zone.
@@ -63,11 +66,14 @@ pub(crate) enum Expr {
     Map {
         input: Box<Expr>,
         slot: usize,
+        /// Where the item's index is bound, where it has a name.
+        index: Option<usize>,
         body: Box<Expr>,
     },
     Filter {
         input: Box<Expr>,
         slot: usize,
+        index: Option<usize>,
         condition: Box<Expr>,
         limit: Option<Box<Expr>>,
     },
@@ -80,6 +86,7 @@ pub(crate) enum Expr {
         initial: Box<Expr>,
         value: usize,
         this: usize,
+        index: Option<usize>,
         body: Box<Expr>,
     },
 }
@@ -136,6 +143,7 @@ impl<'v> Parser<'v> {
         {
             match (name, operand) {
                 ("$and", RawBsonRef::Array(parts)) => {
+                    note(OperatorKind::Expression, name);
                     let parts = items(parts).map(|part| self.parse_filter(part));
                     return Ok(Expr::And(parts.collect::<Result<Vec<_>>>()?));
                 }
@@ -245,6 +253,11 @@ impl<'v> Parser<'v> {
 
     /// An operator by name with its operand.
     fn parse_operator(&mut self, name: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+        note(OperatorKind::Expression, name);
+        let unknown = || error(168, format!("Unrecognized expression '{name}'"));
+        if !operators::is_in(name, self.variables.version) {
+            return Err(unknown());
+        }
         if let Some(special) = super::operators::special(name) {
             return special(self, name, operand);
         }
@@ -254,7 +267,7 @@ impl<'v> Parser<'v> {
             return Ok(Expr::Compare(comparing, arguments, self.collation()));
         }
         let Some(operator) = operators::find(name) else {
-            return Err(error(168, format!("Unrecognized expression '{name}'")));
+            return Err(unknown());
         };
         let arguments = self.parse_arguments(operand)?;
         operators::check_arity(name, operator.arity, arguments.len())?;

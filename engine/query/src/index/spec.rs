@@ -290,6 +290,26 @@ impl IndexSpec {
         multikey.is_some_and(|paths| paths.is_component(field, component))
     }
 
+    /// For each field of the pattern, whether each component of its path is an array in some document. `None` for kinds of
+    /// indexes that do not record where arrays are, and for an index of which only that it has some is known.
+    pub fn multikey_components(&self) -> Option<Vec<Vec<bool>>> {
+        let is_recorded = match self.kind {
+            IndexKind::Btree | IndexKind::TwoDSphere => true,
+            // An expanded one stands for an index on one path.
+            IndexKind::Wildcard => self.wildcard.is_none(),
+            IndexKind::Hashed | IndexKind::Text | IndexKind::TwoD => false,
+        };
+        if !is_recorded || self.multikey == Some(MultikeyPaths::Anywhere) {
+            return None;
+        }
+        let of_field = |(field, path): (usize, &Path)| {
+            let components = 0..path.components().len();
+            let is_array = |component| self.is_multikey_component(field, component);
+            components.map(is_array).collect()
+        };
+        Some(self.paths.iter().enumerate().map(of_field).collect())
+    }
+
     /// Whether any array stands on a field's path.
     pub(crate) fn is_multikey_field(&self, field: usize) -> bool {
         self.multikey

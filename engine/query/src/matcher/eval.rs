@@ -13,9 +13,7 @@ use crate::collation;
 use crate::expression::{Metadata, Subject};
 use crate::number::truncated_i64;
 use crate::path::{LeafArrays, walk};
-use crate::value::{
-    array_document, class, count, elements, is_nan, is_nullish, is_number, is_true, items,
-};
+use crate::value::{array_document, class, count, elements, is_nan, is_number, is_true, items};
 
 /// What one match carries through the tree.
 pub(crate) struct State<'c> {
@@ -156,12 +154,11 @@ impl Predicate {
                 has_null,
             } => {
                 let Some(value) = value else { return *has_null };
-                (*has_null && is_nullish(value))
-                    || values
-                        .binary_search_by(|v| {
-                            collation::compare(state.collation, v.as_raw_bson_ref(), value)
-                        })
-                        .is_ok()
+                values
+                    .binary_search_by(|v| {
+                        collation::compare(state.collation, v.as_raw_bson_ref(), value)
+                    })
+                    .is_ok()
                     || regexes.iter().any(|r| regex_matches(r, value))
             }
             Predicate::Regex(regex) => value.is_some_and(|v| regex_matches(regex, v)),
@@ -222,27 +219,21 @@ impl Predicate {
     }
 }
 
-/// Comparison with type bracketing.
+/// Comparison with type bracketing. A missing value compares as null; undefined does not.
 fn compare(
     op: CompareOp,
     value: Option<RawBsonRef<'_>>,
     operand: RawBsonRef<'_>,
     collation: Option<&Collation>,
 ) -> bool {
-    if class(value) != class(Some(operand)) {
-        // A missing value and undefined compare as null.
-        let value_is_nullish = value.is_none_or(is_nullish);
-        if value_is_nullish && is_nullish(operand) {
-            return matches!(op, CompareOp::Eq | CompareOp::Lte | CompareOp::Gte);
-        }
+    let value = value.unwrap_or(RawBsonRef::Null);
+    if class(Some(value)) != class(Some(operand)) {
         return match operand {
             RawBsonRef::MaxKey => matches!(op, CompareOp::Lt | CompareOp::Lte),
             RawBsonRef::MinKey => matches!(op, CompareOp::Gt | CompareOp::Gte),
             _ => false,
         };
     }
-    // The classes agree, so a missing value here stands beside undefined, which no filter may name.
-    let Some(value) = value else { return false };
     if is_nan(value) || is_nan(operand) {
         let both = is_nan(value) && is_nan(operand);
         return both && matches!(op, CompareOp::Eq | CompareOp::Lte | CompareOp::Gte);

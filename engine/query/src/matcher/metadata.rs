@@ -48,7 +48,7 @@ impl Matcher {
     ) -> Result<()> {
         self.reads()
             .iter()
-            .try_for_each(MetaKind::refuse_outside_find)?;
+            .try_for_each(MetaKind::refuse_before_read)?;
         let sorts = sort.is_some_and(|sort| sort.natural().is_none());
         let mut wanted = read_by(sort, projection).iter();
         wanted.try_for_each(|kind| match kind {

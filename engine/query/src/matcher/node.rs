@@ -310,9 +310,7 @@ impl Predicate {
         regexes: Vec<Regex>,
         collation: Option<&Collation>,
     ) -> Predicate {
-        let has_null = values
-            .iter()
-            .any(|v| crate::value::is_nullish(v.as_raw_bson_ref()));
+        let has_null = values.contains(&RawBson::Null);
         values.sort_by(|a, b| compare_owned(collation, a, b));
         values.dedup_by(|a, b| compare_owned(collation, a, b).is_eq());
         match (&values[..], &regexes[..]) {

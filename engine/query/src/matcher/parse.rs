@@ -17,6 +17,7 @@ use crate::expression::{Expression, Variables};
 use crate::geo::{GeoPredicate, Near, is_near};
 use crate::limits::MAX_FILTER_DEPTH;
 use crate::number::{exact_i64, truncated_i64};
+use crate::operator_uses::{OperatorKind, note};
 use crate::path::Path;
 use crate::regex::Regex;
 use crate::text::{document_text, element_text, value_text};
@@ -133,6 +134,7 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
     let mut parts = Vec::new();
     for (name, value) in elements(document) {
         if let Some(operator) = name.strip_prefix('$') {
+            note(OperatorKind::Match, name);
             match operator {
                 "and" => parts.push(Node::and(parse_list("$and", value, place)?)),
                 "or" => parts.push(Node::or(
@@ -218,10 +220,14 @@ fn parse_document(document: &RawDocument, place: Place<'_>) -> Result<Node> {
                 parts.extend(parse_operators(name, operators, place)?);
             }
             RawBsonRef::RegularExpression(regex) => {
+                note(OperatorKind::Match, "$regex");
                 let regex = Regex::compile(regex.pattern.as_str(), regex.options.as_str())?;
                 parts.push(leaf(name, Predicate::Regex(regex)));
             }
-            _ => parts.push(leaf(name, comparison(name, CompareOp::Eq, value)?)),
+            _ => {
+                note(OperatorKind::Match, "$eq");
+                parts.push(leaf(name, comparison(name, CompareOp::Eq, value)?));
+            }
         }
     }
     Ok(Node::and(parts))
@@ -362,10 +368,12 @@ fn parse_operators(path: &str, operators: &RawDocument, place: Place<'_>) -> Res
     if let Some((name, RawBsonRef::Document(_) | RawBsonRef::Array(_))) = first(operators)
         && is_near(name)
     {
+        note(OperatorKind::Match, name);
         return Ok(vec![parse_near(path, operators, place)?]);
     }
     let mut nodes = Vec::new();
     for (name, value) in elements(operators) {
+        note(OperatorKind::Match, name);
         let predicate = match name {
             "$eq" => comparison(path, CompareOp::Eq, value)?,
             "$gt" => comparison(path, CompareOp::Gt, value)?,

@@ -164,6 +164,34 @@ fn comparisons_stay_within_their_class() {
     );
 }
 
+/// Null stands for null and missing; undefined is another value, alone and in arrays.
+#[test]
+fn null_is_not_undefined() {
+    let undefined = || pinion_bson::RawBson::Undefined;
+    check_all(
+        rawdoc! { "u": undefined(), "arr": ["x", undefined()], "in": [{ "b": undefined() }] },
+        vec![
+            (rawdoc! { "u": null }, false),
+            (rawdoc! { "u": { "$gte": null } }, false),
+            (rawdoc! { "u": { "$lte": null } }, false),
+            (rawdoc! { "u": { "$in": [null, 5] } }, false),
+            (rawdoc! { "u": { "$ne": null } }, true),
+            (rawdoc! { "u": { "$nin": [null] } }, true),
+            (rawdoc! { "u": { "$not": { "$gte": null } } }, true),
+            (rawdoc! { "u": { "$type": "undefined" } }, true),
+            (rawdoc! { "u": { "$exists": true } }, true),
+            (rawdoc! { "arr": null }, false),
+            (rawdoc! { "arr": { "$all": [null] } }, false),
+            (rawdoc! { "arr": { "$elemMatch": { "$eq": null } } }, false),
+            (rawdoc! { "arr": { "$elemMatch": { "$ne": null } } }, true),
+            (rawdoc! { "arr": { "$ne": null } }, true),
+            (rawdoc! { "in.b": null }, false),
+            (rawdoc! { "in.c": null }, true),
+            (rawdoc! { "$expr": { "$eq": ["$u", null] } }, false),
+        ],
+    );
+}
+
 #[test]
 fn logic() {
     check_all(

@@ -5,7 +5,7 @@ use pinion_wire::Result;
 
 use super::stage::StageKind;
 use super::{Pipeline, Stage};
-use crate::expression::Variables;
+use crate::expression::{MetaKind, MetaSet, Variables};
 use crate::index::IndexSpec;
 use crate::matcher::Matcher;
 use crate::sort::SortPattern;
@@ -20,6 +20,8 @@ pub struct PipelineParts {
     pub sort: Option<SortPattern>,
     /// How many documents are wanted at most after filter and sort.
     pub limit: Option<i64>,
+    /// What the read gives with its documents, as `keyed` writes both: of what the stages behind it read.
+    pub tells: MetaSet,
     /// What is left to run on the merged documents.
     pub rest: Pipeline,
 }
@@ -43,6 +45,7 @@ impl Pipeline {
             };
             parts.rest.stages.insert(0, known);
         }
+        parts.read_metadata();
         Ok(parts)
     }
 
@@ -87,6 +90,7 @@ impl Pipeline {
             matcher,
             sort,
             limit,
+            tells: MetaSet::default(),
             rest: Pipeline {
                 stages: stages.collect(),
             },
@@ -110,7 +114,29 @@ impl Pipeline {
             matcher,
             sort: None,
             limit,
+            tells: MetaSet::default(),
             rest: self,
+        }
+    }
+}
+
+impl PipelineParts {
+    /// Has the read give what the stages read of how it finds documents.
+    fn read_metadata(&mut self) {
+        let told: &[MetaKind] = match self.rest.stages.first().map(|stage| &stage.kind) {
+            None | Some(StageKind::Unpack(_)) => &[],
+            // Distances and scores come from indexes whose keys are not those of the documents.
+            Some(StageKind::GeoNear(_) | StageKind::Known(_)) => &[MetaKind::RecordId],
+            Some(_) => &[MetaKind::RecordId, MetaKind::IndexKey],
+        };
+        let told = MetaSet::of(told.iter().copied());
+        self.tells = self.rest.reads().intersection(told);
+        if !self.tells.is_empty() {
+            let keyed = Stage {
+                kind: StageKind::Keyed,
+                source: RawDocumentBuf::new(),
+            };
+            self.rest.stages.insert(0, keyed);
         }
     }
 }
@@ -119,7 +145,7 @@ impl Pipeline {
 /// find them.
 fn filters_before_sorts(stages: &mut [Stage]) {
     let is_filter = |stage: &Stage| matches!(stage.kind, StageKind::Match(_));
-    let is_sort = |stage: &Stage| matches!(stage.kind, StageKind::Sort(_));
+    let is_sort = |stage: &Stage| matches!(stage.kind, StageKind::Sort(_) | StageKind::SortKeys(_));
     for mut at in 1..stages.len() {
         while at > 0 && is_filter(&stages[at]) && is_sort(&stages[at - 1]) {
             stages.swap(at - 1, at);

@@ -25,7 +25,7 @@ pub struct Division {
 impl PipelineParts {
     /// The pipeline in parts, if that gives the same.
     pub fn division(&self) -> Option<Division> {
-        if self.sort.is_some() || self.limit.is_some() {
+        if self.sort.is_some() || self.limit.is_some() || !self.tells.is_empty() {
             return None;
         }
         let stages = &self.rest.stages;
@@ -118,7 +118,8 @@ pub(super) fn depends_on_order() -> pinion_wire::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::expression::Variables;
+    use crate::expression::{MetaKind, MetaSet, Metadata, Variables};
+    use crate::pipeline::keyed;
     use crate::pipeline::tests::outputs;
     use crate::work::Units;
     use pinion_bson::{RawBson, rawbson, rawdoc};
@@ -194,6 +195,39 @@ mod tests {
     #[track_caller]
     fn check_whole(stages: RawBson) {
         assert!(parts(&stages).division().is_none(), "{stages:?}");
+    }
+
+    #[test]
+    fn a_pipeline_that_reads_index_keys_runs_as_a_whole_over_keyed_documents() {
+        let stages =
+            rawbson!([{ "$group": { "_id": { "$meta": "indexKey" }, "n": { "$sum": 1 } } }]);
+        let parts = parts(&stages);
+        assert!(parts.tells.contains(MetaKind::IndexKey));
+        assert!(parts.division().is_none());
+        assert_eq!(
+            parts.rest.sources().count(),
+            1,
+            "explain shows the stages that were written"
+        );
+        let metadata = Metadata::default().with(MetaKind::IndexKey, rawdoc! { "k": 7 });
+        let keyed = documents()
+            .iter()
+            .map(|document| keyed(document, &metadata).expect("within the budget"))
+            .collect();
+        let found = outputs(parts.rest, keyed, Units::MAX).expect("it runs").0;
+        assert_eq!(found, [rawdoc! { "_id": { "k": 7 }, "n": 50 }]);
+    }
+
+    #[test]
+    fn keys_that_no_stage_reads_are_not_given() {
+        let both = rawbson!([{ "$project": { "i": { "$meta": "indexKey" }, "r": { "$meta": "recordId" } } }]);
+        assert_eq!(
+            parts(&both).tells,
+            MetaSet::of([MetaKind::IndexKey, MetaKind::RecordId])
+        );
+        let check = |stages: RawBson| assert!(parts(&stages).tells.is_empty(), "{stages:?}");
+        check(rawbson!([{ "$group": { "_id": "$k" } }]));
+        check(rawbson!([{ "$match": { "k": 1 } }]));
     }
 
     #[test]

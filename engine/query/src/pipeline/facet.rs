@@ -40,7 +40,7 @@ impl Facet {
                     40169,
                     format!(
                         "the $facet specification must be a non-empty object, but found: {}",
-                        crate::text::value_text(spec)
+                        crate::text::element_text("$facet", spec)
                     ),
                 ));
             }
@@ -90,6 +90,12 @@ impl Facet {
 }
 
 fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(error(
+            15998,
+            "FieldPath field names may not be empty strings.",
+        ));
+    }
     if name.contains('.') {
         return Err(error(
             16412,

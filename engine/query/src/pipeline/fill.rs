@@ -6,7 +6,9 @@ use pinion_wire::Result;
 use super::Stage;
 use super::densify::parse_paths;
 use super::parse::push_addition;
-use super::spec::{missing_field, unknown_field, wrong_type};
+use super::spec::{
+    check_duplicates, missing_field, optional_document, optional_text, unknown_field, wrong_type,
+};
 use crate::error::{error, failed_to_parse};
 use crate::expression::Variables;
 use crate::value::{elements, is_empty, type_name};
@@ -34,19 +36,17 @@ pub(super) fn parse(
     let fill = Fill::parse(spec)?;
     let (mut windows, mut additions) = (DocBuilder::new(), DocBuilder::new());
     for (path, value) in elements(fill.output) {
+        let at = format!("$fill.output.{path}");
         let RawBsonRef::Document(how) = value else {
-            return Err(wrong_type(&format!("$fill.output.{path}"), value, "object"));
+            return Err(wrong_type(&at, value, "object"));
         };
+        check_duplicates(&at, how)?;
         let (mut method, mut given) = (None, None);
         for (name, value) in elements(how) {
-            match (name, value) {
-                ("method", RawBsonRef::String(name)) => method = Some(name),
-                ("method", _) => {
-                    let path = format!("$fill.output.{path}.method");
-                    return Err(wrong_type(&path, value, "string"));
-                }
-                ("value", _) => given = Some(value),
-                _ => return Err(unknown_field(&format!("$fill.output.{path}.{name}"))),
+            match name {
+                "method" => method = optional_text(&format!("{at}.method"), value)?,
+                "value" => given = Some(value),
+                _ => return Err(unknown_field(&format!("{at}.{name}"))),
             }
         }
         let field = format!("${path}");
@@ -91,6 +91,7 @@ fn append_function(windows: &mut DocBuilder, path: &str, function: &str, field: 
 
 impl<'a> Fill<'a> {
     fn parse(spec: &'a RawDocument) -> Result<Fill<'a>> {
+        check_duplicates("$fill", spec)?;
         let (mut partition_by, mut partition_by_fields) = (None, None);
         let (mut sort_by, mut output) = (None, None);
         for (name, value) in elements(spec) {
@@ -102,13 +103,10 @@ impl<'a> Fill<'a> {
                     return Err(wrong_type("$fill.partitionBy", value, "[string, object]"));
                 }
                 ("partitionByFields", _) => {
-                    partition_by_fields = Some(parse_paths("$fill", value)?);
+                    partition_by_fields = parse_paths("$fill", value)?;
                 }
-                ("sortBy", RawBsonRef::Document(pattern)) => sort_by = Some(pattern),
-                ("output", RawBsonRef::Document(fields)) => output = Some(fields),
-                ("sortBy" | "output", _) => {
-                    return Err(wrong_type(&format!("$fill.{name}"), value, "object"));
-                }
+                ("sortBy", _) => sort_by = optional_document("$fill.sortBy", value)?,
+                ("output", _) => output = optional_document("$fill.output", value)?,
                 _ => return Err(unknown_field(&format!("$fill.{name}"))),
             }
         }

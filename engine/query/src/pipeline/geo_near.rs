@@ -15,7 +15,7 @@ use crate::index::{IndexKind, IndexSpec};
 use crate::limits::{MAX_GEO_NEAR_KEY_COMPONENTS, MAX_PATH_COMPONENTS};
 use crate::path::Path;
 use crate::series::SeriesForm;
-use crate::value::{elements, field, is_true, type_name};
+use crate::value::{array_document, elements, field, is_true, type_name};
 use crate::work;
 
 /// The parsed stage.
@@ -57,11 +57,15 @@ const GONE: [(&str, i32, &str); 4] = [
 
 impl GeoNear {
     pub(super) fn parse(spec: RawBsonRef<'_>, variables: &Variables) -> Result<GeoNear> {
-        let RawBsonRef::Document(options) = spec else {
-            return Err(error(
-                10065,
-                "invalid parameter: expected an object ($geoNear)",
-            ));
+        let options = match spec {
+            RawBsonRef::Document(options) => options,
+            RawBsonRef::Array(items) => array_document(items),
+            _ => {
+                return Err(error(
+                    10065,
+                    "invalid parameter: expected an object ($geoNear)",
+                ));
+            }
         };
         for (name, code, message) in GONE {
             if field(options, name).is_some() {

@@ -11,6 +11,7 @@ use super::codes::Engine;
 use crate::accumulator::{Accumulation, Kind};
 use crate::error::{error, no_javascript};
 use crate::expression::{Expression, MetaSet, Value, Variables};
+use crate::operator_uses::{OperatorKind, note};
 use crate::value::{count, elements, first};
 use crate::work::spend_bytes;
 
@@ -205,6 +206,7 @@ pub(super) fn parse_field(
             format!("The {operator} accumulator is a unary operator"),
         ));
     }
+    note(OperatorKind::GroupAccumulator, operator);
     Accumulation::parse(operator, operand, variables)?
         .ok_or_else(|| error(15952, format!("unknown group operator '{operator}'")))
 }

@@ -1,5 +1,6 @@
 //! What stages read of documents beside their fields, and whether anything before them gives it.
 
+use pinion_bson::RawDocumentBuf;
 use pinion_wire::Result;
 
 use super::stage::{Stage, StageKind};
@@ -29,7 +30,9 @@ impl Stage {
                 Outside::UnionWith(_) | Outside::Out(_) => MetaSet::default(),
             },
             StageKind::Rank(ranks) => ranks.reads(),
+            StageKind::SortKeys(sort) => sort.reads(),
             StageKind::Known(_)
+            | StageKind::Keyed
             | StageKind::Fuse(_)
             | StageKind::Skip(_)
             | StageKind::Limit(_)
@@ -55,6 +58,13 @@ impl Stage {
                 known
             }
             StageKind::Fuse(fusion) => known.union(fusion.tells()),
+            StageKind::Sort(_) => known.union(MetaSet::of([MetaKind::SortKey])),
+            // The records of a series are its buckets.
+            StageKind::Unpack(_) => {
+                let mut known = known;
+                known.remove(MetaKind::RecordId);
+                known
+            }
             // Their documents are made of many.
             StageKind::Group(_)
             | StageKind::BucketAuto(_)
@@ -110,14 +120,38 @@ impl Pipeline {
                         _ => known,
                     };
                     for kind in stage.reads().iter() {
-                        kind.refuse_outside_find()?;
                         kind.check_given(known.contains(kind))?;
+                        if matches!(stage.kind, StageKind::Match(_)) {
+                            kind.refuse_before_read()?;
+                        }
                     }
                 }
             }
             known = stage.passes(known);
         }
         Ok(())
+    }
+
+    /// Puts behind each sort what adds the values that it orders by, where a later stage reads them; a limit stays with its
+    /// sort, which needs to keep no more.
+    pub(super) fn with_sort_keys(mut self) -> Pipeline {
+        for at in (0..self.stages.len()).rev() {
+            let StageKind::Sort(pattern) = &self.stages[at].kind else {
+                continue;
+            };
+            let mut later = self.stages[at + 1..].iter().map(Stage::reads);
+            if !later.any(|reads| reads.contains(MetaKind::SortKey)) {
+                continue;
+            }
+            let is_limited = |stage: &Stage| matches!(stage.kind, StageKind::Limit(_));
+            let behind = at + 1 + usize::from(self.stages.get(at + 1).is_some_and(is_limited));
+            let stage = Stage {
+                kind: StageKind::SortKeys(pattern.clone()),
+                source: RawDocumentBuf::new(),
+            };
+            self.stages.insert(behind, stage);
+        }
+        self
     }
 
     /// Refuses a `$text` anywhere but at the front.
@@ -138,5 +172,92 @@ impl Pipeline {
     pub(super) fn has_text(&self) -> bool {
         let first = self.stages.first().map(|stage| &stage.kind);
         matches!(first, Some(StageKind::Match(matcher)) if matcher.has_text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::expression::Variables;
+    use crate::pipeline::tests::outputs;
+    use crate::work::Units;
+    use pinion_bson::{RawArrayBuf, RawBson, RawDocument, rawbson, rawdoc};
+
+    fn parsed(stages: &RawBson) -> Result<Pipeline> {
+        let RawBson::Array(stages) = stages else {
+            panic!("an array of stages");
+        };
+        Pipeline::parse(stages, &Variables::default())
+    }
+
+    /// Checks which sort keys the documents have in the end, each with the `_id` in front.
+    #[track_caller]
+    fn check_keys(stages: RawBson, expected: RawBson) {
+        let documents = (1..=3).map(|n| rawdoc! { "_id": n, "a": 10 - n, "l": [n, 7] });
+        let pipeline = parsed(&stages).expect("it parses");
+        let is_written = |source: &RawDocument| !source.is_empty();
+        assert!(
+            pipeline.sources().all(is_written),
+            "explain shows the stages that were written"
+        );
+        let found = outputs(pipeline, documents.collect(), Units::MAX).expect("it runs");
+        let mut shown = RawArrayBuf::new();
+        for document in &found.0 {
+            shown.push(pinion_bson::get(document, "_id").map_or(RawBson::Null, RawBson::from));
+            shown.push(pinion_bson::get(document, "k").map_or(RawBson::Null, RawBson::from));
+        }
+        assert_eq!(RawBson::Array(shown), expected, "{stages:?}");
+    }
+
+    #[test]
+    fn sorts_tell_their_keys() {
+        let show = || rawdoc! { "$project": { "k": { "$meta": "sortKey" } } };
+        let sort = || rawdoc! { "$sort": { "a": 1 } };
+        check_keys(
+            rawbson!([sort(), show()]),
+            rawbson!([3, [7], 2, [8], 1, [9]]),
+        );
+        check_keys(
+            rawbson!([sort(), { "$limit": 1 }, show()]),
+            rawbson!([3, [7]]),
+        );
+        check_keys(
+            rawbson!([sort(), { "$skip": 1 }, { "$limit": 1 }, { "$unwind": "$l" }, show()]),
+            rawbson!([2, [8], 2, [8]]),
+        );
+        // The last sort counts, and each element that is not there is null.
+        check_keys(
+            rawbson!([sort(), { "$sort": { "l": -1, "x": 1 } }, { "$limit": 1 }, show()]),
+            rawbson!([3, [7, null]]),
+        );
+        check_keys(
+            rawbson!([sort(), { "$group": { "_id": { "$meta": "sortKey" } } }, { "$sort": { "_id": 1 } }]),
+            rawbson!([[7], null, [8], null, [9], null]),
+        );
+    }
+
+    #[test]
+    fn metadata_that_nothing_gives_is_refused() {
+        #[track_caller]
+        fn check(stages: RawBson, expected: Option<i32>) {
+            let code = parsed(&stages).err().map(|error| error.code.0);
+            assert_eq!(code, expected, "{stages:?}");
+        }
+        let read = |kind: &str| rawdoc! { "$project": { "k": { "$meta": kind } } };
+        let group = || rawdoc! { "$group": { "_id": "$a" } };
+        let sort = || rawdoc! { "$sort": { "a": 1 } };
+        check(rawbson!([read("sortKey")]), Some(40218));
+        check(rawbson!([sort(), group(), read("sortKey")]), Some(40218));
+        check(rawbson!([group(), sort(), read("sortKey")]), None);
+        check(
+            rawbson!([sort(), { "$facet": { "f": [read("sortKey")] } }]),
+            None,
+        );
+        check(rawbson!([read("recordId")]), None);
+        check(rawbson!([group(), read("recordId")]), Some(40218));
+        check(
+            rawbson!([{ "$match": { "$expr": { "$meta": "recordId" } } }]),
+            Some(115),
+        );
     }
 }

@@ -15,6 +15,7 @@ mod geo_near;
 mod granularity;
 mod group;
 mod grouping;
+mod keyed;
 mod metadata;
 mod outside;
 mod parse;
@@ -42,7 +43,7 @@ use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use self::stage::{Stage, StageKind, limit_behind};
-use crate::expression::{MetaSet, Subject, Variables};
+use crate::expression::{MetaKind, MetaSet, Subject, Variables};
 use crate::index::IndexSpec;
 use crate::spill::Memory;
 
@@ -50,9 +51,11 @@ pub use divide::PipelineParts;
 pub use division::Division;
 pub use document::Document;
 pub(crate) use fields::FieldNames;
+pub use keyed::keyed;
 pub use outside::{
     GraphLookup, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside, Traversal, UnionWith,
 };
+pub use parse::{check_documents, stage_names};
 pub use refused::no_search_server;
 pub use rules::{check_api_v1, check_read_concern, stage_outside_v1};
 pub use run::PipelineRun;
@@ -73,10 +76,22 @@ pub struct Pipeline {
     stages: Vec<Stage>,
 }
 
+/// What is known of documents in front of a pipeline: of those of a collection the keys under which it holds them.
+fn given_by_collection(reads_collection: bool) -> MetaSet {
+    MetaSet::of(reads_collection.then_some(MetaKind::RecordId))
+}
+
 impl Pipeline {
     /// Parses a pipeline; the errors are MongoDB's.
     pub fn parse(stages: &RawArray, variables: &Variables) -> Result<Pipeline> {
         Pipeline::parse_from(stages, 0, variables)
+    }
+
+    /// Parses the stages that an update runs on its documents, which no read gives.
+    pub(crate) fn parse_of_update(stages: &RawArray, variables: &Variables) -> Result<Pipeline> {
+        let pipeline = Pipeline::parse(stages, variables)?;
+        pipeline.check_metadata(MetaSet::default())?;
+        Ok(pipeline)
     }
 
     /// Refuses stages that are none, whatever they are given.
@@ -89,16 +104,15 @@ impl Pipeline {
         rules::check_depth(stages)?;
         let mut pipeline = Pipeline::parse_inner(stages, skip, variables)?;
         pipeline.check_text(skip == 0)?;
-        pipeline.check_metadata(MetaSet::default())?;
+        pipeline.check_metadata(given_by_collection(skip == 0))?;
         codes::mark(&mut pipeline.stages);
         Ok(pipeline)
     }
 
     /// Parses a pipeline that is a part of a stage.
     fn parse_inner(stages: &RawArray, skip: usize, variables: &Variables) -> Result<Pipeline> {
-        Ok(Pipeline {
-            stages: parse::parse(stages, skip, variables)?,
-        })
+        let stages = parse::parse(stages, skip, variables)?;
+        Ok(Pipeline { stages }.with_sort_keys())
     }
 
     /// Tells a stage at the front of the collection that is read. A `$geoNear` that does not say what it searches searches the
@@ -130,7 +144,7 @@ impl Pipeline {
         let made = parse::documents_of(stages, variables)?.is_some();
         let pipeline = Pipeline::parse_inner(stages, usize::from(made), variables)?;
         pipeline.check_text(!made)?;
-        pipeline.check_metadata(MetaSet::default())?;
+        pipeline.check_metadata(given_by_collection(!made))?;
         Ok(pipeline)
     }
 
@@ -190,7 +204,12 @@ impl Pipeline {
 
     /// The documents that the stages were parsed from, or that say what they do.
     pub fn sources(&self) -> impl Iterator<Item = &RawDocument> {
-        let written = |stage: &&Stage| !matches!(stage.kind, StageKind::Known(_));
+        let written = |stage: &&Stage| {
+            !matches!(
+                stage.kind,
+                StageKind::Known(_) | StageKind::Keyed | StageKind::SortKeys(_)
+            )
+        };
         self.stages
             .iter()
             .filter(written)

@@ -90,6 +90,13 @@ pub(super) const FIRST: &[&str] = &[
     "$queryStats",
 ];
 
+/// The names of all stages that can be run.
+pub fn stage_names() -> impl Iterator<Item = &'static str> {
+    let streams = ["$changeStream", "$changeStreamSplitLargeEvent"];
+    let kept = SUPPORTED.iter().chain(FIRST).copied();
+    kept.chain(streams)
+}
+
 /// Looks at the form and the names of all stages, which comes before what is in any of them.
 pub(super) fn check_form(stages: &RawArray) -> Result<()> {
     for (at, stage) in items(stages).enumerate() {
@@ -192,6 +199,17 @@ fn check_outputs(stages: &[Stage]) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a `$documents` of nothing, wherever it stands: MongoDB makes it a projection, which must not be empty.
+pub fn check_documents(spec: RawBsonRef<'_>) -> Result<()> {
+    match spec {
+        RawBsonRef::Document(spec) if is_empty(spec) => Err(error(
+            51270,
+            "An empty sub-projection is not a valid value. Found empty object at path",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The documents that a `$documents` at the front makes.
 pub(super) fn documents_of(
     stages: &RawArray,
@@ -203,6 +221,7 @@ pub(super) fn documents_of(
     let Some(("$documents", spec)) = first(stage) else {
         return Ok(None);
     };
+    check_documents(spec)?;
     let expression = Expression::parse(spec, variables)?;
     let nothing = pinion_bson::RawDocumentBuf::new();
     let value = expression.evaluate(&nothing)?;

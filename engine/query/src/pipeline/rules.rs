@@ -12,7 +12,6 @@ use crate::value::{elements, field, first, items};
 /// Stages that show the state of this node alone, for which no read concern but `local` means anything.
 const LOCAL_ONLY: &[&str] = &[
     "$currentOp",
-    "$listCatalog",
     "$listClusterCatalog",
     "$listLocalSessions",
     "$listMqlEntities",
@@ -228,6 +227,9 @@ mod tests {
         check_level(rawdoc! { "$currentOp": {} }, Local, true);
         check_level(rawdoc! { "$currentOp": {} }, Available, false);
         check_level(within, Majority, false);
+        for level in [Local, Available, Majority, Snapshot, Linearizable] {
+            check_level(rawdoc! { "$listCatalog": {} }, level, true);
+        }
         check_level(rawdoc! { "$out": "c" }, Majority, true);
         check_level(rawdoc! { "$out": "c" }, Linearizable, false);
         check_level(rawdoc! { "$match": {} }, Linearizable, true);

@@ -1,6 +1,6 @@
 //! The rules that hold for the fields of every stage's specification, with their errors.
 
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_wire::{Error, Result};
 use rustc_hash::FxHashSet;
 
@@ -42,10 +42,46 @@ pub(super) fn check_duplicates(path: &str, spec: &RawDocument) -> Result<()> {
 
 /// A text; null is as good as none.
 pub(super) fn optional_text<'d>(path: &str, value: RawBsonRef<'d>) -> Result<Option<&'d str>> {
+    optional(path, value, "string", |value| match value {
+        RawBsonRef::String(text) => Some(text),
+        _ => None,
+    })
+}
+
+/// A document; null is as good as none.
+pub(super) fn optional_document<'d>(
+    path: &str,
+    value: RawBsonRef<'d>,
+) -> Result<Option<&'d RawDocument>> {
+    optional(path, value, "object", |value| match value {
+        RawBsonRef::Document(document) => Some(document),
+        _ => None,
+    })
+}
+
+/// An array; null is as good as none.
+pub(super) fn optional_array<'d>(
+    path: &str,
+    value: RawBsonRef<'d>,
+) -> Result<Option<&'d RawArray>> {
+    optional(path, value, "array", |value| match value {
+        RawBsonRef::Array(array) => Some(array),
+        _ => None,
+    })
+}
+
+fn optional<'d, T>(
+    path: &str,
+    value: RawBsonRef<'d>,
+    expected: &str,
+    convert: impl FnOnce(RawBsonRef<'d>) -> Option<T>,
+) -> Result<Option<T>> {
     match value {
-        RawBsonRef::String(text) => Ok(Some(text)),
-        RawBsonRef::Null => Ok(None),
-        other => Err(wrong_type(path, other, "string")),
+        RawBsonRef::Null | RawBsonRef::Undefined => Ok(None),
+        value => match convert(value) {
+            Some(converted) => Ok(Some(converted)),
+            None => Err(wrong_type(path, value, expected)),
+        },
     }
 }
 
@@ -53,6 +89,25 @@ pub(super) fn optional_text<'d>(path: &str, value: RawBsonRef<'d>) -> Result<Opt
 mod tests {
     use super::*;
     use pinion_bson::DocBuilder;
+
+    #[test]
+    fn null_is_as_good_as_none() {
+        for value in [RawBsonRef::Null, RawBsonRef::Undefined] {
+            assert!(optional_text("$stage.a", value).unwrap().is_none());
+            assert!(optional_document("$stage.a", value).unwrap().is_none());
+            assert!(optional_array("$stage.a", value).unwrap().is_none());
+        }
+        let refused = optional_array("$stage.a", RawBsonRef::String("x")).unwrap_err();
+        assert_eq!(
+            (refused.code.0, &*refused.message),
+            (
+                14,
+                "BSON field '$stage.a' is the wrong type 'string', expected type 'array'"
+            )
+        );
+        assert!(optional_text("$stage.a", RawBsonRef::Int32(1)).is_err());
+        assert!(optional_document("$stage.a", RawBsonRef::Boolean(false)).is_err());
+    }
 
     #[test]
     fn a_field_stands_once() {

@@ -13,10 +13,13 @@ use super::fusion::{Fusing, Fusion, Ranking, Ranks};
 use super::geo_near::GeoNear;
 use super::group::Group;
 use super::grouping::{Grouping, Role};
+use super::keyed::Unkeying;
 use super::sample::Sample;
 use super::sorting::Sorting;
 use super::step::Step;
-use super::steps::{Counting, Filtering, Knowing, Limiting, Redacting, Skipping, Transforming};
+use super::steps::{
+    Counting, Filtering, Knowing, Limiting, Ordered, Redacting, Skipping, Transforming,
+};
 use super::unwind::{Unwind, Unwinding};
 use super::window::{WindowFields, Windows};
 use crate::error::error;
@@ -41,6 +44,10 @@ pub(super) enum StageKind {
     Match(Matcher),
     /// What a filter tells of the documents that it has found, as far as other stages read it.
     Known(MetaSource),
+    /// Takes what a read knows of its documents off what it gives.
+    Keyed,
+    /// The values that the sort before it orders by, as far as other stages read them.
+    SortKeys(SortPattern),
     Project(Projection),
     Sort(SortPattern),
     Skip(i64),
@@ -90,6 +97,8 @@ impl Stage {
         match self.kind {
             StageKind::Match(matcher) => Box::new(Filtering(matcher)),
             StageKind::Known(source) => Box::new(Knowing(source)),
+            StageKind::Keyed => Box::new(Unkeying),
+            StageKind::SortKeys(pattern) => Box::new(Ordered(pattern)),
             StageKind::Sort(pattern) => Box::new(Sorting::new(pattern, limit, memory)),
             StageKind::Skip(amount) => Box::new(Skipping(amount)),
             StageKind::Limit(amount) => Box::new(Limiting(amount)),
@@ -152,7 +161,7 @@ pub(super) fn limit_behind(stages: &[Stage]) -> Option<usize> {
             StageKind::Limit(amount) => {
                 return usize::try_from(amount.saturating_add(skipped)).ok();
             }
-            StageKind::Project(_) => {}
+            StageKind::Project(_) | StageKind::SortKeys(_) => {}
             _ => return None,
         }
     }

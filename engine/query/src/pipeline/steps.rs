@@ -5,9 +5,10 @@ use pinion_wire::Result;
 
 use super::step::{Given, Step, Taken};
 use super::{Document, Stage};
-use crate::expression::Expression;
+use crate::expression::{Expression, MetaKind};
 use crate::matcher::{Matcher, MetaSource};
 use crate::number::exact_i64;
+use crate::sort::SortPattern;
 use crate::value::field;
 use crate::work;
 
@@ -30,7 +31,21 @@ pub(super) struct Knowing(pub MetaSource);
 
 impl Step for Knowing {
     fn take(&mut self, document: &Document) -> Result<Taken> {
-        let metadata = self.0.metadata(document)?;
+        let metadata = document.metadata().clone();
+        let metadata = metadata.and(self.0.metadata(document)?);
+        Ok(Taken::Made(document.clone().with_metadata(metadata)))
+    }
+}
+
+/// Adds the values by which a sort has ordered a document.
+#[derive(Debug)]
+pub(super) struct Ordered(pub SortPattern);
+
+impl Step for Ordered {
+    fn take(&mut self, document: &Document) -> Result<Taken> {
+        let values = self.0.sort_values(document)?;
+        let metadata = document.metadata().clone();
+        let metadata = metadata.with(MetaKind::SortKey, values);
         Ok(Taken::Made(document.clone().with_metadata(metadata)))
     }
 }

@@ -11,7 +11,7 @@ use super::fields::{FieldNames, add_expression, read_by};
 use super::geo_near::GeoNear;
 use super::stage::{StageKind, limit_behind};
 use super::{Pipeline, PipelineParts, Stage};
-use crate::expression::Variables;
+use crate::expression::{MetaSet, Variables};
 use crate::index::{IndexKind, IndexSpec};
 use crate::limits::MAX_FIRST_MEASUREMENTS;
 use crate::matcher::Matcher;
@@ -83,6 +83,7 @@ impl Pipeline {
             matcher: Matcher::parse_query(&buckets, variables)?,
             sort: None,
             limit: limit.and_then(|limit| i64::try_from(limit).ok()),
+            tells: MetaSet::default(),
             rest: Pipeline { stages: rest },
         })
     }
@@ -202,6 +203,7 @@ impl Unpacked {
             matcher: Matcher::parse_with(&self.buckets, variables)?,
             sort: self.sort,
             limit: self.limit,
+            tells: MetaSet::default(),
             rest: Pipeline {
                 stages: stages.chain(self.behind).collect(),
             },

@@ -9,7 +9,7 @@ use super::interval::{Interval, Intervals, class_range};
 use crate::collation::{has_strings, with_sort_keys};
 use crate::expression::{Comparison, Expression};
 use crate::matcher::{CompareOp, Node, Predicate, TypeSet};
-use crate::value::{is_nan, is_nullish};
+use crate::value::is_nan;
 
 /// One predicate at a path.
 #[derive(Clone, Debug)]
@@ -196,8 +196,7 @@ impl Collector<'_> {
 fn matches_null(predicate: &Predicate) -> bool {
     match predicate {
         Predicate::Compare { op, value } => {
-            matches!(op, CompareOp::Eq | CompareOp::Lte | CompareOp::Gte)
-                && is_nullish(value.as_raw_bson_ref())
+            matches!(op, CompareOp::Eq | CompareOp::Lte | CompareOp::Gte) && *value == RawBson::Null
         }
         Predicate::In { has_null, .. } => *has_null,
         _ => false,
@@ -250,8 +249,8 @@ fn node_intervals(node: &Node, strings: FilterStrings<'_>) -> Option<(Intervals,
         Node::Leaf(leaf) => predicate_intervals(&leaf.predicate, strings),
         Node::Not(inner) => match &**inner {
             Node::Leaf(leaf) => match &leaf.predicate {
-                // Missing fields are stored as null, empty arrays on the way as undefined.
-                Predicate::Exists => Some((null_points(), true)),
+                // Missing fields are stored as null.
+                Predicate::Exists => Some((null_point(), true)),
                 Predicate::Compare { value, .. }
                     if !is_indexed_by_value(value.as_raw_bson_ref()) =>
                 {
@@ -274,7 +273,7 @@ fn node_intervals(node: &Node, strings: FilterStrings<'_>) -> Option<(Intervals,
                     // Of the negations MongoDB lets a sparse index serve only that of null.
                     let is_not_null = matches!(
                         &leaf.predicate,
-                        Predicate::Compare { op: CompareOp::Eq, value } if is_nullish(value.as_raw_bson_ref())
+                        Predicate::Compare { op: CompareOp::Eq, value } if *value == RawBson::Null
                     );
                     Some((Intervals::union(rest), !is_not_null))
                 }
@@ -292,11 +291,8 @@ fn is_indexed_by_value(value: RawBsonRef<'_>) -> bool {
     !matches!(value, RawBsonRef::Array(_))
 }
 
-fn null_points() -> Intervals {
-    Intervals::union(vec![
-        Interval::point(RawBson::Undefined),
-        Interval::point(RawBson::Null),
-    ])
+fn null_point() -> Intervals {
+    Intervals(vec![Interval::point(RawBson::Null)])
 }
 
 fn predicate_intervals(
@@ -307,14 +303,11 @@ fn predicate_intervals(
         Predicate::Compare {
             op: CompareOp::Eq,
             value,
-        } => (
-            equal(&strings.value(value)?),
-            is_nullish(value.as_raw_bson_ref()),
-        ),
+        } => (equal(&strings.value(value)?), *value == RawBson::Null),
         Predicate::Compare { op, value } => {
             let value_ref = value.as_raw_bson_ref();
             let missing = match value_ref {
-                RawBsonRef::Null | RawBsonRef::Undefined => {
+                RawBsonRef::Null => {
                     matches!(op, CompareOp::Lte | CompareOp::Gte)
                 }
                 RawBsonRef::MinKey => matches!(op, CompareOp::Gt | CompareOp::Gte),
@@ -428,7 +421,6 @@ fn array_range(below: bool, value: &RawBson, array: &pinion_bson::RawArray) -> I
 
 fn equal(value: &RawBson) -> Intervals {
     match value {
-        RawBson::Null | RawBson::Undefined => null_points(),
         RawBson::Array(array) => {
             // The array itself is a key where it is an item of another one; otherwise its items are.
             let first = crate::value::items(array)
@@ -452,9 +444,9 @@ fn range(op: CompareOp, value: &RawBson) -> Intervals {
         };
     }
     match value_ref {
-        RawBsonRef::Null | RawBsonRef::Undefined => {
+        RawBsonRef::Null => {
             if inclusive {
-                null_points()
+                null_point()
             } else {
                 Intervals::none()
             }

@@ -1,16 +1,17 @@
 //! Plans as explain prints them.
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{CString, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::choose::pattern_names;
 use super::residual::residual;
 use super::{Access, IndexAccess, Plan, PlanRequest, explain_merge, explain_text};
 use crate::index::{IndexKind, IndexSpec};
-use crate::limits::MAX_SORT_BYTES;
+use crate::limits::{MAX_EXPLAIN_BYTES, MAX_SORT_BYTES};
 use crate::matcher::{Leaf, Matcher, Node, Predicate};
+use crate::path::Path;
 use crate::sort::Direction;
 use crate::text::{document_text, format_general};
-use crate::value::{elements, field, is_empty};
+use crate::value::{bytes, elements, field};
 
 /// One stage of a plan.
 #[derive(Clone, Debug)]
@@ -44,6 +45,24 @@ impl ExplainStage {
         ExplainStage::new(name, DocBuilder::new(), Vec::new())
     }
 
+    /// The same plan, whose scan of the collection begins and ends at these records.
+    #[must_use]
+    pub fn within_records(mut self, [first, last]: [Option<i64>; 2]) -> ExplainStage {
+        if self.name == "COLLSCAN" {
+            for (name, record) in [("minRecord", first), ("maxRecord", last)] {
+                if let Some(record) = record {
+                    let name = CString::try_from(name).expect("a name without zero bytes");
+                    self.details.append(name, record);
+                }
+            }
+        }
+        let inputs = self.inputs.into_iter();
+        self.inputs = inputs
+            .map(|input| input.within_records([first, last]))
+            .collect();
+        self
+    }
+
     /// A plan that gives nothing, with the reason.
     fn end(reason: &str) -> ExplainStage {
         let mut details = DocBuilder::new();
@@ -72,7 +91,7 @@ impl ExplainStage {
         out.append("stage", RawBsonRef::String(self.name));
         statistics(self, out);
         for (name, value) in elements(&self.details) {
-            out.append(name, value);
+            append_if_room(out, name, value, MAX_EXPLAIN_BYTES);
         }
         match &self.inputs[..] {
             [] => {}
@@ -94,7 +113,17 @@ impl ExplainStage {
     }
 }
 
-/// The plans of a query as explain tells of them.
+/// Appends a field where the document then fits into the limit; otherwise a warning stands for it.
+pub fn append_if_room(out: &mut DocBuilder, name: &str, value: RawBsonRef<'_>, most_bytes: usize) {
+    if out.len() + name.len() + bytes(value) <= most_bytes {
+        out.append_raw(name, value);
+        return;
+    }
+    let warning = format!("'{name}' has been omitted due to BSON size limit");
+    out.append("warning", warning.as_str());
+}
+
+/// The plans of a query as explain shows them.
 #[derive(Clone, Copy, Debug)]
 pub struct ShownPlans<'a> {
     pub winning: &'a ExplainStage,
@@ -116,7 +145,8 @@ pub fn query_planner(
     let mut out = DocBuilder::new();
     out.append("namespace", RawBsonRef::String(namespace));
     let parsed = matcher.parsed_query();
-    out.append("parsedQuery", RawBsonRef::Document(&parsed));
+    let parsed = RawBsonRef::Document(&parsed);
+    append_if_room(&mut out, "parsedQuery", parsed, MAX_EXPLAIN_BYTES);
     if let Some(collation) = matcher.collation() {
         out.append("collation", RawBsonRef::Document(&collation.document()));
     }
@@ -230,10 +260,10 @@ pub(super) fn stages(
     limit: Option<i64>,
     projection: Option<&RawDocument>,
 ) -> ExplainStage {
-    let filter = request.matcher.parsed_query();
     let with_filter = || {
         let mut details = DocBuilder::new();
-        if !is_empty(&filter) && !plan.filter_satisfied {
+        if !plan.filter_satisfied && !request.matcher.is_empty() {
+            let filter = request.matcher.parsed_query();
             details.append("filter", RawBsonRef::Document(&filter));
         }
         details
@@ -408,7 +438,20 @@ pub(super) fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> Exp
         "direction",
         RawBsonRef::String(direction_name(access.direction)),
     );
-    out.start_document("indexBounds");
+    match bounds_of(access, request) {
+        Some(bounds) => out.append("indexBounds", &*bounds),
+        None => out.append(
+            "warning",
+            "index bounds omitted due to BSON size limit for explain",
+        ),
+    };
+    ExplainStage::new("IXSCAN", out, Vec::new())
+}
+
+/// The bounds of each field; `None` where they are too large to be shown.
+fn bounds_of(access: &IndexAccess, request: &PlanRequest<'_>) -> Option<RawDocumentBuf> {
+    let index = access.spec(request.indexes);
+    let mut out = DocBuilder::new();
     // `min` and `max` bound keys, not fields.
     let bounds = request
         .key_bounds
@@ -417,23 +460,18 @@ pub(super) fn index_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> Exp
         let backward =
             index.ordering.is_descending(at as u32) != (access.direction == Direction::Backward);
         out.start_array(name);
-        let texts: Vec<String> = intervals
-            .0
-            .iter()
-            .map(|i| i.text(backward, index.bound_strings(at as u32)))
-            .collect();
-        let ordered: Box<dyn Iterator<Item = &String>> = if backward {
-            Box::new(texts.iter().rev())
-        } else {
-            Box::new(texts.iter())
-        };
-        for text in ordered {
-            out.push(RawBsonRef::String(text));
+        let count = intervals.0.len();
+        for place in 0..count {
+            let place = if backward { count - 1 - place } else { place };
+            let text = intervals.0[place].text(backward, index.bound_strings(at as u32));
+            out.push(RawBsonRef::String(&text));
+            if out.len() > MAX_EXPLAIN_BYTES {
+                return None;
+            }
         }
         out.end();
     }
-    out.end();
-    ExplainStage::new("IXSCAN", out, Vec::new())
+    Some(out.finish())
 }
 
 /// Appends what a scan tells of its index.
@@ -444,22 +482,9 @@ fn append_index(out: &mut DocBuilder, index: &crate::index::IndexSpec) {
         out.append("collation", RawBsonRef::Document(&collation.document()));
     }
     out.append("isMultiKey", RawBsonRef::Boolean(index.is_multikey()));
-    out.start_document("multiKeyPaths");
-    for (at, path) in index.paths().iter().enumerate() {
-        out.start_array(path.text());
-        for component in 0..path.components().len() {
-            if !index.is_multikey_component(at, component) {
-                continue;
-            }
-            let names: Vec<&str> = path.components()[..=component]
-                .iter()
-                .map(|c| &*c.name)
-                .collect();
-            out.push(RawBsonRef::String(&names.join(".")));
-        }
-        out.end();
+    if let Some(fields) = index.multikey_components() {
+        append_multikey_paths(out, index.paths(), &fields);
     }
-    out.end();
     out.append(
         "isUnique",
         RawBsonRef::Boolean(index.unique || index.is_id()),
@@ -467,6 +492,21 @@ fn append_index(out: &mut DocBuilder, index: &crate::index::IndexSpec) {
     out.append("isSparse", RawBsonRef::Boolean(index.sparse));
     out.append("isPartial", RawBsonRef::Boolean(index.filter.is_some()));
     out.append("indexVersion", RawBsonRef::Int32(2));
+}
+
+/// For each field of an index the paths that end in an array.
+fn append_multikey_paths(out: &mut DocBuilder, paths: &[Path], fields: &[Vec<bool>]) {
+    out.start_document("multiKeyPaths");
+    for (path, flags) in paths.iter().zip(fields) {
+        out.start_array(path.text());
+        for (component, _) in flags.iter().enumerate().filter(|(_, is_array)| **is_array) {
+            let names = path.components()[..=component].iter().map(|c| &*c.name);
+            let names: Vec<&str> = names.collect();
+            out.push(RawBsonRef::String(&names.join(".")));
+        }
+        out.end();
+    }
+    out.end();
 }
 
 /// A filter's tree as messages about plans print it.

@@ -10,7 +10,7 @@ use pinion_collation::Collation;
 use crate::collation::{compare, has_strings};
 use crate::matcher::{CompareOp, Leaf, Matcher, Node, Predicate, TypeSet};
 use crate::regex::Regex;
-use crate::value::{is_nan, is_nullish};
+use crate::value::is_nan;
 
 /// Whether every document for which all these predicates hold satisfies the filter. The predicates
 /// have this collation.
@@ -75,10 +75,7 @@ impl Implication<'_> {
                 Predicate::Compare {
                     op: CompareOp::Eq,
                     value,
-                } => {
-                    self.contains(values, value)
-                        || (*has_null && is_nullish(value.as_raw_bson_ref()))
-                }
+                } => self.contains(values, value) || (*has_null && *value == RawBson::Null),
                 Predicate::In {
                     values: have,
                     regexes: have_regexes,
@@ -172,7 +169,7 @@ fn matches_missing(leaf: &Leaf) -> bool {
         Predicate::Compare {
             op: CompareOp::Eq,
             value,
-        } => is_nullish(value.as_raw_bson_ref()),
+        } => *value == RawBson::Null,
         Predicate::In { has_null, .. } => *has_null,
         _ => false,
     }
@@ -190,7 +187,7 @@ fn implies_existence(have: &Predicate) -> bool {
         // What is above the least value, or below the greatest, may be missing.
         Predicate::Compare { op, value } => match value {
             RawBson::MinKey | RawBson::MaxKey => *op == CompareOp::Eq,
-            value => !is_nullish(value.as_raw_bson_ref()),
+            value => *value != RawBson::Null,
         },
         Predicate::In { has_null, .. } => !has_null,
         Predicate::Regex(_)

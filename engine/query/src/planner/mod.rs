@@ -40,7 +40,7 @@ use crate::sort::{Direction, SortPattern};
 use crate::value::{count, field, first, is_empty};
 
 pub use distinct::{DistinctPlan, distinct_plan};
-pub use explain::{ExplainStage, ShownPlans, query_planner};
+pub use explain::{ExplainStage, ShownPlans, append_if_room, query_planner};
 pub use geo::{NearAccess, NearSearch};
 pub use interval::{Interval, Intervals};
 pub use key_bounds::KeyBounds;

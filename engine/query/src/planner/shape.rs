@@ -2,12 +2,14 @@
 
 use std::hash::Hasher;
 
+use pinion_bson::{RawBsonRef, RawDocument};
 use rustc_hash::FxHasher;
 
 use super::{Access, IndexAccess, Plan, PlanRequest};
 use crate::matcher::{CompareOp, Leaf, Node, Predicate};
 use crate::regex::Regex;
 use crate::sort::Direction;
+use crate::value::{elements, items};
 
 /// A query without its constants: queries of one shape may have the same plan.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,13 +118,34 @@ fn node(of: &Node, out: &mut Vec<u8>) {
         Node::AlwaysTrue => out.push(b'T'),
         Node::AlwaysFalse => out.push(b'F'),
         Node::Expr(..) => out.push(b'X'),
-        Node::Schema(..) => out.push(b'J'),
+        Node::Schema(_, source) => {
+            out.push(b'J');
+            schema(source, out);
+        }
         Node::Text(..) => out.push(b'?'),
         Node::Leaf(Leaf { path, predicate }) => {
             predicate_of(predicate, out);
             text(path.text(), out);
         }
     }
+}
+
+/// The keywords and names of a schema, and what lists of them say. What values must be is no part of a shape.
+fn schema(of: &RawDocument, out: &mut Vec<u8>) {
+    out.push(b'{');
+    for (name, value) in elements(of) {
+        text(name, out);
+        match value {
+            RawBsonRef::Document(inner) => schema(inner, out),
+            RawBsonRef::Array(list) => items(list).for_each(|item| match item {
+                RawBsonRef::Document(inner) => schema(inner, out),
+                RawBsonRef::String(name) => text(name, out),
+                _ => out.push(b'.'),
+            }),
+            _ => out.push(b'.'),
+        }
+    }
+    out.push(b'}');
 }
 
 fn regex(of: &Regex, out: &mut Vec<u8>) {

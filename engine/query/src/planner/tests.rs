@@ -122,12 +122,7 @@ fn bounds() {
         none(),
         "a_1 [MinKey, 5) (5, MaxKey]",
     );
-    check(
-        a,
-        rawdoc! { "a": null },
-        none(),
-        "a_1 [undefined, undefined] [null, null]",
-    );
+    check(a, rawdoc! { "a": null }, none(), "a_1 [null, null]");
     check(
         a,
         rawdoc! { "a": { "$exists": true } },
@@ -390,6 +385,8 @@ fn ranges_hold_the_keys_of_matching_documents() {
         rawdoc! { "a": [] },
         rawdoc! { "a": [1, 7] },
         rawdoc! { "a": [[1, 7]] },
+        rawdoc! { "a": ["x", pinion_bson::RawBson::Undefined] },
+        rawdoc! { "a": [null] },
         rawdoc! { "a": "abc" },
         rawdoc! { "a": "abd" },
         rawdoc! { "a": "" },

@@ -167,10 +167,10 @@ impl Projection {
     }
 
     /// Refuses what only a `find` tells of its documents.
-    pub fn refuse_outside_find(&self) -> Result<()> {
+    pub fn refuse_before_read(&self) -> Result<()> {
         self.reads()
             .iter()
-            .try_for_each(MetaKind::refuse_outside_find)
+            .try_for_each(MetaKind::refuse_before_read)
     }
 
     /// Whether something of this kind is read beside the documents.

@@ -299,7 +299,7 @@ impl<'v> Parser<'v> {
             let expression = Expression::parse(RawBsonRef::Document(document), self.variables)?;
             return place(tree, name, full, Action::Compute(expression));
         }
-        if !is_expression_name(operator) {
+        if !is_expression_name(operator, self.variables.version) {
             return Err(error(31325, format!("Unknown expression {operator}")));
         }
         if self.mode == Some(Mode::Exclusion) {

@@ -4,6 +4,7 @@
 //! A bucket is a document of MongoDB's first version of the format: `{_id, control: {version: 1, min, max}, meta, data}`,
 //! where `data` has a document for each field of its measurements, with a value under each measurement's number.
 
+mod check;
 mod ends;
 mod extremes;
 mod filter;
@@ -20,6 +21,7 @@ use pinion_wire::Result;
 use crate::error::error;
 use crate::value::{elements, type_name};
 
+pub use check::{BucketState, check_bucket};
 pub(crate) use ends::Ends;
 pub use filter::{BucketFilter, bucket_filter, index_filter, is_about_meta, meta_filter};
 pub(crate) use horizon::{BucketOrder, Horizon};

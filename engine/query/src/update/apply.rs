@@ -25,13 +25,39 @@ use crate::work::{STEP, spend};
 /// What the operators need to know of the document under update.
 pub(super) struct Applying<'c> {
     pub now_ms: i64,
-    pub timestamp: Timestamp,
+    pub timestamps: Timestamps,
     pub insert: bool,
     pub collation: Option<&'c Collation>,
     pub filters: &'c ArrayFilters,
     pub root: &'c RawDocument,
     /// Set by an operator that counts as a change even where the value comes out as it was.
     pub rewrote: Cell<bool>,
+}
+
+/// Timestamps that were set aside, given out one after the other; the last one again and again.
+pub(super) struct Timestamps {
+    next: Cell<Timestamp>,
+    left: Cell<usize>,
+}
+
+impl Timestamps {
+    pub(super) fn new(first: Timestamp, count: usize) -> Timestamps {
+        Timestamps {
+            next: Cell::new(first),
+            left: Cell::new(count),
+        }
+    }
+
+    pub(super) fn next(&self) -> Timestamp {
+        let given = self.next.get();
+        if self.left.get() > 1 {
+            self.left.set(self.left.get() - 1);
+            let (increment, carried) = given.increment.overflowing_add(1);
+            let time = given.time + u32::from(carried);
+            self.next.set(Timestamp { time, increment });
+        }
+        given
+    }
 }
 
 impl Applying<'_> {

@@ -42,7 +42,7 @@ pub(crate) use array::ItemSort;
 pub use diff::diff;
 pub use storage::{check_storable, prepare_insert};
 
-use apply::{Applying, NameOrder, Node};
+use apply::{Applying, NameOrder, Node, Timestamps};
 use filters::ArrayFilters;
 use parse::Entry;
 use tree::Slot;
@@ -52,6 +52,7 @@ use tree::Slot;
 pub struct Update {
     kind: Kind,
     keeps_empty_timestamps: bool,
+    timestamps: usize,
     /// How strings compare.
     collation: Option<Arc<Collation>>,
     /// How large the update is itself, some of which each document that it changes takes in.
@@ -78,7 +79,8 @@ enum Kind {
 pub struct UpdateContext {
     /// The time for `$currentDate`, milliseconds since 1970.
     pub now_ms: i64,
-    /// The timestamp for `$currentDate` and for empty timestamps.
+    /// The first of the timestamps for `$currentDate` and for empty timestamps, of which each gets its own: the caller has
+    /// set aside as many as [`Update::timestamps`] says.
     pub timestamp: Timestamp,
     /// Whether the document is being inserted by an upsert.
     pub insert: bool,
@@ -121,6 +123,7 @@ impl Update {
         Update {
             kind,
             keeps_empty_timestamps: true,
+            timestamps: 0,
             collation: None,
             source_bytes: source.as_bytes().len(),
         }
@@ -147,6 +150,7 @@ impl Update {
                 return Ok(Update {
                     kind: Kind::Pipeline(pipeline::parse(stages, variables)?),
                     keeps_empty_timestamps: false,
+                    timestamps: 0,
                     collation,
                     source_bytes,
                 });
@@ -169,7 +173,9 @@ impl Update {
             } else {
                 Some(apply::build(&entries, None, NameOrder::Numbers)?)
             };
+            let is_timestamp = |entry: &&Entry| entry.operator.makes_timestamp();
             return Ok(Update {
+                timestamps: entries.iter().filter(is_timestamp).count(),
                 kind: Kind::Operators {
                     entries,
                     filters,
@@ -188,6 +194,7 @@ impl Update {
         Ok(Update {
             kind: Kind::Replacement(document.to_owned()),
             keeps_empty_timestamps: false,
+            timestamps: storage::count_empty_timestamps(document),
             collation,
             source_bytes,
         })
@@ -204,6 +211,11 @@ impl Update {
     /// See [`Update::keeping_empty_timestamps`].
     pub fn keeps_empty_timestamps(&self) -> bool {
         self.keeps_empty_timestamps
+    }
+
+    /// How many timestamps the update writes into a document. Operators on the items of arrays may share them.
+    pub fn timestamps(&self) -> usize {
+        self.timestamps
     }
 
     /// Whether an update that is not parsed yet is a document to put in place of another.
@@ -240,9 +252,10 @@ impl Update {
         let mut rewrote = false;
         let new = match &self.kind {
             Kind::Replacement(replacement) => {
-                let filler = (!self.keeps_empty_timestamps).then_some(context.timestamp);
+                let filler = (!self.keeps_empty_timestamps)
+                    .then(|| Timestamps::new(context.timestamp, self.timestamps));
                 check_replacement(replacement)?;
-                replace(old, replacement, filler)?
+                replace(old, replacement, filler.as_ref())?
             }
             Kind::Logged(document) => replace(old, document, None)?,
             Kind::Pipeline(pipeline) => replace(old, &pipeline.transform(old)?, None)?,
@@ -254,7 +267,7 @@ impl Update {
             } => {
                 let applying = Applying {
                     now_ms: context.now_ms,
-                    timestamp: context.timestamp,
+                    timestamps: Timestamps::new(context.timestamp, self.timestamps),
                     insert: context.insert,
                     collation: self.collation.as_deref(),
                     filters,
@@ -331,11 +344,11 @@ fn check_replacement(replacement: &RawDocument) -> Result<()> {
     Ok(())
 }
 
-/// The new document under the old `_id`; empty timestamps are filled in where one is given.
+/// The new document under the old `_id`; empty timestamps are filled in where some are given.
 fn replace(
     old: &RawDocument,
     replacement: &RawDocument,
-    timestamp: Option<Timestamp>,
+    timestamps: Option<&Timestamps>,
 ) -> Result<RawDocumentBuf> {
     let old_id = field(old, "_id");
     let new_id = field(replacement, "_id");
@@ -355,7 +368,7 @@ fn replace(
     if let Some(id) = new_id.or(old_id) {
         out.append("_id", id);
     }
-    storage::append_without_id(&mut out, replacement, timestamp);
+    storage::append_without_id(&mut out, replacement, timestamps);
     Ok(out.finish())
 }
 

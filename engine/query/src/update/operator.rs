@@ -107,6 +107,11 @@ impl Operator {
         }))
     }
 
+    /// Whether it writes the cluster's time.
+    pub(super) fn makes_timestamp(&self) -> bool {
+        matches!(self, Operator::CurrentDate { timestamp: true })
+    }
+
     /// Changes a value that exists. `Removed` asks the caller to take the field out.
     pub(super) fn apply(
         &self,
@@ -231,7 +236,7 @@ fn pull_items(slot: &Slot<'_>) -> Result<Vec<RawBson>> {
 
 fn now(timestamp: bool, context: &Applying<'_>) -> RawBson {
     if timestamp {
-        RawBson::Timestamp(context.timestamp)
+        RawBson::Timestamp(context.timestamps.next())
     } else {
         RawBson::DateTime(DateTime::from_millis(context.now_ms))
     }

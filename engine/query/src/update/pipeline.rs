@@ -26,7 +26,7 @@ pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Pipeline
             .filter(|name| !ALLOWED.contains(name)),
         _ => None,
     });
-    match (Pipeline::parse(stages, variables), foreign) {
+    match (Pipeline::parse_of_update(stages, variables), foreign) {
         (Ok(pipeline), None) => Ok(pipeline),
         // A stage that this server lacks is not allowed here either.
         (Err(e), Some(name)) if !Pipeline::is_lacking(name) => Err(e),

@@ -8,6 +8,7 @@ use pinion_bson::{
 };
 use pinion_wire::Result;
 
+use super::apply::Timestamps;
 use super::operator::empty_timestamp;
 use crate::error::{bad_value, error};
 use crate::limits::MAX_STORED_DEPTH;
@@ -100,11 +101,12 @@ fn check_insert_id(id: RawBsonRef<'_>, another: bool) -> Result<()> {
     }
 }
 
-/// What an insert stores: checked, `_id` first and made where it is missing, empty timestamps filled in.
+/// What an insert stores: checked, `_id` first and made where it is missing, empty timestamps filled in. `timestamps` sets
+/// aside as many as it is asked for, one after the other, and gives the first; without it they stay empty.
 pub fn prepare_insert<'a>(
     document: &'a RawDocument,
     new_id: impl FnOnce() -> ObjectId,
-    timestamp: impl FnOnce() -> Timestamp,
+    timestamps: Option<impl FnOnce(usize) -> Timestamp>,
 ) -> Result<Cow<'a, RawDocument>> {
     let size = document.as_bytes().len();
     if size > MAX_USER_DOCUMENT_BYTES {
@@ -117,6 +119,7 @@ pub fn prepare_insert<'a>(
     }
     let mut id = None;
     let mut rewrite = false;
+    let mut empty_timestamps = 0;
     for (at, element) in pinion_bson::RawElems::new(document.as_bytes()).enumerate() {
         check_element_depth(&element, 1)?;
         if element.name == b"_id" {
@@ -130,11 +133,11 @@ pub fn prepare_insert<'a>(
             }
             id = Some(value);
             rewrite |= at > 0;
-        } else if element.kind == ElementType::Timestamp {
-            rewrite |= element.to_value().is_some_and(empty_timestamp);
+        } else if element.kind == ElementType::Timestamp && timestamps.is_some() {
+            empty_timestamps += usize::from(element.to_value().is_some_and(empty_timestamp));
         }
     }
-    if id.is_some() && !rewrite {
+    if id.is_some() && !rewrite && empty_timestamps == 0 {
         return Ok(Cow::Borrowed(document));
     }
     let mut out = DocBuilder::with_capacity(size + 32);
@@ -142,25 +145,35 @@ pub fn prepare_insert<'a>(
         Some(id) => out.append("_id", id),
         None => out.append("_id", RawBsonRef::ObjectId(new_id())),
     };
-    append_without_id(&mut out, document, Some(timestamp()));
+    let filler = timestamps
+        .filter(|_| empty_timestamps > 0)
+        .map(|set_aside| Timestamps::new(set_aside(empty_timestamps), empty_timestamps));
+    append_without_id(&mut out, document, filler.as_ref());
     Ok(Cow::Owned(out.finish()))
 }
 
-/// The fields but `_id`; empty timestamps are filled in where one is given.
+/// How many fields beside `_id` hold an empty timestamp.
+pub(super) fn count_empty_timestamps(document: &RawDocument) -> usize {
+    let is_empty =
+        |(name, value): &(&str, RawBsonRef<'_>)| *name != "_id" && empty_timestamp(*value);
+    elements(document).filter(is_empty).count()
+}
+
+/// The fields but `_id`; empty timestamps are filled in where some are given.
 pub(super) fn append_without_id(
     out: &mut DocBuilder,
     document: &RawDocument,
-    timestamp: Option<Timestamp>,
+    timestamps: Option<&Timestamps>,
 ) {
     for element in pinion_bson::RawElems::new(document.as_bytes()) {
         if element.name == b"_id" {
             continue;
         }
-        match (element.to_value(), timestamp) {
-            (Some(value), Some(timestamp)) if empty_timestamp(value) => {
+        match (element.to_value(), timestamps) {
+            (Some(value), Some(timestamps)) if empty_timestamp(value) => {
                 out.append(
                     element.name_str().unwrap_or_default(),
-                    RawBsonRef::Timestamp(timestamp),
+                    RawBsonRef::Timestamp(timestamps.next()),
                 );
             }
             _ => {

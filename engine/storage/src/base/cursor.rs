@@ -219,6 +219,16 @@ impl BaseCursor {
         }
     }
 
+    /// A key of the page to which a cursor goes forwards that is not ready; `from` counts for one that is nowhere yet.
+    pub(crate) fn goes_to(&self, from: Bound<&[u8]>) -> Key {
+        match (self, from) {
+            (BaseCursor::Beside { above, place }, _) => above.page.key(*place),
+            (BaseCursor::Next(key), _) => key.clone(),
+            (_, Bound::Included(key) | Bound::Excluded(key)) => Key::from_slice(key),
+            (_, Bound::Unbounded) => Key::new(),
+        }
+    }
+
     /// The leaves that a cursor which has left one comes to after the next: at most `most`, and only those that are not in
     /// memory. None for one that was placed by a key.
     pub(crate) fn leaves_ahead(

@@ -6,10 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pinion_runtime::sync::Notify;
 use pinion_runtime::{File, OpenOptions, compute_beside, fs};
 
 use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, seal};
 use crate::limits::{BLOCK_BYTES, IO_BYTES};
+use crate::room::is_full;
 use crate::types::{Fatal, PartitionId, ReadError, TreeId};
 
 /// Name of a partition's first page file in its directory. One that was copied from another node has a number behind it.
@@ -34,10 +36,30 @@ pub(crate) struct PageFile {
     file: File,
     path: Arc<str>,
     poisoned: RefCell<Option<Fatal>>,
+    /// Writes under way, and what waits for the last of them.
+    writing: Cell<usize>,
+    written: Notify,
     /// Set only by a planted fault: flushing is put off.
     pub(crate) holds_syncs: Cell<bool>,
     pub(crate) bytes_read: Cell<u64>,
     pub(crate) bytes_written: Cell<u64>,
+}
+
+/// A write under way, until this is dropped.
+struct Writing<'f>(&'f PageFile);
+
+impl Writing<'_> {
+    fn begin(file: &PageFile) -> Writing<'_> {
+        file.writing.set(file.writing.get() + 1);
+        Writing(file)
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.writing.set(self.0.writing.get() - 1);
+        self.0.written.notify_all();
+    }
 }
 
 impl PageFile {
@@ -102,6 +124,8 @@ impl PageFile {
             file,
             path,
             poisoned: RefCell::new(None),
+            writing: Cell::new(0),
+            written: Notify::new(),
             holds_syncs: Cell::new(false),
             bytes_read: Cell::new(0),
             bytes_written: Cell::new(0),
@@ -158,14 +182,24 @@ impl PageFile {
         Ok(Bytes::from(whole))
     }
 
-    /// Writes parts of whole blocks one behind the other. After a failure nothing more is written.
+    /// Writes parts of whole blocks one behind the other. After a failure, or when the file is closed, nothing more is written.
     pub(crate) async fn write(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), Fatal> {
         self.check()?;
+        let written = self.write_parts(offset, parts).await;
+        written.map_err(|error| self.poison("writing", offset, error))
+    }
+
+    /// The same of blocks that nothing on disk refers to, now or after a crash: a failure concerns these blocks alone.
+    pub(crate) async fn write_volatile(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), Fatal> {
+        self.check()?;
+        let written = self.write_parts(offset, parts).await;
+        written.map_err(|error| self.failure("writing", offset, &error))
+    }
+
+    async fn write_parts(&self, offset: u64, parts: Vec<Bytes>) -> io::Result<()> {
         let len: usize = parts.iter().map(Bytes::len).sum();
-        self.file
-            .write_parts_at(offset, parts)
-            .await
-            .map_err(|error| self.poison("writing", offset, error))?;
+        let _writing = Writing::begin(self);
+        self.file.write_parts_at(offset, parts).await?;
         self.bytes_written
             .set(self.bytes_written.get() + len as u64);
         Ok(())
@@ -184,16 +218,24 @@ impl PageFile {
     }
 
     /// Makes the file at least `blocks` long.
-    pub(crate) async fn allocate(&self, blocks: u64) -> Result<(), Fatal> {
-        self.check()?;
-        let len = blocks * BLOCK_BYTES as u64;
-        self.file
-            .allocate(len)
-            .await
-            .map_err(|error| self.poison("growing", len, error))
+    pub(crate) async fn allocate(&self, blocks: u64) -> io::Result<()> {
+        self.file.allocate(blocks * BLOCK_BYTES as u64).await
     }
 
-    /// Fails once a write has failed.
+    /// The file could not be made longer. Unless that was for want of room nothing more is written.
+    pub(crate) fn growth_failed(&self, blocks: u64, error: io::Error) -> Fatal {
+        let len = blocks * BLOCK_BYTES as u64;
+        match is_full(&error) {
+            true => self.failure("growing", len, &error),
+            false => self.poison("growing", len, error),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Fails once a write has failed, or the file is closed.
     pub(crate) fn check(&self) -> Result<(), Fatal> {
         match &*self.poisoned.borrow() {
             None => Ok(()),
@@ -202,12 +244,22 @@ impl PageFile {
     }
 
     fn poison(&self, what: &str, offset: u64, error: io::Error) -> Fatal {
-        let fatal = Fatal::new(format!("{what} {} at {offset} failed: {error}", self.path));
+        let fatal = self.failure(what, offset, &error);
         self.poisoned.borrow_mut().get_or_insert(fatal).clone()
     }
 
-    /// Closes the file.
+    fn failure(&self, what: &str, offset: u64, error: &io::Error) -> Fatal {
+        Fatal::new(format!("{what} {} at {offset} failed: {error}", self.path))
+    }
+
+    /// Closes the file, when the writes under way have ended. Tasks that still have something to write, such as history for
+    /// snapshots, fail: the directory may be opened again in this process, and the blocks that they write to are free then.
     pub(crate) async fn close(&self) {
+        let closed = || Fatal::new(format!("{} is closed", self.path));
+        self.poisoned.borrow_mut().get_or_insert_with(closed);
+        while self.writing.get() > 0 {
+            self.written.notified().await;
+        }
         // Nothing is lost by a failing close: whatever counts was flushed before.
         let _ = self.file.clone().close().await;
     }

@@ -18,7 +18,7 @@ mod tree;
 mod verify;
 
 pub use options::PartitionOptions;
-pub use roots::PartitionRoots;
+pub use roots::{Counts, PartitionRoots};
 pub use verify::{LevelReport, TreeReport, VerifyReport, verify_partition};
 
 pub(crate) use cursor::BaseCursor;
@@ -26,9 +26,9 @@ pub(crate) use file::{is_page_file, page_file_name};
 pub(crate) use hint::lines as fetch_lines;
 pub(crate) use merge::{Change, Freed, free_tree, merge_tree, unreadable};
 pub(crate) use pace::{Pace, Unpaced, rest};
-pub(crate) use page::{common_prefix, head_of};
+pub(crate) use page::{OverflowRef, common_prefix, head_of};
 pub(crate) use prefetch::ChangedKeys;
-pub(crate) use roots::{Counts, TreeRoot};
+pub(crate) use roots::TreeRoot;
 pub(crate) use space::{Extent, FreeSpace};
 pub(crate) use spilled::{
     SpilledRecord, encode_spilled_counts, encode_spilled_version, spilled_counts_key,

@@ -1,6 +1,6 @@
 //! Settings of one partition's page file and cache, with a hostile variant for simulation.
 
-use crate::limits::{BLOCK_BYTES, LEAF_TARGET_BYTES};
+use crate::limits::{BLOCK_BYTES, HISTORY_DISK_BYTES, LEAF_TARGET_BYTES};
 
 /// Settings of one partition. They may differ at every open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,8 +9,10 @@ pub struct PartitionOptions {
     pub cache_bytes: u64,
     /// Changes beyond so many bytes are memory that the page cache does without, down to a quarter of it.
     pub changes_beside_cache_bytes: u64,
-    /// Bytes of merged changes that are kept for open snapshots; beyond it the oldest snapshots end.
+    /// Bytes of merged changes that are kept in memory for snapshots; beyond it they are written to disk.
     pub retired_bytes: u64,
+    /// Bytes of disk that older states may keep for snapshots, if the live data takes less; beyond it the oldest snapshots end.
+    pub history_bytes: u64,
     /// Changes up to so many bytes are spilled, not merged, where a merge would write much more than them; 0 merges always.
     pub spill_bytes: u64,
     /// Used bytes at which a leaf or inner page is full.
@@ -26,6 +28,12 @@ pub struct PartitionOptions {
     /// A fault that tests plant: single statements do not look at what other units hold.
     #[doc(hidden)]
     pub ignores_intents: bool,
+    /// Another: of a key's versions only the newest comes into a run.
+    #[doc(hidden)]
+    pub loses_run_versions: bool,
+    /// Another: readers pass runs by.
+    #[doc(hidden)]
+    pub skips_runs: bool,
 }
 
 impl Default for PartitionOptions {
@@ -33,7 +41,8 @@ impl Default for PartitionOptions {
         PartitionOptions {
             cache_bytes: 256 * 1024 * 1024,
             changes_beside_cache_bytes: 64 * 1024 * 1024,
-            retired_bytes: 128 * 1024 * 1024,
+            retired_bytes: 16 * 1024 * 1024,
+            history_bytes: HISTORY_DISK_BYTES,
             spill_bytes: 32 * 1024 * 1024,
             leaf_target_bytes: LEAF_TARGET_BYTES as u32,
             fanout: 0,
@@ -41,6 +50,8 @@ impl Default for PartitionOptions {
             extent_bytes: 1024 * 1024,
             part_bytes: 32 * 1024 * 1024,
             ignores_intents: false,
+            loses_run_versions: false,
+            skips_runs: false,
         }
     }
 }
@@ -51,7 +62,8 @@ impl PartitionOptions {
         PartitionOptions {
             cache_bytes: 6 * BLOCK_BYTES as u64,
             changes_beside_cache_bytes: BLOCK_BYTES as u64,
-            retired_bytes: 1024 * 1024,
+            retired_bytes: BLOCK_BYTES as u64,
+            history_bytes: HISTORY_DISK_BYTES,
             spill_bytes: 256 * 1024,
             leaf_target_bytes: 700,
             fanout: 5,
@@ -59,6 +71,8 @@ impl PartitionOptions {
             extent_bytes: 3 * BLOCK_BYTES as u32,
             part_bytes: 3 * BLOCK_BYTES as u64,
             ignores_intents: false,
+            loses_run_versions: false,
+            skips_runs: false,
         }
     }
 

@@ -111,13 +111,38 @@ pub(crate) struct TreeRoot {
 
 /// Exact numbers of one tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub struct Counts {
     pub records: u64,
+    /// Sum of the lengths of the keys.
     pub key_bytes: u64,
+    /// Sum of the lengths of the values.
     pub value_bytes: u64,
 }
 
 impl Counts {
+    /// Counts one more record.
+    pub fn add(&mut self, key_len: usize, value_len: u64) {
+        self.records += 1;
+        self.key_bytes += key_len as u64;
+        self.value_bytes += value_len;
+    }
+
+    /// Adds what another part has.
+    pub fn merge(&mut self, other: Counts) {
+        self.records += other.records;
+        self.key_bytes += other.key_bytes;
+        self.value_bytes += other.value_bytes;
+    }
+
+    /// Takes the difference between what was counted and what was found.
+    pub(crate) fn correct(&mut self, kept: Counts, found: Counts) {
+        let differ =
+            |count: u64, kept: u64, found: u64| count.wrapping_add(found.wrapping_sub(kept));
+        self.records = differ(self.records, kept.records, found.records);
+        self.key_bytes = differ(self.key_bytes, kept.key_bytes, found.key_bytes);
+        self.value_bytes = differ(self.value_bytes, kept.value_bytes, found.value_bytes);
+    }
+
     /// Counts the change of one key from one value length to another.
     pub(crate) fn change(&mut self, key_len: usize, before: Option<u64>, after: Option<u64>) {
         if let Some(len) = before {
@@ -128,9 +153,7 @@ impl Counts {
             self.value_bytes = less(self.value_bytes, len);
         }
         if let Some(len) = after {
-            self.records += 1;
-            self.key_bytes += key_len as u64;
-            self.value_bytes += len;
+            self.add(key_len, len);
         }
     }
 }

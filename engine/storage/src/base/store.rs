@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_runtime::sync::Semaphore;
@@ -17,6 +18,7 @@ use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, payload_bl
 use super::roots::PartitionRoots;
 use super::space::{Extent, FreeList, FreeSpace};
 use crate::limits::{BLOCK_BYTES, IO_BYTES, READ_AHEAD_LEAVES, WRITES_IN_FLIGHT};
+use crate::room::DiskRoom;
 use crate::types::{Fatal, PartitionId, ReadError, TreeId};
 
 /// Free extents gathered between two offers to yield.
@@ -31,6 +33,8 @@ pub(crate) struct PageStore {
     pub(crate) pages_written: Cell<u64>,
     /// A checkpoint and loads may take blocks at once; one of them at a time makes the file longer.
     growth: Semaphore,
+    /// Where it waits for room on the disk.
+    room: RefCell<Arc<DiskRoom>>,
 }
 
 impl PageStore {
@@ -73,7 +77,18 @@ impl PageStore {
             options,
             pages_written: Cell::new(0),
             growth: Semaphore::new(1),
+            room: RefCell::default(),
         }
+    }
+
+    /// Has the whole node know when this file finds no room on the disk.
+    pub(crate) fn share_room(&self, room: Arc<DiskRoom>) {
+        *self.room.borrow_mut() = room;
+    }
+
+    /// Whether what failed may be tried again.
+    pub(crate) fn may_try_again(&self) -> bool {
+        self.file.check().is_ok() && !self.room.borrow().is_given_up()
     }
 
     /// A page, from memory or disk.
@@ -107,26 +122,34 @@ impl PageStore {
         self.space.borrow_mut().release(extent);
     }
 
-    /// Takes between `least` and `most` blocks, growing the file if nothing fits.
+    /// Takes between `least` and `most` blocks, growing the file if nothing fits. While the disk is full this waits.
     async fn allocate(&self, least: u64, most: u64) -> Result<Extent, Fatal> {
         let most = most.max(least);
         if let Some(extent) = self.space.borrow_mut().take(least, most) {
             return Ok(extent);
         }
         let _turn = self.growth.acquire().await;
-        // The file may have grown while this waited.
-        if let Some(extent) = self.space.borrow_mut().take(least, most) {
-            return Ok(extent);
-        }
-        let end = self.space.borrow().end();
-        let step = least.next_multiple_of(self.options.file_step_blocks());
-        self.file.allocate(end + step).await?;
-        let mut space = self.space.borrow_mut();
-        assert_eq!(space.end(), end, "a page file grew without its turn");
-        space.grow(step);
-        Ok(space
-            .take(least, most)
-            .expect("the file has just grown by as much"))
+        self.file.check()?;
+        let room = self.room.borrow().clone();
+        let mut next_step = least.next_multiple_of(self.options.file_step_blocks());
+        let allocated = room.repeat(self.file.path(), async || {
+            // The file may have grown, or something become free, while this waited.
+            if let Some(extent) = self.space.borrow_mut().take(least, most) {
+                return Ok(extent);
+            }
+            let end = self.space.borrow().end();
+            // A full disk may have room for less.
+            let step = std::mem::replace(&mut next_step, least);
+            self.file.allocate(end + step).await?;
+            let mut space = self.space.borrow_mut();
+            assert_eq!(space.end(), end, "a page file grew without its turn");
+            space.grow(step);
+            Ok(space
+                .take(least, most)
+                .expect("the file has just grown by as much"))
+        });
+        let allocated = allocated.await;
+        allocated.map_err(|error| self.file.growth_failed(self.space.borrow().end(), error))
     }
 }
 
@@ -160,8 +183,10 @@ pub(crate) struct PageWriter<'a> {
     in_flight: VecDeque<JoinHandle<Result<(), Fatal>>>,
     /// Bytes of the pages that were given a place.
     built: Rc<Cell<u64>>,
-    /// What the pages of a load take.
+    /// What the pages of a load or a run take.
     taken: Option<TakenExtents>,
+    /// Nothing on disk will refer to the pages.
+    is_volatile: bool,
 }
 
 /// The extents that a load has taken so far.
@@ -177,6 +202,7 @@ impl<'a> PageWriter<'a> {
             in_flight: VecDeque::new(),
             built: Rc::default(),
             taken: None,
+            is_volatile: false,
         }
     }
 
@@ -190,6 +216,19 @@ impl<'a> PageWriter<'a> {
         PageWriter {
             taken: Some(taken),
             ..PageWriter::new(store, checkpoint, pace)
+        }
+    }
+
+    /// A writer of pages that nothing on disk refers to, ever: where a write fails, it may be tried elsewhere.
+    pub(crate) fn volatile(
+        store: &'a PageStore,
+        checkpoint: u64,
+        pace: &'a dyn Pace,
+        taken: TakenExtents,
+    ) -> PageWriter<'a> {
+        PageWriter {
+            is_volatile: true,
+            ..PageWriter::recording(store, checkpoint, pace, taken)
         }
     }
 
@@ -361,6 +400,13 @@ impl<'a> PageWriter<'a> {
         Ok(())
     }
 
+    /// Waits for the writes under way, however they end: their blocks can be used for something else afterwards.
+    pub(crate) async fn drain(&mut self) {
+        while let Some(write) = self.in_flight.pop_front() {
+            let _ = write.await;
+        }
+    }
+
     /// Completes every write and makes them durable.
     pub(crate) async fn finish(mut self) -> Result<(), Fatal> {
         self.settle().await?;
@@ -417,9 +463,13 @@ impl<'a> PageWriter<'a> {
         }
         let file = self.store.file.clone();
         let offset = block * BLOCK_BYTES as u64;
+        let is_volatile = self.is_volatile;
         self.in_flight
             .push_back(spawn(Queue::Background, async move {
-                file.write(offset, pages).await
+                match is_volatile {
+                    true => file.write_volatile(offset, pages).await,
+                    false => file.write(offset, pages).await,
+                }
             }));
         Ok(())
     }

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::cursor::{Above, Leaf};
+use super::pace::{Pace, rest};
 use super::page::{OverflowRef, Page, PageKind, PagePtr};
-use super::roots::TreeRoot;
+use super::roots::{Counts, TreeRoot};
 use super::store::PageStore;
 use crate::types::{Direction, Key, ReadError, TreeId, VersionToken};
 
@@ -212,6 +213,27 @@ impl PageStore {
         Ok(descent.located())
     }
 
+    /// The first key behind the page that cannot be read on the way to `key`, or behind the leaf if all can; none if the tree
+    /// ends there.
+    pub(crate) async fn end_of_unreadable(
+        &self,
+        tree: TreeId,
+        root: &TreeRoot,
+        key: &[u8],
+    ) -> Option<Key> {
+        let mut descent = Descent::new(root);
+        while descent.level > 0 {
+            let read = self.page(&descent.ptr, tree).await;
+            let page = read.and_then(|page| {
+                self.expect_level(&page, &descent.ptr, descent.level)?;
+                Ok(page)
+            });
+            let Ok(page) = page else { break };
+            descent.step(&page, Seek::At(key));
+        }
+        descent.bounds().1
+    }
+
     /// The leaf in whose range `key` lies, if every page above it is in memory.
     pub(crate) fn try_locate_leaf(&self, root: (PagePtr, u8), key: &[u8]) -> Option<Located> {
         let mut descent = Descent::from(root);
@@ -307,6 +329,28 @@ impl PageStore {
             }
         }
         Ok((pages, blocks))
+    }
+
+    /// What the leaves of a tree hold. All of them are read.
+    pub(crate) async fn count_records(
+        &self,
+        tree: TreeId,
+        root: &TreeRoot,
+        pace: &dyn Pace,
+    ) -> Result<Counts, ReadError> {
+        let mut stack = vec![(root.ptr, root.level)];
+        let mut counts = Counts::default();
+        while let Some((ptr, level)) = stack.pop() {
+            let page = self.page_of_level(tree, &ptr, level).await?;
+            for index in 0..page.len() {
+                match level {
+                    0 => counts.add(page.key(index).len(), page.stored_len(index)),
+                    _ => stack.push((page.child(index), level - 1)),
+                }
+            }
+            rest(pace).await;
+        }
+        Ok(counts)
     }
 
     /// Looks a key up if every page on the way is in memory.

@@ -101,7 +101,7 @@ pub(super) fn check_sizes(statement: &Statement) -> Result<(), WriteError> {
     let entry_fits = statement
         .entry
         .as_ref()
-        .is_none_or(|entry| entry.bytes.len() <= MAX_ENTRY_BYTES);
+        .is_none_or(|entry| entry.lens().all(|len| len <= MAX_ENTRY_BYTES));
     if entry_fits && statement.writes.iter().all(write_fits) {
         Ok(())
     } else {

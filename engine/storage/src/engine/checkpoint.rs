@@ -5,6 +5,7 @@
 //! seals its changes, so what is sealed holds every version at or below C. Writers go on all the time. Whatever an earlier manifest named stays untouched until the new one is durable.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::own_log::OwnLog;
 use super::pace::CorePace;
 use super::retention::LogRetention;
 use super::storage::{Phase, Shared, Storage, storage};
-use crate::base::PartitionRoots;
+use crate::base::{PartitionRoots, Unpaced};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::ring::RingFiles;
 use crate::types::{Fatal, PartitionId};
@@ -39,6 +40,12 @@ pub(super) struct NodeState {
     /// The rings that no core writes any more.
     pub(super) foreign: RefCell<Vec<RingFiles>>,
     pub(super) retention: Cell<Option<LogRetention>>,
+    /// Above it entries are a standalone's, over the data of a member.
+    pub(super) standalone_above: Cell<Option<Timestamp>>,
+    /// That member had ended in order.
+    pub(super) member_was_closed: Cell<bool>,
+    /// The process before this one has ended in order.
+    pub(super) was_closed: Cell<bool>,
     /// Nothing links to the entries at or below it: they go with the next checkpoint, whatever retention and pins say.
     pub(super) log_begins_above: Cell<Timestamp>,
     /// Something besides entries is to be written: trees were dropped.
@@ -51,6 +58,10 @@ pub(super) struct NodeState {
     pub(super) own: OwnLog,
     /// Checkpoints that are copied.
     pub(super) frozen: FrozenCheckpoints,
+    /// The timestamps of the layers over the base, oldest first.
+    pub(super) layers: RefCell<VecDeque<Timestamp>>,
+    /// Of what some partition sealed for the last checkpoint, more than half lay above it.
+    pub(super) mostly_left: Cell<bool>,
 }
 
 /// Whether a checkpoint may leave changes to be merged later.
@@ -167,6 +178,11 @@ impl Storage {
         Awaits(self.shared.clone())
     }
 
+    /// The timestamp of the last checkpoint, as of which the node begins when it is opened again. Call it on core 0.
+    pub fn checkpoint_timestamp(&self) -> Timestamp {
+        self.node_state().base.get()
+    }
+
     async fn checkpoint_node(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
         let node = self.node_state();
         let _turn = node.turn.acquire().await;
@@ -178,7 +194,21 @@ impl Storage {
             );
             return Ok(held);
         }
-        let c = self.timeline().checkpoint();
+        // What becomes stable meanwhile is left to the next one: clients may write faster than layers come back.
+        let asked = self.timeline().checkpoint();
+        let mut c = self.checkpoint_once(spilling).await?;
+        while c < asked && self.next_checkpoint() > c {
+            let room = self.make_room_for_layer().await;
+            room.inspect_err(|fatal| self.poison(fatal.clone()))?;
+            c = self.checkpoint_once(spilling).await?;
+        }
+        Ok(c)
+    }
+
+    /// One checkpoint, or none. The caller has the turn.
+    async fn checkpoint_once(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
+        let node = self.node_state();
+        let c = self.next_checkpoint();
         // Nothing was written since.
         let has_untimed = self.shared.has_untimed.load(Ordering::SeqCst);
         let idle = c == node.base.get() && !node.dirty.get() && !has_untimed;
@@ -188,6 +218,8 @@ impl Storage {
             Spilling::WhileWriting => idle,
             Spilling::Never => true,
         };
+        // What is spilled cannot be sealed into another layer.
+        let merges = merges || !node.layers.borrow().is_empty();
         if idle && !(merges && self.has_spilled().await) {
             self.clear_checkpoint_asked().await;
             return Ok(c);
@@ -222,7 +254,7 @@ impl Storage {
     }
 
     /// Whether changes wait to be merged in some partition.
-    async fn has_spilled(&self) -> bool {
+    pub(super) async fn has_spilled(&self) -> bool {
         let cores = (0..self.cores as u16).map(|core| {
             submit_to(CoreId(core), Queue::Background, || async {
                 storage().owned().any(|partition| partition.has_spilled())
@@ -232,9 +264,13 @@ impl Storage {
     }
 
     /// Without a checkpoint to take, whoever asked for one may ask again.
-    async fn clear_checkpoint_asked(&self) {
-        self.on_all(|storage| async move { storage.checkpoint_asked.set(false) })
-            .await;
+    pub(super) async fn clear_checkpoint_asked(&self) {
+        self.on_all(|storage| async move {
+            storage.checkpoint_asked.set(false);
+            // A ring that is long because no checkpoint may go on asks again when it is longer by as much.
+            storage.frames_sealed.set(storage.ring_frames());
+        })
+        .await;
     }
 
     /// Writes the checkpoint at `c`, which is durable and visible; `merges` when nothing may be spilled. The caller has the turn.
@@ -300,7 +336,11 @@ impl Storage {
             })
         }))
         .await;
-        installed.into_iter().collect::<Result<(), Fatal>>()?;
+        let installed = installed
+            .into_iter()
+            .collect::<Result<Vec<bool>, Fatal>>()?;
+        node.mostly_left.set(installed.contains(&true));
+        self.end_layers(c);
         self.remove_foreign_segments(retained).await?;
         self.recycle_own(own_base).await?;
         let counters = &self.counters;
@@ -326,7 +366,9 @@ impl Storage {
             generation: current.generation + 1,
             ..change(current)
         };
-        let replaced = manifests.replace(next).await;
+        let room = &self.shared.room;
+        let replaced = room.repeat("a manifest", async || manifests.replace(next.clone()).await);
+        let replaced = replaced.await;
         *node.manifests.borrow_mut() = Some(manifests);
         replaced.map_err(|error| Fatal::new(format!("writing a manifest failed: {error}")))
     }
@@ -338,6 +380,12 @@ impl Storage {
         c: Timestamp,
         merges: bool,
     ) -> Result<Vec<(PartitionId, PartitionRoots, bool)>, Fatal> {
+        // What the checkpoint before has left to old snapshots goes to disk first, so that at most one checkpoint's changes are
+        // kept in memory for them. It waits for the device alone.
+        for partition in self.owned().map(Rc::clone).collect::<Vec<_>>() {
+            partition.settle_history().await?;
+            partition.dissolve_layers(c, &Unpaced).await?;
+        }
         for partition in self.owned() {
             partition.seal(c);
         }
@@ -358,17 +406,19 @@ impl Storage {
         Ok(merged)
     }
 
-    /// The manifest is durable: the new base takes over, and what only the old one needed may go.
+    /// The manifest is durable: the new base takes over, and what only the old one needed may go. Gives whether the checkpoint
+    /// has left most of the changes of some partition in its delta.
     async fn install_owned(
         &self,
         retained: Timestamp,
         roots: &[PartitionRoots],
-    ) -> Result<(), Fatal> {
+    ) -> Result<bool, Fatal> {
+        let mut mostly_left = false;
         for partition in self.owned() {
             if self.options.planted_fault == PlantedFault::SuperblockBeforePages {
                 partition.hold_page_syncs(false).await?;
             }
-            partition.install(roots[usize::from(partition.id().0)]);
+            mostly_left |= partition.install(roots[usize::from(partition.id().0)]);
         }
         self.checkpoint_asked.set(false);
         let ring = self.ring.borrow().clone();
@@ -380,7 +430,7 @@ impl Storage {
             };
             ring.recycle(retained).await.map_err(failed)?;
         }
-        Ok(())
+        Ok(mostly_left)
     }
 
     /// Removes the segments of rings without a core that hold nothing above `retained`.
@@ -399,12 +449,14 @@ impl Storage {
 
     /// Takes checkpoints at intervals and on demand; ends when storage fails or closes.
     pub(super) async fn run_checkpoints(self: Rc<Self>) {
-        let mut due = now() + self.options.checkpoint_interval;
+        let mut began = now();
         while self.fatal.borrow().is_none() && self.phase.get() != Phase::Closed {
             let node = self.node_state();
-            let asked = timeout(due - now(), node.demand.notified()).await;
             // From one's begin to the next's, however long it takes.
-            due = now() + self.options.checkpoint_interval;
+            let due = began + self.checkpoint_interval();
+            let left = due.saturating_since(now());
+            let asked = timeout(left, node.demand.notified()).await;
+            began = now();
             let spilling = match asked {
                 Ok(()) => Spilling::WherePaying,
                 Err(_) => Spilling::WhileWriting,
@@ -412,7 +464,11 @@ impl Storage {
             let Ok(_inside) = self.gate.enter() else {
                 return;
             };
-            if let Err(fatal) = self.checkpoint_node(spilling).await {
+            let taken = match self.checkpoint_node(spilling).await {
+                Ok(_) => self.relieve_memory().await,
+                Err(fatal) => Err(fatal),
+            };
+            if let Err(fatal) = taken {
                 tracing::error!(target: "STORAGE", id = 7_300_002u64, error = %fatal, "No checkpoint could be taken");
             }
         }

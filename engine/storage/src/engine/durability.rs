@@ -124,7 +124,7 @@ impl Storage {
         while self.fatal.borrow().is_none() && !self.flusher_done(&ring) {
             if !self.flush_requested.get() && !ring.is_pressed() {
                 // An interval without a request flushes what there is.
-                let interval = self.options.journal_commit_interval;
+                let interval = self.journal_commit_interval();
                 let _ = timeout(interval, self.flush_demand.notified()).await;
             }
             let requested = self.flush_requested.replace(false);

@@ -3,6 +3,7 @@
 use pinion_clock::Timestamp;
 
 use crate::ring::{EntryKind, Reservation, Ring};
+use crate::sequencer::Allotted;
 
 /// Where an entry carries its timestamp: behind the document's length, the element's type and the name `ts`.
 pub const ENTRY_TS_OFFSET: usize = 8;
@@ -35,24 +36,26 @@ const _: () = assert!(ENTRY_TS_OFFSET == 4 + TS_ELEMENT.len() && ENTRY_TERM_OFFS
 pub struct Entry {
     /// The document's bytes.
     pub bytes: Vec<u8>,
+    /// What has no room in the entry: the document as it was before the write, as a whole document of the oplog that writes
+    /// nothing. It is logged with the timestamp right before that of the entry, and only together with it.
+    pub image: Option<Vec<u8>>,
 }
 
 impl Entry {
-    /// Whether the document begins with a timestamp `ts` and an i64 `t`.
-    pub(super) fn has_optime(&self) -> bool {
-        let name_of = |value_at: usize, element: &[u8]| {
-            self.bytes.get(value_at - element.len()..value_at) == Some(element)
-        };
-        self.bytes.len() >= ENTRY_TERM_OFFSET + 8
-            && name_of(ENTRY_TS_OFFSET, TS_ELEMENT)
-            && name_of(ENTRY_TERM_OFFSET, TERM_ELEMENT)
+    /// An entry that is one document.
+    pub fn new(bytes: Vec<u8>) -> Entry {
+        Entry { bytes, image: None }
     }
 
-    fn set_optime(&mut self, ts: Timestamp, term: i64) {
-        // Anything else would overwrite another field, in the log and on every member that fetches the entry.
-        assert!(self.has_optime(), "an entry begins with ts and t");
-        self.bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8].copy_from_slice(&ts.to_bson_bytes());
-        self.bytes[ENTRY_TERM_OFFSET..ENTRY_TERM_OFFSET + 8].copy_from_slice(&term.to_le_bytes());
+    /// The lengths of its documents, in their order in the log.
+    pub(super) fn lens(&self) -> impl Iterator<Item = usize> {
+        let image = self.image.as_ref().map(Vec::len);
+        image.into_iter().chain([self.bytes.len()])
+    }
+
+    /// Whether each document begins with a timestamp `ts` and an i64 `t`.
+    pub(super) fn has_optime(&self) -> bool {
+        has_optime(&self.bytes) && self.image.as_deref().is_none_or(has_optime)
     }
 
     /// Whether the entry names the one before it in its chain.
@@ -77,34 +80,74 @@ impl Entry {
     }
 }
 
+fn has_optime(bytes: &[u8]) -> bool {
+    let name_of = |value_at: usize, element: &[u8]| {
+        bytes.get(value_at - element.len()..value_at) == Some(element)
+    };
+    bytes.len() >= ENTRY_TERM_OFFSET + 8
+        && name_of(ENTRY_TS_OFFSET, TS_ELEMENT)
+        && name_of(ENTRY_TERM_OFFSET, TERM_ELEMENT)
+}
+
+fn set_optime(bytes: &mut [u8], ts: Timestamp, term: i64) {
+    // Anything else would overwrite another field, in the log and on every member that fetches the entry.
+    assert!(has_optime(bytes), "an entry begins with ts and t");
+    bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8].copy_from_slice(&ts.to_bson_bytes());
+    bytes[ENTRY_TERM_OFFSET..ENTRY_TERM_OFFSET + 8].copy_from_slice(&term.to_le_bytes());
+}
+
+/// How many timestamps a statement takes: one for each document of its entry, and one for a link.
+pub(super) fn timestamps_of(entry: Option<&Entry>) -> u64 {
+    entry.map_or(1, |entry| entry.lens().count() as u64)
+}
+
 /// The last of the linked entries that were appended together.
 #[derive(Default)]
 pub(super) struct Chain(Option<Timestamp>);
 
-/// Appends what tells of a statement at `ts` in `term`; without an entry that is a link.
+/// Appends the log entry of a statement in `term`, with the timestamps of the range from the `first`th on; without an entry that is
+/// a link. Gives the last of them, at which the statement takes place.
 pub(super) fn append_to(
     ring: &Ring,
     reservation: &mut Reservation,
     entry: &mut Option<Entry>,
     chain: &mut Chain,
-    ts: Timestamp,
+    (range, first): (&Allotted, u64),
     term: i64,
-    predecessor: Timestamp,
-) {
-    let mut none = Vec::new();
-    let (kind, bytes) = match entry {
-        Some(entry) => {
-            entry.set_optime(ts, term);
-            if entry.is_linked()
-                && let Some(previous) = chain.0.replace(ts)
-            {
-                entry.set_previous(previous, term);
-            }
-            (EntryKind::Logged, &mut entry.bytes)
-        }
-        None => (EntryKind::Link, &mut none),
+) -> Timestamp {
+    let Some(entry) = entry else {
+        let (ts, predecessor) = range.nth(first);
+        ring.append(
+            reservation,
+            EntryKind::Link,
+            ts,
+            predecessor,
+            &mut Vec::new(),
+        );
+        return ts;
     };
-    ring.append(reservation, kind, ts, predecessor, bytes);
+    let mut place = first;
+    if let Some(image) = &mut entry.image {
+        let (ts, predecessor) = range.nth(place);
+        set_optime(image, ts, term);
+        ring.append(reservation, EntryKind::Logged, ts, predecessor, image);
+        place += 1;
+    }
+    let (ts, predecessor) = range.nth(place);
+    set_optime(&mut entry.bytes, ts, term);
+    if entry.is_linked()
+        && let Some(previous) = chain.0.replace(ts)
+    {
+        entry.set_previous(previous, term);
+    }
+    ring.append(
+        reservation,
+        EntryKind::Logged,
+        ts,
+        predecessor,
+        &mut entry.bytes,
+    );
+    ts
 }
 
 #[cfg(test)]
@@ -114,9 +157,7 @@ mod tests {
     #[test]
     fn an_entry_begins_with_a_timestamp_and_a_term() {
         let check = |bytes: &[u8], expected: bool| {
-            let entry = Entry {
-                bytes: bytes.to_vec(),
-            };
+            let entry = Entry::new(bytes.to_vec());
             assert_eq!(entry.has_optime(), expected, "{bytes:?}");
         };
         check(b"", false);
@@ -131,17 +172,13 @@ mod tests {
     fn a_linked_entry_names_the_one_before_it() {
         let linked = b"....\x11ts\0........\x12t\0........\x03prevOpTime\0....\x11ts\0........\x12t\0........\0\0";
         let check = |bytes: &[u8], expected: bool| {
-            let entry = Entry {
-                bytes: bytes.to_vec(),
-            };
+            let entry = Entry::new(bytes.to_vec());
             assert_eq!(entry.is_linked(), expected, "{bytes:?}");
         };
         check(linked, true);
         check(&linked[..linked.len() - 3], false);
         check(b"\x1c\0\0\0\x11ts\0........\x12t\0........\0", false);
-        let mut entry = Entry {
-            bytes: linked.to_vec(),
-        };
+        let mut entry = Entry::new(linked.to_vec());
         entry.set_previous(Timestamp::new(0x0403_0201, 0x0807_0605), 0x7f);
         let expected = b"....\x11ts\0........\x12t\0........\x03prevOpTime\0....\x11ts\0\x05\x06\x07\x08\x01\x02\x03\x04\x12t\0\x7f\0\0\0\0\0\0\0\0\0";
         assert_eq!(entry.bytes, expected);
@@ -149,13 +186,11 @@ mod tests {
 
     #[test]
     fn the_optime_is_all_that_is_filled_in() {
-        let mut entry = Entry {
-            bytes: b"\x1c\0\0\0\x11ts\0........\x12t\0........\0".to_vec(),
-        };
-        entry.set_optime(Timestamp::new(0x0403_0201, 0x0807_0605), 0x7f);
+        let mut bytes = b"\x1c\0\0\0\x11ts\0........\x12t\0........\0".to_vec();
+        set_optime(&mut bytes, Timestamp::new(0x0403_0201, 0x0807_0605), 0x7f);
         // In BSON a timestamp's increment comes first.
         let expected =
             b"\x1c\0\0\0\x11ts\0\x05\x06\x07\x08\x01\x02\x03\x04\x12t\0\x7f\0\0\0\0\0\0\0\0";
-        assert_eq!(entry.bytes, expected);
+        assert_eq!(bytes, expected);
     }
 }

@@ -172,8 +172,8 @@ impl fmt::Display for OpenError {
                 what,
             } => write!(
                 f,
-                "{} is damaged at offset {offset}, after {after}: {what}; the node does not open: repair the directory or \
-                 restore it",
+                "{} is damaged at offset {offset}, after {after}: {what}; the node does not open: restore the directory \
+                 from a backup, or have the member copy its set's data into an empty one",
                 file.display()
             ),
             OpenError::Damaged {
@@ -183,7 +183,8 @@ impl fmt::Display for OpenError {
                 what,
             } => write!(
                 f,
-                "{} is damaged at offset {offset}: {what}; the node does not open: repair the directory or restore it",
+                "{} is damaged at offset {offset}: {what}; the node does not open: restore the directory from a backup, or have the member \
+                 copy its set's data into an empty one",
                 file.display()
             ),
             OpenError::Io { doing, error } => write!(f, "{doing}: {error}"),

@@ -17,17 +17,17 @@ use smallvec::SmallVec;
 
 use super::allotment::Allotment;
 use super::batch::{Ahead, Part, Placement, check_sizes, divide};
-use super::entry::{Chain, Entry, append_to};
+use super::entry::{Chain, Entry, append_to, timestamps_of};
 use super::options::PlantedFault;
 use super::storage::{Storage, storage};
 use crate::limits::{LARGE_VALUE_BYTES, MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::partition::UnitId;
 use crate::ring::{Reservation, Ring, RingStopped};
-use crate::sequencer::Allotted;
 use crate::types::{Fatal, Op, PartitionId, Write, WriteError};
 use crate::watermarks::Mark;
 
-/// Writes that take place together or not at all, and the oplog entry that tells of them.
+/// Writes that take place together or not at all, and the oplog entry that logs them. Where that has an image beside it, it
+/// takes two timestamps, and takes place at the second.
 #[derive(Clone, Debug)]
 pub struct Statement {
     /// The writes, in any partitions; each key at most once.
@@ -48,8 +48,15 @@ impl Statement {
         first.is_some_and(|write| !write.tree.is_replicated())
     }
 
-    fn entry_len(&self) -> usize {
-        self.entry.as_ref().map_or(0, |entry| entry.bytes.len())
+    /// The lengths of what it logs: of a link none, which takes a place in the log as well.
+    fn lens(&self) -> impl Iterator<Item = usize> {
+        let entry = self.entry.as_ref();
+        let link = entry.is_none().then_some(0);
+        entry.into_iter().flat_map(Entry::lens).chain(link)
+    }
+
+    fn entry_bytes(&self) -> usize {
+        self.lens().sum()
     }
 }
 
@@ -74,7 +81,7 @@ impl Storage {
         if statements.first().is_some_and(Statement::is_unreplicated) {
             return Box::pin(self.execute_unreplicated(statements, ordered)).await;
         }
-        let bytes: usize = statements.iter().map(Statement::entry_len).sum();
+        let bytes: usize = statements.iter().map(Statement::entry_bytes).sum();
         // What one step takes, which is most, is not taken apart.
         let result = match statements.len() <= MAX_STEP_STATEMENTS && bytes <= MAX_STEP_BYTES {
             true => {
@@ -114,7 +121,7 @@ impl Storage {
         while !rest.is_empty() && !stopped {
             let (mut positions, mut step, mut bytes) = (Vec::new(), Vec::new(), 0);
             while let Some((_, next)) = rest.front() {
-                let len = next.entry_len();
+                let len = next.entry_bytes();
                 if step.len() == MAX_STEP_STATEMENTS
                     || (!step.is_empty() && bytes + len > MAX_STEP_BYTES)
                 {
@@ -166,6 +173,14 @@ impl Storage {
             return Box::pin(self.execute_around(step, at, ordered)).await;
         }
         let writes = || step.iter().flat_map(|statement| &statement.writes);
+        // An entry without writes may go ahead: without that of its term no member would lead.
+        let room = match writes().next() {
+            Some(_) => self.check_room(),
+            None => Ok(()),
+        };
+        if let Err(error) = room {
+            return StepResult::all(step.len(), ordered, error);
+        }
         if let Err(error) = self.wait_for_memory(writes).await {
             return StepResult::all(step.len(), ordered, error);
         }
@@ -247,7 +262,7 @@ impl Storage {
         ring: &Rc<Ring>,
         step: &[Statement],
     ) -> Result<Reservation, WriteError> {
-        let reserved = ring.reserve(step.iter().map(Statement::entry_len)).await;
+        let reserved = ring.reserve(step.iter().flat_map(Statement::lens)).await;
         reserved.map_err(|RingStopped| self.stopped())
     }
 
@@ -351,27 +366,23 @@ impl Storage {
                 prepared.by_ref().take(parts.len()).for_each(drop);
                 continue;
             }
-            let allotment = Allotment::new(self, 1, wall_secs);
-            let Allotted {
-                first, predecessor, ..
-            } = *allotment.range();
-            append_to(
+            let allotment = Allotment::new(self, timestamps_of(entry.as_ref()), wall_secs);
+            let ts = append_to(
                 ring,
                 &mut reservation,
                 entry,
                 &mut chain,
-                first,
+                (allotment.range(), 0),
                 self.term.get(),
-                predecessor,
             );
-            if fault == PlantedFault::PanicInCommit && first.as_u64() % PANIC_EVERY == 0 {
+            if fault == PlantedFault::PanicInCommit && ts.as_u64().is_multiple_of(PANIC_EVERY) {
                 panic!("planted between allotment and application");
             }
             for (part, (partition, prepared)) in parts.iter().zip(prepared.by_ref()) {
-                partition.write_now(first, &part.writes, prepared);
+                partition.write_now(ts, &part.writes, prepared);
             }
             allotment.finish();
-            outcomes.push(Some(Ok(first)));
+            outcomes.push(Some(Ok(ts)));
         }
         drop(reservation);
         self.tell_progress(Mark::Appending);
@@ -427,21 +438,26 @@ impl Storage {
         let mut timestamps: BTreeMap<usize, Timestamp> = BTreeMap::new();
         let mut held = None;
         if !going.is_empty() {
-            let allotment = Allotment::new(&self, going.len() as u64, (wall_ms() / 1000) as u32);
+            let taken = |&index: &usize| timestamps_of(step[index].entry.as_ref());
+            let count: u64 = going.iter().map(taken).sum();
+            let allotment = Allotment::new(&self, count, (wall_ms() / 1000) as u32);
             let mut chain = Chain::default();
-            for (nth, &index) in going.iter().enumerate() {
-                let (ts, predecessor) = allotment.range().nth(nth as u64);
-                append_to(
+            let mut nth = 0;
+            for &index in &going {
+                let entry = &mut step[index].entry;
+                let first = nth;
+                nth += timestamps_of(entry.as_ref());
+                let ts = append_to(
                     &ring,
                     &mut reservation,
-                    &mut step[index].entry,
+                    entry,
                     &mut chain,
-                    ts,
+                    (allotment.range(), first),
                     self.term.get(),
-                    predecessor,
                 );
                 timestamps.insert(index, ts);
             }
+            assert_eq!(nth, count, "every timestamp has its place in the log");
             self.marks.hold_applying(allotment.range());
             held = Some(allotment.range().first);
             allotment.finish();

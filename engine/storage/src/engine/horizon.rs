@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use pinion_clock::Timestamp;
 use pinion_runtime::{Instant, now};
 
-use super::storage::Storage;
+use super::storage::{Phase, Storage};
 use crate::limits::SNAPSHOT_GRACE;
 
 /// Since when which timestamp is known to be a possible horizon, on one core.
@@ -26,28 +26,34 @@ pub(super) struct Horizon {
 impl Storage {
     /// Lets the horizon of this core's partitions follow. Costs a look at the clock when there is nothing to do.
     pub(super) fn follow_horizon(&self) {
+        // The last stable entry may lie below the stable timestamp, and replay takes its checkpoints there.
+        if self.phase.get() == Phase::Recovering {
+            return;
+        }
         let now = now();
         let before = self.horizon.sampled.get();
         if before.is_some_and(|(taken, _)| now.saturating_since(taken) < SNAPSHOT_GRACE) {
             return;
         }
-        let bound = self.timeline().horizon(self.is_short_of_memory());
+        let bound = self.timeline().horizon();
         self.horizon.sampled.set(Some((now, bound)));
         let Some((_, bound)) = before else { return };
         let unsealed = self.shared.unsealed[usize::from(self.core.0)].load(Ordering::SeqCst);
-        let horizon = bound.min(Timestamp::from_u64(unsealed));
+        let layered = self.shared.layered.load(Ordering::SeqCst);
+        let horizon = bound.min(Timestamp::from_u64(unsealed.min(layered)));
         for partition in self.owned() {
             partition.raise_horizon(horizon);
         }
     }
 
-    /// Chooses the timestamp of a checkpoint: nothing that it needs goes until [`Storage::unhold_horizon`] on each core.
+    /// Chooses the timestamp of a checkpoint: nothing that it needs goes until [`Storage::unhold_horizon`] on each core. Call it
+    /// on core 0.
     pub(super) fn hold_horizons(&self) -> Timestamp {
         let bound = self.timeline().checkpoint();
         for word in &self.shared.unsealed {
             word.store(bound.as_u64(), Ordering::SeqCst);
         }
-        self.timeline().checkpoint()
+        self.next_checkpoint()
     }
 
     /// This core has sealed its changes for the checkpoint.

@@ -1,6 +1,7 @@
 //! The engine of one node: what the cores do together.
 
 mod allotment;
+mod applier;
 mod batch;
 mod checkpoint;
 mod copied;
@@ -11,6 +12,8 @@ mod execute;
 mod follow;
 mod frozen;
 mod horizon;
+mod intervals;
+mod layers;
 mod live_log;
 mod loads;
 mod log_source;
@@ -26,6 +29,7 @@ mod progress;
 mod recover;
 mod retention;
 mod snapshots;
+mod standalone;
 mod stats;
 mod storage;
 mod timeline;
@@ -36,6 +40,7 @@ mod unreplicated;
 mod visibility;
 mod waiters;
 
+pub use applier::Applier;
 pub use copied::{CheckpointCopy, CopiedEntry, CopyError, PageFileCopy};
 pub use entry::{ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry};
 pub use error::{ApplyError, OpenError};
@@ -47,7 +52,7 @@ pub(crate) use open::partition_dir;
 pub use open::{Opened, Reopening, open};
 pub use options::{PlantedFault, StorageOptions};
 pub use prepared::PreparedUnit;
-pub use recover::{Applier, RecoveryReport};
+pub use recover::RecoveryReport;
 pub use retention::{LogPin, LogRetention, LogStats};
 pub use snapshots::SnapshotHold;
 pub use stats::StorageStats;

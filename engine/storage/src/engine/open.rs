@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use pinion_clock::{Term, Timestamp};
 use pinion_runtime::sync::{Gate, Notify, Semaphore};
 use pinion_runtime::{
-    CoreId, LocalBoxFuture, Queue, core_count, core_id, fs, join_all, random_stream,
+    CoreId, Duration, LocalBoxFuture, Queue, core_count, core_id, fs, join_all, random_stream,
     set_core_local, submit_to,
 };
 
@@ -20,14 +20,16 @@ use super::durability::Asking;
 use super::error::OpenError;
 use super::frozen::FrozenCheckpoints;
 use super::horizon::Horizon;
+use super::intervals::Intervals;
+use super::layers::KeptLayers;
 use super::options::{PlantedFault, StorageOptions};
 use super::own_log::OwnLog;
 use super::progress::Progress;
-use super::retention::{LogPins, LogWords};
+use super::retention::{LogPins, LogRetention, LogWords};
 use super::storage::{Phase, Role, Shared, Storage, owner_of, storage};
 use super::timeline::Bounds;
 use crate::base::{PartitionOptions, PartitionRoots, is_page_file, page_file_name};
-use crate::limits::{BLOCK_BYTES, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
+use crate::limits::{BLOCK_BYTES, HISTORY_MEMORY_PERCENT, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
 use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};
 use crate::marks::{CoreMarks, Words};
 use crate::partition::Partition;
@@ -40,6 +42,7 @@ use crate::watermarks::Watermarks;
 /// [`Opened::recover`].
 pub struct Opened {
     pub(super) storage: Rc<Storage>,
+    pub(super) kept: KeptLayers,
 }
 
 impl Opened {
@@ -78,6 +81,7 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
 pub struct Reopening {
     pub(super) options: StorageOptions,
     pub(super) lock: fs::DirLock,
+    pub(super) kept: KeptLayers,
 }
 
 impl Reopening {
@@ -86,7 +90,9 @@ impl Reopening {
     /// # Errors
     /// See [`OpenError`].
     pub async fn open(self) -> Result<Opened, OpenError> {
-        open_locked(self.options, self.lock).await
+        let opened = open_locked(self.options, self.lock).await?;
+        let kept = self.kept;
+        Ok(Opened { kept, ..opened })
     }
 }
 
@@ -136,10 +142,13 @@ fn open_locked(
             recorded_durable: AtomicU64::new(manifest.all_durable),
             recording_durable: AtomicU64::new(manifest.all_durable),
             unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            layered: AtomicU64::new(u64::MAX),
             checkpoints_awaited: AtomicUsize::new(0),
             has_untimed: AtomicBool::new(false),
+            room: Arc::default(),
             log: LogWords::new(cores, manifest.retained_above),
             bounds: Bounds::new(options.is_member, manifest.stable()),
+            intervals: Intervals::new(&options),
             incarnation: manifest.epoch,
         });
         let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
@@ -150,13 +159,18 @@ fn open_locked(
             foreign: RefCell::default(),
             held: Cell::new(None),
             released: Notify::new(),
-            retention: Cell::new(options.log_retention),
+            retention: Cell::new(first_retention(&options, manifest)),
+            standalone_above: Cell::new(manifest.standalone_above()),
+            member_was_closed: Cell::new(manifest.member_closed),
+            was_closed: Cell::new(manifest.closed),
             log_begins_above: Cell::new(Timestamp::MIN),
             dirty: Cell::new(false),
             base: Cell::new(manifest.base()),
             epoch: Cell::new(manifest.epoch),
             own: OwnLog::default(),
             frozen: FrozenCheckpoints::default(),
+            layers: RefCell::default(),
+            mostly_left: Cell::new(false),
             manifests: RefCell::new(Some(manifests)),
         };
         let opened = join_all((1..cores as u16).map(|core| {
@@ -170,8 +184,20 @@ fn open_locked(
         open_core(options, shared, &roots, Some(node)).await?;
         let storage = storage();
         storage.restore_own(&storage.current_manifest()).await?;
-        Ok(Opened { storage })
+        let kept = KeptLayers::new();
+        Ok(Opened { storage, kept })
     })
+}
+
+/// How much of the log is kept until somebody says it. A directory of a member may have been opened as a standalone: its oplog is
+/// not given up before that is known.
+fn first_retention(options: &StorageOptions, manifest: &Manifest) -> Option<LogRetention> {
+    let keeps_all = LogRetention {
+        bytes: u64::MAX,
+        min_age: Duration::ZERO,
+    };
+    let is_of_member = manifest.stable > 0;
+    options.log_retention.or(is_of_member.then_some(keeps_all))
 }
 
 /// Removes page files that the manifest does not name: of a copy that was not completed, or what a complete one has replaced.
@@ -297,6 +323,9 @@ async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
         own_base: 0,
         own_cuts: Cuts::default(),
         transaction: 0,
+        standalone_above: 0,
+        closed: true,
+        member_closed: false,
     };
     ManifestStore::create(dir, manifest)
         .await
@@ -312,19 +341,22 @@ const SPILL_PERCENT: u64 = 35;
 /// memory that the process may take twice.
 const PAGES_PERCENT: u64 = 80;
 
-/// The options of each partition: its part of the node's memory for pages, and of what open snapshots may keep: as much again
-/// as changes may take, since at most that much is merged, and so kept, by one checkpoint.
+/// The options of each partition: its part of the node's memory for pages, and of what old snapshots may keep in memory and on
+/// disk.
 fn partition_options(options: &StorageOptions, partitions: u16) -> PartitionOptions {
     let share = |percent| options.cache_bytes / 100 * percent / u64::from(partitions);
     PartitionOptions {
         cache_bytes: share(PAGES_PERCENT),
         changes_beside_cache_bytes: share(100 - PAGES_PERCENT),
-        retired_bytes: share(options.delta_percent),
+        retired_bytes: share(HISTORY_MEMORY_PERCENT),
+        history_bytes: options.history_bytes / u64::from(partitions),
         spill_bytes: share(options.delta_percent) / 100 * SPILL_PERCENT,
         // What a merge has built and readers do not have yet is in memory beside what it replaces.
         part_bytes: (share(100 - options.delta_percent) / 16)
             .clamp(1, options.partition.part_bytes),
         ignores_intents: options.planted_fault == PlantedFault::IntentsIgnored,
+        loses_run_versions: options.planted_fault == PlantedFault::VersionsLost,
+        skips_runs: options.planted_fault == PlantedFault::RunsSkipped,
         ..options.partition.clone()
     }
 }
@@ -352,6 +384,9 @@ async fn open_core(
     }))
     .await;
     let partitions = opened.into_iter().collect::<Result<Vec<_>, OpenError>>()?;
+    for partition in partitions.iter().flatten() {
+        partition.share_room(shared.room.clone());
+    }
     set_core_local(Rc::new_cyclic(|this| Storage {
         this: this.clone(),
         core,
@@ -382,7 +417,9 @@ async fn open_core(
         term: Cell::new(Term::UNINITIALIZED.0),
         gate: Gate::new(),
         memory_freed: Notify::new(),
+        memory_waits_ended: Cell::new(0),
         checkpoint_asked: Cell::new(false),
+        waiting_logged: Cell::new(None),
         frames_sealed: Cell::new(0),
         horizon: Horizon::default(),
         log_pins: LogPins::default(),

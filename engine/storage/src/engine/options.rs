@@ -6,7 +6,7 @@ use pinion_runtime::Duration;
 
 use super::retention::LogRetention;
 use crate::base::PartitionOptions;
-use crate::limits::{LOG_TAIL_BYTES, SEGMENT_BYTES};
+use crate::limits::{HISTORY_DISK_BYTES, LOG_TAIL_BYTES, SEGMENT_BYTES};
 use crate::ring::Stamps;
 
 /// In the few hundred frames of a simulated ring, stamps of two places are then near each other every few openings,
@@ -41,6 +41,9 @@ pub struct StorageOptions {
     /// With a retention: memory for the latest entries of each ring, beside those that are not on the device yet, so that
     /// readers at the end of the log never touch the disk.
     pub log_tail_bytes: usize,
+    /// Disk that old states may keep for snapshots, over all partitions: their pages, and the changes between them. Where the live
+    /// data takes more, they may keep as much as that. Beyond it the oldest snapshots end.
+    pub history_bytes: u64,
     /// How long a write waits for memory before it is refused.
     pub memory_wait: Duration,
     /// Passed on to partitions; their cache is set from `cache_bytes`.
@@ -69,6 +72,7 @@ impl StorageOptions {
             ring_bytes_per_checkpoint: crate::limits::RING_BYTES_PER_CHECKPOINT,
             log_retention: None,
             log_tail_bytes: LOG_TAIL_BYTES,
+            history_bytes: HISTORY_DISK_BYTES,
             memory_wait: Duration::from_secs(10),
             partition: PartitionOptions::default(),
             stamp_bits: u32::BITS,
@@ -131,6 +135,12 @@ pub enum PlantedFault {
     IntentsIgnored,
     /// The commit of a unit is acknowledged before its owners have resolved it.
     AcknowledgeBeforeResolve,
+    /// Of several versions of a key only the newest is written to a run.
+    VersionsLost,
+    /// Readers pass by what lies in runs.
+    RunsSkipped,
+    /// A rollback leaves what layers hold above its cut.
+    LayersKept,
     /// Now and then a core panics between the allotment of a timestamp and its application.
     PanicInCommit,
 }
@@ -146,6 +156,13 @@ impl PlantedFault {
         PlantedFault::EpochIgnored,
         PlantedFault::UniqueIntentSkipped,
         PlantedFault::PanicInCommit,
+    ];
+
+    /// Those that need old versions on disk, or changes above the stable timestamp.
+    pub const OF_RUNS: [PlantedFault; 3] = [
+        PlantedFault::VersionsLost,
+        PlantedFault::RunsSkipped,
+        PlantedFault::LayersKept,
     ];
 
     /// Those that only a client of units that stay open can meet.

@@ -143,6 +143,11 @@ impl Storage {
             entries.iter().all(Entry::has_optime),
             "an entry begins with ts and t"
         );
+        // The operations of a unit have theirs among them.
+        assert!(
+            entries.iter().all(|entry| entry.image.is_none()),
+            "no entry of a unit has an image beside it"
+        );
         let this = self.rc();
         let ending = spawn(Queue::Foreground, async move {
             this.settle(&mut unit).await?;
@@ -171,7 +176,10 @@ impl Storage {
         entry: Entry,
         more: Vec<Write>,
     ) -> Result<Timestamp, WriteError> {
-        assert!(entry.has_optime(), "an entry begins with ts and t");
+        assert!(
+            entry.has_optime() && entry.image.is_none(),
+            "an entry begins with ts and t, and an outcome has no image"
+        );
         if unit.incarnation != self.shared.incarnation {
             return Err(WriteError::UnitEnded);
         }
@@ -228,17 +236,9 @@ impl Storage {
         let allotment = Allotment::new(&self, entries.len() as u64, wall_secs);
         let mut chain = Chain::default();
         for (nth, entry) in entries.iter_mut().enumerate() {
-            let (ts, predecessor) = allotment.range().nth(nth as u64);
+            let place = (allotment.range(), nth as u64);
             let term = self.term.get();
-            append_to(
-                &ring,
-                &mut reservation,
-                entry,
-                &mut chain,
-                ts,
-                term,
-                predecessor,
-            );
+            append_to(&ring, &mut reservation, entry, &mut chain, place, term);
         }
         let range = allotment.range();
         let logged = Logged {

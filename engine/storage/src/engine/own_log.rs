@@ -20,8 +20,9 @@ use super::own_entry;
 use super::storage::{Phase, Storage};
 use super::waiters::TimestampWaiters;
 use crate::manifest::{Cut, Manifest};
+use crate::opening::sync_dir;
 use crate::recovery::{Chain, MergedLog, verify};
-use crate::ring::{Ring, RingDir, RingReader, RingStart, SegmentSpan};
+use crate::ring::{Documents, Ring, RingDir, RingReader, RingStart, SegmentSpan};
 use crate::types::Fatal;
 
 /// What core 0 keeps of it.
@@ -167,7 +168,7 @@ impl Storage {
                 first: None,
                 last,
                 bytes: bytes.map_err(reading())?,
-                entries: None,
+                documents: Documents::default(),
             });
         }
         *own.found.borrow_mut() = found;
@@ -215,7 +216,7 @@ impl Storage {
         let own = &self.node_state().own;
         let dir = RingDir::own(&self.options.dir);
         fs::create_dir_all(&dir.path).await?;
-        fs::sync_dir(&self.options.dir).await?;
+        sync_dir(&self.options.dir).await?;
         let segments = std::mem::take(&mut own.found.borrow_mut().segments);
         let next_generation = segments.last().map_or(1, |span| span.generation + 1);
         let base = numbered(manifest.own_base);
@@ -278,7 +279,7 @@ impl Storage {
         let own = &self.node_state().own;
         while self.fatal().is_none() && (self.phase.get() != Phase::Closed || ring.has_pending()) {
             if !own.requested.get() && !ring.is_pressed() {
-                let interval = self.options.journal_commit_interval;
+                let interval = self.journal_commit_interval();
                 let _ = timeout(interval, own.demand.notified()).await;
             }
             own.requested.set(false);

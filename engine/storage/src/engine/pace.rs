@@ -59,7 +59,7 @@ impl<'a> CorePace<'a> {
         let owned = storage.owned();
         let total = owned.map(|partition| partition.memory().sealed_bytes).sum();
         let slowest = Duration::from_millis(total * 1000 / SLOWEST_BYTES_PER_SECOND);
-        let interval = storage.options.checkpoint_interval;
+        let interval = storage.checkpoint_interval();
         CorePace {
             storage,
             started: now(),

@@ -21,6 +21,8 @@ const DELAY_AT: u64 = 750;
 const REFUSE_AT: u64 = 950;
 /// The delay right below `REFUSE_AT`.
 const LONGEST_DELAY_US: u64 = 20_000;
+/// How often it is said that writers wait.
+const WAITING_LOGGED_EVERY: Duration = Duration::from_secs(10);
 /// How often a refused writer looks again, should no checkpoint wake it.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -97,7 +99,7 @@ impl Storage {
     }
 
     /// Whether changes take so much memory on some core that a checkpoint should free it as fast as it can.
-    pub(super) fn is_short_of_memory(&self) -> bool {
+    pub fn is_short_of_memory(&self) -> bool {
         self.highest_pressure() >= HURRY_AT
     }
 
@@ -109,6 +111,14 @@ impl Storage {
                     storage().node_state().demand.notify_one();
                 }),
             );
+        }
+    }
+
+    /// Refuses a write while the disk is full.
+    pub(super) fn check_room(&self) -> Result<(), WriteError> {
+        match self.shared.room.is_full() {
+            true => Err(WriteError::DiskFull),
+            false => Ok(()),
         }
     }
 
@@ -176,6 +186,26 @@ impl Storage {
         }
     }
 
+    /// Refuses at once what waits on this core for memory, as after the longest wait: the writers are interrupted.
+    pub fn end_waits_for_memory(&self) {
+        let ended = &self.memory_waits_ended;
+        ended.set(ended.get() + 1);
+        self.memory_freed.notify_all();
+    }
+
+    /// Says now and then why writes wait.
+    fn log_waiting(&self) {
+        let now = now();
+        let before = self.waiting_logged.get();
+        if before.is_some_and(|at| now.saturating_since(at) < WAITING_LOGGED_EVERY) {
+            return;
+        }
+        self.waiting_logged.set(Some(now));
+        let percent = self.highest_pressure() / 10;
+        let lag_secs = self.stable_lag_secs();
+        tracing::warn!(target: "STORAGE", id = 7_300_052u64, percent, lag_secs, "Writes wait until a checkpoint, or a layer over the base, frees memory for changes");
+    }
+
     async fn wait_under_pressure(
         &self,
         first: u64,
@@ -189,9 +219,12 @@ impl Storage {
             return Ok(());
         }
         let deadline = now() + self.options.memory_wait;
+        let ended = self.memory_waits_ended.get();
         while pressure() >= REFUSE_AT {
+            self.log_waiting();
             self.check_fatal().map_err(WriteError::Fatal)?;
-            if now() >= deadline {
+            self.check_room()?;
+            if now() >= deadline || self.memory_waits_ended.get() > ended {
                 self.counters
                     .refused_steps
                     .set(self.counters.refused_steps.get() + 1);

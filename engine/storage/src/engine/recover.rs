@@ -8,52 +8,25 @@ use std::future::Future;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{
     CoreId, Duration, File, LocalBoxFuture, OpenOptions, Queue, fs, join_all, now, sim, spawn,
-    submit_to, yield_if_due,
+    submit_to, timeout, yield_if_due,
 };
 
+use super::applier::{AnyApplier, Applier};
 use super::error::{ApplyError, OpenError};
 use super::open::{Opened, Reopening};
 use super::options::{PlantedFault, StorageOptions};
 use super::storage::{Phase, Storage, storage};
+use crate::limits::{LOG_SAMPLES, SEGMENT_SAMPLES};
 use crate::manifest::{Cut, Cuts, Manifest};
 use crate::recovery::{Chain, MergedLog, Verified, verify};
 use crate::ring::{
-    EntryKind, Ring, RingDir, RingFiles, RingReader, RingStart, SegmentSpan, list_rings,
+    EntryKind, Ring, RingDir, RingFiles, RingReader, RingStart, SegmentLook, SegmentSpan,
+    list_rings,
 };
 use crate::types::{Fatal, TreeId, Write};
-
-/// Applies oplog entries again. It runs on core 0.
-pub trait Applier {
-    /// Applies one entry, through [`Storage::apply_at`]. Entries come in the order of their timestamps. It need not be
-    /// complete when this returns; see [`Applier::barrier`].
-    fn apply(&self, ts: Timestamp, entry: Bytes) -> impl Future<Output = Result<(), ApplyError>>;
-
-    /// Is shown an entry that the base contains, before anything is applied: all of them from the first of the oldest transaction on that
-    /// has entries there and its outcome, if any, only behind the base. What is prepared as of the base is to be made anew with
-    /// [`Storage::restore_prepared`] in [`Applier::looked_back`], and what has begun is to be noted with
-    /// [`Storage::transaction_begins`].
-    fn look_back(
-        &self,
-        _ts: Timestamp,
-        _entry: Bytes,
-    ) -> impl Future<Output = Result<(), ApplyError>> {
-        async { Ok(()) }
-    }
-
-    /// All was shown that there is to look back at, which may be nothing.
-    fn looked_back(&self) -> impl Future<Output = Result<(), ApplyError>> {
-        async { Ok(()) }
-    }
-
-    /// Completes everything given to [`Applier::apply`] so far.
-    fn barrier(&self) -> impl Future<Output = Result<(), ApplyError>> {
-        async { Ok(()) }
-    }
-}
 
 /// What recovery found and did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,24 +52,22 @@ pub struct RecoveryReport {
 struct FoundRing {
     files: RingFiles,
     generations: Vec<u64>,
-    /// The first entry of each segment.
-    firsts: Vec<Option<Timestamp>>,
-    /// Bytes of each segment, as far as it is written.
-    bytes: Vec<u64>,
+    /// What was seen of each segment.
+    looks: Vec<SegmentLook>,
 }
 
 impl FoundRing {
     /// The first segment that may hold an entry above `base`: entries ascend.
     fn begin(&self, base: Timestamp) -> u64 {
-        let begins_by = |first: &Option<Timestamp>| first.is_some_and(|first| first <= base);
-        let last = self.firsts.iter().rposition(begins_by);
+        let begins_by = |look: &SegmentLook| look.first.is_some_and(|first| first <= base);
+        let last = self.looks.iter().rposition(begins_by);
         last.map_or(0, |nth| self.generations[nth])
     }
 
     /// No entry above it touches the `nth` segment, which lies before [`FoundRing::begin`].
     fn bound(&self, nth: usize) -> Timestamp {
-        let later = self.firsts[nth + 1..].iter().flatten();
-        later.copied().next().unwrap_or(Timestamp::MIN)
+        let mut later = self.looks[nth + 1..].iter().filter_map(|look| look.first);
+        later.next().unwrap_or(Timestamp::MIN)
     }
 
     /// What each segment holds, after the cut.
@@ -105,12 +76,13 @@ impl FoundRing {
             let key = (self.files.dir.ring, generation);
             let mut read = verified.segments.iter();
             let read = read.find(|read| (read.0, read.1) == key);
+            let look = self.looks[nth];
             SegmentSpan {
                 generation,
-                first: self.firsts[nth].filter(|&first| first <= verified.last),
+                first: look.first.filter(|&first| first <= verified.last),
                 last: read.map_or_else(|| self.bound(nth), |&(_, _, last)| last),
-                bytes: self.bytes[nth],
-                entries: None,
+                bytes: look.bytes,
+                documents: look.documents,
             }
         };
         self.generations.iter().enumerate().map(span_of).collect()
@@ -141,8 +113,16 @@ impl Opened {
         limit: Timestamp,
         applier: impl Applier + 'static,
     ) -> LocalBoxFuture<'static, Result<RecoveryReport, OpenError>> {
+        self.recover_with(limit, Box::new(applier))
+    }
+
+    fn recover_with(
+        self,
+        limit: Timestamp,
+        applier: Box<dyn AnyApplier>,
+    ) -> LocalBoxFuture<'static, Result<RecoveryReport, OpenError>> {
         Box::pin(async move {
-            let storage = self.storage;
+            let Opened { storage, kept } = self;
             let started = now();
             sim::event("recovery begin");
             let manifest = storage.current_manifest();
@@ -171,10 +151,11 @@ impl Opened {
             sim::event("recovery cut");
             let manifest = storage.begin_epoch(&manifest, &verified).await?;
             sim::event("recovery replay");
-            storage.look_back(&rings, &manifest, &applier).await?;
+            storage.look_back(&rings, &manifest, &*applier).await?;
             storage
-                .replay(&rings, &manifest, &verified, &applier)
+                .replay(&rings, &manifest, &verified, &*applier)
                 .await?;
+            storage.put_back_kept(kept, verified.last).await;
             storage.start_writing(&rings, &manifest, &verified).await?;
             sim::event("recovery end");
             Ok(RecoveryReport {
@@ -190,6 +171,9 @@ impl Opened {
         })
     }
 }
+
+/// Entries that are replayed before memory that nothing could be freed of is looked at again.
+const ENTRIES_BETWEEN_VAIN_RELIEFS: u64 = 1000;
 
 impl Storage {
     pub(super) fn current_manifest(&self) -> Manifest {
@@ -209,9 +193,18 @@ impl Storage {
         Box::pin(async move {
             let dir = &self.options.dir;
             let doing = || OpenError::io(format!("listing the rings of {}", dir.display()));
-            let mut found = Vec::new();
+            let mut rings = Vec::new();
             for dir in list_rings(dir).await.map_err(doing())? {
                 let generations = dir.generations().await.map_err(doing())?;
+                rings.push((dir, generations));
+            }
+            let segments = rings
+                .iter()
+                .map(|(_, generations)| generations.len() as u32);
+            let samples = LOG_SAMPLES / segments.sum::<u32>().max(1);
+            let samples = samples.clamp(1, SEGMENT_SAMPLES);
+            let mut found = Vec::new();
+            for (dir, generations) in rings {
                 let files = RingFiles {
                     dir,
                     directory: manifest.directory,
@@ -220,18 +213,15 @@ impl Storage {
                     segments: Vec::new(),
                     through: Timestamp::MIN,
                 };
-                let (mut firsts, mut bytes) = (Vec::new(), Vec::new());
+                let mut looks = Vec::new();
                 for &generation in &generations {
-                    let found = files.look_into(generation).await;
-                    let (first, written) = found.map_err(OpenError::io("reading the rings"))?;
-                    firsts.push(first);
-                    bytes.push(written);
+                    let look = files.look_into(generation, samples).await;
+                    looks.push(look.map_err(OpenError::io("reading the rings"))?);
                 }
                 found.push(FoundRing {
                     files,
                     generations,
-                    firsts,
-                    bytes,
+                    looks,
                 });
             }
             Ok(found)
@@ -344,6 +334,7 @@ impl Storage {
                 generation: manifest.generation + 1,
                 epoch,
                 all_durable: cut.as_u64(),
+                closed: false,
                 ..manifest.clone()
             };
             next.cuts.add(Cut {
@@ -375,7 +366,7 @@ impl Storage {
         &self,
         rings: &[FoundRing],
         manifest: &Manifest,
-        applier: &impl Applier,
+        applier: &dyn AnyApplier,
     ) -> Result<(), OpenError> {
         let base = manifest.base();
         let failed = |ts| move |error| OpenError::Apply { ts, error };
@@ -424,7 +415,7 @@ impl Storage {
         rings: &[FoundRing],
         manifest: &Manifest,
         verified: &Verified,
-        applier: &impl Applier,
+        applier: &dyn AnyApplier,
     ) -> Result<(), OpenError> {
         let (base, cut) = (manifest.base(), verified.last);
         let needed: BTreeMap<(u16, u64), Timestamp> = verified
@@ -438,7 +429,8 @@ impl Storage {
                 .is_some_and(|&last| last > base)
         });
         let stable = self.timeline().stable;
-        let mut is_stable = true;
+        let (mut is_stable, mut last_stable) = (true, base);
+        let mut relieve_after = 0;
         let mut replayed = 0;
         while let Some((_, entry)) = log
             .next()
@@ -453,7 +445,10 @@ impl Storage {
             }
             if is_stable && entry.ts > stable {
                 is_stable = false;
-                self.keep_versions_from(stable, applier).await?;
+                self.keep_versions_from(last_stable, applier).await?;
+            }
+            if is_stable {
+                last_stable = entry.ts;
             }
             if entry.kind == EntryKind::Logged {
                 let failed = |error| OpenError::Apply {
@@ -463,13 +458,14 @@ impl Storage {
                 applier.apply(entry.ts, entry.bytes).await.map_err(failed)?;
             }
             replayed += 1;
-            if is_stable && self.wants_checkpoint() {
+            if self.wants_checkpoint() && replayed >= relieve_after {
                 applier.barrier().await.map_err(|error| OpenError::Apply {
                     ts: entry.ts,
                     error,
                 })?;
-                let _turn = self.node_state().turn.acquire().await;
-                self.write_checkpoint(entry.ts, true).await?;
+                if !self.relieve_replay(entry.ts, last_stable).await? {
+                    relieve_after = replayed + ENTRIES_BETWEEN_VAIN_RELIEFS;
+                }
             }
             yield_if_due().await;
         }
@@ -482,18 +478,32 @@ impl Storage {
             .await
             .map_err(|error| OpenError::Apply { ts: cut, error })?;
         self.on_all(|storage| async move {
-            let (horizon, keeps) = (storage.timeline().horizon(false), storage.options.is_member);
+            let (horizon, keeps) = (storage.timeline().horizon(), storage.options.is_member);
             storage.owned().for_each(|p| p.end_replay(horizon, keeps));
         })
         .await;
         Ok(())
     }
 
+    /// Frees memory for changes while all up to `ts` is applied: what is stable goes into the base, and the rest to disk. Gives
+    /// whether there was anything to free.
+    async fn relieve_replay(&self, ts: Timestamp, last_stable: Timestamp) -> Result<bool, Fatal> {
+        let _turn = self.node_state().turn.acquire().await;
+        if ts == last_stable {
+            self.write_checkpoint(ts, true).await?;
+            return Ok(true);
+        }
+        if self.has_spilled().await {
+            self.write_checkpoint(last_stable, true).await?;
+        }
+        self.add_layer(ts).await
+    }
+
     /// Everything up to `stable` is to be applied, and what comes now is not stable: a checkpoint will lie below it.
     async fn keep_versions_from(
         &self,
         stable: Timestamp,
-        applier: &impl Applier,
+        applier: &dyn AnyApplier,
     ) -> Result<(), OpenError> {
         let barrier = applier.barrier().await;
         barrier.map_err(|error| OpenError::Apply { ts: stable, error })?;
@@ -612,7 +622,7 @@ impl Storage {
 
     /// Keeps segments of a ring ready until that is stopped.
     pub(super) async fn keep_prepared(&self, ring: &Ring) {
-        if let Err(error) = ring.keep_prepared().await {
+        if let Err(error) = ring.keep_prepared(&self.shared.room).await {
             self.poison(Fatal::new(format!(
                 "preparing a ring segment failed: {error}"
             )));
@@ -734,16 +744,54 @@ impl Storage {
         reaped
     }
 
-    /// Takes a last checkpoint and stops: every later write fails. Call it on core 0, when nothing uses storage any
-    /// more.
+    /// Takes a last checkpoint and stops: every later write fails. Before the end of recovery, and when storage is closed
+    /// already, there is nothing to take one of, and the directory stays what it is. Call it on core 0, when nothing uses
+    /// storage any more.
     pub fn close(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async move {
+            self.give_up_waiting_for_room().await;
             self.end_steps().await;
-            if let Err(fatal) = self.checkpoint_thoroughly().await {
+            // During recovery not all is applied that the log has, and what is closed may be open again in this process.
+            let is_whole = self.phase.get() == Phase::Writable;
+            if is_whole && let Err(fatal) = self.checkpoint_thoroughly().await {
                 tracing::error!(target: "STORAGE", id = 7_300_003u64, error = %fatal, "No checkpoint could be taken at the end");
             }
             self.close_files().await;
+            if is_whole {
+                self.note_closed().await;
+            }
         })
+    }
+
+    /// A checkpoint that waits for room on the disk would hold up the end. What was logged is made durable first, as far as there
+    /// is room, and the next start has it from the log.
+    async fn give_up_waiting_for_room(&self) {
+        if self.phase.get() == Phase::Writable {
+            let logged = self.wait_durable(self.last_allotted());
+            if !matches!(timeout(self.options.memory_wait, logged).await, Ok(Ok(()))) {
+                tracing::warn!(target: "STORAGE", id = 7_300_058u64, "The node ends with writes that are not durable: there is no room for them on the disk, or it fails");
+            }
+        }
+        self.shared.room.give_up();
+    }
+
+    /// Everything is in files, and durable.
+    async fn note_closed(&self) {
+        if self.fatal().is_some() {
+            return;
+        }
+        let noted = self.write_manifest(|current| Manifest {
+            closed: true,
+            ..current.clone()
+        });
+        if let Err(fatal) = noted.await {
+            tracing::error!(target: "STORAGE", id = 7_300_010u64, error = %fatal, "The end could not be noted");
+        }
+    }
+
+    /// Whether the process before this one has ended in order: everything that it had written was durable. Call it on core 0.
+    pub fn was_closed(&self) -> bool {
+        self.node_state().was_closed.get()
     }
 
     /// Stops as [`Storage::close`] does, but takes no checkpoint: everything that is logged is durable, and nothing more is
@@ -758,6 +806,7 @@ impl Storage {
 
     /// Closes what is open, when no step runs any more, and keeps the directory.
     pub(super) async fn close_files_to_reopen(&self) -> Reopening {
+        let kept = self.keep_layers().await;
         self.close_files().await;
         let node = self.node_state();
         let lock = node.lock.borrow_mut().take();
@@ -767,6 +816,7 @@ impl Storage {
                 ..self.options.clone()
             },
             lock: lock.expect("storage is closed once"),
+            kept,
         }
     }
 

@@ -17,8 +17,7 @@ use pinion_runtime::{CoreId, Duration, LocalBoxFuture, Queue, join_all, submit_t
 
 use super::live_log::LogReadError;
 use super::storage::{Phase, Storage, storage};
-use crate::limits::{LOG_FETCH_BYTES, LOG_SAMPLE_ENTRIES};
-use crate::ring::{ENTRY_HEADER_BYTES, SegmentSpan};
+use crate::ring::{Documents, SegmentSpan};
 
 /// How much of the log is kept beyond what recovery needs, counted over all rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,8 +34,11 @@ pub struct LogRetention {
 pub struct LogStats {
     /// Bytes of the segments that hold entries, as far as they are written.
     pub bytes: u64,
-    /// Entries, about: those that were there when the node started are not counted but judged by their bytes.
+    /// Entries, and the bytes of their documents. Those of segments that were written since the node started are counted. Of
+    /// the others they are estimated by samples of their frames, and of a segment that the log's beginning lies in by
+    /// the timestamps between which it lies.
     pub entries: u64,
+    pub entry_bytes: u64,
     /// The oldest entry that can be read.
     pub first: Option<Timestamp>,
     /// The last entry that can be read, or timestamp that was used before there was any.
@@ -183,25 +185,32 @@ impl Storage {
         })
     }
 
-    /// How much there is of the log, over all rings.
+    /// How much there is of the log up to `through`, over all rings.
     ///
     /// # Errors
     /// As of [`Storage::log_first`].
-    pub fn log_stats(&self) -> LocalBoxFuture<'_, Result<LogStats, LogReadError>> {
+    pub fn log_stats(
+        &self,
+        through: Timestamp,
+    ) -> LocalBoxFuture<'_, Result<LogStats, LogReadError>> {
         Box::pin(async move {
-            let mut oldest = self.log_after(Timestamp::MIN);
-            let sample = oldest
-                .next_batch(LOG_SAMPLE_ENTRIES, LOG_FETCH_BYTES)
-                .await?;
+            let first = self.log_first().await?;
             let retained = self.retained_above();
             let mut segments = self.log_segments().await;
-            segments.retain(|span| span.last > retained);
-            let sample_bytes = sample.iter().map(|(_, entry)| entry.len() as u64).sum();
+            segments.retain(|span| {
+                let begins_later = span.first.is_some_and(|first| first > through);
+                span.last > retained && !begins_later
+            });
+            let mut documents = Documents::default();
+            for span in &segments {
+                documents += documents_between(span, retained, through);
+            }
             Ok(LogStats {
                 bytes: segments.iter().map(|span| span.bytes).sum(),
-                entries: count_entries(&segments, sample.len() as u64, sample_bytes),
-                first: sample.first().map(|&(ts, _)| ts),
-                last: self.oplog_read_timestamp(),
+                entries: documents.count,
+                entry_bytes: documents.bytes,
+                first: first.filter(|&first| first <= through),
+                last: self.oplog_read_timestamp().min(through),
             })
         })
     }
@@ -245,6 +254,7 @@ impl Storage {
                 let segments = self.log_segments().await;
                 let now_secs = (wall_ms() / 1000) as u64;
                 let limit = c.min(old_enough(&retention, now_secs));
+                let limit = self.limit_of_member(limit, &segments, &retention);
                 first_to_keep(segments, current, limit, retention.bytes)
             }
         };
@@ -282,16 +292,19 @@ fn old_enough(retention: &LogRetention, now_secs: u64) -> Timestamp {
     Timestamp::new(u32::try_from(secs).unwrap_or(u32::MAX), 0)
 }
 
-/// How many entries these segments hold, of which some are like the sample.
-fn count_entries(segments: &[SegmentSpan], sample_entries: u64, sample_bytes: u64) -> u64 {
-    let counted: u64 = segments.iter().filter_map(|span| span.entries).sum();
-    let others = segments.iter().filter(|span| span.entries.is_none());
-    let others_bytes: u64 = others.map(|span| span.bytes).sum();
-    let per_entry = sample_bytes.checked_div(sample_entries);
-    let judged = per_entry.map_or(0, |bytes| {
-        others_bytes / (bytes + ENTRY_HEADER_BYTES as u64)
-    });
-    counted + judged
+/// The documents of a segment above `retained` and at or below `through`, which may lie within it: the log's beginning is where
+/// segments of other rings end.
+fn documents_between(span: &SegmentSpan, retained: Timestamp, through: Timestamp) -> Documents {
+    let raw = |ts: Timestamp| ts.as_u64();
+    let Some(first) = span.first.filter(|&first| first < span.last) else {
+        return span.documents;
+    };
+    if first > retained && span.last <= through {
+        return span.documents;
+    }
+    let (low, high) = (first.max(retained), span.last.min(through));
+    let part = raw(high).saturating_sub(raw(low));
+    span.documents.scaled(part, raw(span.last) - raw(first))
 }
 
 /// The first timestamp of a log of these segments that may go up to `limit`, and of which `keep` bytes stay.
@@ -322,39 +335,50 @@ mod tests {
         Timestamp::from_u64(raw)
     }
 
-    fn span(last: u64, bytes: u64, entries: Option<u64>) -> SegmentSpan {
+    fn span(last: u64, bytes: u64) -> SegmentSpan {
         SegmentSpan {
             generation: 1,
             first: None,
             last: ts(last),
             bytes,
-            entries,
+            documents: Documents::default(),
         }
     }
 
     #[test]
-    fn what_was_not_counted_is_judged_by_a_sample() {
-        let check = |segments: &[SegmentSpan], sample, expected: u64| {
-            let (entries, bytes) = sample;
-            assert_eq!(count_entries(segments, entries, bytes), expected);
+    fn of_a_segment_that_the_log_begins_in_a_part_is_counted() {
+        let span = SegmentSpan {
+            first: Some(ts(10)),
+            documents: Documents {
+                count: 90,
+                bytes: 900,
+            },
+            ..span(100, 1000)
         };
-        check(&[], (0, 0), 0);
-        check(
-            &[span(1, 1000, Some(7)), span(2, 500, Some(5))],
-            (2, 60),
-            12,
-        );
-        check(&[span(1, 1000, None), span(2, 500, Some(5))], (10, 260), 25);
-        check(&[span(1, 1000, None)], (0, 0), 0);
+        let check = |retained: u64, through: u64, expected: u64| {
+            let between = documents_between(&span, ts(retained), ts(through));
+            assert_eq!((between.count, between.bytes), (expected, 10 * expected));
+        };
+        check(0, 100, 90);
+        check(9, 100, 90);
+        check(10, 100, 90);
+        check(40, 100, 60);
+        check(99, 100, 1);
+        check(0, 70, 60);
+        check(40, 70, 30);
+        check(80, 70, 0);
+        let alone = SegmentSpan {
+            first: Some(span.last),
+            ..span
+        };
+        assert_eq!(documents_between(&alone, ts(50), ts(100)), span.documents);
     }
 
     #[test]
     fn the_oldest_segments_go_while_enough_is_left() {
         let segments = [(30, 10), (10, 10), (20, 10), (40, 5)];
         let check = |limit: u64, keep: u64, expected: u64| {
-            let segments = segments
-                .map(|(last, bytes)| span(last, bytes, None))
-                .to_vec();
+            let segments = segments.map(|(last, bytes)| span(last, bytes)).to_vec();
             let first = first_to_keep(segments, ts(7), ts(limit), keep);
             assert_eq!(first, ts(expected), "limit {limit}, keep {keep}");
         };

@@ -1,6 +1,7 @@
 //! Figures about storage, for serverStatus and for tests.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 use pinion_runtime::Duration;
 
@@ -46,13 +47,28 @@ pub struct StorageStats {
     pub ring_segments_created: u64,
     pub ring_segments_reused: u64,
     pub ring_segments_removed: u64,
+    /// Segments that were cut off the log's beginning, and how long that took.
+    pub log_truncations: u64,
+    pub log_truncating_us: u64,
     /// Steps that waited for memory, and those that were refused for want of it.
     pub delayed_steps: u64,
     pub refused_steps: u64,
-    /// Old states that were given up, for want of memory, while snapshots of them were open.
+    /// Old states that were given up, for want of disk, while snapshots of them were open.
     pub expired_views: u64,
-    /// Bytes of merged changes that open snapshots keep.
+    /// Memory for merged changes that snapshots keep, and disk for those and for the pages of older states.
     pub retired_bytes: u64,
+    pub history_disk_bytes: u64,
+    /// Layers: changes above the stable timestamp that are on disk; counted by core 0. Their disk.
+    pub layers: u64,
+    pub layer_disk_bytes: u64,
+    /// The timestamp of the oldest of them, 0 if there is none, and how far the stable timestamp is behind what is visible; the
+    /// same on all cores.
+    pub layered_since: u64,
+    pub stable_lag_secs: u64,
+    /// How often old versions, or changes above the stable timestamp, could not be written to disk, and were tried again.
+    pub failed_runs: u64,
+    /// How often something began to wait for room on a full disk; the same on all cores.
+    pub waits_for_room: u64,
     /// Intents of units that are not decided yet.
     pub intents: u64,
     /// Units that stay open until their client ends them, counted in each partition in which they hold something, and the
@@ -86,10 +102,19 @@ impl std::ops::AddAssign for StorageStats {
         self.ring_segments_created += other.ring_segments_created;
         self.ring_segments_reused += other.ring_segments_reused;
         self.ring_segments_removed += other.ring_segments_removed;
+        self.log_truncations += other.log_truncations;
+        self.log_truncating_us += other.log_truncating_us;
         self.delayed_steps += other.delayed_steps;
         self.refused_steps += other.refused_steps;
         self.expired_views += other.expired_views;
         self.retired_bytes += other.retired_bytes;
+        self.history_disk_bytes += other.history_disk_bytes;
+        self.layers += other.layers;
+        self.layer_disk_bytes += other.layer_disk_bytes;
+        self.layered_since = self.layered_since.max(other.layered_since);
+        self.stable_lag_secs = self.stable_lag_secs.max(other.stable_lag_secs);
+        self.failed_runs += other.failed_runs;
+        self.waits_for_room = self.waits_for_room.max(other.waits_for_room);
         self.intents += other.intents;
         self.open_units += other.open_units;
         self.open_unit_bytes += other.open_unit_bytes;
@@ -119,17 +144,32 @@ impl Storage {
             ring_segments_created: ring.segments_created,
             ring_segments_reused: ring.segments_reused,
             ring_segments_removed: ring.segments_removed,
+            log_truncations: ring.truncations,
+            log_truncating_us: ring.truncating.as_micros() as u64,
             delayed_steps: self.counters.delayed_steps.get(),
             refused_steps: self.counters.refused_steps.get(),
+            layers: self
+                .node
+                .as_ref()
+                .map_or(0, |node| node.layers.borrow().len() as u64),
+            layered_since: match self.shared.layered.load(Ordering::SeqCst) {
+                u64::MAX => 0,
+                oldest => oldest,
+            },
+            stable_lag_secs: self.stable_lag_secs(),
+            waits_for_room: self.shared.room.waits(),
             ..StorageStats::default()
         };
         for partition in self.owned() {
             let (memory, pages) = (partition.memory(), partition.page_stats());
             stats.cache_bytes += memory.cache_bytes;
             stats.intents += memory.intents;
+            stats.failed_runs += partition.failed_runs();
             stats.open_units += partition.open_units() as u64;
             stats.open_unit_bytes += memory.open_bytes;
             stats.retired_bytes += memory.retired_bytes;
+            stats.history_disk_bytes += memory.history_disk_bytes;
+            stats.layer_disk_bytes += memory.layer_disk_bytes;
             stats.expired_views += partition.expired_views();
             stats.cache_budget_bytes += memory.cache_budget_bytes;
             stats.cache_hits += pages.hits;

@@ -4,15 +4,18 @@ use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Gate, Notify};
-use pinion_runtime::{CoreId, JoinHandle, Queue, core_local, spawn, submit_to, try_core_local};
+use pinion_runtime::{
+    CoreId, Instant, JoinHandle, Queue, core_local, spawn, submit_to, try_core_local,
+};
 
 use super::checkpoint::NodeState;
 use super::durability::Asking;
 use super::horizon::Horizon;
+use super::intervals::Intervals;
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::Progress;
 use super::retention::{LogPins, LogWords};
@@ -20,9 +23,11 @@ use super::snapshots::HeldSnapshots;
 use super::timeline::Bounds;
 use super::transactions::Transactions;
 use super::units::StatementsUnderWay;
+use crate::base::Counts;
 use crate::marks::{CoreMarks, Words};
-use crate::partition::Partition;
+use crate::partition::{KeptCounts, Partition};
 use crate::ring::Ring;
+use crate::room::DiskRoom;
 use crate::types::{Fatal, PartitionId, TreeId, WriteError};
 use crate::watermarks::Mark;
 
@@ -37,13 +42,17 @@ pub(super) struct Shared {
     pub(super) recording_durable: AtomicU64,
     /// Of each core: no version that a checkpoint there, soon to be sealed, needs lies at or above it; `u64::MAX` for none.
     pub(super) unsealed: Vec<AtomicU64>,
+    /// No horizon passes it: the timestamp of the oldest layer.
+    pub(super) layered: AtomicU64,
     /// How many wait for a checkpoint to be complete, so that it should be soon.
     pub(super) checkpoints_awaited: AtomicUsize,
-    /// Something was applied without a timestamp since the last checkpoint began, so that there is something to write though
-    /// no timestamp has moved.
+    /// Something was applied without a timestamp, or counts were corrected, since the last checkpoint began, so that there is
+    /// something to write though no timestamp has moved.
     pub(super) has_untimed: AtomicBool,
+    pub(super) room: Arc<DiskRoom>,
     pub(super) log: LogWords,
     pub(super) bounds: Bounds,
+    pub(super) intervals: Intervals,
     /// Tells one opening of the directory from another.
     pub(super) incarnation: u64,
 }
@@ -107,7 +116,11 @@ pub struct Storage {
     pub(super) gate: Gate,
     /// Wakes whoever waits for memory, after each checkpoint.
     pub(super) memory_freed: Notify,
+    /// How often waits for memory were cancelled.
+    pub(super) memory_waits_ended: Cell<u64>,
     pub(super) checkpoint_asked: Cell<bool>,
+    /// When it was last said that writes wait for memory.
+    pub(super) waiting_logged: Cell<Option<Instant>>,
     /// Frames in the ring when the changes of the last checkpoint were sealed: all before them is in the page files since.
     pub(super) frames_sealed: Cell<u64>,
     pub(super) horizon: Horizon,
@@ -325,6 +338,24 @@ impl Storage {
         for partition in self.owned() {
             partition.drop_tree(tree, after);
         }
+    }
+
+    /// Corrects the counts of a tree in a partition of this core, of which there was `found` when `kept` was taken; what was written
+    /// since is counted with it. The next checkpoint writes them. False if others corrected counts meanwhile: then `kept` does not
+    /// show what is wrong any more.
+    pub fn correct_counts(
+        &self,
+        partition: PartitionId,
+        tree: TreeId,
+        kept: KeptCounts,
+        found: Counts,
+    ) -> bool {
+        let partition = self.owned_partition(partition);
+        let corrected = partition.correct_counts(tree, kept, found);
+        if corrected {
+            self.shared.has_untimed.store(true, Ordering::SeqCst);
+        }
+        corrected
     }
 
     /// Whether a tree of this core's partitions was dropped and is not gone from the base yet: nothing may be written to

@@ -56,7 +56,7 @@ pub struct Timeline {
     pub durable: Timestamp,
     /// Nothing at or below it is rolled back.
     pub stable: Timestamp,
-    /// Snapshots at or above it can be opened, as far as memory goes.
+    /// Snapshots at or above it can be opened, as far as the disk for history goes.
     pub oldest: Timestamp,
     /// The node logs what others allot.
     pub is_following: bool,
@@ -77,14 +77,9 @@ impl Timeline {
         self.readable().min(self.stable)
     }
 
-    /// Versions that only snapshots below it see may go. Short of memory a node gives up its history, and never what a
-    /// checkpoint still needs.
-    pub(super) fn horizon(&self, short_of_memory: bool) -> Timestamp {
-        let bound = self.visible.min(self.stable);
-        match short_of_memory {
-            true => bound,
-            false => bound.min(self.oldest),
-        }
+    /// Versions that only snapshots below it see may go.
+    pub(super) fn horizon(&self) -> Timestamp {
+        self.visible.min(self.stable).min(self.oldest)
     }
 }
 
@@ -107,18 +102,23 @@ impl Storage {
 
     /// Nothing at or below `ts` is ever rolled back on this node: checkpoints may hold it. It may lie above what the node has
     /// logged, if what it will log up to there is of the same history: the majority commit point is, as far as this node's
-    /// log is known to agree with it. A timestamp below the one before changes nothing.
+    /// log is known to agree with it. A timestamp below the one before changes nothing; the first asks for a checkpoint as of it.
     ///
     /// # Panics
     /// On a node that was not opened as a member.
     pub fn set_stable(&self, ts: Timestamp) {
         let bounds = &self.shared.bounds;
         assert!(bounds.is_member, "all that a standalone writes is stable");
-        bounds.stable.fetch_max(ts.as_u64(), Ordering::SeqCst);
+        let before = bounds.stable.fetch_max(ts.as_u64(), Ordering::SeqCst);
+        if before == 0
+            && let Some(node) = &self.node
+        {
+            node.demand.notify_one();
+        }
     }
 
-    /// Snapshots at or above `ts` are to be readable, as far as memory goes; below it they need not be. A timestamp below the
-    /// one before changes nothing.
+    /// Snapshots at or above `ts` are to be readable, as far as the disk for history goes; below it they need not be. A
+    /// timestamp below the one before changes nothing.
     ///
     /// # Panics
     /// On a node that was not opened as a member, or above the stable timestamp.
@@ -152,30 +152,29 @@ mod tests {
             oldest: ts(oldest),
             is_following,
         };
-        // Where a read, a checkpoint, the horizon and the horizon without memory for history are.
-        let check = |timeline: Timeline, expected: [u64; 4]| {
+        // Where a read, a checkpoint and the horizon are.
+        let check = |timeline: Timeline, expected: [u64; 3]| {
             let found = [
                 timeline.readable(),
                 timeline.checkpoint(),
-                timeline.horizon(false),
-                timeline.horizon(true),
+                timeline.horizon(),
             ];
             assert_eq!(found, expected.map(ts), "{timeline:?}");
         };
         const ALL: u64 = u64::MAX;
         // A standalone, quiet and writing.
-        check(timeline(50, 50, ALL, ALL, false), [50, 50, 50, 50]);
-        check(timeline(50, 40, ALL, ALL, false), [50, 50, 40, 40]);
+        check(timeline(50, 50, ALL, ALL, false), [50, 50, 50]);
+        check(timeline(50, 40, ALL, ALL, false), [50, 50, 40]);
         // A primary, with and without history.
-        check(timeline(50, 40, 30, 20, false), [50, 30, 20, 30]);
-        check(timeline(50, 40, 30, 30, false), [50, 30, 30, 30]);
-        check(timeline(50, 40, 45, 20, false), [50, 45, 20, 40]);
+        check(timeline(50, 40, 30, 20, false), [50, 30, 20]);
+        check(timeline(50, 40, 30, 30, false), [50, 30, 30]);
+        check(timeline(50, 40, 45, 20, false), [50, 45, 20]);
         // A secondary: behind the commit point, which it may not have logged yet, and before it.
-        check(timeline(50, 40, 30, 20, true), [40, 30, 20, 30]);
-        check(timeline(50, 40, 45, 45, true), [40, 40, 40, 40]);
-        check(timeline(50, 40, 60, 20, true), [40, 40, 20, 40]);
-        check(timeline(50, 50, 60, 60, true), [50, 50, 50, 50]);
+        check(timeline(50, 40, 30, 20, true), [40, 30, 20]);
+        check(timeline(50, 40, 45, 45, true), [40, 40, 40]);
+        check(timeline(50, 40, 60, 20, true), [40, 40, 20]);
+        check(timeline(50, 50, 60, 60, true), [50, 50, 50]);
         // Nothing is known yet.
-        check(timeline(50, 50, 0, 0, true), [50, 0, 0, 0]);
+        check(timeline(50, 50, 0, 0, true), [50, 0, 0]);
     }
 }

@@ -134,8 +134,11 @@ impl Storage {
         .await
         .map_err(doing())?;
         let preparing = {
-            let ring = ring.clone();
-            spawn(Queue::Background, async move { ring.keep_prepared().await })
+            let (ring, room) = (ring.clone(), self.shared.room.clone());
+            spawn(
+                Queue::Background,
+                async move { ring.keep_prepared(&room).await },
+            )
         };
         let written = append_all(&ring, manifest, entries).await;
         ring.stop();
@@ -222,6 +225,9 @@ fn adopted(
         own_base: 0,
         own_cuts: Cuts::default(),
         transaction: copy.source.transaction,
+        standalone_above: 0,
+        closed: false,
+        member_closed: false,
     }
 }
 

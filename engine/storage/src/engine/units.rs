@@ -124,6 +124,7 @@ impl Storage {
             if writes.is_empty() {
                 return Ok(());
             }
+            self.check_room()?;
             self.wait_for_memory(|| writes.iter()).await?;
             let mut parts = Vec::new();
             divide(&writes, self.options.planted_fault, &mut parts);

@@ -3,11 +3,13 @@
 //! ```text
 //!   0 magic u64       8 version u32        12 crc32c u32 (its own four bytes read as zero)
 //!  16 generation u64  24 directory u64     32 epoch u64
-//!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled, 2: own, 4: transaction, 8: copied)
+//!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled, 2: own, 4: transaction, 8: copied,
+//!                                         16: standalone)
 //!  48 base u64        56 all_durable u64   64 retained_above u64
 //!  72 length of the header u32   76 number of cuts u32   80 length of a cut u32
 //!  84 length of a root u32       88 stable u64           96 own_base u64
-//! 104 number of own cuts u32   108 zero u32             112 transaction u64   120 zeros .. 256
+//! 104 number of own cuts u32   108 ended u32            112 transaction u64   120 standalone_above u64
+//! 128 zeros .. 256
 //! cut:   0 epoch u64     8 at u64         16 discarded_through u64
 //! root:  0 checkpoint u64   8 timestamp u64   16 master_word u64   24 master_crc u32
 //!       28 master_level u8  29 zero (3)       32 free_word u64     40 free_crc u32   44 file u32
@@ -37,7 +39,12 @@ const FLAG_OWN: u32 = 2;
 const FLAG_TRANSACTION: u32 = 4;
 /// Some page file was copied from another node and has another name: a program that does not know of it would open an older one.
 const FLAG_COPIED: u32 = 8;
-const FLAGS: u32 = FLAG_SPILLED | FLAG_OWN | FLAG_TRANSACTION | FLAG_COPIED;
+/// Some entries are of a standalone: a program that does not know of them would take them for those of the set's oplog.
+const FLAG_STANDALONE: u32 = 16;
+const FLAGS: u32 = FLAG_SPILLED | FLAG_OWN | FLAG_TRANSACTION | FLAG_COPIED | FLAG_STANDALONE;
+/// How processes have ended. An older program takes an end that it does not know for a crash.
+const END_CLOSED: u32 = 1;
+const END_MEMBER_CLOSED: u32 = 2;
 const HEADER_BYTES: usize = 256;
 const CRC_AT: usize = 12;
 const CUT_BYTES: usize = 24;
@@ -80,6 +87,12 @@ pub struct Manifest {
     /// The first entry of the oldest transaction that has entries in what the base contains, and its outcome behind that; 0 for
     /// none.
     pub transaction: u64,
+    /// What is above it was written by a standalone over the data of a member, and is no part of the set's oplog; 0 for none.
+    pub standalone_above: u64,
+    /// The process that wrote this has ended in order, with everything durable, and nobody has opened the directory since.
+    pub closed: bool,
+    /// The member had ended in order over whose data a standalone writes.
+    pub member_closed: bool,
 }
 
 impl Manifest {
@@ -91,6 +104,11 @@ impl Manifest {
     /// [`Manifest::transaction`], if there is one.
     pub(crate) fn transaction(&self) -> Option<Timestamp> {
         (self.transaction > 0).then(|| Timestamp::from_u64(self.transaction))
+    }
+
+    /// [`Manifest::standalone_above`], if there is such a timestamp.
+    pub(crate) fn standalone_above(&self) -> Option<Timestamp> {
+        (self.standalone_above > 0).then(|| Timestamp::from_u64(self.standalone_above))
     }
 
     /// [`Manifest::base`] as a timestamp.
@@ -154,7 +172,8 @@ impl Manifest {
         let flags = flag(self.spilled, FLAG_SPILLED)
             | flag(self.has_own, FLAG_OWN)
             | flag(self.transaction > 0, FLAG_TRANSACTION)
-            | flag(self.is_copied(), FLAG_COPIED);
+            | flag(self.is_copied(), FLAG_COPIED)
+            | flag(self.standalone_above > 0, FLAG_STANDALONE);
         put(bytes, 0, &MAGIC.to_le_bytes());
         put(bytes, 8, &VERSION.to_le_bytes());
         put(bytes, 16, &self.generation.to_le_bytes());
@@ -173,7 +192,10 @@ impl Manifest {
         put(bytes, 88, &self.stable.to_le_bytes());
         put(bytes, 96, &self.own_base.to_le_bytes());
         put(bytes, 104, &(self.own_cuts.0.len() as u32).to_le_bytes());
+        let ends = flag(self.closed, END_CLOSED) | flag(self.member_closed, END_MEMBER_CLOSED);
+        put(bytes, 108, &ends.to_le_bytes());
         put(bytes, 112, &self.transaction.to_le_bytes());
+        put(bytes, 120, &self.standalone_above.to_le_bytes());
     }
 
     /// Reads a manifest; the error says what is wrong with it.
@@ -220,12 +242,18 @@ impl Manifest {
             own_base: u64_at(bytes, 96),
             own_cuts: Cuts(own_cuts.map(cut).collect()),
             transaction: u64_at(bytes, 112),
+            standalone_above: u64_at(bytes, 120),
+            closed: u32_at(bytes, 108) & END_CLOSED != 0,
+            member_closed: u32_at(bytes, 108) & END_MEMBER_CLOSED != 0,
         };
         if (manifest.transaction > 0) != (flags & FLAG_TRANSACTION != 0) {
             return Err("its flags do not say whether it needs a transaction".to_owned());
         }
         if manifest.is_copied() != (flags & FLAG_COPIED != 0) {
             return Err("its flags do not say whether its page files were copied".to_owned());
+        }
+        if (manifest.standalone_above > 0) != (flags & FLAG_STANDALONE != 0) {
+            return Err("its flags do not say whether a standalone has written".to_owned());
         }
         manifest.check_sound()?;
         Ok(manifest)
@@ -313,6 +341,9 @@ mod tests {
                     .collect(),
             ),
             transaction: if partitions < 3 { 0 } else { 46 },
+            standalone_above: if partitions == 8 { 47 } else { 0 },
+            closed: partitions > 2,
+            member_closed: partitions == 8,
         }
     }
 
@@ -382,7 +413,8 @@ mod tests {
         };
         check(0, b"PINIONSB", "not a manifest");
         check(8, &2u32.to_le_bytes(), "version is 2");
-        check(44, &16u32.to_le_bytes(), "flags");
+        check(44, &32u32.to_le_bytes(), "flags");
+        check(44, &22u32.to_le_bytes(), "whether a standalone");
         check(44, &13u32.to_le_bytes(), "were copied");
         check(44, &3u32.to_le_bytes(), "needs a transaction");
         check(112, &51u64.to_le_bytes(), "is not retained");

@@ -8,6 +8,7 @@ use pinion_runtime::{DmaBuf, File, OpenOptions, fs, sim};
 
 use super::body::Manifest;
 use super::superblock::{COPIES, SUPERBLOCK_BYTES, Superblock, choose};
+use crate::opening::{open_file, sync_dir};
 
 const SUPERBLOCK_FILE: &str = "superblock";
 const SUPERBLOCK_NEW: &str = "superblock.new";
@@ -50,11 +51,11 @@ impl From<io::Error> for ManifestWrite {
 async fn write_manifest(data_directory: &Path, manifest: &Manifest) -> io::Result<Superblock> {
     let bytes = manifest.encode();
     let path = manifest_path(data_directory, manifest.generation);
-    let file = File::open(&path, OpenOptions::create().truncate()).await?;
+    let file = open_file(&path, OpenOptions::create().truncate()).await?;
     file.write_at(0, DmaBuf::padded_copy(&bytes)).await?;
     file.datasync().await?;
     file.close().await?;
-    fs::sync_dir(data_directory).await?;
+    sync_dir(data_directory).await?;
     Ok(Superblock {
         generation: manifest.generation,
         epoch: manifest.epoch,
@@ -157,7 +158,14 @@ impl ManifestStore {
     pub(crate) async fn replace(&mut self, manifest: Manifest) -> io::Result<()> {
         assert_eq!(manifest.generation, self.current.generation + 1);
         assert_eq!(manifest.directory, self.current.directory);
-        assert!(manifest.epoch >= self.current.epoch && manifest.base >= self.current.base);
+        assert!(manifest.epoch >= self.current.epoch, "epochs ascend");
+        // What a standalone has written over a member's data becomes a part of what is below.
+        let folds =
+            self.current.standalone_above == manifest.base && manifest.standalone_above == 0;
+        assert!(
+            manifest.base >= self.current.base || folds,
+            "the base goes forward"
+        );
         let superblock = write_manifest(&self.data_directory, &manifest).await?;
         sim::event("superblock");
         for place in COPIES

@@ -56,18 +56,28 @@ impl Partition {
             c >= state.views.current().timestamp(),
             "a checkpoint below the base"
         );
-        let horizon = self.horizon.get();
         assert!(
-            c >= horizon || horizon == Timestamp::MAX,
+            !state.layers.is_any_within(c),
+            "a checkpoint at {c} leaves out what it is to hold"
+        );
+        let horizon = self.horizon.get();
+        // At the base's own timestamp it takes what is not replicated alone.
+        let is_base = c == state.views.current().timestamp();
+        assert!(
+            c >= horizon || horizon == Timestamp::MAX || is_base,
             "versions that a checkpoint at {c} needs may be gone"
         );
-        let dropped: Vec<TreeId> = state
+        let dropped: Vec<(TreeId, Timestamp)> = state
             .dropped
             .iter()
             .filter(|&(_, after)| *after <= c)
-            .map(|(&tree, _)| tree)
+            .map(|(&tree, &after)| (tree, after))
             .collect();
-        for tree in &dropped {
+        for (tree, after) in &dropped {
+            if self.is_read_below(*after) {
+                // Those snapshots find it in the state that this checkpoint replaces, with what is sealed over it.
+                continue;
+            }
             if let Some(delta) = state.active.remove_tree(*tree) {
                 self.reclaim(delta.bytes(), std::iter::once(delta.into_keys()).collect());
             }
@@ -83,8 +93,15 @@ impl Partition {
             at: c,
             delta,
             counts,
-            dropped,
+            miscounted: std::mem::take(&mut state.miscounted),
+            dropped: dropped.into_iter().map(|(tree, _)| tree).collect(),
         });
+    }
+
+    /// Whether snapshots below `ts` are open, or may still be opened.
+    fn is_read_below(&self, ts: Timestamp) -> bool {
+        self.history_from().is_some_and(|from| from < ts)
+            || self.pins.borrow().range(..ts).next().is_some()
     }
 
     /// Puts off the flushing of pages, or makes up for it: the planted fault of a superblock before its pages.
@@ -166,13 +183,16 @@ impl Partition {
         pace: &dyn Pace,
     ) -> Result<Merged, Fatal> {
         self.store.file.check()?;
-        let (at, dropped, to_merge) = view.with_sealed(|sealed| {
+        let (at, dropped, miscounted, to_merge) = view.with_sealed(|sealed| {
             let sealed = sealed.expect("only what is sealed is merged");
             let to_merge = match spills {
                 true => Vec::new(),
                 false => sealed.delta.tree_ids(),
             };
-            (sealed.at, sealed.dropped.clone(), to_merge)
+            let is_kept = |tree: &TreeId| !sealed.dropped.contains(tree);
+            let to_merge: Vec<TreeId> = to_merge.into_iter().filter(is_kept).collect();
+            let miscounted = sealed.miscounted.clone();
+            (sealed.at, sealed.dropped.clone(), miscounted, to_merge)
         });
         let mut merging = Merging::new(self, view, at, pace);
         let mut trees = view.trees.clone();
@@ -199,6 +219,10 @@ impl Partition {
             sim::event("spilled changes merged");
             free_tree(&self.store, &mut merging.freed, TreeId::SPILLED, root).await?;
             master_changes.insert(TreeId::SPILLED, None);
+        }
+        for (tree, root) in self.recounted(&miscounted, &trees, pace).await {
+            trees.insert(tree, root);
+            master_changes.insert(tree, Some(root));
         }
         for tree in to_merge {
             let old = trees.get(&tree).copied();
@@ -326,8 +350,9 @@ impl Partition {
         Ok(())
     }
 
-    /// Makes the merged state current. The manifest that names `roots` is durable.
-    pub(crate) fn install(&self, roots: PartitionRoots) {
+    /// Makes the merged state current. The manifest that names `roots` is durable. Gives whether more than half of what was
+    /// sealed lay above the checkpoint.
+    pub(crate) fn install(&self, roots: PartitionRoots) -> bool {
         let state = &mut *self.state.borrow_mut();
         let merged = state.merged.take().expect("install follows merge");
         assert_eq!(
@@ -352,10 +377,14 @@ impl Partition {
             sealed.is_some() || state.restored_bytes == 0,
             "something was put back that nothing has sealed"
         );
-        state.restored_bytes = 0;
+        let sealed_bytes = sealed.as_ref().map_or(0, |sealed| sealed.delta.bytes());
+        let mostly_left = std::mem::take(&mut state.restored_bytes) > sealed_bytes / 2;
+        // It is retired with what was sealed.
+        state.published_bytes = 0;
         state.active.note_edit();
         drop(sealed);
         self.reap_borrowed(state);
+        mostly_left
     }
 
     /// Lets go of the views that nobody needs any more.
@@ -364,7 +393,7 @@ impl Partition {
     }
 
     fn reap_borrowed(&self, state: &mut super::core::State) {
-        let limit = self.store.options.retired_bytes;
+        let limit = self.history_limit(state);
         let Reaped {
             extents,
             deltas,
@@ -376,20 +405,10 @@ impl Partition {
         if !extents.is_empty() {
             self.begin_release(state, extents);
         }
-        for sealed in deltas {
-            // A merge that is just returning may still hold it; then it is dropped whole, which costs one pause.
-            if let Ok(sealed) = Rc::try_unwrap(sealed) {
-                let bytes = sealed.delta.bytes();
-                self.reclaim(
-                    bytes,
-                    sealed
-                        .delta
-                        .into_trees()
-                        .map(|tree| tree.into_keys())
-                        .collect(),
-                );
-            }
-        }
+        deltas
+            .into_iter()
+            .for_each(|sealed| self.reclaim_sealed(sealed));
+        self.begin_to_settle(state);
         self.share_memory(&self.memory_of(state));
     }
 

@@ -1,19 +1,23 @@
 //! The partition itself: its state, opening and closing, statistics and memory accounting.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::path::Path;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use pinion_clock::Timestamp;
+use pinion_runtime::sync::Semaphore;
 use rustc_hash::FxHashMap;
 
 use super::checkpoint::Merged;
 use super::delta::Delta;
 use super::frozen::Frozen;
 use super::intents::Intents;
+use super::layers::Layers;
 use super::load::Load;
+use super::run::RunSpace;
 use super::spill::{Loaded, Spilled};
 use super::units::Late;
 use super::view::{View, Views};
@@ -21,6 +25,7 @@ use crate::base::{
     BaseCursor, Counts, Extent, PageStore, PartitionOptions, PartitionRoots, TreeRoot,
 };
 use crate::limits::BLOCK_BYTES;
+use crate::room::DiskRoom;
 use crate::types::{Direction, PartitionId, ReadError, TreeId, TreeStats};
 
 /// A complete small storage engine, owned by one core.
@@ -39,6 +44,13 @@ pub struct Partition {
     pub(super) expired_views: Cell<u64>,
     /// Accounted bytes of deltas that are being dropped a piece at a time.
     pub(super) reclaiming: Rc<Cell<u64>>,
+    /// The blocks of runs.
+    pub(super) runs: Rc<RefCell<RunSpace>>,
+    /// One task at a time writes history; it was begun because of the memory that this takes.
+    pub(super) settling: Semaphore,
+    pub(super) is_settling: Cell<bool>,
+    /// How often a run could not be written.
+    pub(super) failed_runs: Cell<u64>,
     /// Whoever waits for a unit is interrupted.
     pub(super) closed: Cell<bool>,
 }
@@ -46,10 +58,16 @@ pub struct Partition {
 /// What changes while the partition runs. Never borrowed across an await.
 pub(super) struct State {
     pub active: Delta,
+    /// Changes between the active delta and the sealed one that no checkpoint may hold yet.
+    pub layers: Layers,
     pub intents: Intents,
     pub views: Views,
     /// Exact counts of every tree at newest.
     pub counts: FxHashMap<TreeId, Counts>,
+    /// How often counts were corrected.
+    pub corrections: u64,
+    /// Trees whose counts were, which the next checkpoint counts in the base.
+    pub miscounted: BTreeSet<TreeId>,
     /// Trees to be dropped by the first checkpoint at or above the timestamp.
     pub dropped: BTreeMap<TreeId, Timestamp>,
     /// Which of the active delta's versions are in the tree of spilled changes.
@@ -60,6 +78,8 @@ pub(super) struct State {
     pub sealed_seq: u64,
     /// Bytes of the sealed delta that are in the active one again.
     pub restored_bytes: u64,
+    /// Bytes of the sealed delta that readers find in published pages: only older snapshots need them there.
+    pub published_bytes: u64,
     /// A merged checkpoint that waits for its manifest.
     pub merged: Option<Merged>,
     /// Extents that no view refers to any more, on their way to the free space.
@@ -89,10 +109,14 @@ impl State {
 pub struct PartitionMemory {
     /// Changes since the last seal.
     pub active_bytes: u64,
-    /// Changes that a checkpoint is merging.
+    /// Changes that a checkpoint is merging, or that are being written as a layer.
     pub sealed_bytes: u64,
-    /// Merged changes that open snapshots still need, or that are being freed.
+    /// Merged changes that snapshots still need, or that are being freed.
     pub retired_bytes: u64,
+    /// Disk that older states keep for snapshots.
+    pub history_disk_bytes: u64,
+    /// Disk for changes that no checkpoint may hold yet.
+    pub layer_disk_bytes: u64,
     /// Intents of undecided units, and their number.
     pub intent_bytes: u64,
     pub intents: u64,
@@ -188,14 +212,18 @@ impl Partition {
             .collect();
         let mut state = State {
             active: Delta::default(),
+            layers: Layers::default(),
             intents: Intents::default(),
             views: Views::new(view),
             counts,
+            corrections: 0,
+            miscounted: BTreeSet::new(),
             dropped: BTreeMap::new(),
             spilled: None,
             late: Vec::new(),
             sealed_seq: 0,
             restored_bytes: 0,
+            published_bytes: 0,
             merged: None,
             releasing: VecDeque::new(),
             given_up: Vec::new(),
@@ -215,6 +243,10 @@ impl Partition {
             keeps_history: Cell::new(false),
             expired_views: Cell::new(0),
             reclaiming: Rc::default(),
+            runs: Rc::default(),
+            settling: Semaphore::new(1),
+            is_settling: Cell::new(false),
+            failed_runs: Cell::new(0),
             closed: Cell::new(false),
         })
     }
@@ -304,6 +336,11 @@ impl Partition {
         }
     }
 
+    /// A number that stays the same as long as nothing of the partition is changed.
+    pub fn edits(&self) -> u64 {
+        self.state.borrow().active.edits()
+    }
+
     /// Drops a tree with the first checkpoint at or above `after`, which is the timestamp of the catalog change that
     /// removed it; nobody reads or writes the tree any more. Remembered in memory only: replay drops again.
     pub(crate) fn drop_tree(&self, tree: TreeId, after: Timestamp) {
@@ -325,12 +362,16 @@ impl Partition {
     pub(super) fn memory_of(&self, state: &State) -> PartitionMemory {
         PartitionMemory {
             active_bytes: state.active.bytes(),
-            sealed_bytes: state
-                .views
-                .current()
+            sealed_bytes: (state.views.current())
                 .with_sealed(|sealed| sealed.map_or(0, |sealed| sealed.delta.bytes()))
-                .saturating_sub(state.restored_bytes),
-            retired_bytes: state.views.retired_bytes() + self.reclaiming.get(),
+                .saturating_add(state.layers.delta().map_or(0, Delta::bytes))
+                .saturating_sub(state.restored_bytes.max(state.published_bytes)),
+            retired_bytes: state.views.retired_bytes()
+                + state.published_bytes
+                + state.layers.filter_bytes()
+                + self.reclaiming.get(),
+            layer_disk_bytes: state.layers.disk_bytes(),
+            history_disk_bytes: state.views.retired_disk_bytes(),
             intent_bytes: state.intents.bytes(),
             intents: state.intents.len() as u64,
             open_bytes: state.intents.open_bytes(),
@@ -364,6 +405,21 @@ impl Partition {
     /// Old states that were given up, for want of memory, while snapshots of them were open.
     pub(crate) fn expired_views(&self) -> u64 {
         self.expired_views.get()
+    }
+
+    /// Has the whole node know when this partition finds no room on the disk.
+    pub(crate) fn share_room(&self, room: Arc<DiskRoom>) {
+        self.store.share_room(room);
+    }
+
+    /// How often old versions, or changes above the stable timestamp, could not be written to disk.
+    pub(crate) fn failed_runs(&self) -> u64 {
+        self.failed_runs.get()
+    }
+
+    /// Whether what could not be written may be tried again.
+    pub(super) fn may_try_again(&self) -> bool {
+        !self.closed.get() && self.store.may_try_again()
     }
 
     /// Closes the page file. Nothing is written: only a checkpoint makes changes durable.

@@ -12,8 +12,10 @@ use pinion_runtime::sync::Notify;
 use pinion_runtime::{Queue, sim, spawn, yield_if_due};
 
 use super::core::{Partition, State};
-use super::delta::{Chain, TreeDelta, newer};
-use super::read::{SnapshotPin, read_intent, read_version};
+use super::delta::{Chain, Delta, TreeDelta, newer};
+use super::read::{RunList, SnapshotPin, read_intent, read_version};
+use super::run::RunVersion;
+use super::run_cursor::RunsAhead;
 use super::view::View;
 use crate::base::{BaseCursor, Stored, TreeRoot};
 use crate::types::{Direction, Key, KeyRange, Read, ReadAt, ReadError, TreeId, VersionToken};
@@ -45,6 +47,8 @@ pub struct Cursor {
     /// the same: where changes are few, most records of the base are given without a look into the deltas.
     changed: Option<(u64, Option<Key>)>,
     ahead: Ahead,
+    /// What the runs have next, where there are any; read under `base_number`.
+    runs: Option<Box<RunsAhead>>,
     done: bool,
 }
 
@@ -59,16 +63,39 @@ struct Ahead {
     next_count: usize,
 }
 
+/// What a step of a cursor that passes over damage comes to.
+#[derive(Debug)]
+pub enum Readable {
+    /// The next record.
+    Record(Key, Read),
+    /// The next record has a value that cannot be read.
+    Value(Key, ReadError),
+    /// A page cannot be read. Records that it holds or leads to are passed over.
+    Page(ReadError),
+    /// The end of the range.
+    End,
+}
+
+/// The next record of a cursor.
+enum Advanced {
+    Record(Key, Read),
+    /// Its value cannot be read. The cursor stands behind it.
+    Unreadable(Key, ReadError),
+    End,
+}
+
 /// How far a step got without waiting.
 enum Step {
     Found(Key, Read),
-    /// The record is found, its value must be loaded. Holding the view keeps its blocks from being reused.
-    Large(Key, Stored, VersionToken, Rc<View>),
+    /// The record is found, its value must be loaded. Holding the view and the runs keeps their blocks from being reused.
+    Large(Key, Stored, VersionToken, (Rc<View>, RunList)),
     Skipped,
     End,
     Undecided(Notify),
     /// A page of the tree must be loaded.
     Load(Rc<View>, TreeRoot),
+    /// What these runs have next must be read.
+    Runs(RunList),
 }
 
 impl Partition {
@@ -98,6 +125,7 @@ impl Partition {
             base_number: u64::MAX,
             changed: None,
             ahead: Ahead::default(),
+            runs: None,
             done: false,
         }
     }
@@ -110,16 +138,71 @@ impl Cursor {
         if let Some(record) = self.next_in_leaf().or_else(|| self.next_ahead()) {
             return Ok(Some(record));
         }
+        match self.advance().await? {
+            Advanced::Record(key, read) => Ok(Some((key, read))),
+            Advanced::Unreadable(_, error) => Err(error),
+            Advanced::End => Ok(None),
+        }
+    }
+
+    /// As [`Cursor::next`], forwards, past what cannot be read: that is reported, and the next step is behind it.
+    ///
+    /// # Errors
+    /// Those that are not of the pages: the snapshot is too old, the partition was closed.
+    pub async fn next_readable(&mut self) -> Result<Readable, ReadError> {
+        assert!(
+            self.direction == Direction::Forward,
+            "damage is passed over forwards"
+        );
+        if let Some((key, read)) = self.next_in_leaf().or_else(|| self.next_ahead()) {
+            return Ok(Readable::Record(key, read));
+        }
+        let error = match self.advance().await {
+            Ok(Advanced::Record(key, read)) => return Ok(Readable::Record(key, read)),
+            Ok(Advanced::Unreadable(key, error)) => return Ok(Readable::Value(key, error)),
+            Ok(Advanced::End) => return Ok(Readable::End),
+            Err(error @ (ReadError::Corrupt { .. } | ReadError::Io(_))) => error,
+            Err(error) => return Err(error),
+        };
+        match self.end_of_damage().await? {
+            Some(key) => self.seek(&key),
+            None => self.done = true,
+        }
+        Ok(Readable::Page(error))
+    }
+
+    /// The first key behind the page that the cursor could not read; none if no page is behind it.
+    async fn end_of_damage(&self) -> Result<Option<Key>, ReadError> {
+        let from = self.from.as_ref().map(Key::as_slice);
+        let key = self.base.goes_to(from);
+        let (view, root) = {
+            let state = self.partition.state.borrow();
+            let view = state.views.of(self.at)?.clone();
+            let root = view.root(self.tree, self.at);
+            (view, root)
+        };
+        let Some(root) = root else { return Ok(None) };
+        let store = &self.partition.store;
+        let end = store.end_of_unreadable(self.tree, &root, &key).await;
+        drop(view);
+        Ok(end)
+    }
+
+    /// The next record, with the errors of its value apart from those of the pages on the way to it.
+    async fn advance(&mut self) -> Result<Advanced, ReadError> {
         if let Err(error) = &self.pin {
             return Err(error.clone());
         }
         let mut skipped = 0u32;
         while !self.done {
             match self.step()? {
-                Step::Found(key, read) => return Ok(Some((key, read))),
-                Step::Large(key, stored, token, _view) => {
-                    let value = self.partition.store.value(self.tree, &stored).await?;
-                    return Ok(Some((key, Read { value, token })));
+                Step::Found(key, read) => return Ok(Advanced::Record(key, read)),
+                Step::Large(key, stored, token, _held) => {
+                    let value = self.partition.store.value(self.tree, &stored).await;
+                    return Ok(match value {
+                        Ok(value) => Advanced::Record(key, Read { value, token }),
+                        Err(error) => Advanced::Unreadable(key, error),
+                    });
                 }
                 Step::Skipped => {
                     skipped += 1;
@@ -129,6 +212,13 @@ impl Cursor {
                 }
                 Step::End => self.done = true,
                 Step::Undecided(decided) => self.partition.wait_decided(decided).await?,
+                Step::Runs(runs) => {
+                    let (tree, at, direction) = (self.tree, self.at, self.direction);
+                    let new = || Box::new(RunsAhead::new(&runs, tree, at, direction));
+                    let from = self.from.as_ref().map(Key::as_slice);
+                    let ahead = self.runs.get_or_insert_with(new);
+                    ahead.fill(&self.partition.store, from, &self.range).await?;
+                }
                 Step::Load(view, root) => {
                     self.read_ahead(&view, &root);
                     let from = self.from.as_ref().map(Key::as_slice);
@@ -144,7 +234,7 @@ impl Cursor {
                 }
             }
         }
-        Ok(None)
+        Ok(Advanced::End)
     }
 
     /// A cursor that goes from leaf to leaf has those that come next read while it waits for this one. A task that reads
@@ -171,6 +261,7 @@ impl Cursor {
         self.from_base = false;
         self.changed = None;
         self.ahead.records.clear();
+        self.runs = None;
         let before_range = match self.direction {
             Direction::Forward => !self.range.above_lower(key),
             Direction::Reverse => !self.range.below_upper(key),
@@ -255,6 +346,26 @@ impl Cursor {
                 records.partition_point(|(key, _)| page.compare(index, key).is_gt())
             }
         }
+    }
+
+    /// Lets go of the snapshot. The next step is refused unless [`Cursor::renew`] comes before it.
+    pub fn release(&mut self) {
+        self.pin = Err(ReadError::SnapshotTooOld);
+    }
+
+    /// Reads the state at `at` from now on, from where the cursor stands.
+    pub fn renew(&mut self, at: ReadAt) {
+        if at != self.at {
+            self.settle_from();
+            self.at = at;
+            self.base = BaseCursor::default();
+            self.base_number = u64::MAX;
+            self.changed = None;
+            self.ahead = Ahead::default();
+            self.runs = None;
+        }
+        let pinned = at.snapshot().map(|ts| self.partition.pin(ts));
+        self.pin = pinned.transpose();
     }
 
     /// Whether the end of the range was reached.
@@ -391,6 +502,7 @@ impl Cursor {
             self.settle_from();
             self.base_number = view.number();
             self.base = BaseCursor::Unplaced;
+            self.runs = None;
         }
         if !self.base.is_ready() {
             let root = view.root(self.tree, self.at);
@@ -420,9 +532,20 @@ impl Cursor {
         self.settle_from();
         self.ahead.records.clear();
         let edits = state.active.edits();
+        let has_runs = state.has_runs(view);
+        let in_runs = match has_runs {
+            true => match self.next_in_runs(&state, view) {
+                Ok(next) => next,
+                Err(runs) => return Ok(Step::Runs(runs)),
+            },
+            false => None,
+        };
         let in_delta = match self.changed.take() {
-            Some((then, key)) if then == edits => key,
-            _ => self.next_in_delta(&state, view),
+            Some((then, key)) if then == edits && !has_runs => key,
+            _ => {
+                let of_runs = in_runs.as_ref().map(|(key, _)| key.clone());
+                self.first(self.next_in_delta(&state, view), of_runs)
+            }
         };
         let from = self.from.as_ref().map(Key::as_slice);
         let base = self.base.record();
@@ -468,12 +591,25 @@ impl Cursor {
             }
         }
         let Some(key) = key else { return Ok(Step::End) };
+        let in_runs = in_runs.filter(|(of_runs, _)| *of_runs == key);
         let version = state.with_visible(view, self.tree, &key, self.at, |version| {
-            version.map(read_version)
+            let is_in_run = |lower: &(Key, RunVersion)| version.is_none_or(|v| v.ts < lower.1.ts);
+            match in_runs.filter(is_in_run) {
+                Some((_, lower)) => Some(Newest::InRun(lower)),
+                None => version.map(|version| Newest::InDelta(read_version(version))),
+            }
         });
         let step = match version {
-            Some(Some(read)) => Step::Found(key.clone(), read),
-            Some(None) => Step::Skipped,
+            Some(Newest::InDelta(Some(read))) => Step::Found(key.clone(), read),
+            Some(Newest::InDelta(None)) => Step::Skipped,
+            Some(Newest::InRun(version)) => {
+                let token = version.token();
+                let runs = || partition.runs_below(&state, view, self.tree, self.at);
+                match version.value {
+                    Some(stored) => found_in(&partition, view, runs, (key.clone(), stored, token)),
+                    None => Step::Skipped,
+                }
+            }
             None if use_base => {
                 let (page, index) = base.expect("the base has the record");
                 let stored = Stored::at(page, index);
@@ -485,10 +621,39 @@ impl Cursor {
         if use_base {
             self.base.advance(self.direction);
             self.ahead.next_count = 0;
-        } else {
+        } else if state.layers.is_empty() && !view.has_past() {
             self.look_ahead(&state, view);
         }
         Ok(step)
+    }
+
+    /// What the runs have next; where that must be read first, those to read.
+    fn next_in_runs(
+        &mut self,
+        state: &State,
+        view: &View,
+    ) -> Result<Option<(Key, RunVersion)>, RunList> {
+        let from = self.from.as_ref().map(Key::as_slice);
+        let next = self.runs.as_mut().map(|ahead| ahead.next(from));
+        if let Some(Ok(next)) = next {
+            return Ok(next.cloned());
+        }
+        let runs = self.partition.runs_below(state, view, self.tree, self.at);
+        match runs.is_empty() {
+            true => Ok(None),
+            false => Err(runs),
+        }
+    }
+
+    /// The one of two keys to which the cursor comes first.
+    fn first(&self, one: Option<Key>, other: Option<Key>) -> Option<Key> {
+        match (one, other) {
+            (Some(one), Some(other)) if self.direction == Direction::Forward => {
+                Some(one.min(other))
+            }
+            (Some(one), Some(other)) => Some(one.max(other)),
+            (one, other) => one.or(other),
+        }
     }
 
     /// What the unit that reads has itself written and comes next: before `key`, or that one.
@@ -527,29 +692,24 @@ impl Cursor {
         }
     }
 
-    /// The next key that the active or the sealed delta has.
+    /// The next key that a delta has.
     fn next_in_delta(&self, state: &State, view: &View) -> Option<Key> {
         let from = self.from.as_ref().map(Key::as_slice);
-        let active = state
-            .active
-            .tree(self.tree)
-            .and_then(|delta| delta.next(from, self.direction));
-        let active = active.map(|(key, _)| key);
-        view.with_sealed(|sealed| {
-            let delta = sealed.and_then(|sealed| sealed.delta.tree(self.tree));
-            let sealed = delta
-                .and_then(|delta| delta.next(from, self.direction))
-                .map(|(key, _)| key);
-            match (active, sealed) {
-                (Some(active), Some(sealed)) if self.direction == Direction::Forward => {
-                    Some(active.min(sealed))
-                }
-                (Some(active), Some(sealed)) => Some(active.max(sealed)),
-                (active, sealed) => active.or(sealed),
-            }
-            .cloned()
-        })
+        let next = |delta: Option<&Delta>| {
+            let (key, _) = delta?.tree(self.tree)?.next(from, self.direction)?;
+            Some(key.clone())
+        };
+        let active = next(Some(&state.active));
+        let sealed = view.with_sealed(|sealed| next(sealed.map(|sealed| &sealed.delta)));
+        let lower = self.first(sealed, view.with_late(next));
+        self.first(self.first(active, next(state.layers.delta())), lower)
     }
+}
+
+/// Where the newest version of a key lies that a read sees, if not in the base.
+enum Newest {
+    InDelta(Option<Read>),
+    InRun(RunVersion),
 }
 
 /// The keys of a delta above this one.
@@ -578,9 +738,19 @@ fn found(
     stored: Stored,
     token: VersionToken,
 ) -> Step {
+    found_in(partition, view, RunList::new, (key, stored, token))
+}
+
+/// The same of a record of one of these runs.
+fn found_in(
+    partition: &Partition,
+    view: &Rc<View>,
+    runs: impl FnOnce() -> RunList,
+    (key, stored, token): (Key, Stored, VersionToken),
+) -> Step {
     match partition.store.try_value(stored) {
         Ok(value) => Step::Found(key, Read { value, token }),
-        Err(stored) => Step::Large(key, stored, token, view.clone()),
+        Err(stored) => Step::Large(key, stored, token, (view.clone(), runs())),
     }
 }
 

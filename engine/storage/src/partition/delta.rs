@@ -92,6 +92,11 @@ impl Chain {
         seen.checked_sub(1).map(|index| &self.0[index])
     }
 
+    /// Every version.
+    pub(crate) fn newest_first(&self) -> impl Iterator<Item = &Version> {
+        self.0.iter().rev()
+    }
+
     /// The newest version that the log up to `ts` tells of.
     pub(crate) fn decided_by(&self, ts: Timestamp) -> Option<&Version> {
         self.last(|version| version.decided <= ts)

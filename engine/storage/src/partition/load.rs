@@ -102,13 +102,14 @@ impl Partition {
             .collect()
     }
 
-    /// What loads have taken that are not part of the manifest in the making, and what those that were given up have not
-    /// given back yet.
+    /// What loads have taken that are not part of the manifest in the making, what those that were given up have not
+    /// given back yet, and what runs have: no manifest names any of it.
     pub(super) fn loading_extents(&self) -> Vec<Extent> {
         let state = self.state.borrow();
         let loads = state.loads.values().filter(|load| !load.is_installing);
         let taken = loads.flat_map(|load| load.taken.borrow().clone());
-        taken.chain(state.given_up.iter().copied()).collect()
+        let taken = taken.chain(state.given_up.iter().copied());
+        taken.chain(self.runs.borrow().extents()).collect()
     }
 
     /// Gives back what a complete load has taken, if no manifest has its tree.

@@ -3,7 +3,8 @@
 //! A checkpoint counts when its manifest is durable, and blocks are reused only then. But the memory of what it replaces need
 //! not be kept so long. Whenever enough pages are built, they are published: newest reads, and those at or above the checkpoint,
 //! find them in place of the pages that they replace, which leave the cache. Changes that are published leave the sealed delta
-//! too, as soon as no older snapshot can be read.
+//! too, as soon as no older snapshot can be read. Where history is kept they stay for its snapshots, and count as retired from
+//! then on, as all that was sealed does after the checkpoint: writers need not wait for its end.
 
 use std::cell::Cell;
 
@@ -35,6 +36,8 @@ pub(super) struct Merging<'a> {
     trees: FxHashMap<TreeId, Option<TreeRoot>>,
     /// Trees that are merged and whose changes are still in the sealed delta.
     complete: Vec<TreeId>,
+    /// What the changes of those take.
+    complete_bytes: u64,
     /// Bytes of pages that were built when the last part was published.
     built: u64,
     /// How many of the freed extents the cache has let go of.
@@ -67,6 +70,7 @@ impl<'a> Merging<'a> {
             later: Vec::new(),
             trees: FxHashMap::default(),
             complete: Vec::new(),
+            complete_bytes: 0,
             built: 0,
             forgotten: 0,
         }
@@ -88,6 +92,7 @@ impl<'a> Merging<'a> {
             root = self.merge_part(&first, root, end, &mut reached).await?;
             if reached.key.is_none() {
                 self.complete.push(tree);
+                self.complete_bytes += std::mem::take(&mut reached.bytes);
             }
             if self.writer.built() >= end {
                 self.publish(&mut reached).await?;
@@ -130,10 +135,12 @@ impl<'a> Merging<'a> {
             new = merge_tree(writer, store, freed, tree, root, keys, part).await?;
             self.trees.insert(tree, new);
         }
-        if let Some((key, _)) = changes.peek() {
-            let chain = delta.get(key).expect("it comes from there");
-            reached.bytes = bytes.get() - chain.bytes(key);
-            reached.key = Some(key.clone());
+        let next = changes.peek().map(|(key, _)| key.clone());
+        reached.bytes = bytes.get();
+        if let Some(key) = next {
+            let chain = delta.get(&key).expect("it comes from there");
+            reached.bytes -= chain.bytes(&key);
+            reached.key = Some(key);
         }
         Ok(new)
     }
@@ -171,7 +178,9 @@ impl<'a> Merging<'a> {
     async fn shorten(&mut self, reached: &mut Reached) {
         // Below the horizon nobody can read, or open a snapshot.
         if self.partition.horizon.get() < self.at {
-            return;
+            let published = self.complete_bytes + reached.bytes;
+            self.partition.state.borrow_mut().published_bytes = published;
+            return self.pace.memory_freed();
         }
         let later = self.later.iter();
         let later = later.map(|(tree, key, version)| (*tree, key, version));
@@ -188,6 +197,7 @@ impl<'a> Merging<'a> {
             self.view.shorten_sealed(state.sequence(), |delta| {
                 let before = delta.bytes();
                 let complete = self.complete.drain(..);
+                self.complete_bytes = 0;
                 let trees = complete.filter_map(|tree| delta.remove_tree(tree));
                 let mut maps: Vec<_> = trees.map(|tree| tree.into_keys()).collect();
                 if let Some(key) = &reached.key {

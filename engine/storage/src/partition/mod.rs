@@ -2,14 +2,21 @@
 
 mod checkpoint;
 mod core;
+mod counts;
 mod cursor;
 mod delta;
+mod filter;
 mod frozen;
+mod history;
 mod intents;
 mod key_map;
+mod layers;
 mod load;
 mod merging;
 mod read;
+mod run;
+mod run_cursor;
+mod run_writer;
 mod spill;
 mod units;
 mod view;
@@ -25,9 +32,11 @@ mod model_tests;
 mod tests;
 
 pub use self::core::{PageStats, Partition, PartitionMemory};
-pub use cursor::Cursor;
+pub use counts::KeptCounts;
+pub use cursor::{Cursor, Readable};
 pub use intents::UnitId;
 pub(crate) use intents::{UnitState, cost as intent_cost};
+pub(crate) use layers::KeptVersions;
 pub use load::TreeLoad;
 pub use read::SnapshotPin;
 pub(crate) use write::Prepared;

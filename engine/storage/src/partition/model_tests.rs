@@ -1,13 +1,14 @@
 //! A partition against a model: every version of every key in an ordered map, under random operations from a seed.
 //!
 //! Units that stay open are part of it: snapshot isolation, where the first committer wins, with reads of their own writes; and
-//! units that are prepared and committed late.
+//! units that are prepared and committed late. So are old versions on disk: the history that snapshots below the base need, and
+//! layers of changes that no checkpoint may hold yet.
 //!
 //! Checked: newest reads, snapshot reads, cursors in both directions, seeks, expectations, intents, exact counts, pins, all
 //! while checkpoints run, caches of a few pages evict and the horizon rises over versions that nobody sees; after each checkpoint the page file verifies, and a partition
 //! opened anew from its roots has exactly the versions up to the checkpoint. Not checked here: crashes, which need rings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::path::Path;
 use std::rc::Rc;
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{JoinHandle, Queue, Rng, sim, spawn, yield_now};
 
+mod layers;
 mod open_units;
 
 use open_units::{OpenUnit, Outcome, Prepared};
@@ -112,6 +114,16 @@ struct OpenCursor {
     passes: bool,
 }
 
+/// What a run has beside reads, writes and checkpoints.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kind {
+    /// Units that stay open. Without them nothing but pins and cursors keeps merges from giving up what they have merged.
+    has_units: bool,
+    /// Snapshots from the horizon on are readable though they lie below the base.
+    keeps_history: bool,
+    has_layers: bool,
+}
+
 struct Run {
     rng: Rng,
     partition: Rc<Partition>,
@@ -126,8 +138,14 @@ struct Run {
     pins: Vec<(u64, SnapshotPin)>,
     cursors: Vec<OpenCursor>,
     undecided: Vec<(UnitId, Vec<Write>)>,
-    /// Without them nothing but pins and cursors keeps merges from giving up what they have merged.
-    has_units: bool,
+    kind: Kind,
+    /// The timestamps of the layers, oldest first; the newest may be on its way, and the oldest on its way back for the
+    /// checkpoint there.
+    layers: VecDeque<u64>,
+    writing: Option<JoinHandle<Result<(), Fatal>>>,
+    dissolving: Option<JoinHandle<Result<(), Fatal>>>,
+    layered: u64,
+    dissolved: u64,
     open: Vec<OpenUnit>,
     prepared: Vec<Prepared>,
     /// What was prepared and committed, as long as a checkpoint does not hold it for sure.
@@ -145,10 +163,11 @@ struct Run {
 }
 
 impl Run {
-    async fn new(seed: u64, options: PartitionOptions, has_units: bool) -> Run {
+    async fn new(seed: u64, options: PartitionOptions, kind: Kind) -> Run {
         let partition = Partition::create(ID, Path::new(DIR), options.clone())
             .await
             .unwrap();
+        partition.end_replay(Timestamp::MIN, kind.keeps_history);
         let roots = partition.roots();
         Run {
             rng: Rng::from_seed(seed),
@@ -163,7 +182,12 @@ impl Run {
             pins: Vec::new(),
             cursors: Vec::new(),
             undecided: Vec::new(),
-            has_units,
+            kind,
+            layers: VecDeque::new(),
+            writing: None,
+            dissolving: None,
+            layered: 0,
+            dissolved: 0,
             open: Vec::new(),
             prepared: Vec::new(),
             outcomes: Vec::new(),
@@ -322,8 +346,11 @@ impl Run {
     }
 
     async fn act(&mut self) {
+        if self.kind.has_layers && self.rng.chance(0.08) {
+            return self.advance_layers().await;
+        }
         // What comes without units comes as it would if there were none.
-        match self.rng.below(if self.has_units { 140 } else { 100 }) {
+        match self.rng.below(if self.kind.has_units { 140 } else { 100 }) {
             100..=139 => self.act_on_units().await,
             0..=24 => self.write_now().await,
             25..=29 => self.apply_late().await,
@@ -369,7 +396,7 @@ impl Run {
     async fn apply_late(&mut self) {
         let write = self.write();
         let floor = self.checkpoint.as_ref().map_or(self.base, |(c, _)| *c);
-        let floor = floor.max(self.horizon);
+        let floor = floor.max(self.horizon).max(self.newest_layer());
         if self.held(&write) || self.now - floor < 3 {
             return;
         }
@@ -452,15 +479,20 @@ impl Run {
 
     /// Snapshots from here on can be read without a pin.
     fn oldest(&self) -> u64 {
-        self.base.max(self.horizon)
+        match self.kind.keeps_history {
+            true => self.horizon,
+            false => self.base.max(self.horizon),
+        }
     }
 
     async fn raise_horizon(&mut self) {
-        self.horizon = self.rng.between(self.horizon, self.now);
+        // A checkpoint at the oldest layer is still to be sealed.
+        let most = self.layers.front().copied().unwrap_or(self.now);
+        self.horizon = self.rng.between(self.horizon, most);
         if self.rng.chance(0.3) {
             self.pins.clear();
             self.cursors.clear();
-            self.horizon = self.now;
+            self.horizon = most;
             self.end_all_units();
         }
         self.partition
@@ -666,12 +698,25 @@ impl Run {
 
     async fn advance_checkpoint(&mut self) {
         match self.checkpoint.take() {
+            None if self.writing.is_some() => {}
             None => {
                 // Undecided units will be resolved above the checkpoint.
-                let c = self.rng.between(self.oldest(), self.now);
+                let mut c = self.rng.between(self.base.max(self.horizon), self.now);
+                if let Some(&oldest) = self.layers.front() {
+                    c = match self.dissolving.is_some() || self.rng.chance(0.7) {
+                        true => oldest,
+                        // It takes nothing, as everything here is replicated.
+                        false => self.base,
+                    };
+                }
+                if self.layers.front() == Some(&c) && !self.dissolve(c).await {
+                    return;
+                }
                 self.partition.seal(Timestamp::from_u64(c));
                 let partition = self.partition.clone();
-                let thorough = self.rng.chance(0.3);
+                let thorough = self
+                    .rng
+                    .chance(if self.kind.has_layers { 0.8 } else { 0.3 });
                 self.checkpoint = Some((
                     c,
                     spawn(Queue::Background, async move {
@@ -704,7 +749,8 @@ impl Run {
                     .chain(self.cursors.iter().map(|c| c.at))
                     .chain(self.open.iter().map(|unit| unit.snapshot))
                     .min();
-                if c > 0 && kept.is_none_or(|kept| kept >= c) {
+                let oldest = self.oldest();
+                if oldest > 0 && kept.is_none_or(|kept| kept >= oldest) {
                     assert_eq!(too_old.err(), Some(ReadError::SnapshotTooOld));
                 }
             }
@@ -717,15 +763,28 @@ impl Run {
             // Its manifest is never written: the result is forgotten.
             merge.await.unwrap().unwrap();
         }
+        for task in self
+            .writing
+            .take()
+            .into_iter()
+            .chain(self.dissolving.take())
+        {
+            task.await.unwrap().unwrap();
+        }
+        self.layers.clear();
         self.cursors.clear();
         self.pins.clear();
-        self.horizon = 0;
         self.undecided.clear();
         self.open.clear();
         self.partition.close().await;
         self.partition = Partition::open(ID, Path::new(DIR), self.roots, self.options.clone())
             .await
             .unwrap();
+        self.horizon = match self.kind.keeps_history {
+            true => self.base,
+            false => 0,
+        };
+        (self.partition).end_replay(Timestamp::from_u64(self.horizon), self.kind.keeps_history);
         for versions in self.model.history.values_mut() {
             versions.retain(|ts, _| *ts <= self.base);
         }
@@ -761,13 +820,16 @@ struct Met {
     /// Steps while readers had a part of what a checkpoint merged, and those in which sealed changes were given up.
     partly_merged: u64,
     given_up: u64,
+    /// Layers that were written, and that came back.
+    layered: u64,
+    dissolved: u64,
     units: open_units::Met,
 }
 
 /// Runs one seed.
-fn check(seed: u64, options: PartitionOptions, has_units: bool, met: &mut Met) {
+fn check(seed: u64, options: PartitionOptions, kind: Kind, met: &mut Met) {
     let run = sim::block_on(seed, async move {
-        let mut run = Run::new(seed, options, has_units).await;
+        let mut run = Run::new(seed, options, kind).await;
         for _ in 0..1500 {
             run.step().await;
         }
@@ -790,6 +852,8 @@ fn check(seed: u64, options: PartitionOptions, has_units: bool, met: &mut Met) {
     met.loaded += run.reopened_spilled;
     met.partly_merged += run.partly_merged;
     met.given_up += run.given_up;
+    met.layered += run.layered;
+    met.dissolved += run.dissolved;
     met.units += run.met;
 }
 
@@ -802,11 +866,17 @@ fn seeds(range: std::ops::Range<u64>) -> std::ops::Range<u64> {
     range.start * times..range.end * times
 }
 
+const UNITS: Kind = Kind {
+    has_units: true,
+    keeps_history: false,
+    has_layers: false,
+};
+
 #[test]
 fn random_operations_on_tiny_pages() {
     let mut met = Met::default();
     for seed in seeds(0..40) {
-        check(seed, PartitionOptions::hostile(), false, &mut met);
+        check(seed, PartitionOptions::hostile(), Kind::default(), &mut met);
     }
     let Met {
         spilled,
@@ -829,7 +899,7 @@ fn random_operations_on_tiny_pages() {
 fn random_operations_beside_open_units() {
     let mut met = Met::default();
     for seed in seeds(300..400) {
-        check(seed, PartitionOptions::hostile(), true, &mut met);
+        check(seed, PartitionOptions::hostile(), UNITS, &mut met);
     }
     met.units.check();
 }
@@ -841,7 +911,7 @@ fn random_operations_on_ordinary_pages() {
             cache_bytes: 1 << 20,
             ..PartitionOptions::default()
         };
-        check(seed, options, true, &mut Met::default());
+        check(seed, options, UNITS, &mut Met::default());
     }
 }
 
@@ -852,7 +922,7 @@ fn random_operations_without_any_cache() {
             cache_bytes: 0,
             ..PartitionOptions::hostile()
         };
-        check(seed, options, true, &mut Met::default());
+        check(seed, options, UNITS, &mut Met::default());
     }
 }
 

@@ -5,10 +5,12 @@ use std::rc::{Rc, Weak};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::Notify;
+use smallvec::SmallVec;
 
 use super::core::{Partition, State};
 use super::delta::{Delta, Needed, TreeDelta, Version, newer};
 use super::intents::Intent;
+use super::run::{Run, RunLook, RunVersion};
 use super::view::View;
 use crate::base::TreeRoot;
 use crate::types::{Op, Read, ReadAt, ReadError, TreeId, VersionToken};
@@ -20,6 +22,17 @@ enum Look {
     Undecided(Notify),
     /// A page must be loaded. Holding the view keeps the page's blocks from being reused.
     Load(Rc<View>, TreeRoot),
+    /// Runs must be read.
+    Runs(Box<InRuns>),
+}
+
+/// A lookup that needs pages of runs. What was found is of one moment, whatever is committed while it is completed. Holding
+/// the view and the runs keeps their blocks from being reused.
+struct InRuns {
+    view: Rc<View>,
+    runs: RunList,
+    /// What the deltas have.
+    upper: Option<Version>,
 }
 
 impl Partition {
@@ -35,15 +48,44 @@ impl Partition {
             match self.look(tree, key, at)? {
                 Look::Done(read) => return Ok(read),
                 Look::Undecided(decided) => self.wait_decided(decided).await?,
-                Look::Load(_view, root) => {
-                    // Whatever is committed while this waits, the state found here was newest when the read began.
-                    let Some((stored, token)) = self.store.get(tree, &root, key).await? else {
-                        return Ok(None);
-                    };
-                    let value = self.store.value(tree, &stored).await?;
-                    return Ok(Some(Read { value, token }));
-                }
+                // Whatever is committed while this waits, the state found here was newest when the read began.
+                Look::Load(_view, root) => return self.get_in_base(tree, &root, key).await,
+                Look::Runs(found) => return self.get_beneath(tree, key, at, *found).await,
             }
+        }
+    }
+
+    async fn get_in_base(
+        &self,
+        tree: TreeId,
+        root: &TreeRoot,
+        key: &[u8],
+    ) -> Result<Option<Read>, ReadError> {
+        let Some((stored, token)) = self.store.get(tree, root, key).await? else {
+            return Ok(None);
+        };
+        let value = self.store.value(tree, &stored).await?;
+        Ok(Some(Read { value, token }))
+    }
+
+    async fn get_beneath(
+        &self,
+        tree: TreeId,
+        key: &[u8],
+        at: ReadAt,
+        found: InRuns,
+    ) -> Result<Option<Read>, ReadError> {
+        let InRuns { view, runs, upper } = found;
+        let in_runs = self.get_in_runs(&runs, tree, key, at).await?;
+        match (in_runs, upper) {
+            (Some(lower), upper) if upper.as_ref().is_none_or(|upper| upper.ts < lower.ts) => {
+                self.read_run_version(tree, lower).await
+            }
+            (_, Some(upper)) => Ok(read_version(&upper)),
+            (_, None) => match view.root(tree, at) {
+                Some(root) => self.get_in_base(tree, &root, key).await,
+                None => Ok(None),
+            },
         }
     }
 
@@ -97,8 +139,13 @@ impl Partition {
             }
         }
         let view = state.views.of(at)?;
-        let in_delta = state.with_visible(view, tree, key, at, |version| version.map(read_version));
-        if let Some(read) = in_delta {
+        if state.has_runs(view) {
+            if let Some(look) = self.look_in_runs(&state, view, tree, key, at) {
+                return Ok(look);
+            }
+        } else if let Some(read) =
+            state.with_visible(view, tree, key, at, |version| version.map(read_version))
+        {
             return Ok(Look::Done(read));
         }
         let Some(root) = view.root(tree, at) else {
@@ -114,8 +161,63 @@ impl Partition {
         })
     }
 
-    /// Keeps the state at `ts` readable while the pin is held, unless memory for the changes that only old snapshots need
-    /// runs out: then the oldest of them end, and reads there give [`ReadError::SnapshotTooOld`].
+    /// What deltas and runs say of a key; none if none of them has a version of it.
+    fn look_in_runs(
+        &self,
+        state: &State,
+        view: &Rc<View>,
+        tree: TreeId,
+        key: &[u8],
+        at: ReadAt,
+    ) -> Option<Look> {
+        let upper = state.with_visible(view, tree, key, at, |version| version.cloned());
+        let runs = self.runs_below(state, view, tree, at);
+        let mut newest: Option<RunVersion> = None;
+        let mut waits = false;
+        for run in &runs {
+            match run.look(&self.store, tree, key, at) {
+                RunLook::Absent => {}
+                RunLook::Load => waits = true,
+                RunLook::Found(found) => {
+                    if newest.as_ref().is_none_or(|newest| newest.ts < found.ts) {
+                        newest = Some(found);
+                    }
+                }
+            }
+        }
+        let lower = newest.filter(|lower| upper.as_ref().is_none_or(|upper| upper.ts < lower.ts));
+        if !waits {
+            let Some(lower) = lower else {
+                return upper.map(|upper| Look::Done(read_version(&upper)));
+            };
+            let token = lower.token();
+            match lower.value.map(|value| self.store.try_value(value)) {
+                None => return Some(Look::Done(None)),
+                Some(Ok(value)) => return Some(Look::Done(Some(Read { value, token }))),
+                Some(Err(_)) => {}
+            }
+        }
+        let view = view.clone();
+        Some(Look::Runs(Box::new(InRuns { view, runs, upper })))
+    }
+
+    /// The runs that a read of a tree looks into.
+    pub(super) fn runs_below(
+        &self,
+        state: &State,
+        view: &View,
+        tree: TreeId,
+        at: ReadAt,
+    ) -> RunList {
+        if self.store.options.skips_runs {
+            return RunList::new();
+        }
+        let runs = state.runs(view);
+        runs.filter(|run| run.concerns(tree, at)).collect()
+    }
+
+    /// Keeps the state at `ts` readable while the pin is held, unless the disk that old states may take runs out: then the
+    /// oldest of them end, and reads there give [`ReadError::SnapshotTooOld`].
     pub fn pin(&self, ts: Timestamp) -> Result<SnapshotPin, ReadError> {
         self.check_horizon(ReadAt::At(ts))?;
         self.state.borrow().views.of(ReadAt::At(ts))?;
@@ -166,15 +268,32 @@ pub(super) fn read_intent(intent: &Intent) -> Option<Read> {
     }
 }
 
+/// The runs below a read.
+pub(super) type RunList = SmallVec<[Rc<Run>; 2]>;
+
 impl State {
-    /// Whether neither delta has a change of the tree.
+    /// Whether reads of this view have to look into runs.
+    #[inline]
+    pub(super) fn has_runs(&self, view: &View) -> bool {
+        self.layers.has_runs() || view.has_run()
+    }
+
+    /// The runs that reads of this view look into.
+    pub(super) fn runs(&self, view: &View) -> impl Iterator<Item = Rc<Run>> {
+        self.layers.runs().cloned().chain(view.run())
+    }
+
+    /// Whether no delta and no run has a change of the tree.
     pub(super) fn is_unchanged(&self, view: &View, tree: TreeId) -> bool {
+        if view.has_past() || !self.layers.is_empty() {
+            return false;
+        }
         let none = |delta: &Delta| delta.tree(tree).is_none_or(TreeDelta::is_empty);
         none(&self.active)
             && view.with_sealed(|sealed| sealed.is_none_or(|sealed| none(&sealed.delta)))
     }
 
-    /// Calls `f` with the version of `key` that a read at `at` sees in the active and the sealed delta.
+    /// Calls `f` with the version of `key` that a read at `at` sees in the deltas.
     pub(super) fn with_visible<R>(
         &self,
         view: &View,
@@ -183,13 +302,11 @@ impl State {
         at: ReadAt,
         f: impl FnOnce(Option<&Version>) -> R,
     ) -> R {
-        let active = self.active.visible(tree, key, at);
-        view.with_sealed(|sealed| {
-            f(newer(
-                active,
-                sealed.and_then(|sealed| sealed.delta.visible(tree, key, at)),
-            ))
-        })
+        let mut upper = self.active.visible(tree, key, at);
+        if let Some(layer) = self.layers.delta() {
+            upper = newer(upper, layer.visible(tree, key, at));
+        }
+        view.with_visible(tree, key, at, |lower| f(newer(upper, lower)))
     }
 }
 

@@ -77,8 +77,10 @@ impl Partition {
         let spilled = view.trees.get(&TreeId::SPILLED);
         let spilled_bytes = spilled.map_or(0, |root| root.blocks * BLOCK_BYTES as u64);
         // Keys that are changed again and again are spilled again and again. Old snapshots keep what was sealed over their base:
-        // with each spilling checkpoint they would keep the same changes once more, and end the sooner for it.
+        // with each spilling checkpoint they would keep the same changes once more, and end the sooner for it. Above layers no
+        // counts are known for the checkpoint.
         if !sealed.dropped.is_empty()
+            || !self.state.borrow().layers.is_empty()
             || sealed.delta.bytes() > limit
             || spilled_bytes > 2 * limit
             || self.state.borrow().views.retired_bytes() > 0

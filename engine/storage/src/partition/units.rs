@@ -17,6 +17,16 @@ pub(super) struct Late {
     version: Version,
 }
 
+impl Late {
+    pub(super) fn new(tree: TreeId, key: Key, version: Version) -> Late {
+        Late { tree, key, version }
+    }
+
+    pub(super) fn version(&self) -> &Version {
+        &self.version
+    }
+}
+
 impl Partition {
     /// As [`Partition::prepare`], for a statement of a unit that reads at `snapshot`.
     pub(crate) async fn prepare_for(
@@ -54,7 +64,7 @@ impl Partition {
             let state = self.state.borrow();
             let held = state.intents.get(write.tree, &write.key);
             // What is held conflicts or is the unit's own; a read of it might wait.
-            held.is_some() || state.newest_at(view, write.tree, &write.key).is_some()
+            held.is_some() || state.newest_above_base(view, write, fact).is_some()
         };
         if is_decided {
             return Ok(());
@@ -206,10 +216,10 @@ impl State {
         let counts = self.counts.entry(tree).or_default();
         counts.change(key.len(), intent.before, after);
         // A unit that was prepared is committed at a timestamp that may lie below checkpoints since, sealed or to come.
-        let is_late = self.views.is_readable_below(ts);
+        let is_late = self.views.is_readable_below(ts) || self.layers.is_readable_below(ts);
         if is_late {
-            let (key, version) = (key.clone(), version.clone());
-            self.late.push(Late { tree, key, version });
+            let late = Late::new(tree, key.clone(), version.clone());
+            self.late.push(late);
         }
         self.active.insert(tree, &key, version, needed);
     }
@@ -220,25 +230,6 @@ impl State {
         for Late { tree, key, version } in std::mem::take(&mut self.late) {
             self.views.insert_below(tree, &key, &version);
         }
-    }
-
-    /// When the newest version of a key was written, if a delta has one.
-    pub(super) fn newest_at(&self, view: &View, tree: TreeId, key: &[u8]) -> Option<Timestamp> {
-        self.with_visible(view, tree, key, ReadAt::Newest, |version| {
-            version.map(|version| version.ts)
-        })
-    }
-
-    /// Whether a delta has a version of the key that the snapshot does not see.
-    pub(super) fn is_changed(
-        &self,
-        view: &View,
-        tree: TreeId,
-        key: &[u8],
-        snapshot: Timestamp,
-    ) -> bool {
-        self.newest_at(view, tree, key)
-            .is_some_and(|ts| ts > snapshot)
     }
 
     /// The first committer wins: a unit may write a key only if nobody has since its snapshot. Gives what the unit itself
@@ -256,8 +247,8 @@ impl State {
                 false => Err(WriteError::Conflict),
             };
         }
-        match self.newest_at(view, write.tree, &write.key) {
-            Some(ts) if ts > of.snapshot => Err(WriteError::Conflict),
+        match self.newest_above_base(view, write, fact) {
+            Some(found) if found.newest.ts > of.snapshot => Err(WriteError::Conflict),
             None if fact.changed => Err(WriteError::Conflict),
             _ => Ok(None),
         }

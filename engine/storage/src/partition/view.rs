@@ -1,14 +1,19 @@
 //! Views: an immutable base with the delta that was sealed over it, kept as long as a snapshot needs it.
+//!
+//! The delta of a view that has been replaced is in memory at first. When such deltas take too much of that, the oldest are
+//! written to disk as runs (`history.rs`), and the view is read through the base and its run.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::{Rc, Weak};
 
 use pinion_clock::Timestamp;
 use rustc_hash::FxHashMap;
 
-use super::delta::{Delta, Needed, Version};
+use super::delta::{Delta, Needed, Version, newer};
+use super::run::Run;
 use crate::base::{Counts, Extent, PartitionRoots, TreeRoot};
+use crate::limits::BLOCK_BYTES;
 use crate::types::{Key, ReadAt, ReadError, TreeId};
 
 /// The changes that a checkpoint merges; nothing is added to them any more.
@@ -18,6 +23,8 @@ pub(crate) struct Sealed {
     pub delta: Delta,
     /// Exact counts of its trees at newest when it was sealed.
     pub counts: FxHashMap<TreeId, Counts>,
+    /// Trees whose records in the base are to be counted.
+    pub miscounted: BTreeSet<TreeId>,
     /// Trees that end with this checkpoint.
     pub dropped: Vec<TreeId>,
 }
@@ -33,8 +40,21 @@ pub(crate) struct View {
     pub trees: FxHashMap<TreeId, TreeRoot>,
     sealed: RefCell<Option<Rc<Sealed>>>,
     merged: RefCell<Option<MergedSoFar>>,
+    /// Of a view that has been replaced.
+    past: RefCell<Past>,
+    /// There is something in `past`, which hot paths ask first.
+    has_past: Cell<bool>,
     /// Other after each part, and in each view: what was looked up under one number may lie elsewhere under another.
     number: Cell<u64>,
+}
+
+/// What a view that has been replaced has beside its base and the delta that was sealed over it.
+#[derive(Default)]
+struct Past {
+    /// Versions that were committed late, at timestamps of this view.
+    late: Delta,
+    /// The sealed delta, once that was written.
+    run: Option<Rc<Run>>,
 }
 
 /// What a checkpoint under way has merged of the sealed delta, until it is installed. All its pages are written.
@@ -58,6 +78,8 @@ impl View {
             trees,
             sealed: RefCell::new(None),
             merged: RefCell::new(None),
+            past: RefCell::default(),
+            has_past: Cell::new(false),
             number: Cell::new(number),
         })
     }
@@ -66,6 +88,60 @@ impl View {
     #[inline]
     pub(crate) fn number(&self) -> u64 {
         self.number.get()
+    }
+
+    /// Whether there is more to read than the sealed delta and the base.
+    #[inline]
+    pub(super) fn has_past(&self) -> bool {
+        self.has_past.get()
+    }
+
+    /// Whether its delta was written to a run.
+    #[inline]
+    pub(super) fn has_run(&self) -> bool {
+        self.has_past.get() && self.past.borrow().run.is_some()
+    }
+
+    /// The run that its delta was written to.
+    pub(super) fn run(&self) -> Option<Rc<Run>> {
+        match self.has_past.get() {
+            true => self.past.borrow().run.clone(),
+            false => None,
+        }
+    }
+
+    /// Calls `f` with the version of `key` that a read at `at` sees in the deltas over this base.
+    pub(super) fn with_visible<R>(
+        &self,
+        tree: TreeId,
+        key: &[u8],
+        at: ReadAt,
+        f: impl FnOnce(Option<&Version>) -> R,
+    ) -> R {
+        self.with_sealed(|sealed| {
+            let sealed = sealed.and_then(|sealed| sealed.delta.visible(tree, key, at));
+            if !self.has_past.get() {
+                return f(sealed);
+            }
+            let past = self.past.borrow();
+            f(newer(past.late.visible(tree, key, at), sealed))
+        })
+    }
+
+    /// Calls `f` with the versions that were committed late, if there are any.
+    pub(super) fn with_late<R>(&self, f: impl FnOnce(Option<&Delta>) -> R) -> R {
+        match self.has_past.get() {
+            true => f(Some(&self.past.borrow().late)),
+            false => f(None),
+        }
+    }
+
+    /// The sealed delta is in a run. Gives it back to be dropped.
+    fn replace_sealed(&self, run: Option<Rc<Run>>, number: u64) -> Option<Rc<Sealed>> {
+        self.past.borrow_mut().run = run;
+        self.has_past.set(true);
+        self.number.set(number);
+        self.take_sealed()
     }
 
     /// Where to read a tree at `at`: in this base, or in what a checkpoint has merged of it.
@@ -144,13 +220,18 @@ struct Retired {
     view: Rc<View>,
     /// Snapshots at or above it read the next view.
     until: Timestamp,
-    /// Extents that this view refers to and the next does not.
+    /// Extents that this view refers to and the next does not, and their blocks.
     freed: Vec<Extent>,
+    freed_blocks: u64,
     /// No snapshot reads it any more; only its extents wait for those of older views.
     closed: bool,
 }
 
 impl Retired {
+    fn is(&self, view: &Weak<View>) -> bool {
+        Rc::as_ptr(&self.view) == view.as_ptr()
+    }
+
     /// Whether the state of a snapshot is this view's.
     fn holds(&self, ts: Timestamp) -> bool {
         self.view.timestamp() <= ts && ts < self.until
@@ -167,14 +248,32 @@ impl Retired {
             .is_some()
     }
 
-    /// Whether snapshots from `history` on may read it.
+    /// Whether snapshots from `history` on may read it: none do where the next view is of the same timestamp.
     fn is_history(&self, history: Option<Timestamp>) -> bool {
-        history.is_some_and(|from| from < self.until)
+        let is_read = self.view.timestamp() < self.until;
+        is_read && history.is_some_and(|from| from < self.until)
     }
 
+    /// Bytes of memory.
     fn delta_bytes(&self) -> u64 {
-        self.view
-            .with_sealed(|sealed| sealed.map_or(0, |sealed| sealed.delta.bytes()))
+        let sealed = |sealed: Option<&Sealed>| sealed.map_or(0, |sealed| sealed.delta.bytes());
+        let late = |late: Option<&Delta>| late.map_or(0, Delta::bytes);
+        let filter = self.view.run().map_or(0, |run| run.filter.bytes());
+        self.view.with_sealed(sealed) + self.view.with_late(late) + filter
+    }
+
+    /// Bytes of the disk.
+    fn disk_bytes(&self) -> u64 {
+        let run = self.view.run().map_or(0, |run| run.disk_bytes);
+        self.freed_blocks * BLOCK_BYTES as u64 + run
+    }
+
+    /// Gives up everything but the extents.
+    fn close(&mut self) -> Option<Rc<Sealed>> {
+        self.closed = true;
+        *self.view.past.borrow_mut() = Past::default();
+        self.view.has_past.set(false);
+        self.view.take_sealed()
     }
 }
 
@@ -208,6 +307,14 @@ impl Views {
         &self.current
     }
 
+    /// What was looked up in any view may lie elsewhere from now on.
+    pub(super) fn renumber(&self, number: u64) {
+        let retired = self.retired.iter().map(|retired| &retired.view);
+        for view in retired.chain([&self.current]) {
+            view.number.set(number);
+        }
+    }
+
     /// The view that holds the state of a snapshot.
     pub(crate) fn of(&self, at: ReadAt) -> Result<&Rc<View>, ReadError> {
         match at.snapshot() {
@@ -228,7 +335,7 @@ impl Views {
         ts < self.current.timestamp() || self.current.with_sealed(is_below)
     }
 
-    /// Gives a version that was committed late to every state that is read there. One that cannot take it ends.
+    /// Gives a version that was committed late to every state that is read there.
     pub(crate) fn insert_below(&mut self, tree: TreeId, key: &Key, version: &Version) {
         // Older states are read at few timestamps; none of a key's versions is dropped for the new one.
         let pins = BTreeMap::new();
@@ -236,16 +343,11 @@ impl Views {
             horizon: Timestamp::MIN,
             pins: &pins,
         };
-        for retired in &mut self.retired {
-            if retired.closed || retired.until <= version.ts {
-                continue;
-            }
-            let mut sealed = retired.view.sealed.borrow_mut();
-            match sealed.as_mut().and_then(Rc::get_mut) {
-                Some(sealed) => {
-                    sealed.delta.insert(tree, key, version.clone(), &needed);
-                }
-                None => retired.closed = true,
+        for retired in &self.retired {
+            if !retired.closed && version.ts < retired.until {
+                let late = &mut retired.view.past.borrow_mut().late;
+                late.insert(tree, key, version.clone(), &needed);
+                retired.view.has_past.set(true);
             }
         }
     }
@@ -261,6 +363,7 @@ impl Views {
         self.retired.push_back(Retired {
             view: old,
             until,
+            freed_blocks: freed.iter().map(|extent| extent.blocks).sum(),
             freed,
             closed: false,
         });
@@ -273,14 +376,47 @@ impl Views {
             .flat_map(|retired| retired.freed.iter().copied())
     }
 
-    /// Bytes of the sealed deltas of retired views.
+    /// Memory that the changes of retired views take.
     pub(crate) fn retired_bytes(&self) -> u64 {
         self.retired.iter().map(Retired::delta_bytes).sum()
     }
 
+    /// What retired views keep of the disk: pages that the current one does not have, and runs.
+    pub(crate) fn retired_disk_bytes(&self) -> u64 {
+        self.retired.iter().map(Retired::disk_bytes).sum()
+    }
+
+    /// The oldest retired view whose delta is in memory, that delta, and the end of the view's snapshots.
+    pub(super) fn oldest_in_memory(&self) -> Option<(Weak<View>, Rc<Sealed>, Timestamp)> {
+        let mut open = self.retired.iter().filter(|retired| !retired.closed);
+        open.find_map(|retired| {
+            let sealed = retired.view.sealed()?;
+            Some((Rc::downgrade(&retired.view), sealed, retired.until))
+        })
+    }
+
+    /// Whether a retired view is still read, or may be.
+    pub(super) fn is_open(&self, view: &Weak<View>) -> bool {
+        let mut retired = self.retired.iter();
+        retired.any(|retired| !retired.closed && retired.is(view))
+    }
+
+    /// The delta of a retired view is in a run, from which it is read from now on; none if it has nothing that is seen. Gives
+    /// the delta back to be dropped.
+    pub(super) fn put_run(
+        &self,
+        view: &Weak<View>,
+        run: Option<Rc<Run>>,
+        number: u64,
+    ) -> Option<Rc<Sealed>> {
+        let mut retired = self.retired.iter().filter(|retired| !retired.closed);
+        let retired = retired.find(|retired| retired.is(view))?;
+        retired.view.replace_sealed(run, number)
+    }
+
     /// Lets go of the retired views that no reader is at and neither pins nor the history that begins at `history` need,
-    /// and beyond `limit` bytes of their deltas of the oldest that these do need: snapshots there end. A view between
-    /// others gives up its delta and keeps its extents, since what it frees may belong to an older one.
+    /// and where all keep more than `limit` bytes of the disk of the oldest that these do need: snapshots there end. A view
+    /// between others gives up its delta and keeps its extents, since what it frees may belong to an older one.
     pub(crate) fn reap(
         &mut self,
         pins: &BTreeMap<Timestamp, u32>,
@@ -292,26 +428,27 @@ impl Views {
             let is_needed =
                 retired.is_held() || retired.is_pinned(pins) || retired.is_history(history);
             if !retired.closed && !is_needed {
-                retired.closed = true;
-                reaped.deltas.extend(retired.view.take_sealed());
+                reaped.deltas.extend(retired.close());
             }
         }
-        let mut bytes = self.retired_bytes();
-        for retired in &mut self.retired {
-            if bytes <= limit {
-                break;
-            }
-            if !retired.closed && !retired.is_held() {
-                bytes -= retired.delta_bytes();
-                retired.closed = true;
-                reaped.expired += u64::from(retired.is_pinned(pins));
-                reaped.deltas.extend(retired.view.take_sealed());
-            }
-        }
-        while self.retired.front().is_some_and(|oldest| oldest.closed) {
-            let ended = self.retired.pop_front().expect("the queue has a front");
-            reaped.extents.extend(ended.freed);
+        reaped.take_closed(&mut self.retired);
+        while self.retired_disk_bytes() > limit
+            && let Some(oldest) = self.retired.front_mut().filter(|oldest| !oldest.is_held())
+        {
+            reaped.expired += u64::from(oldest.is_pinned(pins));
+            reaped.deltas.extend(oldest.close());
+            reaped.take_closed(&mut self.retired);
         }
         reaped
+    }
+}
+
+impl Reaped {
+    /// Takes the views out that have ended and that no older one waits for.
+    fn take_closed(&mut self, retired: &mut VecDeque<Retired>) {
+        while retired.front().is_some_and(|oldest| oldest.closed) {
+            let ended = retired.pop_front().expect("the queue has a front");
+            self.extents.extend(ended.freed);
+        }
     }
 }

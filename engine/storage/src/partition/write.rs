@@ -12,20 +12,25 @@ use pinion_runtime::{Queue, sim, spawn};
 use smallvec::SmallVec;
 
 use super::core::{Partition, State};
-use super::delta::{Needed, Newest, TreeDelta, Version, newer};
+use super::delta::{Delta, Needed, Newest, TreeDelta, Version, newer};
 use super::intents::{Intent, UnitId, UnitState};
+use super::run::RunVersion;
+use super::run_cursor::{RunsAhead, Unread};
 use super::view::View;
-use crate::base::{BaseCursor, TreeRoot};
+use crate::base::{BaseCursor, Stored, TreeRoot};
 use crate::limits::{MAX_KEY_BYTES, MAX_PREFIX_WITNESSES, MAX_VALUE_BYTES};
 use crate::types::{
-    Direction, Expect, Key, Op, ReadAt, ReadError, TreeId, VersionToken, Write, WriteError,
+    Direction, Expect, Key, KeyRange, Op, ReadAt, ReadError, TreeId, VersionToken, Write,
+    WriteError,
 };
 
-/// What the base says of one write. Consulted only while no delta has a version of the key.
+/// What the base says of one write, and runs above it. The base is consulted only while nothing else has a version of the key.
 #[derive(Debug, Default)]
 pub(super) struct Fact {
     /// What the deltas said of the key, where they were asked before the base was.
     seen: Option<Seen>,
+    /// What the layers on disk have, where there are any.
+    layers: Option<Box<InLayers>>,
     /// Length of the value in the base, and its identity.
     base: Option<(u64, VersionToken)>,
     /// For [`Expect::UniquePrefix`]: other keys of the prefix in the base that no delta had a version of.
@@ -43,10 +48,58 @@ pub(super) struct Fact {
 struct Seen {
     /// Which of the active delta's edits was the last one then.
     edits: u64,
-    /// The length of the newest version's value, unless it is a deletion, and its number; none if no delta has the key.
-    newest: Option<(Option<u64>, u64)>,
-    /// What the sealed delta alone has.
-    sealed: Option<Newest>,
+    /// None if no delta has the key.
+    newest: Option<Found>,
+    /// What the deltas below the active one have.
+    below: Option<Newest>,
+}
+
+/// The newest version of a key, and its number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) newest: Newest,
+    seq: u64,
+}
+
+impl Found {
+    fn of(version: &Version) -> Found {
+        Found {
+            newest: Newest::of(version),
+            seq: version.seq,
+        }
+    }
+
+    fn in_run(version: &RunVersion) -> Found {
+        Found {
+            newest: Newest {
+                ts: version.ts,
+                len: version.value.as_ref().map(Stored::len),
+            },
+            seq: version.seq,
+        }
+    }
+
+    fn live(&self) -> Option<Live> {
+        let token = Some(VersionToken(self.seq));
+        self.newest.len.map(|len| Live { len, token })
+    }
+}
+
+/// What the layers on disk have that one write asks for. It holds as long as the view keeps its number.
+#[derive(Debug, Default)]
+struct InLayers {
+    /// Of the key itself.
+    own: Option<Found>,
+    /// For [`Expect::UniquePrefix`]: of the keys with the prefix.
+    with_prefix: BTreeMap<Key, Found>,
+}
+
+/// The later of two.
+fn later(upper: Option<Found>, lower: Option<Found>) -> Option<Found> {
+    match (upper, lower) {
+        (Some(upper), Some(lower)) if lower.newest.ts > upper.newest.ts => Some(lower),
+        (upper, lower) => upper.or(lower),
+    }
 }
 
 /// What a statement needs to know of the base.
@@ -125,11 +178,15 @@ impl Partition {
                 "a write was sent to the wrong partition"
             );
             let mut fact = Fact::default();
+            if self.state.borrow().layers.has_runs() {
+                let prefix = expectations.then_some(write.expect.clone());
+                fact.layers = Box::pin(self.find_in_layers(&view, write, prefix)).await?;
+            }
             if let Some(root) = view.root(write.tree, ReadAt::Newest) {
                 let seen = self.state.borrow().look_up(&view, write.tree, &write.key);
                 fact.seen = Some(seen);
-                // Nobody asks the base for a key that a delta has.
-                if seen.newest.is_none() {
+                // Nobody asks the base for a key that a delta or a layer has.
+                if seen.newest.is_none() && fact.layers.as_ref().is_none_or(|l| l.own.is_none()) {
                     fact.base = self.base_len(&root, write).await?;
                 }
             }
@@ -161,6 +218,47 @@ impl Partition {
         Ok(stored.map(|(stored, token)| (stored.len(), token)))
     }
 
+    /// What the layers on disk have of a key, and of those with its unique prefix if that is expected.
+    async fn find_in_layers(
+        &self,
+        view: &View,
+        write: &Write,
+        expect: Option<Expect>,
+    ) -> Result<Option<Box<InLayers>>, ReadError> {
+        let (tree, at) = (write.tree, ReadAt::Newest);
+        let runs = self.runs_below(&self.state.borrow(), view, tree, at);
+        if runs.is_empty() {
+            return Ok(None);
+        }
+        let own = self.get_in_runs(&runs, tree, &write.key, at).await?;
+        let mut found = InLayers {
+            own: own.as_ref().map(Found::in_run),
+            with_prefix: BTreeMap::new(),
+        };
+        let Some(Expect::UniquePrefix { len }) = expect else {
+            return Ok(Some(Box::new(found)));
+        };
+        let prefix = Key::from_slice(&write.key[..len]);
+        let range = KeyRange {
+            lower: Bound::Included(prefix.clone()),
+            upper: Bound::Unbounded,
+        };
+        let mut ahead = RunsAhead::new(&runs, tree, at, Direction::Forward);
+        let mut from = Bound::Included(prefix.clone());
+        loop {
+            let place = from.as_ref().map(Key::as_slice);
+            match ahead.next(place) {
+                Err(Unread) => ahead.fill(&self.store, place, &range).await?,
+                Ok(Some((key, version))) if key.starts_with(&prefix) => {
+                    let version = Found::in_run(version);
+                    found.with_prefix.insert(key.clone(), version);
+                    from = Bound::Excluded(key.clone());
+                }
+                Ok(_) => return Ok(Some(Box::new(found))),
+            }
+        }
+    }
+
     async fn find_witnesses(
         &self,
         view: &View,
@@ -189,7 +287,7 @@ impl Partition {
             if !key.starts_with(prefix) {
                 return Ok(());
             }
-            if key != write.key && !self.state.borrow().is_masked(view, write.tree, &key) {
+            if key != write.key && !self.state.borrow().is_masked(view, write.tree, &key, fact) {
                 if fact.witnesses.len() == MAX_PREFIX_WITNESSES {
                     fact.more = true;
                     return Ok(());
@@ -278,7 +376,7 @@ impl State {
         for (write, fact) in writes.iter().zip(&prepared.facts) {
             let seq = self.sequence();
             let intent = last.entry((write.tree, &write.key)).or_insert_with(|| {
-                let live = self.live(&prepared.view, write.tree, &write.key, fact);
+                let live = self.live(&prepared.view, write, fact);
                 Intent {
                     unit,
                     op: Op::Check,
@@ -298,36 +396,72 @@ impl State {
         self.intents.place(unit, as_state, intents);
     }
 
-    /// Whether a delta has a version of the key, so that the base says nothing of its newest state.
-    fn is_masked(&self, view: &View, tree: TreeId, key: &[u8]) -> bool {
-        self.with_visible(view, tree, key, ReadAt::Newest, |version| version.is_some())
+    /// Whether a delta or a layer has a version of a key, other than that which is written, so that the base says nothing of its
+    /// newest state.
+    fn is_masked(&self, view: &View, tree: TreeId, key: &[u8], fact: &Fact) -> bool {
+        self.newest_of_other(view, tree, key, fact).is_some()
     }
 
     /// What the deltas say of a key's newest state.
     fn look_up(&self, view: &View, tree: TreeId, key: &[u8]) -> Seen {
         let active = self.active.visible(tree, key, ReadAt::Newest);
+        let below = self.look_below(view, tree, key);
+        Seen {
+            edits: self.active.edits(),
+            newest: later(active.map(Found::of), below),
+            below: below.map(|found| found.newest),
+        }
+    }
+
+    /// The same of the deltas below the active one.
+    fn look_below(&self, view: &View, tree: TreeId, key: &[u8]) -> Option<Found> {
+        let at = ReadAt::Newest;
+        let layers = self.layers.delta();
+        let layer = layers.and_then(|layer| layer.visible(tree, key, at));
         view.with_sealed(|sealed| {
-            let sealed = sealed.and_then(|sealed| sealed.delta.visible(tree, key, ReadAt::Newest));
-            let newest = newer(active, sealed);
-            Seen {
-                edits: self.active.edits(),
-                newest: newest.map(|version| (Newest::of(version).len, version.seq)),
-                sealed: sealed.map(Newest::of),
-            }
+            let sealed = sealed.and_then(|sealed| sealed.delta.visible(tree, key, at));
+            newer(layer, sealed).map(Found::of)
         })
     }
 
-    /// The newest live version of a key, as `fact` has it or, if the deltas were edited since, as they have it now.
-    fn live(&self, view: &View, tree: TreeId, key: &[u8], fact: &Fact) -> Option<Live> {
-        let newest = match fact.seen {
-            Some(seen) if seen.edits == self.active.edits() => seen.newest,
-            _ => self.look_up(view, tree, key).newest,
-        };
-        match newest {
-            Some((len, seq)) => len.map(|len| Live {
-                len,
-                token: Some(VersionToken(seq)),
-            }),
+    /// What the deltas say of the key that is written, as `fact` has it or, if they were edited since, as they have it now.
+    fn seen(&self, view: &View, write: &Write, fact: &Fact) -> Seen {
+        match fact.seen {
+            Some(seen) if seen.edits == self.active.edits() => seen,
+            _ => self.look_up(view, write.tree, &write.key),
+        }
+    }
+
+    /// The newest version of the key that is written, if it does not lie in the base.
+    pub(super) fn newest_above_base(
+        &self,
+        view: &View,
+        write: &Write,
+        fact: &Fact,
+    ) -> Option<Found> {
+        let newest = self.seen(view, write, fact).newest;
+        match &fact.layers {
+            None => newest,
+            Some(layers) => later(newest, layers.own),
+        }
+    }
+
+    /// The same of another key with the unique prefix of the one that is written.
+    fn newest_of_other(&self, view: &View, tree: TreeId, key: &[u8], fact: &Fact) -> Option<Found> {
+        let newest = self.look_up(view, tree, key).newest;
+        let layers = fact.layers.as_ref();
+        later(
+            newest,
+            layers
+                .and_then(|layers| layers.with_prefix.get(key))
+                .copied(),
+        )
+    }
+
+    /// The newest live version of the key that is written.
+    fn live(&self, view: &View, write: &Write, fact: &Fact) -> Option<Live> {
+        match self.newest_above_base(view, write, fact) {
+            Some(found) => found.live(),
             None => fact.base.map(|(len, token)| Live {
                 len,
                 token: Some(token),
@@ -355,23 +489,25 @@ impl State {
             seq,
             value,
         };
-        let edits = self.active.edits();
-        let (active, newest) = self.active.insert(write.tree, &write.key, version, needed);
-        let sealed = match fact.seen {
-            Some(seen) if seen.edits == edits => seen.sealed,
-            _ => view.with_sealed(|sealed| {
-                sealed?
-                    .delta
-                    .visible(write.tree, &write.key, ReadAt::Newest)
-                    .map(Newest::of)
-            }),
+        let mut below = match fact.seen {
+            Some(seen) if seen.edits == self.active.edits() => seen.below,
+            _ => self
+                .look_below(view, write.tree, &write.key)
+                .map(|found| found.newest),
         };
-        // A version may come late: then another stays the newest, here or in the sealed delta, and nothing changes.
-        if newest == ts && sealed.is_none_or(|sealed| sealed.ts <= ts) {
-            let before = match (active, sealed) {
-                (Some(active), Some(sealed)) if sealed.ts > active.ts => sealed.len,
+        if let Some(layers) = &fact.layers
+            && let Some(Found { newest, .. }) = layers.own
+            && below.is_none_or(|below| below.ts < newest.ts)
+        {
+            below = Some(newest);
+        }
+        let (active, newest) = self.active.insert(write.tree, &write.key, version, needed);
+        // A version may come late: then another stays the newest, here or below, and nothing changes.
+        if newest == ts && below.is_none_or(|below| below.ts <= ts) {
+            let before = match (active, below) {
+                (Some(active), Some(below)) if below.ts > active.ts => below.len,
                 (Some(active), _) => active.len,
-                (None, Some(sealed)) => sealed.len,
+                (None, Some(below)) => below.len,
                 (None, None) => fact.base.map(|(len, _)| len),
             };
             self.counts
@@ -415,7 +551,7 @@ impl State {
                     len: len as u64,
                     token: Some(VersionToken(own.seq)),
                 }),
-                (None, None) => self.live(&prepared.view, write.tree, &write.key, fact),
+                (None, None) => self.live(&prepared.view, write, fact),
             };
             match (&write.expect, live) {
                 (Expect::Any, _) | (Expect::Absent, None) | (Expect::Present, Some(_)) => {}
@@ -479,43 +615,30 @@ impl State {
             |key: &[u8]| unit.is_some_and(|unit| self.intents.own(unit, tree, key).is_some());
         let removed = |key: &[u8]| earlier.contains_key(&(tree, key)) || is_own(key);
         if let Some(of) = of {
-            let changed = |key: &Key| {
-                *key != write.key && !removed(key) && self.is_changed(view, tree, key, of.snapshot)
+            let is_changed = |key: &Key| {
+                let newest = self.newest_of_other(view, tree, key, fact);
+                newest.is_some_and(|found| found.newest.ts > of.snapshot)
             };
-            let active = self.active.tree(tree);
-            let in_active =
-                active.is_some_and(|delta| keys_with_prefix(delta, prefix).any(changed));
-            let in_sealed = view.with_sealed(|sealed| {
-                let delta = sealed.and_then(|sealed| sealed.delta.tree(tree));
-                delta.is_some_and(|delta| keys_with_prefix(delta, prefix).any(changed))
-            });
-            if in_active || in_sealed {
+            let changed = |key: &Key| *key != write.key && !removed(key) && is_changed(key);
+            if self
+                .find_above_base(view, tree, prefix, fact, changed)
+                .is_some()
+            {
                 return Err(WriteError::Conflict);
             }
         }
-        let live = |key: &Key| {
-            *key != write.key
-                && !removed(key)
-                && self.live(view, tree, key, &Fact::default()).is_some()
+        let is_live = |key: &Key| {
+            let newest = self.newest_of_other(view, tree, key, fact);
+            newest.is_some_and(|found| found.newest.len.is_some())
         };
-        if let Some(key) = self
-            .active
-            .tree(tree)
-            .and_then(|delta| keys_with_prefix(delta, prefix).find(|key| live(key)))
-        {
-            return duplicate(key);
+        let live = |key: &Key| *key != write.key && !removed(key) && is_live(key);
+        if let Some(key) = self.find_above_base(view, tree, prefix, fact, live) {
+            return duplicate(&key);
         }
-        view.with_sealed(|sealed| {
-            let delta = sealed.and_then(|sealed| sealed.delta.tree(tree));
-            match delta.and_then(|delta| keys_with_prefix(delta, prefix).find(|key| live(key))) {
-                Some(key) => duplicate(key),
-                None => Ok(()),
-            }
-        })?;
         match fact
             .witnesses
             .iter()
-            .find(|key| !removed(key) && !self.is_masked(view, tree, key))
+            .find(|key| !removed(key) && !self.is_masked(view, tree, key, fact))
         {
             Some(_) if fact.is_taken_since => Err(WriteError::Conflict),
             Some(key) => duplicate(key),
@@ -523,6 +646,28 @@ impl State {
             None if fact.more => Err(WriteError::Conflict),
             None => Ok(()),
         }
+    }
+
+    /// The first key with a prefix that a delta or a layer has and of which `is_it` holds.
+    fn find_above_base(
+        &self,
+        view: &View,
+        tree: TreeId,
+        prefix: &[u8],
+        fact: &Fact,
+        is_it: impl Fn(&Key) -> bool,
+    ) -> Option<Key> {
+        let find = |delta: Option<&Delta>| {
+            let mut keys = keys_with_prefix(delta?.tree(tree)?, prefix);
+            keys.find(|key| is_it(key)).cloned()
+        };
+        find(Some(&self.active))
+            .or_else(|| find(self.layers.delta()))
+            .or_else(|| view.with_sealed(|sealed| find(sealed.map(|sealed| &sealed.delta))))
+            .or_else(|| {
+                let mut keys = fact.layers.as_ref()?.with_prefix.keys();
+                keys.find(|key| is_it(key)).cloned()
+            })
     }
 }
 

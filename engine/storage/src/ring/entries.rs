@@ -5,6 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use pinion_clock::Timestamp;
 
+use super::documents::Documents;
 use super::entry::{ENTRY_HEADER_BYTES, EntryHeader};
 use super::frame::FRAME_PAYLOAD_BYTES;
 use super::live::{Fetch, LogEntry};
@@ -106,12 +107,16 @@ impl Entries {
         self.starts[..before].last().map(|&(_, ts)| ts)
     }
 
-    /// Timestamp of the first entry that begins in this part of the stream, and how many do.
-    pub(super) fn beginning_in(&self, part: Range<usize>) -> (Option<Timestamp>, u64) {
+    /// Timestamp of the first entry that begins in this part of the stream, and the documents of all that do.
+    pub(super) fn beginning_in(&self, part: Range<usize>) -> (Option<Timestamp>, Documents) {
         let before = |at: usize| self.starts.partition_point(|&(start, _)| start < at);
-        let beginning = &self.starts[before(part.start)..before(part.end)];
-        let first = beginning.first().map(|&(_, ts)| ts);
-        (first, beginning.len() as u64)
+        let beginning = before(part.start)..before(part.end);
+        let first = self.starts[beginning.clone()].first().map(|&(_, ts)| ts);
+        let mut documents = Documents::default();
+        for nth in beginning {
+            documents.add(self.len_of(nth) - ENTRY_HEADER_BYTES);
+        }
+        (first, documents)
     }
 
     /// Appends an entry. The bytes of a large one are taken and not copied.
@@ -496,16 +501,19 @@ mod tests {
         assert_eq!(entries.last_before(100), Some(Timestamp::from_u64(1)));
         assert_eq!(entries.last_before(101), Some(Timestamp::from_u64(2)));
         assert_eq!(entries.last_before(usize::MAX), entries.last());
-        assert_eq!(
-            entries.beginning_in(0..1),
-            (Some(Timestamp::from_u64(1)), 1)
-        );
-        assert_eq!(entries.beginning_in(1..100), (None, 0));
-        assert_eq!(
-            entries.beginning_in(1..101),
-            (Some(Timestamp::from_u64(2)), 1)
-        );
-        let whole = entries.beginning_in(0..entries.len());
-        assert_eq!(whole, (Some(Timestamp::from_u64(1)), 3));
+        let check = |part: Range<usize>, expected: (Option<u64>, u64, usize)| {
+            let (first, documents) = entries.beginning_in(part);
+            let (count, bytes) = (documents.count, documents.bytes as usize);
+            assert_eq!((first.map(|ts| ts.as_u64()), count, bytes), expected);
+        };
+        check(0..1, (Some(1), 1, 76));
+        check(1..100, (None, 0, 0));
+        check(1..101, (Some(2), 1, 1000));
+        check(0..entries.len(), (Some(1), 3, 1076 + LARGE_VALUE_BYTES));
+        // A link of the chain is an entry without a document.
+        let (links, _) = pushed(&[0, 0, 5]);
+        let (first, documents) = links.beginning_in(0..links.len());
+        assert_eq!(first, Some(Timestamp::from_u64(1)));
+        assert_eq!((documents.count, documents.bytes), (1, 5));
     }
 }

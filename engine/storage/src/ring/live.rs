@@ -11,6 +11,7 @@ use std::io;
 use bytes::Bytes;
 use pinion_clock::Timestamp;
 
+use super::documents::Documents;
 use super::entry::{ENTRY_HEADER_BYTES, EntryKind};
 use super::frame::{FRAME_BYTES, Stamps};
 use super::reader::{Extent, LoggedEntry, RingReader};
@@ -39,8 +40,19 @@ pub(crate) struct SegmentSpan {
     pub(crate) last: Timestamp,
     /// As far as it is written.
     pub(crate) bytes: u64,
-    /// How many begin in it, where that was counted.
-    pub(crate) entries: Option<u64>,
+    /// Of the entries that begin in it.
+    pub(crate) documents: Documents,
+}
+
+/// What can be seen of a segment without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentLook {
+    /// The first entry that begins in it and exists.
+    pub(crate) first: Option<Timestamp>,
+    /// As far as it is written.
+    pub(crate) bytes: u64,
+    /// Estimated, if there are many frames.
+    pub(crate) documents: Documents,
 }
 
 /// Some segments of a ring, and what is needed to read them.
@@ -121,15 +133,25 @@ impl RingFiles {
         above.copied().collect()
     }
 
-    /// The first existing entry of a segment, and how many bytes of it are written.
-    pub(crate) async fn look_into(&self, generation: u64) -> io::Result<(Option<Timestamp>, u64)> {
+    /// Looks at a few frames of a segment, among them this many samples.
+    pub(crate) async fn look_into(&self, generation: u64, samples: u32) -> io::Result<SegmentLook> {
         let seeker = Seeker::open(self, generation).await?;
         let first = seeker.first().await?;
         let frames = seeker.written_frames().await?;
+        let documents = match &first {
+            Some(start) => {
+                let frames = start.frame..frames;
+                seeker.documents(frames, samples, &self.cuts).await?
+            }
+            None => Documents::default(),
+        };
         seeker.close().await?;
         let exists = first.filter(|start| start.ts <= self.cuts.limit(start.epoch));
-        let bytes = u64::from(frames) * FRAME_BYTES as u64;
-        Ok((exists.map(|start| start.ts), bytes))
+        Ok(SegmentLook {
+            first: exists.map(|start| start.ts),
+            bytes: u64::from(frames) * FRAME_BYTES as u64,
+            documents,
+        })
     }
 
     /// A reader of the segments from the `nth` on.

@@ -1,5 +1,6 @@
 //! Rings: the durable log of each core, which is also its share of the oplog.
 
+mod documents;
 mod entries;
 mod entry;
 mod frame;
@@ -13,9 +14,12 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use entry::{ENTRY_HEADER_BYTES, EntryKind};
+pub(crate) use documents::Documents;
+pub(crate) use entry::EntryKind;
 pub(crate) use frame::{FRAME_BYTES, Stamps};
-pub(crate) use live::{FilesAfter, FilesBefore, LogEntry, RingFiles, RingPart, SegmentSpan};
+pub(crate) use live::{
+    FilesAfter, FilesBefore, LogEntry, RingFiles, RingPart, SegmentLook, SegmentSpan,
+};
 pub(crate) use reader::{BadFrame, LoggedEntry, RingReader, RingScan};
 pub(crate) use segment::{RingDir, list_rings};
 pub(crate) use writer::{Reservation, Ring, RingStart, RingStopped};

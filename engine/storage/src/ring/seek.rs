@@ -9,11 +9,13 @@ use std::ops::Range;
 use pinion_clock::Timestamp;
 use pinion_runtime::{DmaBuf, File, OpenOptions};
 
+use super::documents::Documents;
 use super::entry::{ENTRY_HEADER_BYTES, EntryHeader};
-use super::frame::{FRAME_BYTES, FrameContext, FrameState, classify, payload};
+use super::frame::{FRAME_BYTES, FrameContext, FrameHeader, FrameState, classify, payload};
 use super::live::RingFiles;
 use super::segment::RingDir;
-use crate::limits::{PROBE_FRAMES, SCAN_CHUNK_BYTES, SEEK_FRAMES};
+use crate::limits::{PROBE_FRAMES, SAMPLE_FRAMES, SCAN_CHUNK_BYTES, SEEK_FRAMES};
+use crate::manifest::Cuts;
 
 /// One segment, open to be searched.
 pub(super) struct Seeker {
@@ -89,6 +91,53 @@ impl Seeker {
         self.first_start(0..self.frames).await
     }
 
+    /// The documents of the entries that begin in these frames, as far as `cuts` leave them: counted where they are few, or
+    /// else estimated by this many samples, spread evenly.
+    pub(super) async fn documents(
+        &self,
+        frames: Range<u32>,
+        samples: u32,
+        cuts: &Cuts,
+    ) -> io::Result<Documents> {
+        let there = frames.end.saturating_sub(frames.start).max(1);
+        let looked = samples * SAMPLE_FRAMES;
+        if there <= looked {
+            let all = frames.start..frames.start + there;
+            return self.documents_in(all, cuts).await;
+        }
+        let stride = there / samples;
+        let mut documents = Documents::default();
+        for nth in 0..samples {
+            let begin = frames.start + nth * stride + (stride - SAMPLE_FRAMES) / 2;
+            let sample = self.documents_in(begin..begin + SAMPLE_FRAMES, cuts);
+            documents += sample.await?;
+        }
+        Ok(documents.scaled(u64::from(there), u64::from(looked)))
+    }
+
+    async fn documents_in(&self, frames: Range<u32>, cuts: &Cuts) -> io::Result<Documents> {
+        let offset = u64::from(frames.start) * FRAME_BYTES as u64;
+        let len = frames.len() * FRAME_BYTES;
+        let chunk = self.file.read_at(offset, len).await?;
+        let mut walk = HeaderWalk::default();
+        for (nth, position) in frames.clone().enumerate() {
+            let Some(block) = block(&chunk, nth) else {
+                break;
+            };
+            match self.state(block, position) {
+                FrameState::Valid(header) | FrameState::Mended(header) => {
+                    walk.take(block, &header, cuts.limit(header.epoch));
+                }
+                FrameState::Blank | FrameState::Torn | FrameState::Damaged(_) => walk.at = None,
+            }
+        }
+        if walk.ends_in_header() && frames.end == self.frames {
+            self.append_next_segment(&mut walk.stream).await?;
+            walk.count_next();
+        }
+        Ok(walk.documents)
+    }
+
     /// The first entry that begins in one of these frames, before any that is blank.
     async fn first_start(&self, frames: Range<u32>) -> io::Result<Option<Start>> {
         let (mut at, mut probe) = (frames.start, PROBE_FRAMES);
@@ -158,6 +207,51 @@ impl Seeker {
 
     fn state(&self, block: &[u8], position: u32) -> FrameState {
         classify(block, &at_position(self.context, position), true)
+    }
+}
+
+/// Counts entries by their headers, in a part of the stream.
+#[derive(Default)]
+struct HeaderWalk {
+    stream: Vec<u8>,
+    /// Where in the stream the next entry begins, as far as that is known.
+    at: Option<usize>,
+    /// Entries above it do not exist.
+    limit: Timestamp,
+    documents: Documents,
+}
+
+impl HeaderWalk {
+    fn take(&mut self, block: &[u8], header: &FrameHeader, limit: Timestamp) {
+        let before = self.stream.len();
+        payload(block, header, 0, &mut self.stream);
+        let first = header.first_entry.map(|first| before + usize::from(first));
+        self.at = self.at.or(first);
+        self.limit = limit;
+        while self.count_next() {}
+    }
+
+    /// Counts the next entry, if its header is there.
+    fn count_next(&mut self) -> bool {
+        let next = self.at.and_then(|at| self.stream.get(at..));
+        let Some(header) = next.and_then(|rest| rest.first_chunk()) else {
+            return false;
+        };
+        let Ok(header) = EntryHeader::decode(header) else {
+            self.at = None;
+            return false;
+        };
+        let len = header.len as usize;
+        if header.ts <= self.limit {
+            self.documents.add(len);
+        }
+        self.at = self.at.map(|at| at + ENTRY_HEADER_BYTES + len);
+        true
+    }
+
+    /// Whether an entry begins of whose header a part is there.
+    fn ends_in_header(&self) -> bool {
+        self.at.is_some_and(|at| at < self.stream.len())
     }
 }
 

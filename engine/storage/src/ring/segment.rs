@@ -11,6 +11,7 @@ use pinion_runtime::{DmaBuf, File, OpenOptions, fs};
 
 use super::frame::FRAME_BYTES;
 use crate::limits::ZERO_CHUNK_BYTES;
+use crate::opening::{open_file, sync_dir};
 
 const RING_PREFIX: &str = "ring-";
 /// The ring of what is not replicated: its number in frames, and its name in place of a number.
@@ -88,8 +89,12 @@ impl SegmentFile {
         zeroed: bool,
     ) -> io::Result<SegmentFile> {
         let path = dir.segment_path(generation);
-        let file = File::open(&path, OpenOptions::create()).await?;
-        file.allocate(bytes).await?;
+        let file = open_file(&path, OpenOptions::create()).await?;
+        if let Err(error) = file.allocate(bytes).await {
+            // A part of a segment is of no use, and takes room.
+            fs::remove_file(&path).await?;
+            return Err(error);
+        }
         if zeroed {
             let mut offset = 0;
             while offset < bytes {
@@ -99,7 +104,7 @@ impl SegmentFile {
             }
         }
         file.datasync().await?;
-        fs::sync_dir(&dir.path).await?;
+        sync_dir(&dir.path).await?;
         Ok(SegmentFile {
             generation,
             file,
@@ -116,8 +121,8 @@ impl SegmentFile {
     ) -> io::Result<SegmentFile> {
         let path = dir.segment_path(generation);
         fs::rename(old, &path).await?;
-        fs::sync_dir(&dir.path).await?;
-        let file = File::open(&path, OpenOptions::write()).await?;
+        sync_dir(&dir.path).await?;
+        let file = open_file(&path, OpenOptions::write()).await?;
         assert_eq!(
             file.len().await?,
             bytes,

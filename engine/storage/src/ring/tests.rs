@@ -9,11 +9,13 @@ use pinion_runtime::{Queue, Rng, fs, sim, spawn};
 
 use super::entry::{ENTRY_HEADER_BYTES, EntryKind};
 use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, Stamps};
-use super::live::{FilesAfter, FilesBefore, LogEntry};
+use super::live::{FilesAfter, FilesBefore, LogEntry, SegmentLook};
 use super::reader::RingReader;
 use super::segment::RingDir;
 use super::writer::{Ring, RingStart};
+use crate::limits::SAMPLE_FRAMES;
 use crate::manifest::Cuts;
+use crate::room::DiskRoom;
 
 const DIRECTORY: u64 = 7;
 
@@ -151,10 +153,9 @@ fn check_reading(tail_bytes: usize, flushes: Vec<Vec<usize>>) {
         fs::create_dir_all(&dir().path).await.unwrap();
         let ring = start(1, 1, (SEGMENT_FRAMES * FRAME_BYTES) as u64, tail_bytes).await;
         let preparing = ring.clone();
-        spawn(
-            Queue::Background,
-            async move { preparing.keep_prepared().await },
-        );
+        spawn(Queue::Background, async move {
+            preparing.keep_prepared(&DiskRoom::default()).await
+        });
         let lens: Vec<usize> = flushes.concat();
         let mut end = 0;
         for group in &flushes {
@@ -167,10 +168,15 @@ fn check_reading(tail_bytes: usize, flushes: Vec<Vec<usize>>) {
         for span in ring.spans() {
             let part = ring.read_after(Timestamp::MIN, Timestamp::MAX, usize::MAX);
             let found = match part.files {
-                Some(files) => files.look_into(span.generation).await.unwrap(),
+                Some(files) => files.look_into(span.generation, 1).await.unwrap(),
                 None => continue,
             };
-            assert_eq!(found, (span.first, span.bytes), "{flushes:?}");
+            let expected = SegmentLook {
+                first: span.first,
+                bytes: span.bytes,
+                documents: span.documents,
+            };
+            assert_eq!(found, expected, "{flushes:?}");
         }
         let check = |read: Vec<LogEntry>, expected: Vec<u64>| {
             let found: Vec<u64> = read.iter().map(|entry| entry.ts.as_u64()).collect();
@@ -225,4 +231,46 @@ fn entries_of_all_lengths_are_found_from_everywhere() {
         let tail_bytes = [0, 1000, 10_000][rng.below(3) as usize];
         check_reading(tail_bytes, flushes);
     }
+}
+
+#[test]
+fn documents_of_a_segment_of_many_frames_are_estimated() {
+    const FRAMES: usize = 2048;
+    sim::block_on(1, async {
+        fs::create_dir_all(&dir().path).await.unwrap();
+        let ring = start(1, 1, (FRAMES * FRAME_BYTES) as u64, 0).await;
+        let mut ts = 0;
+        // At first each entry is alone in its frame, later many share one.
+        for (flushes, entries, len) in [(600, 1, 300), (200, 100, 90)] {
+            for _ in 0..flushes {
+                for _ in 0..entries {
+                    ts += 1;
+                    append(&ring, ts, body(ts, len)).await;
+                }
+                flush(&ring).await;
+            }
+        }
+        let [span] = ring.spans()[..] else {
+            panic!("all is in one segment");
+        };
+        assert_eq!(span.documents.count, ts);
+        let part = ring.read_after(Timestamp::MIN, Timestamp::MAX, usize::MAX);
+        let files = part.files.expect("nothing is in memory");
+        for samples in [8, 16] {
+            let look = files.look_into(span.generation, samples).await.unwrap();
+            let about = |exact: u64| exact * 8 / 10..=exact * 12 / 10;
+            let (judged, exact) = (look.documents, span.documents);
+            assert!(
+                about(exact.count).contains(&judged.count),
+                "{look:?}, {span:?}"
+            );
+            assert!(
+                about(exact.bytes).contains(&judged.bytes),
+                "{look:?}, {span:?}"
+            );
+        }
+        let all = FRAMES as u32 / SAMPLE_FRAMES;
+        let look = files.look_into(span.generation, all).await.unwrap();
+        assert_eq!(look.documents, span.documents);
+    })
 }

@@ -14,8 +14,9 @@ use std::rc::Rc;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
-use pinion_runtime::{DmaBuf, fs, sim};
+use pinion_runtime::{DmaBuf, Duration, fs, now, sim};
 
+use super::documents::Documents;
 use super::entries::Entries;
 use super::entry::{ENTRY_HEADER_BYTES, EntryHeader, EntryKind};
 use super::frame::{FRAME_BYTES, FRAME_PAYLOAD_BYTES, FrameContext, FrameHeader, Stamps, encode};
@@ -26,6 +27,8 @@ use crate::limits::{
     FLUSH_STEP_FRAMES, MAX_ENTRY_BYTES, MAX_IDLE_SEGMENTS, MAX_PENDING_BYTES, SPARE_SEGMENTS,
 };
 use crate::manifest::Cuts;
+use crate::opening::sync_dir;
+use crate::room::DiskRoom;
 
 /// What a ring needs to know when it starts.
 pub(crate) struct RingStart {
@@ -55,8 +58,8 @@ struct Current {
     first: Option<Timestamp>,
     /// The last timestamp of any entry that touches this segment.
     last: Timestamp,
-    /// How many begin in it.
-    entries: u64,
+    /// Of the entries that begin in it.
+    documents: Documents,
 }
 
 struct State {
@@ -91,6 +94,9 @@ pub(crate) struct RingStats {
     pub(crate) segments_created: u64,
     pub(crate) segments_reused: u64,
     pub(crate) segments_removed: u64,
+    /// Segments that were given up at the beginning, and how long that took.
+    pub(crate) truncations: u64,
+    pub(crate) truncating: Duration,
 }
 
 /// One core's ring.
@@ -186,7 +192,7 @@ impl Current {
             first: self.first,
             last: self.last,
             bytes: u64::from(self.next) * FRAME_BYTES as u64,
-            entries: Some(self.entries),
+            documents: self.documents,
         }
     }
 }
@@ -408,7 +414,7 @@ impl Ring {
                     next: 0,
                     first: None,
                     last: Timestamp::MIN,
-                    entries: 0,
+                    documents: Documents::default(),
                 });
             }
             let current = state.current.as_mut().expect("just made sure");
@@ -428,7 +434,7 @@ impl Ring {
             }
             let (first, beginning) = entries.beginning_in(begin..end);
             current.first = current.first.or(first);
-            current.entries += beginning;
+            current.documents += beginning;
         }
         state.stats.flushes += 1;
         state.stats.frames += frames;
@@ -458,15 +464,20 @@ impl Ring {
         state.spoken_for() + state.wanted_frames + self.frames_per_segment * SPARE_SEGMENTS as u64
     }
 
-    /// Keeps enough segments ready; runs as a background task until an error ends it, or the ring is stopped.
-    pub(crate) async fn keep_prepared(&self) -> io::Result<()> {
+    /// Keeps enough segments ready; runs as a background task until an error ends it, or the ring is stopped. While the disk is
+    /// full it waits for room.
+    pub(crate) async fn keep_prepared(&self, room: &DiskRoom) -> io::Result<()> {
         while !self.stopped.get() {
             let lacking = {
                 let state = self.state.borrow();
                 state.available_frames(self.frames_per_segment) < self.low_water(&state)
             };
             if lacking {
-                self.prepare_segment(true).await?;
+                let prepared = room.repeat("the log", async || match self.stopped.get() {
+                    true => Ok(()),
+                    false => self.prepare_segment(true).await,
+                });
+                prepared.await?;
             } else {
                 self.preparation.notified().await;
             }
@@ -477,9 +488,7 @@ impl Ring {
     async fn prepare_segment(&self, zeroed: bool) -> io::Result<()> {
         let (generation, reusable) = {
             let mut state = self.state.borrow_mut();
-            let generation = state.next_generation;
-            state.next_generation += 1;
-            (generation, state.idle.pop_front())
+            (state.next_generation, state.idle.pop_front())
         };
         let reused = reusable.is_some();
         let segment = match reusable {
@@ -490,6 +499,11 @@ impl Ring {
         };
         {
             let mut state = self.state.borrow_mut();
+            assert!(
+                state.next_generation == generation,
+                "one is prepared at a time"
+            );
+            state.next_generation += 1;
             state.ready.push_back(segment);
             if reused {
                 state.stats.segments_reused += 1;
@@ -581,7 +595,14 @@ impl Ring {
                 done.push(self.dir.segment_path(oldest.generation));
             }
         }
-        self.retire(done).await
+        let (count, began) = (done.len() as u64, now());
+        self.retire(done).await?;
+        if count > 0 {
+            let stats = &mut self.state.borrow_mut().stats;
+            stats.truncations += count;
+            stats.truncating += began.elapsed();
+        }
+        Ok(())
     }
 
     /// Keeps some of the files for reuse and removes the rest.
@@ -597,7 +618,7 @@ impl Ring {
             }
         }
         if removed > 0 {
-            fs::sync_dir(&self.dir.path).await?;
+            sync_dir(&self.dir.path).await?;
             self.state.borrow_mut().stats.segments_removed += removed;
         }
         Ok(())

@@ -107,7 +107,7 @@ fn entry(number: u64, attempt: &Attempt, padding: usize) -> Entry {
     bytes.resize(bytes.len() + padding, b'p');
     let len = bytes.len() as u32;
     bytes[..4].copy_from_slice(&len.to_le_bytes());
-    Entry { bytes }
+    Entry::new(bytes)
 }
 
 /// Applies entries of this workload.

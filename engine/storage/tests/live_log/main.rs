@@ -40,9 +40,7 @@ fn statement(number: u64, padding: usize, keys: &[u64]) -> Statement {
     };
     Statement {
         writes: keys.iter().map(write).collect(),
-        entry: Some(Entry {
-            bytes: document(number, padding),
-        }),
+        entry: Some(Entry::new(document(number, padding))),
     }
 }
 

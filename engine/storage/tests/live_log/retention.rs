@@ -75,6 +75,22 @@ fn options(bytes: Option<u64>) -> StorageOptions {
     }
 }
 
+/// What documents of the log take, read one by one.
+async fn document_bytes() -> u64 {
+    let mut cursor = storage().log_after(Timestamp::MIN);
+    let mut bytes = 0;
+    loop {
+        let batch = cursor.next_batch(50, 1 << 20).await.unwrap();
+        if batch.is_empty() {
+            return bytes;
+        }
+        bytes += batch
+            .iter()
+            .map(|(_, entry)| entry.len() as u64)
+            .sum::<u64>();
+    }
+}
+
 /// Writes entries of about 2 KB with these numbers, spread over the cores.
 async fn write(numbers: std::ops::Range<u64>) -> Timestamp {
     let mut last = Timestamp::MIN;
@@ -124,7 +140,7 @@ fn as_many_bytes_are_kept_as_was_said_over_restarts_and_other_numbers_of_cores()
         storage().checkpoint().await.unwrap();
         let numbers = read_all().await;
         assert!(is_end_of(&numbers, end));
-        let stats = storage().log_stats().await.unwrap();
+        let stats = storage().log_stats(Timestamp::MAX).await.unwrap();
         assert!((KEEP..KEEP + 64 * 1024).contains(&stats.bytes), "{stats:?}");
         assert!((150..300).contains(&numbers.len()), "{}", numbers.len());
         assert_eq!(stats.first, storage().log_first().await.unwrap());
@@ -135,6 +151,33 @@ fn as_many_bytes_are_kept_as_was_said_over_restarts_and_other_numbers_of_cores()
             "{stats:?}, {}",
             numbers.len()
         );
+    });
+}
+
+#[test]
+fn documents_are_counted_while_they_are_written_and_estimated_after_a_start() {
+    run(&[2, 2, 1], options(Some(u64::MAX)), |life| async move {
+        let stats = storage().log_stats(Timestamp::MAX).await.unwrap();
+        let (entries, bytes) = (read_all().await.len() as u64, document_bytes().await);
+        let about = |exact: u64| exact * 9 / 10..=exact * 11 / 10;
+        assert!(
+            about(entries).contains(&stats.entries) && about(bytes).contains(&stats.entry_bytes),
+            "life {life}: {stats:?}, {entries} entries of {bytes} bytes"
+        );
+        // Each alone in its flush, so that most of a frame is empty.
+        for number in 0..50 {
+            let number = life as u64 * 2000 + number;
+            write(number..number + 1).await;
+        }
+        let begin = life as u64 * 2000 + 50;
+        write(begin..begin + 500).await;
+        let after = storage().log_stats(Timestamp::MAX).await.unwrap();
+        assert_eq!(after.entries - stats.entries, 550);
+        assert_eq!(
+            after.entry_bytes - stats.entry_bytes,
+            document_bytes().await - bytes
+        );
+        assert!(after.bytes > after.entry_bytes);
     });
 }
 

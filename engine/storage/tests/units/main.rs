@@ -67,7 +67,7 @@ fn entry_of(told: Told, words: &[u64], writes: &[Write]) -> Entry {
     }
     let len = bytes.len() as u32;
     bytes[..4].copy_from_slice(&len.to_le_bytes());
-    Entry { bytes }
+    Entry::new(bytes)
 }
 
 struct Parsed {
@@ -595,12 +595,9 @@ fn a_commit_that_fails_leaves_nothing() {
 
 /// Entries that have a little more than so many bytes together.
 fn large_entries(bytes: usize) -> Vec<Entry> {
-    let large = |_| Entry {
-        bytes: [
-            entry_of(Told::Writes, &[], &[]).bytes,
-            vec![0; LARGE_ENTRY_BYTES],
-        ]
-        .concat(),
+    let large = |_| {
+        let small = entry_of(Told::Writes, &[], &[]).bytes;
+        Entry::new([small, vec![0; LARGE_ENTRY_BYTES]].concat())
     };
     (0..bytes.div_ceil(LARGE_ENTRY_BYTES)).map(large).collect()
 }

@@ -13,13 +13,13 @@ use pinion_exec::{
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::node::SourceFailure;
 use pinion_runtime::sim::event;
-use pinion_runtime::{CoreId, Queue, core_count, join_all, spawn, submit_to, timeout};
+use pinion_runtime::{CoreId, Queue, core_count, join_all, sleep, spawn, submit_to, timeout};
 use pinion_storage::{LogCursor, storage};
 use pinion_wire::{Error, ErrorCode};
 
 use super::documents::{Job, SourceForm, copy};
 use super::source::Source;
-use super::{Failed, Halt, InitialSync};
+use super::{Failed, Halt, InitialSync, Outage};
 use crate::driver::Driver;
 use crate::follower::Fetched;
 use crate::limits::{
@@ -52,6 +52,7 @@ impl Driver {
             .begin_at(rollback_id, begin.applying.optime.ts);
         begin_clone().await?;
         self.begin_log(&begin).await?;
+        source.has_begun = true;
 
         let done = async {
             let mut applying = self.reach(&begin, halt).await?;
@@ -93,7 +94,7 @@ impl Driver {
             let (driver, host, halt) = (self.clone(), host.clone(), halt.clone());
             let ended = fetch_ended.clone();
             spawn(Queue::Foreground, async move {
-                let failure = driver.fetch_until_end(&host).await;
+                let failure = driver.fetch_patiently(&host).await;
                 ended.replace(Some(failure));
                 halt.set();
             })
@@ -111,6 +112,23 @@ impl Driver {
         }
     }
 
+    /// Fetches from the source of an initial sync, which may be away for a while (`initialSyncTransientErrorRetryPeriodSeconds`): what
+    /// was copied is of use as long as its oplog continues from what was fetched. Gives why it ends, as [`Driver::fetch_until_end`].
+    async fn fetch_patiently(self: &Rc<Self>, host: &HostPort) -> Option<SourceFailure> {
+        let mut outage = Outage::default();
+        loop {
+            let before = self.follower.last();
+            let failure = self.fetch_until_end(host).await;
+            if self.follower.last() > before {
+                outage.ends();
+            }
+            if failure != Some(SourceFailure::Unreachable) || outage.is_too_long() {
+                return failure;
+            }
+            sleep(RETRY_PAUSE).await;
+        }
+    }
+
     async fn applied_all(&self) -> Result<(), Failed> {
         match self.apply_all().await {
             true => Ok(()),
@@ -122,27 +140,18 @@ impl Driver {
     /// before that.
     async fn beginning(&self, source: &mut Source) -> Result<Beginning, Failed> {
         let patience = pinion_runtime::now() + BEHIND_PATIENCE;
-        // What is prepared by this entry, or between it and the one that the data begin with, is in the log either way.
-        let before = source.last_applied().await?;
-        let fetching = match source.oldest_prepared().await? {
-            Some(begun) if begun < before.optime.ts => {
-                event("initial sync fetches from a prepared transaction on");
-                let entry = source.newest_entry(begun).await?;
-                match entry.optime.ts == begun {
-                    true => entry,
-                    false => {
-                        return Err(Failed::new(
-                            "the source has lost an entry of a transaction that is prepared",
-                        ));
-                    }
-                }
-            }
-            _ => before,
-        };
         loop {
+            // What is prepared by this entry, or between it and the one that the data begin with, is in the log either way. Each
+            // time that the source was behind it is another one: the log cannot begin with an entry that it has passed.
+            let before = source.last_applied().await?;
+            let prepared = source.oldest_prepared().await?;
             let applying = source.last_applied().await?;
             let last = self.terms.borrow().optime(storage().last_allotted());
-            if applying.optime.ts > last.ts || applying.optime == last {
+            if before.optime.ts > last.ts || before.optime == last {
+                let fetching = match prepared.filter(|begun| *begun < before.optime.ts) {
+                    Some(begun) => prepared_entry(source, begun).await?,
+                    None => before,
+                };
                 return Ok(Beginning { fetching, applying });
             }
             if pinion_runtime::now() > patience {
@@ -258,6 +267,18 @@ async fn make_collections(source: &mut Source) -> Result<(Vec<CloneTarget>, Sour
         targets.extend(clone_catalog(found.rows, found.next_number).await?);
     }
     Ok((targets, SourceForm::Rows))
+}
+
+/// The entry with which a transaction begins that is prepared.
+async fn prepared_entry(source: &mut Source, begun: Timestamp) -> Result<Fetched, Failed> {
+    event("initial sync fetches from a prepared transaction on");
+    let entry = source.newest_entry(begun).await?;
+    match entry.optime.ts == begun {
+        true => Ok(entry),
+        false => Err(Failed::new(
+            "the source has lost an entry of a transaction that is prepared",
+        )),
+    }
 }
 
 /// Where an attempt begins.

@@ -29,14 +29,14 @@ use pinion_exec::{InitialSyncMethod, replication_parameters};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::node::{Input, SourceFailure};
 use pinion_runtime::sim::event;
-use pinion_runtime::{Duration, JoinHandle, Queue, sleep, spawn, timeout};
+use pinion_runtime::{Duration, Instant, JoinHandle, Queue, now, sleep, spawn, timeout};
 use pinion_server::RemoteError;
-use pinion_wire::Error;
+use pinion_wire::{Category, Error, ErrorCode};
 
 use self::files::ByFiles;
 use self::status::Status;
 use crate::driver::Driver;
-use crate::effects::stop_node;
+use crate::give_up::stop_node;
 use crate::limits::HALT_POLL;
 
 /// An initial sync, from its first attempt to its end.
@@ -100,7 +100,7 @@ struct Failed {
     why: String,
     failure: SourceFailure,
     /// The source answered with this error.
-    code: Option<pinion_wire::ErrorCode>,
+    code: Option<ErrorCode>,
     /// Something else has failed.
     is_halted: bool,
 }
@@ -135,6 +135,30 @@ impl Failed {
     }
 }
 
+/// For how long a source is away that is needed for what was begun with it.
+#[derive(Default)]
+struct Outage(Option<Instant>);
+
+impl Outage {
+    fn ends(&mut self) {
+        self.0 = None;
+    }
+
+    /// Whether it lasts for longer than it is borne. It begins with the first question.
+    fn is_too_long(&mut self) -> bool {
+        let secs = replication_parameters().initial_sync_retry_secs;
+        let limit = Duration::from_secs(secs.unsigned_abs().into());
+        self.0.get_or_insert_with(now).elapsed() >= limit
+    }
+}
+
+/// Whether an error is that of a node which is about to end, begins, or changes its state.
+fn is_passing(code: ErrorCode) -> bool {
+    code.is(Category::NOT_PRIMARY)
+        || code.is(Category::SHUTDOWN)
+        || code == ErrorCode::NOT_YET_INITIALIZED
+}
+
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
         Failed::new(error.message)
@@ -146,7 +170,10 @@ impl From<RemoteError> for Failed {
         match error {
             RemoteError::Refused(error) => Failed {
                 code: Some(error.code),
-                ..Failed::new(error.message)
+                ..match is_passing(error.code) {
+                    true => Failed::broken(error.message),
+                    false => Failed::new(error.message),
+                }
             },
             other => Failed::broken(other.to_string()),
         }

@@ -4,10 +4,11 @@ use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_exec::{CatalogRows, parse_catalog_rows};
 use pinion_replication_protocol::config::HostPort;
-use pinion_server::{Remote, RemoteReply};
+use pinion_server::RemoteReply;
 use pinion_wire::ErrorCode;
 
-use super::{Failed, Halt};
+use super::{Failed, Halt, Outage};
+use crate::connection::Connection;
 use crate::fetch::bson_ts;
 use crate::follower::Fetched;
 use crate::limits::{COPY_RETRIES, FETCH_TIMEOUT, FIRST_FETCH_TIME, RETRY_PAUSE};
@@ -17,7 +18,9 @@ use crate::peers::connect;
 pub(super) struct Source {
     pub host: HostPort,
     pub halt: Halt,
-    remote: Option<Remote>,
+    /// Something is copied of it, so it is waited for as long as the parameter says: before, another source would do.
+    pub has_begun: bool,
+    remote: Option<Connection>,
 }
 
 impl Source {
@@ -25,12 +28,13 @@ impl Source {
         Source {
             host,
             halt,
+            has_begun: false,
             remote: None,
         }
     }
 
     /// The connection: it is used by one command at a time, and given back when that has ended well.
-    pub(super) async fn take(&mut self) -> Result<Remote, Failed> {
+    pub(super) async fn take(&mut self) -> Result<Connection, Failed> {
         match self.remote.take() {
             Some(remote) => Ok(remote),
             None => Ok(self
@@ -40,7 +44,7 @@ impl Source {
         }
     }
 
-    pub(super) fn give_back(&mut self, remote: Remote) {
+    pub(super) fn give_back(&mut self, remote: Connection) {
         self.remote = Some(remote);
     }
 
@@ -60,9 +64,16 @@ impl Source {
     /// Runs a command that only reads; again if the connection breaks.
     pub(super) async fn run(&mut self, command: &RawDocument) -> Result<RemoteReply, Failed> {
         let mut tries = 0;
+        let mut outage = Outage::default();
         loop {
             match self.run_once(command).await {
-                Err(failed) if failed.is_broken() && tries < COPY_RETRIES => {
+                Err(failed)
+                    if failed.is_broken()
+                        && match self.has_begun {
+                            true => !outage.is_too_long(),
+                            false => tries < COPY_RETRIES,
+                        } =>
+                {
                     tries += 1;
                     self.halt.pause(RETRY_PAUSE).await?;
                 }

@@ -55,7 +55,9 @@ impl Initiate<'_> {
         config.settings.replica_set_id = Some(self.replica_set_id);
         // The term of a set before its first election.
         config.term = 0;
-        let checked = config.validate();
+        let checked = config
+            .validate()
+            .and_then(|()| config.check_supported(None));
         checked.map_err(|error| invalid(error.message))?;
         Ok(config)
     }
@@ -183,6 +185,8 @@ pub fn check_reconfig(old: &Config, new: &Config, force: bool) -> Result<()> {
             ));
         }
     }
+    new.check_supported(Some(old))
+        .map_err(|error| Config::incompatible(error.message))?;
     match force {
         true => Ok(()),
         false => check_voters(old, new),

@@ -48,6 +48,9 @@ impl HostPort {
         if host.is_empty() {
             return Err(bad("Empty host component parsing HostAndPort"));
         }
+        if host.contains('\0') {
+            return Err(bad("NUL in the host component parsing HostAndPort"));
+        }
         if host.starts_with('/') {
             return Err(bad(
                 "A member cannot be reached by a socket of the file system",
@@ -102,6 +105,7 @@ mod tests {
         check("[fe80::1]:5", Some(("fe80::1", 5, "[fe80::1]:5")));
         for wrong in [
             "", ":1", "a:", "a:0", "a:+1", "a:65536", "a:b", "a:1:2", "[::1", "[::1]x", "/tmp/x",
+            "a\0b:1",
         ] {
             check(wrong, None);
         }

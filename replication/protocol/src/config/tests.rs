@@ -357,6 +357,18 @@ fn the_first_configuration() {
         with_settings(1, plain(0..1), id),
         (93, "cannot contain 'replicaSetId'"),
     );
+    let no_indexes = rawdoc! { "buildIndexes": false, "priority": 0 };
+    let two = vec![member(0, rawdoc! {}), member(1, no_indexes)];
+    refused(
+        set(1, two),
+        (93, "members.1.buildIndexes: false is not supported"),
+    );
+    let config_server =
+        rawdoc! { "_id": "rs", "configsvr": true, "members": [{ "_id": 0, "host": "a" }] };
+    refused(
+        config_server,
+        (93, "must be started with the --configsvr flag"),
+    );
     refused(rawdoc! { "_id": "rs", "x": 1 }, (93, "missing"));
     refused(set(1, vec![]), (93, "contains 0 members"));
     let of_term = rawdoc! { "_id": "rs", "term": 2, "members": [{ "_id": 0, "host": "a" }] };
@@ -416,7 +428,16 @@ fn changes() {
         "arbiterOnly",
     );
     let no_indexes = rawdoc! { "buildIndexes": false, "priority": 0 };
-    refused(replaced(2, no_indexes), 103, "buildIndexes");
+    refused(replaced(2, no_indexes.clone()), 103, "buildIndexes");
+    // A member that comes may not ask for it, and one that has it keeps it.
+    let mut added = plain(0..3);
+    added.push(member(3, no_indexes.clone()));
+    refused(
+        set(2, added.clone()),
+        103,
+        "buildIndexes: false is not supported",
+    );
+    check(&set(1, added.clone()), &set(2, added), false, Ok(()));
     // One voter fewer, as one member keeps its place without its vote.
     allowed(replaced(2, rawdoc! { "votes": 0, "priority": 0 }));
     // The same member at another place.

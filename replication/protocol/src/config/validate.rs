@@ -54,6 +54,33 @@ impl Config {
         Ok(())
     }
 
+    /// Whether this node may be given the configuration by an operator: a set that has one like it already keeps it.
+    ///
+    /// # Errors
+    /// It asks for what no member here does.
+    pub(super) fn check_supported(&self, before: Option<&Config>) -> Result<()> {
+        let was_config_server = before.is_some_and(|before| before.config_server);
+        if self.config_server && !was_config_server {
+            return Err(Error::bad_value(
+                "Nodes being used for config servers must be started with the --configsvr flag",
+            ));
+        }
+        let builds_none = |config: &Config, id| {
+            let mut members = config.members.iter();
+            members.any(|member| member.id == id && !member.build_indexes)
+        };
+        for (at, member) in self.members.iter().enumerate() {
+            let is_known = before.is_some_and(|before| builds_none(before, member.id));
+            if !member.build_indexes && !is_known {
+                return Err(Error::bad_value(format!(
+                    "members.{at}.buildIndexes: false is not supported: member {} would build all indexes",
+                    member.host
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn validate_members(&self) -> Result<()> {
         for (i, member) in self.members.iter().enumerate() {
             member.validate()?;

@@ -2,8 +2,6 @@
 //!
 //! Source: replication document, "Elections".
 
-use pinion_wire::{Error, ErrorCode, Result};
-
 use super::write_concern::{Holders, Wanted, is_satisfied};
 use super::{Position, assert_by_member};
 use crate::config::Config;
@@ -47,10 +45,19 @@ pub enum StepDown {
     Wait,
 }
 
+/// Why an attempt to step down is over, and the node stays primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoStepDown {
+    /// The time until which it was not to be elected again has passed.
+    TooLate,
+    /// No majority with an electable secondary in it has all that the primary has.
+    NotCaughtUp,
+}
+
 /// Whether the primary may step down now. `secondaries` says of each member whether it is up and a secondary.
 ///
 /// # Errors
-/// `ExceededTimeLimit`: the attempt is over, and the node stays primary.
+/// The attempt is over, and the node stays primary.
 pub fn may_step_down(
     config: &Config,
     me: usize,
@@ -58,24 +65,18 @@ pub fn may_step_down(
     secondaries: &[bool],
     attempt: StepDownAttempt,
     now_ms: u64,
-) -> Result<StepDown> {
+) -> Result<StepDown, NoStepDown> {
     if now_ms >= attempt.step_down_until_ms {
-        return Err(Error::new(
-            ErrorCode::EXCEEDED_TIME_LIMIT,
-            "By the time we were ready to step down, we were already past the time we were supposed to step down until",
-        ));
+        return Err(NoStepDown::TooLate);
     }
     let waited = now_ms >= attempt.wait_until_ms;
     if (waited && attempt.force) || is_safe_to_step_down(config, me, positions, secondaries) {
         return Ok(StepDown::Now);
     }
-    if !waited {
-        return Ok(StepDown::Wait);
+    match waited {
+        true => Err(NoStepDown::NotCaughtUp),
+        false => Ok(StepDown::Wait),
     }
-    Err(Error::new(
-        ErrorCode::EXCEEDED_TIME_LIMIT,
-        "No electable secondaries caught up. Please use the replSetStepDown command with the argument {force: true} to force node to step down.",
-    ))
 }
 
 /// Whether a majority, and in it a secondary that can be elected, has applied all that the primary has.
@@ -155,14 +156,14 @@ mod tests {
     }
 
     /// Of the first member, whose last entry is of second 9, 1 s before it gives up waiting and at that time, without
-    /// and with force: `Err` is the code.
+    /// and with force.
     #[track_caller]
     fn check(
         config: &Config,
         others: &[(OpTime, bool)],
         before: StepDown,
-        after: std::result::Result<StepDown, i32>,
-        forced: std::result::Result<StepDown, i32>,
+        after: Result<StepDown, NoStepDown>,
+        forced: Result<StepDown, NoStepDown>,
     ) {
         let mut positions = vec![both(at(2, 9))];
         positions.extend(others.iter().map(|(applied, _)| both(*applied)));
@@ -175,26 +176,26 @@ mod tests {
                 force,
             };
             may_step_down(config, 0, &positions, &secondaries, attempt, now_ms)
-                .map_err(|error| error.code.0)
         };
         assert_eq!(attempt(false, 9_000), Ok(before));
         assert_eq!(attempt(true, 9_000), Ok(before));
         assert_eq!(attempt(false, 10_000), after);
         assert_eq!(attempt(true, 10_000), forced);
-        assert_eq!(attempt(true, 60_000), Err(262));
+        assert_eq!(attempt(true, 60_000), Err(NoStepDown::TooLate));
     }
 
     #[test]
     fn step_downs() {
+        use NoStepDown::NotCaughtUp;
         use StepDown::{Now, Wait};
         let (caught_up, behind) = (at(2, 9), at(2, 8));
         let three = plain(3);
         let safe = [(caught_up, true), (behind, true)];
         check(&three, &safe, Now, Ok(Now), Ok(Now));
         let none = [(behind, true), (behind, true)];
-        check(&three, &none, Wait, Err(262), Ok(Now));
+        check(&three, &none, Wait, Err(NotCaughtUp), Ok(Now));
         let not_secondary = [(caught_up, false), (behind, true)];
-        check(&three, &not_secondary, Wait, Err(262), Ok(Now));
+        check(&three, &not_secondary, Wait, Err(NotCaughtUp), Ok(Now));
         let five = plain(5);
         let minority = [
             (caught_up, true),
@@ -202,10 +203,10 @@ mod tests {
             (behind, true),
             (behind, true),
         ];
-        check(&five, &minority, Wait, Err(262), Ok(Now));
+        check(&five, &minority, Wait, Err(NotCaughtUp), Ok(Now));
         let unelectable = config(&[rawdoc! {}, rawdoc! { "priority": 0 }, rawdoc! {}]);
-        check(&unelectable, &safe, Wait, Err(262), Ok(Now));
-        check(&plain(1), &[], Wait, Err(262), Ok(Now));
+        check(&unelectable, &safe, Wait, Err(NotCaughtUp), Ok(Now));
+        check(&plain(1), &[], Wait, Err(NotCaughtUp), Ok(Now));
     }
 
     #[test]

@@ -63,6 +63,7 @@ pub struct FlowDecision {
     pub sustained: u64,
     pub is_lagged: bool,
     pub lagged_count: u64,
+    /// For how long the set has lagged in all, now included.
     pub lagged_ms: u64,
     /// The set lags and the majority does not move: people should look.
     pub warns: bool,
@@ -117,7 +118,7 @@ impl FlowControl {
         self.throttles = false;
         self.target_rate = MAX_TICKETS;
         self.end_lag(now_ms);
-        self.decision(false)
+        self.decision(now_ms, false)
     }
 
     /// Decides for the next second.
@@ -134,7 +135,7 @@ impl FlowControl {
             self.samples.clear();
             self.sample(settings, period);
             self.moved_ms = period.now_ms;
-            return self.decision(false);
+            return self.decision(period.now_ms, false);
         };
         assert!(period.now_ms >= before.now_ms, "time goes back");
         self.sample(settings, period);
@@ -145,7 +146,7 @@ impl FlowControl {
         // Of a commit point that went back, as a rollback may have it, nothing is known.
         if period.committed < before.committed {
             self.moved_ms = period.now_ms;
-            return self.decision(false);
+            return self.decision(period.now_ms, false);
         }
         let at_committed = self.operations_at(period.committed);
         let behind = period.operations.saturating_sub(at_committed);
@@ -166,7 +167,7 @@ impl FlowControl {
             self.lagged_count += 1;
         }
         let warns = self.stands_still(settings, period.now_ms);
-        self.decision(warns)
+        self.decision(period.now_ms, warns)
     }
 
     /// The rate grows until it is none; writes need tickets as long as those of a second are all used.
@@ -174,7 +175,7 @@ impl FlowControl {
         self.target_rate = healthy_tickets(settings, self.target_rate);
         self.throttles &= period.ran_out && self.target_rate < MAX_TICKETS;
         self.end_lag(period.now_ms);
-        self.decision(false)
+        self.decision(period.now_ms, false)
     }
 
     fn end_lag(&mut self, now_ms: u64) {
@@ -196,7 +197,8 @@ impl FlowControl {
         warns
     }
 
-    fn decision(&self, warns: bool) -> FlowDecision {
+    fn decision(&self, now_ms: u64, warns: bool) -> FlowDecision {
+        let since_ms = self.lagged_since_ms.unwrap_or(now_ms);
         FlowDecision {
             tickets: self.throttles.then_some(self.target_rate),
             target_rate: self.target_rate,
@@ -204,7 +206,7 @@ impl FlowControl {
             sustained: self.sustained,
             is_lagged: self.lagged_since_ms.is_some(),
             lagged_count: self.lagged_count,
-            lagged_ms: self.lagged_ms,
+            lagged_ms: self.lagged_ms + now_ms.saturating_sub(since_ms),
             warns,
         }
     }

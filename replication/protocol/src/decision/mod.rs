@@ -22,7 +22,7 @@ pub use commit_point::{
 };
 pub use commit_quorum::{Readiness, is_ready};
 pub use election::{
-    StepDown, StepDownAttempt, election_timeout_ms, has_lost_majority, may_step_down,
+    NoStepDown, StepDown, StepDownAttempt, election_timeout_ms, has_lost_majority, may_step_down,
     priority_takeover_delay_ms,
 };
 pub use flow_control::{FlowControl, FlowDecision, FlowPeriod, FlowSettings, MAX_TICKETS};

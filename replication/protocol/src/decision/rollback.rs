@@ -26,9 +26,14 @@ pub enum FirstBatchVerdict {
     TooStale,
     /// This member's last entry is not in the source's history.
     Rollback,
+    /// This member has no entry that a source could continue: the source is not at fault.
+    NothingToContinue,
 }
 
 pub fn judge_first_batch(last_fetched: OpTime, batch: &FirstBatch) -> FirstBatchVerdict {
+    if last_fetched.is_null() {
+        return FirstBatchVerdict::NothingToContinue;
+    }
     if batch.source_oldest > last_fetched {
         return FirstBatchVerdict::TooStale;
     }
@@ -223,6 +228,21 @@ mod tests {
         check(at(1, 1), at(3, 9), None, Rollback);
         check(at(1, 1), at(3, 12), Some((at(3, 11), at(3, 12))), Rollback);
         check(at(1, 1), at(3, 12), Some((at(3, 10), at(3, 12))), Rollback);
+    }
+
+    #[test]
+    fn a_member_without_a_log_finds_no_fault_with_its_source() {
+        for entries in [None, Some((at(1, 1), at(2, 12)))] {
+            let batch = FirstBatch {
+                source_oldest: at(1, 1),
+                source_last_applied: at(2, 12),
+                entries,
+            };
+            assert_eq!(
+                judge_first_batch(OpTime::NULL, &batch),
+                FirstBatchVerdict::NothingToContinue
+            );
+        }
     }
 
     /// Runs the search over two oplogs, given from their oldest entries on.

@@ -1,7 +1,7 @@
 //! The arguments of the commands by which operators steer a member.
 
 use pinion_bson::RawDocument;
-use pinion_wire::idl::{CommandReader, i64_clamped, truthy};
+use pinion_wire::idl::{CommandReader, Types, i64_clamped, i64_exact, is_number, truthy};
 use pinion_wire::{Error, Result};
 
 use crate::config::HostPort;
@@ -23,7 +23,7 @@ impl StepDown {
     /// Reads the command.
     ///
     /// # Errors
-    /// A period that is negative, or shorter than the wait.
+    /// A period that is negative, or shorter than the wait; a wait that is no whole number of seconds.
     pub fn parse(body: &RawDocument) -> Result<StepDown> {
         let reader = CommandReader::new("replSetStepDown", body)?;
         let force = reader.value("force").is_some_and(truthy);
@@ -37,7 +37,7 @@ impl StepDown {
                 ));
             }
         };
-        let catch_up_secs = match reader.opt_i64("secondaryCatchUpPeriodSecs")? {
+        let catch_up_secs = match whole_seconds(&reader, "secondaryCatchUpPeriodSecs")? {
             None if force => 0,
             None => DEFAULT_CATCH_UP_SECS,
             Some(secs) => u64::try_from(secs).map_err(|_| {
@@ -58,6 +58,22 @@ impl StepDown {
     }
 }
 
+/// A whole number of seconds, which null is not.
+fn whole_seconds(reader: &CommandReader<'_>, name: &str) -> Result<Option<i64>> {
+    let Some(value) = reader.value(name) else {
+        return Ok(None);
+    };
+    if !is_number(value) {
+        return Err(reader.wrong_type(name, value, Types::NUMBER));
+    }
+    match i64_exact(value) {
+        Some(secs) => Ok(Some(secs)),
+        None => Err(Error::bad_value(format!(
+            "Expected field \"{name}\" to have a value exactly representable as a 64-bit integer"
+        ))),
+    }
+}
+
 /// `replSetStepUp`: whether it skips the dry run.
 ///
 /// # Errors
@@ -65,7 +81,7 @@ impl StepDown {
 pub fn parse_step_up(body: &RawDocument) -> Result<bool> {
     let reader = CommandReader::new("replSetStepUp", body)?;
     reader.ignore(&["replSetStepUp"]);
-    let skip_dry_run = reader.opt_safe_bool("skipDryRun")?.unwrap_or(false);
+    let skip_dry_run = reader.opt_given_bool("skipDryRun")?.unwrap_or(false);
     reader.finish()?;
     Ok(skip_dry_run)
 }
@@ -107,7 +123,8 @@ pub fn parse_sync_from(body: &RawDocument) -> Result<HostPort> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pinion_bson::rawdoc;
+    use pinion_bson::{RawBsonRef, cstr, rawdoc};
+    use pinion_wire::ErrorCode;
 
     #[test]
     fn step_down() {
@@ -138,6 +155,24 @@ mod tests {
             rawdoc! { "replSetStepDown": 5, "secondaryCatchUpPeriodSecs": -1 },
             Err("secondaryCatchUpPeriodSecs period must be a positive or absent"),
         );
+        for wait in [1.5, f64::NAN, f64::INFINITY] {
+            let body = rawdoc! { "replSetStepDown": 50, "secondaryCatchUpPeriodSecs": wait };
+            check(body, {
+                Err(
+                    "Expected field \"secondaryCatchUpPeriodSecs\" to have a value exactly representable as a 64-bit integer",
+                )
+            });
+        }
+        for wait in [
+            RawBsonRef::Null,
+            RawBsonRef::Boolean(true),
+            RawBsonRef::String("x"),
+        ] {
+            let mut body = rawdoc! { "replSetStepDown": 50 };
+            body.append(cstr!("secondaryCatchUpPeriodSecs"), wait);
+            let refused = StepDown::parse(&body).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::TYPE_MISMATCH, "{wait:?}");
+        }
         check(
             rawdoc! { "replSetStepDown": 50, "x": 1 },
             Err("BSON field 'replSetStepDown.x' is an unknown field."),

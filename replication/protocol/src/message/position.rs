@@ -59,6 +59,10 @@ impl UpdatePosition {
             append_date(out, "durableWallTime", position.durable.wall_ms);
             append_optime(out, "appliedOpTime", position.applied.optime);
             append_date(out, "appliedWallTime", position.applied.wall_ms);
+            if let Some(written) = position.written {
+                append_optime(out, "writtenOpTime", written.optime);
+                append_date(out, "writtenWallTime", written.wall_ms);
+            }
             out.append("memberId", position.member_id)
                 .append("cfgver", position.config_version)
                 .end();

@@ -79,7 +79,7 @@ fn position() -> UpdatePosition {
         config_version: 4,
         applied: at(4, 6),
         durable: at(5, 6),
-        written: None,
+        written: Some(at(7, 6)),
     };
     UpdatePosition {
         positions: vec![position],

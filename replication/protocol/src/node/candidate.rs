@@ -46,6 +46,7 @@ enum Phase {
 /// An election in which this node stands.
 #[derive(Debug)]
 pub(super) struct Candidacy {
+    reason: Reason,
     phase: Phase,
     /// Who voted for this node, itself included.
     votes: usize,
@@ -148,6 +149,7 @@ impl Node {
             _ => None,
         };
         self.role = Role::Candidate(Candidacy {
+            reason,
             phase: Phase::DryRun,
             votes: 0,
             waiting: Vec::new(),
@@ -155,6 +157,7 @@ impl Node {
             command,
         });
         self.note_candidacy(reason);
+        self.count_election(reason);
         let skip = matches!(reason, Reason::StepUpSkipDryRun | Reason::SingleNode);
         self.note(Note::Election {
             reason: reason.name(),
@@ -298,6 +301,7 @@ impl Node {
         let Role::Candidate(candidacy) = role else {
             panic!("only a candidate wins");
         };
+        self.count_election_won(candidacy.reason);
         self.become_primary();
         if let Some(id) = candidacy.command {
             self.reply(id, Ok(RawDocumentBuf::new()));

@@ -51,6 +51,7 @@ impl Node {
         let may_be_primary = self_index.is_some_and(|at| config.members[at].is_electable());
         self.primary = None;
         self.watch_nobody();
+        self.note(Note::NewConfig(config.clone()));
         self.installed = Some(Installed { config, self_index });
         if !may_be_primary {
             self.step_down("the configuration gives this node no priority");
@@ -203,6 +204,7 @@ impl Node {
         };
         let has_room = config.version < MAX_VERSION;
         if has_room && self.is_writable_primary() && self.check_commitment().is_ok() {
+            self.counts.new_member_reconfigs += 1;
             config.members[at].newly_added = false;
             config.version += 1;
             self.store_config(config, self_index);

@@ -78,7 +78,7 @@ impl Node {
         let own = [progress.written, progress.applied, progress.durable];
         let peers = peers
             .iter()
-            .flat_map(|p| [p.position.applied, p.position.durable]);
+            .flat_map(|p| [p.position.applied, p.position.durable, p.position.written]);
         let mut all = own.into_iter().chain(peers);
         all.find(|at| at.optime == optime)
             .map_or(0, |at| at.wall_ms)

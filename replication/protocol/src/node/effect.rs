@@ -113,6 +113,13 @@ pub enum Note {
         host: HostPort,
         why: String,
     },
+    /// Another member has come up, or has another state than before.
+    MemberState {
+        host: HostPort,
+        state: MemberState,
+    },
+    /// A configuration is in force.
+    NewConfig(Config),
     NewSyncSource {
         source: Option<HostPort>,
         why: &'static str,

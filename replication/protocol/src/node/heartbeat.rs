@@ -165,7 +165,13 @@ impl Node {
     ) {
         let now = self.now;
         let config = response.config.take();
+        let before = self.peers[at].shown_state();
         let advanced = self.peers[at].set_up(&response, now);
+        let peer = &self.peers[at];
+        if before != peer.shown_state() {
+            let (host, state) = (peer.host.clone(), peer.state);
+            self.note(Note::MemberState { host, state });
+        }
         self.heard(at);
         let silent_ms = response.primary_silent_ms;
         let told = silent_ms.map(|silent_ms| ToldSilence {
@@ -214,6 +220,7 @@ impl Node {
             return;
         }
         peer.end_heartbeat(interval_ms, now);
+        peer.refuses = error.code == ErrorCode::HOST_UNREACHABLE;
         let was_up = peer.is_up();
         peer.set_down(&error.message, unauthorized, now);
         if was_up {
@@ -314,7 +321,7 @@ impl Node {
             sync_source: self.sync.source.as_ref().map(|source| source.host.clone()),
             applied: self.progress.applied,
             durable: self.progress.durable,
-            written: None,
+            written: Some(self.written()),
             electable: Some(self.unelectable_reason().is_none()),
             primary_silent_ms: self.told_silence_ms(),
         };

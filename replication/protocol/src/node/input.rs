@@ -128,6 +128,16 @@ impl Default for Parameters {
     }
 }
 
+/// How a primary steps down before its process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// How long it waits for another member to catch up.
+    pub catch_up_ms: u64,
+    /// It steps down even if none has by then, and does not wait while all that could follow refuse connections. Without it the
+    /// command fails, and the node stays primary.
+    pub force: bool,
+}
+
 /// A command of a client or of another member. Each is answered once by [`Effect::Reply`](super::Effect::Reply), unless the
 /// caller withdraws it.
 #[derive(Clone, Debug)]
@@ -147,6 +157,8 @@ pub enum Command {
         force: bool,
     },
     StepDown(StepDown),
+    /// The process is to end: a primary steps down first. On any other node it is answered at once.
+    Leave(Leave),
     StepUp {
         skip_dry_run: bool,
     },
@@ -192,6 +204,8 @@ pub struct Fetched {
     pub source_rollback_id: i32,
     pub repl: ReplSetMetadata,
     pub query: OplogQueryMetadata,
+    /// How many entries the batch brought.
+    pub entries: u64,
     /// The last entry fetched, this batch included.
     pub last_fetched: OpTime,
 }
@@ -258,4 +272,8 @@ pub enum Input {
     SyncNeeded,
     /// The data is copied and consistent.
     SyncDone(Progress),
+    /// Clients are sent to other members from now on, and the process ends at that time of `Now::ms` at the latest.
+    Quiesce {
+        until_ms: u64,
+    },
 }

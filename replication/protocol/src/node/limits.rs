@@ -16,6 +16,8 @@ pub(super) const DENY_UNREACHABLE_MS: u64 = 10_000;
 pub(super) const DENY_TOO_STALE_MS: u64 = 60_000;
 /// A member that lags by more makes `replSetSyncFrom` warn.
 pub(super) const SYNC_FROM_WARNING_SECS: u32 = 10;
+/// A node whose process is to end does not stand for election again, even if that takes long: as MongoDB's a day.
+pub(super) const LEAVES_FOR_MS: u64 = 24 * 60 * 60 * 1000;
 /// A configuration that is forced gets a version beyond all that others may have made meanwhile.
 pub(super) const FORCED_VERSION_STEP: i64 = 10_000;
 pub(super) const FORCED_VERSION_SPREAD: u64 = 100_000;

@@ -12,6 +12,7 @@ mod candidate;
 mod change;
 mod commit;
 mod concern;
+mod counts;
 mod effect;
 mod heartbeat;
 mod hello;
@@ -44,9 +45,10 @@ use crate::config::{Config, HostPort, Member};
 use crate::decision::LastVote;
 use crate::message::{OpTimeAndWallTime, Request};
 
+pub use counts::{CatchUpCounts, ElectionCounts, NodeCounts};
 pub use effect::{Effect, Note, SyncPurpose};
 pub use input::{
-    Command, CommandId, Fetched, Input, Now, Parameters, Persisted, Progress, RequestId,
+    Command, CommandId, Fetched, Input, Leave, Now, Parameters, Persisted, Progress, RequestId,
     SourceFailure,
 };
 pub use view::View;
@@ -122,8 +124,11 @@ pub struct Node {
     sync: Sync,
     report: Report,
     waiters: Waiters,
+    /// The process ends by then.
+    quiesces_until_ms: Option<u64>,
     told: Told,
     metrics: Metrics,
+    counts: NodeCounts,
 }
 
 #[derive(Clone, Debug)]
@@ -233,8 +238,10 @@ impl Node {
             sync: Sync::default(),
             report: Report::default(),
             waiters: Waiters::default(),
+            quiesces_until_ms: None,
             told: Told::default(),
             metrics: Metrics::default(),
+            counts: NodeCounts::default(),
         };
         if let Some(config) = found.config {
             node.install(config, found.self_index);
@@ -274,6 +281,7 @@ impl Node {
             Input::RollbackFailed => self.rollback_failed(),
             Input::SyncNeeded => self.sync_needed(),
             Input::SyncDone(progress) => self.sync_done(progress),
+            Input::Quiesce { until_ms } => self.quiesce(until_ms),
         }
         self.settle();
         std::mem::take(&mut self.effects)
@@ -291,6 +299,7 @@ impl Node {
                 force,
             } => self.reconfig(id, config, self_index, force),
             Command::StepDown(args) => self.step_down_command(id, args),
+            Command::Leave(leave) => self.leave(id, leave),
             Command::StepUp { skip_dry_run } => self.step_up_command(id, skip_dry_run),
             Command::Freeze { secs } => {
                 let result = self.freeze(secs);
@@ -420,8 +429,11 @@ impl Node {
             return;
         }
         // Before the term changes, so that what is reported names the term that ends.
-        self.end_candidacy("a later term was seen");
-        self.step_down("a later term was seen");
+        self.end_candidacy(LATER_TERM);
+        if self.is_primary() {
+            self.counts.step_downs_by_higher_term += 1;
+        }
+        self.step_down(LATER_TERM);
         self.takeover = None;
         self.term = term;
     }
@@ -444,6 +456,9 @@ impl Node {
         )
     }
 }
+
+/// Why a primary or a candidate ends that learns of a later term.
+const LATER_TERM: &str = "a later term was seen";
 
 /// A setting that the configuration has checked to be positive.
 fn positive(value: i64) -> u64 {

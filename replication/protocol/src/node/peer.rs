@@ -14,12 +14,14 @@ use crate::message::{HeartbeatResponse, OpTimeAndWallTime};
 pub(super) struct Position {
     pub(super) applied: OpTimeAndWallTime,
     pub(super) durable: OpTimeAndWallTime,
+    /// Null of a member that does not report it: those before MongoDB 8.0.
+    pub(super) written: OpTimeAndWallTime,
 }
 
 impl Position {
     /// The last entry that is known to be in its oplog: what is durable is written, applied or not.
     pub(super) fn written(&self) -> OpTimeAndWallTime {
-        self.applied.max(self.durable)
+        self.applied.max(self.durable).max(self.written)
     }
 
     /// Takes over what is later; says whether anything is.
@@ -27,6 +29,7 @@ impl Position {
         let before = *self;
         self.applied = self.applied.max(to.applied);
         self.durable = self.durable.max(to.durable);
+        self.written = self.written.max(to.written);
         *self != before
     }
 }
@@ -83,6 +86,8 @@ pub(super) struct Peer {
     pub(super) told_silence: Option<ToldSilence>,
     /// It was the primary, and a majority hears nothing of it. Nobody waits for its answers.
     pub(super) given_up: bool,
+    /// Its last heartbeat was refused by its host: its process is gone.
+    pub(super) refuses: bool,
     /// Whether it has answered, or been found down, since heartbeats were last begun anew.
     pub(super) heard_since_restart: bool,
 }
@@ -116,6 +121,7 @@ impl Peer {
             last_heard_ms: None,
             told_silence: None,
             given_up: false,
+            refuses: false,
             heard_since_restart: false,
         }
     }
@@ -127,6 +133,16 @@ impl Peer {
     /// It was asked, and has not answered.
     pub(super) fn is_down(&self) -> bool {
         self.health == Health::Down
+    }
+
+    /// Its state, while it answers.
+    pub(super) fn shown_state(&self) -> Option<MemberState> {
+        self.is_up().then_some(self.state)
+    }
+
+    /// Its host refuses connections.
+    pub(super) fn is_gone(&self) -> bool {
+        self.refuses
     }
 
     /// As a sync source it is what its last heartbeat told.
@@ -151,6 +167,7 @@ impl Peer {
     /// Takes over what a heartbeat told; says whether the member has come further.
     pub(super) fn set_up(&mut self, response: &HeartbeatResponse, now: Now) -> bool {
         self.health = Health::Up;
+        self.refuses = false;
         self.unauthorized = false;
         self.up_since_ms.get_or_insert(now.ms);
         self.last_heartbeat_ms = Some(now.ms);
@@ -165,9 +182,9 @@ impl Peer {
         self.reported = Position {
             applied: response.applied,
             durable: response.durable,
+            written: response.written.unwrap_or_default(),
         };
-        let written = response.written.unwrap_or_default();
-        self.reported_written = self.reported.written().max(written);
+        self.reported_written = self.reported.written();
         self.advance(self.reported, now)
     }
 

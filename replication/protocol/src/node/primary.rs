@@ -5,6 +5,7 @@
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_wire::{Error, ErrorCode, Result};
 
+use super::counts::CatchUpEnd;
 use super::limits::CATCH_UP_HEARING_MS;
 use super::step_down::Attempt;
 use super::{Effect, Mode, Node, Note, Progress, Role, Writers};
@@ -105,7 +106,7 @@ impl Node {
         self.update_primary();
         self.restart_heartbeats();
         if alone || timeout == 0 {
-            self.end_catch_up("skipped");
+            self.end_catch_up(CatchUpEnd::Skipped);
         }
     }
 
@@ -145,15 +146,15 @@ impl Node {
             } => {
                 let heard = all_heard || (majority_heard && *hearing_until_ms <= now);
                 if until_ms.is_some_and(|until| until <= now) {
-                    self.end_catch_up("timed out");
+                    self.end_catch_up(CatchUpEnd::TimedOut);
                 } else if heard && latest <= own {
-                    let outcome = match target {
-                        None => "already caught up",
-                        Some(_) => "succeeded",
+                    let end = match target {
+                        None => CatchUpEnd::AlreadyCaughtUp,
+                        Some(_) => CatchUpEnd::Succeeded,
                     };
-                    self.end_catch_up(outcome);
-                } else if heard {
-                    *target = Some(latest);
+                    self.end_catch_up(end);
+                } else if heard && target.replace(latest).is_none() {
+                    self.counts.catch_ups += 1;
                 }
             }
             Phase::AwaitingWriters if stopped => {
@@ -179,13 +180,16 @@ impl Node {
         heard.count() + 1 >= config.majority_votes()
     }
 
-    pub(super) fn end_catch_up(&mut self, outcome: &'static str) {
+    pub(super) fn end_catch_up(&mut self, end: CatchUpEnd) {
         let Some(leader) = self.leader() else {
             return;
         };
         assert!(leader.is_catching_up(), "catch-up ends once");
         leader.phase = Phase::AwaitingWriters;
-        self.note(Note::CatchUp { outcome });
+        self.count_catch_up_end(end);
+        self.note(Note::CatchUp {
+            outcome: end.name(),
+        });
         self.stop_sync("catch-up is over");
         self.check_catch_up();
     }
@@ -193,7 +197,7 @@ impl Node {
     pub(super) fn abort_catch_up_command(&mut self) -> Result<()> {
         match &self.role {
             Role::Leader(leader) if leader.is_catching_up() => {
-                self.end_catch_up("aborted");
+                self.end_catch_up(CatchUpEnd::Aborted);
                 Ok(())
             }
             _ => Err(Error::new(

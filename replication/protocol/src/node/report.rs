@@ -80,10 +80,10 @@ impl Node {
                 ),
             ));
         };
-        let written = position.written.unwrap_or_default();
         let position = Position {
-            applied: position.applied.max(written),
+            applied: position.applied,
             durable: position.durable,
+            written: position.written.unwrap_or_default(),
         };
         Ok(peer.advance(position, self.now))
     }
@@ -118,6 +118,7 @@ impl Node {
             metadata: Some(self.repl_metadata()),
         };
         let timeout_ms = self.election_timeout_ms();
+        self.counts.position_reports += 1;
         self.report.in_flight = true;
         self.report.dirty = false;
         let pending = Pending::Position {
@@ -138,6 +139,7 @@ impl Node {
                 true => Position {
                     applied: self.progress.applied,
                     durable: self.progress.durable,
+                    written: self.progress.written,
                 },
                 false => peer.position,
             };
@@ -148,7 +150,7 @@ impl Node {
                 config_version: config.version,
                 applied: position.applied,
                 durable: position.durable,
-                written: None,
+                written: Some(position.written()),
             })
         };
         config.members.iter().enumerate().filter_map(told).collect()

@@ -39,6 +39,7 @@ struct Shown {
     primary: Option<usize>,
     installs: u64,
     term: pinion_clock::Term,
+    quiesces_until_ms: Option<u64>,
 }
 
 impl Node {
@@ -63,6 +64,7 @@ impl Node {
     /// A node becomes readable when it has applied what it lacked for being consistent.
     fn leave_recovery(&mut self) {
         if self.mode == Mode::Recovering && self.progress.applied.optime >= self.min_valid {
+            self.counts.attempts_to_become_secondary += 1;
             self.mode = Mode::Secondary;
         }
     }
@@ -152,6 +154,7 @@ impl Node {
             primary: self.primary,
             installs: self.told.installs,
             term: self.term,
+            quiesces_until_ms: self.quiesces_until_ms,
         };
         if self.told.view != Some(shown) {
             if self.told.view.is_some() {

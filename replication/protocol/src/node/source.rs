@@ -5,6 +5,7 @@
 use pinion_clock::OpTime;
 use pinion_wire::idl::ReadPreferenceMode;
 
+use super::counts::CatchUpEnd;
 use super::effect::SyncPurpose;
 use super::limits::{DENY_TOO_STALE_MS, DENY_UNREACHABLE_MS, SOURCE_RETRY_MS};
 use super::{Effect, Fetched, Mode, Node, Note, Progress, Role, SourceFailure, Writers};
@@ -76,6 +77,7 @@ impl Node {
         let chosen = choose_sync_source(&self.source_choice(&neighbours, purpose));
         let Some(at) = chosen else {
             self.notice_staleness(&neighbours, purpose);
+            self.counts.missing_sync_sources += 1;
             self.sync.retry_ms = self.after_ms(SOURCE_RETRY_MS);
             return;
         };
@@ -222,6 +224,7 @@ impl Node {
         self.too_stale = false;
         self.sync.too_new.clear();
         self.sync.last_fetched = fetched.last_fetched;
+        self.count_caught_up(fetched.entries);
         self.learn_commit_point_from_source(fetched.query.last_committed);
         let has_primary = fetched.query.primary_index.is_some();
         // A source may take for the primary whom a majority hears nothing of.
@@ -247,9 +250,17 @@ impl Node {
         }
     }
 
+    fn count_caught_up(&mut self, entries: u64) {
+        if matches!(&self.role, Role::Leader(leader) if leader.is_catching_up()) {
+            self.counts.catch_up_operations += entries;
+        }
+    }
+
     /// Another one is looked for at once, if it is from this one that this node fetches.
     pub(super) fn leave_source(&mut self, source: &HostPort, why: &'static str) {
-        if !self.is_source(source) {
+        // What is copied of a source is of use when that comes back: the attempt itself knows for how long it waits.
+        let copies = self.mode == Mode::InitialSync;
+        if !self.is_source(source) || copies {
             return;
         }
         self.sync.disagreeing = None;
@@ -320,7 +331,7 @@ impl Node {
             Role::Leader(leader) => {
                 // What this primary has and the others have not will win.
                 if leader.is_catching_up() {
-                    self.end_catch_up("a source is on another branch");
+                    self.end_catch_up(CatchUpEnd::OtherBranch);
                 }
             }
             Role::Follower | Role::Candidate(_) => {

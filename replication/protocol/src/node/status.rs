@@ -96,6 +96,7 @@ impl Node {
         let position = Position {
             applied: self.progress.applied,
             durable: self.progress.durable,
+            written: self.progress.written,
         };
         out.append("_id", me.id as i32)
             .append("name", me.host.to_string().as_str())

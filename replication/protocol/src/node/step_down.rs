@@ -2,11 +2,13 @@
 //!
 //! Source: replication document, "Step Down".
 
-use pinion_bson::RawDocumentBuf;
+use pinion_bson::{DateTime, RawDocumentBuf};
 use pinion_wire::{Error, ErrorCode, MemberState};
 
-use super::{CommandId, Effect, Node, Note, Pending, Role, Writers};
-use crate::decision::{self, StepDownAttempt, may_step_down};
+use super::counts::CatchUpEnd;
+use super::limits::LEAVES_FOR_MS;
+use super::{CommandId, Effect, LATER_TERM, Leave, Node, Note, Pending, Role, Writers};
+use crate::decision::{self, NoStepDown, StepDownAttempt, may_step_down};
 use crate::message::{Request, StepDown};
 
 /// A step-down that waits until another member could take over.
@@ -14,9 +16,15 @@ use crate::message::{Request, StepDown};
 pub(super) struct Attempt {
     pub(super) id: CommandId,
     terms: StepDownAttempt,
+    why: &'static str,
+    /// It does not wait while all that could follow refuse connections.
+    ends_alone: bool,
     /// Why it does not come about: it ends when the log is this node's again.
     failed: Option<Error>,
 }
+
+/// Why a primary steps down whose process is to end.
+const LEAVES: &str = "this node shuts down";
 
 impl Attempt {
     pub(super) fn deadline_ms(&self) -> Option<u64> {
@@ -32,6 +40,66 @@ impl Node {
             step_down_until_ms: self.after_ms(args.period_secs.saturating_mul(1000)),
             force: args.force,
         };
+        self.attempt_step_down(id, terms, "an operator asked for it", false);
+    }
+
+    /// This node's process is to end.
+    pub(super) fn leave(&mut self, id: CommandId, leave: Leave) {
+        let takes_writes = match &self.role {
+            Role::Leader(leader) => leader.takes_writes(),
+            Role::Follower | Role::Candidate(_) => {
+                return self.reply(id, Ok(RawDocumentBuf::new()));
+            }
+        };
+        // Nobody can follow, and nobody has to be waited for.
+        if self.peers.len() == 1 {
+            return self.reply(id, Ok(RawDocumentBuf::new()));
+        }
+        if !takes_writes {
+            self.step_down(LEAVES);
+            return self.reply(id, Ok(RawDocumentBuf::new()));
+        }
+        let terms = StepDownAttempt {
+            wait_until_ms: self.after_ms(leave.catch_up_ms),
+            step_down_until_ms: self.after_ms(leave.catch_up_ms.saturating_add(LEAVES_FOR_MS)),
+            force: leave.force,
+        };
+        if leave.force {
+            self.take_attempt_over();
+        }
+        self.attempt_step_down(id, terms, LEAVES, leave.force);
+        // Who is gone is to be known soon.
+        for peer in &mut self.peers {
+            peer.heartbeat.due_ms = self.now.ms;
+        }
+    }
+
+    /// An attempt that waits makes room for one with another deadline. Writers stay stopped, or are stopped again where it has failed.
+    fn take_attempt_over(&mut self) {
+        let Role::Leader(leader) = &mut self.role else {
+            return;
+        };
+        let Some(attempt) = leader.attempt.take() else {
+            return;
+        };
+        let leaves = || Error::new(ErrorCode::INTERRUPTED_AT_SHUTDOWN, LEAVES);
+        self.reply(attempt.id, Err(attempt.failed.unwrap_or_else(leaves)));
+    }
+
+    /// Clients are sent away, and this node does not stand for election any more.
+    pub(super) fn quiesce(&mut self, until_ms: u64) {
+        self.quiesces_until_ms = Some(until_ms);
+        let abstains_until_ms = until_ms.saturating_add(LEAVES_FOR_MS);
+        self.abstains_until_ms = self.abstains_until_ms.max(abstains_until_ms);
+    }
+
+    fn attempt_step_down(
+        &mut self,
+        id: CommandId,
+        terms: StepDownAttempt,
+        why: &'static str,
+        ends_alone: bool,
+    ) {
         let leader = match &mut self.role {
             Role::Leader(leader) if leader.takes_writes() => leader,
             _ => {
@@ -52,6 +120,8 @@ impl Node {
         leader.attempt = Some(Attempt {
             id,
             terms,
+            why,
+            ends_alone,
             failed: None,
         });
         // Without new writes others can catch up.
@@ -87,11 +157,39 @@ impl Node {
         let positions = self.positions();
         let secondaries = self.would_stand();
         let now_ms = self.now.ms;
-        match may_step_down(config, me, &positions, &secondaries, attempt.terms, now_ms) {
+        let mut terms = attempt.terms;
+        if attempt.ends_alone && self.nobody_can_follow() {
+            terms.wait_until_ms = now_ms;
+        }
+        match may_step_down(config, me, &positions, &secondaries, terms, now_ms) {
             Ok(decision::StepDown::Wait) => {}
             Ok(decision::StepDown::Now) => self.complete_attempt(),
-            Err(error) => self.fail_attempt(error),
+            Err(no) => self.fail_attempt(self.no_step_down(no)),
         }
+    }
+
+    /// Whether the processes of all members are gone that could be elected.
+    fn nobody_can_follow(&self) -> bool {
+        let mut electable = self
+            .others()
+            .filter(|(at, _)| self.member(*at).is_electable());
+        electable.all(|(_, peer)| peer.is_gone())
+    }
+
+    fn no_step_down(&self, why: NoStepDown) -> Error {
+        let message = match why {
+            NoStepDown::TooLate => {
+                "By the time we were ready to step down, we were already past the time we were supposed to step down until".to_owned()
+            }
+            NoStepDown::NotCaughtUp => {
+                let now = DateTime::from_millis(self.now.wall_ms);
+                let now = now.try_to_rfc3339_string().unwrap_or_default();
+                format!(
+                    "No electable secondaries caught up as of {now}. Please use the replSetStepDown command with the argument {{force: true}} to force node to step down."
+                )
+            }
+        };
+        Error::new(ErrorCode::EXCEEDED_TIME_LIMIT, message)
     }
 
     /// Of each member, whether it is a secondary that does not say that it would not stand for election.
@@ -129,9 +227,11 @@ impl Node {
         };
         let attempt = leader.attempt.take().expect("a step-down was asked for");
         self.abstains_until_ms = attempt.terms.step_down_until_ms;
-        self.step_down("an operator asked for it");
+        self.step_down(attempt.why);
         self.reply(attempt.id, Ok(RawDocumentBuf::new()));
-        let handoff = self.identity.parameters.election_handoff && !attempt.terms.force;
+        // An operator who forces one chooses the successor himself; a node that ends by force does so only if there is none.
+        let hands_over = !attempt.terms.force || attempt.why == LEAVES;
+        let handoff = self.identity.parameters.election_handoff && hands_over;
         if let (true, Some(at)) = (handoff, successor) {
             let host = self.member(at).host.clone();
             let request = Request::StepUp { skip_dry_run: true };
@@ -173,9 +273,17 @@ impl Node {
         let Role::Leader(leader) = &mut self.role else {
             return;
         };
+        let was_catching_up = leader.is_catching_up();
         let attempt = leader.attempt.take();
         self.role = Role::Follower;
         self.primary = None;
+        if was_catching_up {
+            let is_later_term = why == LATER_TERM;
+            self.count_catch_up_end(match is_later_term {
+                true => CatchUpEnd::NewTerm,
+                false => CatchUpEnd::SteppedDown,
+            });
+        }
         self.note(Note::SteppedDown {
             term: self.term,
             reason: why,

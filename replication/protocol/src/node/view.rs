@@ -4,7 +4,7 @@ use pinion_bson::RawDocumentBuf;
 use pinion_clock::Term;
 use pinion_wire::{Error, ErrorCode, MemberState, Result};
 
-use super::{Node, Parameters, Progress, Role};
+use super::{Node, Parameters, Pending, Progress, Role};
 use crate::config::{Config, HostPort, NO_TERM};
 use crate::message::{OpTimeAndWallTime, OplogQueryMetadata, ReplSetMetadata};
 
@@ -38,6 +38,8 @@ pub struct View {
     /// `writeConcernMajorityJournalDefault`.
     pub journal_default: bool,
     pub primary: Option<HostPort>,
+    /// The process ends at that time of `Now::ms` at the latest: clients are sent to other members.
+    pub quiesces_until_ms: Option<u64>,
 }
 
 impl Node {
@@ -65,6 +67,7 @@ impl Node {
             journal_default: config
                 .is_none_or(|config| config.write_concern_majority_journal_default),
             primary: self.primary.map(|at| self.member(at).host.clone()),
+            quiesces_until_ms: self.quiesces_until_ms,
         }
     }
 
@@ -98,6 +101,12 @@ impl Node {
     /// How old entries are to be that this node takes over (`secondaryDelaySecs`).
     pub fn delay_secs(&self) -> i64 {
         self.me().map_or(0, |me| me.delay_secs)
+    }
+
+    /// Whether the member that is to take over has not answered yet whether it was elected.
+    pub fn hands_over(&self) -> bool {
+        let mut pending = self.pending.values();
+        pending.any(|pending| matches!(pending, Pending::Handoff))
     }
 
     /// From whom this node fetches.

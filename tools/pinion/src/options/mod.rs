@@ -7,13 +7,14 @@ mod replication;
 mod table;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pinion_exec::MemberAuth;
 use pinion_replication_node::MemberOptions;
 
 use crate::log::Rotation;
 
+pub(crate) use parse::DEFAULT_MAX_CONNECTIONS;
 pub use parse::{Asked, OptionError, parse};
 
 /// What the node was started with.
@@ -37,6 +38,8 @@ pub struct Options {
     pub quiet: bool,
     /// 0 to 5.
     pub verbosity: u8,
+    /// Another process runs the server.
+    pub fork: bool,
     /// File that receives the process id.
     pub pid_file: Option<PathBuf>,
     /// Seconds between checkpoints; 0 takes none but those asked for.
@@ -84,6 +87,20 @@ pub enum Given {
 }
 
 impl Options {
+    /// What may be the paths of files that the options name: the log, the process id, the key, the configuration.
+    pub fn named_files(&self) -> Vec<&Path> {
+        let texts = self.parsed.iter().filter_map(|(_, given)| match given {
+            Given::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        let arguments = self.argv.iter().skip(1);
+        let arguments = arguments.map(|word| {
+            word.split_once('=')
+                .map_or(word.as_str(), |(_, value)| value)
+        });
+        texts.chain(arguments).map(Path::new).collect()
+    }
+
     /// Whether every address is a loopback one.
     pub fn loopback_only(&self) -> bool {
         self.bind.iter().all(IpAddr::is_loopback)

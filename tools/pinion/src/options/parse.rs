@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Command};
 
-use super::file::flatten;
+use super::file::{Key, read};
 use super::key_file::member_auth;
 use super::replication::replication;
 use super::table::{OPTIONS, OptionSpec, Shape, Support};
@@ -42,7 +42,7 @@ const MIN_CACHE_GB: f64 = 0.25;
 const MAX_CACHE_GB: f64 = 10_000.0;
 const MAX_PARTITIONS: u64 = 256;
 /// mongod's default of `net.maxIncomingConnections` on Linux is bound by the open-file limit; this is our own.
-const DEFAULT_MAX_CONNECTIONS: usize = 65_536;
+pub(crate) const DEFAULT_MAX_CONNECTIONS: usize = 65_536;
 
 /// Reads the arguments (the first is the program's name) and the file they name.
 pub fn parse<I>(argv: I, machine_memory_bytes: u64) -> Result<Asked, OptionError>
@@ -54,11 +54,17 @@ where
         Ok(matches) => matches,
         Err(error) => return refuse(error),
     };
+    if matches.get_flag(VERSION) {
+        return Ok(Asked::Print(version()));
+    }
     let mut given: BTreeMap<&'static str, Vec<Given>> = BTreeMap::new();
     if let Some(path) = matches.get_one::<String>("config") {
         let text = read_config(path)?;
-        for (path, value) in flatten(&text, path)? {
-            let (spec, value) = find_path(path, value)?;
+        for (key, value) in read(&text, path)? {
+            let (spec, value) = match key {
+                Key::Path(path) => find_path(path, value)?,
+                Key::Name(name) => find_name(&name, value)?,
+            };
             given.entry(spec.name).or_default().push(value);
         }
     }
@@ -86,9 +92,37 @@ where
     build(given, argv, machine_memory_bytes).map(|options| Asked::Run(Box::new(options)))
 }
 
+const VERSION: &str = "version";
+
+/// As mongod prints it, of the version whose behaviour this program has, for tools that read it.
+fn version() -> String {
+    let version = pinion_exec::compatible_version();
+    let git_version = option_env!("PINION_GIT_VERSION").unwrap_or_default();
+    let (pinion, arch) = (env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
+    format!(
+        r#"db version v{version}
+Build Info: {{
+    "version": "{version}",
+    "gitVersion": "{git_version}",
+    "pinion": "{pinion}",
+    "modules": [],
+    "allocator": "mimalloc",
+    "environment": {{
+        "distarch": "{arch}",
+        "target_arch": "{arch}"
+    }}
+}}"#
+    )
+}
+
 fn command() -> Command {
     let mut command = Command::new("pinion")
-        .version(env!("CARGO_PKG_VERSION"))
+        .arg(
+            Arg::new(VERSION)
+                .long(VERSION)
+                .action(ArgAction::SetTrue)
+                .help("Print the version"),
+        )
         .about("A document database that speaks the MongoDB wire protocol");
     for spec in OPTIONS {
         let mut arg = Arg::new(spec.name).long(spec.name).help(spec.help);
@@ -114,7 +148,7 @@ fn command() -> Command {
 fn refuse(error: clap::Error) -> Result<Asked, OptionError> {
     use clap::error::ErrorKind;
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(Asked::Print(error.to_string())),
+        ErrorKind::DisplayHelp => Ok(Asked::Print(error.to_string())),
         _ => {
             let text = error.to_string();
             let line = text
@@ -151,6 +185,22 @@ fn find_path(path: String, value: Given) -> Result<(&'static OptionSpec, Given),
         _ => Err(OptionError(format!(
             "{path} takes a boolean, not '{}'",
             text(&value)
+        ))),
+    }
+}
+
+/// An option of a file in the older form, which names it as the command line does.
+fn find_name(name: &str, value: Given) -> Result<(&'static OptionSpec, Given), OptionError> {
+    let found = OPTIONS.iter().find(|spec| spec.name == name);
+    let Some(spec) = found.filter(|spec| spec.name != "config") else {
+        return Err(OptionError(format!("Unrecognized option: {name}")));
+    };
+    match (spec.shape, text(&value).as_str()) {
+        (Shape::Value | Shape::Repeated, _) => Ok((spec, value)),
+        (Shape::Switch, "true") => Ok((spec, Given::Switch(true))),
+        (Shape::Switch, "false") => Ok((spec, Given::Switch(false))),
+        (Shape::Switch, other) => Err(OptionError(format!(
+            "{name} takes true or false, not '{other}'"
         ))),
     }
 }
@@ -254,6 +304,7 @@ fn build(
         log_rotate: log_rotate(&reader)?,
         quiet: reader.switch("quiet"),
         verbosity: verbosity as u8,
+        fork: fork(&reader)?,
         pid_file: reader.last("pidfilepath").map(PathBuf::from),
         sync_delay_secs: reader.int("syncdelay", 0, 1_000_000)?.unwrap_or(60),
         slow_ms: reader.int("slowms", 0, 1_000_000_000)?,
@@ -273,6 +324,17 @@ fn build(
         argv,
         parsed,
     })
+}
+
+/// What has no terminal logs to a file.
+fn fork(reader: &Reader) -> Result<bool, OptionError> {
+    match (reader.switch("fork"), reader.last("logpath")) {
+        (true, None) => Err(OptionError(
+            "BadValue: --fork has to be used with --logpath or --syslog, and there is no --syslog"
+                .into(),
+        )),
+        (fork, _) => Ok(fork),
+    }
 }
 
 fn log_rotate(reader: &Reader) -> Result<Rotation, OptionError> {
@@ -506,6 +568,24 @@ mod tests {
     }
 
     #[test]
+    fn the_version_is_printed_as_mongods() {
+        let printed = run(&["--version"]).expect_err("it is printed");
+        let (first, info) = printed.split_once("\nBuild Info: ").expect("two parts");
+        let version = first.strip_prefix("db version v").expect("a version");
+        assert!(version.split('.').count() == 3, "{version}");
+        assert!(info.starts_with('{') && info.ends_with('}'), "{info}");
+        for (name, value) in [("version", version), ("pinion", env!("CARGO_PKG_VERSION"))] {
+            assert!(info.contains(&format!("\"{name}\": \"{value}\"")), "{info}");
+        }
+    }
+
+    #[test]
+    fn a_process_in_the_background_has_a_log() {
+        refused(&["--fork"], "--fork has to be used with --logpath");
+        assert!(run(&["--fork", "--logpath", "/l"]).unwrap().fork);
+    }
+
+    #[test]
     fn members_of_a_set() {
         let check = |args: &[&str], expected: Option<(&str, Option<u64>, u64)>| {
             let set = run(args).unwrap().replication;
@@ -604,6 +684,15 @@ mod tests {
         std::fs::write(&path, "replication:\n  replSetName: rs0\n").unwrap();
         let options = run(&["--config", file]).unwrap();
         assert_eq!(options.replication.unwrap().set_name, "rs0");
+        std::fs::write(&path, "# older form\nport = 27101\n\nreplSet=rs1\nquiet = true\nsetParameter = a=1\nsetParameter = b=2\n").unwrap();
+        let options = run(&["--config", file]).unwrap();
+        assert_eq!((options.port, options.quiet), (27_101, true));
+        assert_eq!(options.replication.unwrap().set_name, "rs1");
+        assert_eq!(options.set_parameters.len(), 2);
+        std::fs::write(&path, "port = 27101\nnosuch = 1\n").unwrap();
+        refused(&["--config", file], "Unrecognized option: nosuch");
+        std::fs::write(&path, "quiet = maybe\n").unwrap();
+        refused(&["--config", file], "quiet takes true or false");
         std::fs::write(&path, "security:\n  authorization: enabled\n").unwrap();
         refused(
             &["--config", file],

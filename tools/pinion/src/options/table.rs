@@ -310,11 +310,11 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         help: "",
     },
     no("nojournal", "", Shape::Switch, "Pinion always journals"),
-    no(
+    yes(
         "fork",
         "processManagement.fork",
         Shape::Switch,
-        "run it under a service manager, or in the background of a shell",
+        "Have another process run the server, and end when it serves; needs --logpath",
     ),
     no(
         "repair",

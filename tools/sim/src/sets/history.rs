@@ -3,7 +3,7 @@
 //! Every document has one writer, whose operations append their numbers to it. So a document tells which operations it has seen,
 //! whether one was executed twice, and whether one came behind a later one.
 //!
-//! Operations of one transaction are there together or not at all, in whatever snapshot.
+//! Operations of one transaction are there together or not at all, in whatever snapshot. Other reads take newer states while they run.
 //!
 //! Not checked: the order of operations on different documents; reads of an earlier time that go by an index; that a transaction is
 //! not seen by others before it is committed.
@@ -108,6 +108,20 @@ impl History {
             .collect()
     }
 
+    /// As [`History::check`], of a read that promises one snapshot.
+    pub fn check_snapshot(
+        &mut self,
+        who: &str,
+        documents: &[RawDocumentBuf],
+        floor: &Floor,
+    ) -> Vec<Found> {
+        let all = self.check(who, documents, floor);
+        if let Some(problem) = self.half_a_transaction(&all) {
+            self.fail(format!("{who}: {problem}"));
+        }
+        all
+    }
+
     /// Checks documents that `who` has read: that each holds what was sent, once and in order, and what `floor` says.
     pub fn check(&mut self, who: &str, documents: &[RawDocumentBuf], floor: &Floor) -> Vec<Found> {
         let mut all = Vec::new();
@@ -120,9 +134,6 @@ impl History {
                 self.fail(format!("{who}: {}: {problem}", found.key));
             }
             all.push(found);
-        }
-        if let Some(problem) = self.half_a_transaction(&all) {
-            self.fail(format!("{who}: {problem}"));
         }
         for (key, needed) in floor {
             let found = all.iter().find(|found| found.key == *key);

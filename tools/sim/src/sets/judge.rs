@@ -244,7 +244,7 @@ impl Judge {
             self.shared
                 .history
                 .borrow_mut()
-                .check(&who, &documents, &floor);
+                .check_snapshot(&who, &documents, &floor);
             let mut of_member = Held::new();
             hold(&mut of_member, COLLECTION, &documents)?;
             for collection in lists::COLLECTIONS {

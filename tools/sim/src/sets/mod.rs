@@ -54,6 +54,9 @@ const BETWEEN_MS: u64 = 6_000;
 const CALM_MS: u64 = 15_000;
 /// The part of the runs in which nothing happens but to leaders.
 const OF_LEADERS: f64 = 0.15;
+/// The part of the sets whose members have little memory, and how much.
+const WITH_SMALL_MEMORY: f64 = 0.4;
+const SMALL_MEMORY: u64 = 512 * 1024;
 
 /// A member, as the run sees it.
 struct Member {
@@ -109,7 +112,7 @@ impl Run {
         let mut rng = sim.random_stream("campaign");
         let count = [3, 3, 3, 4, 5][rng.below(5) as usize];
         let spare = rng.chance(0.4).then_some(count);
-        let kind = SetKind::draw(&mut rng);
+        let kind = SetKind::draw(&mut rng, &mut sim.random_stream("memory"));
         let members: Vec<Member> = (0..count + usize::from(spare.is_some()))
             .map(|at| add_member(&sim, at, &mut rng, (&kind, fault)))
             .collect();
@@ -142,6 +145,7 @@ impl Run {
         let streams = add_streams(&sim, &shared, &mut rng);
         let mut outcome = Outcome::default();
         outcome.count("sets with a key file", kind.auth.is_some().into());
+        outcome.count("sets with little memory", kind.cache_bytes.is_some().into());
         outcome.count(
             "sets that copy files",
             kind.copied_partitions.is_some().into(),
@@ -399,10 +403,12 @@ struct SetKind {
     auth: Option<MemberAuth>,
     /// An initial sync copies files where it can; so many partitions most members have then.
     copied_partitions: Option<u16>,
+    /// Memory so small that old versions, and what is not stable yet, go to disk.
+    cache_bytes: Option<u64>,
 }
 
 impl SetKind {
-    fn draw(rng: &mut Rng) -> SetKind {
+    fn draw(rng: &mut Rng, memory: &mut Rng) -> SetKind {
         let keys = MemberKeys::parse("simulatedkey").expect("a key");
         let auth = MemberAuth {
             keys,
@@ -413,6 +419,7 @@ impl SetKind {
         SetKind {
             auth,
             copied_partitions: copies_files.then(|| rng.between(1, 6) as u16),
+            cache_bytes: memory.chance(WITH_SMALL_MEMORY).then_some(SMALL_MEMORY),
         }
     }
 }
@@ -429,6 +436,7 @@ fn add_member(sim: &Sim, at: usize, rng: &mut Rng, (kind, fault): (&SetKind, Fau
     };
     let mut storage = StorageOptions::hostile(DATA);
     storage.is_member = true;
+    storage.cache_bytes = kind.cache_bytes.unwrap_or(storage.cache_bytes);
     storage.log_retention = Some(options.first_retention());
     // Only a member with as many partitions takes files over.
     let alike = kind.copied_partitions.filter(|_| rng.chance(0.7));

@@ -252,7 +252,10 @@ impl Writer {
             // Updates have no batch.
             if !documents.is_empty() {
                 let who = format!("{name} in a transaction");
-                shared.history.borrow_mut().check(&who, &documents, &floor);
+                shared
+                    .history
+                    .borrow_mut()
+                    .check_snapshot(&who, &documents, &floor);
             }
         };
         match self.session.transact(&statements, &mut check).await {
@@ -374,7 +377,10 @@ impl Writer {
             "{} by a {level} read on {place}, causal {causal}, by an index {by_index}",
             self.name
         );
-        let found = history.check(&who, &documents, &floor);
+        let found = match level {
+            "snapshot" | "linearizable" => history.check_snapshot(&who, &documents, &floor),
+            _ => history.check(&who, &documents, &floor),
+        };
         if by_index {
             history.count("reads by an index");
         }

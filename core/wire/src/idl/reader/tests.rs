@@ -263,7 +263,7 @@ fn below() {
 fn unsupported() {
     check(
         rawdoc! { "collation": { "locale": "fr" } },
-        |r| r.unsupported("collation"),
+        |r| r.unsupported("collation", Types::OBJECT),
         Err((
             238,
             "BSON field 'find.collation' is not supported by this server",
@@ -271,20 +271,28 @@ fn unsupported() {
     );
     check(
         rawdoc! { "collation": {} },
-        |r| r.unsupported_unless_empty("collation"),
+        |r| r.unsupported_unless_empty("collation", Types::OBJECT),
         Ok(()),
     );
     check(
         rawdoc! { "capped": false },
-        |r| r.unsupported_unless_empty("capped"),
+        |r| r.unsupported_unless_empty("capped", Types::BOOL),
         Ok(()),
     );
     check(
         rawdoc! { "capped": true },
-        |r| r.unsupported_unless_empty("capped"),
+        |r| r.unsupported_unless_empty("capped", Types::BOOL),
         Err((
             238,
             "BSON field 'find.capped' is not supported by this server",
+        )),
+    );
+    check(
+        rawdoc! { "capped": 0 },
+        |r| r.unsupported_unless_empty("capped", Types::BOOL),
+        Err((
+            14,
+            "BSON field 'find.capped' is the wrong type 'int', expected type 'bool'",
         )),
     );
     check(

@@ -14,6 +14,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::builds::check_no_build;
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate, drop_trees};
 use super::create::{system_document, view_commit};
+use super::guard::Definition;
 use super::series::scope_of;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
@@ -103,7 +104,8 @@ pub fn coll_mod(
 ) -> LocalBoxFuture<'_, Result<Modified>> {
     Box::pin(async move {
         let by = ctx.clone();
-        coordinate(ctx, move |c| async move {
+        let definition = Definition::Modify(ns.clone());
+        coordinate(ctx, definition, move |c| async move {
             let _lock = c.lock_for(&by, scope_of(&ns)).await?;
             match core_catalog().current().kind(&ns) {
                 None => Err(Error::new(

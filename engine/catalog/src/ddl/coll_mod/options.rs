@@ -22,6 +22,12 @@ pub(super) fn changed(present: &CollectionOptions, change: &CollMod) -> Result<C
     }
     options.validation_level = change.validation_level.or(options.validation_level);
     options.validation_action = change.validation_action.or(options.validation_action);
+    if change.validator.is_some()
+        || change.validation_level.is_some()
+        || change.validation_action.is_some()
+    {
+        options.complete_validation();
+    }
     if let Some(images) = change.pre_and_post_images {
         options.pre_and_post_images = images;
     }
@@ -108,7 +114,7 @@ pub(super) fn check_for_view(change: &CollMod) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Clustered;
+    use crate::options::{Clustered, ValidationLevel};
     use pinion_bson::rawdoc;
     use pinion_wire::ErrorCode;
 
@@ -178,6 +184,17 @@ mod tests {
             validator: Some(rawdoc! {}),
             ..CollMod::default()
         };
-        check(&present, cleared, Ok(rawdoc! {}));
+        let defaults = rawdoc! { "validationLevel": "strict", "validationAction": "error" };
+        check(&present, cleared, Ok(defaults));
+    }
+
+    #[test]
+    fn a_change_of_validation_stores_level_and_action() {
+        let lenient = CollMod {
+            validation_level: Some(ValidationLevel::Off),
+            ..CollMod::default()
+        };
+        let stored = rawdoc! { "validationLevel": "off", "validationAction": "error" };
+        check(&CollectionOptions::default(), lenient, Ok(stored));
     }
 }

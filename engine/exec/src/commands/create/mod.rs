@@ -7,10 +7,12 @@ mod time_series;
 mod validation;
 mod view;
 
+pub(super) use engine_options::refuse_configuration;
+
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{Capped, CollectionKind, CollectionOptions, core_catalog};
 use pinion_query::parse_collation;
-use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
+use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 pub(super) use time_series::{change as time_series_change, of_output as time_series_of_output};
@@ -26,8 +28,6 @@ use crate::compute::compute;
 use crate::transactions::{self, Running};
 
 /// Options that MongoDB has and this node does not.
-const UNSUPPORTED_OPTIONS: [&str; 1] = ["recordIdsReplicated"];
-
 /// The options as they are written, in the types that they must have.
 struct Written<'d> {
     capped: bool,
@@ -35,7 +35,7 @@ struct Written<'d> {
     max: Option<i64>,
     id_index: Option<&'d RawDocument>,
     view_on: Option<&'d str>,
-    pipeline: Option<&'d pinion_bson::RawArray>,
+    pipeline: Option<pinion_bson::RawArrayBuf>,
     clustered: Option<clustered::Written>,
     time_series: Option<time_series::Written>,
     has_encrypted_fields: bool,
@@ -145,9 +145,7 @@ fn read<'d>(reader: &CommandReader<'d>) -> Result<Written<'d>> {
         Some(fields) => encrypted::check(&fields).map(|()| true)?,
         None => false,
     };
-    for option in UNSUPPORTED_OPTIONS {
-        reader.unsupported_unless_empty(option)?;
-    }
+    reader.unsupported_unless_empty("recordIdsReplicated", Types::BOOL)?;
     // An option of storage engines past; it has no effect in MongoDB either.
     reader.ignore(&["flags"]);
     Ok(Written {
@@ -269,17 +267,18 @@ fn check_expiry(options: &CollectionOptions) -> Result<()> {
     check_expire_after(secs)
 }
 
-/// Refuses times that no clock reaches.
+/// Refuses what no document can be older than: the keys of what expires are dates since 1970, or `ObjectId`s, whose times
+/// cannot be before that.
 pub(super) fn check_expire_after(secs: i64) -> Result<()> {
+    let since_1970_secs = pinion_runtime::wall_ms() / 1000;
     if secs < 0 {
         return Err(invalid(
             "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a higher number than 0",
         ));
     }
-    if secs > i64::MAX / 1000 {
+    if secs > since_1970_secs {
         return Err(invalid(format!(
-            "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a lower number than {}",
-            i64::MAX / 1000
+            "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a lower number than {secs}"
         )));
     }
     Ok(())

@@ -3,7 +3,7 @@
 use pinion_bson::{RawArray, RawArrayBuf, RawBsonRef};
 use pinion_catalog::ViewDefinition;
 use pinion_query::{Pipeline, Variables};
-use pinion_wire::idl::{FieldReader, Namespace, Types};
+use pinion_wire::idl::{FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::compute::compute;
@@ -19,29 +19,18 @@ const WITHOUT_COLLECTION: [&str; 7] = [
     "$queryStats",
 ];
 
-/// Reads a pipeline, whose elements must be documents.
-pub(in crate::commands) fn read_pipeline<'d>(
-    reader: &FieldReader<'d, '_>,
-) -> Result<Option<&'d RawArray>> {
-    let Some(pipeline) = reader.opt_array("pipeline")? else {
+/// Reads a pipeline, whose elements must be documents. Null among them is passed over.
+pub(in crate::commands) fn read_pipeline(
+    reader: &FieldReader<'_, '_>,
+) -> Result<Option<RawArrayBuf>> {
+    let Some(stages) = reader.opt_objects("pipeline")? else {
         return Ok(None);
     };
-    check_elements(reader, pipeline)?;
-    Ok(Some(pipeline))
-}
-
-fn check_elements(reader: &FieldReader<'_, '_>, pipeline: &RawArray) -> Result<()> {
-    for (at, stage) in pinion_bson::values(pipeline).enumerate() {
-        if !matches!(stage, RawBsonRef::Document(_)) {
-            let path = reader.path().field("pipeline");
-            return Err(pinion_wire::idl::wrong_type(
-                path.index(at),
-                stage,
-                Types::OBJECT,
-            ));
-        }
+    let mut pipeline = RawArrayBuf::new();
+    for stage in stages {
+        pipeline.push(RawBsonRef::Document(stage?.1));
     }
-    Ok(())
+    Ok(Some(pipeline))
 }
 
 /// The definition of a view, checked as far as it can be without the other views.
@@ -49,10 +38,10 @@ pub(super) async fn definition(
     ctx: &OpContext,
     ns: &Namespace,
     on: &str,
-    pipeline: Option<&RawArray>,
+    pipeline: Option<RawArrayBuf>,
 ) -> Result<ViewDefinition> {
     check_on(ns, on)?;
-    let pipeline = pipeline.map_or_else(RawArrayBuf::new, RawArray::to_owned);
+    let pipeline = pipeline.unwrap_or_default();
     check_pipeline(ctx, ns, &pipeline).await?;
     Ok(ViewDefinition {
         on: on.to_owned(),

@@ -4,10 +4,11 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_catalog::{Collection, View, core_catalog};
 use pinion_wire::idl::{FieldReader, Namespace, Path};
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::super::collections::{collection_info, view_info};
 use super::Place;
+use crate::acquire::catalog_of;
 
 /// `$listClusterCatalog`
 #[derive(Clone, Debug)]
@@ -112,34 +113,35 @@ impl Catalog {
         })
     }
 
-    pub(super) fn documents(&self) -> Vec<Bytes> {
-        let catalog = core_catalog().current();
+    /// The rows of the catalog at one time, that of the operation's read concern.
+    pub(super) fn documents(&self, ctx: &OpContext) -> Result<Vec<Bytes>> {
+        let catalog = catalog_of(ctx)?;
         let asked = |ns: &Namespace| self.ns.as_ref().is_none_or(|asked| asked == ns);
         let collections = catalog.collections().filter(|c| asked(&c.ns));
         let views = catalog.views().filter(|view| asked(&view.ns));
-        collections
+        Ok(collections
             .map(|collection| of_collection(collection))
             .chain(views.map(|view| of_view(view)))
-            .collect()
+            .collect())
     }
 }
 
 /// The row of a collection in the catalog.
 fn of_collection(collection: &Collection) -> Bytes {
     let mut out = begin(&collection.ns, "collection");
-    for (name, value) in
-        pinion_bson::elements(&collection.to_row()).filter(|(name, _)| *name != "ns")
-    {
-        out.append(name, value);
-    }
+    out.append_all(&collection.to_row());
     Bytes::from(out.finish_bytes())
 }
 
+/// A view with its document in `system.views`. That of a series has its options among those of the buckets.
 fn of_view(view: &View) -> Bytes {
-    let definition = view.definition();
     let mut out = begin(&view.ns, view.kind().name());
-    out.append("viewOn", view.on().collection())
-        .append("pipeline", &*definition.pipeline);
+    out.append("ns", view.ns.as_str());
+    for (name, value) in pinion_bson::elements(&view.to_system_document()) {
+        if name != "timeseries" {
+            out.append_raw(name, value);
+        }
+    }
     Bytes::from(out.finish_bytes())
 }
 
@@ -147,7 +149,6 @@ fn begin(ns: &Namespace, kind: &str) -> DocBuilder {
     let mut out = DocBuilder::new();
     out.append("db", ns.db())
         .append("name", ns.collection())
-        .append("type", kind)
-        .append("ns", ns.as_str());
+        .append("type", kind);
     out
 }

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
+use pinion_catalog::Collection;
 use pinion_storage::TreeId;
 use pinion_wire::idl::{FieldReader, Path, Types};
 use pinion_wire::{Error, ErrorCode, Result};
 
+use super::super::count::count_all;
 use super::super::server_status::append_usage;
 use super::super::stats::{append_collection_stats, append_number};
 use super::Place;
 use crate::acquire::Acquired;
-use crate::metrics::{LatencyValues, NamespaceValues};
+use crate::latency::LatencyValues;
+use crate::metrics::NamespaceValues;
 use crate::state::state;
 
 /// The stage's parsed specification.
@@ -91,13 +94,11 @@ impl CollStats {
             out.end();
         }
         if self.count {
-            let tree = existing(acquired, "count")?;
-            let stats = crate::stats::tree_stats(vec![tree]).await;
-            let count = stats.get(&tree).map_or(0, |stats| stats.records);
+            let count = count_all(existing(acquired, "count")?).await?;
             append_number(&mut out, "count", count as i64);
         }
         if self.executions {
-            let (scans, tailing) = scans(existing(acquired, "queryExecStats")?).await;
+            let (scans, tailing) = scans(existing(acquired, "queryExecStats")?.tree()).await;
             out.start_document("queryExecStats")
                 .start_document("collectionScans");
             out.append("total", scans as i64)
@@ -117,9 +118,10 @@ fn not_null_bool(reader: &FieldReader<'_, '_>, name: &str) -> Result<bool> {
     }
 }
 
-/// The tree of the collection, which must exist for this option.
-fn existing(acquired: &Acquired, option: &str) -> Result<TreeId> {
-    let collection = acquired.collection().ok_or_else(|| {
+/// The collection, which must exist for this option.
+fn existing<'a>(acquired: &'a Acquired, option: &str) -> Result<&'a Collection> {
+    let collection = acquired.collection().map(|collection| &**collection);
+    collection.ok_or_else(|| {
         Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,
             format!(
@@ -127,8 +129,7 @@ fn existing(acquired: &Acquired, option: &str) -> Result<TreeId> {
                 acquired.ns()
             ),
         )
-    })?;
-    Ok(collection.tree())
+    })
 }
 
 /// How a namespace was used, on all cores.
@@ -165,26 +166,12 @@ fn append_latencies(out: &mut DocBuilder, used: &NamespaceValues, histograms: bo
         ("reads", reads),
         ("writes", writes),
         ("commands", commands),
-        // There are no transactions of several operations.
+        // A transaction is of no one collection.
         ("transactions", &none),
     ] {
         out.start_document(name);
-        if histograms {
-            out.start_array("histogram");
-            let counts = latency.buckets.iter().enumerate();
-            for (bucket, count) in counts.filter(|(_, count)| **count > 0) {
-                let micros = if bucket == 0 { 0 } else { 1i64 << bucket };
-                out.push_document()
-                    .append("micros", micros)
-                    .append("count", *count as i64)
-                    .end();
-            }
-            out.end();
-        }
-        out.append("latency", latency.total_us as i64)
-            .append("ops", latency.ops as i64)
-            .append("queryableEncryptionLatencyMicros", 0i64);
-        out.end();
+        latency.append(out, histograms);
+        out.append("queryableEncryptionLatencyMicros", 0i64).end();
     }
     out.end();
 }

@@ -26,7 +26,7 @@ impl CurrentOp {
     pub(super) fn parse(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<CurrentOp> {
         let type_name = |value: RawBsonRef<'_>| pinion_bson::type_name(value.element_type());
         let RawBsonRef::Document(spec) = spec else {
-            return Err(Error::failed_to_parse(format!(
+            return Err(Error::type_mismatch(format!(
                 "$currentOp options must be specified in an object, but found: {}",
                 type_name(spec)
             )));
@@ -54,10 +54,15 @@ impl CurrentOp {
                 )));
             }
             let RawBsonRef::Boolean(value) = value else {
-                return Err(Error::failed_to_parse(format!(
+                let message = format!(
                     "The '{name}' parameter of the $currentOp stage must be a boolean value, but found: {}",
                     type_name(value)
-                )));
+                );
+                // These two are looked at before the stage is read, for what they allow a user to see.
+                return Err(match name {
+                    "allUsers" | "localOps" => Error::type_mismatch(message),
+                    _ => Error::failed_to_parse(message),
+                });
             };
             match name {
                 "idleConnections" => shown.idle_connections = value,

@@ -143,6 +143,7 @@ pub(super) fn first_stage(stages: &RawArray, place: Place<'_>) -> Result<Option<
             FirstStage::Nothing
         }
         _ => {
+            pinion_query::check_documents(spec)?;
             place.needs_none(name)?;
             FirstStage::Documents(stages.to_owned())
         }
@@ -200,7 +201,7 @@ pub(super) fn documents_of<'a>(
             }
             FirstStage::Sessions { of_users: false } => super::sessions::list_local().await,
             FirstStage::CurrentOp(stage) => stage.documents().await,
-            FirstStage::Catalog(stage) => stage.documents(),
+            FirstStage::Catalog(stage) => stage.documents(ctx)?,
             FirstStage::ClusterCatalog(stage) => stage.documents(),
             FirstStage::IndexStats => match acquired.collection() {
                 Some(collection) => index_stats(collection, acquired.series()).await,

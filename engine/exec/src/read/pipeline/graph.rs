@@ -7,7 +7,7 @@ use pinion_bson::{DocBuilder, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_query::{Document, Outside};
 use pinion_wire::{OpContext, Result};
 
-use super::sub::open_pipeline;
+use super::sub::{Passes, open_pipeline};
 use super::{Node, Surroundings};
 use crate::compute::compute;
 use crate::interrupt::pause;
@@ -40,7 +40,8 @@ impl GraphNode {
             pause(ctx).await?;
             let stages = matching(&filter);
             let from = Some(stage.from());
-            let (mut inner, _held) = open_pipeline(ctx, &self.around, from, &stages, vars).await?;
+            let (mut inner, _held) =
+                open_pipeline(ctx, &self.around, from, &stages, (vars, Passes::Held)).await?;
             while let Some(one) = inner.next(ctx).await? {
                 stage.found(&mut search, &one)?;
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pinion_query::{Document, Outside};
 use pinion_wire::{OpContext, Result};
 
-use super::sub::open_pipeline;
+use super::sub::{Passes, open_pipeline};
 use super::{Node, Surroundings};
 use crate::compute::compute;
 use crate::interrupt::pause;
@@ -37,8 +37,14 @@ impl LookupNode {
         let vars = &self.around.vars;
         let asked = || stage.stages_for(&document, vars);
         let (stages, vars) = compute(ctx, asked).await?;
-        let (mut inner, _held) =
-            open_pipeline(ctx, &self.around, stage.from(), &stages, &vars).await?;
+        let (mut inner, _held) = open_pipeline(
+            ctx,
+            &self.around,
+            stage.from(),
+            &stages,
+            (&vars, Passes::Held),
+        )
+        .await?;
         let (mut found, mut bytes) = (Vec::new(), 0);
         while let Some(one) = inner.next(ctx).await? {
             stage.account(&mut bytes, &one)?;

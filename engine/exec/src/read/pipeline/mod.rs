@@ -6,6 +6,7 @@ mod graph;
 mod lookup;
 mod output;
 mod run;
+mod spool;
 mod sub;
 
 use std::cell::Cell;
@@ -14,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_catalog::TimeSeries;
+use pinion_catalog::{Catalog, TimeSeries};
 use pinion_clock::Timestamp;
 use pinion_query::{Document, Memory, Outside, Pipeline, PipelineRun, Segment, Variables};
 use pinion_wire::{OpContext, Result};
@@ -35,6 +36,8 @@ use pinion_wire::idl::Namespace;
 pub(crate) struct Surroundings {
     /// What is read; stages in it may read the same again.
     pub ns: Namespace,
+    /// The catalog in which the aggregation began: its stages find what had their names there, whatever is changed meanwhile.
+    pub opened: Arc<Catalog>,
     pub vars: Variables,
     /// Whether validators look at what `$out` and `$merge` write.
     pub validation: Validation,
@@ -44,6 +47,8 @@ pub(crate) struct Surroundings {
     pub out_series: Option<TimeSeries>,
     /// What plans may use.
     pub settings: Option<Arc<QuerySettings>>,
+    /// Whether `$merge` writes into what the pipeline reads.
+    pub merges_into_source: bool,
     /// When the last write of `$out` or `$merge` took place.
     pub written: Cell<Option<Timestamp>>,
 }

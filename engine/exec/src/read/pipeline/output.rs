@@ -18,6 +18,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::limits::MAX_NAMESPACE_BYTES;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use super::spool::Spool;
 use super::{Node, Surroundings};
 use crate::acquire::{acquire_read, acquire_stored, acquire_write};
 use crate::compute::compute;
@@ -255,9 +256,20 @@ impl MergeNode {
         let target = Namespace::new(db, &stage.collection)?;
         let collation = self.around.vars.collation.as_ref();
         check_unique(ctx, stage, &target, collation).await?;
+        let mut spool = match self.around.merges_into_source {
+            true => {
+                let spool = Box::pin(Spool::of(ctx, &mut self.source, &self.around)).await?;
+                self.source = Node::nothing();
+                Some(spool)
+            }
+            false => None,
+        };
         let (mut batch, mut bytes) = (Vec::new(), 0);
         loop {
-            let next = self.source.next(ctx).await?;
+            let next = match &mut spool {
+                Some(spool) => spool.next(ctx).await?,
+                None => self.source.next(ctx).await?,
+            };
             let ended = next.is_none();
             if let Some(document) = next {
                 let vars = &self.around.vars;
@@ -294,7 +306,7 @@ impl MergeNode {
                     update,
                     variables,
                 } => {
-                    let statement = self.statement(ctx, stage, filter, update, variables).await;
+                    let statement = self.statement(ctx, stage, filter, update, *variables).await;
                     match statement {
                         Ok(statement) => {
                             self.change(ctx, stage, target, &document, &statement).await

@@ -14,6 +14,13 @@ use crate::compute::compute;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{ReadRequest, open};
 
+/// Whether a stage holds the pass of the collection's gate for as long as it reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passes {
+    Held,
+    LetGo,
+}
+
 /// A pipeline over another collection; without one the stages make their documents. The second value keeps the
 /// collection from being dropped while it is read.
 pub(super) async fn open_pipeline(
@@ -21,7 +28,7 @@ pub(super) async fn open_pipeline(
     around: &Rc<Surroundings>,
     from: Option<&str>,
     stages: &RawArray,
-    vars: &Variables,
+    (vars, passes): (&Variables, Passes),
 ) -> Result<(Node, Option<Inner>)> {
     let parse = |stages: &RawArray| {
         let made = Pipeline::documents(stages, vars)?;
@@ -31,11 +38,13 @@ pub(super) async fn open_pipeline(
     let inner = |vars: &Variables, ns: Namespace| {
         Rc::new(Surroundings {
             ns,
+            opened: around.opened.clone(),
             vars: vars.clone(),
             validation: around.validation,
             memory: around.memory.clone(),
             out_series: None,
             settings: around.settings.clone(),
+            merges_into_source: false,
             written: Default::default(),
         })
     };
@@ -55,7 +64,7 @@ pub(super) async fn open_pipeline(
         let around = inner(vars, around.ns.clone());
         return Ok((Node::chain(Node::nothing(), pipeline, &around), None));
     };
-    let held = acquire_inner(ctx, &ns, &around.ns).await?;
+    let held = acquire_inner(ctx, &ns, &around.ns, &around.opened).await?;
     if let Some(view) = held.view() {
         check_view(&ns, view, vars.collation.as_ref())?;
     }
@@ -70,14 +79,14 @@ pub(super) async fn open_pipeline(
         }
         (_, pipeline) = compute(ctx, || parse(&behind)).await?;
     }
-    let node = open_over(ctx, &around, &held, pipeline).await?;
+    let node = open_over(ctx, &around, &held, (pipeline, passes)).await?;
     Ok((node, Some(held)))
 }
 
 /// A pipeline over the collection that its surroundings are about.
 async fn open_own(ctx: &OpContext, around: &Rc<Surroundings>, pipeline: &Pipeline) -> Result<Node> {
-    let held = acquire_inner(ctx, &around.ns, &around.ns).await?;
-    open_over(ctx, around, &held, pipeline.clone()).await
+    let held = acquire_inner(ctx, &around.ns, &around.ns, &around.opened).await?;
+    open_over(ctx, around, &held, (pipeline.clone(), Passes::LetGo)).await
 }
 
 /// A pipeline over what was acquired.
@@ -85,7 +94,7 @@ async fn open_over(
     ctx: &OpContext,
     around: &Rc<Surroundings>,
     held: &Inner,
-    pipeline: Pipeline,
+    (pipeline, passes): (Pipeline, Passes),
 ) -> Result<Node> {
     let Some(collection) = held.collection().cloned() else {
         return Ok(Node::chain(Node::nothing(), pipeline, around));
@@ -100,9 +109,11 @@ async fn open_over(
     let parts = compute(ctx, divide).await?;
     let mut request = ReadRequest::new(collection, parts.matcher);
     request.sort = parts.sort;
+    request.tells = parts.tells;
     request.allow_disk_use = Some(around.memory.disk);
     request.settings = around.settings.clone();
     request.limit = parts.limit.map(|limit| limit as usize);
+    request.is_unguarded = passes == Passes::LetGo;
     let opened = Box::pin(open(ctx, held.source(), request, PART_BATCH_DOCUMENTS)).await?;
     let source = Node::Read(Box::new(opened.stream));
     Ok(Node::chain(source, parts.rest, around))
@@ -138,14 +149,14 @@ impl UnionNode {
             let Outside::UnionWith(stage) = &*self.stage else {
                 unreachable!("made of such a stage");
             };
-            // The snapshot is pinned; the gate is not held for as long as a cursor may live.
+            // The gate is not held for as long as a cursor may live.
             self.source = match stage.own() {
                 Some(pipeline) => open_own(ctx, &self.around, pipeline).await?,
                 None => {
                     let (around, vars) = (&self.around, &self.around.vars);
-                    open_pipeline(ctx, around, stage.from(), stage.stages(), vars)
-                        .await?
-                        .0
+                    let vars = (vars, Passes::LetGo);
+                    let opening = open_pipeline(ctx, around, stage.from(), stage.stages(), vars);
+                    opening.await?.0
                 }
             };
         }

@@ -19,7 +19,7 @@ use super::buckets::{BucketWrite, build, read, start_of};
 use crate::acquire::{Acquired, acquire};
 use crate::compute::compute;
 use crate::interrupt::{check, pause};
-use crate::read::{ReadRequest, Targets, check_still_there, of_buckets, open_ids};
+use crate::read::{Again, ReadRequest, Targets, check_still_there, of_buckets, open_ids};
 use crate::write::backoff::Backoff;
 use crate::write::document::update_context;
 use crate::write::modify::Change;
@@ -53,7 +53,7 @@ pub(in crate::write) async fn run(
             ..
         }) = &found
         {
-            check_still_there(&collection.ns, collection.uuid, &targets.indexes)?;
+            check_still_there(&collection.ns, collection.uuid, &targets.indexes, None)?;
         }
         let Some(series) = acquired.series() else {
             return Err(invalid(format!(
@@ -75,9 +75,14 @@ pub(in crate::write) async fn run(
         if found.is_none() {
             let hint = of_buckets(statement.hint.clone(), Some(series));
             let request = changing.request(ctx, hint).await?;
+            // A measurement that was deleted is not found again.
+            let again = match &*statement.change {
+                Change::Update(_) => Again::PassedOver,
+                Change::Delete => Again::Given,
+            };
             found = Some(Found {
                 collection: collection.clone(),
-                targets: open_ids(ctx, acquired.source(), request).await?,
+                targets: open_ids(ctx, acquired.source(), request, again).await?,
                 waiting: None,
             });
         }
@@ -389,7 +394,7 @@ impl Changing<'_> {
         let Some(position) = self.statement.matcher.matches_with_position(&before)? else {
             return Ok(Becomes::Same { matched: 0 });
         };
-        let context = update_context(false, position.array_index);
+        let context = update_context(update, false, position.array_index);
         let Some(after) = update.apply(&before, &context)? else {
             return Ok(Becomes::Same { matched });
         };

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use pinion_bson::decimal::{Decimal, MAX_DIGITS, Rounding, round_double};
+use pinion_bson::decimal::{Decimal, MAX_DIGITS, MIN_EXPONENT, Rounding, round_double};
 use pinion_bson::{DateTime, Decimal128, ElementType, Number, RawBsonRef};
 use pinion_collation::Collation;
 use pinion_wire::{Error, Result};
@@ -93,7 +93,11 @@ pub(super) const OPERATORS: &[Operator] = &[
         arity: Arity::Exactly(1),
         evaluate: |v| {
             unary("$exp", 28765, &v[0], |n| {
-                of_number(n, f64::exp, |x| quad::function(x, quad::exp))
+                of_number(n, f64::exp, |x| {
+                    let power = quad::function(x, quad::exp)?;
+                    let least = least_of_zeros(power).filter(|_| Number::Decimal(x).is_finite());
+                    Ok(least.unwrap_or(power))
+                })
             })
         },
     },
@@ -142,6 +146,23 @@ fn decimal<'a>(value: Decimal) -> Value<'a> {
     number(Number::Decimal(value.pack()))
 }
 
+/// The result of decimal arithmetic, where NaN has the sign of the first operand that is NaN.
+fn signed_nan<'a>(values: &[Value<'a>], result: Number) -> Value<'a> {
+    if !is_decimal(result) || !result.is_nan() {
+        return number(result);
+    }
+    let operands = values.iter().filter_map(Value::as_ref);
+    let mut operands = operands.filter_map(Number::from_value);
+    let negative = match operands.find(|operand| operand.is_nan()) {
+        Some(Number::Decimal(operand)) => operand.bytes()[15] & 0x80,
+        Some(Number::Double(operand)) if operand.is_sign_negative() => 0x80,
+        _ => 0,
+    };
+    let mut bytes = Decimal::Nan.pack().bytes();
+    bytes[15] |= negative;
+    number(Number::Decimal(Decimal128::from_bytes(bytes)))
+}
+
 fn is_decimal(value: Number) -> bool {
     value.kind() == ElementType::Decimal128
 }
@@ -187,7 +208,7 @@ fn add<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     }
     Ok(match date {
         Some(date) => Value::Ref(RawBsonRef::DateTime(DateTime::from_millis(date))),
-        None => number(total),
+        None => signed_nan(values, total),
     })
 }
 
@@ -233,7 +254,7 @@ fn subtract<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             ))))
         }
         (left, right) => match (Number::from_value(left), Number::from_value(right)) {
-            (Some(a), Some(b)) => Ok(number(a.sub_widening(b))),
+            (Some(a), Some(b)) => Ok(signed_nan(values, a.sub_widening(b))),
             _ => Err(wrong()),
         },
     }
@@ -255,7 +276,7 @@ fn multiply<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     Ok(if nullish {
         Value::null()
     } else {
-        number(product)
+        signed_nan(values, product)
     })
 }
 
@@ -275,7 +296,8 @@ fn divide<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         return Err(bad_value("can't $divide by zero"));
     }
     if is_decimal(a) || is_decimal(b) {
-        return Ok(decimal(a.to_decimal() / b.to_decimal()));
+        let quotient = a.to_decimal() / b.to_decimal();
+        return Ok(signed_nan(values, Number::Decimal(quotient.pack())));
     }
     Ok(number(Number::Double(a.to_f64() / b.to_f64())))
 }
@@ -299,7 +321,8 @@ fn modulo<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         if b.is_zero() {
             return Err(error(5733415, "can't $mod by zero"));
         }
-        return Ok(decimal(a.to_decimal() % b.to_decimal()));
+        let rest = super::decimal::remainder(a.to_decimal(), b.to_decimal());
+        return Ok(signed_nan(values, Number::Decimal(rest.pack())));
     }
     if b.is_zero() {
         return Err(error(16610, "can't $mod by zero"));
@@ -363,7 +386,9 @@ fn whole<'a>(
     unary(name, 28765, value, |n| {
         Ok(number(match n {
             Number::Double(v) => Number::Double(f(v)),
-            Number::Decimal(_) => Number::Decimal(n.to_decimal().quantize(0, rounding).pack()),
+            Number::Decimal(_) if !n.is_nan() => {
+                Number::Decimal(n.to_decimal().quantize(0, rounding).pack())
+            }
             n => n,
         }))
     })
@@ -395,15 +420,17 @@ fn to_place<'a>(name: &str, values: &[Value<'a>], round: bool) -> Result<Value<'
             let unusable = !as_number.is_finite() || as_number.to_i64_truncated().is_none();
             if unusable && !(is_decimal(as_number) && as_number.is_nan()) {
                 let code = if is_decimal(as_number) { 51080 } else { 31109 };
+                let named = match as_number {
+                    Number::Double(v) => crate::text::format_general(v, 6),
+                    _ => crate::text::value_text(place.or_null()),
+                };
                 return Err(error(
                     code,
-                    format!(
-                        "Can't coerce out of range value {} to long",
-                        crate::text::value_text(place.or_null())
-                    ),
+                    format!("Can't coerce out of range value {named} to long"),
                 ));
             }
-            let whole = as_number.to_i64_exact().ok_or_else(|| {
+            let fits = |whole: &i64| i32::try_from(*whole).is_ok();
+            let whole = as_number.to_i64_exact().filter(fits).ok_or_else(|| {
                 error(
                     51082,
                     format!("precision argument to  {name} must be a integral value"),
@@ -429,10 +456,11 @@ fn to_place<'a>(name: &str, values: &[Value<'a>], round: bool) -> Result<Value<'
             } else {
                 Rounding::TowardZero
             };
-            // What has no room for them, or no end, stays as it is.
+            // What has no room for them, or no end, stays as it is, with as many digits as there is room for.
             match n.to_decimal().quantize(-place, rounding) {
-                cut if cut.is_nan() => n,
-                cut => Number::Decimal(cut.pack()),
+                cut if !cut.is_nan() => Number::Decimal(cut.pack()),
+                _ if n.is_finite() => Number::Decimal(widened(n.to_decimal()).pack()),
+                _ => n,
             }
         }
         n if place >= 0 => n,
@@ -456,6 +484,37 @@ fn to_place<'a>(name: &str, values: &[Value<'a>], round: bool) -> Result<Value<'
             }
         }
     }))
+}
+
+/// What is too small for a decimal, as zero with the least exponent; `None` for what is not.
+fn least_of_zeros(power: Decimal128) -> Option<Decimal128> {
+    let zero = Decimal::Finite {
+        negative: false,
+        coefficient: 0,
+        exponent: MIN_EXPONENT,
+    };
+    Number::Decimal(power).is_zero().then(|| zero.pack())
+}
+
+/// The same number with 34 digits, where its exponent lies above those it could do without.
+fn widened(number: Decimal) -> Decimal {
+    let Decimal::Finite {
+        negative,
+        mut coefficient,
+        mut exponent,
+    } = number
+    else {
+        return number;
+    };
+    while exponent > 0 && coefficient != 0 && coefficient < 10_u128.pow(MAX_DIGITS - 1) {
+        coefficient *= 10;
+        exponent -= 1;
+    }
+    Decimal::Finite {
+        negative,
+        coefficient,
+        exponent,
+    }
 }
 
 fn double_to_place(v: f64, place: i32, round: bool) -> f64 {
@@ -498,6 +557,7 @@ fn of_number<'a>(
     of_decimal: impl FnOnce(Decimal128) -> Result<Decimal128>,
 ) -> Result<Value<'a>> {
     Ok(number(match n {
+        Number::Decimal(_) if n.is_nan() => n,
         Number::Decimal(value) => Number::Decimal(of_decimal(value)?),
         n => Number::Double(of_double(n.to_f64())),
     }))
@@ -603,7 +663,7 @@ fn pow<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     }
     if is_decimal(base) || is_decimal(exponent) {
         let power = quad::pow(base.to_decimal().pack(), exponent.to_decimal().pack())?;
-        return Ok(number(Number::Decimal(power)));
+        return Ok(signed_nan(values, Number::Decimal(power)));
     }
     let whole = match (base, exponent) {
         (Number::Double(_), _) | (_, Number::Double(_)) => None,

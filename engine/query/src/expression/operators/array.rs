@@ -136,6 +136,11 @@ pub(super) const OPERATORS: &[Operator] = &[
         arity: Arity::Exactly(1),
         evaluate: binary_size,
     },
+    Operator {
+        name: "$subtype",
+        arity: Arity::Exactly(1),
+        evaluate: subtype,
+    },
 ];
 
 /// An integer argument that fits 32 bits.
@@ -675,12 +680,13 @@ fn set_equals<'a>(values: &[Value<'a>], collation: Option<&Collation>) -> Result
     }
     let mut first: Option<Vec<RawBson>> = None;
     let mut equal = true;
-    for value in values {
+    for (at, value) in values.iter().enumerate() {
         let set = set_of(value, collation).ok_or_else(|| {
             error(
-                17044,
+                5_887_502,
                 format!(
-                    "All operands of $setEquals must be arrays. One argument is of type: {}",
+                    "All operands of $setEquals must be arrays. {}-th argument is of type: {}",
+                    at + 1,
                     value.type_name()
                 ),
             )
@@ -761,6 +767,20 @@ fn binary_size<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             format!(
                 "$binarySize requires a string or BinData argument, found: {}",
                 crate::value::type_name(other)
+            ),
+        )),
+    }
+}
+
+fn subtype<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
+    match values[0].as_ref() {
+        Some(RawBsonRef::Binary(binary)) => Ok(Value::int(i32::from(u8::from(binary.subtype)))),
+        _ if values[0].is_nullish() => Ok(Value::null()),
+        _ => Err(error(
+            10_389_300,
+            format!(
+                "$subtype requires a BinData argument, found: {}",
+                values[0].type_name()
             ),
         )),
     }

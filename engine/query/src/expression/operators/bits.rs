@@ -147,8 +147,7 @@ fn bits<'a>(
             _ if value.is_nullish() => null = true,
             _ => {
                 return Err(type_mismatch(format!(
-                    "{name} only supports int and long operands, not {}",
-                    value.type_name()
+                    "{name} only supports int and long operands."
                 )));
             }
         }
@@ -165,10 +164,14 @@ fn bit_not<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         Some(RawBsonRef::Int32(v)) => Ok(integral(i64::from(!v), false)),
         Some(RawBsonRef::Int64(v)) => Ok(integral(!v, true)),
         _ if values[0].is_nullish() => Ok(Value::null()),
+        Some(value) if crate::value::is_number(value) => Err(type_mismatch(format!(
+            "$bitNot only supports int and long, not: {}.",
+            values[0].type_name()
+        ))),
         _ => Err(error(
             28765,
             format!(
-                "$bitNot only supports int and long, not {}",
+                "$bitNot only supports numeric types, not {}",
                 values[0].type_name()
             ),
         )),
@@ -268,7 +271,7 @@ fn timestamp_part<'a>(
         _ => Err(error(
             code,
             format!(
-                "Argument to {name} must be a timestamp, but is {}",
+                " Argument to {name} must be a timestamp, but is {}",
                 value.type_name()
             ),
         )),

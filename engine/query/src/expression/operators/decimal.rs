@@ -1,6 +1,7 @@
-//! Decimals read from text, and their square roots, which the `dec` crate computes to the last digit.
+//! Decimals read from text, their square roots, which the `dec` crate computes to the last digit, and remainders, for which it has
+//! too few of them.
 
-use pinion_bson::Decimal128;
+use pinion_bson::{Decimal, Decimal128};
 
 type Wide = dec::Decimal<12>;
 
@@ -22,6 +23,50 @@ pub(super) fn sqrt(value: Decimal128) -> Decimal128 {
     context.sqrt(&mut number);
     // The two formats agree in digits and exponents, so the text is read back as it was.
     number.to_string().parse().unwrap_or_else(|_| nan())
+}
+
+/// The remainder of the truncating division, with the sign of the dividend: exact, however large the quotient is.
+pub(super) fn remainder(dividend: Decimal, divisor: Decimal) -> Decimal {
+    let (x, y) = match (dividend, divisor) {
+        (Decimal::Finite { .. }, Decimal::Infinity { .. }) => return dividend,
+        (
+            Decimal::Finite {
+                negative,
+                coefficient,
+                exponent,
+            },
+            Decimal::Finite {
+                coefficient: by,
+                exponent: by_exponent,
+                ..
+            },
+        ) if by > 0 => ((negative, coefficient, exponent), (by, by_exponent)),
+        _ => return Decimal::Nan,
+    };
+    let ((negative, coefficient, exponent), (by, by_exponent)) = (x, y);
+    if exponent < by_exponent {
+        // A divisor of more digits than the dividend has is larger.
+        let scale = 10u128.checked_pow((by_exponent - exponent) as u32);
+        let by = scale.and_then(|scale| by.checked_mul(scale));
+        return Decimal::Finite {
+            negative,
+            coefficient: by.map_or(coefficient, |by| coefficient % by),
+            exponent,
+        };
+    }
+    // A remainder has at most 34 digits, so there is room for four more of the dividend at a time.
+    let mut rest = coefficient % by;
+    let mut zeros = (exponent - by_exponent) as u32;
+    while zeros > 0 && rest > 0 {
+        let step = zeros.min(4);
+        rest = rest * 10u128.pow(step) % by;
+        zeros -= step;
+    }
+    Decimal::Finite {
+        negative,
+        coefficient: rest,
+        exponent: by_exponent,
+    }
 }
 
 /// Reads a decimal's text; what it has beyond 34 digits is cut off.
@@ -55,6 +100,26 @@ fn nan() -> Decimal128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn remainders() {
+        let check = |dividend: &str, divisor: &str, expected: &str| {
+            let decimal = |text: &str| Decimal::unpack(text.parse().expect("a decimal"));
+            let rest = remainder(decimal(dividend), decimal(divisor)).pack();
+            assert_eq!(rest.to_string(), expected, "{dividend} {divisor}");
+        };
+        check("10.5", "3", "1.5");
+        check("-10.5", "3", "-1.5");
+        check("10", "0.3", "0.1");
+        check("1E+40", "3", "1");
+        check("9.999999999999999999999999999999999E+6144", "7", "4");
+        check("5", "1E+40", "5");
+        check("5", "Infinity", "5");
+        check("-0", "3", "-0");
+        check("6.0", "3", "0.0");
+        check("Infinity", "3", "NaN");
+        check("NaN", "3", "NaN");
+    }
 
     #[track_caller]
     fn check(made: Decimal128, expected: &str) {

@@ -14,6 +14,7 @@ mod date_parse;
 mod date_parts;
 mod date_text;
 mod decimal;
+mod ejson;
 mod hash;
 mod known;
 mod named;
@@ -29,7 +30,7 @@ mod timezone;
 mod tests;
 
 use pinion_collation::Collation;
-use pinion_wire::Result;
+use pinion_wire::{LanguageVersion, Result};
 
 use super::value::Value;
 use crate::error::error;
@@ -89,6 +90,12 @@ const TABLES: &[&[Operator]] = &[
     hash::OPERATORS,
 ];
 
+const COMPARING: &[&[Comparing]] = &[
+    comparison::COMPARING,
+    array::COMPARING,
+    arithmetic::COMPARING,
+];
+
 /// The operator of this name.
 pub(super) fn find(name: &str) -> Option<&'static Operator> {
     TABLES
@@ -99,19 +106,42 @@ pub(super) fn find(name: &str) -> Option<&'static Operator> {
 
 /// The operator of this name that compares values.
 pub(super) fn find_comparing(name: &str) -> Option<&'static Comparing> {
-    [
-        comparison::COMPARING,
-        array::COMPARING,
-        arithmetic::COMPARING,
-    ]
-    .iter()
-    .flat_map(|table| table.iter())
-    .find(|operator| operator.name == name)
+    COMPARING
+        .iter()
+        .flat_map(|table| table.iter())
+        .find(|operator| operator.name == name)
 }
 
-/// Whether an operator of this name exists.
-pub(crate) fn is_expression_name(name: &str) -> bool {
-    find(name).is_some() || find_comparing(name).is_some() || special(name).is_some()
+/// The names of all operators.
+pub(crate) fn expression_names() -> impl Iterator<Item = &'static str> {
+    let plain = TABLES.iter().flat_map(|table| table.iter());
+    let plain = plain.map(|operator| operator.name);
+    let comparing = COMPARING.iter().flat_map(|table| table.iter());
+    let comparing = comparing.map(|operator| operator.name);
+    let named = named::OPERATORS.iter().map(|named| named.operator.name);
+    let special = special::NAMES.iter().copied();
+    plain.chain(comparing).chain(named).chain(special)
+}
+
+/// Operators that came with version 8.3.
+const SINCE_8_3: &[&str] = &[
+    "$createObjectId",
+    "$deserializeEJSON",
+    "$hash",
+    "$hexHash",
+    "$serializeEJSON",
+    "$subtype",
+];
+
+/// Whether a version has the operator of this name, if there is one.
+pub(super) fn is_in(name: &str, version: LanguageVersion) -> bool {
+    version >= LanguageVersion::V8_3 || !SINCE_8_3.contains(&name)
+}
+
+/// Whether an operator of this name exists in a version.
+pub(crate) fn is_expression_name(name: &str, version: LanguageVersion) -> bool {
+    let exists = find(name).is_some() || find_comparing(name).is_some() || special(name).is_some();
+    exists && is_in(name, version)
 }
 
 impl Operator {

@@ -158,6 +158,34 @@ pub(super) const OPERATORS: &[Named] = &[
         not_an_object: 5_439_007,
         unknown: 5_439_008,
     },
+    Named {
+        operator: operator("$hash", super::hash::hash),
+        arguments: &["input", "algorithm"],
+        required: &[("input", 9), ("algorithm", 9)],
+        not_an_object: 9,
+        unknown: 9,
+    },
+    Named {
+        operator: operator("$hexHash", super::hash::hex_hash),
+        arguments: &["input", "algorithm"],
+        required: &[("input", 9), ("algorithm", 9)],
+        not_an_object: 9,
+        unknown: 9,
+    },
+    Named {
+        operator: operator("$serializeEJSON", super::ejson::serialize),
+        arguments: &["input", "relaxed", "onError"],
+        required: &[("input", 9)],
+        not_an_object: 9,
+        unknown: 9,
+    },
+    Named {
+        operator: operator("$deserializeEJSON", super::ejson::deserialize),
+        arguments: &["input", "onError"],
+        required: &[("input", 9)],
+        not_an_object: 9,
+        unknown: 9,
+    },
 ];
 
 pub(super) fn find(name: &str) -> Option<&'static Named> {
@@ -172,10 +200,7 @@ pub(super) fn parse(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>
     let RawBsonRef::Document(document) = operand else {
         return Err(error(
             named.not_an_object,
-            format!(
-                "{name} only supports an object as an argument, found {}",
-                type_name(operand)
-            ),
+            not_an_object(name, type_name(operand)),
         ));
     };
     let mut arguments: Vec<Option<Expr>> = vec![None; named.arguments.len()];
@@ -187,10 +212,7 @@ pub(super) fn parse(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>
         {
             Some(at) => arguments[at] = Some(parser.parse(value)?),
             None => {
-                return Err(error(
-                    named.unknown,
-                    format!("{name} found an unknown argument: {field}"),
-                ));
+                return Err(error(named.unknown, unknown_argument(name, field)));
             }
         }
     }
@@ -221,7 +243,10 @@ pub(super) fn parse(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>
             (Some(argument), _) => eager.push(missing_as_null(argument)),
         }
     }
-    Ok(if named.arguments.contains(&"onNull") {
+    let is_guarded = ["onNull", "onError"]
+        .iter()
+        .any(|argument| named.arguments.contains(argument));
+    Ok(if is_guarded {
         Expr::Guarded(Box::new(Guarded {
             operator: &named.operator,
             arguments: eager,
@@ -253,9 +278,43 @@ pub(super) fn zone_argument(argument: Expr) -> Expr {
     missing_as_null(argument)
 }
 
+fn not_an_object(name: &str, found: &str) -> String {
+    match name {
+        "$dateAdd" | "$dateSubtract" => format!("{name} expects an object as its argument"),
+        "$dateFromString" => {
+            format!("{name} only supports an object as an argument, found: {found}")
+        }
+        name if name.starts_with("$date") => {
+            format!("{name} only supports an object as its argument")
+        }
+        "$replaceOne" | "$replaceAll" => {
+            format!("{name} requires an object as an argument, found: {found}")
+        }
+        "$regexMatch" | "$regexFind" | "$regexFindAll" => {
+            format!("{name} expects an object of named arguments but found: {found}")
+        }
+        _ => format!("{name} only supports an object as an argument, found {found}"),
+    }
+}
+
+fn unknown_argument(name: &str, argument: &str) -> String {
+    match name {
+        "$dateAdd" | "$dateSubtract" => format!(
+            "Unrecognized argument to {name}: {argument}. Expected arguments are startDate, unit, amount, and optionally timezone."
+        ),
+        name if name.starts_with("$date") => {
+            format!("Unrecognized argument to {name}: {argument}")
+        }
+        _ => format!("{name} found an unknown argument: {argument}"),
+    }
+}
+
 fn missing_message(name: &str, argument: &str) -> String {
     match name {
-        "$dateToString" | "$dateToParts" | "$dateFromString" => {
+        "$dateAdd" | "$dateSubtract" => {
+            format!("{name} requires startDate, unit, and amount to be present")
+        }
+        name if name.starts_with("$date") => {
             format!("Missing '{argument}' parameter to {name}")
         }
         "$trim" | "$ltrim" | "$rtrim" => format!("{name} requires an '{argument}' field"),

@@ -244,8 +244,12 @@ pub(super) fn parse_n(
     operand: RawBsonRef<'_>,
 ) -> Result<Expr> {
     let RawBsonRef::Document(document) = operand else {
+        let code = match name {
+            "$firstN" | "$lastN" => 5_787_801,
+            _ => 5_787_900,
+        };
         return Err(error(
-            5_787_900,
+            code,
             format!(
                 "specification must be an object; found {}",
                 value_text(operand)

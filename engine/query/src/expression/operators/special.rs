@@ -1,15 +1,50 @@
 //! Operators that are parsed in their own way: they bind variables, choose what to evaluate or name their arguments.
 
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_wire::Result;
+use pinion_wire::{LanguageVersion, Result};
 
 use super::Arity;
-use crate::error::{error, no_javascript};
+use crate::error::{error, failed_to_parse, no_javascript};
 use crate::expression::parse::{Expr, Parser, check_variable_name};
 use crate::text::{document_text, element_text};
 use crate::value::{elements, field, items, owned, type_name};
 
 type Parse = fn(&mut Parser<'_>, &str, RawBsonRef<'_>) -> Result<Expr>;
+
+/// The operators below, but for those with tables of their own.
+pub(super) const NAMES: &[&str] = &[
+    "$and",
+    "$cond",
+    "$const",
+    "$convert",
+    "$createObjectId",
+    "$encStrContains",
+    "$encStrEndsWith",
+    "$encStrNormalizedEq",
+    "$encStrStartsWith",
+    "$filter",
+    "$firstN",
+    "$function",
+    "$getField",
+    "$ifNull",
+    "$lastN",
+    "$let",
+    "$literal",
+    "$map",
+    "$maxN",
+    "$median",
+    "$meta",
+    "$minN",
+    "$or",
+    "$percentile",
+    "$rand",
+    "$reduce",
+    "$setField",
+    "$sortArray",
+    "$switch",
+    "$unsetField",
+    "$zip",
+];
 
 /// The parser of an operator that needs one.
 pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
@@ -21,6 +56,7 @@ pub(in crate::expression) fn special(name: &str) -> Option<Parse> {
         "$and" => |parser, _, operand| Ok(Expr::And(parser.parse_arguments(operand)?)),
         "$or" => |parser, _, operand| Ok(Expr::Or(parser.parse_arguments(operand)?)),
         "$rand" => parse_random,
+        "$createObjectId" => parse_new_id,
         "$cond" => parse_cond,
         "$ifNull" => parse_if_null,
         "$switch" => parse_switch,
@@ -96,13 +132,10 @@ fn parse_random(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
     let is_empty = match operand {
         RawBsonRef::Document(document) => crate::value::is_empty(document),
         RawBsonRef::Array(array) => array.is_empty(),
-        other => {
+        _ => {
             return Err(error(
                 10065,
-                format!(
-                    "invalid parameter: expected an object ({})",
-                    element_text("$rand", other)
-                ),
+                "invalid parameter: expected an object ($rand)",
             ));
         }
     };
@@ -113,6 +146,22 @@ fn parse_random(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
         ));
     }
     Ok(Expr::Random(parser.variables().random.clone()))
+}
+
+/// `$createObjectId`: an id of the time of the operation, or of none where that has no time.
+fn parse_new_id(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    let is_empty =
+        matches!(operand, RawBsonRef::Document(document) if crate::value::is_empty(document));
+    if !is_empty {
+        return Err(failed_to_parse(format!(
+            "{name} requires an empty object as its argument, found: {}",
+            crate::text::value_text(operand)
+        )));
+    }
+    let variables = parser.variables();
+    let seconds = variables.now_ms.unwrap_or(0) / 1000;
+    // As in every id, the seconds wrap around.
+    Ok(Expr::NewId(seconds as u32, variables.random.clone()))
 }
 
 fn parse_cond(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
@@ -297,18 +346,58 @@ fn bound_name<'a>(value: Option<RawBsonRef<'a>>) -> Result<&'a str> {
     Ok(name)
 }
 
+/// Binds the index of the item that the operator `of` looks at, beside the `names` that it binds already: by the name that
+/// `arrayIndexAs` gives, or as `$$IDX`. Versions before 8.3 have none.
+fn bind_index(
+    parser: &mut Parser<'_>,
+    of: &str,
+    value: Option<RawBsonRef<'_>>,
+    names: &mut Vec<(String, usize)>,
+) -> Result<Option<usize>> {
+    if parser.variables().version < LanguageVersion::V8_3 {
+        return Ok(None);
+    }
+    let name = match value {
+        None => "IDX",
+        Some(RawBsonRef::String(name)) => {
+            check_variable_name(name, false)?;
+            name
+        }
+        Some(other) => {
+            return Err(failed_to_parse(format!(
+                "'arrayIndexAs' of {of} must be a string, found: {}",
+                type_name(other)
+            )));
+        }
+    };
+    if names.iter().any(|(other, _)| other == name) {
+        return Err(failed_to_parse(format!(
+            "'arrayIndexAs' of {of} must not be the name of another variable of it, found: {name}"
+        )));
+    }
+    let slot = parser.new_slot();
+    names.push((name.to_owned(), slot));
+    Ok(Some(slot))
+}
+
+/// Whether an operator over an array has a field of this name that names the index.
+fn names_index(parser: &Parser<'_>, field: &str) -> bool {
+    field == "arrayIndexAs" && parser.variables().version >= LanguageVersion::V8_3
+}
+
 fn parse_map(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
     let document = document_operand(
         16878,
         "$map only supports an object as its argument",
         operand,
     )?;
-    let (mut input, mut name, mut body) = (None, None, None);
+    let (mut input, mut name, mut index, mut body) = (None, None, None, None);
     for (field, value) in elements(document) {
         match field {
             "input" => input = Some(value),
             "as" => name = Some(value),
             "in" => body = Some(value),
+            _ if names_index(parser, field) => index = Some(value),
             _ => {
                 return Err(error(
                     16879,
@@ -322,10 +411,13 @@ fn parse_map(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Resul
     let input = Box::new(parser.parse(input)?);
     let name = bound_name(name)?;
     let slot = parser.new_slot();
-    let body = parser.bind(&[(name.to_string(), slot)], |parser| parser.parse(body))?;
+    let mut names = vec![(name.to_string(), slot)];
+    let index = bind_index(parser, "$map", index, &mut names)?;
+    let body = parser.bind(&names, |parser| parser.parse(body))?;
     Ok(Expr::Map {
         input,
         slot,
+        index,
         body: Box::new(body),
     })
 }
@@ -337,12 +429,14 @@ fn parse_filter(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
         operand,
     )?;
     let (mut input, mut name, mut condition, mut limit) = (None, None, None, None);
+    let mut index = None;
     for (field, value) in elements(document) {
         match field {
             "input" => input = Some(value),
             "as" => name = Some(value),
             "cond" => condition = Some(value),
             "limit" => limit = Some(value),
+            _ if names_index(parser, field) => index = Some(value),
             _ => {
                 return Err(error(
                     28647,
@@ -356,15 +450,16 @@ fn parse_filter(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
     let input = Box::new(parser.parse(input)?);
     let name = bound_name(name)?;
     let slot = parser.new_slot();
-    let condition = Box::new(parser.bind(&[(name.to_string(), slot)], |parser| {
-        parser.parse(condition)
-    })?);
+    let mut names = vec![(name.to_string(), slot)];
+    let index = bind_index(parser, "$filter", index, &mut names)?;
+    let condition = Box::new(parser.bind(&names, |parser| parser.parse(condition))?);
     let limit = limit
         .map(|limit| parser.parse(limit).map(Box::new))
         .transpose()?;
     Ok(Expr::Filter {
         input,
         slot,
+        index,
         condition,
         limit,
     })
@@ -386,13 +481,16 @@ fn parse_reduce(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
             "initialValue" => initial = Some(parser.parse(value)?),
             "in" => {
                 let (this, accumulated) = (parser.new_slot(), parser.new_slot());
-                let names = [
+                let mut names = vec![
                     ("this".to_string(), this),
                     ("value".to_string(), accumulated),
                 ];
+                let index = field(document, "arrayIndexAs");
+                let index = bind_index(parser, "$reduce", index, &mut names)?;
                 let expr = parser.bind(&names, |parser| parser.parse(value))?;
-                body = Some((this, accumulated, expr));
+                body = Some((this, accumulated, index, expr));
             }
+            _ if names_index(parser, name) => {}
             _ => {
                 return Err(error(
                     40076,
@@ -420,7 +518,7 @@ fn parse_reduce(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
             ),
         )
     })?;
-    let (this, value, body) = body.ok_or_else(|| {
+    let (this, value, index, body) = body.ok_or_else(|| {
         error(
             40079,
             format!("$reduce requires 'in' to be specified, found: {}", text()),
@@ -431,6 +529,7 @@ fn parse_reduce(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -> Re
         initial: Box::new(initial),
         value,
         this,
+        index,
         body: Box::new(body),
     })
 }
@@ -465,17 +564,6 @@ fn parse_get_field(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) ->
         other => (other, parser.field(Box::default())),
     };
     let field = parser.parse(field)?;
-    if let Expr::Literal(value) = &field
-        && !matches!(value.as_raw_bson_ref(), RawBsonRef::String(_))
-    {
-        return Err(error(
-            5_654_602,
-            format!(
-                "$getField requires 'field' to evaluate to type String, but got {}",
-                type_name(value.as_raw_bson_ref())
-            ),
-        ));
-    }
     Ok(Expr::GetField {
         field: Box::new(field),
         input: Box::new(input),

@@ -5,7 +5,9 @@ use pinion_wire::Result;
 
 use super::{Arity, Operator, Value};
 use crate::accumulator::{List, Quantiles};
+use crate::error::error;
 use crate::expression::parse::{Expr, Parser};
+use crate::text::value_text;
 use crate::value::items;
 use crate::work::{STEP, Units, spend};
 
@@ -22,6 +24,19 @@ static MEDIAN: Operator = Operator {
 
 /// The input, and the shares whose quantiles are wanted.
 pub(super) fn parse(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>) -> Result<Expr> {
+    if !matches!(operand, RawBsonRef::Document(_)) {
+        let code = match name {
+            "$median" => 7_436_201,
+            _ => 7_436_200,
+        };
+        return Err(error(
+            code,
+            format!(
+                "specification must be an object; found {}",
+                value_text(operand)
+            ),
+        ));
+    }
     let (wanted, input) = Quantiles::parse(name, operand, parser.variables())?;
     let operator = match name {
         "$median" => &MEDIAN,

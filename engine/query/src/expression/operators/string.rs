@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use memchr::memmem;
-use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_bson::decimal::Rounding;
+use pinion_bson::{DocBuilder, Number, RawBsonRef};
 use pinion_wire::{Error, Result};
 
 use super::{Arity, Operator, Value};
@@ -165,28 +166,39 @@ fn length_argument<'v>(name: &str, code: i32, value: &'v Value<'_>) -> Result<&'
     })
 }
 
+/// A number as MongoDB's `coerceToLong` has it: decimals are rounded to even, and what is no number of 64 bits is the least one.
+fn coerced_to_long(number: RawBsonRef<'_>) -> i64 {
+    match number {
+        RawBsonRef::Decimal128(decimal) => {
+            let number = Number::Decimal(decimal);
+            let whole = match number.is_finite() && !number.is_integral() {
+                true => number.to_decimal().quantize(0, Rounding::HalfEven),
+                false => number.to_decimal(),
+            };
+            Number::Decimal(whole.pack())
+                .to_i64_truncated()
+                .unwrap_or(i64::MIN)
+        }
+        RawBsonRef::Double(v) if v < 0.0 => truncated_i64(number).unwrap_or(i64::MIN),
+        _ => truncated_i64(number).unwrap_or(i64::MAX),
+    }
+}
+
 fn substr_bytes<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let text = coerced(&values[0])?;
-    let integer =
-        |value: &Value<'_>, code: i32, what: &str| {
-            let number = value.or_null();
-            if !is_number(number) {
-                return Err(error(
-                    code,
-                    format!(
-                        "$substrBytes:  {what} must be a numeric type (is BSON type {})",
-                        value.type_name()
-                    ),
-                ));
-            }
-            Ok(truncated_i64(number).unwrap_or(
-                if matches!(number, RawBsonRef::Double(v) if v < 0.0) {
-                    i64::MIN
-                } else {
-                    i64::MAX
-                },
-            ))
-        };
+    let integer = |value: &Value<'_>, code: i32, what: &str| {
+        let number = value.or_null();
+        if !is_number(number) {
+            return Err(error(
+                code,
+                format!(
+                    "$substrBytes:  {what} must be a numeric type (is BSON type {})",
+                    value.type_name()
+                ),
+            ));
+        }
+        Ok(coerced_to_long(number))
+    };
     let start = integer(&values[1], 16034, "starting index")?;
     let length = integer(&values[2], 16035, "length")?;
     if start < 0 {

@@ -20,6 +20,10 @@ fn evaluate(expression: &RawBson) -> pinion_wire::Result<Option<RawBson>> {
     Ok(value.as_ref().map(RawBson::from))
 }
 
+fn decimal(text: &str) -> RawBson {
+    RawBson::Decimal128(text.parse::<pinion_bson::Decimal128>().expect("a decimal"))
+}
+
 #[track_caller]
 fn check(cases: Vec<(RawBson, RawBson)>) {
     for (expression, expected) in cases {
@@ -128,6 +132,10 @@ fn arithmetic() {
         (rawbson!({ "$abs": "$s" }), 28765),
         (rawbson!({ "$round": ["x", 1] }), 51081),
         (rawbson!({ "$round": [1.5, 200] }), 51083),
+        (
+            rawbson!({ "$round": [1.5, (i64::from(i32::MAX) + 1)] }),
+            51082,
+        ),
         (rawbson!({ "$sqrt": -1 }), 28714),
         (rawbson!({ "$ln": 0 }), 28766),
         (rawbson!({ "$pow": [0, -1] }), 28764),
@@ -146,6 +154,14 @@ fn strings() {
             rawbson!("ello"),
         ),
         (rawbson!({ "$substrCP": ["héllo", 1, 2] }), rawbson!("él")),
+        (
+            rawbson!({ "$substrBytes": ["hello", (decimal("0.5")), (decimal("1.5"))] }),
+            rawbson!("he"),
+        ),
+        (
+            rawbson!({ "$substr": ["hello", (decimal("1.5")), (decimal("2.5"))] }),
+            rawbson!("ll"),
+        ),
         (rawbson!({ "$strLenCP": "é" }), rawbson!(1)),
         (rawbson!({ "$split": ["a,b", ","] }), rawbson!(["a", "b"])),
         (rawbson!({ "$indexOfBytes": ["hello", "l"] }), rawbson!(2)),
@@ -177,6 +193,10 @@ fn strings() {
         (rawbson!({ "$concat": ["a", 1] }), 16702),
         (rawbson!({ "$strLenBytes": 1 }), 34473),
         (rawbson!({ "$substrBytes": ["hello", -1, 2] }), 50752),
+        (
+            rawbson!({ "$substrBytes": ["hello", (decimal("Infinity")), 2] }),
+            50752,
+        ),
         (rawbson!({ "$substrCP": ["héllo", -1, 2] }), 34455),
         (rawbson!({ "$split": ["a", ""] }), 40087),
         (rawbson!({ "$indexOfBytes": ["hello", "l", -1] }), 40097),
@@ -385,6 +405,11 @@ fn sequences() {
         ),
         (rawbson!({ "$firstN": { "n": 1, "input": "$s" } }), 5788200),
         (rawbson!({ "$firstN": { "n": 0, "input": [] } }), 5787908),
+        (rawbson!({ "$firstN": 0 }), 5787801),
+        (rawbson!({ "$lastN": [] }), 5787801),
+        (rawbson!({ "$minN": 0 }), 5787900),
+        (rawbson!({ "$median": 0 }), 7436201),
+        (rawbson!({ "$percentile": 0 }), 7436200),
         (
             rawbson!({ "$setField": { "field": "$s", "input": {}, "value": 1 } }),
             4161108,
@@ -461,6 +486,8 @@ fn bits_and_angles() {
     ]);
     check_errors(vec![
         (rawbson!({ "$bitAnd": [1, 2.5] }), 14),
+        (rawbson!({ "$bitNot": "$d" }), 14),
+        (rawbson!({ "$bitNot": "$s" }), 28765),
         (rawbson!({ "$acos": 2 }), 50989),
         (rawbson!({ "$sin": f64::INFINITY }), 50989),
         (rawbson!({ "$cosh": "x" }), 28765),
@@ -470,10 +497,14 @@ fn bits_and_angles() {
 
 #[test]
 fn decimals_are_rounded_to_their_place() {
-    let decimal = |text: &str| {
-        RawBson::Decimal128(text.parse::<pinion_bson::Decimal128>().expect("a decimal"))
-    };
+    let wide = decimal("1.000000000000000000000000000000000E+34");
     check(vec![
+        (rawbson!({ "$round": (decimal("1E+34")) }), wide.clone()),
+        (rawbson!({ "$trunc": (decimal("1E+34")) }), wide),
+        (
+            rawbson!({ "$exp": (decimal("-1E+6144")) }),
+            decimal("0E-6176"),
+        ),
         (
             rawbson!({ "$round": [(decimal("2.015")), 2] }),
             decimal("2.02"),

@@ -10,7 +10,10 @@ use crate::error::error;
 use crate::expression::{TimeUnit, Variables, check_field_path};
 use crate::number::exact_i64;
 use crate::pipeline::parse::push_sort;
-use crate::pipeline::spec::{missing_field, unknown_field, wrong_type};
+use crate::pipeline::spec::{
+    check_duplicates, missing_field, optional_array, optional_document, optional_text,
+    unknown_field, wrong_type,
+};
 use crate::pipeline::stage::{Stage, StageKind};
 use crate::pipeline::window::parse_unit;
 use crate::text::value_text;
@@ -26,22 +29,19 @@ pub(super) fn wrong_bounds() -> Error {
 
 impl Densify {
     fn parse(spec: &RawDocument, variables: &Variables) -> Result<Densify> {
-        let (mut path, mut partition, mut range) = (None, Vec::new(), None);
+        check_duplicates("$densify", spec)?;
+        let (mut path, mut partition, mut range) = (None, None, None);
         for (name, value) in elements(spec) {
             match name {
-                "field" => path = Some(string_field("$densify.field", value)?),
+                "field" => path = optional_text("$densify.field", value)?,
                 "partitionByFields" => partition = parse_paths("$densify", value)?,
-                "range" => {
-                    let RawBsonRef::Document(spec) = value else {
-                        return Err(wrong_type("$densify.range", value, "object"));
-                    };
-                    range = Some(spec);
-                }
+                "range" => range = optional_document("$densify.range", value)?,
                 other => return Err(unknown_field(&format!("$densify.{other}"))),
             }
         }
         let path = path.ok_or_else(|| missing_field("$densify.field"))?;
         check_field_path(path)?;
+        let partition = partition.unwrap_or_default();
         let range = range.ok_or_else(|| missing_field("$densify.range"))?;
         let (step, unit, bounds) = parse_range(range)?;
         if matches!(bounds, Bounds::Partition) && partition.is_empty() {
@@ -62,35 +62,34 @@ impl Densify {
     }
 }
 
-fn string_field<'a>(path: &str, value: RawBsonRef<'a>) -> Result<&'a str> {
-    match value {
-        RawBsonRef::String(text) => Ok(text),
-        other => Err(wrong_type(path, other, "string")),
-    }
-}
-
 /// The paths of `partitionByFields`.
-pub(in crate::pipeline) fn parse_paths(stage: &str, value: RawBsonRef<'_>) -> Result<Vec<String>> {
+pub(in crate::pipeline) fn parse_paths(
+    stage: &str,
+    value: RawBsonRef<'_>,
+) -> Result<Option<Vec<String>>> {
     let path = format!("{stage}.partitionByFields");
-    let RawBsonRef::Array(array) = value else {
-        return Err(wrong_type(&path, value, "array"));
+    let Some(array) = optional_array(&path, value)? else {
+        return Ok(None);
     };
     let mut paths = Vec::new();
     for (at, item) in items(array).enumerate() {
-        let name = string_field(&format!("{path}.{at}"), item)?;
+        let RawBsonRef::String(name) = item else {
+            return Err(wrong_type(&format!("{path}.{at}"), item, "string"));
+        };
         check_field_path(name)?;
         paths.push(name.to_string());
     }
-    Ok(paths)
+    Ok(Some(paths))
 }
 
 fn parse_range(range: &RawDocument) -> Result<(Number, Option<TimeUnit>, Bounds)> {
+    check_duplicates("$densify.range", range)?;
     let (mut step, mut bounds, mut unit) = (None, None, None);
     for (name, value) in elements(range) {
         match name {
             "step" => step = Some(value),
             "bounds" => bounds = Some(value),
-            "unit" => unit = Some(string_field("$densify.range.unit", value).map(|_| value)?),
+            "unit" => unit = optional_text("$densify.range.unit", value)?.map(|_| value),
             other => return Err(unknown_field(&format!("$densify.range.{other}"))),
         }
     }

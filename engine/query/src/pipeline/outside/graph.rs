@@ -7,14 +7,14 @@ use rustc_hash::FxHashSet;
 
 use super::lookup::path_of;
 use super::nested::append_with;
-use super::{check_foreign, object, text};
+use super::{append_equality, check_foreign, object, text};
 use crate::error::{error, failed_to_parse};
 use crate::expression::{Expression, MetaSet, Variables, check_field_path};
 use crate::limits::{MAX_GRAPH_BYTES, MAX_GRAPH_FRONTIER};
 use crate::matcher::Matcher;
 use crate::number::exact_i64;
 use crate::pipeline::Document;
-use crate::value::{elements, field, is_nullish, is_number, items, type_name};
+use crate::value::{elements, field, is_number, items, type_name};
 use crate::work::spend_bytes;
 
 /// The stage's parsed specification.
@@ -171,9 +171,9 @@ impl GraphLookup {
         }
         out.end().end().end();
         for value in frontier.iter().filter(|value| !is_plain(value)) {
-            out.push_document().start_document(&self.connect_to);
-            out.append_raw("$eq", value.as_raw_bson_ref());
-            out.end().end();
+            out.push_document();
+            append_equality(&mut out, &self.connect_to, value.as_raw_bson_ref());
+            out.end();
         }
         out.end().end().end();
         Some(out.finish())
@@ -265,7 +265,6 @@ impl Traversal {
 fn connect(value: RawBsonRef<'_>, path: &[Box<str>], search: &mut Traversal) -> Result<()> {
     match (value, path) {
         (RawBsonRef::Array(array), []) => items(array).try_for_each(|item| search.want(item)),
-        (value, []) if is_nullish(value) => search.want(RawBsonRef::Null),
         (value, []) => search.want(value),
         (RawBsonRef::Document(document), [name, rest @ ..]) => match field(document, name) {
             Some(value) => connect(value, rest, search),

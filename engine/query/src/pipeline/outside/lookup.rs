@@ -6,7 +6,9 @@ use pinion_bson::{
 use pinion_wire::Result;
 
 use super::nested::append_with;
-use super::{begins_with_documents, check_foreign, check_inner, object, sub_pipeline};
+use super::{
+    append_equality, begins_with_documents, check_foreign, check_inner, object, sub_pipeline,
+};
 use crate::error::{error, failed_to_parse};
 use crate::expression::{Expression, MetaSet, Variables, check_field_path};
 use crate::limits::MAX_JOINED_BYTES;
@@ -220,14 +222,9 @@ impl Join {
         }
         out.start_array("$or");
         for value in values {
-            let value = match value {
-                RawBsonRef::Undefined => RawBsonRef::Null,
-                value => value,
-            };
-            out.push_document()
-                .start_document(&self.foreign)
-                .append_raw("$eq", value);
-            out.end().end();
+            out.push_document();
+            append_equality(&mut out, &self.foreign, value);
+            out.end();
         }
         out.end();
         Ok(out.finish())

@@ -55,7 +55,7 @@ pub enum MergeWrite {
     Update {
         filter: RawDocumentBuf,
         update: RawBson,
-        variables: Variables,
+        variables: Box<Variables>,
     },
 }
 
@@ -198,7 +198,7 @@ impl Merge {
         Ok(MergeWrite::Update {
             filter,
             update,
-            variables: inner,
+            variables: Box::new(inner),
         })
     }
 

@@ -8,7 +8,7 @@ mod nested;
 mod output;
 mod union;
 
-use pinion_bson::{RawArray, RawArrayBuf, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawArray, RawArrayBuf, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 use crate::error::{error, failed_to_parse};
@@ -88,6 +88,16 @@ fn begins_with_documents(stages: &RawArray) -> bool {
         }
         _ => false,
     }
+}
+
+/// A filter's field for what equals the value. Nothing may be compared with undefined: only undefined is equal to it.
+fn append_equality(out: &mut DocBuilder, path: &str, value: RawBsonRef<'_>) {
+    out.start_document(path);
+    match value {
+        RawBsonRef::Undefined => out.append("$type", "undefined"),
+        value => out.append_raw("$eq", value),
+    };
+    out.end();
 }
 
 /// A text argument of a stage.

@@ -12,6 +12,7 @@ use super::parse_series::{
 use crate::accumulator::{Accumulation, Kind};
 use crate::error::failed_to_parse;
 use crate::expression::{Expression, MetaSet, TimeUnit, Variables};
+use crate::operator_uses::{OperatorKind, note};
 use crate::pipeline::Document;
 use crate::sort::SortPattern;
 use crate::text::{document_text, value_text};
@@ -142,6 +143,7 @@ impl Function {
                 document_text(spec)
             )));
         };
+        note(OperatorKind::WindowFunction, name);
         match name {
             "$rank" => parse_rank(SeriesKind::Rank, name, spec, context),
             "$denseRank" => parse_rank(SeriesKind::DenseRank, name, spec, context),

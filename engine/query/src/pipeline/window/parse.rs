@@ -9,10 +9,11 @@ use pinion_wire::Result;
 use super::function::{Context, Function};
 use super::held::Element;
 use super::partition::partition_key;
-use crate::error::{error, failed_to_parse, type_mismatch};
+use crate::error::failed_to_parse;
 use crate::expression::{Expression, MetaSet, Variables};
 use crate::pipeline::Document;
 use crate::pipeline::parse::{push_addition, push_sort};
+use crate::pipeline::spec::{check_duplicates, missing_field, optional_document, unknown_field};
 use crate::pipeline::stage::{Stage, StageKind};
 use crate::projection::Projection;
 use crate::sort::SortPattern;
@@ -93,26 +94,17 @@ pub(in crate::pipeline) fn parse(
             type_name(spec)
         )));
     };
+    check_duplicates("$setWindowFields", spec)?;
     let (mut partition_by, mut sort_by, mut output) = (None, None, None);
     for (name, value) in elements(spec) {
         match name {
             "partitionBy" => partition_by = Some(value),
-            "sortBy" => sort_by = Some(document_field(name, value)?),
-            "output" => output = Some(document_field(name, value)?),
-            _ => {
-                return Err(error(
-                    40415,
-                    format!("BSON field '$setWindowFields.{name}' is an unknown field."),
-                ));
-            }
+            "sortBy" => sort_by = optional_document("$setWindowFields.sortBy", value)?,
+            "output" => output = optional_document("$setWindowFields.output", value)?,
+            _ => return Err(unknown_field(&format!("$setWindowFields.{name}"))),
         }
     }
-    let output = output.ok_or_else(|| {
-        error(
-            40414,
-            "BSON field '$setWindowFields.output' is missing but a required field",
-        )
-    })?;
+    let output = output.ok_or_else(|| missing_field("$setWindowFields.output"))?;
     let partition = match partition_by {
         Some(partition_by) => PartitionBy::parse(partition_by, variables)?,
         None => PartitionBy::Nothing,
@@ -134,16 +126,6 @@ pub(in crate::pipeline) fn parse(
     }
     let projection = Projection::of_values(elements(output).map(|(name, _)| name))?;
     push_stages(spec, partition, sort, functions, projection, variables, out)
-}
-
-fn document_field<'a>(name: &str, value: RawBsonRef<'a>) -> Result<&'a RawDocument> {
-    match value {
-        RawBsonRef::Document(document) => Ok(document),
-        other => Err(type_mismatch(format!(
-            "BSON field '$setWindowFields.{name}' is the wrong type '{}', expected type 'object'",
-            type_name(other)
-        ))),
-    }
 }
 
 /// What the documents of a partition have in common.

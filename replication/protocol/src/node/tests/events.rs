@@ -13,7 +13,7 @@ use crate::message::{
     Request, StepDown, UpdatePosition, VoteRequest, VoteResponse,
 };
 use crate::node::{
-    Command, CommandId, Fetched, Identity, Input, Node, Parameters, Persisted, Progress,
+    Command, CommandId, Fetched, Identity, Input, Leave, Node, Parameters, Persisted, Progress,
     SourceFailure,
 };
 
@@ -171,6 +171,9 @@ fn input(verb: &str, words: &Words<'_>) -> Option<Input> {
         "stopped" => Input::WritesStopped,
         "resumed" => Input::WritesResumed,
         "drained" => Input::Drained,
+        "quiesce" => Input::Quiesce {
+            until_ms: number(words.at(1)) as u64,
+        },
         "began" => {
             let at = entry(words.at(1));
             let term = at.optime.term;
@@ -226,6 +229,7 @@ fn fetched(words: &Words<'_>) -> Fetched {
             sync_source_index: index("source"),
             sync_source: None,
         },
+        entries: words.number("entries", 1) as u64,
         last_fetched: last,
     }
 }
@@ -270,6 +274,10 @@ fn command(player: &mut Player, verb: &str, words: &Words<'_>) -> Command {
             force: words.has("force"),
             period_secs: number(words.at(1)) as u64,
             catch_up_secs: number(words.at(2)) as u64,
+        }),
+        "leave" => Command::Leave(Leave {
+            catch_up_ms: number(words.at(1)) as u64,
+            force: words.has("force"),
         }),
         "stepup" => Command::StepUp {
             skip_dry_run: words.has("skip"),

@@ -9,7 +9,7 @@ use super::{events, trace};
 use crate::config::Config;
 use crate::decision::LastVote;
 use crate::message::Request;
-use crate::node::{Effect, Input, Node, Now, RequestId};
+use crate::node::{Effect, Input, Node, Note, Now, RequestId};
 
 /// For so long a member has run when its script begins, unless it says that it has `just` started.
 pub(super) const STARTED_LONG_AGO_MS: u64 = 60_000;
@@ -64,6 +64,10 @@ impl Player {
     pub(super) fn step(&mut self, input: Input) {
         let now = self.now;
         for effect in self.node().step(now, input) {
+            // What only goes into the log, and follows from what is said.
+            if let Effect::Note(Note::MemberState { .. } | Note::NewConfig(_)) = effect {
+                continue;
+            }
             self.say(&trace::effect(&effect));
             match effect {
                 Effect::Send {

@@ -157,6 +157,13 @@ fn note(told: &Note) -> String {
             let source = source.as_ref().map_or("none", host);
             format!("source {source}: {why}")
         }
+        Note::MemberState {
+            host: member,
+            state,
+        } => {
+            format!("{} is {}", host(member), state.name())
+        }
+        Note::NewConfig(config) => format!("config {}", config.version),
         Note::TooStale => "too stale".into(),
         Note::ConfigRefused { why } => format!("config refused: {why}"),
     }

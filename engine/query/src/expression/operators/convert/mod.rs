@@ -1,6 +1,7 @@
 //! Conversions between types: `$convert` and `$toString` to `$toUUID`.
 
 mod binary;
+mod double_text;
 mod number;
 
 use pinion_bson::{
@@ -16,7 +17,7 @@ use crate::number::exact_i64;
 use crate::text::{shortened, value_text};
 use crate::value::{elements, is_nullish, is_number, type_name};
 
-pub(super) use number::number_text;
+pub(super) use number::{from_text, number_text};
 
 use binary::{ByteOrder, Format};
 
@@ -255,12 +256,7 @@ fn convert(value: RawBsonRef<'_>, target: Target) -> Result<RawBson> {
         (ElementType::String, v) if number.is_some() => RawBson::String(number_text(v)),
         (ElementType::ObjectId, RawBsonRef::String(text)) => match ObjectId::parse_str(text) {
             Ok(id) => RawBson::ObjectId(id),
-            Err(_) => {
-                return Err(failure(format!(
-                    "Failed to parse objectId '{}'",
-                    shortened(text)
-                )));
-            }
+            Err(_) => return Err(no_object_id(text)),
         },
         (ElementType::DateTime, _) => RawBson::DateTime(DateTime::from_millis(
             moment(value).ok_or_else(unsupported)??,
@@ -271,6 +267,24 @@ fn convert(value: RawBsonRef<'_>, target: Target) -> Result<RawBson> {
         ) => number::to_number(value, to).ok_or_else(unsupported)??,
         _ => return Err(unsupported()),
     })
+}
+
+/// The error for a text that is no ObjectId.
+fn no_object_id(text: &str) -> Error {
+    const DIGITS: usize = 24;
+    let why = match text.len() {
+        DIGITS => "Invalid character found in hex string".to_owned(),
+        length => {
+            format!(
+                "Invalid string length for parsing to OID, expected {DIGITS} but found {length}"
+            )
+        }
+    };
+    let text = shortened(text);
+    error(
+        241,
+        format!("Failed to parse objectId '{text}' in $convert with no onError value: {why}"),
+    )
 }
 
 /// The milliseconds of what stands for a moment.

@@ -15,7 +15,6 @@ pub(super) struct Covariance {
     count: i64,
     sums: [MovingSum; 2],
     products: MovingSum,
-    not_finite: u64,
 }
 
 impl Covariance {
@@ -47,6 +46,26 @@ fn pair(element: &Element) -> Option<[Number; 2]> {
     }
 }
 
+/// What a pair with an infinity or NaN adds to the sum of products. The mean is not moved by it.
+fn not_finite(pair: [Number; 2]) -> Number {
+    let is_infinite = |number: &Number| !number.is_nan() && !number.is_finite();
+    let infinities = || pair.iter().filter(|number| is_infinite(number));
+    let below = infinities().any(|number| number.is_negative());
+    let above = infinities().any(|number| !number.is_negative());
+    let special = match (pair.iter().any(|number| number.is_nan()), below, above) {
+        (true, ..) | (_, true, true) => f64::NAN,
+        (_, true, false) => f64::NEG_INFINITY,
+        _ => f64::INFINITY,
+    };
+    if pair
+        .iter()
+        .any(|number| matches!(number, Number::Decimal(_)))
+    {
+        return Number::Decimal(Number::Double(special).to_decimal().pack());
+    }
+    Number::Double(special)
+}
+
 fn divide(dividend: Number, divisor: Number) -> Number {
     let is_decimal = |number| matches!(number, Number::Decimal(_));
     if is_decimal(dividend) || is_decimal(divisor) {
@@ -62,7 +81,7 @@ impl Held for Covariance {
             return Ok(());
         };
         if !x.is_finite() || !y.is_finite() {
-            self.not_finite += 1;
+            self.products.put(not_finite([x, y]));
             return Ok(());
         }
         // The one distance is from the mean without the pair, the other from that with it.
@@ -80,13 +99,12 @@ impl Held for Covariance {
             return;
         };
         if !x.is_finite() || !y.is_finite() {
-            self.not_finite -= 1;
+            self.products.take_out(not_finite([x, y]));
             return;
         }
         if self.count == 1 {
-            let not_finite = self.not_finite;
+            // As MongoDB does, this forgets pairs with infinities that are still there.
             self.clear();
-            self.not_finite = not_finite;
             return;
         }
         let other = y.sub_widening(self.mean(1));
@@ -102,8 +120,8 @@ impl Held for Covariance {
     }
 
     fn value(&self, _: Window<'_>, _: &Element) -> Result<RawBson> {
-        if self.not_finite > 0 {
-            return Ok(RawBson::Double(f64::NAN));
+        if self.count == 1 && !self.sample {
+            return Ok(RawBson::Double(0.0));
         }
         let divisor = self.count - i64::from(self.sample);
         if divisor <= 0 {
@@ -153,7 +171,39 @@ mod tests {
         check(
             false,
             vec![rawbson!([1, 2]), rawbson!([f64::NAN, 2]), rawbson!([3, 4])],
-            vec![rawbson!(0.0), rawbson!(f64::NAN), rawbson!(f64::NAN)],
+            vec![rawbson!(0.0), rawbson!(0.0), rawbson!(f64::NAN)],
+        );
+    }
+
+    #[test]
+    fn infinities() {
+        let infinite = f64::INFINITY;
+        let pairs = |second: RawBson| vec![rawbson!([1, 2]), rawbson!([3, 4]), second];
+        let check_third = |second: RawBson, expected: f64| {
+            let first = [rawbson!(0.0), rawbson!(1.0)];
+            let expected = first.into_iter().chain([RawBson::Double(expected)]);
+            check(false, pairs(second), expected.collect());
+        };
+        check_third(rawbson!([infinite, 1]), infinite);
+        check_third(rawbson!([1, -infinite]), -infinite);
+        check_third(rawbson!([infinite, infinite]), infinite);
+        check_third(rawbson!([infinite, -infinite]), f64::NAN);
+        check_third(rawbson!([infinite, f64::NAN]), f64::NAN);
+        // It leaves with the window.
+        check(
+            true,
+            vec![
+                rawbson!([infinite, 1]),
+                rawbson!([1, 2]),
+                rawbson!([3, 4]),
+                rawbson!([5, 6]),
+            ],
+            vec![
+                RawBson::Null,
+                RawBson::Null,
+                rawbson!(infinite),
+                rawbson!(4.0),
+            ],
         );
     }
 }

@@ -15,11 +15,12 @@ pub(super) fn number(element: &Element) -> Option<Number> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct MovingSum {
     finite: Sum,
-    nans: u64,
-    positive_infinities: u64,
-    negative_infinities: u64,
-    doubles: u64,
-    decimals: u64,
+    // A covariance may take out what it has forgotten, which then counts as less than nothing.
+    nans: i64,
+    positive_infinities: i64,
+    negative_infinities: i64,
+    doubles: i64,
+    decimals: i64,
 }
 
 impl MovingSum {
@@ -43,7 +44,7 @@ impl MovingSum {
         }
     }
 
-    fn count(&mut self, number: Number, counted: fn(u64) -> u64) {
+    fn count(&mut self, number: Number, counted: fn(i64) -> i64) {
         match number {
             Number::Double(_) => self.doubles = counted(self.doubles),
             Number::Decimal(_) => self.decimals = counted(self.decimals),
@@ -82,7 +83,7 @@ impl MovingSum {
         }
         // The sum has the widest type of the numbers that are in it, not of those that were.
         match self.finite.value() {
-            sum @ Number::Decimal(_) if self.decimals == 0 => {
+            sum @ Number::Decimal(_) if self.decimals <= 0 => {
                 self.narrowed(Number::Double(sum.to_f64()))
             }
             sum => self.narrowed(sum),
@@ -91,7 +92,7 @@ impl MovingSum {
 
     fn narrowed(&self, sum: Number) -> Number {
         match (sum, sum.to_i64_truncated()) {
-            (Number::Double(_), Some(whole)) if self.doubles == 0 && self.decimals == 0 => {
+            (Number::Double(_), Some(whole)) if self.doubles <= 0 && self.decimals <= 0 => {
                 i32::try_from(whole).map_or(Number::Int64(whole), Number::Int32)
             }
             _ => sum,

@@ -381,12 +381,16 @@ impl World {
             FirstBatchVerdict::Rollback => {
                 return self.step(at, Input::NoCommonEntry { source });
             }
+            FirstBatchVerdict::NothingToContinue => {
+                return self.step(at, failed(SourceFailure::Stopped));
+            }
         }
         let rollback_id = first_rollback_id.unwrap_or(batch.rollback_id);
         let fetch = self.life(at).fetch.as_mut().expect("it fetches");
         fetch.rollback_id = Some(rollback_id);
         let new = &batch.entries[1..];
         let is_news = !new.is_empty();
+        let entries = new.len() as u64;
         self.life(at).log.extend_from_slice(new);
         let last_fetched = self.life(at).log.last().copied().unwrap_or_default();
         if is_news {
@@ -399,6 +403,7 @@ impl World {
                 source_rollback_id: rollback_id,
                 repl: batch.repl,
                 query: batch.query,
+                entries,
                 last_fetched,
             }),
         )?;

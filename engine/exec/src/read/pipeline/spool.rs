@@ -1,0 +1,69 @@
+//! Documents that are all taken before the first of them is given, in memory or on disk: what writes into a collection that is
+//! still being read would otherwise come to what it has written.
+
+use pinion_query::{DiskSorter, Document, Next, Spilled, Spiller};
+use pinion_wire::{OpContext, Result};
+
+use super::{Node, Surroundings};
+use crate::compute::compute;
+use crate::interrupt::pause;
+use crate::spill::SpillFile;
+
+pub(super) struct Spool {
+    sorter: DiskSorter<Kept>,
+    file: SpillFile,
+}
+
+struct Kept(Document);
+
+impl Spilled for Kept {
+    fn spilled_bytes(&self) -> usize {
+        self.0.as_bytes().len()
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.0.as_bytes());
+    }
+
+    fn read(bytes: &[u8]) -> Result<Kept> {
+        Ok(Kept(bytes::Bytes::copy_from_slice(bytes).into()))
+    }
+}
+
+impl Spool {
+    /// Takes all documents of a source.
+    pub(super) async fn of(
+        ctx: &OpContext,
+        source: &mut Node,
+        around: &Surroundings,
+    ) -> Result<Spool> {
+        let room = around.memory.room(around.memory.limits.sort);
+        let mut spool = Spool {
+            sorter: DiskSorter::new(Spiller::Sort, None, room),
+            file: SpillFile::default(),
+        };
+        while let Some(document) = source.next(ctx).await? {
+            pause(ctx).await?;
+            let size = document.as_bytes().len();
+            // Those of equal keys stay in their order.
+            if spool.sorter.push(Vec::new(), Kept(document), size)? {
+                spool.file.serve(ctx, &mut spool.sorter).await?;
+            }
+        }
+        spool.sorter.end();
+        Ok(spool)
+    }
+
+    /// The next document.
+    pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
+        loop {
+            pause(ctx).await?;
+            let sorter = &mut self.sorter;
+            match compute(ctx, || sorter.next_entry()).await? {
+                Next::Entry(_, Kept(document)) => return Ok(Some(document)),
+                Next::End => return Ok(None),
+                Next::Disk => self.file.serve(ctx, &mut self.sorter).await?,
+            }
+        }
+    }
+}

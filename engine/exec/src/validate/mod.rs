@@ -1,0 +1,29 @@
+//! `validate`: whether a collection, its indexes and its row in the catalog are what they should be.
+//!
+//! All is read at one snapshot, beside writers. A first phase looks at each document by itself and sums the keys that documents
+//! ask for and those that indexes have; where the sums differ, a second one looks at the few keys that can be the cause.
+
+mod conformance;
+mod findings;
+mod key_table;
+mod options;
+mod report;
+
+mod job;
+mod progress;
+mod snapshot;
+mod tree_walk;
+
+mod count;
+mod examine;
+mod inconsistencies;
+mod metadata;
+mod multikey;
+mod oplog;
+mod repair;
+mod verify;
+
+mod command;
+
+pub(crate) use command::validate;
+pub(crate) use progress::Progress;

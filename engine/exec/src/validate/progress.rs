@@ -1,0 +1,26 @@
+//! How far a validation has come, for `currentOp`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Records and entries that were looked at, of those that there are about.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Progress {
+    pub(super) fn expect(&self, more: u64) {
+        self.total.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(super) fn advance(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What is done, and of how much; others write on, so there may be more than was expected.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let done = self.done.load(Ordering::Relaxed);
+        (done, self.total.load(Ordering::Relaxed).max(done))
+    }
+}
