@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::sleep;
 use pinion_storage::{
     Direction, Expect, Key, KeyRange, Op, PartitionId, PlantedFault, Read, ReadAt, Statement,
     TreeId, Write, WriteError, storage,
 };
 use pinion_wire::{Error, Result};
 
+use super::hold::held;
 use super::shared_fields::SharedFields;
 use super::unique::has_several;
 use super::work::Work;
@@ -25,7 +25,7 @@ use crate::entry::Collection;
 use crate::errors::{from_read_error, from_write_error};
 use crate::index::Index;
 use crate::keys::prefix_len;
-use crate::limits::{DRAIN_BATCH_ENTRIES, DRAIN_STATEMENT_ENTRIES, KILL_POLL};
+use crate::limits::{DRAIN_BATCH_ENTRIES, DRAIN_STATEMENT_ENTRIES};
 
 /// The side write of an entry that is there.
 const PRESENT: u8 = 1;
@@ -51,13 +51,17 @@ fn op_of(value: &Bytes) -> Op {
 /// What one pass over a partition has done.
 #[derive(Default)]
 pub(super) struct Drained {
-    pub entries: u64,
+    /// Side writes that were there, also those that it could not bring over: no pass before one that meets none is the last.
+    pub met: u64,
     /// Of each index.
     pub shared: Vec<SharedFields>,
 }
 
 /// Brings the side writes of all indexes in a partition over, on its owner, as far as nobody writes
-/// them again meanwhile.
+/// them again meanwhile, and no checkpoint takes them into the base, where their versions have other tokens.
+///
+/// # Errors
+/// The build ends, or is stopped; there is no memory for changes at present.
 pub(super) async fn drain(work: Arc<Work>, partition: PartitionId) -> Result<Drained> {
     let mut drained = Drained::default();
     for index in work.indexes.iter() {
@@ -71,8 +75,9 @@ pub(super) async fn drain(work: Arc<Work>, partition: PartitionId) -> Result<Dra
                     break;
                 };
                 from = Bound::Excluded(last.clone());
+                drained.met += batch.len() as u64;
+                held(&work).await?;
                 let brought = bring(index, building.side, partition, &batch).await?;
-                drained.entries += brought.len() as u64;
                 work.progress.add(brought.len() as u64);
                 if index.spec.enforces_unique() {
                     note_shared(index, partition, &brought, &mut shared).await?;
@@ -135,9 +140,8 @@ async fn bring(
     for (entries, outcome) in batch.chunks(DRAIN_STATEMENT_ENTRIES).zip(outcomes) {
         match outcome {
             Ok(_) => brought.extend(entries.iter().map(|(key, _)| key.clone())),
-            // Written again meanwhile: the next pass comes to it.
+            // Another version, or another place of this one: the next pass comes to it.
             Err(WriteError::Conflict | WriteError::Missing { .. }) => {}
-            Err(WriteError::CacheFull) => sleep(KILL_POLL).await,
             Err(error) => return Err(from_write_error(error)),
         }
     }

@@ -239,12 +239,13 @@ pub(crate) async fn complete(work: &Arc<Work>, found: &mut Found) -> Result<()> 
     check_unique(work, std::mem::take(&mut found.shared)).await
 }
 
-/// Brings over what was written since the build began or the last pass; how many entries that were.
+/// Brings over what was written since the build began or the last pass; how many side writes there were. Only where there were
+/// none is nothing left.
 pub(crate) async fn drain_once(work: &Arc<Work>, found: &mut Found) -> Result<u64> {
     let drained = work.on_partitions(drain::drain).await?;
-    let entries = drained.iter().map(|part| part.entries).sum();
+    let met = drained.iter().map(|part| part.met).sum();
     found.add(drained.into_iter().map(|part| part.shared).collect());
-    Ok(entries)
+    Ok(met)
 }
 
 /// Looks again at what entries were found to share.

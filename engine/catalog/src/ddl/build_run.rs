@@ -82,6 +82,14 @@ fn is_of_role(error: &Error) -> bool {
     )
 }
 
+/// Whether it was refused for want of memory or disk, of which there may be enough at the next try.
+fn is_of_room(error: &Error) -> bool {
+    matches!(
+        error.code,
+        ErrorCode::TEMPORARILY_UNAVAILABLE | ErrorCode::OUT_OF_DISK_SPACE
+    )
+}
+
 impl Build {
     /// Waits for the set, unless something else comes first; of a standalone it is always the turn.
     async fn turn(
@@ -144,7 +152,11 @@ impl Coordinator {
                     tell_ended(work.uuid);
                     return End::Here(Ok(ts));
                 }
-                Err(error) if set.is_some() && is_of_role(&error) => {
+                // Neither the gates nor a pass are held while it waits: what makes room may need them.
+                Err(error)
+                    if set.is_some() && is_of_role(&error)
+                        || error.code == ErrorCode::TEMPORARILY_UNAVAILABLE =>
+                {
                     found.look_at_all(work);
                     sleep(KILL_POLL).await;
                 }
@@ -253,7 +265,9 @@ impl Coordinator {
                     let durable = storage().wait_durable(ts).await;
                     return End::Here(Err(durable.map_or_else(from_fatal, |()| error)));
                 }
-                Err(refused) if build_set().is_some() && is_of_role(&refused) => {
+                Err(refused)
+                    if build_set().is_some() && is_of_role(&refused) || is_of_room(&refused) =>
+                {
                     sleep(KILL_POLL).await;
                 }
                 Err(refused) => return End::Here(Err(refused)),

@@ -1,7 +1,11 @@
 //! Builds of indexes on a member: who is waited for, what becomes of them when the member is primary no longer, and which
 //! reads use what they have made. The set is a fake.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use pinion_bson::{Bson, Document, doc};
+use pinion_catalog::BuildPhase;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_exec::{interrupt_writers, reopen_at};
 use pinion_runtime::{CoreId, Duration, JoinHandle, Queue, on_all_cores, sleep, spawn, submit_to};
@@ -302,6 +306,52 @@ fn a_snapshot_below_the_end_of_a_build_does_not_use_its_index() {
             assert_eq!(client.find(read(after, true)).await.len(), 40);
             assert_eq!(client.find(read(before, false)).await.len(), 40);
             client.fails(read(before, true), 2).await;
+        });
+    }
+}
+
+/// Does something each time that a build is about to bring over side writes it has read, or to begin with that.
+fn at_each_drain<F: Future<Output = ()> + 'static>(act: impl Fn(u32) -> F + Clone + 'static) {
+    let drains = Rc::new(Cell::new(0));
+    pinion_catalog::set_build_hold(Rc::new(move |phase| {
+        let (act, drains) = (act.clone(), drains.clone());
+        Box::pin(async move {
+            if phase == BuildPhase::Draining {
+                drains.set(drains.get() + 1);
+                act(drains.get()).await;
+            }
+            false
+        })
+    }));
+}
+
+/// A checkpoint takes side writes into the base, between a look at them and the statement that takes them out.
+#[test]
+fn what_a_checkpoint_moves_is_brought_over_by_the_next_pass() {
+    for (seed, unique) in [(1450, false), (1451, true)] {
+        with_node(seed, 1, 1, move |client| async move {
+            insert(&client, 0..50).await;
+            let writer = client.clone();
+            at_each_drain(move |drain| {
+                let writer = writer.clone();
+                async move {
+                    match drain {
+                        1 => insert(&writer, 50..60).await,
+                        2 => insert(&writer, 60..70).await,
+                        // Behind the gates.
+                        3 => {
+                            let taken = storage().checkpoint_merging_all().await;
+                            taken.expect("a checkpoint");
+                        }
+                        _ => {}
+                    }
+                }
+            });
+            let index = doc! { "key": { "a": 1 }, "name": "a", "unique": unique };
+            client
+                .ok(doc! { "createIndexes": "c", "indexes": [index] })
+                .await;
+            check_index(&client, 0..70).await;
         });
     }
 }
