@@ -9,7 +9,7 @@ import struct
 import subprocess
 
 import pymongo
-from pinion_node import ADMIN, Node
+from pinion_node import ADMIN, PATIENCE_SECS, Node
 
 BLOCK = 4096
 
@@ -31,11 +31,10 @@ def make(*options):
         client.admin.command("fsync")
         database.gone.drop()
         client.admin.command("fsync")
-        # Connections are given to cores in turn, so two of them write to both rings.
-        for _ in range(2):
-            with node.client(maxPoolSize=1) as other:
+        for core in range(2):
+            with client_of_core(node, core) as other:
                 later = other.admin_test.get_collection("later", write_concern=pymongo.WriteConcern(j=True))
-                later.insert_many({"_id": f"{_}-{i}", "n": i} for i in range(300))
+                later.insert_many({"_id": f"{core}-{i}", "n": i} for i in range(300))
                 later.update_many({"n": {"$lt": 50}}, {"$set": {"small": True}})
         # What is not replicated has a ring of its own.
         notes = client.local.get_collection("notes", write_concern=pymongo.WriteConcern(j=True))
@@ -48,7 +47,16 @@ def make(*options):
         raise
 
 
-def admin(data, *arguments, timeout_secs=120):
+def client_of_core(node, core):
+    """A client whose one connection for commands is this core's. Connections are given to the two cores in turn, those of drivers' monitors too."""
+    while True:
+        client = node.client(maxPoolSize=1)
+        if client.admin.command("hello")["connectionId"] % 2 == core:
+            return client
+        client.close()
+
+
+def admin(data, *arguments, timeout_secs=2 * PATIENCE_SECS):
     """Runs pinion-admin and gives its status and what it printed."""
     command, *rest = arguments
     done = subprocess.run([ADMIN, command, "--dbpath", str(data), *rest], capture_output=True, text=True, timeout=timeout_secs)

@@ -19,6 +19,16 @@ BINARY = os.environ.get("PINION_BIN", "target/release/pinion")
 ADMIN = str(pathlib.Path(BINARY).with_name("pinion-admin"))
 # Of each member's log, when a test of a set failed.
 LOG_LINES_TOLD = 40
+# For how long anything is waited for that is to come. It ends a wait that is in vain, so it is far longer than a slow machine takes.
+PATIENCE_SECS = 120
+PATIENCE_MS = PATIENCE_SECS * 1000
+# For how long a driver looks for a server. Whatever asks a member that is gone for more of a cursor waits so long in vain.
+SELECTION_MS = PATIENCE_MS // 2
+# Options of a node that has fail points.
+TEST_COMMANDS = ("--setParameter", "enableTestCommands=1")
+# Settings of a set whose tests are not about elections: a member that is slow stays primary. Where the primary's process is gone, or it
+# hands over, another is elected as soon as with any other settings.
+STEADY = {"electionTimeoutMillis": 120_000}
 # An election that was asked for is not won.
 COMMAND_FAILED = 125
 # Errors by which a change of a set's configuration says that the one before it has to come to an end first.
@@ -33,18 +43,71 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run(*options, timeout_secs=20):
+def run(*options, timeout_secs=PATIENCE_SECS):
     """Runs the server with options that stop it and returns its status and output."""
     done = subprocess.run([BINARY, *options], capture_output=True, text=True, timeout=timeout_secs)
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def wait_until(holds, timeout_secs=20):
+def wait_until(holds, timeout_secs=PATIENCE_SECS):
     """Looks until something holds; fails when it does not in time."""
     end = time.monotonic() + timeout_secs
     while not holds():
         assert time.monotonic() < end, "it did not come true in time"
         time.sleep(0.01)
+
+
+def next_event(stream):
+    """The next event of a change stream, once there is one."""
+    found = []
+
+    def is_there():
+        found[:] = [stream.try_next()]
+        return found[0] is not None
+
+    wait_until(is_there)
+    return found[0]
+
+
+class Beside(threading.Thread):
+    """A call that is made beside the test, and what became of it: its answer, or the driver's error."""
+
+    def __init__(self, call):
+        super().__init__(daemon=True)
+        self.call = call
+        self.answer, self.error = None, None
+        self.start()
+
+    def run(self):
+        try:
+            self.answer = self.call()
+        except pymongo.errors.PyMongoError as error:
+            self.error = error
+
+    def ended(self):
+        """This, once the call has come to its end."""
+        self.join(PATIENCE_SECS)
+        assert not self.is_alive(), "it did not end in time"
+        return self
+
+
+class FailPoint:
+    """A fail point of a node with `TEST_COMMANDS`, which acts until it is off."""
+
+    def __init__(self, client, name, mode="alwaysOn", **data):
+        self.admin, self.name = client.admin, name
+        self.before = self.set(mode, **data)
+
+    def set(self, mode, **data):
+        """Sets it, and tells how often it has acted."""
+        return self.admin.command({"configureFailPoint": self.name, "mode": mode, "data": data})["count"]
+
+    def wait(self, times=1):
+        """Waits until it has acted so many times."""
+        self.admin.command({"waitForFailPoint": self.name, "timesEntered": self.before + times, "maxTimeMS": PATIENCE_MS})
+
+    def off(self):
+        return self.set("off")
 
 
 class Node:
@@ -67,7 +130,7 @@ class Node:
     def uri(self):
         return f"mongodb://127.0.0.1:{self.port}"
 
-    def start(self, timeout_secs=120):
+    def start(self, timeout_secs=PATIENCE_SECS):
         """Starts the process and waits until it says that it serves clients. Takes seconds it needed."""
         began = time.monotonic()
         self.process = subprocess.Popen(
@@ -83,7 +146,7 @@ class Node:
         while not ready.wait(0.02):
             if self.process.poll() is not None:
                 # The last lines may not be read yet.
-                self.reader.join(10)
+                self.reader.join(PATIENCE_SECS)
                 raise RuntimeError(f"the node ended with {self.process.returncode}:\n" + "".join(self.log[-20:]))
             if time.monotonic() - began > timeout_secs:
                 raise RuntimeError("the node does not serve:\n" + "".join(self.log[-20:]))
@@ -109,19 +172,18 @@ class Node:
     def messages(self):
         """The log's lines as values, all of them once the process has ended; a line that is not JSON fails the test."""
         if not self.alive():
-            self.reader.join(20)
+            self.reader.join(PATIENCE_SECS)
         return [json.loads(line) for line in self.log]
 
     def client(self, **options):
-        """A client that waits at most 20 s for the server."""
-        return pymongo.MongoClient(self.uri, **{"serverSelectionTimeoutMS": 20_000, **options})
+        return pymongo.MongoClient(self.uri, **{"serverSelectionTimeoutMS": SELECTION_MS, **options})
 
     def kill(self):
         """SIGKILL: nothing is flushed, nothing is closed."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, timeout_secs=60):
+    def stop(self, timeout_secs=PATIENCE_SECS):
         """SIGTERM and the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_secs)
@@ -176,7 +238,7 @@ class ReplicaSet:
 
     def client(self, **options):
         """A client of the whole set."""
-        return pymongo.MongoClient(self.uri, **{"serverSelectionTimeoutMS": 30_000, **options})
+        return pymongo.MongoClient(self.uri, **{"serverSelectionTimeoutMS": SELECTION_MS, **options})
 
     def member(self, node, **options):
         """A client of this member alone."""
@@ -192,7 +254,7 @@ class ReplicaSet:
         self.nodes.append(node)
         return node
 
-    def reconfigure(self, change, timeout_secs=30, **options):
+    def reconfigure(self, change, timeout_secs=PATIENCE_SECS, **options):
         """Changes the configuration in place. Tries again while the one before it is not committed, as with MongoDB one has to."""
         def changed():
             with self.client() as client:
@@ -201,6 +263,8 @@ class ReplicaSet:
                 change(config)
                 try:
                     client.admin.command("replSetReconfig", config, **options)
+                except pymongo.errors.NotPrimaryError:
+                    return False
                 except pymongo.errors.OperationFailure as error:
                     if error.code not in (CONFIGURATION_IN_PROGRESS, CURRENT_CONFIG_NOT_COMMITTED_YET):
                         raise
@@ -224,7 +288,7 @@ class ReplicaSet:
             # Members of MongoDB 4.4.0 know it by this name alone.
             return client.admin.command("isMaster")["ismaster"]
 
-    def primary(self, timeout_secs=40):
+    def primary(self, timeout_secs=PATIENCE_SECS):
         """The member that is primary and takes writes, once there is one."""
         found = []
 
@@ -243,7 +307,7 @@ class ReplicaSet:
         with self.member(node) as client:
             return client[database].command("dbHash", read_preference=pymongo.ReadPreference.SECONDARY_PREFERRED)["md5"]
 
-    def wait_alike(self, database="test", timeout_secs=30):
+    def wait_alike(self, database="test", timeout_secs=PATIENCE_SECS):
         """Waits until every member has the same data."""
         wait_until(lambda: len({self.hashes(node, database) for node in self.nodes}) == 1, timeout_secs)
 
@@ -262,9 +326,9 @@ class ReplicaSet:
             client.admin.command("replSetInitiate", self.config)
         self.primary()
         for node in self.nodes:
-            wait_until(lambda node=node: self.state(node) in (1, 2), 40)
+            wait_until(lambda node=node: self.state(node) in (1, 2))
         # Where another has won the first election, this one would take over by its priority in the middle of a test.
-        wait_until(lambda: self.steps_up(self.nodes[0]), 40)
+        wait_until(lambda: self.steps_up(self.nodes[0]))
 
     def steps_up(self, node):
         """Whether this member is the primary; if it is not, it is told to stand for election."""

@@ -5,6 +5,7 @@ import struct
 
 import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
+from pinion_node import PATIENCE_SECS
 
 OPTIONS = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 OP_MSG = 2013
@@ -39,7 +40,7 @@ def document(fields):
 class Wire:
     """One connection. It fails where the node closes it, or does not answer."""
 
-    def __init__(self, port, timeout_secs=30):
+    def __init__(self, port, timeout_secs=PATIENCE_SECS):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_secs)
 
     def __enter__(self):

@@ -12,6 +12,9 @@ import pytest
 from bit_flips import BLOCK, admin, flip_bit
 from pinion_node import ADMIN, Node
 
+# What the tests may take that run the program hundreds of times: it stands for no expectation.
+LONG_SECS = 3600
+
 
 @pytest.fixture(scope="module")
 def data():
@@ -161,6 +164,7 @@ def test_a_sound_directory_is_sound_and_stays_untouched(data):
     assert state() == before
 
 
+@pytest.mark.timeout(LONG_SECS)
 def test_every_flipped_bit_is_named_with_file_and_offset(data):
     kinds, missed = bit_flips.run(data, 152, seed=20)
     assert kinds == {"page": 38, "ring frame": 38, "manifest": 38, "superblock": 38}
@@ -288,6 +292,7 @@ def test_damage_in_one_file_does_not_hide_that_in_others(broken):
     assert len([line for line in lines if line.startswith("damage: ")]) == len(found)
 
 
+@pytest.mark.timeout(LONG_SECS)
 def test_random_bytes_never_make_it_panic(broken):
     """Each file in turn is overwritten with noise, in places and whole."""
     import random

@@ -7,7 +7,7 @@ import pytest
 from bson import encode
 from gridfs import GridFS
 from pymongo.errors import OperationFailure
-from pinion_node import Node
+from pinion_node import PATIENCE_MS, Node
 
 
 def fails(database, command, code):
@@ -85,7 +85,7 @@ def test_cluster_parameters_are_kept():
             with pytest.raises(pymongo.errors.ExecutionTimeout):
                 for _ in range(100):
                     list(client.d.c.aggregate(slow))
-            assert list(client.d.c.aggregate(slow, maxTimeMS=60_000)) == []
+            assert list(client.d.c.aggregate(slow, maxTimeMS=PATIENCE_MS)) == []
             fails(client.admin, {"setClusterParameter": {"nosuch": {}}}, 4)
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from bson import Int64
-from pinion_node import Node, wait_until
+from pinion_node import PATIENCE_MS, Beside, Node, wait_until
 from pymongo import CursorType
 from pymongo.errors import CollectionInvalid, OperationFailure
 
@@ -77,11 +77,10 @@ def test_a_reader_tails_what_is_written(node):
             for document in cursor:
                 seen.append(document["_id"])
 
-    reader = threading.Thread(target=tail, daemon=True)
-    reader.start()
+    reader = Beside(tail)
     for i in range(1, 101):
         log.insert_one({"_id": i})
-    reader.join(30)
+    assert reader.ended().error is None
     assert seen == list(range(101))
 
 
@@ -102,20 +101,25 @@ def test_getmore_waits_only_where_data_is_awaited(node):
         assert reply["nextBatch"] == [] and reply["id"] == cursor
         return time.monotonic() - began
 
-    assert more(tail()) < 0.5
+    def shortest(cursor, **options):
+        """Of several times, since one may be long for other reasons."""
+        return min(more(cursor, **options) for _ in range(5))
+
+    assert shortest(tail()) < 0.5
     assert more(tail(awaitData=True)) > 0.9
-    assert 0.2 < more(tail(awaitData=True), maxTimeMS=300) < 0.9
+    assert 0.2 < shortest(tail(awaitData=True), maxTimeMS=300) < 0.9
     assert code_of(more, tail(), maxTimeMS=300) == 2
     for wrong, code in [({"sort": {"a": 1}}, 2), ({"singleBatch": True}, 2)]:
         assert code_of(database.command, {"find": "log", "tailable": True, **wrong}) == code
     assert code_of(database.command, {"find": "log", "awaitData": True}) == 9
     database.plain.insert_one({})
     assert code_of(database.command, {"find": "plain", "tailable": True}) == 2
-    cursor = tail(awaitData=True)
-    timer = threading.Timer(0.3, lambda: database.drop_collection("log"))
-    timer.start()
-    assert code_of(database.command, {"getMore": cursor, "collection": "log", "maxTimeMS": 30000}) == 175
-    timer.join()
+    cursor, other = tail(awaitData=True), node.client()
+    waiting = Beside(lambda: database.command({"getMore": cursor, "collection": "log", "maxTimeMS": PATIENCE_MS}))
+    # By another client: it would take the session that the driver has made the cursor in.
+    wait_until(lambda: any("getMore" in op["command"] for op in other.admin.command("currentOp")["inprog"]))
+    other.app.drop_collection("log")
+    assert waiting.ended().error.code == 175
 
 
 def test_conversion_while_others_write(node):

@@ -7,7 +7,7 @@ import pymongo
 import pytest
 from bson import ObjectId, Timestamp
 from bson.codec_options import CodecOptions
-from pinion_node import Node, ReplicaSet, wait_until
+from pinion_node import STEADY, Node, ReplicaSet, next_event, wait_until
 from pymongo.errors import OperationFailure
 from pymongo.read_preferences import ReadPreference
 
@@ -31,7 +31,7 @@ def alone():
 
 @pytest.fixture(scope="module")
 def three():
-    with ReplicaSet(3) as members:
+    with ReplicaSet(3, STEADY) as members:
         yield members
 
 
@@ -43,15 +43,9 @@ def database(alone):
     client.drop_database(name)
 
 
-def take(stream, count, secs=20):
+def take(stream, count):
     """The next so many events."""
-    events, end = [], time.monotonic() + secs
-    while len(events) < count:
-        event = stream.try_next()
-        if event is not None:
-            events.append(event)
-        assert time.monotonic() < end, events
-    return events
+    return [next_event(stream) for _ in range(count)]
 
 
 def quiet(stream):
@@ -271,9 +265,11 @@ def test_images(database):
     parameter = {"preAndPostImages": {"expireAfterSeconds": 1}}
     client.admin.command("setClusterParameter", {"changeStreamOptions": parameter})
     try:
-        time.sleep(2.1)
-        with collection.watch(resume_after=events[0]["_id"], **options) as stream:
-            assert take(stream, 1)[0]["fullDocumentBeforeChange"] is None
+        def is_gone():
+            with collection.watch(resume_after=events[0]["_id"], **options) as stream:
+                return take(stream, 1)[0]["fullDocumentBeforeChange"] is None
+
+        wait_until(is_gone)
     finally:
         parameter["preAndPostImages"]["expireAfterSeconds"] = "off"
         client.admin.command("setClusterParameter", {"changeStreamOptions": parameter})
@@ -376,7 +372,7 @@ def test_cursors_of_streams(database):
     assert len(rest["nextBatch"]) == 3
     begun = time.monotonic()
     assert more()["nextBatch"] == []
-    assert 0.15 < time.monotonic() - begun < 5
+    assert time.monotonic() - begun > 0.15
     assert database.command({"killCursors": "c", "cursors": [opened["id"]]})["cursorsKilled"] == [opened["id"]]
     fails(database, {"getMore": opened["id"], "collection": "c"}, 43)
 
@@ -423,7 +419,7 @@ def test_a_log_that_does_not_go_back_that_far():
             return client.local["oplog.rs"].find_one()["ts"] > token_time
 
         token_time = first
-        wait_until(is_gone, 120)
+        wait_until(is_gone)
         with pytest.raises(OperationFailure) as caught:
             collection.watch(resume_after=token)
         assert caught.value.code == 286 and caught.value.has_error_label("NonResumableChangeStreamError")
@@ -469,7 +465,8 @@ def test_secondaries_show_the_same(three):
 
 
 def test_a_failover_loses_no_event(three):
-    client = three.client(w="majority", retryWrites=True)
+    # So long the stream asks the member that is gone.
+    client = three.client(w="majority", retryWrites=True, serverSelectionTimeoutMS=30_000)
     collection = client.test.failover
     with collection.watch(max_await_time_ms=500) as stream:
         for i in range(50):
@@ -478,8 +475,8 @@ def test_a_failover_loses_no_event(three):
                 first = take(stream, 10)
                 primary = three.primary()
                 primary.kill()
-                wait_until(lambda: any(three.state(node) == 1 for node in three.nodes if node.alive()), 40)
-        rest = take(stream, 40, secs=60)
+                wait_until(lambda: any(three.state(node) == 1 for node in three.nodes if node.alive()))
+        rest = take(stream, 40)
         token = stream.resume_token
     primary.start()
     three.primary()

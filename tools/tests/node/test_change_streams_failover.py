@@ -6,7 +6,7 @@ import time
 
 import pymongo
 import pytest
-from pinion_node import ReplicaSet, wait_until
+from pinion_node import PATIENCE_SECS, ReplicaSet, wait_until
 from pymongo.errors import PyMongoError
 from pymongo.read_preferences import ReadPreference
 
@@ -51,7 +51,8 @@ class Reader:
     """Reads a stream by its own resume tokens: a new cursor, perhaps of another member, wherever one breaks."""
 
     def __init__(self, members, preference):
-        self.client = members.client(read_preference=preference, retryReads=False)
+        # So long it asks a member that is gone.
+        self.client = members.client(read_preference=preference, retryReads=False, serverSelectionTimeoutMS=30_000)
         self.collection = self.client.test.chased
         self.stream = self.collection.watch(max_await_time_ms=300)
         self.numbers, self.tokens, self.times, self.errors = [], [], [], []
@@ -90,14 +91,14 @@ def test_every_event_comes_once_and_in_order_whoever_dies(three):
     try:
         def written(more):
             goal = len(writer.acknowledged) + more
-            wait_until(lambda: len(writer.acknowledged) >= goal, 90)
+            wait_until(lambda: len(writer.acknowledged) >= goal)
 
         written(30)
         primary = three.primary()
         primary.kill()
         written(30)
         primary.start()
-        wait_until(lambda: three.state(primary) in (1, 2), 60)
+        wait_until(lambda: three.state(primary) in (1, 2))
         written(30)
         with three.member(three.primary()) as client:
             try:
@@ -109,7 +110,7 @@ def test_every_event_comes_once_and_in_order_whoever_dies(three):
         secondary.kill()
         written(10)
         secondary.start()
-        wait_until(lambda: three.state(secondary) in (1, 2), 60)
+        wait_until(lambda: three.state(secondary) in (1, 2))
         # One that is cut off as primary comes back and takes back what only it has.
         primary = three.primary()
         primary.process.send_signal(19)
@@ -124,7 +125,7 @@ def test_every_event_comes_once_and_in_order_whoever_dies(three):
     assert count >= 170
     try:
         for reader in readers:
-            wait_until(lambda reader=reader: reader.errors or len(reader.numbers) >= count, 60)
+            wait_until(lambda reader=reader: reader.errors or len(reader.numbers) >= count)
     finally:
         for reader in readers:
             reader.stop()
@@ -141,7 +142,7 @@ def test_every_event_comes_once_and_in_order_whoever_dies(three):
         for options, first in (({"start_at_operation_time": times[0]}, 0), ({"resume_after": tokens[99]}, 100), ({"start_after": tokens[-10]}, count - 9)):
             with collection.watch(max_await_time_ms=300, **options) as stream:
                 seen = []
-                wait_until(lambda stream=stream, seen=seen: seen.append(stream.try_next()) or len([e for e in seen if e]) >= count - first, 60)
+                wait_until(lambda stream=stream, seen=seen: seen.append(stream.try_next()) or len([e for e in seen if e]) >= count - first)
             assert [event["_id"] for event in seen if event] == tokens[first:]
 
 
@@ -168,7 +169,7 @@ def test_a_thousand_streams_on_one_node():
             found, begun = [], time.monotonic()
             while len(found) < count:
                 found += more(cursor, ns)
-                assert time.monotonic() < begun + 60, found
+                assert time.monotonic() < begun + PATIENCE_SECS, found
             return found
 
         for cursor, ns, _ in opened:

@@ -2,7 +2,7 @@
 
 import pytest
 from bson import ObjectId
-from pinion_node import ReplicaSet, wait_until
+from pinion_node import STEADY, ReplicaSet, next_event, wait_until
 from pymongo import DeleteMany, ReplaceOne, UpdateMany
 from pymongo.errors import OperationFailure
 from pymongo.read_preferences import ReadPreference
@@ -15,7 +15,7 @@ BOTH = {"full_document": "required", "full_document_before_change": "required"}
 @pytest.fixture(scope="module")
 def members():
     # Documents of this size are no reason for an election.
-    with ReplicaSet(2, {"electionTimeoutMillis": 10_000}) as two:
+    with ReplicaSet(2, STEADY) as two:
         yield two
 
 
@@ -29,15 +29,11 @@ def database(members):
     client.close()
 
 
-def take(stream, count, tries=100):
+def take(stream, count):
     """The next `count` events, put together of their parts."""
     events, parts = [], {}
     while len(events) < count:
-        tries -= 1
-        assert tries, [sorted(event) for event in events]
-        part = stream.try_next()
-        if part is None:
-            continue
+        part = next_event(stream)
         parts |= part
         split = part.get("splitEvent")
         if split is None or split["fragment"] == split["of"]:
@@ -84,7 +80,7 @@ def change_everything(collection):
 
 
 def of_member(members, database, node):
-    wait_until(lambda: all(members.state(node) in (1, 2) for node in members.nodes), 60)
+    wait_until(lambda: all(members.state(node) in (1, 2) for node in members.nodes))
     return members.member(node)[database.name].get_collection("c", read_preference=ReadPreference.SECONDARY_PREFERRED)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from bson import ObjectId
-from pinion_node import ReplicaSet
+from pinion_node import STEADY, ReplicaSet, next_event, wait_until
 from pymongo import WriteConcern
 from pymongo.read_preferences import ReadPreference
 
@@ -11,7 +11,7 @@ IMAGES = {"full_document": "whenAvailable", "full_document_before_change": "when
 
 @pytest.fixture(scope="module")
 def three():
-    with ReplicaSet(3) as members:
+    with ReplicaSet(3, STEADY) as members:
         yield members
 
 
@@ -22,15 +22,8 @@ def database(three):
     client.close()
 
 
-def take(stream, count, tries=200):
-    events = []
-    while len(events) < count:
-        event = stream.try_next()
-        if event is not None:
-            events.append(event)
-        tries -= 1
-        assert tries, events
-    return events
+def take(stream, count):
+    return [next_event(stream) for _ in range(count)]
 
 
 def told(events):
@@ -143,10 +136,10 @@ def test_a_committed_transaction_is_told_once_whoever_is_primary(three, database
 
             with database.client.start_session() as session:
                 session.with_transaction(insert)
-            primary = three.primary()
-            with three.member(primary) as client:
+            heir = three.secondaries()[0]
+            with three.member(three.primary()) as client:
                 client.admin.command("replSetStepDown", 5, force=True)
-            three.primary()
+            wait_until(lambda heir=heir: three.steps_up(heir))
         events = take(stream, 15)
     assert [event["documentKey"]["_id"] for event in events] == [f"{round_}.{i}" for round_ in range(3) for i in range(5)]
     with collection.watch(resume_after=events[1]["_id"], max_await_time_ms=500) as stream:

@@ -10,10 +10,10 @@ def test_batches_come_unasked(collection, node):
     with pymongo.MongoClient(node.uri, maxPoolSize=1) as other:
         exhausted = other[collection.database.name][collection.name]
         before = received()
-        found = list(exhausted.find(cursor_type=CursorType.EXHAUST, batch_size=10, sort=[("_id", 1)]))
+        found = list(exhausted.find(cursor_type=CursorType.EXHAUST, batch_size=2, sort=[("_id", 1)]))
         assert [document["_id"] for document in found] == list(range(1_000))
-        # 100 requests would be more than that; what monitors the server asks now and then.
-        assert received() - before < 5_000
+        # 500 requests would be more than that; what monitors the server asks now and then.
+        assert received() - before < 30_000
         assert other.admin.command("ping")["ok"] == 1
 
 

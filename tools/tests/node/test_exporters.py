@@ -1,11 +1,9 @@
 """What exporters and agents read of locks, latencies, operators, plans, cursors and the oplog: each number twice, around what moves it."""
 
-import threading
-
 import bson
 import pymongo
 import pytest
-from pinion_node import Node, ReplicaSet, wait_until
+from pinion_node import PATIENCE_MS, Beside, Node, ReplicaSet, wait_until
 from pymongo.errors import OperationFailure
 from test_metrics import Moves, at
 from test_stops import alone, initiate, wait_leads
@@ -91,15 +89,14 @@ def test_waits_for_the_lock_of_fsync_are_those_of_the_global_lock():
         def insert():
             with node.client() as other:
                 other.test.c.insert_one({"_id": 2})
-        writing = threading.Thread(target=insert)
-        writing.start()
+        writing = Beside(insert)
 
         def waiting():
             ops = client.admin.command("currentOp")["inprog"]
             return [op["locks"] for op in ops if op.get("waitingForLock")]
         wait_until(lambda: waiting() == [{"Global": "w"}])
         client.admin.command("fsyncUnlock")
-        writing.join()
+        assert writing.ended().error is None
         count, micros, others = waits.by()
         assert count >= 1 and micros > 0 and others == 0
 
@@ -123,17 +120,14 @@ def test_waits_of_changes_are_counted(primary, single):
         with primary.start_session() as session:
             session.start_transaction()
             primary.test.c.update_one({"_id": 1}, {"$inc": {"x": 1}}, session=session)
-            changing = [threading.Thread(target=change) for _ in range(2)]
-            for thread in changing:
-                thread.start()
+            changing = [Beside(change) for _ in range(2)]
             wait_until(lambda: len(changes()) == 2 and any(changes()))
             session.abort_transaction()
-        for thread in changing:
-            thread.join()
+        assert not any(changed.ended().error for changed in changing)
         assert any(moves.have_moved() for moves in gate)
         # The other may have come only when the first was through.
         return database.have_moved()
-    wait_until(waits, 60)
+    wait_until(waits)
     with primary.start_session() as session:
         session.start_transaction()
         primary.test.c.update_one({"_id": 1}, {"$inc": {"x": 1}}, session=session)
@@ -282,11 +276,9 @@ def test_a_cursor_is_described_while_it_is_used(primary, single):
     primary.test.create_collection("tailed", capped=True, size=100_000)
     collection = primary.test.tailed
     collection.insert_one({"_id": 1})
-    cursor = collection.find({}, cursor_type=pymongo.CursorType.TAILABLE_AWAIT).max_await_time_ms(20_000)
+    cursor = collection.find({}, cursor_type=pymongo.CursorType.TAILABLE_AWAIT).max_await_time_ms(PATIENCE_MS)
     assert next(cursor)["_id"] == 1
-    got = []
-    waiting = threading.Thread(target=lambda: got.append(next(cursor)))
-    waiting.start()
+    waiting = Beside(lambda: next(cursor))
 
     def used():
         return [op for op in shown_cursors(primary, cursor.cursor_id) if op["type"] == "op"]
@@ -298,8 +290,7 @@ def test_a_cursor_is_described_while_it_is_used(primary, single):
     assert (shown["noCursorTimeout"], shown["tailable"], shown["awaitData"]) == (False, True, True)
     assert shown["originatingCommand"]["find"] == "tailed" and shown["createdDate"] <= shown["lastAccessDate"]
     collection.insert_one({"_id": 2})
-    waiting.join()
-    assert got[0]["_id"] == 2
+    assert waiting.ended().answer["_id"] == 2
     (idle,) = shown_cursors(primary, cursor.cursor_id)
     assert idle["type"] == "idleCursor" and (idle["cursor"]["nDocsReturned"], idle["cursor"]["nBatchesReturned"]) == (2, 2)
     assert "operationUsingCursorId" not in idle["cursor"]

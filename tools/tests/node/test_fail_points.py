@@ -1,21 +1,17 @@
 """Fail points as drivers' tests use them, on a node that was started for tests; and that no other node has them."""
 
 import json
-import time
 
 import bson
 import pymongo
 import pymongo.monitoring
 import pytest
-from pinion_node import Node, ReplicaSet, run
+from pinion_node import PATIENCE_MS, STEADY, TEST_COMMANDS, Node, ReplicaSet, run, wait_until
 from pymongo.errors import AutoReconnect, OperationFailure
-
-TEST_COMMANDS = ["--cpus", "2", "--setParameter", "enableTestCommands=1"]
-
 
 @pytest.fixture(scope="module")
 def node():
-    with Node(*TEST_COMMANDS) as running:
+    with Node("--cpus", "2", *TEST_COMMANDS) as running:
         yield running
 
 
@@ -139,8 +135,7 @@ def test_the_parameter():
 
 
 def test_a_retryable_write_loses_its_connection_or_fails():
-    options = ("--setParameter", "enableTestCommands=1")
-    with ReplicaSet(1, options=options) as members, members.client() as client:
+    with ReplicaSet(1, options=TEST_COMMANDS) as members, members.client() as client:
         collection, point = client.test.c, {"configureFailPoint": "onPrimaryTransactionalWrite", "mode": {"times": 1}}
         # The write is there before its connection is closed, and not made again when it is sent again.
         before = client.admin.command(point)["count"]
@@ -182,8 +177,7 @@ class Pools(pymongo.monitoring.ConnectionPoolListener):
 def test_an_error_of_a_node_that_stays_is_news_to_a_driver():
     """A driver passes over what is no newer than what it knows of the topology, so only a node that goes away says how new that is."""
     pools = Pools()
-    options = ("--setParameter", "enableTestCommands=1")
-    with ReplicaSet(1, options=options) as members, members.client(event_listeners=[pools]) as client:
+    with ReplicaSet(1, options=TEST_COMMANDS) as members, members.client(event_listeners=[pools]) as client:
         client.test.c.insert_one({"_id": 1})
         for code, tells in [(91, False), (11600, False), (10107, True), (189, True), (8, False)]:
             configure(client, {"times": 1}, failCommands=["ping"], errorCode=code)
@@ -198,8 +192,7 @@ def test_an_error_of_a_node_that_stays_is_news_to_a_driver():
 
 
 def test_documents_of_a_retryable_insert_count_as_they_do_in_mongodb():
-    options = ("--setParameter", "enableTestCommands=1")
-    with ReplicaSet(1, options=options) as members, members.client() as client:
+    with ReplicaSet(1, options=TEST_COMMANDS) as members, members.client() as client:
         data = {"failBeforeCommitExceptionCode": 96, "closeConnection": False}
         point = {"configureFailPoint": "onPrimaryTransactionalWrite", "mode": {"skip": 1}, "data": data}
         large = "x" * 300_000
@@ -219,7 +212,7 @@ def test_documents_of_a_retryable_insert_count_as_they_do_in_mongodb():
 
 
 def test_what_members_ask_of_each_other_is_not_meant():
-    with ReplicaSet(3, options=("--setParameter", "enableTestCommands=1")) as members, members.client() as client:
+    with ReplicaSet(3, STEADY, TEST_COMMANDS) as members, members.client() as client:
         # What fails while a change stream is read says that, so the driver goes on.
         with client.test.c.watch(max_await_time_ms=100) as stream:
             configure(client, {"times": 1}, name="failGetMoreAfterCursorCheckout", errorCode=262, closeConnection=False)
@@ -231,8 +224,16 @@ def test_what_members_ask_of_each_other_is_not_meant():
         next(cursor)
         before = configure(client, {"times": 1}, failCommands=["getMore"], errorCode=8)
         # The secondaries go on asking for the oplog, and each is told of this.
-        client.test.c.with_options(write_concern=pymongo.WriteConcern(3)).insert_one({"_id": 9})
-        time.sleep(1.5)
+        for node in members.secondaries():
+            with members.member(node) as secondary:
+                asked = lambda secondary=secondary: secondary.admin.command("serverStatus")["metrics"]["repl"]["network"]["getmores"]["num"]
+                goal = asked() + 2
+
+                def asks_on(asked=asked, goal=goal):
+                    client.test.c.with_options(write_concern=pymongo.WriteConcern(3)).update_one({"_id": 0}, {"$inc": {"n": 1}})
+                    return asked() >= goal
+
+                wait_until(asks_on)
         with pytest.raises(OperationFailure) as caught:
             list(cursor)
         assert caught.value.code == 8
@@ -240,11 +241,11 @@ def test_what_members_ask_of_each_other_is_not_meant():
 
 
 def test_a_member_that_takes_nothing_over():
-    with ReplicaSet(3, options=("--setParameter", "enableTestCommands=1")) as members, members.client() as client:
+    with ReplicaSet(3, STEADY, TEST_COMMANDS) as members, members.client() as client:
         of_all = client.test.c.with_options(write_concern=pymongo.WriteConcern(3, wtimeout=1000))
         with members.member(members.secondaries()[0]) as behind:
             configure(behind, "alwaysOn", name="stopReplProducer")
             with pytest.raises(pymongo.errors.WTimeoutError):
                 of_all.insert_one({"_id": 1})
             configure(behind, "off", name="stopReplProducer")
-        client.test.c.with_options(write_concern=pymongo.WriteConcern(3, wtimeout=20_000)).insert_one({"_id": 2})
+        client.test.c.with_options(write_concern=pymongo.WriteConcern(3, wtimeout=PATIENCE_MS)).insert_one({"_id": 2})

@@ -1,11 +1,9 @@
 """A new member copies the files of its source, while that is written to, and whatever dies meanwhile."""
 
-import time
-
 import pymongo
 import pytest
 from bson import Int64
-from pinion_node import Node, ReplicaSet, wait_until
+from pinion_node import PATIENCE_MS, STEADY, TEST_COMMANDS, FailPoint, Node, ReplicaSet, wait_until
 from test_initial_sync import Writers, add, alike, fill, watched
 from test_key_file import key_file
 
@@ -28,12 +26,6 @@ def attempts(node):
 
 def is_secondary(members, node):
     return members.state(node) == 2
-
-
-def slow_reads(client, millis, times):
-    """Each read of the files takes so long, so many times."""
-    data = {"failCommands": ["_replReadCheckpoint"], "failInternalCommands": True, "blockConnection": True, "blockTimeMS": millis}
-    client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data})
 
 
 def check_own_data(members, node):
@@ -79,11 +71,11 @@ def test_a_member_that_copies_files_while_clients_write():
                 assert client["local"]["oplog.rs"].find_one() is not None
             # It goes on as any other, and has its data after a restart, and after a crash.
             for end in (node.stop, node.kill):
-                with members.client(w=2, wtimeoutMS=30_000) as client:
+                with members.client(w=2, wtimeoutMS=PATIENCE_MS) as client:
                     client.test.documents.insert_one({"u": f"{end}"})
                 end()
                 node.start()
-                wait_until(lambda: is_secondary(members, node), 60)
+                wait_until(lambda: is_secondary(members, node))
                 assert not attempts(node)
                 alike(members)
             members.nodes.pop()
@@ -91,35 +83,25 @@ def test_a_member_that_copies_files_while_clients_write():
 
 def test_a_member_that_copied_files_becomes_primary():
     """It has its history, so it can lead, and others can copy it in turn."""
-    with ReplicaSet(1, options=PARTITIONS) as members:
+    with ReplicaSet(1, STEADY, PARTITIONS) as members:
         with members.client() as client:
             fill(client.test)
         second = members.add(*PARTITIONS, *BY_FILES)
         third = None
         try:
-            wait_until(lambda: is_secondary(members, second), 60)
+            wait_until(lambda: is_secondary(members, second))
             assert taken_over(second)
-            with members.member(second) as client:
-                wait_until(lambda: stepped_up(client), 60)
-            wait_until(lambda: members.primary() is second, 60)
-            with members.client(w=2, wtimeoutMS=30_000) as client:
+            wait_until(lambda: members.steps_up(second))
+            with members.client(w=2, wtimeoutMS=PATIENCE_MS) as client:
                 client.test.documents.insert_one({"u": "by the second"})
                 client.test.documents.create_index("later")
             third = members.add(*PARTITIONS, *BY_FILES)
-            wait_until(lambda: is_secondary(members, third), 60)
+            wait_until(lambda: is_secondary(members, third))
             assert taken_over(third)
             alike(members)
         finally:
             for node in members.nodes[1:]:
                 node.__exit__()
-
-
-def stepped_up(client):
-    try:
-        client.admin.command("replSetStepUp")
-        return True
-    except pymongo.errors.OperationFailure:
-        return False
 
 
 @pytest.mark.parametrize("words", ["Starting initial sync attempt", "Finished copying files", "Copied files are taken over"])
@@ -131,39 +113,40 @@ def test_a_copier_that_dies_begins_anew(words, end):
         with Node(*COPIER, *PARTITIONS) as node:
             with Writers(members):
                 add(members, node)
-                wait_until(lambda: says(node, words), 60)
+                wait_until(lambda: says(node, words))
                 if end == "stopped":
                     assert node.stop() == 0
                 else:
                     node.kill()
                 node.start()
-                wait_until(lambda: is_secondary(members, node), 90)
+                wait_until(lambda: is_secondary(members, node))
             alike(members)
             # Of files that were not completed nothing is left.
             node.stop()
             pages = sorted(path.name for path in (node.directory / "data").glob("partition-*/pages*"))
             assert len(pages) == 3 and len(set(pages)) == 1, pages
             node.start()
-            wait_until(lambda: is_secondary(members, node), 60)
+            wait_until(lambda: is_secondary(members, node))
             members.nodes.pop()
 
 
 def test_a_source_that_dies_is_copied_anew():
-    with ReplicaSet(1, options=(*PARTITIONS, "--setParameter", "enableTestCommands=1")) as members:
+    with ReplicaSet(1, options=(*PARTITIONS, *TEST_COMMANDS)) as members:
         source = members.nodes[0]
         with members.client() as client:
             fill(client.test)
             client.test.large.insert_many([{"_id": i, "w": "x" * 100_000} for i in range(200)])
-            slow_reads(client, 1000, 100)
         with Node(*COPIER, *PARTITIONS) as node:
-            add(members, node)
-            wait_until(lambda: says(source, "A member begins to copy the files"), 60)
-            time.sleep(1)
+            with members.member(source) as client:
+                # The first reads are answered, and those behind them are not.
+                reads = FailPoint(client, "failCommand", {"skip": 2}, failCommands=["_replReadCheckpoint"], failInternalCommands=True,
+                                  blockConnection=True, blockTimeMS=PATIENCE_MS)
+                add(members, node)
+                reads.wait()
             assert not taken_over(node)
             source.kill()
-            time.sleep(1)
             source.start()
-            wait_until(lambda: is_secondary(members, node), 120)
+            wait_until(lambda: is_secondary(members, node))
             assert attempts(node) > 1
             members.primary()
             alike(members)
@@ -172,16 +155,15 @@ def test_a_source_that_dies_is_copied_anew():
 
 def test_connections_that_are_cut():
     """Reading goes on where it was, within the attempt."""
-    with ReplicaSet(1, options=(*PARTITIONS, "--setParameter", "enableTestCommands=1")) as members:
+    with ReplicaSet(1, options=(*PARTITIONS, *TEST_COMMANDS)) as members:
         with members.client() as client:
             fill(client.test)
             client.test.large.insert_many([{"_id": i, "w": "x" * 100_000} for i in range(200)])
-            cut = {"failCommands": ["_replReadCheckpoint"], "failInternalCommands": True, "closeConnection": True}
-            client.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 6}, "data": cut})
+            FailPoint(client, "failCommand", {"times": 6}, failCommands=["_replReadCheckpoint"], failInternalCommands=True, closeConnection=True)
         with Node(*COPIER, *PARTITIONS) as node:
             with Writers(members):
                 add(members, node)
-                wait_until(lambda: is_secondary(members, node), 90)
+                wait_until(lambda: is_secondary(members, node))
             assert attempts(node) == 1 and taken_over(node), "".join(node.log)
             alike(members)
             members.nodes.pop()
@@ -204,14 +186,13 @@ def test_a_source_with_other_partitions_is_copied_by_documents():
 
 
 def test_a_source_that_does_not_know_the_command_is_copied_by_documents():
-    with ReplicaSet(1, options=(*PARTITIONS, "--setParameter", "enableTestCommands=1")) as members:
+    with ReplicaSet(1, options=(*PARTITIONS, *TEST_COMMANDS)) as members:
         with members.client() as client:
             fill(client.test)
-            unknown = {"failCommands": ["_replFreezeCheckpoint"], "failInternalCommands": True, "errorCode": 59}
-            client.admin.command({"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": unknown})
+            FailPoint(client, "failCommand", failCommands=["_replFreezeCheckpoint"], failInternalCommands=True, errorCode=59)
         with Node(*COPIER, *PARTITIONS) as node:
             add(members, node)
-            wait_until(lambda: is_secondary(members, node), 90)
+            wait_until(lambda: is_secondary(members, node))
             assert says(node, "Files cannot be copied") and not taken_over(node)
             alike(members)
             members.nodes.pop()
@@ -232,7 +213,7 @@ def test_strangers_get_no_files(tmp_path):
                 assert caught.value.code == 13, caught.value.details
         with Node(*COPIER, *PARTITIONS, *key) as node:
             add(members, node)
-            wait_until(lambda: is_secondary(members, node), 90)
+            wait_until(lambda: is_secondary(members, node))
             assert taken_over(node)
             alike(members)
             members.nodes.pop()

@@ -12,7 +12,7 @@ import time
 import pymongo
 import pytest
 from bson import Int64
-from pinion_node import ADMIN, Node, wait_until
+from pinion_node import ADMIN, PATIENCE_SECS, TEST_COMMANDS, FailPoint, Node, wait_until
 from pymongo.errors import OperationFailure, PyMongoError
 
 # How long a write that should be blocked is given to slip through.
@@ -21,7 +21,7 @@ A_WHILE = 0.4
 
 @pytest.fixture(params=["1", "2"])
 def node(request):
-    with Node("--cpus", request.param, "--syncdelay", "1") as node:
+    with Node("--cpus", request.param, "--syncdelay", "1", *TEST_COMMANDS) as node:
         node.partitions = int(request.param)
         yield node
 
@@ -63,7 +63,7 @@ class Writer(threading.Thread):
             self.error = error
 
     def ended(self):
-        self.join(60)
+        self.join(PATIENCE_SECS)
         assert not self.is_alive()
         self.client.close()
         return self
@@ -129,6 +129,7 @@ WRITES = {
     "dropDatabase": lambda client: client.drop_database("doomed"),
     "validate": lambda client: client.t.command("validate", "c"),
 }
+COMMANDS = ["insert", "update", "delete", "findAndModify", "create", "drop", "createIndexes", "dropIndexes", "renameCollection", "dropDatabase", "validate"]
 
 
 def fill(client):
@@ -160,6 +161,7 @@ def test_no_write_passes_and_each_takes_place_once(node):
     lock(client)
     before = everything(client)
     writers = {name: Writer(node, act) for name, act in WRITES.items()}
+    wait_until(lambda: len(waiting(client, *COMMANDS)) == len(writers))
     time.sleep(A_WHILE)
     assert [name for name, writer in writers.items() if writer.done or writer.error] == []
     assert everything(client) == before
@@ -167,9 +169,9 @@ def test_no_write_passes_and_each_takes_place_once(node):
     assert client.t.c.find_one({"_id": 1})["n"] == 0
     assert list(client.t.c.aggregate([{"$group": {"_id": None, "n": {"$sum": 1}}}])) == [{"_id": None, "n": 100}]
     # Who waits uses no processor.
-    used = node.cpu_secs()
+    used, began = node.cpu_secs(), time.monotonic()
     time.sleep(1)
-    assert node.cpu_secs() - used < 0.3
+    assert node.cpu_secs() - used < 0.15 * (time.monotonic() - began)
     unlock(client)
     errors = {name: writer.ended().error for name, writer in writers.items()}
     assert {name: error for name, error in errors.items() if error} == {}
@@ -208,10 +210,9 @@ def test_what_was_under_way_has_ended_when_the_lock_is_there(node):
     for _ in range(5):
         time.sleep(0.2)
         lock(client)
-        # The last replies are on their way still.
-        time.sleep(0.2)
         counts = {doc["_id"]: doc["n"] for doc in client.t.c.aggregate([{"$group": {"_id": "$w", "n": {"$sum": 1}}}])}
-        assert [counts.get(number, 0) for number in range(len(told))] == [7 * n for n in told]
+        # The last replies are on their way still.
+        wait_until(lambda counts=counts: [counts.get(number, 0) for number in range(len(told))] == [7 * n for n in told])
         total = [{"$group": {"_id": None, "n": {"$sum": "$n"}}}]
         sums = [list(client.t.many.aggregate(total)) for _ in range(2)]
         assert sums[0] == sums[1]
@@ -237,9 +238,7 @@ def test_a_waiting_writer_can_be_stopped_and_has_done_nothing(node):
         lambda: client.t.command("createIndexes", "c", indexes=[{"key": {"late": 1}, "name": "late"}], maxTimeMS=100),
         lambda: client.t.command("validate", "c", maxTimeMS=100),
     ):
-        began = time.monotonic()
         assert code_of(act) == 50
-        assert time.monotonic() - began < 5
     killed = [Writer(node, lambda client: client.t.c.insert_one({"_id": "killed"})), Writer(node, lambda client: client.t.c.drop())]
     wait_until(lambda: len(waiting(client, "insert", "drop")) == 2)
     for op in waiting(client, "insert", "drop"):
@@ -258,11 +257,11 @@ def test_a_waiting_writer_can_be_stopped_and_has_done_nothing(node):
 
 def test_the_lock_gives_up_on_what_keeps_writers_out(node):
     client = node.client()
-    client.t.c.insert_many({"_id": i, "a": i % 97, "b": "x" * 100} for i in range(60_000))
-    for key in ("a", "b", [("a", 1), ("b", 1)]):
-        client.t.c.create_index(key)
+    client.t.c.insert_many({"_id": i, "a": i % 97, "b": "x" * 100} for i in range(1_000))
+    client.t.c.create_index("a")
+    point = FailPoint(client, "pauseCollectionValidationWithLock")
     checker = Writer(node, lambda client: client.t.command("validate", "c", full=True))
-    wait_until(lambda: waiting(client, "validate"))
+    point.wait()
     assert code_of(lock, client, fsyncLockAcquisitionTimeoutMillis=1) == 24
     assert code_of(lock, client, maxTimeMS=20) == 50
     # A checkpoint that nobody waits for any more goes on to its end.
@@ -275,6 +274,7 @@ def test_the_lock_gives_up_on_what_keeps_writers_out(node):
     client.t.other.insert_one({"_id": 1})
     # With the time it needs it comes behind the check; one that asks beside it has its turn.
     also = Writer(node, lock)
+    point.off()
     assert lock(client)["lockCount"] in (1, 2)
     assert checker.ended().error is None and also.ended().error is None
     assert [unlock(client)["lockCount"] for _ in range(2)] == [1, 0]
@@ -283,11 +283,13 @@ def test_the_lock_gives_up_on_what_keeps_writers_out(node):
 
 def test_an_index_build_lets_the_lock_pass(node):
     client = node.client()
-    client.t.c.insert_many({"_id": i, "a": i % 97, "b": "x" * 100} for i in range(60_000))
+    client.t.c.insert_many({"_id": i, "a": i % 97, "b": "x" * 100} for i in range(1_000))
+    point = FailPoint(client, "hangIndexBuildDuringCollectionScanPhaseAfterInsertion")
     builder = Writer(node, lambda client: client.t.c.create_index([("b", 1), ("a", 1)]))
-    wait_until(lambda: waiting(client, "createIndexes"))
+    point.wait()
     lock(client)
     assert not builder.done
+    point.off()
     unlock(client)
     assert builder.ended().error is None
     assert "b_1_a_1" in client.t.c.index_information()
@@ -302,11 +304,9 @@ def test_a_locked_node_ends_and_comes_back_unlocked(node, end):
     lock(client)
     writers = [Writer(node, lambda client, i=i: client.t.c.insert_one({"_id": f"waits {i}"})) for i in range(8)]
     wait_until(lambda: len(waiting(client, "insert")) == len(writers))
-    began = time.monotonic()
     if end == "stop":
         assert node.stop() == 0
         # It was not the time limit for commands that do not end.
-        assert time.monotonic() - began < 10
         assert not [line for line in node.messages() if line["id"] == 7_100_002]
     else:
         node.kill()

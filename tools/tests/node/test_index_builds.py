@@ -5,59 +5,61 @@ import time
 
 import pymongo
 import pytest
-from pinion_node import Node, wait_until
+from pinion_node import TEST_COMMANDS, Beside, FailPoint, Node, wait_until
 from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 
-DOCUMENTS = 12_000
+DOCUMENTS = 4_000
+SCANS = "hangIndexBuildDuringCollectionScanPhaseAfterInsertion"
 
 
 @pytest.fixture(params=["1", "2"])
 def node(request):
-    with Node("--cpus", request.param) as node:
+    with Node("--cpus", request.param, *TEST_COMMANDS) as node:
         yield node
 
 
 def fill(collection, documents=DOCUMENTS):
-    """Documents with so many entries in a wildcard index that building one takes a while."""
+    """Documents with so many entries in a wildcard index that there is time to write while one is built."""
     fields = {"f%02d" % n: n for n in range(30)}
     for first in range(0, documents, 1000):
         collection.insert_many([{"_id": n, "n": n, "text": "t%d" % (n * 7919 % documents), **fields}
                                 for n in range(first, first + 1000)])
 
 
-class Build(threading.Thread):
-    """A build of an index in a thread of its own, from when it shows in `listIndexes`."""
+def create(collection, *indexes, **options):
+    """Creates indexes, on a connection of its own."""
+    with pymongo.MongoClient(*collection.database.client.address) as client:
+        return client[collection.database.name].command({"createIndexes": collection.name, "indexes": indexes, **options})
 
-    def __init__(self, collection, keys, beside=None, **options):
-        super().__init__()
+
+class Build:
+    """A build of indexes beside the test, held up in its scan of the collection until it is to go on."""
+
+    def __init__(self, collection, *indexes):
         self.collection = collection
-        self.indexes = [{"key": dict(keys), **options}] + ([beside] if beside else [])
-        self.error = None
-        self.ended = False
-        self.start()
-        name = options["name"]
-        wait_until(lambda: self.ended or any(index.get("spec", {}).get("name") == name for index in self.listed(includeBuildUUIDs=True)))
-        assert not self.ended, "the build has ended before anything could be seen of it"
+        self.point = FailPoint(collection.database.client, SCANS)
+        self.call = Beside(lambda: create(collection, *indexes))
+        self.point.wait()
 
-    def run(self):
-        client = pymongo.MongoClient(*self.collection.database.client.address)
-        try:
-            client[self.collection.database.name].command({"createIndexes": self.collection.name, "indexes": self.indexes})
-        except Exception as error:
-            self.error = error
-        self.ended = True
-        client.close()
+    def go_on(self):
+        self.point.off()
+
+    def ended(self):
+        """The error that it ended with, if it was one."""
+        return self.call.ended().error
 
     def listed(self, **options):
         reply = self.collection.database.command({"listIndexes": self.collection.name, **options})
         return reply["cursor"]["firstBatch"]
 
     def fails(self, code):
-        self.join()
-        assert isinstance(self.error, OperationFailure), self.error
-        assert self.error.code == code, self.error
-        return self.error
+        error = self.ended()
+        assert isinstance(error, OperationFailure) and error.code == code, error
+        return error
+
+
+ALL = {"key": {"$**": 1}, "name": "all"}
 
 
 def names(collection):
@@ -79,17 +81,17 @@ def test_an_index_has_what_was_written_while_it_was_built(node):
     client = node.client()
     collection = client.builds.c
     fill(collection)
-    build = Build(collection, [("$**", 1)], name="all")
-    second = Build(collection, [("n", 1)], name="n_1", unique=True)
+    build = Build(collection, ALL)
+    second = Build(collection, {"key": {"n": 1}, "name": "n_1", "unique": True})
     writes = 0
-    while not build.ended or writes < 100:
+    while build.call.is_alive() or second.call.is_alive():
         writes += 1
+        if writes == 100:
+            build.go_on()
         collection.update_one({"_id": writes * 37 % DOCUMENTS}, {"$set": {"n": -writes}, "$unset": {"f01": 1}})
         collection.delete_one({"_id": writes * 41 % DOCUMENTS})
         collection.insert_one({"_id": DOCUMENTS + writes, "n": DOCUMENTS + writes, "f01": [writes]})
-    build.join()
-    second.join()
-    assert build.error is None and second.error is None, (build.error, second.error)
+    assert writes >= 100 and (build.ended(), second.ended()) == (None, None)
     keys = is_valid(collection)["keysPerIndex"]
     assert keys["n_1"] == collection.count_documents({})
     for field, value in (("n", {"$lt": 0}), ("f01", {"$gte": 0}), ("n", {"$gte": DOCUMENTS})):
@@ -102,7 +104,7 @@ def test_a_build_is_seen(node):
     client = node.client()
     collection = client.builds.c
     fill(collection)
-    build = Build(collection, [("$**", 1)], name="all")
+    build = Build(collection, ALL)
     listed = {index["spec"]["name"] if "spec" in index else index["name"]: index for index in build.listed(includeIndexBuildInfo=True)}
     seen = operation(client, collection)
     assert seen["command"]["createIndexes"] == "c" and seen["msg"].startswith("Index Build: ")
@@ -121,20 +123,23 @@ def test_a_build_is_seen(node):
     with pytest.raises(OperationFailure) as raised:
         collection.rename("d")
     assert raised.value.code == 12587
-    assert not build.ended
-    build.join()
-    assert build.error is None and operation(client, collection) is None
+    build.go_on()
+    assert build.ended() is None and operation(client, collection) is None
 
 
 def test_the_same_index_is_built_once(node):
     client = node.client()
     collection = client.builds.c
     fill(collection)
-    build = Build(collection, [("$**", 1)], name="all")
-    reply = client.builds.command({"createIndexes": "c", "indexes": [{"key": {"$**": 1}, "name": "all"}]})
+    build = Build(collection, ALL)
+    again = Beside(lambda: create(collection, ALL))
+    commands = [{"$currentOp": {}}, {"$match": {"command.createIndexes": "c", "connectionId": {"$exists": True}}}]
+    wait_until(lambda: len(list(client.admin.aggregate(commands))) == 2)
+    assert again.is_alive()
+    build.go_on()
+    reply = again.ended().answer
     assert reply["note"] == "all indexes already exist" and reply["numIndexesAfter"] == 2
-    build.join()
-    assert build.error is None
+    assert build.ended() is None
 
 
 @pytest.mark.parametrize("end", ["dropIndexes", "star", "killOp of the build", "killOp of the command", "drop", "dropDatabase"])
@@ -142,7 +147,7 @@ def test_builds_are_ended(node, end):
     client = node.client()
     collection = client.builds.c
     fill(collection)
-    build = Build(collection, [("$**", 1)], name="all")
+    build = Build(collection, ALL)
     if end == "dropIndexes":
         collection.drop_index("all")
     elif end == "star":
@@ -158,6 +163,7 @@ def test_builds_are_ended(node, end):
         client.drop_database("builds")
     error = build.fails(11601 if end == "killOp of the command" else 276)
     assert "Index build failed: " in str(error)
+    build.go_on()
     if end.startswith("drop") and end != "dropIndexes":
         assert client.builds.list_collection_names() == []
         return
@@ -173,17 +179,12 @@ def test_one_of_several_indexes_of_a_build_is_not_dropped(node):
     collection = client.builds.c
     fill(collection)
 
-    def make():
-        own = node.client()
-        own.builds.command({"createIndexes": "c", "indexes": [{"key": {"$**": 1}, "name": "all"}, {"key": {"n": 1}, "name": "n_1"}]})
-
-    thread = threading.Thread(target=make)
-    thread.start()
-    wait_until(lambda: operation(client, collection) is not None)
+    build = Build(collection, ALL, {"key": {"n": 1}, "name": "n_1"})
     with pytest.raises(OperationFailure) as raised:
         collection.drop_index("n_1")
     assert raised.value.code == 12587
-    thread.join()
+    build.go_on()
+    assert build.ended() is None
     assert names(collection) == {"_id_", "all", "n_1"}
 
 
@@ -191,20 +192,21 @@ def test_a_unique_build_judges_what_is_there_at_its_end(node):
     client = node.client()
     collection = client.builds.c
     fill(collection)
-    # Before the build there are two that share their value, and no more when it ends: beside an index that takes longer.
+    # Before the build there are two that share their value, and no more when it ends.
     collection.update_one({"_id": 5}, {"$set": {"n": 6}})
-    build = Build(collection, [("$**", 1)], name="all", beside={"key": {"n": 1}, "name": "u", "unique": True})
+    build = Build(collection, ALL, {"key": {"n": 1}, "name": "u", "unique": True})
     collection.delete_one({"_id": 6})
     collection.insert_one({"_id": "new", "n": "new"})
-    build.join()
-    assert build.error is None
+    build.go_on()
+    assert build.ended() is None
     with pytest.raises(OperationFailure) as raised:
         collection.insert_one({"n": "new"})
     assert raised.value.code == 11000
     # One that comes while the index is built is found at the end, and named.
     collection.drop_index("all")
-    build = Build(collection, [("$**", 1)], name="all", beside={"key": {"text": 1}, "name": "text_1", "unique": True})
+    build = Build(collection, ALL, {"key": {"text": 1}, "name": "text_1", "unique": True})
     collection.insert_one({"_id": "late", "text": "t0"})
+    build.go_on()
     error = build.fails(11000)
     assert error.details["keyPattern"] == {"text": 1} and error.details["keyValue"] == {"text": "t0"}
     assert "dup key: { text: \"t0\" }" in str(error)
@@ -216,8 +218,9 @@ def test_a_build_ends_with_its_time(node):
     client = node.client()
     collection = client.builds.c
     fill(collection)
+    FailPoint(client, SCANS)
     with pytest.raises(OperationFailure) as raised:
-        client.builds.command({"createIndexes": "c", "indexes": [{"key": {"$**": 1}, "name": "all"}], "maxTimeMS": 50})
+        create(collection, ALL, maxTimeMS=50)
     assert raised.value.code == 50
     assert names(collection) == {"_id_"}
 
@@ -243,16 +246,15 @@ def test_a_restart_ends_no_build(node, how):
     client = node.client()
     collection = client.builds.c
     fill(collection)
-    build = Build(collection, [("$**", 1)], name="all")
+    build = Build(collection, ALL)
     collection.with_options(write_concern=WriteConcern(j=True)).update_one({"_id": 1}, {"$set": {"n": -1}})
     getattr(node, how)()
-    build.join()
-    assert build.error is not None
+    assert build.ended() is not None
     node.start()
     client = node.client()
     collection = client.builds.c
     # The build ends by itself.
-    wait_until(lambda: operation(client, collection) is None, 60)
+    wait_until(lambda: operation(client, collection) is None)
     assert names(collection) == {"_id_", "all"} and collection.find_one({"_id": 1})["n"] == -1
     assert collection.find_one({"n": -1}, hint="all")["_id"] == 1
     is_valid(collection)
@@ -287,24 +289,22 @@ def test_writers_go_on(node):
     client = node.client()
     collection = client.builds.c
     fill(collection)
-    build = Build(collection, [("$**", 1)], name="all")
-    began = time.monotonic()
+    build = Build(collection, ALL)
+    # It would wait for its end, which does not come, if it had to.
     collection.update_one({"_id": 3}, {"$set": {"n": -3}})
-    took = time.monotonic() - began
-    assert not build.ended, f"the build had to end first, after {took} s"
-    build.join()
+    build.go_on()
+    assert build.ended() is None
 
 
 def test_a_locked_node_holds_a_build_up(node):
     client = node.client()
     collection = client.builds.c
     fill(collection)
-    build = Build(collection, [("$**", 1)], name="all")
+    build = Build(collection, ALL)
     client.admin.command({"fsync": 1, "lock": True})
-    assert not build.ended
+    build.go_on()
     time.sleep(2)
     assert "all" in {index["spec"]["name"] for index in build.listed(includeBuildUUIDs=True) if "spec" in index}
     client.admin.command({"fsyncUnlock": 1})
-    build.join()
-    assert build.error is None
+    assert build.ended() is None
     is_valid(collection)

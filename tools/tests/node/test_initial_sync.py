@@ -5,7 +5,7 @@ import threading
 
 import pymongo
 import pytest
-from pinion_node import Node, ReplicaSet, wait_until
+from pinion_node import PATIENCE_MS, TEST_COMMANDS, FailPoint, Node, ReplicaSet, wait_until
 from pymongo import WriteConcern
 
 
@@ -78,8 +78,8 @@ def add(members, node):
 
 def alike(members):
     """Waits until all have the same documents, and checks everything that is derived from them."""
-    members.wait_alike(timeout_secs=60)
-    members.wait_alike("config", timeout_secs=60)
+    members.wait_alike()
+    members.wait_alike("config")
     for node in members.nodes:
         with members.member(node) as client:
             for name in client.test.list_collection_names(filter={"type": "collection"}):
@@ -87,8 +87,8 @@ def alike(members):
                 assert validated["valid"], validated
 
 
-def watched(members, node):
-    """What a member has told of its initial sync until it is a secondary."""
+def watched(members, node, on_told=lambda: None):
+    """What a member has told of its initial sync until it is a secondary. Calls `on_told` each time it has."""
     told = []
 
     def is_secondary():
@@ -102,9 +102,10 @@ def watched(members, node):
         if "initialSyncStatus" in status:
             assert status["myState"] == 5, status
             told.append(status["initialSyncStatus"])
+            on_told()
         return status["myState"] == 2
 
-    wait_until(is_secondary, 90)
+    wait_until(is_secondary)
     return told
 
 
@@ -123,10 +124,12 @@ def test_a_member_that_is_added_while_clients_write():
     with ReplicaSet(1) as members:
         with members.client() as client:
             fill(client.test)
-        with Node("--replSet", "rs0", "--cpus", "2", "--partitions", "3") as node:
-            with Writers(members):
+        with Node("--replSet", "rs0", "--cpus", "2", "--partitions", "3", *TEST_COMMANDS) as node:
+            with Writers(members), members.member(node) as client:
+                # It does not end its copy before it was seen.
+                fetching = FailPoint(client, "stopReplProducer")
                 add(members, node)
-                told = watched(members, node)
+                told = watched(members, node, fetching.off)
             check_status(told)
             alike(members)
             with members.member(node) as client:
@@ -137,10 +140,10 @@ def test_a_member_that_is_added_while_clients_write():
                 assert natural == [document["_id"] for document in client.test.log.find()]
             # It goes on as any other, and has its data after a restart.
             with members.client(w=2) as client:
-                client.test.documents.with_options(write_concern=WriteConcern(2, wtimeout=30_000)).insert_one({"u": -1})
+                client.test.documents.with_options(write_concern=WriteConcern(2, wtimeout=PATIENCE_MS)).insert_one({"u": -1})
             node.stop()
             node.start()
-            wait_until(lambda: members.state(node) == 2, 60)
+            wait_until(lambda: members.state(node) == 2)
             alike(members)
             members.nodes.pop()
 
@@ -154,20 +157,20 @@ def test_a_copy_that_was_cut_off_begins_anew(moment):
             with Writers(members):
                 add(members, node)
                 word = {"copied": "Beginning oplog replay"}.get(moment, "Starting initial sync attempt")
-                wait_until(lambda: any(word in line for line in node.log), 60)
+                wait_until(lambda: any(word in line for line in node.log))
                 if moment == "stopped":
                     assert node.stop() == 0
                 else:
                     node.kill()
                 node.start()
-                wait_until(lambda: members.state(node) == 2, 90)
+                wait_until(lambda: members.state(node) == 2)
             alike(members)
             members.nodes.pop()
 
 
 def test_a_source_whose_connections_are_cut():
     """Each collection goes on where it was; what comes twice is there once."""
-    with ReplicaSet(1, options=("--setParameter", "enableTestCommands=1")) as members:
+    with ReplicaSet(1, options=TEST_COMMANDS) as members:
         with members.client() as client:
             fill(client.test)
             client.test.create_collection("ordered", clusteredIndex={"key": {"_id": 1}, "unique": True})
@@ -175,12 +178,10 @@ def test_a_source_whose_connections_are_cut():
                 client.test[name].insert_many([{"_id": f"{i}", "w": "x" * 2000} for i in range(1000)])
         with Node("--replSet", "rs0", "--cpus", "2", "--partitions", "1") as node:
             with members.member(members.nodes[0]) as client:
-                cut = {"failCommands": ["getMore"], "failInternalCommands": True, "closeConnection": True}
-                fail = {"configureFailPoint": "failCommand", "mode": {"times": 8}, "data": cut}
-                client.admin.command(fail)
+                FailPoint(client, "failCommand", {"times": 8}, failCommands=["getMore"], failInternalCommands=True, closeConnection=True)
                 with Writers(members):
                     add(members, node)
-                    wait_until(lambda: members.state(node) == 2, 90)
+                    wait_until(lambda: members.state(node) == 2)
             alike(members)
             attempts = [line for line in node.log if "Starting initial sync attempt" in line]
             assert len(attempts) == 1, attempts

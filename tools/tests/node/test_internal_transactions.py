@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 from bson import Binary, Int64
-from pinion_node import Node, ReplicaSet, wait_until
+from pinion_node import PATIENCE_SECS, STEADY, Node, ReplicaSet, wait_until
 from pymongo.errors import PyMongoError
 from test_key_file import key_file
 from test_prepared import FILES, own_sessions, fails
@@ -67,7 +67,7 @@ def fill(members):
 
 @pytest.fixture
 def three():
-    with ReplicaSet(3) as members:
+    with ReplicaSet(3, STEADY) as members:
         fill(members)
         yield members
 
@@ -127,14 +127,14 @@ def test_the_next_primary_answers_for_it(three, is_prepared):
         fails(225, Write(2, write.session).itself, client, increment([0], [0]))
         assert [numbers(client)[i] for i in range(3)] == [1, 1, 1]
     first.start()
-    wait_until(lambda: three.state(first) in (1, 2), 40)
+    wait_until(lambda: three.state(first) in (1, 2))
     three.wait_alike()
-    wait_until(lambda: three.hashes(first, "config") == three.hashes(three.primary(), "config"), 30)
+    wait_until(lambda: three.hashes(first, "config") == three.hashes(three.primary(), "config"))
 
 
 @pytest.mark.parametrize("options", [(), FILES])
 def test_a_new_member_knows_of_it(options):
-    with ReplicaSet(1, options=options[:2]) as members:
+    with ReplicaSet(1, STEADY, options[:2]) as members:
         fill(members)
         done, waiting = Write(1), Write(2)
         with members.member(members.nodes[0]) as client:
@@ -145,13 +145,10 @@ def test_a_new_member_knows_of_it(options):
             at = prepare(client, prepared)
         added = Node("--replSet", "rs0", "--cpus", "2", *options)
         added.start()
-        with members.member(members.nodes[0]) as client:
-            config = client.admin.command("replSetGetConfig")["config"]
-            config["version"] += 1
-            config["members"].append({"_id": 1, "host": f"127.0.0.1:{added.port}", "priority": 5})
-            client.admin.command("replSetReconfig", config)
+        members.reconfigure(lambda config: config["members"].append({"_id": 1, "host": f"127.0.0.1:{added.port}", "priority": 5}))
         members.nodes.append(added)
-        wait_until(lambda: members.leads(added), 90)
+        wait_until(lambda: members.state(added) == 2)
+        wait_until(lambda: members.steps_up(added))
         with members.member(added) as client:
             client.test.other.insert_one({})
             assert done.itself(client, increment([0, 1], [0, 1]))["retriedStmtIds"] == [0, 1]
@@ -191,7 +188,7 @@ def test_it_happens_once_while_primaries_die(three):
                 while True:
                     turn += 1
                     try:
-                        with three.client(retryWrites=False, socketTimeoutMS=5_000, serverSelectionTimeoutMS=20_000) as client:
+                        with three.client(retryWrites=False, socketTimeoutMS=20_000) as client:
                             attempt(client, write, turn, worker)
                         break
                     except PyMongoError:
@@ -205,7 +202,7 @@ def test_it_happens_once_while_primaries_die(three):
     def end_all():
         """Aborts what is prepared, as a coordinator would whose clients are gone."""
         try:
-            with three.client(retryWrites=False, socketTimeoutMS=5_000, serverSelectionTimeoutMS=20_000) as client:
+            with three.client(retryWrites=False, socketTimeoutMS=20_000) as client:
                 for record in client.config.transactions.find({"state": "prepared"}):
                     inside(client, record["_id"], {"abortTransaction": 1}, "admin")
         except PyMongoError:
@@ -220,10 +217,11 @@ def test_it_happens_once_while_primaries_die(three):
         primary.kill()
         three.primary()
         primary.start()
-        wait_until(lambda primary=primary: three.state(primary) in (1, 2), 40)
+        wait_until(lambda primary=primary: three.state(primary) in (1, 2))
     stop.set()
     for worker in workers:
-        worker.join(90)
+        worker.join(PATIENCE_SECS)
+        assert not worker.is_alive()
     assert not errors and all(counted), (errors, counted)
     three.wait_alike()
     with three.client() as client:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from bson import Timestamp
-from pinion_node import Node, ReplicaSet, run, wait_until
+from pinion_node import PATIENCE_MS, STEADY, Node, ReplicaSet, run, wait_until
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
@@ -35,7 +35,7 @@ def with_options(node, *options):
 
 def write(members, document):
     """A write that is acknowledged by a majority. Retried where the primary has changed meanwhile."""
-    with members.client(w="majority", wtimeoutMS=30_000) as client:
+    with members.client(w="majority", wtimeoutMS=PATIENCE_MS) as client:
         client.test.c.insert_one(document)
 
 
@@ -44,7 +44,7 @@ def restart_one_by_one(members, *options):
     primary = members.primary()
     for at, node in enumerate([*members.secondaries(), primary]):
         with_options(node, *options)
-        wait_until(lambda node=node: members.state(node) in (1, 2), 40)
+        wait_until(lambda node=node: members.state(node) in (1, 2))
         members.primary()
         write(members, {"options": list(options), "at": at})
 
@@ -69,7 +69,7 @@ def name(node):
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
     path = tmp_path_factory.mktemp("key") / "key"
-    with ReplicaSet(3, options=("--keyFile", key_file(path, OLD))) as members:
+    with ReplicaSet(3, STEADY, ("--keyFile", key_file(path, OLD))) as members:
         # As in MongoDB, replies carry no times before a majority has the keys that these are signed with.
         for node in members.nodes:
             wait_until(lambda node=node: is_timed(members, node))
@@ -171,7 +171,7 @@ def test_times_are_signed_and_forged_ones_refused(three):
 
 def test_a_member_with_another_key_stays_out(tmp_path):
     right, wrong = key_file(tmp_path / "right", OLD), key_file(tmp_path / "wrong", NEW)
-    with ReplicaSet(2, options=("--keyFile", right)) as members, Node("--replSet", "rs0", "--keyFile", wrong) as stranger, \
+    with ReplicaSet(2, STEADY, ("--keyFile", right)) as members, Node("--replSet", "rs0", "--keyFile", wrong) as stranger, \
             Node("--replSet", "rs0") as keyless:
         for at, node in enumerate((stranger, keyless), 2):
             members.reconfigure(lambda config, at=at, node=node: config["members"].append(
@@ -184,17 +184,18 @@ def test_a_member_with_another_key_stays_out(tmp_path):
                        for peer in seen)
 
         for node in (stranger, keyless):
-            wait_until(lambda node=node: is_out(node), 40)
+            wait_until(lambda node=node: is_out(node))
             # It never gets to know the set.
             assert members.state(node) == 0
         write(members, {"_id": 1})
         for node in members.nodes:
-            assert all(peers_of(members, node)[name(other)]["health"] == 1 for other in members.nodes if other is not node)
+            knows = lambda node=node: all(peers_of(members, node)[name(other)]["health"] == 1 for other in members.nodes if other is not node)
+            wait_until(knows)
 
 
 def test_keys_are_changed_while_the_set_serves(tmp_path):
     path = tmp_path / "key"
-    with ReplicaSet(3, options=("--keyFile", key_file(path, OLD))) as members:
+    with ReplicaSet(3, STEADY, ("--keyFile", key_file(path, OLD))) as members:
         write(members, {"_id": "first"})
         for at, keys in enumerate([(OLD, NEW), (NEW,)]):
             restart_one_by_one(members, "--keyFile", key_file(tmp_path / f"key{at}", *keys))
@@ -203,13 +204,13 @@ def test_keys_are_changed_while_the_set_serves(tmp_path):
             assert client.test.c.count_documents({}) == 7
         # A new member copies the data with the new key.
         added = members.add("--keyFile", str(tmp_path / "key1"))
-        wait_until(lambda: members.state(added) == 2, 60)
+        wait_until(lambda: members.state(added) == 2)
         members.wait_alike()
 
 
 def test_a_set_is_given_a_key_while_it_serves(tmp_path):
     path = key_file(tmp_path / "key", OLD)
-    with ReplicaSet(3) as members:
+    with ReplicaSet(3, STEADY) as members:
         write(members, {"_id": "first"})
         restart_one_by_one(members, "--keyFile", path, "--transitionToAuth")
         restart_one_by_one(members, "--keyFile", path)
@@ -226,7 +227,7 @@ def test_another_member_takes_over(three):
     three.primary()
     write(three, {"_id": "after"})
     primary.start()
-    wait_until(lambda: three.state(primary) in (1, 2), 40)
+    wait_until(lambda: three.state(primary) in (1, 2))
     three.wait_alike()
     with three.client() as client:
         majority = client.test.c.with_options(write_concern=WriteConcern(3))

@@ -6,7 +6,7 @@ import signal
 import pytest
 from pymongo.errors import OperationFailure
 
-from pinion_node import Node, run, wait_until
+from pinion_node import PATIENCE_SECS, Node, run, wait_until
 
 
 def lines(path):
@@ -71,7 +71,7 @@ def test_what_there_is_to_rotate():
             node.client().test.command("logRotate", 1)
         assert refused.value.code == 13
         node.process.send_signal(signal.SIGHUP)
-        assert node.process.wait(30) == 0
+        assert node.process.wait(PATIENCE_SECS) == 0
 
 
 def test_options_of_rotation(tmp_path):
