@@ -29,6 +29,9 @@ class StillProcessors:
             cpu: subprocess.Popen([sys.executable, __file__, str(cpu)], stdout=subprocess.PIPE, text=True)
             for cpu in sorted(os.sched_getaffinity(0))
         }
+        for watcher in self.watchers.values():
+            # It says when it has begun.
+            watcher.stdout.readline()
         return self
 
     def __exit__(self, *_):
@@ -52,6 +55,7 @@ def watch(cpu):
     except PermissionError:
         return
     spans, last = [], time.time()
+    print(flush=True)
     while not ended and os.getppid() == parent:
         time.sleep(LOOK_SECS)
         now = time.time()

@@ -12,7 +12,7 @@ ACCOUNTS = 12
 BALANCE = 100
 MAJORITY = WriteConcern("majority")
 # Longer than an election, or a client would never hear of its commit again.
-SOCKET_TIMEOUT_MS = 5000
+SOCKET_TIMEOUT_MS = 30_000
 
 
 class Teller(threading.Thread):
@@ -115,7 +115,7 @@ class Bank:
         for thread in self.tellers + self.auditors:
             thread.ended.set()
         for thread in self.tellers + self.auditors:
-            thread.join(180)
+            thread.join(300)
 
     def verdict(self):
         """What is wrong, when nobody moves money any more."""
@@ -134,7 +134,7 @@ class Bank:
             lost = [key for key in teller.acknowledged if key not in ledger]
             if lost:
                 problems.append(f"client {teller.number}: {len(lost)} acknowledged transactions are not there, {lost[:3]}")
-        self.members.wait_alike("bank", timeout_secs=60)
+        self.members.wait_alike("bank")
         return problems
 
     def acknowledged(self):

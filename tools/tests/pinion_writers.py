@@ -54,7 +54,7 @@ def report_all(members, writers):
     """Ends the writers, waits until the members are alike, and returns for each writer whether it wrote and nothing was lost."""
     for writer in writers:
         writer.end()
-    members.wait_alike("rolling", 60)
+    members.wait_alike("rolling")
     with members.client() as client:
         found = {document["_id"] for document in client.rolling.c.find({}, {"_id": 1})}
     return [writer.report(found) for writer in writers]

@@ -69,11 +69,12 @@ def test_export_and_import(node, client, tools, tmp_path):
 
 def test_mongostat_shows_the_rates_of_a_running_load(node, client, tools):
     import threading
+    import time
 
-    stop = threading.Event()
+    stop, rates = threading.Event(), []
 
     def load():
-        i = 0
+        i, began = 0, time.monotonic()
         while not stop.is_set():
             client.tools.stat.insert_one({"_id": i})
             client.tools.stat.find_one({"_id": i})
@@ -81,6 +82,7 @@ def test_mongostat_shows_the_rates_of_a_running_load(node, client, tools):
             list(client.tools.stat.find({"_id": {"$gt": i - 6}}, batch_size=4))
             client.tools.stat.delete_one({"_id": i - 10})
             i += 1
+        rates.append(i / (time.monotonic() - began))
 
     client.tools.stat.drop()
     thread = threading.Thread(target=load)
@@ -94,7 +96,8 @@ def test_mongostat_shows_the_rates_of_a_running_load(node, client, tools):
     number = lambda text: int(re.sub(r"\D", "", text) or 0)
     busiest = {column: max(number(row[column]) for row in rows[1:]) for column in rows[0] if column not in ("time", "command")}
     for column in ("insert", "query", "update", "delete", "getmore"):
-        assert busiest[column] > 30, rows
+        # Each turn of the load has one of each, or more.
+        assert busiest[column] > rates[0] / 4, (rates, rows)
     # Each insert comes with two finds.
     assert 1.5 < busiest["query"] / busiest["insert"] < 2.5, rows
     for column in ("net_in", "net_out", "conn", "res", "vsize"):

@@ -7,13 +7,17 @@ import shutil
 import subprocess
 
 import pytest
-from pinion_node import Node, ReplicaSet
+from pinion_node import STEADY, Node, ReplicaSet
 
 HERE = pathlib.Path(__file__).resolve().parent
 HOME = pathlib.Path(os.environ.get("PINION_TARGET", "target")).resolve() / "drivers"
 
+# What is fetched and compiled at first takes as long as the machine and its network need.
+PATIENCE_SECS = 1800
+pytestmark = pytest.mark.timeout(2 * PATIENCE_SECS)
 
-def run(*command, cwd=None, env=None, timeout_secs=600):
+
+def run(*command, cwd=None, env=None, timeout_secs=PATIENCE_SECS):
     done = subprocess.run([str(part) for part in command], cwd=cwd, env={**os.environ, **(env or {})}, timeout=timeout_secs,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -46,7 +50,7 @@ def test_node_driver(node):
 
 @pytest.fixture(scope="module")
 def three():
-    with ReplicaSet(3) as members:
+    with ReplicaSet(3, STEADY) as members:
         yield members
 
 
@@ -114,7 +118,7 @@ def test_a_session_typed_into_mongosh():
     with Node("--bind_ip", "0.0.0.0") as node:
         typed = "".join(line + "\n" for line, _ in TYPED) + "exit\n"
         done = subprocess.run(["node", home / "node_modules" / "mongosh" / "bin" / "mongosh.js", node.uri, "--norc"], input=typed,
-                              capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": str(home)})
+                              capture_output=True, text=True, timeout=PATIENCE_SECS, env={**os.environ, "HOME": str(home)})
         assert done.returncode == 0, done.stdout + done.stderr
         output = done.stdout
         assert "The server generated these startup warnings when booting" in output and "no authentication" in output

@@ -1,10 +1,13 @@
 """Old versions, and changes above the commit point, are on disk: snapshots last, and writes go on, far beyond the memory for them."""
 
-from pinion_node import Node, ReplicaSet, wait_until
+from pinion_elections import takes_over
+from pinion_node import STEADY, Node, ReplicaSet, wait_until
 from pymongo import WriteConcern
 
 # 40 % of it may be changes.
 CACHE = ("--wiredTigerCacheSizeGB", "0.25", "--cpus", "1")
+# Nor does a snapshot end by its age.
+LASTING = ("--setParameter", "minSnapshotHistoryWindowInSeconds=3600")
 PADDING = "x" * 1000
 
 
@@ -18,7 +21,7 @@ def insert(collection, megabytes, first=0):
 
 
 def test_a_snapshot_lasts_whatever_others_write():
-    with ReplicaSet(1, options=CACHE) as members, members.client() as client:
+    with ReplicaSet(1, options=(*CACHE, *LASTING)) as members, members.client() as client:
         collection = client.test.c
         insert(collection, 40)
         with client.start_session(snapshot=True) as session:
@@ -35,14 +38,13 @@ def test_a_snapshot_lasts_whatever_others_write():
 
 def test_writes_go_on_while_the_commit_point_stands_still():
     arbiter = Node("--replSet", "rs0", "--cpus", "1")
-    # What is slow for other reasons is no reason for an election here.
-    with ReplicaSet(2, {"electionTimeoutMillis": 10_000}, options=CACHE) as members, members.client() as client:
+    with ReplicaSet(2, STEADY, options=CACHE) as members, members.client() as client:
         arbiter.start()
         try:
             client.admin.command("setDefaultRWConcern", defaultWriteConcern={"w": 1})
             member = {"_id": 2, "host": f"127.0.0.1:{arbiter.port}", "arbiterOnly": True, "priority": 0}
             members.reconfigure(lambda config: config["members"].append(member))
-            wait_until(lambda: members.state(members.nodes[0]) == 1, 40)
+            wait_until(lambda: members.state(members.nodes[0]) == 1)
             collection = client.test.get_collection("c", write_concern=WriteConcern(1))
             insert(collection, 1)
             members.nodes[1].kill()
@@ -58,11 +60,11 @@ def test_writes_go_on_while_the_commit_point_stands_still():
             members.nodes[0].kill()
             members.nodes[0].start()
             members.nodes[1].start()
-            wait_until(lambda: members.leads(members.nodes[0]), 120)
+            wait_until(lambda: takes_over(members, members.nodes[0]))
             assert collection.count_documents({}) == 201_000
             members.wait_alike()
             client.admin.command("fsync")
-            wait_until(lambda: storage_of(client)["layersAboveStable"] == 0, 120)
+            wait_until(lambda: storage_of(client)["layersAboveStable"] == 0)
             assert collection.count_documents({"v": 1}) == 5000
         finally:
             arbiter.__exit__()

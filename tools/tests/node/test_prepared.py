@@ -11,7 +11,8 @@ import uuid
 import pymongo
 import pytest
 from bson import Binary, Int64, Timestamp
-from pinion_node import Node, ReplicaSet, wait_until
+from pinion_elections import elected, takes_over
+from pinion_node import PATIENCE_SECS, STEADY, Node, ReplicaSet, wait_until
 from pymongo import ReadPreference
 from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
@@ -106,6 +107,10 @@ def found(client, base=0, collection="c", **options):
     return sorted((document["_id"], document["n"]) for document in things.find(query, **options))
 
 
+def running(client, query):
+    return list(client.admin.aggregate([{"$currentOp": {}}, {"$match": query}]))
+
+
 def open_prepared(client):
     return client.admin.command("serverStatus")["transactions"]["currentPrepared"]
 
@@ -113,10 +118,10 @@ def open_prepared(client):
 def check(members, expected, base=0):
     """Every member has the documents, and everything that is derived from them."""
     for node in members.nodes:
-        wait_until(lambda node=node: members.state(node) in (1, 2), 40)
+        wait_until(lambda node=node: members.state(node) in (1, 2))
         with members.member(node) as client:
-            wait_until(lambda client=client: found(client, base) == expected, 30)
-            wait_until(lambda client=client: open_prepared(client) == 0, 30)
+            wait_until(lambda client=client: found(client, base) == expected)
+            wait_until(lambda client=client: open_prepared(client) == 0)
     members.wait_alike()
     for node in members.nodes:
         with members.member(node) as client:
@@ -196,24 +201,25 @@ def test_readers_and_writers_wait(alone):
 
         reader = threading.Thread(target=read)
         reader.start()
-        waiting = [{"$currentOp": {}}, {"$match": {"command.comment": "waits"}}]
-        wait_until(lambda: list(client.admin.aggregate(waiting)), 20)
-        client.admin.command("killOp", op=list(client.admin.aggregate(waiting))[0]["opid"])
-        reader.join(20)
+        wait_until(lambda: running(client, {"command.comment": "waits"}))
+        client.admin.command("killOp", op=running(client, {"command.comment": "waits"})[0]["opid"])
+        reader.join(PATIENCE_SECS)
         assert killed
         seen = []
 
         def wait_for_it():
             with alone.member(alone.nodes[0]) as other:
                 concern = {"level": "snapshot"}
-                seen.append(other.test.command({"find": "c", "filter": {"_id": 10}, "readConcern": concern})["cursor"]["firstBatch"])
+                find = {"find": "c", "filter": {"_id": 10}, "readConcern": concern, "comment": "waits on"}
+                seen.append(other.test.command(find)["cursor"]["firstBatch"])
 
         reader = threading.Thread(target=wait_for_it)
         reader.start()
+        wait_until(lambda: running(client, {"command.comment": "waits on"}))
         time.sleep(0.5)
         assert not seen
         transaction.abort(client)
-        reader.join(20)
+        reader.join(PATIENCE_SECS)
         assert seen[0][0]["n"] == 10 and found(client, 10) == before(10)
         fails(251, transaction.abort, client)
         fails(251, transaction.commit, client)
@@ -221,32 +227,48 @@ def test_readers_and_writers_wait(alone):
 
 def test_neither_age_nor_the_end_of_its_session_takes_it(alone):
     with alone.member(alone.nodes[0]) as client:
-        client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=1)
-        transaction, other = Prepared(), Prepared()
-        transaction.write(client, 20)
+        # It begins with so short a life, and is prepared before that is over: on a slow machine perhaps not at once.
+        client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=3)
+        tries = []
+
+        def is_prepared():
+            tries.append(Prepared())
+            try:
+                tries[-1].write(client, 20)
+                return tries[-1].prepare(client)
+            except OperationFailure as error:
+                assert error.code in (251, 290), error
+                return None
+
+        wait_until(is_prepared)
+        transaction, other, aged = tries[-1], Prepared(), Prepared()
         other.command(client, {"insert": "c", "documents": [{"_id": "other"}]})
-        transaction.prepare(client)
         client.admin.command("killAllSessions", [])
         client.admin.command("endSessions", [transaction.lsid])
-        time.sleep(3)
-        assert open_prepared(client) == 1
         fails(251, other.command, client, {"find": "c"})
+        # Another that is younger and is not prepared comes to its end by its age.
+        aborted = client.admin.command("serverStatus")["transactions"]["totalAborted"]
+        aged.command(client, {"insert": "c", "documents": [{"_id": "aged"}]})
+        wait_until(lambda: client.admin.command("serverStatus")["transactions"]["totalAborted"] > aborted)
+        fails(251, aged.command, client, {"find": "c"})
+        assert open_prepared(client) == 1
+        client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=60)
         # What the session does next waits.
         later = Prepared(2, transaction.lsid)
         done = []
 
         def go_on():
             with alone.member(alone.nodes[0]) as connection:
-                later.command(connection, {"insert": "c", "documents": [{"_id": "later"}]})
+                later.command(connection, {"insert": "c", "documents": [{"_id": "later"}], "comment": "goes on"})
                 done.append(True)
 
         thread = threading.Thread(target=go_on)
         thread.start()
+        wait_until(lambda: running(client, {"command.comment": "goes on"}))
         time.sleep(0.5)
         assert not done
-        client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=60)
         transaction.commit(client)
-        thread.join(20)
+        thread.join(PATIENCE_SECS)
         assert done and found(client, 20) == after(20)
         later.abort(client)
 
@@ -294,11 +316,12 @@ def test_changes_of_the_catalog_wait(alone):
             transaction = Prepared()
             transaction.command(client, {"insert": "d", "documents": [{"_id": str(change)}]})
             transaction.prepare(client)
-            done, thread = later(lambda change=change: other.test.command(change))
+            done, thread = later(lambda change=change: other.test.command({**change, "comment": "changes"}))
+            wait_until(lambda: running(client, {"command.comment": "changes"}))
             time.sleep(0.5)
             assert not done
             transaction.commit(client)
-            thread.join(20)
+            thread.join(PATIENCE_SECS)
             assert done[0]["ok"] == 1, done
         assert "d" not in client.test.list_collection_names()
 
@@ -348,7 +371,7 @@ def test_a_restart_in_between(commits):
 
 @pytest.fixture
 def three():
-    with ReplicaSet(3) as members:
+    with ReplicaSet(3, STEADY) as members:
         with members.client(w=3) as client:
             fill(client)
         yield members
@@ -363,10 +386,10 @@ def test_the_next_primary_ends_it(three, commits):
         transaction.prepare(client)
     for node in three.nodes:
         with three.member(node) as client:
-            wait_until(lambda client=client: open_prepared(client) == 1, 20)
+            wait_until(lambda client=client: open_prepared(client) == 1)
             assert found(client) == before()
     first.kill()
-    second = three.primary()
+    second = elected(three)
     with three.member(second) as client:
         assert open_prepared(client) == 1 and found(client) == before()
         fails(267, transaction.command, client, {"find": "c"})
@@ -386,14 +409,14 @@ def test_a_step_down_keeps_it(three):
         transaction.prepare(client)
         open_one.command(client, {"insert": "c", "documents": [{"_id": "open"}]})
     with three.member(three.nodes[0]) as client, three.member(three.nodes[0]) as other:
-        dropped, thread = later(lambda: other.test.command({"drop": "c"}))
-        time.sleep(0.5)
-        client.admin.command("replSetStepDown", 20, secondaryCatchUpPeriodSecs=10)
+        dropped, thread = later(lambda: other.test.command({"drop": "c", "comment": "drops"}))
+        wait_until(lambda: running(client, {"command.comment": "drops"}))
+        client.admin.command("replSetStepDown", 600, secondaryCatchUpPeriodSecs=60)
         assert open_prepared(client) == 1
-        thread.join(20)
+        thread.join(PATIENCE_SECS)
         assert dropped[0].details["code"] == 11602, dropped
         fails(10107, transaction.commit, client)
-    second = three.primary()
+    second = elected(three)
     assert second is not three.nodes[0]
     with three.member(second) as client:
         transaction.commit(client)
@@ -421,12 +444,11 @@ def test_what_only_the_old_primary_had_is_rolled_back(three):
     old.kill()
     for node in rest:
         node.start()
-    wait_until(lambda: 1 in [three.state(node) for node in rest], 40)
-    primary = next(node for node in rest if three.state(node) == 1)
-    with three.member(primary, w=2) as client:
+    wait_until(lambda: takes_over(three, rest[0]))
+    with three.member(rest[0], w=2) as client:
         client.test.c.insert_one({"_id": "kept"})
     old.start()
-    wait_until(lambda: three.state(old) in (1, 2), 40)
+    wait_until(lambda: three.state(old) in (1, 2))
     def is_back():
         """Whether it has rolled back: it reads nothing meanwhile."""
         try:
@@ -435,7 +457,7 @@ def test_what_only_the_old_primary_had_is_rolled_back(three):
             return False
 
     with three.member(old) as client:
-        wait_until(is_back, 30)
+        wait_until(is_back)
         assert open_prepared(client) == 2 and found(client) == before() and found(client, 20) == before(20)
     with three.member(three.primary()) as client:
         fails(251, lost.commit, client, committed.at)
@@ -448,7 +470,7 @@ def test_what_only_the_old_primary_had_is_rolled_back(three):
 
 @pytest.mark.parametrize("options", [(), FILES])
 def test_a_new_member_gets_what_is_prepared(options):
-    with ReplicaSet(1, options=(*options[:2], *TEST_COMMANDS)) as members:
+    with ReplicaSet(1, STEADY, options=(*options[:2], *TEST_COMMANDS)) as members:
         kept, ended, aborted, during = Prepared(), Prepared(), Prepared(), Prepared()
         with members.client() as client:
             fill(client)
@@ -473,16 +495,16 @@ def test_a_new_member_gets_what_is_prepared(options):
             aborted.command(client, {"abortTransaction": 1, "writeConcern": {"w": 1}}, "admin")
             during.write(client, 20)
             during.prepare(client, 1)
-        wait_until(lambda: members.state(added) == 2, 60)
+        wait_until(lambda: members.state(added) == 2)
         with members.member(added) as client:
-            wait_until(lambda: open_prepared(client) == 2, 30)
+            wait_until(lambda: open_prepared(client) == 2)
             assert found(client) == before()
-            wait_until(lambda: found(client, 10) == after(10), 30)
+            wait_until(lambda: found(client, 10) == after(10))
         added.kill()
         added.start()
-        wait_until(lambda: members.state(added) == 2, 60)
+        wait_until(lambda: members.state(added) == 2)
         with members.member(added) as client:
-            wait_until(lambda: open_prepared(client) == 2, 30)
+            wait_until(lambda: open_prepared(client) == 2)
         with members.member(members.nodes[0]) as client:
             kept.commit(client, concern=2)
             during.commit(client, concern=2)
@@ -502,7 +524,7 @@ def test_one_that_takes_several_entries(three):
         record = client.config.transactions.find_one({"_id.id": transaction.lsid["id"]})
         assert record["startOpTime"]["ts"] == parts[0]["ts"] and record["lastWriteOpTime"]["ts"] == parts[1]["ts"]
     three.nodes[0].kill()
-    with three.member(three.primary()) as client:
+    with three.member(elected(three)) as client:
         assert client.test.c.count_documents({"_id": {"$gte": 200, "$lt": 220}}) == 0
         # By then it knows that a majority has what it was prepared by.
         client.test.other.insert_one({})
@@ -521,7 +543,7 @@ def test_many_at_once_while_primaries_die(three):
         """Ends a transaction, as often as it takes. One that a majority never had may be lost."""
         while True:
             try:
-                with three.client(retryWrites=False, socketTimeoutMS=10_000) as client:
+                with three.client(retryWrites=False, socketTimeoutMS=30_000) as client:
                     transaction.commit(client) if commits else transaction.abort(client)
                     return commits
             except OperationFailure as error:
@@ -538,7 +560,7 @@ def test_many_at_once_while_primaries_die(three):
                 round_ += 1
                 transaction, base = Prepared(), 10_000 * (worker + 1) + 10 * round_
                 try:
-                    with three.client(retryWrites=False, socketTimeoutMS=10_000) as client:
+                    with three.client(retryWrites=False, socketTimeoutMS=30_000) as client:
                         transaction.command(client, {"insert": "many", "documents": [{"_id": base + i} for i in range(5)]})
                         transaction.prepare(client)
                 except pymongo.errors.PyMongoError:
@@ -558,23 +580,25 @@ def test_many_at_once_while_primaries_die(three):
 
     with three.client() as client:
         client.test.create_collection("many")
-    workers = [threading.Thread(target=work, args=(worker,)) for worker in range(6)]
+    workers = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in range(6)]
     for worker in workers:
         worker.start()
     for _ in range(3):
-        time.sleep(3)
+        # Some end in between.
+        before_it = sum(list(expected.values()))
+        wait_until(lambda before_it=before_it: sum(list(expected.values())) > before_it + 4 or errors)
         primary = three.primary()
         primary.kill()
-        three.primary()
+        elected(three)
         primary.start()
-        wait_until(lambda primary=primary: three.state(primary) in (1, 2), 40)
+        wait_until(lambda primary=primary: three.state(primary) in (1, 2))
     stop.set()
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE_SECS)
     assert not errors and sum(expected.values()) > 10, (errors, expected)
     for node in three.nodes:
         with three.member(node) as client:
-            wait_until(lambda client=client: open_prepared(client) == 0, 30)
+            wait_until(lambda client=client: open_prepared(client) == 0)
     three.wait_alike()
     with three.client() as client:
         ids = {document["_id"] for document in client.test.many.find()}

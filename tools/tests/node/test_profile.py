@@ -1,8 +1,7 @@
 """The profiler: which operations it writes, and what of them."""
 
-import time
-
 import pytest
+from pinion_log import lines
 from pinion_node import Node
 from pymongo.errors import OperationFailure
 
@@ -13,12 +12,6 @@ def database(client, request):
     client.drop_database(name)
     yield client[name]
     client[name].command("profile", 0, filter="unset", slowms=100, sampleRate=1.0)
-
-
-def lines(node, **wanted):
-    """The log's lines with these values; the log is written by a thread of its own, so it may be a moment behind."""
-    time.sleep(0.3)
-    return [message for message in node.messages() if all(message.get(key) == value for key, value in wanted.items())]
 
 
 def written(database, **filter):

@@ -8,7 +8,8 @@ import uuid
 import pymongo
 import pytest
 from bson import Timestamp, decode_all
-from pinion_node import Node, ReplicaSet, wait_until
+from pinion_elections import takes_over
+from pinion_node import STEADY, Node, ReplicaSet, wait_until
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import NotPrimaryError, OperationFailure
 from pymongo.read_concern import ReadConcern
@@ -28,7 +29,7 @@ def alone():
 
 @pytest.fixture(scope="module")
 def three():
-    with ReplicaSet(3) as members:
+    with ReplicaSet(3, STEADY) as members:
         yield members
 
 
@@ -64,7 +65,7 @@ def test_members_have_what_only_pipelines_and_options_make(three):
         node = three.secondaries()[0]
         node.kill()
         node.start()
-        wait_until(lambda: three.state(node) == 2, 40)
+        wait_until(lambda: three.state(node) == 2)
         three.wait_alike("odd")
         with three.member(node) as member:
             assert list(member.odd.c.find()) == made
@@ -90,16 +91,19 @@ def test_a_set_of_one_keeps_its_oplog(alone):
     assert [entry["op"] for entry in entries] == ["i", "u", "d"]
     assert all(entry["t"] == 1 and entry["v"] == 2 for entry in entries)
     assert sorted(entry["ts"] for entry in entries) == [entry["ts"] for entry in entries]
-    newest = next(oplog.find().sort("$natural", -1).limit(1))
+    # An idle primary writes what changes nothing.
+    newest = next(oplog.find({"op": {"$ne": "n"}}).sort("$natural", -1).limit(1))
     assert newest["ts"] == entries[-1]["ts"]
     assert list(oplog.find({"ts": entries[1]["ts"]})) == [entries[1]]
     fails(client.local, {"insert": "oplog.rs", "documents": [{}]}, 73)
-    tail = oplog.find({"ts": {"$gt": newest["ts"]}}, cursor_type=pymongo.CursorType.TAILABLE_AWAIT)
+    later = {"ts": {"$gt": newest["ts"]}, "op": "i"}
+    tail = oplog.find(later, cursor_type=pymongo.CursorType.TAILABLE_AWAIT).max_await_time_ms(300_000)
     collection.insert_one({"_id": 2})
     assert next(tail)["o"] == {"_id": 2}
     began = time.monotonic()
     collection.insert_one({"_id": 3})
-    assert next(tail)["o"] == {"_id": 3} and time.monotonic() - began < 1
+    # It does not wait for what is there.
+    assert next(tail)["o"] == {"_id": 3} and time.monotonic() - began < 120
 
 
 def test_a_set_of_one_comes_back_in_a_later_term(alone):
@@ -194,8 +198,7 @@ def test_a_primary_that_nobody_can_take_over_from_goes_on(three):
 
 
 def test_a_member_that_does_not_answer_itself_is_not_removed():
-    # What is slow for other reasons is no reason for an election here.
-    with ReplicaSet(2, {"electionTimeoutMillis": 10_000}, options=("--setParameter", "enableTestCommands=1")) as members:
+    with ReplicaSet(2, STEADY, options=("--setParameter", "enableTestCommands=1")) as members:
         busy = members.secondaries()[0]
         with members.member(busy) as member:
             silent = {"failCommands": ["_isSelf"], "closeConnection": True}
@@ -206,20 +209,23 @@ def test_a_member_that_does_not_answer_itself_is_not_removed():
             assert members.state(busy) == 2
 
 
-def test_the_primary_steps_down_and_another_follows_at_once(three):
-    before = three.primary()
-    with three.member(before) as client:
-        client.admin.command("replSetStepDown", 5, secondaryCatchUpPeriodSecs=4)
-        fails(client.test, {"insert": "c", "documents": [{}]}, 10107)
-    began = time.monotonic()
-    after = three.primary()
-    assert after is not before
-    assert time.monotonic() - began < 3
-    # The first member has the highest priority and takes over again.
-    wait_until(lambda: three.state(three.nodes[0]) == 1, 40)
-    with three.client(w="majority") as client:
-        client.test.c.insert_one({})
-    three.wait_alike()
+def test_the_primary_steps_down_and_another_follows_at_once():
+    with ReplicaSet(3, {"electionTimeoutMillis": 10_000}) as members:
+        before = members.primary()
+        with members.member(before) as client:
+            client.admin.command("replSetStepDown", 20, secondaryCatchUpPeriodSecs=19)
+            fails(client.test, {"insert": "c", "documents": [{}]}, 10107)
+        after = members.primary()
+        assert after is not before
+        # Nothing had to be waited for: it was told to stand.
+        with members.member(after) as client:
+            metrics = client.admin.command("replSetGetStatus")["electionCandidateMetrics"]
+            assert metrics["lastElectionReason"] == "stepUpRequestSkipDryRun"
+        # The first member has the highest priority and takes over again.
+        wait_until(lambda: members.state(members.nodes[0]) == 1)
+        with members.client(w="majority") as client:
+            client.test.c.insert_one({})
+        members.wait_alike()
 
 
 def test_an_oplog_ends_in_the_same_place_everywhere(three):
@@ -252,25 +258,26 @@ def test_another_takes_over_when_the_primary_is_gone(how):
                         return True
             return False
 
-        wait_until(is_writable, 30)
+        wait_until(is_writable)
         took = time.monotonic() - began
         print(f"without a primary for {took:.2f} s")
         with members.member(rest[0]) as client:
-            count = client.test.get_collection("c", read_preference=ReadPreference.SECONDARY_PREFERRED).count_documents({})
-        assert count == 100
+            kept = client.test.get_collection("c", read_preference=ReadPreference.SECONDARY_PREFERRED)
+            # A majority had them, which need not have been this one.
+            wait_until(lambda: kept.count_documents({}) == 100)
         if how == signal.SIGSTOP:
             gone.process.send_signal(signal.SIGCONT)
         else:
             gone.process.wait()
             gone.start()
-        wait_until(lambda: members.state(gone) in (1, 2), 40)
+        wait_until(lambda: members.state(gone) in (1, 2))
         with members.client(w=3) as client:
             client.test.c.insert_one({"_id": "after"})
         members.wait_alike()
 
 
 def test_a_member_that_joins_later_copies_what_is_there():
-    with ReplicaSet(1) as members, members.client(w=1) as client:
+    with ReplicaSet(1, STEADY) as members, members.client(w=1) as client:
         database = client.test
         database.c.insert_many([{"_id": i, "a": i % 10, "text": "x" * 100} for i in range(20_000)])
         database.c.create_index("a")
@@ -290,11 +297,11 @@ def test_a_member_that_joins_later_copies_what_is_there():
                 client.other.u.update_one({"u": at % 1000}, {"$set": {"u": at}})
                 at += 1
 
-        writer = threading.Thread(target=write)
+        writer = threading.Thread(target=write, daemon=True)
         writer.start()
         try:
             added = members.add()
-            wait_until(lambda: members.state(added) == 2, 60)
+            wait_until(lambda: members.state(added) == 2)
         finally:
             done.set()
             writer.join()
@@ -314,7 +321,7 @@ def test_a_member_that_joins_later_copies_what_is_there():
 
 
 def test_what_only_the_old_primary_had_is_rolled_back():
-    with ReplicaSet(3) as members:
+    with ReplicaSet(3, STEADY) as members:
         with members.client(w=3) as client:
             client.test.c.insert_many([{"_id": i} for i in range(100)])
             client.test.c.create_index("a")
@@ -330,14 +337,13 @@ def test_what_only_the_old_primary_had_is_rolled_back():
         old.kill()
         for node in rest:
             node.start()
-        wait_until(lambda: 1 in [members.state(node) for node in rest], 40)
-        primary = next(node for node in rest if members.state(node) == 1)
-        with members.member(primary, w=2) as client:
+        wait_until(lambda: takes_over(members, rest[0]))
+        with members.member(rest[0], w=2) as client:
             client.test.c.insert_many([{"_id": f"kept {i}"} for i in range(50)])
         old.start()
-        wait_until(lambda: members.state(old) in (1, 2), 40)
-        members.wait_alike("test", 40)
-        members.wait_alike("lost", 40)
+        wait_until(lambda: members.state(old) in (1, 2))
+        members.wait_alike("test")
+        members.wait_alike("lost")
         with members.member(old) as client:
             read = client.get_database("test", read_preference=ReadPreference.SECONDARY_PREFERRED)
             assert read.c.count_documents({}) == 150
@@ -354,5 +360,5 @@ def test_what_only_the_old_primary_had_is_rolled_back():
             client.test.c.insert_one({"_id": "after"})
         old.kill()
         old.start()
-        wait_until(lambda: members.state(old) in (1, 2), 40)
+        wait_until(lambda: members.state(old) in (1, 2))
         members.wait_alike()

@@ -8,7 +8,8 @@ import uuid
 import pymongo
 import pytest
 from bson.binary import Binary
-from pinion_node import ReplicaSet, wait_until
+from pinion_elections import elected
+from pinion_node import PATIENCE_SECS, STEADY, ReplicaSet, wait_until
 from pymongo import ReadPreference
 from pymongo.errors import OperationFailure
 
@@ -35,7 +36,7 @@ class Build(threading.Thread):
             self.error = error
 
     def code(self):
-        self.join(60)
+        self.join(PATIENCE_SECS)
         assert not self.is_alive(), "createIndexes has not answered"
         return self.error.details["code"] if self.error else 0
 
@@ -49,7 +50,7 @@ def operations(members, node):
 def wait_waiting(members, nodes):
     """Waits until the members have made all entries of a build, and wait for the set."""
     for node in nodes:
-        wait_until(lambda node=node: any(op["msg"].startswith(WAITING) for op in operations(members, node)), 60)
+        wait_until(lambda node=node: any(op["msg"].startswith(WAITING) for op in operations(members, node)))
 
 
 def votes(client):
@@ -72,12 +73,12 @@ def listed(members, node, collection="c"):
 
 def wait_listed(members, names):
     for node in members.nodes:
-        wait_until(lambda node=node: listed(members, node) == (names, set()), 60)
+        wait_until(lambda node=node: listed(members, node) == (names, set()))
 
 
 def check_alike(members, database="test"):
     """All members have the same documents, and every index of each is that of its documents."""
-    members.wait_alike(database, 60)
+    members.wait_alike(database)
     for node in members.nodes:
         with members.member(node) as client:
             read = client.get_database(database, read_preference=ReadPreference.SECONDARY_PREFERRED)
@@ -102,14 +103,14 @@ def write_beside(client, at):
 
 @contextlib.contextmanager
 def filled(**options):
-    with ReplicaSet(3, **options) as members:
+    with ReplicaSet(3, STEADY, **options) as members:
         fill(members)
         yield members
 
 
 def restart(members, node):
     node.start()
-    wait_until(lambda: members.state(node) in (1, 2), 60)
+    wait_until(lambda: members.state(node) in (1, 2))
 
 
 def test_a_build_waits_for_the_voting_members():
@@ -180,10 +181,10 @@ def test_a_build_outlives_its_primary():
         with members.client(retryWrites=True) as client:
             write_beside(client, 1)
             with members.member(old) as primary:
-                primary.admin.command("replSetStepDown", 30, secondaryCatchUpPeriodSecs=10)
+                primary.admin.command("replSetStepDown", 600, secondaryCatchUpPeriodSecs=60)
             assert build.code() == 11602, build.error
             assert build.error.details["errmsg"] == "operation was interrupted"
-            wait_until(lambda: members.state(new) == 1, 60)
+            wait_until(lambda: members.steps_up(new))
             write_beside(client, 2)
             assert listed(members, new)[1] == {"a_1"} == listed(members, old)[1]
             # A client that asks the new primary for the same waits for the same build.
@@ -208,19 +209,19 @@ def test_a_build_goes_on_after_a_restart():
             # A member that has voted, by a crash and then in order.
             secondary.kill()
             restart(members, secondary)
-            wait_until(lambda: any(members.state(node) == 1 for node in members.nodes[:2]), 60)
+            elected(members)
             wait_waiting(members, [secondary])
             write_beside(client, 2)
         primary.kill()
         restart(members, primary)
-        build.join(60)
+        build.join(PATIENCE_SECS)
         assert build.error
         with members.client() as client:
-            wait_until(lambda: any(members.state(node) == 1 for node in members.nodes[:2]), 60)
+            elected(members)
             write_beside(client, 3)
             assert primary.stop() == 0
             restart(members, primary)
-            wait_until(lambda: any(members.state(node) == 1 for node in members.nodes[:2]), 60)
+            elected(members)
             wait_waiting(members, [primary, secondary])
             write_beside(client, 4)
         restart(members, gone)
@@ -270,7 +271,7 @@ def test_a_member_that_is_copied_takes_part():
         with members.client() as client:
             write_beside(client, 1)
             added = members.add()
-            wait_until(lambda: members.state(added) == 2, 60)
+            wait_until(lambda: members.state(added) == 2)
             write_beside(client, 2)
             wait_waiting(members, [added])
             assert build.is_alive()

@@ -5,7 +5,7 @@ import threading
 
 import pymongo
 import pytest
-from pinion_node import Node, ReplicaSet, wait_until
+from pinion_node import PATIENCE_MS, PATIENCE_SECS, STEADY, Node, ReplicaSet, wait_until
 from pymongo.errors import OperationFailure, PyMongoError
 
 SCAN, LOAD, DRAIN = POINTS = [
@@ -45,7 +45,7 @@ def begin_held(client, point):
 
     set_point(client, point, "alwaysOn")
     threading.Thread(target=build, daemon=True).start()
-    client.admin.command({"waitForFailPoint": point, "timesEntered": 1, "maxTimeMS": 60_000})
+    client.admin.command({"waitForFailPoint": point, "timesEntered": 1, "maxTimeMS": PATIENCE_MS})
 
 
 def write_beside(client):
@@ -60,7 +60,7 @@ def is_building(client):
 
 
 def check_built(client):
-    wait_until(lambda: not is_building(client), 60)
+    wait_until(lambda: not is_building(client))
     collection = client.test.c
     assert set(collection.index_information()) == {"_id_", "a_1", "u_1"}
     reply = client.test.command({"validate": "c", "full": True})
@@ -91,6 +91,7 @@ def test_a_build_continues_after_a_stop(node, phase, point):
     node.start()
     client = node.client()
     check_built(client)
+    wait_until(lambda: said(node, RESUMING))
     assert [line["phase"] for line in said(node, RESUMING)] == [phase] and not said(node, RESTARTING)
     assert temporary(node) == []
     # Nothing of it is left for a start behind that.
@@ -109,6 +110,7 @@ def test_a_build_begins_again_after_a_crash(node):
     node.kill()
     node.start()
     check_built(node.client())
+    wait_until(lambda: said(node, RESTARTING))
     assert len(said(node, RESTARTING)) == 1 and not said(node, RESUMING)
     assert temporary(node) == []
 
@@ -132,9 +134,9 @@ def test_a_build_begins_again_where_its_files_are_damaged(node, how):
     check_built(node.client())
     if how == "state":
         # Such a file is no build's.
-        assert said(node, RESTARTING)
+        wait_until(lambda: said(node, RESTARTING))
     else:
-        assert said(node, NOT_RESUMED)
+        wait_until(lambda: said(node, NOT_RESUMED))
     assert temporary(node) == []
 
 
@@ -146,7 +148,7 @@ def test_a_build_that_cannot_be_made_ends_after_a_restart(node):
     assert node.stop() == 0
     node.start()
     client = node.client()
-    wait_until(lambda: not is_building(client), 60)
+    wait_until(lambda: not is_building(client))
     assert set(client.test.c.index_information()) == {"_id_"}
     client.test.c.insert_one({"_id": "new", "u": 5})
 
@@ -169,7 +171,7 @@ def test_no_more_builds_run_than_a_parameter_says(node):
     waits = threading.Thread(target=lambda: node.client().test.command(second))
     waits.start()
     set_point(client, DRAIN[1], "off")
-    waits.join(30)
+    waits.join(PATIENCE_SECS)
     assert not waits.is_alive() and "a_1" in client.test.d.index_information()
     check_built(client)
     assert set(client.admin.command("serverStatus")["indexBuilds"]["phases"].values()) == {0}
@@ -179,7 +181,7 @@ def test_no_more_builds_run_than_a_parameter_says(node):
 
 
 def test_members_continue_and_leave_builds_alone_in_maintenance():
-    with ReplicaSet(3, options=TESTS) as members:
+    with ReplicaSet(3, STEADY, options=TESTS) as members:
         primary, secondary, _ = members.nodes
         with members.client(w=3) as client:
             fill(client)
@@ -191,7 +193,7 @@ def test_members_continue_and_leave_builds_alone_in_maintenance():
             ), daemon=True)
             begin.start()
             with members.member(secondary) as other:
-                other.admin.command({"waitForFailPoint": SCAN[1], "timesEntered": 1, "maxTimeMS": 60_000})
+                other.admin.command({"waitForFailPoint": SCAN[1], "timesEntered": 1, "maxTimeMS": PATIENCE_MS})
             write_beside(member)
             assert secondary.stop() == 0
             assert [line["phase"] for line in said(secondary, WROTE)] == ["collection scan"]
@@ -206,10 +208,10 @@ def test_members_continue_and_leave_builds_alone_in_maintenance():
             assert alone.stop() == 0
             assert not said(alone, RESUMING) and not said(alone, RESTARTING)
             secondary.start()
-            wait_until(lambda: members.state(secondary) == 2, 60)
-            assert [line["phase"] for line in said(secondary, RESUMING)] == ["collection scan"]
+            wait_until(lambda: members.state(secondary) == 2)
+            wait_until(lambda: [line["phase"] for line in said(secondary, RESUMING)] == ["collection scan"])
             # The others have waited for its vote.
-            begin.join(60)
+            begin.join(PATIENCE_SECS)
             assert not begin.is_alive()
         members.wait_alike()
         for node in members.nodes:
@@ -220,7 +222,7 @@ def test_members_continue_and_leave_builds_alone_in_maintenance():
 
 
 def test_a_secondary_without_room_ends_a_build():
-    with ReplicaSet(3) as members:
+    with ReplicaSet(3, STEADY) as members:
         with members.client(w=3) as client:
             fill(client)
             with members.member(members.nodes[1]) as secondary:

@@ -22,6 +22,10 @@ def knows_primary(members, node):
         return "primary" in client.admin.command("hello")
 
 
+# What one waits at the most for a write: by the election timeout it would be ten seconds.
+WITHOUT_SECS = 8
+
+
 class Sent(threading.Thread):
     """A call that is made now, and what became of it."""
 
@@ -54,24 +58,24 @@ def test_another_takes_writes_and_the_old_one_acknowledges_nothing():
             old.process.send_signal(signal.SIGSTOP)
             stopped = time.monotonic()
             write = Sent(lambda: collection.insert_one({"_id": "too late"}))
-            read = Sent(lambda: linearizable.find_one({"_id": 1}, max_time_ms=60_000))
-            wait_until(lambda: arrivals.first_after(stopped), 30)
+            read = Sent(lambda: linearizable.find_one({"_id": 1}, max_time_ms=120_000))
+            wait_until(lambda: arrivals.first_after(stopped))
             without = arrivals.first_after(stopped) - stopped
             print(f"without a write for {without:.2f} s")
-            assert without < 5
+            assert without < WITHOUT_SECS
             numbers.update_one({"_id": 1}, {"$set": {"n": 2}})
             new = next(node for node in rest if members.state(node) == 1)
             with members.member(new) as successor:
                 metrics = successor.admin.command("replSetGetStatus")["electionCandidateMetrics"]
             assert metrics["lastElectionReason"] == "electionTimeout" and metrics["electionTimeoutMillis"] == 10_000
             old.process.send_signal(signal.SIGCONT)
-            write.join(60)
-            read.join(60)
+            write.join(120)
+            read.join(120)
             # It has a write of its own, at the most, which no majority has; and it finds nobody who confirms that it is primary.
             assert write.error is not None, write.answer
             assert read.error is not None, read.answer
-            wait_until(lambda: members.state(old) in (1, 2), 60)
-        members.wait_alike(timeout_secs=60)
+            wait_until(lambda: members.state(old) in (1, 2))
+        members.wait_alike()
         assert numbers.count_documents({"_id": "too late"}) == 0
         assert numbers.find_one({"_id": 1}) == {"_id": 1, "n": 2}
         wanted = {at for _, _, at in arrivals.acknowledged}
@@ -95,14 +99,14 @@ def test_one_that_has_just_started_lets_another_succeed():
         wait_until(lambda: knows_primary(members, started))
         old.process.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
-        wait_until(lambda: arrivals.first_after(stopped), 30)
+        wait_until(lambda: arrivals.first_after(stopped))
         without = arrivals.first_after(stopped) - stopped
         print(f"without a write for {without:.2f} s")
-        assert without < 5
+        assert without < WITHOUT_SECS
         old.process.send_signal(signal.SIGCONT)
-        wait_until(lambda: members.state(old) in (1, 2), 60)
+        wait_until(lambda: members.state(old) in (1, 2))
         # By its priority it takes over later.
-        wait_until(lambda: members.state(old) == 1, 120)
+        wait_until(lambda: members.state(old) == 1)
 
 
 def test_members_that_did_not_run_suspect_nobody():
@@ -122,7 +126,9 @@ def test_members_that_did_not_run_suspect_nobody():
 
 
 def test_it_can_be_switched_off():
-    members = ReplicaSet(3, settings={}, options=("--setParameter", "primarySilenceLimitMillis=0"))
+    # The limit that is set further down is reached long before this; under a timeout that is longer than usual it is as much longer.
+    settings = {"electionTimeoutMillis": 30_000, "heartbeatTimeoutSecs": 60}
+    members = ReplicaSet(3, settings, options=("--setParameter", "primarySilenceLimitMillis=0"))
     with members:
         old = members.primary()
         rest = [node for node in members.nodes if node is not old]
@@ -134,12 +140,12 @@ def test_it_can_be_switched_off():
                 assert caught.value.code == 2
             assert client.admin.command("getParameter", 1, primarySilenceLimitMillis=1)["primarySilenceLimitMillis"] == 0
         old.process.send_signal(signal.SIGSTOP)
-        time.sleep(6)
+        time.sleep(8)
         assert [term(members, node) for node in rest] == [before] * 2
         # It is looked at whenever it is set.
         for node in rest:
             with members.member(node) as client:
                 assert client.admin.command("setParameter", 1, primarySilenceLimitMillis=1000)["was"] == 0
-        wait_until(lambda: any(members.state(node) == 1 for node in rest), 3)
+        wait_until(lambda: any(members.state(node) == 1 for node in rest), 15)
         old.process.send_signal(signal.SIGCONT)
-        wait_until(lambda: members.state(old) in (1, 2), 60)
+        wait_until(lambda: members.state(old) in (1, 2))

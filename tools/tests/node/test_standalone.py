@@ -6,7 +6,7 @@ import time
 import pymongo
 import pytest
 from bson import Binary, SON
-from pinion_node import Node
+from pinion_node import Node, wait_until
 from pymongo.errors import OperationFailure
 
 
@@ -75,11 +75,15 @@ def test_counters_of_operations_and_cursors_that_ended():
         collection = client.test.c
         collection.insert_many([{"_id": i} for i in range(10)])
         before = status(client, "metrics", "cursor")
+        began = time.monotonic()
         assert len(list(collection.find(batch_size=3))) == 10
+        took = time.monotonic() - began
         after = status(client, "metrics", "cursor")
         assert after["totalOpened"] == before["totalOpened"] + 1
         assert after["moreThanOneBatch"] == before["moreThanOneBatch"] + 1
-        assert after["lifespan"]["lessThan1Second"] == before["lifespan"]["lessThan1Second"] + 1
+        moved = [name for name, count in after["lifespan"].items() if count == before["lifespan"][name] + 1]
+        assert sum(after["lifespan"].values()) == sum(before["lifespan"].values()) + 1
+        assert moved == ["lessThan1Second"] or took > 1 and len(moved) == 1
         collection.insert_many([{"_id": i} for i in range(100, 50_000)])
         slow = {"$expr": {"$gt": [{"$reduce": {"input": {"$range": [0, 2000]}, "initialValue": 0, "in": {"$add": ["$$value", 1]}}}, -1]}}
         with pytest.raises(OperationFailure) as caught:
@@ -100,9 +104,7 @@ def test_counters_of_the_network():
         assert network["compression"]["snappy"]["compressor"] == {"bytesIn": 0, "bytesOut": 0}
         assert network["bytesIn"] > 10_000 and network["numRequests"] > 2
         # The monitor of the driver waits for changes.
-        time.sleep(0.5)
-        connections = status(plain, "connections")
-        assert connections["awaitingTopologyChanges"] >= 1
+        wait_until(lambda: status(plain, "connections")["awaitingTopologyChanges"] >= 1)
 
 
 def test_who_waits_in_front_of_a_lock():
@@ -112,10 +114,7 @@ def test_who_waits_in_front_of_a_lock():
         client.admin.command("fsync", lock=True)
         writer = threading.Thread(target=lambda: pymongo.MongoClient(node.uri).test.c.insert_one({"_id": 2}))
         writer.start()
-        for _ in range(50):
-            if status(client, "globalLock", "currentQueue")["writers"] == 1:
-                break
-            time.sleep(0.05)
+        wait_until(lambda: status(client, "globalLock", "currentQueue")["writers"] == 1)
         queue = status(client, "globalLock", "currentQueue")
         client.admin.command("fsyncUnlock")
         writer.join()

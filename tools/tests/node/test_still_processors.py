@@ -16,7 +16,6 @@ from still_processors import StillProcessors
 @pytest.mark.skipif(os.geteuid() != 0, reason="real-time priority needs root")
 def test_a_processor_that_stands_still_is_seen():
     with StillProcessors() as processors:
-        time.sleep(0.3)
         cpu, watcher = next(iter(processors.watchers.items()))
         stopped = time.time()
         watcher.send_signal(signal.SIGSTOP)

@@ -350,7 +350,7 @@ def test_measurements_expire():
         db.create_collection("series", timeseries={**SERIES}, expireAfterSeconds=3600)
         now = datetime.datetime.now(datetime.UTC)
         db.series.insert_many([{"t": now - datetime.timedelta(hours=hours), "m": 1, "h": hours} for hours in (0, 9, 90)])
-        wait_until(lambda: db.series.distinct("h") == [0], 20)
+        wait_until(lambda: db.series.distinct("h") == [0])
         db.command("collMod", "series", expireAfterSeconds="off")
         [listed] = db.list_collections(filter={"name": "series"})
         assert "expireAfterSeconds" not in listed["options"]
@@ -358,4 +358,4 @@ def test_measurements_expire():
         db.create_collection("some", timeseries={**SERIES})
         db.some.create_index("t", expireAfterSeconds=3600, partialFilterExpression={"m": {"$gt": 1}})
         db.some.insert_many([{"t": now - datetime.timedelta(hours=hours), "m": m, "h": hours} for hours in (0, 9) for m in (1, 2)])
-        wait_until(lambda: sorted((document["m"], document["h"]) for document in db.some.find()) == [(1, 0), (1, 9), (2, 0)], 20)
+        wait_until(lambda: sorted((document["m"], document["h"]) for document in db.some.find()) == [(1, 0), (1, 9), (2, 0)])

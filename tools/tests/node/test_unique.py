@@ -5,7 +5,7 @@ import threading
 import pymongo
 import pytest
 
-from pinion_node import Node
+from pinion_node import Node, wait_until
 
 CONNECTIONS = 64
 VALUES = 30
@@ -18,15 +18,15 @@ def race(node, act):
     def work(number):
         with node.client(maxPoolSize=1) as client:
             client.admin.command("ping")
-            barrier.wait(60)
+            barrier.wait(240)
             for value in range(VALUES):
                 results[number].append(act(client.test.u, number, value))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(CONNECTIONS)]
+    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(CONNECTIONS)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(480)
         assert not thread.is_alive()
     return results
 
@@ -96,22 +96,25 @@ def test_a_crash_leaves_no_intent():
                         return
                     value += 1
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+        threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(16)]
         for thread in threads:
             thread.start()
         threads[0].join(1.5)
         node.kill()
         stop.set()
-        for thread in threads:
-            thread.join(60)
+        # Their clients wait for the node when they are closed.
         node.start()
+        for thread in threads:
+            thread.join(120)
+            assert not thread.is_alive()
         no_intent_is_left(node, node.client().test.u)
 
 
 def no_intent_is_left(node, collection):
     """Every document and every value can still be written."""
-    status = node.client().admin.command("serverStatus")["pinion"]["storage"]
-    assert status["intents"] == 0, status
+    # Those of losers go soon after the reply.
+    admin = node.client().admin
+    wait_until(lambda: admin.command("serverStatus")["pinion"]["storage"]["intents"] == 0)
     keys = [document["_id"] for document in collection.find({}, {"_id": 1})]
     for i, key in enumerate(keys):
         collection.update_one({"_id": key}, {"$set": {"u": 1_000_000_000 + i}})

@@ -9,7 +9,7 @@ import pymongo
 import pytest
 from bit_flips import checksummed, flip_bit
 from bson.raw_bson import RawBSONDocument
-from pinion_node import Node, ReplicaSet, wait_until
+from pinion_node import STEADY, Node, ReplicaSet, wait_until
 
 EMPTY = ("errors", "warnings", "extraIndexEntries", "missingIndexEntries", "corruptRecords")
 
@@ -174,7 +174,7 @@ def test_what_cannot_be_read_is_reported_and_the_rest_is_checked():
 
 
 def test_members_validate_and_mend_nothing():
-    with ReplicaSet(2) as replica_set:
+    with ReplicaSet(2, STEADY) as replica_set:
         primary = replica_set.primary()
         with replica_set.client() as client:
             collection = client.test.get_collection("c", write_concern=pymongo.WriteConcern(w=2))

@@ -11,6 +11,9 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 HOME = pathlib.Path(os.environ.get("PINION_TARGET", "target")).resolve() / "ycsb"
 RECORDS, OPERATIONS = 2000, 2000
+# What is fetched and compiled at first takes as long as the machine and its network need.
+PATIENCE_SECS = 1800
+pytestmark = pytest.mark.timeout(2 * PATIENCE_SECS)
 
 # The proportions and distributions of YCSB's files `workloads/workloada` to `workloadf`.
 WORKLOADS = {
@@ -33,7 +36,7 @@ def classpath():
     return f"{HOME}/classes:{(HOME / 'classpath').read_text().strip()}"
 
 
-def run(*command, timeout_secs=300):
+def run(*command, timeout_secs=PATIENCE_SECS):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=timeout_secs)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout

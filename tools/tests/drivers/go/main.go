@@ -25,7 +25,7 @@ func equal(got, want any) {
 }
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	client, err := mongo.Connect(options.Client().ApplyURI(os.Args[1]))
 	must(err)

@@ -13,7 +13,7 @@ function fails(act, ...texts) {
   throw new Error(`this should have failed: ${act}`);
 }
 function until(holds, what) {
-  for (let tries = 0; tries < 300; tries++) {
+  for (let tries = 0; tries < 1200; tries++) {
     if (holds()) return;
     sleep(100);
   }
@@ -35,7 +35,7 @@ const settled = (wanted) => until(() => states() === wanted, `${wanted}, but ${s
 
 fails(() => rs.status(), "NotYetInitialized");
 fails(() => rs.conf(), "NotYetInitialized");
-check(rs.initiate({ _id: "rs0", settings: { electionTimeoutMillis: 2000 }, members: [{ _id: 0, host: hosts[0], priority: 3 }] }).ok === 1, "initiate");
+check(rs.initiate({ _id: "rs0", settings: { electionTimeoutMillis: 10000 }, members: [{ _id: 0, host: hosts[0], priority: 3 }] }).ok === 1, "initiate");
 until(() => db.hello().isWritablePrimary, "a primary");
 fails(() => rs.initiate(), "AlreadyInitialized");
 check(rs.conf().members.length === 1 && rs.config().version === 1, "conf");
@@ -60,7 +60,7 @@ changes(() => rs.reconfig(changed), "reconfig");
 check(rs.conf().members[1].tags.dc === "east", "the configuration is the new one");
 fails(() => rs.reconfig({ ...rs.conf(), protocolVersion: 2 }), "protocolVersion");
 
-db.getSiblingDB("shell").c.insertOne({ _id: 1 }, { writeConcern: { w: 3, wtimeout: 10000 } });
+db.getSiblingDB("shell").c.insertOne({ _id: 1 }, { writeConcern: { w: 3, wtimeout: 120000 } });
 const info = db.getReplicationInfo();
 check(info.configuredLogSizeMB > 100 && info.usedMB >= 0 && info.timeDiff >= 0, EJSON.stringify(info));
 check(rs.printReplicationInfo().value["log length start to end"], "printReplicationInfo");
@@ -78,7 +78,7 @@ until(() => third.adminCommand({ replSetGetStatus: 1 }).syncSourceHost === hosts
 check(third.adminCommand({ replSetFreeze: 60 }).ok === 1 && third.adminCommand({ replSetFreeze: 0 }).info === "unfreezing", "freeze");
 check(second.getDB("admin").serverStatus().repl.secondary, "serverStatus().repl");
 check(db.serverStatus().metrics.repl && db.serverStatus({ oplog: 1 }).oplog.latestOptime, "serverStatus");
-check(rs.stepDown(3, 2).ok === 1, "stepDown");
+check(rs.stepDown(12, 11).ok === 1, "stepDown");
 until(() => second.getDB("admin").hello().primary && second.getDB("admin").hello().primary !== hosts[0], "another primary");
 // The one with the highest priority takes over again.
 until(() => db.hello().isWritablePrimary, "the first primary again");
