@@ -28,7 +28,7 @@ SELECTION_MS = PATIENCE_MS // 2
 TEST_COMMANDS = ("--setParameter", "enableTestCommands=1")
 # Settings of a set whose tests are not about elections: a member that is slow stays primary. Where the primary's process is gone, or it
 # hands over, another is elected as soon as with any other settings.
-STEADY = {"electionTimeoutMillis": 120_000}
+STEADY = {"electionTimeoutMillis": 60_000}
 # An election that was asked for is not won.
 COMMAND_FAILED = 125
 # Errors by which a change of a set's configuration says that the one before it has to come to an end first.

@@ -7,6 +7,7 @@ import pymongo
 import pytest
 from bson import ObjectId, Timestamp
 from bson.codec_options import CodecOptions
+from pinion_elections import elected
 from pinion_node import STEADY, Node, ReplicaSet, next_event, wait_until
 from pymongo.errors import OperationFailure
 from pymongo.read_preferences import ReadPreference
@@ -475,7 +476,7 @@ def test_a_failover_loses_no_event(three):
                 first = take(stream, 10)
                 primary = three.primary()
                 primary.kill()
-                wait_until(lambda: any(three.state(node) == 1 for node in three.nodes if node.alive()))
+                elected(three)
         rest = take(stream, 40)
         token = stream.resume_token
     primary.start()

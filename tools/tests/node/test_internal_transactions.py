@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 from bson import Binary, Int64
+from pinion_elections import elected
 from pinion_node import PATIENCE_SECS, STEADY, Node, ReplicaSet, wait_until
 from pymongo.errors import PyMongoError
 from test_key_file import key_file
@@ -113,7 +114,7 @@ def test_the_next_primary_answers_for_it(three, is_prepared):
         if not is_prepared:
             commit(client, child)
     first.kill()
-    with three.member(three.primary()) as client:
+    with three.member(elected(three)) as client:
         client.test.other.insert_one({})
         if is_prepared:
             fails(50, write.itself, client, {**modify(2, 2), "maxTimeMS": 200})
@@ -215,7 +216,7 @@ def test_it_happens_once_while_primaries_die(three):
         stop.wait(3)
         primary = three.primary()
         primary.kill()
-        three.primary()
+        elected(three)
         primary.start()
         wait_until(lambda primary=primary: three.state(primary) in (1, 2))
     stop.set()

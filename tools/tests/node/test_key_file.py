@@ -4,6 +4,7 @@ import json
 
 import pytest
 from bson import Timestamp
+from pinion_elections import elected
 from pinion_node import PATIENCE_MS, STEADY, Node, ReplicaSet, run, wait_until
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import OperationFailure
@@ -224,7 +225,7 @@ def test_another_member_takes_over(three):
     write(three, {"_id": "before"})
     primary = three.primary()
     primary.kill()
-    three.primary()
+    elected(three)
     write(three, {"_id": "after"})
     primary.start()
     wait_until(lambda: three.state(primary) in (1, 2))
