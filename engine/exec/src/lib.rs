@@ -49,6 +49,7 @@ mod transactions;
 mod applier;
 mod cloning;
 mod commands;
+mod db_check;
 mod node;
 mod read;
 mod reopen;

@@ -323,3 +323,30 @@ pub(crate) const MAX_COUNT_ATTEMPTS: usize = 50;
 pub(crate) const FEW_COUNT_ATTEMPTS: usize = 3;
 /// How often it looks again where the catalog differs from its row.
 pub(crate) const MAX_METADATA_LOOKS: usize = 5;
+/// Documents or index entries of a batch of `dbCheck`, and how long it is read, unless the command says otherwise; in the bounds of
+/// MongoDB.
+pub(crate) const CHECK_BATCH_DOCUMENTS: u64 = 5000;
+pub(crate) const MAX_CHECK_BATCH_DOCUMENTS: u64 = 10_000;
+pub(crate) const CHECK_BATCH_TIME_MS: u64 = 1000;
+pub(crate) const MIN_CHECK_BATCH_TIME_MS: u64 = 10;
+pub(crate) const MAX_CHECK_BATCH_TIME_MS: u64 = 20_000;
+/// Of so many batches without a difference one is written down, unless `dbCheckHealthLogEveryNBatches` says otherwise.
+pub(crate) const CHECK_LOG_EVERY: u32 = 25;
+pub(crate) const MAX_CHECK_LOG_EVERY: u32 = 10_000;
+/// Megabytes that a run reads in a second, unless `maxDbCheckMBperSec` says otherwise.
+pub(crate) const CHECK_MB_PER_SEC: u32 = 1;
+/// Records of a partition that are read at once, and their bytes.
+pub(crate) const CHECK_PAGE_RECORDS: usize = 256;
+pub(crate) const CHECK_PAGE_BYTES: usize = 256 * 1024;
+/// Documents or entries that are looked up at once.
+pub(crate) const CHECK_LOOKUPS: usize = 64;
+/// Faults of documents and entries that are written down of each batch.
+pub(crate) const MAX_CHECK_FAULTS: usize = 100;
+/// Runs that wait for their turn, and entries that a member has not compared yet; and the bytes of these, but for the last.
+pub(crate) const MAX_QUEUED_CHECKS: usize = 100;
+pub(crate) const MAX_FOLLOWED_CHECKS: usize = 1000;
+pub(crate) const MAX_FOLLOWED_CHECK_BYTES: usize = 16 * 1024 * 1024;
+/// Size of the capped collection `local.system.healthlog`.
+pub(crate) const HEALTH_LOG_BYTES: i64 = 100 << 20;
+/// How long a note for it waits before it is looked whether the node closes.
+pub(crate) const HEALTH_LOG_PATIENCE: Duration = Duration::from_secs(1);

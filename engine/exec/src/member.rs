@@ -78,6 +78,7 @@ pub fn interrupt_writers() -> LocalBoxFuture<'static, (u64, u64)> {
             (killed, ops.len() as u64 - killed)
         });
         let (killed, running): (Vec<u64>, Vec<u64>) = cores.await.into_iter().unzip();
+        crate::db_check::end_runs(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE).await;
         crate::transactions::abort_all(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE).await;
         crate::transactions::yield_gates().await;
         (killed.iter().sum(), running.iter().sum())

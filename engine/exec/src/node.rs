@@ -114,6 +114,7 @@ pub fn open_node(
         if is_member || !is_of_set {
             crate::ttl::start();
         }
+        crate::db_check::start();
         crate::sessions::start();
         crate::time_keys::start();
         Ok(report)
@@ -169,6 +170,7 @@ pub fn close_node() -> LocalBoxFuture<'static, ()> {
         pinion_runtime::on_all_cores(|_| async { state().change_feed.stop().await }).await;
         pinion_catalog::keep_builds().await;
         crate::ttl::stop().await;
+        crate::db_check::stop().await;
         crate::sessions::stop().await;
         crate::time_keys::stop().await;
         crate::transactions::abort_all(ErrorCode::INTERRUPTED_AT_SHUTDOWN).await;

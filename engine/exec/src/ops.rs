@@ -49,6 +49,8 @@ pub(crate) struct OpSnapshot {
 #[derive(Default)]
 pub(crate) struct OpTable {
     ops: RefCell<BTreeMap<i32, Rc<RunningOp>>>,
+    /// What commands have left behind that were answered already, under the numbers of these.
+    background: RefCell<BTreeMap<i32, Rc<RunningOp>>>,
     /// The operations that wait in front of a gate of this core, listed or not.
     waiting: RefCell<BTreeMap<i32, GateKind>>,
     /// How far validations have come.
@@ -94,7 +96,28 @@ impl Drop for OpGuard {
     }
 }
 
+/// Keeps what a command has left behind in the table; dropping it takes it out.
+pub(crate) struct BackgroundGuard {
+    id: i32,
+}
+
+impl Drop for BackgroundGuard {
+    fn drop(&mut self) {
+        if let Some(state) = crate::state::try_state() {
+            state.ops.background.borrow_mut().remove(&self.id);
+        }
+    }
+}
+
 impl OpTable {
+    /// Lists what a command leaves behind, which has its number, and ends by itself or by `killOp`.
+    pub(crate) fn enter_background(&self, ctx: OpContext, command: Bytes) -> BackgroundGuard {
+        let id = ctx.op_id;
+        let op = RunningOp { command, ctx };
+        self.background.borrow_mut().insert(id, Rc::new(op));
+        BackgroundGuard { id }
+    }
+
     /// Lists an operation with its command, which shares the memory of the message.
     pub(crate) fn enter(&self, ctx: OpContext, command: Bytes) -> OpGuard {
         let id = ctx.op_id;
@@ -124,13 +147,15 @@ impl OpTable {
 
     /// Interrupts an operation; false if it is not running here.
     pub(crate) fn kill(&self, id: i32) -> bool {
-        match self.ops.borrow().get(&id) {
-            Some(op) => {
+        let found = [&self.ops, &self.background].map(|ops| {
+            let ops = ops.borrow();
+            let op = ops.get(&id);
+            op.is_some_and(|op| {
                 op.ctx.kill(ErrorCode::INTERRUPTED);
                 true
-            }
-            None => false,
-        }
+            })
+        });
+        found.contains(&true)
     }
 
     pub(crate) fn kill_all(&self, code: ErrorCode) {
@@ -179,9 +204,9 @@ impl OpTable {
 
     pub(crate) fn snapshot(&self) -> Vec<OpSnapshot> {
         let now = pinion_runtime::now().as_nanos();
-        self.ops
-            .borrow()
-            .values()
+        let (ops, background) = (self.ops.borrow(), self.background.borrow());
+        ops.values()
+            .chain(background.values())
             .map(|op| OpSnapshot {
                 command: op.command.clone(),
                 ctx: op.ctx.clone(),

@@ -13,6 +13,7 @@ use pinion_runtime::Duration;
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
+use crate::db_check::{self, DbCheckParameters, DbCheckSetting};
 use crate::fail_points;
 use crate::limits::{
     CURSOR_TIMEOUT, KEYS_ROTATION_SECS, LEAST_BUILD_MEMORY_MB, MAX_SERVICE_DESCRIPTOR_BYTES,
@@ -48,6 +49,7 @@ pub(crate) struct Parameters {
     /// Bytes on disk that nothing is spilled into.
     pub spilling_min_available_bytes: i64,
     pub ttl: TtlParameters,
+    pub db_check: DbCheckParameters,
     pub replication: ReplicationParameters,
     pub storage: StorageParameters,
     /// Whether `serverStatus` shows the write concerns of writes.
@@ -163,6 +165,7 @@ impl Default for Parameters {
             allow_disk_use_by_default: true,
             spilling_min_available_bytes: MIN_SPACE_BESIDE_SPILLS_BYTES,
             ttl: TtlParameters::default(),
+            db_check: DbCheckParameters::default(),
             replication: ReplicationParameters::default(),
             storage: StorageParameters::default(),
             shows_write_concerns: false,
@@ -237,6 +240,7 @@ pub(crate) enum Setting {
     AllowDiskUseByDefault(bool),
     SpillingMinAvailable(i64),
     Ttl(TtlSetting),
+    DbCheck(DbCheckSetting),
     Replication(ReplicationSetting),
     Storage(StorageSetting),
     ShowsWriteConcerns(bool),
@@ -253,6 +257,7 @@ pub(crate) const FAIL_POINT_PREFIX: &str = "failpoint.";
 pub(crate) fn is_known(name: &str) -> bool {
     let tables = [
         &OWN_NAMES[..],
+        &db_check::NAMES,
         &replication::NAMES,
         &storage_parameters::NAMES,
     ];
@@ -263,6 +268,7 @@ pub(crate) fn is_known(name: &str) -> bool {
 pub(crate) fn names() -> Vec<&'static str> {
     let tables = [
         &OWN_NAMES[..],
+        &db_check::NAMES,
         &replication::NAMES,
         &storage_parameters::NAMES,
     ];
@@ -271,7 +277,7 @@ pub(crate) fn names() -> Vec<&'static str> {
     names
 }
 
-/// Those that are neither of replication nor of storage.
+/// Those that are neither of replication, nor of storage, nor of `dbCheck`.
 const OWN_NAMES: [&str; 35] = [
     "KeysRotationIntervalSec",
     "allowDiskUseByDefault",
@@ -414,6 +420,7 @@ impl Parameters {
                 }
                 None => {
                     return self.ttl.append_as(parameter, name, out)
+                        || self.db_check.append_as(parameter, name, out)
                         || self.storage.append_as(parameter, name, out)
                         || self.replication.append_as(parameter, name, out);
                 }
@@ -459,6 +466,7 @@ impl Parameters {
             | "ttlMonitorSubPassTargetSecs" => (true, true),
             "enableTestCommands" | "reportOpWriteConcernCountersInServerStatus" => (false, true),
             name if storage_parameters::NAMES.contains(&name) => (true, true),
+            name if db_check::NAMES.contains(&name) => (true, true),
             "maxAcceptableLogicalClockDriftSecs" | "KeysRotationIntervalSec" => (false, true),
             _ => {
                 if let Some(runtime) = ReplicationParameters::settable_at_runtime(name) {
@@ -524,6 +532,9 @@ impl Parameters {
             _ => {
                 if let Some(setting) = TtlSetting::parse(name, value) {
                     return setting.map(Setting::Ttl);
+                }
+                if let Some(setting) = DbCheckSetting::parse(name, value) {
+                    return setting.map(Setting::DbCheck);
                 }
                 if let Some(setting) = StorageSetting::parse(name, value) {
                     return setting.map(Setting::Storage);
@@ -591,6 +602,7 @@ impl Parameters {
                 self.replication.set(*setting);
                 crate::sessions::parameters_changed();
             }
+            Setting::DbCheck(setting) => self.db_check.set(*setting),
             Setting::TransactionLifetime(secs) => self.transaction_lifetime_secs = *secs,
             Setting::TransactionLockTimeout(ms) => self.transaction_lock_timeout_ms = *ms,
             Setting::Ttl(setting) => {

@@ -87,6 +87,7 @@ pub(crate) async fn reopen(
     on_all_cores(|_| async { state().parking.close() }).await;
     on_all_cores(|_| drain()).await;
     crate::ttl::stop().await;
+    crate::db_check::stop().await;
     pinion_catalog::end_builds().await;
     forget_data().await;
     let closed = close().await.map_err(OpenNodeError::Storage)?;
@@ -94,6 +95,7 @@ pub(crate) async fn reopen(
     let report = recover_node(opened, limit).await?;
     state().parameters.borrow().storage.give_to_storage();
     crate::ttl::start();
+    crate::db_check::start();
     on_all_cores(|_| async { state().parking.open() }).await;
     // One that nobody else has is gone.
     crate::time_keys::wake().await;

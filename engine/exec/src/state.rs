@@ -13,6 +13,7 @@ use crate::applier::KeptTransactions;
 use crate::capped::CappedTable;
 use crate::cluster_parameters::ClusterParameters;
 use crate::concern::DefaultsCache;
+use crate::db_check::DbCheckTasks;
 use crate::fail_points::FailPoints;
 use crate::fsync_lock::FsyncLock;
 use crate::members::{Conversations, MemberAccess};
@@ -78,6 +79,8 @@ pub struct NodeState {
     last_spill_file: Cell<u64>,
     pub(crate) flow_control: FlowControl,
     pub(crate) ttl: TtlMonitor,
+    /// What is compared between the members; core 0 has it.
+    pub(crate) db_check: DbCheckTasks,
     /// What cluster times are signed with.
     pub(crate) time_keys: TimeKeys,
     /// The capped collections whose documents this core owns.
@@ -158,6 +161,7 @@ impl NodeState {
             last_spill_file: Cell::new(0),
             flow_control: FlowControl::default(),
             ttl: TtlMonitor::default(),
+            db_check: DbCheckTasks::default(),
             time_keys: TimeKeys::default(),
             capped: CappedTable::default(),
             plan_cache: PlanCache::default(),

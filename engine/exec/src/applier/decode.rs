@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::documents::Target;
 use super::entry::{Entry, damaged, document, operations, text, validated};
 use crate::compute::compute_bytes;
+use crate::db_check::is_check;
 use crate::sessions::{RecordCollections, TransactionStamp, is_removal};
 
 /// One operation of an entry, on one document.
@@ -101,6 +102,7 @@ fn take_apart(entry: &Entry, mode: ApplyMode) -> Result<(ByOwner, u64)> {
     match text(whole, "op")? {
         "i" | "u" | "d" => add(Place::Whole, whole)?,
         "n" => {}
+        "c" if is_check(document(whole, "o")?) => {}
         "c" => {
             for (part, bytes) in entry.parts().enumerate() {
                 let whole = pinion_catalog::stored_document(bytes);

@@ -10,6 +10,7 @@ use pinion_storage::ApplyError;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::prepared::is_prepare;
+use crate::db_check::is_check;
 
 /// An entry on its way, with its number among all that the applier was given.
 #[derive(Clone, Debug)]
@@ -89,11 +90,21 @@ pub(super) fn is_of_views(operation: &RawDocument) -> bool {
         .is_some_and(|(_, collection)| collection == SYSTEM_VIEWS)
 }
 
+/// Whether an entry, the bytes of which are valid, is one of `dbCheck`.
+pub(super) fn tells_of_check(bytes: &[u8]) -> bool {
+    let entry = pinion_catalog::stored_document(bytes);
+    field(entry, "op") == Some(RawBsonRef::String("c"))
+        && document(entry, "o").is_ok_and(|o| is_check(o))
+}
+
 /// Whether everything before the entry is to be applied before it, and it before everything behind: it may change the catalog.
 /// The bytes need not be valid; what cannot be read is no fence, and is refused later.
 pub(super) fn is_fence(bytes: &[u8]) -> bool {
     let is_fence = |entry: &RawDocument| match field(entry, "op") {
-        Some(RawBsonRef::String("c")) => true,
+        Some(RawBsonRef::String("c")) => match field(entry, "o") {
+            Some(RawBsonRef::Document(o)) => !is_check(o),
+            _ => true,
+        },
         Some(RawBsonRef::String("i" | "u" | "d")) => is_of_views(entry),
         Some(RawBsonRef::String("n")) => match field(entry, "o2") {
             Some(RawBsonRef::Document(o2)) => field(o2, "rows").is_some(),
@@ -140,6 +151,10 @@ mod tests {
             false,
         );
         check(rawdoc! { "op": "c", "o": { "drop": "c" } }, true);
+        check(
+            rawdoc! { "op": "c", "o": { "dbCheck": "d.c", "type": "stop" } },
+            false,
+        );
         check(
             rawdoc! { "op": "c", "o": { "applyOps": [{ "op": "i" }, { "op": "d" }] } },
             false,

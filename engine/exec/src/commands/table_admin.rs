@@ -36,6 +36,14 @@ fn sizes_and_digests(r: &mut Registry) {
     );
     register(
         r,
+        spec("dbCheck")
+            .on_secondary(AllowedOnSecondary::Never)
+            .help("compare the members of the set, and indexes with documents"),
+        None,
+        crate::db_check::db_check,
+    );
+    register(
+        r,
         spec("_replCatalogRows")
             .admin_only()
             .for_members()

@@ -19,7 +19,8 @@ pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS};
 pub use defaults::{forget_everywhere, has_default_write_concern};
 pub(crate) use read::{confirm, prepare_transaction};
 pub(crate) use write::{
-    acknowledge, append_write_concern, complete_outcome, count_writes, wait_for_setting, written,
+    acknowledge, append_write_concern, complete_outcome, count_writes, wait_for_check,
+    wait_for_setting, written,
 };
 
 use self::counts::Source;

@@ -261,6 +261,25 @@ pub(crate) async fn wait_for_setting(ctx: &OpContext, ts: Timestamp) -> Result<O
     }
 }
 
+/// Waits until a batch of `dbCheck` that was logged at `ts` is as safe as its write concern asks for, or the default one. Gives why
+/// it is not.
+///
+/// # Errors
+/// When the journal cannot be written any more.
+pub(crate) async fn wait_for_check(
+    ctx: &OpContext,
+    ts: Timestamp,
+    given: Option<&WriteConcern>,
+) -> Result<Option<Error>> {
+    let Some(set) = state().replica_set() else {
+        return Ok(None);
+    };
+    let defaults = state().default_concerns.get().await;
+    let applied = Applied::on_member(given, &defaults);
+    let failure = reach(ctx, Some(ts), &*set, applied).await?;
+    Ok(failure.map(|failure| failure.error))
+}
+
 fn majority_within(timeout_ms: u32) -> Applied {
     Applied {
         concern: WriteConcern {

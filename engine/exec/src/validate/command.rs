@@ -185,7 +185,7 @@ async fn second_phase(
     let verifier = Arc::new(Verifier {
         job: job.clone(),
         suspects: findings.suspects(),
-        table: Arc::new(findings.table.clone()),
+        table: Some(Arc::new(findings.table.clone())),
     });
     let parts = over_partitions(|partition| {
         let verifier = verifier.clone();

@@ -68,7 +68,7 @@ async fn validator(job: &Job) -> Result<Option<Arc<Validator>>> {
 }
 
 /// What is to be said of the bytes of a document.
-pub(super) enum Form {
+pub(crate) enum Form {
     Sound,
     /// It is a document, but does not conform.
     Nonconformant(String),
@@ -78,7 +78,7 @@ pub(super) enum Form {
 }
 
 /// Checks the bytes of a document.
-pub(super) fn form_of(bytes: &[u8], thoroughly: bool) -> Form {
+pub(crate) fn form_of(bytes: &[u8], thoroughly: bool) -> Form {
     let document = match pinion_bson::validate(bytes) {
         Ok(document) => document,
         Err(error) if error.fault == Fault::NotUtf8 => return Form::NotText(error),

@@ -12,18 +12,31 @@ use pinion_wire::OpContext;
 use super::options::Options;
 use super::progress::Progress;
 
-pub(super) struct Job {
-    pub collection: Arc<Collection>,
-    pub options: Options,
-    pub ctx: OpContext,
+pub(crate) struct Job {
+    pub(super) collection: Arc<Collection>,
+    pub(super) options: Options,
+    pub(super) ctx: OpContext,
     /// Of a collection of buckets.
-    pub series: Option<SeriesForm>,
-    pub hash: PartitionHash,
-    pub buckets: usize,
-    pub progress: Arc<Progress>,
+    pub(super) series: Option<SeriesForm>,
+    pub(super) hash: PartitionHash,
+    pub(super) buckets: usize,
+    pub(super) progress: Arc<Progress>,
 }
 
 impl Job {
+    /// A comparison of documents and entries at one snapshot, without sums over them.
+    pub(super) fn of_snapshot(ctx: &OpContext, collection: Arc<Collection>) -> Arc<Job> {
+        Arc::new(Job {
+            collection: collection.without_builds(),
+            options: Options::LOOKING,
+            ctx: ctx.clone(),
+            series: None,
+            hash: storage().partition_hash(),
+            buckets: 0,
+            progress: Arc::default(),
+        })
+    }
+
     /// The indexes that are compared with the documents.
     pub(super) fn indexes(&self) -> impl Iterator<Item = &Arc<Index>> {
         self.collection.ready_indexes()
@@ -60,7 +73,7 @@ impl Job {
 }
 
 /// Reads a key wherever it is.
-pub(super) async fn read(
+pub(crate) async fn read(
     partition: PartitionId,
     tree: TreeId,
     key: &[u8],

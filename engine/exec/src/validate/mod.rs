@@ -26,4 +26,8 @@ mod verify;
 mod command;
 
 pub(crate) use command::validate;
+pub(crate) use examine::{Form, form_of};
+pub(crate) use job::read;
 pub(crate) use progress::Progress;
+pub(crate) use snapshot::Snapshot;
+pub(crate) use verify::{Unverified, Verifier};

@@ -40,6 +40,15 @@ pub(super) struct Options {
 }
 
 impl Options {
+    /// Nothing but what is there, and nothing mended.
+    pub(super) const LOOKING: Options = Options {
+        background: true,
+        conformance: false,
+        enforce_count: false,
+        metadata: false,
+        repair: RepairMode::None,
+    };
+
     pub(super) fn read(reader: &CommandReader<'_>, is_member: bool) -> Result<Options> {
         // What is no boolean counts as true, and unknown fields are passed over.
         Options::parse(|name| reader.value(name), is_member)

@@ -13,7 +13,7 @@ use crate::limits::MAX_SNAPSHOT_ATTEMPTS;
 use crate::state::state;
 
 /// A state of the node that stays readable on all partitions until this is dropped, unless memory for old versions runs out.
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     at: ReadAt,
     hold: Option<SnapshotHold>,
 }
@@ -55,7 +55,8 @@ impl Snapshot {
         }
     }
 
-    async fn hold(ts: Timestamp) -> Result<std::result::Result<Snapshot, ReadError>> {
+    /// The state at `ts`, which is visible.
+    pub(crate) async fn hold(ts: Timestamp) -> Result<std::result::Result<Snapshot, ReadError>> {
         // As a task: a caller that goes away in the middle leaves nothing held.
         let holding = spawn(Queue::Foreground, async move {
             let hold = storage().hold_snapshot(ts).await?;
@@ -68,7 +69,7 @@ impl Snapshot {
         holding.await.map_err(shutdown)
     }
 
-    pub(super) fn at(&self) -> ReadAt {
+    pub(crate) fn at(&self) -> ReadAt {
         self.at
     }
 

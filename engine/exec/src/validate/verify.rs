@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
-    Index, IndexEntry, Placement, entries_of, entry_key, entry_partition, from_read_error,
-    partition_of, prefix_len, stored_document,
+    Collection, Index, IndexEntry, Placement, entries_of, entry_key, entry_partition,
+    from_read_error, partition_of, prefix_len, stored_document,
 };
 use pinion_storage::{Direction, Key, KeyRange, PartitionId, Read, ReadAt, ReadError, storage};
-use pinion_wire::{Error, Result};
+use pinion_wire::{Error, OpContext, Result};
 
 use super::examine::{Form, form_of};
 use super::job::{Job, read};
@@ -21,7 +21,7 @@ use crate::interrupt::is_interruption;
 
 /// An entry that a document asks for and its index lacks.
 #[derive(Clone, Debug)]
-pub(super) struct Missing {
+pub(crate) struct Missing {
     /// Which of the complete indexes.
     pub place: usize,
     pub entry: IndexEntry,
@@ -33,7 +33,7 @@ pub(super) struct Missing {
 
 /// An entry for which no document asks.
 #[derive(Clone, Debug)]
-pub(super) struct Extra {
+pub(crate) struct Extra {
     pub place: usize,
     pub key: Key,
     pub listed: RawDocumentBuf,
@@ -42,7 +42,7 @@ pub(super) struct Extra {
 }
 
 /// Why there is no verdict.
-pub(super) enum Unverified {
+pub(crate) enum Unverified {
     /// The snapshot is gone: another one may do.
     SnapshotLost,
     Failed(Error),
@@ -84,15 +84,24 @@ async fn entries(
 }
 
 /// What the index entries of a collection are checked with.
-pub(super) struct Verifier {
-    pub job: Arc<Job>,
-    /// The sums of the first phase.
-    pub table: Arc<KeyTable>,
+pub(crate) struct Verifier {
+    pub(super) job: Arc<Job>,
+    /// The sums of the first phase; where there are none, every key is suspected.
+    pub(super) table: Option<Arc<KeyTable>>,
     /// Which of the complete indexes differ from what the documents ask for.
-    pub suspects: Vec<bool>,
+    pub(super) suspects: Vec<bool>,
 }
 
 impl Verifier {
+    /// What suspects every key of all complete indexes of a collection as a snapshot shows it.
+    pub(crate) fn of_all(ctx: &OpContext, collection: Arc<Collection>) -> Arc<Verifier> {
+        Arc::new(Verifier {
+            suspects: vec![true; collection.ready_indexes().count()],
+            job: Job::of_snapshot(ctx, collection),
+            table: None,
+        })
+    }
+
     pub(super) fn suspected(&self) -> impl Iterator<Item = (usize, &Arc<Index>)> {
         let suspects = |(place, _): &(usize, &Arc<Index>)| self.suspects[*place];
         self.job.indexes().enumerate().filter(suspects)
@@ -106,12 +115,13 @@ impl Verifier {
         key: &[u8],
         type_bits: &[u8],
     ) -> bool {
-        let hash = KeyHash::of(index.tree, partition, key, type_bits);
-        self.table.suspects(hash)
+        let hash = || KeyHash::of(index.tree, partition, key, type_bits);
+        let table = self.table.as_ref();
+        table.is_none_or(|table| table.suspects(hash()))
     }
 
     /// The suspected entries of a document of this partition that its indexes lack.
-    pub(super) async fn missing_of(
+    pub(crate) async fn missing_of(
         &self,
         partition: PartitionId,
         key: &Key,
@@ -200,7 +210,7 @@ impl Verifier {
     }
 
     /// The entry of this partition if no document asks for it.
-    pub(super) async fn extra(
+    pub(crate) async fn extra(
         &self,
         partition: PartitionId,
         (place, index): (usize, &Index),

@@ -163,6 +163,12 @@ fn what_is_not_watched() {
     }
     let noop = entry("n", "", rawdoc! { "msg": "periodic noop" }, rawdoc! {});
     assert!(!Scope::Cluster.may_concern(&noop));
+    let check_of_members = rawdoc! { "dbCheck": "d.c", "type": "batch", "md5": "x" };
+    for scope in [collection(), database(), Scope::Cluster] {
+        let entry = entry("c", "d.$cmd", check_of_members.clone(), rawdoc! {});
+        let found = events_of(&scope, rawdoc! { "showExpandedEvents": true }, entry);
+        assert!(found.is_empty(), "{scope:?} {found:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,99 @@
+//! The command: it checks what it is asked for, and leaves it to the task of core 0.
+
+use bytes::Bytes;
+use pinion_catalog::{check_log_form, check_not_view, core_catalog, is_replicated};
+use pinion_runtime::{CoreId, Queue, submit_to};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+
+use super::digest::is_compared;
+use super::options::{Request, Target};
+use super::runner::Run;
+use crate::limits::MAX_QUEUED_CHECKS;
+use crate::state::state;
+use crate::topology::not_primary;
+
+/// `dbCheck`. It answers before anything is read.
+pub(crate) async fn db_check(cmd: Invocation) -> Result<Reply> {
+    if !state().is_member() {
+        return Err(Error::new(
+            ErrorCode::NO_REPLICATION_ENABLED,
+            "dbCheck compares the members of a replica set, and this node is in none",
+        ));
+    }
+    let request = Request::read(&cmd.reader()?, cmd.db())?;
+    check_log_form(true, "dbCheck")?;
+    check_target(&request.target)?;
+    let command = cmd.message.body_bytes();
+    let (op_id, db) = (cmd.ctx.op_id, cmd.db().to_owned());
+    submit_to(CoreId(0), Queue::Foreground, move || async move {
+        enqueue(op_id, &db, command, request)
+    })
+    .await?;
+    Ok(Reply::new())
+}
+
+fn check_target(target: &Target) -> Result<()> {
+    let catalog = core_catalog().current();
+    match target {
+        Target::Database(db) if db == "local" => Err(not_replicated(db)),
+        Target::Database(db) => match catalog.collections_of(db).next() {
+            Some(_) => Ok(()),
+            None => Err(not_found(format!("Database {db} not found"))),
+        },
+        Target::Collection(ns) => {
+            check_not_view(&catalog, ns)?;
+            if !is_replicated(ns) {
+                return Err(not_replicated(ns.as_str()));
+            }
+            match catalog.get(ns) {
+                None => Err(not_found(format!("Collection {ns} not found"))),
+                Some(found) if is_compared(found) => Ok(()),
+                Some(_) => Err(not_compared(ns)),
+            }
+        }
+    }
+}
+
+fn not_found(message: String) -> Error {
+    Error::new(ErrorCode::NAMESPACE_NOT_FOUND, message)
+}
+
+fn not_replicated(name: &str) -> Error {
+    Error::new(
+        ErrorCode::INVALID_NAMESPACE,
+        format!("Cannot run dbCheck on {name} because it is not replicated"),
+    )
+}
+
+fn not_compared(ns: &Namespace) -> Error {
+    Error::new(
+        ErrorCode::INVALID_NAMESPACE,
+        format!("Cannot run dbCheck on {ns} because each member keeps it in its own form"),
+    )
+}
+
+/// Puts a run behind those that wait. On core 0.
+fn enqueue(op_id: i32, db: &str, command: Bytes, request: Request) -> Result<()> {
+    let state = state();
+    // Whoever steps down ends what is there by now.
+    if !state.is_writable() {
+        return Err(not_primary());
+    }
+    let tasks = &state.db_check;
+    let mut runs = tasks.runs.borrow_mut();
+    if runs.len() >= MAX_QUEUED_CHECKS {
+        return Err(Error::new(
+            ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+            format!("{MAX_QUEUED_CHECKS} dbCheck commands run or wait already"),
+        ));
+    }
+    let ctx = OpContext::internal(op_id, "dbCheck", db, pinion_runtime::now().as_nanos());
+    runs.push_back(Run {
+        _listed: state.ops.enter_background(ctx.clone(), command),
+        ctx,
+        request,
+    });
+    tasks.changed.notify_all();
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! What the oplog says of a check: `{dbCheck: <namespace>, type: "start" | "batch" | "stop", ...}` in an entry of a command.
+
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::Uuid;
+use pinion_clock::Timestamp;
+use pinion_wire::idl::Namespace;
+
+use super::options::Checks;
+use super::range::Range;
+use crate::cluster_time::bson_time;
+
+/// What an entry says.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CheckEntry {
+    /// The name that the collection had on the primary.
+    pub ns: Namespace,
+    /// Of a run over a database: none.
+    pub uuid: Option<Uuid>,
+    pub checks: Checks,
+    pub step: Step,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    Start,
+    Stop,
+    Batch(Box<Batch>),
+}
+
+/// What the primary has read.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Batch {
+    pub range: Range,
+    pub read_at: Timestamp,
+    pub md5: String,
+    /// Whether members write it down that have read the same.
+    pub is_logged: bool,
+}
+
+/// Whether the command of an entry is of a check. It changes nothing, so it need not wait for others, nor others for it.
+pub(crate) fn is_check(o: &RawDocument) -> bool {
+    pinion_bson::elements(o)
+        .next()
+        .is_some_and(|(name, _)| name == "dbCheck")
+}
+
+impl CheckEntry {
+    /// The command, as the entry has it in `o`.
+    pub(super) fn to_command(&self) -> RawDocumentBuf {
+        let mut out = DocBuilder::new();
+        out.append("dbCheck", self.ns.as_str());
+        match &self.step {
+            Step::Start => {
+                out.append("type", "start");
+            }
+            Step::Stop => {
+                out.append("type", "stop");
+            }
+            Step::Batch(batch) => {
+                out.append("type", "batch")
+                    .append("md5", batch.md5.as_str());
+                batch.range.append(&mut out);
+                out.append("readTimestamp", bson_time(batch.read_at))
+                    .append("logBatchToHealthLog", batch.is_logged);
+            }
+        }
+        out.append("secondaryIndexCheckParameters", &*self.checks.to_document());
+        out.finish()
+    }
+
+    /// Reads an entry of the oplog.
+    ///
+    /// # Errors
+    /// What keeps this member from doing what it says: it is not of this program, or is damaged.
+    pub(super) fn read(entry: &RawDocument) -> Result<CheckEntry, String> {
+        let o = pinion_bson::get(entry, "o").and_then(|o| o.as_document());
+        let o = o.ok_or("the entry has no command")?;
+        let text = |name: &str| match pinion_bson::get(o, name) {
+            Some(RawBsonRef::String(text)) => Ok(text),
+            _ => Err(format!("the entry has no {name}")),
+        };
+        let ns = Namespace::parse(text("dbCheck")?).map_err(|error| error.message)?;
+        let uuid = pinion_bson::get(entry, "ui").and_then(Uuid::from_bson);
+        let kind = text("type")?;
+        // Members of MongoDB 4.4 name no modes, and other ranges.
+        let checks = pinion_bson::get(o, "secondaryIndexCheckParameters");
+        let checks = checks.and_then(|checks| Checks::of_document(checks.as_document()?));
+        let checks = checks.ok_or_else(|| {
+            format!("the entry of type '{kind}' is none of this version: nothing was compared")
+        })?;
+        let step = match kind {
+            "start" => Step::Start,
+            "stop" => Step::Stop,
+            "batch" => {
+                let range = Range::of_entry(o).ok_or("the entry names no range")?;
+                let Some(RawBsonRef::Timestamp(at)) = pinion_bson::get(o, "readTimestamp") else {
+                    return Err("the entry has no readTimestamp".to_owned());
+                };
+                let is_logged = pinion_bson::get(o, "logBatchToHealthLog");
+                Step::Batch(Box::new(Batch {
+                    range,
+                    read_at: Timestamp::new(at.time, at.increment),
+                    md5: text("md5")?.to_owned(),
+                    is_logged: is_logged != Some(RawBsonRef::Boolean(false)),
+                }))
+            }
+            other => return Err(format!("the entry has the unknown type '{other}'")),
+        };
+        Ok(CheckEntry {
+            ns,
+            uuid,
+            checks,
+            step,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::rawdoc;
+
+    use super::super::options::{BsonMode, ValidateMode};
+    use super::super::range::Border;
+    use super::*;
+
+    fn checks() -> Checks {
+        Checks {
+            mode: ValidateMode::MissingKeys,
+            index: String::new(),
+            skips_lookup: false,
+            bson: BsonMode::Default,
+        }
+    }
+
+    fn of_command(command: &RawDocument) -> Result<CheckEntry, String> {
+        let uuid = Uuid([7; 16]);
+        let mut entry = DocBuilder::new();
+        entry
+            .append("op", "c")
+            .append("ui", uuid.to_bson())
+            .append("o", command);
+        CheckEntry::read(&entry.finish())
+    }
+
+    #[test]
+    fn entries_are_read_back() {
+        let border = |id: i32| Border::of_id(RawBsonRef::Int32(id));
+        let batch = Batch {
+            range: Range {
+                start: border(1),
+                is_start_included: true,
+                end: border(9),
+            },
+            read_at: Timestamp::new(5, 6),
+            md5: "abc".to_owned(),
+            is_logged: false,
+        };
+        for step in [Step::Start, Step::Stop, Step::Batch(Box::new(batch))] {
+            let entry = CheckEntry {
+                ns: Namespace::parse("d.c").expect("a namespace"),
+                uuid: Some(Uuid([7; 16])),
+                checks: checks(),
+                step,
+            };
+            let command = entry.to_command();
+            assert!(is_check(&command));
+            assert_eq!(of_command(&command), Ok(entry));
+        }
+    }
+
+    #[test]
+    fn entries_of_other_versions_are_refused() {
+        let older =
+            rawdoc! { "dbCheck": "d.c", "type": "batch", "md5": "x", "minKey": 1, "maxKey": 2 };
+        let error = of_command(&older).expect_err("a refusal");
+        assert!(error.contains("'batch'"), "{error}");
+        let mut unknown = DocBuilder::new();
+        unknown.append("dbCheck", "d.c").append("type", "later");
+        unknown.append("secondaryIndexCheckParameters", &*checks().to_document());
+        let error = of_command(&unknown.finish()).expect_err("a refusal");
+        assert!(error.contains("'later'"), "{error}");
+        assert!(!is_check(&rawdoc! { "drop": "dbCheck" }));
+    }
+}

@@ -1,0 +1,247 @@
+//! What a member does that applies the entries of a check: it reads the same, compares, and writes down what it finds.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::{Uuid, from_fatal, stored_document};
+use pinion_clock::Timestamp;
+use pinion_runtime::{CoreId, Queue, core_id, now, spawn, submit_to};
+use pinion_storage::storage;
+use pinion_wire::OpContext;
+use pinion_wire::idl::Namespace;
+
+use super::digest::{Digest, Fault, Limits, Unread, View};
+use super::entry::{Batch, CheckEntry, Step};
+use super::health_log::{BATCH, Note, OF_CLUSTER, START, STOP, Severity, failure};
+use crate::cluster_time::bson_time;
+use crate::interrupt::interruptible;
+use crate::limits::{MAX_FOLLOWED_CHECK_BYTES, MAX_FOLLOWED_CHECKS};
+use crate::state::{NodeState, state};
+
+/// Takes an entry that the applier has met, and returns at once: what it says is done behind the applier.
+pub(crate) fn follow(entry: Bytes) {
+    if core_id() == CoreId(0) {
+        take(entry);
+        return;
+    }
+    drop(spawn(Queue::Background, async move {
+        submit_to(
+            CoreId(0),
+            Queue::Background,
+            move || async move { take(entry) },
+        )
+        .await;
+    }));
+}
+
+fn take(entry: Bytes) {
+    let state = state();
+    let tasks = &state.db_check;
+    let mut followed = tasks.followed.borrow_mut();
+    let bytes: usize = followed.iter().map(Bytes::len).sum();
+    match followed.len() < MAX_FOLLOWED_CHECKS && bytes < MAX_FOLLOWED_CHECK_BYTES {
+        true => followed.push_back(entry),
+        false => tasks.missed.set(tasks.missed.get() + 1),
+    }
+    tasks.changed.notify_all();
+}
+
+/// Does what entries say, one after the other, until the tasks are to end.
+pub(super) async fn follow_all(state: Rc<NodeState>) {
+    let tasks = &state.db_check;
+    let first = || tasks.followed.borrow_mut().pop_front();
+    while let Some(entry) = tasks.next(&first).await {
+        let entry = stored_document(&entry);
+        let ctx = OpContext::internal(0, "dbCheck", "", now().as_nanos());
+        *tasks.following.borrow_mut() = Some(ctx.clone());
+        let read = CheckEntry::read(entry);
+        let missed = tasks.missed.take();
+        if missed > 0 {
+            let what =
+                format!("{missed} batches came while too many waited: they were not compared");
+            note_unread(entry, &what).await;
+        }
+        match read {
+            Ok(told) => step(&ctx, &told, timestamp_of(entry)).await,
+            Err(what) => note_unread(entry, &what).await,
+        }
+        *tasks.following.borrow_mut() = None;
+    }
+}
+
+fn timestamp_of(entry: &RawDocument) -> Timestamp {
+    match pinion_bson::get(entry, "ts") {
+        Some(RawBsonRef::Timestamp(ts)) => Timestamp::new(ts.time, ts.increment),
+        _ => Timestamp::MIN,
+    }
+}
+
+/// Writes down that an entry was passed over.
+async fn note_unread(entry: &RawDocument, what: &str) {
+    let o = pinion_bson::get(entry, "o").and_then(|o| o.as_document());
+    let ns = o.and_then(|o| pinion_bson::get(o, "dbCheck"));
+    let ns = match ns {
+        Some(RawBsonRef::String(ns)) => Namespace::parse_sought(ns).ok(),
+        _ => None,
+    };
+    let Some(ns) = ns.or_else(|| Namespace::parse_sought("admin.$cmd").ok()) else {
+        return;
+    };
+    let note = Note {
+        severity: Severity::Warning,
+        scope: OF_CLUSTER,
+        msg: "abandoning dbCheck batch",
+        operation: BATCH,
+        ns: &ns,
+        uuid: pinion_bson::get(entry, "ui").and_then(Uuid::from_bson),
+        data: failure(what),
+    };
+    note.write().await;
+}
+
+async fn step(ctx: &OpContext, entry: &CheckEntry, logged_at: Timestamp) {
+    let Step::Batch(batch) = &entry.step else {
+        return note_step(entry).await;
+    };
+    let found = Found {
+        ns: &entry.ns,
+        uuid: entry.uuid,
+        batch,
+        logged_at,
+    };
+    let digest = match compare(ctx, entry, batch).await {
+        // The state that it is about may be taken back: nothing is known of it.
+        Err(Unread::Interrupted(_)) => return,
+        Err(Unread::Unavailable(what)) => {
+            return found.note_failure(Severity::Warning, &what).await;
+        }
+        Err(Unread::Damaged(what)) => return found.note_failure(Severity::Error, &what).await,
+        Ok(digest) => digest,
+    };
+    note_faults(&entry.ns, entry.uuid, &digest).await;
+    if digest.md5 != batch.md5 || batch.is_logged {
+        found.note(&digest).await;
+    }
+}
+
+/// Reads what the primary has read.
+async fn compare(ctx: &OpContext, entry: &CheckEntry, batch: &Batch) -> Result<Digest, Unread> {
+    let Some(uuid) = entry.uuid else {
+        return Err(Unread::Unavailable("the entry names no collection".into()));
+    };
+    let visible = interruptible(ctx, storage().wait_visible(batch.read_at)).await?;
+    visible.map_err(from_fatal)?;
+    let view = View::open(ctx, uuid, &entry.checks, batch.read_at).await?;
+    view.digest(&batch.range, &Limits::NONE).await
+}
+
+/// Writes down that a run has begun or ended.
+pub(super) async fn note_step(entry: &CheckEntry) {
+    let operation = match entry.step {
+        Step::Start => START,
+        Step::Stop => STOP,
+        Step::Batch(_) => return,
+    };
+    let mut data = DocBuilder::new();
+    data.append("success", true)
+        .append("dbCheckParameters", &*entry.checks.to_document());
+    let note = Note {
+        severity: Severity::Info,
+        scope: OF_CLUSTER,
+        msg: "",
+        operation,
+        ns: &entry.ns,
+        uuid: entry.uuid,
+        data: data.finish(),
+    };
+    note.write().await;
+}
+
+/// Writes down what is wrong on this member, whatever others have.
+pub(super) async fn note_faults(ns: &Namespace, uuid: Option<Uuid>, digest: &Digest) {
+    for fault in &digest.faults {
+        let mut data = DocBuilder::new();
+        data.append("success", false)
+            .append("error", fault.msg)
+            .append("found", &*fault.found);
+        note_fault(ns, uuid, fault, data.finish()).await;
+    }
+    let more = digest.fault_count - digest.faults.len() as u64;
+    if let (1.., Some(last)) = (more, digest.faults.last()) {
+        let what = format!("{more} more of the batch are not listed");
+        note_fault(ns, uuid, last, failure(&what)).await;
+    }
+}
+
+async fn note_fault(ns: &Namespace, uuid: Option<Uuid>, fault: &Fault, data: RawDocumentBuf) {
+    let note = Note {
+        severity: Severity::Error,
+        scope: fault.scope,
+        msg: fault.msg,
+        operation: BATCH,
+        ns,
+        uuid,
+        data,
+    };
+    note.write().await;
+}
+
+/// What this member says of a batch.
+pub(super) struct Found<'a> {
+    pub ns: &'a Namespace,
+    pub uuid: Option<Uuid>,
+    pub batch: &'a Batch,
+    /// The timestamp of its entry.
+    pub logged_at: Timestamp,
+}
+
+impl Found<'_> {
+    /// Writes down whether this member has the same as the primary.
+    pub(super) async fn note(&self, digest: &Digest) {
+        let is_same = digest.md5 == self.batch.md5;
+        let mut data = DocBuilder::new();
+        data.append("success", is_same)
+            .append("count", digest.count as i64)
+            .append("bytes", digest.bytes as i64)
+            .start_document("md5")
+            .append("expected", self.batch.md5.as_str())
+            .append("found", digest.md5.as_str())
+            .end();
+        self.append_place(&mut data);
+        let (severity, msg) = match is_same {
+            true => (Severity::Info, "dbCheck batch consistent"),
+            false => (Severity::Error, "dbCheck batch inconsistent"),
+        };
+        self.write(severity, msg, data.finish()).await;
+    }
+
+    async fn note_failure(&self, severity: Severity, what: &str) {
+        let mut data = DocBuilder::new();
+        data.append_all(&failure(what));
+        self.append_place(&mut data);
+        self.write(severity, "abandoning dbCheck batch", data.finish())
+            .await;
+    }
+
+    fn append_place(&self, data: &mut DocBuilder) {
+        let range = &self.batch.range;
+        data.append("batchStart", &*range.start.shown)
+            .append("batchEnd", &*range.end.shown)
+            .append("readTimestamp", bson_time(self.batch.read_at))
+            .append("optime", bson_time(self.logged_at));
+    }
+
+    async fn write(&self, severity: Severity, msg: &str, data: RawDocumentBuf) {
+        let note = Note {
+            severity,
+            scope: OF_CLUSTER,
+            msg,
+            operation: BATCH,
+            ns: self.ns,
+            uuid: self.uuid,
+            data,
+        };
+        note.write().await;
+    }
+}

@@ -1,0 +1,161 @@
+//! `local.system.healthlog`: what checks have found on this member. A capped collection, made when it is first needed.
+
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::{Capped, CollectionOptions, Uuid, core_catalog, create_collection};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{ErrorCode, OpContext, Result};
+
+use crate::acquire::acquire_write;
+use crate::limits::{HEALTH_LOG_BYTES, HEALTH_LOG_PATIENCE};
+use crate::state::state;
+use crate::write::{
+    BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
+};
+
+const DATABASE: &str = "local";
+const COLLECTION: &str = "system.healthlog";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Severity {
+    Info,
+    Warning,
+    Error,
+}
+
+impl Severity {
+    fn name(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
+/// MongoDB's words for what a note is about.
+pub(super) const OF_CLUSTER: &str = "cluster";
+pub(super) const OF_INDEX: &str = "index";
+pub(super) const OF_DOCUMENT: &str = "document";
+
+pub(super) const START: &str = "dbCheckStart";
+pub(super) const BATCH: &str = "dbCheckBatch";
+pub(super) const STOP: &str = "dbCheckStop";
+
+/// What is written down.
+#[derive(Clone, Debug)]
+pub(super) struct Note<'a> {
+    pub severity: Severity,
+    pub scope: &'static str,
+    pub msg: &'a str,
+    pub operation: &'static str,
+    pub ns: &'a Namespace,
+    pub uuid: Option<Uuid>,
+    pub data: RawDocumentBuf,
+}
+
+impl Note<'_> {
+    fn document(&self) -> RawDocumentBuf {
+        let with = |data: &RawDocument| {
+            let mut out = DocBuilder::new();
+            let now = DateTime::from_millis(pinion_runtime::wall_ms());
+            out.append("_id", state().new_object_id())
+                .append("namespace", self.ns.as_str());
+            if let Some(uuid) = &self.uuid {
+                out.append("collectionUUID", uuid.to_bson());
+            }
+            out.append("timestamp", RawBsonRef::DateTime(now))
+                .append("severity", self.severity.name())
+                .append("scope", self.scope)
+                .append("msg", self.msg)
+                .append("operation", self.operation)
+                .append("data", data);
+            out.finish()
+        };
+        let document = with(&self.data);
+        match document.as_bytes().len() <= pinion_bson::MAX_USER_DOCUMENT_BYTES {
+            true => document,
+            // Values of `_id` may be nearly as long as a document.
+            false => with(&failure("what was found is too long for the health log")),
+        }
+    }
+
+    /// Writes it down, and what is no information into the log of the node too.
+    pub(super) async fn write(&self) {
+        let document = self.document();
+        if self.severity != Severity::Info {
+            tracing::warn!(
+                target: "COMMAND",
+                id = 7_300_070u64,
+                severity = self.severity.name(),
+                namespace = self.ns.as_str(),
+                operation = self.operation,
+                data = pinion_query::document_text(&self.data),
+                "dbCheck: {}",
+                self.msg
+            );
+        }
+        loop {
+            match insert(&document).await {
+                Ok(()) => return,
+                // Nothing is written while the node is locked, and one that closes does not wait for the lock.
+                Err(error)
+                    if error.code == ErrorCode::MAX_TIME_MS_EXPIRED
+                        && !state().db_check.stopping.get() => {}
+                // It was late, and is there.
+                Err(error) if error.code == ErrorCode::DUPLICATE_KEY => return,
+                Err(error) => {
+                    tracing::warn!(
+                        target: "COMMAND",
+                        id = 7_300_071u64,
+                        namespace = self.ns.as_str(),
+                        error = error.message,
+                        "The health log cannot be written"
+                    );
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// What is said where nothing was found because something failed.
+pub(super) fn failure(error: &str) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.append("success", false).append("error", error);
+    out.finish()
+}
+
+async fn insert(document: &RawDocument) -> Result<()> {
+    let now = pinion_runtime::now();
+    let ctx = OpContext::internal(0, "insert", DATABASE, now.as_nanos());
+    let ctx = ctx.with_deadline(Some((now + HEALTH_LOG_PATIENCE).as_nanos()));
+    let ns = Namespace::new(DATABASE, COLLECTION)?;
+    if core_catalog().get(&ns).is_none() {
+        let options = CollectionOptions {
+            capped: Some(Capped {
+                size_bytes: HEALTH_LOG_BYTES,
+                max_documents: None,
+            }),
+            ..CollectionOptions::default()
+        };
+        match create_collection(&ctx, ns.clone(), options).await {
+            Err(error) if error.code == ErrorCode::NAMESPACE_EXISTS => {}
+            made => {
+                made?;
+            }
+        }
+    }
+    let acquired = acquire_write(&ctx, ns, None).await?;
+    let document = prepare_for_insert(document, true).await?;
+    let mut outcome = BatchOutcome::default();
+    let options = InsertOptions {
+        ordered: true,
+        validation: Validation::Bypassed,
+        stamps: Stamps::None,
+    };
+    insert_documents(&ctx, acquired, vec![(0, document)], options, &mut outcome).await?;
+    match outcome.errors.pop() {
+        Some(failure) => Err(failure.error),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,69 @@
+//! The server parameters of `dbCheck`: names, defaults and bounds are MongoDB's.
+
+use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_wire::Result;
+
+use crate::limits::{CHECK_LOG_EVERY, CHECK_MB_PER_SEC, MAX_CHECK_LOG_EVERY};
+use crate::parameter_values::within;
+
+const LOG_EVERY: &str = "dbCheckHealthLogEveryNBatches";
+const MOST_MB_PER_SEC: &str = "maxDbCheckMBperSec";
+
+/// Their names.
+pub(crate) const NAMES: [&str; 2] = [LOG_EVERY, MOST_MB_PER_SEC];
+
+/// Their values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct DbCheckParameters {
+    /// Of so many batches that are the same one is written down.
+    pub log_every: u32,
+    /// What a run reads at most, in megabytes a second; 0 for as much as it can.
+    pub most_mb_per_sec: u32,
+}
+
+impl Default for DbCheckParameters {
+    fn default() -> DbCheckParameters {
+        DbCheckParameters {
+            log_every: CHECK_LOG_EVERY,
+            most_mb_per_sec: CHECK_MB_PER_SEC,
+        }
+    }
+}
+
+/// A checked value of one of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum DbCheckSetting {
+    LogEvery(u32),
+    MostMbPerSec(u32),
+}
+
+impl DbCheckParameters {
+    /// Appends a parameter's value under a name; false if it is not one of these.
+    pub(crate) fn append_as(&self, parameter: &str, name: &str, out: &mut DocBuilder) -> bool {
+        match parameter {
+            LOG_EVERY => out.append(name, self.log_every as i32),
+            MOST_MB_PER_SEC => out.append(name, self.most_mb_per_sec as i32),
+            _ => return false,
+        };
+        true
+    }
+
+    pub(crate) fn set(&mut self, setting: DbCheckSetting) {
+        match setting {
+            DbCheckSetting::LogEvery(batches) => self.log_every = batches,
+            DbCheckSetting::MostMbPerSec(most) => self.most_mb_per_sec = most,
+        }
+    }
+}
+
+impl DbCheckSetting {
+    /// Checks a value for a parameter; `None` if it is not one of these.
+    pub(crate) fn parse(name: &str, value: RawBsonRef<'_>) -> Option<Result<DbCheckSetting>> {
+        let within = |least, most| within(name, value, least, most).map(|value| value as u32);
+        Some(match name {
+            LOG_EVERY => within(1, i64::from(MAX_CHECK_LOG_EVERY)).map(DbCheckSetting::LogEvery),
+            MOST_MB_PER_SEC => within(0, i64::from(i32::MAX)).map(DbCheckSetting::MostMbPerSec),
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,348 @@
+//! A run on the primary: batch after batch is read, logged, and waited for.
+
+use std::rc::Rc;
+
+use pinion_catalog::{
+    Collection, LogForm, Observers, OpEvent, OpKind, Uuid, core_catalog, from_fatal,
+    from_write_error, log_form,
+};
+use pinion_clock::Timestamp;
+use pinion_runtime::{Duration, Instant, now, sleep};
+use pinion_storage::{Statement, storage};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::digest::{Limits, Unread, View, is_compared};
+use super::entry::{Batch, CheckEntry, Step};
+use super::follower::{Found, note_faults, note_step};
+use super::health_log::{BATCH, Note, OF_CLUSTER, STOP, Severity, failure};
+use super::options::{Request, Target};
+use super::range::Range;
+use crate::acquire::{Wanted, acquire};
+use crate::concern::wait_for_check;
+use crate::interrupt::{self, interruptible};
+use crate::limits::{MAX_LOGGED_BYTES, MAX_SNAPSHOT_ATTEMPTS};
+use crate::ops::BackgroundGuard;
+use crate::state::{NodeState, state};
+
+/// A check that a client has asked for.
+pub(super) struct Run {
+    pub ctx: OpContext,
+    pub request: Request,
+    /// Shown by `currentOp`, and stopped by `killOp`, from the answer to the client on.
+    pub _listed: BackgroundGuard,
+}
+
+/// Runs what clients ask for, one after the other, until the tasks are to end.
+pub(super) async fn run_all(state: Rc<NodeState>) {
+    let tasks = &state.db_check;
+    let first = || {
+        let runs = tasks.runs.borrow();
+        let first = runs.front()?;
+        Some((first.ctx.clone(), first.request.clone()))
+    };
+    while let Some((ctx, request)) = tasks.next(&first).await {
+        run(&ctx, &request).await;
+        tasks.runs.borrow_mut().pop_front();
+    }
+}
+
+/// A collection whose turn it is.
+struct Turn<'r> {
+    ctx: &'r OpContext,
+    request: &'r Request,
+    ns: Namespace,
+    uuid: Uuid,
+    /// Batches that were logged, documents and bytes that were read, and since when.
+    batches: u64,
+    count: u64,
+    bytes: u64,
+}
+
+/// Why a turn ends before its end.
+enum Ended {
+    /// The node is no primary any more, or the run was killed, or the node closes.
+    Stopped(Error),
+    /// This collection cannot be looked at.
+    Failed(Severity, String),
+}
+
+impl From<Error> for Ended {
+    fn from(error: Error) -> Ended {
+        let is_stopped = interrupt::is_interruption(&error)
+            || error.code == ErrorCode::NOT_WRITABLE_PRIMARY
+            || error.code == ErrorCode::PRIMARY_STEPPED_DOWN;
+        match is_stopped {
+            true => Ended::Stopped(error),
+            false => Ended::Failed(Severity::Error, error.message),
+        }
+    }
+}
+
+impl From<Unread> for Ended {
+    fn from(unread: Unread) -> Ended {
+        match unread {
+            Unread::Interrupted(error) => Ended::Stopped(error),
+            Unread::Unavailable(what) => Ended::Failed(Severity::Warning, what),
+            Unread::Damaged(what) => Ended::Failed(Severity::Error, what),
+        }
+    }
+}
+
+async fn run(ctx: &OpContext, request: &Request) {
+    for (ns, uuid) in collections(&request.target) {
+        let mut turn = Turn {
+            ctx,
+            request,
+            ns,
+            uuid,
+            batches: 0,
+            count: 0,
+            bytes: 0,
+        };
+        match turn.run().await {
+            Ok(()) => {}
+            Err(Ended::Failed(severity, what)) => {
+                turn.note_end(severity, "abandoning dbCheck", &what).await;
+            }
+            Err(Ended::Stopped(error)) => {
+                let what = error.message;
+                turn.note_end(Severity::Warning, "dbCheck terminated", &what)
+                    .await;
+                return;
+            }
+        }
+    }
+}
+
+/// What a run looks at, as it is called when it begins.
+fn collections(target: &Target) -> Vec<(Namespace, Uuid)> {
+    let named = |collection: &Collection| (collection.ns.clone(), collection.uuid);
+    match target {
+        Target::Collection(ns) => {
+            let found = core_catalog().get(ns);
+            found.iter().map(|found| named(found)).collect()
+        }
+        Target::Database(db) => {
+            let catalog = core_catalog().current();
+            let compared = catalog
+                .collections_of(db)
+                .filter(|found| is_compared(found));
+            let mut all: Vec<_> = compared.map(|found| named(found)).collect();
+            all.sort();
+            all
+        }
+    }
+}
+
+impl Turn<'_> {
+    async fn run(&mut self) -> std::result::Result<(), Ended> {
+        pinion_catalog::check_log_form(true, "dbCheck")?;
+        self.log(Step::Start).await?;
+        let ended = self.batches().await;
+        match &ended {
+            // Nobody would log it.
+            Err(Ended::Stopped(error)) if error.code != ErrorCode::INTERRUPTED => {}
+            // A run that is killed logs that too: its context logs nothing any more.
+            _ => {
+                let ctx = OpContext::internal(0, "dbCheck", self.ns.db(), now().as_nanos());
+                self.log_as(&ctx, Step::Stop).await?;
+            }
+        }
+        ended
+    }
+
+    async fn batches(&mut self) -> std::result::Result<(), Ended> {
+        let mut range = None;
+        loop {
+            let began = now();
+            let next = self.batch(range.take(), began).await?;
+            self.pace(began, next.bytes).await?;
+            let is_enough =
+                self.count >= self.request.most_count || self.bytes >= self.request.most_bytes;
+            match next.rest {
+                Some(rest) if !is_enough => range = Some(rest),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// The newest state of the collection.
+    async fn view(&self) -> std::result::Result<(View, Timestamp), Ended> {
+        let mut attempts = 0;
+        loop {
+            let at = interruptible(self.ctx, storage().read_timestamp()).await?;
+            let at = at.map_err(from_fatal)?;
+            attempts += 1;
+            match View::open(self.ctx, self.uuid, &self.request.checks, at).await {
+                Err(Unread::Unavailable(_)) if attempts < MAX_SNAPSHOT_ATTEMPTS => {}
+                view => return Ok((view?, at)),
+            }
+        }
+    }
+
+    /// Reads a batch, logs it, and waits for the write concern. `range` is what is left; none at the beginning.
+    async fn batch(
+        &mut self,
+        range: Option<Range>,
+        began: Instant,
+    ) -> std::result::Result<Next, Ended> {
+        let request = self.request;
+        let (view, read_at) = self.view().await?;
+        let range = match (range, view.index()) {
+            (Some(range), _) => range,
+            (None, Some(index)) => {
+                Range::of_entries(index, request.start.as_ref(), request.end.as_ref())?
+            }
+            (None, None) => Range::of_documents(request.start.as_ref(), request.end.as_ref()),
+        };
+        let left = |most: u64, done: u64| most.saturating_sub(done).max(1);
+        let limits = Limits {
+            count: left(request.most_count, self.count).min(request.batch_documents),
+            bytes: left(request.most_bytes, self.bytes),
+            until: Some(began + request.batch_time),
+        };
+        let digest = view.digest(&range, &limits).await?;
+        // What was read is not needed any more, and the log may have to be waited for.
+        drop(view);
+        let rest = digest.last.clone().map(|last| range.behind(last));
+        let read = match &digest.last {
+            Some(last) => range.up_to(last.clone()),
+            None => range,
+        };
+        let batch = Batch {
+            range: read,
+            read_at,
+            md5: digest.md5.clone(),
+            is_logged: self.is_logged(),
+        };
+        let logged_at = self.log(Step::Batch(Box::new(batch.clone()))).await?;
+        self.batches += 1;
+        self.count += digest.count;
+        self.bytes += digest.bytes;
+        note_faults(&self.ns, Some(self.uuid), &digest).await;
+        if batch.is_logged {
+            let found = Found {
+                ns: &self.ns,
+                uuid: Some(self.uuid),
+                batch: &batch,
+                logged_at,
+            };
+            found.note(&digest).await;
+        }
+        let waited = wait_for_check(self.ctx, logged_at, request.write_concern.as_ref()).await?;
+        if let Some(error) = waited {
+            interrupt::check(self.ctx)?;
+            self.note(
+                Severity::Warning,
+                BATCH,
+                "dbCheck failed waiting for writeConcern",
+                &error.message,
+            )
+            .await;
+        }
+        Ok(Next {
+            rest,
+            bytes: digest.bytes,
+        })
+    }
+
+    /// Whether members write down that they have the same in the batch that comes.
+    fn is_logged(&self) -> bool {
+        let every = state().parameters.borrow().db_check.log_every;
+        self.batches.is_multiple_of(u64::from(every))
+    }
+
+    /// Waits until as many bytes may be read as were.
+    async fn pace(&self, began: Instant, bytes: u64) -> Result<()> {
+        let most_mb = state().parameters.borrow().db_check.most_mb_per_sec;
+        if most_mb == 0 {
+            return Ok(());
+        }
+        let least =
+            Duration::from_micros(bytes.saturating_mul(1_000_000) / (u64::from(most_mb) << 20));
+        let due = began + least;
+        let wait = due.saturating_since(now());
+        if wait > Duration::ZERO {
+            interruptible(self.ctx, sleep(wait)).await?;
+        }
+        Ok(())
+    }
+
+    async fn log(&self, step: Step) -> std::result::Result<Timestamp, Ended> {
+        self.log_as(self.ctx, step).await
+    }
+
+    /// Logs what every member does then, this one too.
+    async fn log_as(&self, ctx: &OpContext, step: Step) -> std::result::Result<Timestamp, Ended> {
+        let entry = CheckEntry {
+            ns: self.ns.clone(),
+            uuid: Some(self.uuid),
+            checks: self.request.checks.clone(),
+            step,
+        };
+        let ts = log_entry(ctx, &entry).await?;
+        note_step(&entry).await;
+        Ok(ts)
+    }
+
+    async fn note_end(&self, severity: Severity, msg: &str, what: &str) {
+        self.note(severity, STOP, msg, what).await;
+    }
+
+    async fn note(&self, severity: Severity, operation: &'static str, msg: &str, what: &str) {
+        let note = Note {
+            severity,
+            scope: OF_CLUSTER,
+            msg,
+            operation,
+            ns: &self.ns,
+            uuid: Some(self.uuid),
+            data: failure(what),
+        };
+        note.write().await;
+    }
+}
+
+/// What comes behind a batch.
+struct Next {
+    rest: Option<Range>,
+    bytes: u64,
+}
+
+/// Logs an entry, as a primary.
+///
+/// # Errors
+/// The node is no primary any more; the entry is too long, since values of `_id` are.
+async fn log_entry(ctx: &OpContext, entry: &CheckEntry) -> Result<Timestamp> {
+    assert!(log_form() == LogForm::Full, "it was refused before");
+    let o = entry.to_command();
+    if o.as_bytes().len() > MAX_LOGGED_BYTES {
+        return Err(Error::new(
+            ErrorCode::BSON_OBJECT_TOO_LARGE,
+            "the _id or the index keys at which a batch begins and ends are too long for the oplog",
+        ));
+    }
+    // No member becomes a follower while this is behind the gate.
+    let _acquired = acquire(ctx, Wanted::write(entry.ns.clone(), None)).await?;
+    let ns = format!("{}.$cmd", entry.ns.db());
+    let event = OpEvent {
+        kind: OpKind::Command,
+        ns: &ns,
+        uuid: entry.uuid,
+        o: &o,
+        o2: None,
+        wall_ms: pinion_runtime::wall_ms(),
+        session: None,
+        record: None,
+        form: log_form(),
+    };
+    let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
+    let statement = Statement {
+        writes: Vec::new(),
+        entry: Some(entry),
+    };
+    let mut results = storage().execute(vec![statement], true).await;
+    let result = results.pop().expect("one statement has one result");
+    result.map_err(from_write_error)
+}

@@ -1,0 +1,93 @@
+//! The two tasks of core 0: one runs what clients of a primary ask for, one does what entries of the oplog say.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use pinion_runtime::sync::Notify;
+use pinion_runtime::{CoreId, JoinHandle, Queue, call_on, core_id, spawn};
+use pinion_wire::{ErrorCode, OpContext};
+
+use super::runner::Run;
+use super::{follower, runner};
+use crate::state::state;
+
+/// What core 0 has to do for `dbCheck`.
+#[derive(Default)]
+pub(crate) struct DbCheckTasks {
+    /// Runs that clients have asked for, the first of which is under way.
+    pub(super) runs: RefCell<VecDeque<Run>>,
+    /// Entries of the oplog, the oldest first.
+    pub(super) followed: RefCell<VecDeque<Bytes>>,
+    /// Entries for which there was no room.
+    pub(super) missed: Cell<u64>,
+    /// There is something to do.
+    pub(super) changed: Notify,
+    pub(super) stopping: Cell<bool>,
+    /// The comparison that is under way.
+    pub(super) following: RefCell<Option<OpContext>>,
+    tasks: RefCell<Vec<JoinHandle<()>>>,
+}
+
+impl DbCheckTasks {
+    /// The next thing in a queue; none when the tasks are to end.
+    pub(super) async fn next<T>(&self, take: impl Fn() -> Option<T>) -> Option<T> {
+        loop {
+            let changed = self.changed.notified();
+            if self.stopping.get() {
+                return None;
+            }
+            if let Some(next) = take() {
+                return Some(next);
+            }
+            changed.await;
+        }
+    }
+}
+
+/// Begins both tasks. Called on core 0.
+pub(crate) fn start() {
+    assert!(
+        core_id() == CoreId(0),
+        "members are compared by tasks of core 0"
+    );
+    let state = state();
+    state.db_check.stopping.set(false);
+    let tasks = [
+        spawn(Queue::Background, runner::run_all(state.clone())),
+        spawn(Queue::Background, follower::follow_all(state.clone())),
+    ];
+    state.db_check.tasks.borrow_mut().extend(tasks);
+}
+
+/// Ends both tasks, and forgets what they had to do: the state of the data that it is about may be taken back. Called on core 0.
+pub(crate) async fn stop() {
+    let state = state();
+    let tasks = &state.db_check;
+    tasks.stopping.set(true);
+    end_here(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
+    if let Some(following) = &*tasks.following.borrow() {
+        following.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
+    }
+    tasks.changed.notify_all();
+    let running = tasks.tasks.take();
+    for task in running {
+        // One that was dropped has ended too.
+        let _ = task.await;
+    }
+    tasks.runs.borrow_mut().clear();
+    tasks.followed.borrow_mut().clear();
+    tasks.missed.set(0);
+}
+
+/// Ends the runs that clients have asked for: the node is no primary any more.
+pub(crate) async fn end_runs(code: ErrorCode) {
+    call_on(CoreId(0), move || end_here(code)).await;
+}
+
+fn end_here(code: ErrorCode) {
+    let state = state();
+    for run in &*state.db_check.runs.borrow() {
+        run.ctx.kill(code);
+    }
+}
