@@ -503,10 +503,10 @@ OF_MEMBERS = {
     "appendOplogNote": ("admin", {"appendOplogNote": 1, "data": {"a": 1}}, {"data": OWNED, "maxClusterTime": Rule({"timestamp"})(209)}),
     # Each that is taken would be run.
     "dbCheck": ("args", {"dbCheck": "nosuch"}, {
-        "dbCheck": Rule({"string"} | NUMBERS, 14, {"empty string": 73})(26), "validateMode": STRING(9, 26), "secondaryIndex": STRING(26, 72),
-        "skipLookupForExtraKeys": SAFE_BOOL(26, 72), "bsonValidateMode": STRING(9, 26), "start": OBJECT(26, 72), "end": OBJECT(26, 72), "minKey": ANY(26),
-        "maxKey": ANY(26), "maxCount": NUMBER(26, 51024), "maxSize": NUMBER(26, 51024), "maxDocsPerBatch": NUMBER(26, 51024),
-        "maxBatchTimeMillis": NUMBER(26, 51024), "snapshotRead": SAFE_BOOL(26, 6769501), "batchWriteConcern": OBJECT(26, 40415)}),
+        "dbCheck": Rule({"string"} | NUMBERS, 14, {"empty string": 73})(26), "validateMode": STRING(2, 26), "secondaryIndex": STRING(26, 72),
+        "skipLookupForExtraKeys": SAFE_BOOL(26, 72), "bsonValidateMode": STRING(2, 26), "start": OBJECT(26, 72), "end": OBJECT(26, 72), "minKey": ANY(26),
+        "maxKey": ANY(26), "maxCount": NUMBER(26, 2), "maxSize": NUMBER(26, 2), "maxDocsPerBatch": NUMBER(26, 2),
+        "maxBatchTimeMillis": NUMBER(26, 2), "snapshotRead": SAFE_BOOL(26, 6769501), "batchWriteConcern": OBJECT(26, 40415)}),
     "replSetGetStatus": ("admin", {"replSetGetStatus": 1}, {"replSetGetStatus": ANY, "initialSync": GIVEN_BOOL, "forShell": ANY}),
     "replSetGetConfig": ("admin", {"replSetGetConfig": 1}, {"replSetGetConfig": ANY, "commitmentStatus": GIVEN_BOOL}),
     "replSetGetRBID": ("admin", {"replSetGetRBID": 1}, {"replSetGetRBID": ANY}),
