@@ -93,8 +93,7 @@ pub(super) fn is_of_views(operation: &RawDocument) -> bool {
 /// Whether an entry, the bytes of which are valid, is one of `dbCheck`.
 pub(super) fn tells_of_check(bytes: &[u8]) -> bool {
     let entry = pinion_catalog::stored_document(bytes);
-    field(entry, "op") == Some(RawBsonRef::String("c"))
-        && document(entry, "o").is_ok_and(|o| is_check(o))
+    field(entry, "op") == Some(RawBsonRef::String("c")) && document(entry, "o").is_ok_and(is_check)
 }
 
 /// Whether everything before the entry is to be applied before it, and it before everything behind: it may change the catalog.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use pinion_catalog::{
-    Collection, LogForm, Observers, OpEvent, OpKind, Uuid, core_catalog, from_fatal,
+    Collection, Observers, OpEvent, OpKind, Uuid, check_log_form, core_catalog, from_fatal,
     from_write_error, log_form,
 };
 use pinion_clock::Timestamp;
@@ -137,7 +137,6 @@ fn collections(target: &Target) -> Vec<(Namespace, Uuid)> {
 
 impl Turn<'_> {
     async fn run(&mut self) -> std::result::Result<(), Ended> {
-        pinion_catalog::check_log_form(true, "dbCheck")?;
         self.log(Step::Start).await?;
         let ended = self.batches().await;
         match &ended {
@@ -315,7 +314,6 @@ struct Next {
 /// # Errors
 /// The node is no primary any more; the entry is too long, since values of `_id` are.
 async fn log_entry(ctx: &OpContext, entry: &CheckEntry) -> Result<Timestamp> {
-    assert!(log_form() == LogForm::Full, "it was refused before");
     let o = entry.to_command();
     if o.as_bytes().len() > MAX_LOGGED_BYTES {
         return Err(Error::new(
@@ -323,8 +321,9 @@ async fn log_entry(ctx: &OpContext, entry: &CheckEntry) -> Result<Timestamp> {
             "the _id or the index keys at which a batch begins and ends are too long for the oplog",
         ));
     }
-    // No member becomes a follower while this is behind the gate.
+    // The node stays the primary while this is behind the gate, and members of MongoDB 4.4 may have been admitted since.
     let _acquired = acquire(ctx, Wanted::write(entry.ns.clone(), None)).await?;
+    check_log_form(true, "dbCheck")?;
     let ns = format!("{}.$cmd", entry.ns.db());
     let event = OpEvent {
         kind: OpKind::Command,
