@@ -1,11 +1,15 @@
 //! `local.system.healthlog`: what checks have found on this member. A capped collection, made when it is first needed.
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Capped, CollectionOptions, Uuid, core_catalog, create_collection};
+use pinion_catalog::{
+    Capped, CollectionOptions, Uuid, core_catalog, create_collection, from_fatal,
+};
+use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{ErrorCode, OpContext, Result};
 
 use crate::acquire::acquire_write;
+use crate::interrupt::interruptible;
 use crate::limits::{HEALTH_LOG_BYTES, HEALTH_LOG_PATIENCE};
 use crate::state::state;
 use crate::write::{
@@ -154,8 +158,10 @@ async fn insert(document: &RawDocument) -> Result<()> {
         stamps: Stamps::None,
     };
     insert_documents(&ctx, acquired, vec![(0, document)], options, &mut outcome).await?;
-    match outcome.errors.pop() {
-        Some(failure) => Err(failure.error),
-        None => Ok(()),
+    if let Some(failure) = outcome.errors.pop() {
+        return Err(failure.error);
     }
+    // What a crash takes is not found again: nothing is compared twice.
+    let durable = interruptible(&ctx, storage().wait_unreplicated()).await?;
+    durable.map_err(from_fatal)
 }
