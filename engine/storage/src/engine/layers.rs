@@ -97,6 +97,10 @@ impl Storage {
 
     /// Before a layer comes back into memory: makes room for it if there is little, by another layer.
     pub(super) async fn make_room_for_layer(&self) -> Result<bool, Fatal> {
+        if self.node_state().layers.borrow().is_empty() {
+            // The checkpoint that comes frees the memory itself, and no layer holds the horizon back.
+            return Ok(false);
+        }
         let timeline = self.timeline();
         let at = timeline.visible.min(timeline.durable);
         match self.wants_checkpoint() {

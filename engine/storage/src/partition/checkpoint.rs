@@ -74,6 +74,9 @@ impl Partition {
             .map(|(&tree, &after)| (tree, after))
             .collect();
         for (tree, after) in &dropped {
+            if *after == Timestamp::MIN {
+                state.layers.forget(*tree);
+            }
             if self.is_read_below(*after) {
                 // Those snapshots find it in the state that this checkpoint replaces, with what is sealed over it.
                 continue;

@@ -88,6 +88,12 @@ impl Layers {
         self.writing.is_some() || self.written.front().is_some_and(|layer| layer.at <= c)
     }
 
+    /// Nobody reads what layers have of a tree any more, whatever timestamps it has. None is being written.
+    pub(super) fn forget(&self, tree: TreeId) {
+        assert!(self.writing.is_none(), "a layer is being written");
+        self.runs().for_each(|run| run.forget(tree));
+    }
+
     /// Memory that the filters of layers take.
     pub(super) fn filter_bytes(&self) -> u64 {
         self.runs().map(|run| run.filter.bytes()).sum()
@@ -209,13 +215,7 @@ impl Partition {
                     None => return Ok(()),
                 }
             };
-            let mut trees: Vec<(TreeId, TreeRoot)> = run
-                .trees
-                .iter()
-                .map(|(&tree, &root)| (tree, root))
-                .collect();
-            trees.sort_unstable_by_key(|(tree, _)| *tree);
-            for (tree, root) in trees {
+            for (tree, root) in run.roots() {
                 self.load_back(tree, &root, pace, &mut |key, versions| {
                     self.insert_back(tree, key, versions)
                 })
@@ -261,8 +261,8 @@ impl Partition {
         let runs: Vec<Rc<Run>> = self.state.borrow().layers.runs().cloned().collect();
         let mut kept = Vec::new();
         for run in runs {
-            for (&tree, root) in &run.trees {
-                self.load_back(tree, root, &Unpaced, &mut |key, versions| {
+            for (tree, root) in run.roots() {
+                self.load_back(tree, &root, &Unpaced, &mut |key, versions| {
                     kept.push((tree, key.clone(), versions));
                 })
                 .await?;

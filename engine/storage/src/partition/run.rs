@@ -54,7 +54,7 @@ impl RunSpace {
 /// A run. Its blocks are given back when the last reader lets go of it.
 pub(super) struct Run {
     number: u64,
-    pub(super) trees: FxHashMap<TreeId, TreeRoot>,
+    trees: RefCell<FxHashMap<TreeId, TreeRoot>>,
     pub(super) filter: Filter,
     /// No version is older.
     pub(super) oldest: Timestamp,
@@ -121,7 +121,7 @@ impl Run {
         space.borrow_mut().live.insert(number, taken.clone());
         Run {
             number,
-            trees: FxHashMap::default(),
+            trees: RefCell::default(),
             filter: Filter::new(keys, partition.most_filter_bytes()),
             oldest: Timestamp::MAX,
             taken,
@@ -131,17 +131,46 @@ impl Run {
         }
     }
 
+    pub(super) fn root(&self, tree: TreeId) -> Option<TreeRoot> {
+        self.trees.borrow().get(&tree).copied()
+    }
+
+    /// All that it has, by tree.
+    pub(super) fn roots(&self) -> BTreeMap<TreeId, TreeRoot> {
+        let trees = self.trees.borrow();
+        trees.iter().map(|(&tree, &root)| (tree, root)).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.trees.borrow().is_empty()
+    }
+
+    pub(super) fn add(&self, tree: TreeId, root: TreeRoot) {
+        self.trees.borrow_mut().insert(tree, root);
+    }
+
+    /// Whatever it has of the tree is not there for readers that begin from now on.
+    pub(super) fn forget(&self, tree: TreeId) {
+        self.trees.borrow_mut().remove(&tree);
+    }
+
     /// Whether a read of the tree may find something here.
     pub(super) fn concerns(&self, tree: TreeId, at: ReadAt) -> bool {
-        self.trees.contains_key(&tree) && at.snapshot().is_none_or(|ts| self.oldest <= ts)
+        self.trees.borrow().contains_key(&tree) && at.snapshot().is_none_or(|ts| self.oldest <= ts)
+    }
+
+    /// Where a read at `at` looks for `key`, if it may find it.
+    fn root_for(&self, tree: TreeId, key: &[u8], at: ReadAt) -> Option<TreeRoot> {
+        let root = self.root(tree)?;
+        (self.concerns(tree, at) && self.filter.may_have(tree, key)).then_some(root)
     }
 
     /// The version of `key` that a read at `at` sees, if every page on the way is in memory.
     pub(super) fn look(&self, store: &PageStore, tree: TreeId, key: &[u8], at: ReadAt) -> RunLook {
-        if !self.concerns(tree, at) || !self.filter.may_have(tree, key) {
+        let Some(root) = self.root_for(tree, key, at) else {
             return RunLook::Absent;
-        }
-        let stored = match store.try_get(&self.trees[&tree], key) {
+        };
+        let stored = match store.try_get(&root, key) {
             None => return RunLook::Load,
             Some(None) => return RunLook::Absent,
             Some(Some((stored, _))) => stored,
@@ -165,13 +194,12 @@ impl Run {
         key: &[u8],
         at: ReadAt,
     ) -> Result<Option<RunVersion>, ReadError> {
-        if !self.concerns(tree, at) || !self.filter.may_have(tree, key) {
+        let Some(root) = self.root_for(tree, key, at) else {
             return Ok(None);
-        }
-        let root = &self.trees[&tree];
-        match store.get(tree, root, key).await? {
+        };
+        match store.get(tree, &root, key).await? {
             None => Ok(None),
-            Some((stored, _)) => visible(store, tree, root, &stored, at).await,
+            Some((stored, _)) => visible(store, tree, &root, &stored, at).await,
         }
     }
 }

@@ -39,7 +39,7 @@ impl RunsAhead {
     ) -> RunsAhead {
         let places = runs
             .iter()
-            .map(|run| (run.trees[&tree], BaseCursor::default()));
+            .filter_map(|run| Some((run.root(tree)?, BaseCursor::default())));
         RunsAhead {
             tree,
             at,

@@ -76,7 +76,7 @@ impl Partition {
         sim::count("versions written to runs", writing.versions);
         let blocks: u64 = run.taken.borrow().iter().map(|extent| extent.blocks).sum();
         run.disk_bytes = blocks * BLOCK_BYTES as u64;
-        Ok((!run.trees.is_empty()).then(|| Rc::new(run)))
+        Ok((!run.is_empty()).then(|| Rc::new(run)))
     }
 }
 
@@ -137,7 +137,7 @@ impl Writing<'_> {
             }
         }
         if let Some(root) = root {
-            run.trees.insert(tree, root);
+            run.add(tree, root);
         }
         Ok(true)
     }

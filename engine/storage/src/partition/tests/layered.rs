@@ -98,3 +98,27 @@ fn a_tree_that_was_dropped_below_a_layer_does_not_come_back_with_it() {
         assert_eq!(partition.tree_ids(), [OTHER]);
     });
 }
+
+/// Whatever timestamps its versions have: the tree begins again, while layers above the base have some of it.
+#[test]
+fn what_layers_have_of_a_tree_goes_with_it_when_it_is_cleared() {
+    sim::block_on(1, async {
+        let partition = create(PartitionOptions::hostile()).await;
+        partition.end_replay(Timestamp::MIN, true);
+        let ts = Timestamp::from_u64;
+        for at in [5, 15] {
+            write(&partition, at, &[put("k", "stale")]).await.unwrap();
+            add_layer(&partition, at + 5).await;
+        }
+        partition.drop_tree(TREE, Timestamp::MIN);
+        checkpoint(&partition, 0).await.unwrap();
+        assert_eq!(read(&partition, 30).await, None);
+        write(&partition, 25, &[put("other", "new")]).await.unwrap();
+        for at in [10, 20, 30] {
+            partition.dissolve_layers(ts(at), &|| {}).await.unwrap();
+            checkpoint(&partition, at).await.unwrap();
+            assert_eq!(read(&partition, 30).await, None, "the base is at {at}");
+        }
+        assert_eq!(partition.tree_stats(TREE).records, 1);
+    });
+}
