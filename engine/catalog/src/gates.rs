@@ -187,19 +187,28 @@ pub struct Gates {
     tallies: Tallies,
     /// The operations that close a gate and wait for those behind it.
     closing: RefCell<Vec<(i32, GateMode)>>,
+    /// The operations that are to change the catalog and wait until the node is unlocked.
+    locked_out: RefCell<Vec<(i32, ())>>,
 }
 
-/// An operation that closes a gate and waits for those behind it, until this is dropped.
-struct Closing<'a> {
-    gates: &'a Gates,
+/// An operation that waits, with what it waits for, until this is dropped.
+struct Listed<'a, T> {
+    list: &'a RefCell<Vec<(i32, T)>>,
     op_id: i32,
 }
 
-impl Drop for Closing<'_> {
+impl<'a, T> Listed<'a, T> {
+    fn new(list: &'a RefCell<Vec<(i32, T)>>, op_id: i32, what: T) -> Listed<'a, T> {
+        list.borrow_mut().push((op_id, what));
+        Listed { list, op_id }
+    }
+}
+
+impl<T> Drop for Listed<'_, T> {
     fn drop(&mut self) {
-        let mut closing = self.gates.closing.borrow_mut();
-        let place = closing.iter().position(|(op_id, _)| *op_id == self.op_id);
-        closing.swap_remove(place.expect("an operation that closes a gate is listed"));
+        let mut list = self.list.borrow_mut();
+        let place = list.iter().position(|(op_id, _)| *op_id == self.op_id);
+        list.swap_remove(place.expect("an operation that waits is listed"));
     }
 }
 
@@ -380,8 +389,7 @@ impl Gates {
 
     /// The same for an operation, which is listed while it waits.
     pub(crate) async fn close_for(&self, op_id: i32, ns: &Namespace, mode: GateMode) -> bool {
-        self.closing.borrow_mut().push((op_id, mode));
-        let _closing = Closing { gates: self, op_id };
+        let _closing = Listed::new(&self.closing, op_id, mode);
         self.close(ns, mode).await
     }
 
@@ -446,6 +454,20 @@ impl Gates {
         while self.locked.get() {
             self.unlocked.notified().await;
         }
+    }
+
+    /// The same for an operation, which is listed while it waits.
+    pub(crate) async fn until_unlocked_for(&self, op_id: i32) {
+        if self.locked.get() {
+            let _locked_out = Listed::new(&self.locked_out, op_id, ());
+            self.until_unlocked().await;
+        }
+    }
+
+    /// The operations that are to change the catalog and wait on this core until the node is unlocked.
+    pub fn locked_out(&self) -> Vec<i32> {
+        let locked_out = self.locked_out.borrow();
+        locked_out.iter().map(|(op_id, ())| *op_id).collect()
     }
 
     /// Whether no writer is behind any gate of this core, and no change of the catalog under way. Once every core is locked

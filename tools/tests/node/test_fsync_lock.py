@@ -162,6 +162,7 @@ def test_no_write_passes_and_each_takes_place_once(node):
     before = everything(client)
     writers = {name: Writer(node, act) for name, act in WRITES.items()}
     wait_until(lambda: len(waiting(client, *COMMANDS)) == len(writers))
+    wait_until(lambda: all((op["waitingForLock"], op["locks"]) == (True, {"Global": "w"}) for op in waiting(client, *COMMANDS)))
     time.sleep(A_WHILE)
     assert [name for name, writer in writers.items() if writer.done or writer.error] == []
     assert everything(client) == before

@@ -386,7 +386,7 @@ where
 {
     admit(ctx, &definition)?;
     loop {
-        interruptible(ctx, core_catalog().gates().until_unlocked()).await?;
+        interruptible(ctx, core_catalog().gates().until_unlocked_for(ctx.op_id)).await?;
         let then = then.clone();
         let begun = pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || async move {
             // The lock may have been asked for meanwhile: what begins here it waits for.

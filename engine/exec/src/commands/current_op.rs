@@ -135,7 +135,9 @@ fn awaited_locks() -> Vec<(i32, AwaitedLock)> {
         GateMode::NoStaying | GateMode::Closed => (op_id, ("Collection", "W")),
         GateMode::Open | GateMode::NoWrites => (op_id, ("Collection", "R")),
     });
-    entering.chain(closing).collect()
+    let locked_out = gates.locked_out().into_iter();
+    let locked_out = locked_out.map(|op_id| (op_id, ("Global", "w")));
+    entering.chain(closing).chain(locked_out).collect()
 }
 
 fn kind_of(name: &str) -> &'static str {
