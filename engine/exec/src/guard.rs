@@ -14,6 +14,7 @@ use pinion_catalog::{
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use crate::db_check;
 use crate::profile;
 use crate::state::state;
 use crate::topology::{LOCAL, SetView, not_primary};
@@ -36,6 +37,8 @@ enum Class {
     Keys,
     Sessions,
     Profile,
+    /// What checks have found, which the node makes as a capped collection when it is first needed.
+    HealthLog,
     /// Documents of views, which are rows of the catalog too.
     Views,
     /// The buckets of a time series.
@@ -69,8 +72,8 @@ impl Class {
             }
             ("admin", version::COLLECTION) => Class::Version,
             ("admin", "system.keys") => Class::Keys,
-            (LOCAL, "system.healthlog") | ("config", "system.preimages") => Class::Droppable,
-            (_, "system.js") => Class::Droppable,
+            (LOCAL, db_check::HEALTH_LOG) => Class::HealthLog,
+            ("config", "system.preimages") | (_, "system.js") => Class::Droppable,
             _ if is_system => Class::System,
             _ => return None,
         })
@@ -123,7 +126,7 @@ pub(crate) fn check_write(view: Option<&SetView>, ctx: &OpContext, ns: &Namespac
     }
     let is_kept = match Class::of(ns) {
         None => false,
-        Some(Class::Profile | Class::Views) => true,
+        Some(Class::Profile | Class::HealthLog | Class::Views) => true,
         Some(Class::Oplog) => view.is_some() || core_catalog().current().shows_oplog(),
         Some(class) => class.is_of_set() && view.is_some(),
     };
@@ -158,7 +161,9 @@ fn check_definition(is_member: bool, has_oplog: bool, definition: &Definition) -
             Some(Class::Oplog) if has_oplog => Err(no_index("the oplog")),
             // Its documents are written without regard to any index.
             Some(Class::Records) => check_not_scattered(ns),
-            Some(Class::Version | Class::Keys | Class::Views) => Err(no_index(ns)),
+            Some(Class::Version | Class::Keys | Class::Views | Class::HealthLog) => {
+                Err(no_index(ns))
+            }
             Some(class) if is_member && class.is_of_set() => Err(no_index(ns)),
             _ => Ok(()),
         },
@@ -171,6 +176,7 @@ fn check_definition(is_member: bool, has_oplog: bool, definition: &Definition) -
                 Err(illegal("can't clone live oplog while replicating"))
             }
             (_, Some(class)) if class.is_plain() => Err(not_capped(to)),
+            (_, Some(Class::HealthLog)) => Err(made_by_node(to)),
             _ => Ok(()),
         },
         Definition::ConvertToCapped(ns) => match Class::of(ns) {
@@ -186,6 +192,10 @@ fn not_capped(ns: &Namespace) -> Error {
     illegal(format!("{ns} cannot be made a capped collection"))
 }
 
+fn made_by_node(ns: &Namespace) -> Error {
+    illegal(format!("{ns} is made by the node alone"))
+}
+
 fn check_create(is_member: bool, ns: &Namespace, options: &CollectionOptions) -> Result<()> {
     match Class::of(ns) {
         Some(Class::Oplog) if !is_member && options.capped.is_none() => Err(Error::new(
@@ -195,6 +205,7 @@ fn check_create(is_member: bool, ns: &Namespace, options: &CollectionOptions) ->
         Some(class) if class.is_plain() && *options != CollectionOptions::default() => {
             Err(illegal(format!("{ns} is made without options")))
         }
+        Some(Class::HealthLog) => Err(made_by_node(ns)),
         _ => Ok(()),
     }
 }
@@ -240,7 +251,12 @@ fn check_rename(is_member: bool, has_oplog: bool, from: &Namespace, to: &Namespa
             "If either the source or target of a rename is an oplog name, both must be",
         ));
     }
-    let is_written = |class| matches!(class, Some(Class::Profile | Class::Views));
+    let is_written = |class| {
+        matches!(
+            class,
+            Some(Class::Profile | Class::HealthLog | Class::Views)
+        )
+    };
     for (class, ns, side) in [(source, from, "source"), (target, to, "target")] {
         if is_written(class) {
             let message = format!("error with {side} namespace: cannot write to {ns}");
@@ -358,6 +374,7 @@ mod tests {
         drop("d.system.users", [20, 20]);
         drop("d.system.js", [0, 0]);
         drop("d.system.views", [0, 0]);
+        drop("local.system.healthlog", [0, 0]);
         drop("d.c", [0, 0]);
         let database = |db: &str, codes| check(Definition::DropDatabase(db.to_owned()), codes);
         database("local", [0, 20]);
@@ -381,7 +398,20 @@ mod tests {
         rename("admin.c", "admin.system.version", [20, 20]);
         rename("config.c", "config.transactions", [20, 20]);
         rename("d.c", "d.system.js", [20, 20]);
+        rename("local.c", "local.system.healthlog", [20, 20]);
+        rename("local.system.healthlog", "local.c", [20, 20]);
         rename("d.c", "e.c", [0, 0]);
+    }
+
+    #[test]
+    fn the_health_log_is_made_by_the_node() {
+        let log = || ns("local.system.healthlog");
+        let options = CollectionOptions::default();
+        check(Definition::Create { ns: log(), options }, [20, 20]);
+        let from = ns("local.c");
+        check(Definition::CloneAsCapped { from, to: log() }, [20, 20]);
+        let client = OpContext::internal(0, "insert", "local", 0);
+        assert!(check_write(None, &client, &log()).is_ok());
     }
 
     #[test]
@@ -414,6 +444,7 @@ mod tests {
             ("admin.system.keys", [20, 20], [67, 67], [20, 20]),
             ("d.system.profile", [0, 0], [0, 0], [20, 20]),
             ("d.system.views", [20, 20], [67, 67], [20, 20]),
+            ("local.system.healthlog", [0, 0], [67, 67], [20, 20]),
             ("d.system.buckets.s", [0, 0], [0, 0], [20, 20]),
             ("local.x", [0, 0], [0, 0], [0, 0]),
         ] {

@@ -338,14 +338,24 @@ pub(crate) const CHECK_MB_PER_SEC: u32 = 1;
 /// Records of a partition that are read at once, and their bytes.
 pub(crate) const CHECK_PAGE_RECORDS: usize = 256;
 pub(crate) const CHECK_PAGE_BYTES: usize = 256 * 1024;
-/// Documents or entries that are looked up at once.
+/// Documents or entries that wait until they are looked up together, and their bytes, but for the last.
 pub(crate) const CHECK_LOOKUPS: usize = 64;
+pub(crate) const CHECK_LOOKUP_BYTES: usize = 1024 * 1024;
 /// Faults of documents and entries that are written down of each batch.
 pub(crate) const MAX_CHECK_FAULTS: usize = 100;
-/// Runs that wait for their turn, and entries that a member has not compared yet; and the bytes of these, but for the last.
+/// Runs that wait for their turn, and the bytes of the command of each.
 pub(crate) const MAX_QUEUED_CHECKS: usize = 100;
+pub(crate) const MAX_CHECK_COMMAND_BYTES: usize = 64 * 1024;
+/// Entries of batches that a member has not compared yet, and their bytes. Those of beginnings and ends have as much room again.
 pub(crate) const MAX_FOLLOWED_CHECKS: usize = 1000;
-pub(crate) const MAX_FOLLOWED_CHECK_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_FOLLOWED_CHECK_BYTES: usize = 20 * 1024 * 1024;
+/// Bytes of what an entry says about why a run ended early, and of each value of a note in the log of the node.
+pub(crate) const MAX_CHECK_REASON_BYTES: usize = 1024;
+/// How long a run is slowed down before it looks again how much it may read, and how long it waits for memory.
+pub(crate) const CHECK_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const CHECK_RETRY: Duration = Duration::from_millis(100);
+
+const _: () = assert!(MAX_FOLLOWED_CHECK_BYTES > MAX_LOGGED_BYTES + 4096);
 /// Size of the capped collection `local.system.healthlog`.
 pub(crate) const HEALTH_LOG_BYTES: i64 = 100 << 20;
 /// How long a note for it waits before it is looked whether the node closes.

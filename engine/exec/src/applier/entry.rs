@@ -100,10 +100,7 @@ pub(super) fn tells_of_check(bytes: &[u8]) -> bool {
 /// The bytes need not be valid; what cannot be read is no fence, and is refused later.
 pub(super) fn is_fence(bytes: &[u8]) -> bool {
     let is_fence = |entry: &RawDocument| match field(entry, "op") {
-        Some(RawBsonRef::String("c")) => match field(entry, "o") {
-            Some(RawBsonRef::Document(o)) => !is_check(o),
-            _ => true,
-        },
+        Some(RawBsonRef::String("c")) => true,
         Some(RawBsonRef::String("i" | "u" | "d")) => is_of_views(entry),
         Some(RawBsonRef::String("n")) => match field(entry, "o2") {
             Some(RawBsonRef::Document(o2)) => field(o2, "rows").is_some(),
@@ -114,10 +111,11 @@ pub(super) fn is_fence(bytes: &[u8]) -> bool {
     let Ok(entry) = RawDocument::from_bytes(bytes) else {
         return false;
     };
-    let of_documents = || {
+    let is_passed_on = || {
         match field(entry, "o") {
         // What is placed for a later commit needs what is stored before it.
         Some(RawBsonRef::Document(o)) if is_prepare(o) => false,
+        Some(RawBsonRef::Document(o)) if is_check(o) => true,
         Some(RawBsonRef::Document(o)) => match field(o, "applyOps") {
             Some(RawBsonRef::Array(list)) => pinion_bson::values(list).all(|operation| {
                 matches!(operation, RawBsonRef::Document(operation) if !is_fence(operation))
@@ -127,7 +125,7 @@ pub(super) fn is_fence(bytes: &[u8]) -> bool {
         _ => false,
     }
     };
-    is_fence(entry) && !of_documents()
+    is_fence(entry) && !is_passed_on()
 }
 
 #[cfg(test)]
@@ -160,6 +158,11 @@ mod tests {
         );
         check(
             rawdoc! { "op": "c", "o": { "applyOps": [{ "op": "i" }, { "op": "c" }] } },
+            true,
+        );
+        // No core decodes a command in one.
+        check(
+            rawdoc! { "op": "c", "o": { "applyOps": [{ "op": "c", "o": { "dbCheck": "d.c" } }] } },
             true,
         );
         check(

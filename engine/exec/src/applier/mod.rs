@@ -362,7 +362,7 @@ impl Shared {
         self.count(0, decoded.passed_over);
         // What is recovered was compared before, or the state that it is about is not kept any more.
         if self.mode == ApplyMode::Secondary && entry::tells_of_check(&decoded.entry.bytes) {
-            crate::db_check::follow(decoded.entry.bytes.clone());
+            crate::db_check::follow(&decoded.entry.bytes);
         }
         for (owner, operations) in decoded.by_owner {
             let entry = decoded.entry.clone();

@@ -1,15 +1,16 @@
 //! The command: it checks what it is asked for, and leaves it to the task of core 0.
 
 use bytes::Bytes;
-use pinion_catalog::{check_log_form, check_not_view, core_catalog, is_replicated};
+use pinion_catalog::{Collection, check_log_form, check_not_view, core_catalog, is_replicated};
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::digest::is_compared;
-use super::options::{Request, Target};
+use super::digest::{OWN_ENTRIES, has_own_entries, is_compared};
+use super::options::{Request, Target, ValidateMode, invalid};
+use super::range::Range;
 use super::runner::Run;
-use crate::limits::MAX_QUEUED_CHECKS;
+use crate::limits::{MAX_CHECK_COMMAND_BYTES, MAX_QUEUED_CHECKS};
 use crate::state::state;
 use crate::topology::not_primary;
 
@@ -23,8 +24,16 @@ pub(crate) async fn db_check(cmd: Invocation) -> Result<Reply> {
     }
     let request = Request::read(&cmd.reader()?, cmd.db())?;
     check_log_form(true, "dbCheck")?;
-    check_target(&request.target)?;
+    check_target(&request)?;
     let command = cmd.message.body_bytes();
+    if command.len() > MAX_CHECK_COMMAND_BYTES {
+        return Err(Error::new(
+            ErrorCode::BSON_OBJECT_TOO_LARGE,
+            format!("dbCheck takes a command of at most {MAX_CHECK_COMMAND_BYTES} bytes"),
+        ));
+    }
+    // It may wait for long, and is a part of what came with it.
+    let command = Bytes::copy_from_slice(&command);
     let (op_id, db) = (cmd.ctx.op_id, cmd.db().to_owned());
     submit_to(CoreId(0), Queue::Foreground, move || async move {
         enqueue(op_id, &db, command, request)
@@ -33,9 +42,9 @@ pub(crate) async fn db_check(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-fn check_target(target: &Target) -> Result<()> {
+fn check_target(request: &Request) -> Result<()> {
     let catalog = core_catalog().current();
-    match target {
+    match &request.target {
         Target::Database(db) if db == "local" => Err(not_replicated(db)),
         Target::Database(db) => match catalog.collections_of(db).next() {
             Some(_) => Ok(()),
@@ -48,10 +57,27 @@ fn check_target(target: &Target) -> Result<()> {
             }
             match catalog.get(ns) {
                 None => Err(not_found(format!("Collection {ns} not found"))),
-                Some(found) if is_compared(found) => Ok(()),
+                Some(found) if is_compared(found) => check_index(found, request),
                 Some(_) => Err(not_compared(ns)),
             }
         }
+    }
+}
+
+/// The index may be another one when the turn of the run comes.
+fn check_index(collection: &Collection, request: &Request) -> Result<()> {
+    let checks = &request.checks;
+    if checks.mode != ValidateMode::ExtraKeys {
+        return Ok(());
+    }
+    if has_own_entries(collection) {
+        return Err(invalid(OWN_ENTRIES));
+    }
+    match collection.index(&checks.index) {
+        Some(index) => {
+            Range::of_entries(index, request.start.as_ref(), request.end.as_ref()).map(drop)
+        }
+        None => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a member has in a range of documents or of index entries, at one timestamp.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,23 +11,24 @@ use pinion_catalog::{
     prefix_len,
 };
 use pinion_clock::Timestamp;
-use pinion_runtime::{Instant, Queue, join_all, submit_to};
-use pinion_storage::{Key, PartitionId, ReadAt, ReadError, TreeId, storage};
+use pinion_runtime::{CoreId, Instant, Queue, join_all, submit_to};
+use pinion_storage::{Key, KeyRange, PartitionId, ReadAt, ReadError, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext};
 
 use super::health_log::{OF_DOCUMENT, OF_INDEX};
 use super::options::{BsonMode, Checks, ValidateMode};
-use super::range::{Border, KeySpan, Range};
-use super::walk::{OrderedWalk, Walked};
+use super::range::{Border, Range};
+use super::walk::{OrderedWalk, Room, Walked};
 use crate::compute::compute_bytes;
 use crate::interrupt::{is_interruption, pause};
-use crate::limits::{CHECK_LOOKUPS, MAX_CHECK_FAULTS, MAX_LISTED_ENTRY_BYTES};
+use crate::limits::{CHECK_LOOKUP_BYTES, CHECK_LOOKUPS, MAX_CHECK_FAULTS, MAX_LISTED_ENTRY_BYTES};
 use crate::validate::{Form, Snapshot, Unverified, Verifier, form_of, read};
 
 /// Why a range was not read to its end.
 #[derive(Debug)]
 pub(super) enum Unread {
-    /// The snapshot is gone, or is of a time at which this member did not have the collection.
+    /// The snapshot is gone, or is of a time at which this member did not have the collection; something else than the data keeps
+    /// it from being read.
     Unavailable(String),
     /// What is stored is damaged.
     Damaged(String),
@@ -37,8 +39,11 @@ impl From<Error> for Unread {
     fn from(error: Error) -> Unread {
         match error.code {
             _ if is_interruption(&error) => Unread::Interrupted(error),
-            ErrorCode::SNAPSHOT_TOO_OLD => Unread::Unavailable(error.message),
-            _ => Unread::Damaged(error.message),
+            // A read that the device refuses is internal.
+            ErrorCode::DATA_CORRUPTION_DETECTED | ErrorCode::INTERNAL_ERROR => {
+                Unread::Damaged(error.message)
+            }
+            _ => Unread::Unavailable(error.message),
         }
     }
 }
@@ -80,9 +85,31 @@ pub(super) struct Digest {
     pub bytes: u64,
     /// Up to where, if not to the end of the range.
     pub last: Option<Border>,
-    /// As many as are listed.
-    pub faults: Vec<Fault>,
-    pub fault_count: u64,
+    pub faults: Faults,
+}
+
+/// Faults, of which as many are listed as there is room for.
+#[derive(Default)]
+pub(super) struct Faults {
+    pub listed: Vec<Fault>,
+    bytes: usize,
+    pub count: u64,
+}
+
+impl Faults {
+    fn add(&mut self, fault: Fault) {
+        self.count += 1;
+        if self.listed.len() < MAX_CHECK_FAULTS && self.bytes < MAX_LISTED_ENTRY_BYTES {
+            self.bytes += fault.found.as_bytes().len();
+            self.listed.push(fault);
+        }
+    }
+
+    fn add_all(&mut self, others: Faults) {
+        let unlisted = others.count - others.listed.len() as u64;
+        others.listed.into_iter().for_each(|fault| self.add(fault));
+        self.count += unlisted;
+    }
 }
 
 /// A collection at one timestamp, which stays readable as long as this lives.
@@ -124,6 +151,9 @@ impl View {
         }
         let collection = collection.seen_at(ts).without_builds();
         let index = match checks.mode {
+            ValidateMode::ExtraKeys if has_own_entries(&collection) => {
+                return Err(Unread::Unavailable(OWN_ENTRIES.to_owned()));
+            }
             ValidateMode::ExtraKeys => find_index(&collection, &checks.index, ts)?,
             ValidateMode::Data | ValidateMode::MissingKeys => None,
         };
@@ -145,27 +175,24 @@ impl View {
     }
 
     /// The tree that has what is walked over, and the keys of the range in it.
-    fn tree(&self, range: &Range) -> (TreeId, KeySpan) {
+    fn tree(&self, range: &Range) -> (TreeId, KeyRange) {
         if let Some((_, index)) = &self.index {
             return (index.tree, range.of_keys());
         }
-        let span = range.of_ids(&self.collection);
+        let keys = range.of_ids(&self.collection);
         match self.collection.id_index_beside_tree() {
-            Some(index) => (index.tree, span),
-            None => (self.collection.tree(), span),
+            Some(index) => (index.tree, keys),
+            None => (self.collection.tree(), keys),
         }
     }
 
     /// Reads a range, as far as the limits allow, but one record at least.
     pub(super) async fn digest(&self, range: &Range, limits: &Limits) -> Result<Digest, Unread> {
-        let (tree, span) = self.tree(range);
-        let mut walk = OrderedWalk::new(tree, &span.lower, self.at());
+        let (tree, keys) = self.tree(range);
+        let mut walk = OrderedWalk::new(tree, keys, self.at());
         let mut found = Finding::new(self);
         let mut last: Option<Border> = None;
-        while let Some(walked) = walk.next().await? {
-            if span.is_passed_by(&walked.key) {
-                break;
-            }
+        while let Some(walked) = walk.next(found.room(limits)).await? {
             let is_full = found.count >= limits.count
                 || found.bytes >= limits.bytes
                 || limits
@@ -202,6 +229,13 @@ fn find_index(
     Err(Unread::Unavailable(format!("{name}: {what} at {ts}")))
 }
 
+/// Records of such a collection are numbered by each member, and its entries end with these numbers.
+pub(super) fn has_own_entries(collection: &Collection) -> bool {
+    collection.id_index_beside_tree().is_some()
+}
+
+pub(super) const OWN_ENTRIES: &str = "the extraIndexKeysCheck validateMode is not for capped collections: each member numbers their records, so the entries of their indexes cannot be compared";
+
 /// What is being read.
 struct Finding<'v> {
     view: &'v View,
@@ -209,10 +243,10 @@ struct Finding<'v> {
     digest: Md5,
     count: u64,
     bytes: u64,
-    faults: Vec<Fault>,
-    fault_count: u64,
-    /// Records whose entries, or documents, are yet to be looked up.
+    faults: Faults,
+    /// Records whose entries, or documents, are yet to be looked up, and their bytes.
     waiting: Vec<(PartitionId, Key)>,
+    waiting_bytes: usize,
 }
 
 impl<'v> Finding<'v> {
@@ -229,9 +263,9 @@ impl<'v> Finding<'v> {
             digest: Md5::new(),
             count: 0,
             bytes: 0,
-            faults: Vec::new(),
-            fault_count: 0,
+            faults: Faults::default(),
             waiting: Vec::new(),
+            waiting_bytes: 0,
         }
     }
 
@@ -247,17 +281,20 @@ impl<'v> Finding<'v> {
             bytes: self.bytes,
             last,
             faults: self.faults,
-            fault_count: self.fault_count,
+        }
+    }
+
+    /// What is still taken of a batch, and one record more, which tells whether there is a rest.
+    fn room(&self, limits: &Limits) -> Room {
+        let records = limits.count.saturating_sub(self.count);
+        Room {
+            records: records.saturating_add(1),
+            bytes: limits.bytes.saturating_sub(self.bytes),
         }
     }
 
     fn fault(&mut self, scope: &'static str, msg: &'static str, found: RawDocumentBuf) {
-        self.fault_count += 1;
-        let listed = self.faults.iter().map(|fault| fault.found.as_bytes().len());
-        let has_room = listed.sum::<usize>() < MAX_LISTED_ENTRY_BYTES;
-        if self.faults.len() < MAX_CHECK_FAULTS && has_room {
-            self.faults.push(Fault { scope, msg, found });
-        }
+        self.faults.add(Fault { scope, msg, found });
     }
 
     /// Takes the next record, and gives where it is.
@@ -304,7 +341,7 @@ impl<'v> Finding<'v> {
         });
         let refusal = match form.await {
             Form::Sound => None,
-            Form::Nonconformant(_) if bson == BsonMode::Default => None,
+            Form::Nonconformant(_) | Form::NotText(_) if bson == BsonMode::Default => None,
             Form::Nonconformant(what) => Some(what),
             Form::NotText(error) => Some(error.to_string()),
             Form::Invalid(what) => Some(what),
@@ -312,7 +349,8 @@ impl<'v> Finding<'v> {
         let document = RawDocument::from_bytes(bytes).ok();
         let id = document.and_then(|document| pinion_bson::get(document, "_id"));
         let Some(id) = id else {
-            let what = refusal.unwrap_or_else(|| "a document has no _id".to_owned());
+            let what =
+                refusal.unwrap_or_else(|| "a document has no _id that can be read".to_owned());
             return Err(Unread::Damaged(what));
         };
         let border = Border::of_id(id);
@@ -322,35 +360,38 @@ impl<'v> Finding<'v> {
             let msg = "Document is not well-formed BSON";
             self.fault(OF_DOCUMENT, msg, found.finish());
         } else if self.verifier.is_some() {
-            self.wait_for_lookup(partition, key).await?;
+            let bytes = key.len() + bytes.len();
+            self.wait_for_lookup(partition, key, bytes).await?;
         }
         Ok(border)
     }
 
     async fn take_entry(&mut self, index: &Index, walked: Walked) -> Result<Border, Unread> {
         self.count += 1;
-        self.bytes += (walked.key.len() + walked.value.len()) as u64;
-        // The numbers of records are each member's own.
-        let is_by_id = self.view.collection.id_index_beside_tree().is_none();
-        let compared = match is_by_id {
-            true => walked.key.len(),
-            false => prefix_len(index, &walked.key).unwrap_or(walked.key.len()),
-        };
-        self.digest.update((compared as u64).to_le_bytes());
-        self.digest.update(&walked.key[..compared]);
+        let bytes = walked.key.len() + walked.value.len();
+        self.bytes += bytes as u64;
+        self.digest.update((walked.key.len() as u64).to_le_bytes());
+        self.digest.update(&walked.key);
         let border = Border {
             shown: shown_entry(index, &walked.key, &walked.value)?,
             entry: Some(walked.key.clone()),
         };
         if self.verifier.is_some() {
-            self.wait_for_lookup(walked.partition, walked.key).await?;
+            self.wait_for_lookup(walked.partition, walked.key, bytes)
+                .await?;
         }
         Ok(border)
     }
 
-    async fn wait_for_lookup(&mut self, partition: PartitionId, key: Key) -> Result<(), Unread> {
+    async fn wait_for_lookup(
+        &mut self,
+        partition: PartitionId,
+        key: Key,
+        bytes: usize,
+    ) -> Result<(), Unread> {
         self.waiting.push((partition, key));
-        match self.waiting.len() < CHECK_LOOKUPS {
+        self.waiting_bytes += bytes;
+        match self.waiting.len() < CHECK_LOOKUPS && self.waiting_bytes < CHECK_LOOKUP_BYTES {
             true => Ok(()),
             false => self.look_up().await,
         }
@@ -362,19 +403,31 @@ impl<'v> Finding<'v> {
             return Ok(());
         };
         let at = self.view.at();
-        let waiting = std::mem::take(&mut self.waiting);
-        let found = join_all(waiting.into_iter().map(|(partition, key)| {
-            let (verifier, index) = (verifier.clone(), self.view.index.clone());
+        let mut by_owner: BTreeMap<u16, Vec<(PartitionId, Key)>> = BTreeMap::new();
+        for (partition, key) in std::mem::take(&mut self.waiting) {
             let owner = storage().owner(partition);
-            submit_to(owner, Queue::Background, move || async move {
-                verdict(&verifier, partition, index, &key, at).await
+            by_owner.entry(owner.0).or_default().push((partition, key));
+        }
+        self.waiting_bytes = 0;
+        // Each core has one document in memory at a time.
+        let found = join_all(by_owner.into_iter().map(|(owner, records)| {
+            let (verifier, index) = (verifier.clone(), self.view.index.clone());
+            submit_to(CoreId(owner), Queue::Background, move || async move {
+                let mut faults = Faults::default();
+                for (partition, key) in records {
+                    let index = index.as_ref().map(|(place, index)| (*place, &**index));
+                    let found = verdict(&verifier, partition, index, &key, at).await?;
+                    for (msg, found) in found {
+                        let scope = OF_INDEX;
+                        faults.add(Fault { scope, msg, found });
+                    }
+                }
+                Ok::<_, Unread>(faults)
             })
         }))
         .await;
-        for verdict in found {
-            for (msg, found) in verdict? {
-                self.fault(OF_INDEX, msg, found);
-            }
+        for faults in found {
+            self.faults.add_all(faults?);
         }
         Ok(())
     }
@@ -384,7 +437,7 @@ impl<'v> Finding<'v> {
 async fn verdict(
     verifier: &Verifier,
     partition: PartitionId,
-    index: Option<(usize, Arc<Index>)>,
+    index: Option<(usize, &Index)>,
     key: &Key,
     at: ReadAt,
 ) -> Result<Vec<(&'static str, RawDocumentBuf)>, Unread> {
@@ -400,7 +453,7 @@ async fn verdict(
             Ok(found.map(|missing| (msg, missing.listed)).collect())
         }
         Some((place, index)) => {
-            let extra = verifier.extra(partition, (place, &index), key, at).await;
+            let extra = verifier.extra(partition, (place, index), key, at).await;
             let msg = "found extra index key entry without corresponding document";
             let found = extra.map_err(lost)?.into_iter();
             Ok(found.map(|extra| (msg, extra.listed)).collect())
@@ -417,4 +470,42 @@ pub(super) fn is_compared(collection: &Collection) -> bool {
     collection.is_replicated()
         && collection.placement != Placement::Scattered
         && !collection.is_oplog()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_counted_that_are_not_listed() {
+        let fault = || Fault {
+            scope: OF_INDEX,
+            msg: "",
+            found: RawDocumentBuf::new(),
+        };
+        let of = |count| {
+            let mut faults = Faults::default();
+            (0..count).for_each(|_| faults.add(fault()));
+            faults
+        };
+        let mut all = of(30);
+        all.add_all(of(MAX_CHECK_FAULTS + 5));
+        assert_eq!(all.listed.len(), MAX_CHECK_FAULTS);
+        assert_eq!(all.count, MAX_CHECK_FAULTS as u64 + 35);
+    }
+
+    #[test]
+    fn what_is_no_damage_is_no_error() {
+        for code in [
+            ErrorCode::INVALID_OPTIONS,
+            ErrorCode::TEMPORARILY_UNAVAILABLE,
+            ErrorCode::OUT_OF_DISK_SPACE,
+            ErrorCode::SNAPSHOT_TOO_OLD,
+        ] {
+            let unread = Unread::from(Error::new(code, ""));
+            assert!(matches!(unread, Unread::Unavailable(_)), "{code:?}");
+        }
+        let damage = Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, "");
+        assert!(matches!(Unread::from(damage), Unread::Damaged(_)));
+    }
 }

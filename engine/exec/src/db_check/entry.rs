@@ -8,6 +8,7 @@ use pinion_wire::idl::Namespace;
 use super::options::Checks;
 use super::range::Range;
 use crate::cluster_time::bson_time;
+use crate::limits::MAX_CHECK_REASON_BYTES;
 
 /// What an entry says.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,9 +24,42 @@ pub(super) struct CheckEntry {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     Start,
-    Stop,
+    /// With why, where not everything was compared.
+    Stop(Option<Early>),
     Batch(Box<Batch>),
 }
+
+/// Why a run has ended before its end.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Early {
+    /// Somebody has ended it, or the node was no primary any more.
+    pub is_killed: bool,
+    pub what: String,
+}
+
+impl Early {
+    pub(super) fn killed(what: &str) -> Early {
+        Early {
+            is_killed: true,
+            what: cut(what).to_owned(),
+        }
+    }
+
+    pub(super) fn failed(what: &str) -> Early {
+        Early {
+            is_killed: false,
+            what: cut(what).to_owned(),
+        }
+    }
+}
+
+/// The beginning of a text that may be long.
+pub(super) fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_CHECK_REASON_BYTES)]
+}
+
+const FAILED: &str = "failed";
+const KILLED: &str = "killed";
 
 /// What the primary has read.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +78,13 @@ pub(crate) fn is_check(o: &RawDocument) -> bool {
         .is_some_and(|(name, _)| name == "dbCheck")
 }
 
+/// Whether an entry of a check asks for a comparison, and does not say that a run begins or ends.
+pub(super) fn is_batch(entry: &RawDocument) -> bool {
+    let o = pinion_bson::get(entry, "o").and_then(|o| o.as_document());
+    let kind = o.and_then(|o| pinion_bson::get(o, "type"));
+    !matches!(kind, Some(RawBsonRef::String("start" | "stop")))
+}
+
 impl CheckEntry {
     /// The command, as the entry has it in `o`.
     pub(super) fn to_command(&self) -> RawDocumentBuf {
@@ -53,8 +94,13 @@ impl CheckEntry {
             Step::Start => {
                 out.append("type", "start");
             }
-            Step::Stop => {
+            Step::Stop(early) => {
                 out.append("type", "stop");
+                if let Some(early) = early {
+                    let outcome = if early.is_killed { KILLED } else { FAILED };
+                    out.append("outcome", outcome)
+                        .append("error", early.what.as_str());
+                }
             }
             Step::Batch(batch) => {
                 out.append("type", "batch")
@@ -79,7 +125,8 @@ impl CheckEntry {
             Some(RawBsonRef::String(text)) => Ok(text),
             _ => Err(format!("the entry has no {name}")),
         };
-        let ns = Namespace::parse(text("dbCheck")?).map_err(|error| error.message)?;
+        // Of a database in which there was nothing to compare it is that of its commands.
+        let ns = Namespace::parse_sought(text("dbCheck")?).map_err(|error| error.message)?;
         let uuid = pinion_bson::get(entry, "ui").and_then(Uuid::from_bson);
         let kind = text("type")?;
         // Members of MongoDB 4.4 name no modes, and other ranges.
@@ -90,7 +137,12 @@ impl CheckEntry {
         })?;
         let step = match kind {
             "start" => Step::Start,
-            "stop" => Step::Stop,
+            "stop" => Step::Stop(match text("outcome") {
+                Ok(KILLED) => Some(Early::killed(text("error")?)),
+                Ok(FAILED) => Some(Early::failed(text("error")?)),
+                Ok(other) => return Err(format!("the entry has the unknown outcome '{other}'")),
+                Err(_) => None,
+            }),
             "batch" => {
                 let range = Range::of_entry(o).ok_or("the entry names no range")?;
                 let Some(RawBsonRef::Timestamp(at)) = pinion_bson::get(o, "readTimestamp") else {
@@ -155,7 +207,13 @@ mod tests {
             md5: "abc".to_owned(),
             is_logged: false,
         };
-        for step in [Step::Start, Step::Stop, Step::Batch(Box::new(batch))] {
+        for step in [
+            Step::Start,
+            Step::Stop(None),
+            Step::Stop(Some(Early::killed("why"))),
+            Step::Stop(Some(Early::failed("why"))),
+            Step::Batch(Box::new(batch)),
+        ] {
             let entry = CheckEntry {
                 ns: Namespace::parse("d.c").expect("a namespace"),
                 uuid: Some(Uuid([7; 16])),

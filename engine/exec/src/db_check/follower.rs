@@ -1,56 +1,77 @@
 //! What a member does that applies the entries of a check: it reads the same, compares, and writes down what it finds.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Uuid, from_fatal, stored_document};
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, Queue, core_id, now, spawn, submit_to};
+use pinion_runtime::{CoreId, core_id, now};
 use pinion_storage::storage;
 use pinion_wire::OpContext;
 use pinion_wire::idl::Namespace;
 
 use super::digest::{Digest, Fault, Limits, Unread, View};
-use super::entry::{Batch, CheckEntry, Step};
+use super::entry::{Batch, CheckEntry, Step, is_batch};
 use super::health_log::{BATCH, Note, OF_CLUSTER, START, STOP, Severity, failure};
 use crate::cluster_time::bson_time;
 use crate::interrupt::interruptible;
 use crate::limits::{MAX_FOLLOWED_CHECK_BYTES, MAX_FOLLOWED_CHECKS};
 use crate::state::{NodeState, state};
 
-/// Takes an entry that the applier has met, and returns at once: what it says is done behind the applier.
-pub(crate) fn follow(entry: Bytes) {
-    if core_id() == CoreId(0) {
-        take(entry);
-        return;
-    }
-    drop(spawn(Queue::Background, async move {
-        submit_to(
-            CoreId(0),
-            Queue::Background,
-            move || async move { take(entry) },
-        )
-        .await;
-    }));
-}
-
-fn take(entry: Bytes) {
+/// Takes an entry that the applier has met, and returns at once: what it says is done behind the applier. Called on core 0, where a
+/// member's applier is.
+pub(crate) fn follow(entry: &[u8]) {
+    assert!(core_id() == CoreId(0), "members are compared by core 0");
     let state = state();
     let tasks = &state.db_check;
-    let mut followed = tasks.followed.borrow_mut();
-    let bytes: usize = followed.iter().map(Bytes::len).sum();
-    match followed.len() < MAX_FOLLOWED_CHECKS && bytes < MAX_FOLLOWED_CHECK_BYTES {
-        true => followed.push_back(entry),
-        false => tasks.missed.set(tasks.missed.get() + 1),
+    let has_room = tasks.followed.borrow_mut().push(entry);
+    if !has_room {
+        tasks.missed.set(tasks.missed.get() + 1);
     }
     tasks.changed.notify_all();
+}
+
+/// Entries that a member has not looked at yet, the oldest first.
+#[derive(Default)]
+pub(super) struct Followed {
+    entries: VecDeque<Bytes>,
+    batches: usize,
+    bytes: usize,
+}
+
+impl Followed {
+    /// Takes a copy of an entry, which is a part of all that was fetched with it. False if there is no room.
+    fn push(&mut self, entry: &[u8]) -> bool {
+        let is_batch = is_batch(stored_document(entry));
+        let most = match is_batch {
+            true => MAX_FOLLOWED_CHECK_BYTES,
+            // Where many batches wait, it has to be seen that the run has ended all the same.
+            false => 2 * MAX_FOLLOWED_CHECK_BYTES,
+        };
+        let has_place = !is_batch || self.batches < MAX_FOLLOWED_CHECKS;
+        if !has_place || self.bytes + entry.len() > most {
+            return false;
+        }
+        self.batches += usize::from(is_batch);
+        self.bytes += entry.len();
+        self.entries.push_back(Bytes::copy_from_slice(entry));
+        true
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let entry = self.entries.pop_front()?;
+        self.batches -= usize::from(is_batch(stored_document(&entry)));
+        self.bytes -= entry.len();
+        Some(entry)
+    }
 }
 
 /// Does what entries say, one after the other, until the tasks are to end.
 pub(super) async fn follow_all(state: Rc<NodeState>) {
     let tasks = &state.db_check;
-    let first = || tasks.followed.borrow_mut().pop_front();
+    let first = || tasks.followed.borrow_mut().pop();
     while let Some(entry) = tasks.next(&first).await {
         let entry = stored_document(&entry);
         let ctx = OpContext::internal(0, "dbCheck", "", now().as_nanos());
@@ -58,8 +79,9 @@ pub(super) async fn follow_all(state: Rc<NodeState>) {
         let read = CheckEntry::read(entry);
         let missed = tasks.missed.take();
         if missed > 0 {
-            let what =
-                format!("{missed} batches came while too many waited: they were not compared");
+            let what = format!(
+                "{missed} entries came while too many waited: what they tell of was not compared"
+            );
             note_unread(entry, &what).await;
         }
         match read {
@@ -110,7 +132,7 @@ async fn step(ctx: &OpContext, entry: &CheckEntry, logged_at: Timestamp) {
         batch,
         logged_at,
     };
-    let digest = match compare(ctx, entry, batch).await {
+    let digest = match compare(ctx, entry, batch, logged_at).await {
         // The state that it is about may be taken back: nothing is known of it.
         Err(Unread::Interrupted(_)) => return,
         Err(Unread::Unavailable(what)) => {
@@ -126,10 +148,20 @@ async fn step(ctx: &OpContext, entry: &CheckEntry, logged_at: Timestamp) {
 }
 
 /// Reads what the primary has read.
-async fn compare(ctx: &OpContext, entry: &CheckEntry, batch: &Batch) -> Result<Digest, Unread> {
+async fn compare(
+    ctx: &OpContext,
+    entry: &CheckEntry,
+    batch: &Batch,
+    logged_at: Timestamp,
+) -> Result<Digest, Unread> {
+    let unavailable = |what: &str| Err(Unread::Unavailable(what.to_owned()));
     let Some(uuid) = entry.uuid else {
-        return Err(Unread::Unavailable("the entry names no collection".into()));
+        return unavailable("the entry names no collection");
     };
+    // That time may never come.
+    if batch.read_at >= logged_at {
+        return unavailable("the readTimestamp is not before the entry");
+    }
     let visible = interruptible(ctx, storage().wait_visible(batch.read_at)).await?;
     visible.map_err(from_fatal)?;
     let view = View::open(ctx, uuid, &entry.checks, batch.read_at).await?;
@@ -138,18 +170,26 @@ async fn compare(ctx: &OpContext, entry: &CheckEntry, batch: &Batch) -> Result<D
 
 /// Writes down that a run has begun or ended.
 pub(super) async fn note_step(entry: &CheckEntry) {
-    let operation = match entry.step {
-        Step::Start => START,
-        Step::Stop => STOP,
+    let (operation, early) = match &entry.step {
+        Step::Start => (START, None),
+        Step::Stop(early) => (STOP, early.as_ref()),
         Step::Batch(_) => return,
     };
     let mut data = DocBuilder::new();
-    data.append("success", true)
-        .append("dbCheckParameters", &*entry.checks.to_document());
+    match early {
+        None => data.append("success", true),
+        Some(early) => data.append_all(&failure(&early.what)),
+    };
+    data.append("dbCheckParameters", &*entry.checks.to_document());
+    let (severity, msg) = match early {
+        None => (Severity::Info, ""),
+        Some(early) if early.is_killed => (Severity::Warning, "dbCheck terminated"),
+        Some(_) => (Severity::Warning, "abandoning dbCheck"),
+    };
     let note = Note {
-        severity: Severity::Info,
+        severity,
         scope: OF_CLUSTER,
-        msg: "",
+        msg,
         operation,
         ns: &entry.ns,
         uuid: entry.uuid,
@@ -160,15 +200,16 @@ pub(super) async fn note_step(entry: &CheckEntry) {
 
 /// Writes down what is wrong on this member, whatever others have.
 pub(super) async fn note_faults(ns: &Namespace, uuid: Option<Uuid>, digest: &Digest) {
-    for fault in &digest.faults {
+    let faults = &digest.faults;
+    for fault in &faults.listed {
         let mut data = DocBuilder::new();
         data.append("success", false)
             .append("error", fault.msg)
             .append("found", &*fault.found);
         note_fault(ns, uuid, fault, data.finish()).await;
     }
-    let more = digest.fault_count - digest.faults.len() as u64;
-    if let (1.., Some(last)) = (more, digest.faults.last()) {
+    let more = faults.count - faults.listed.len() as u64;
+    if let (1.., Some(last)) = (more, faults.listed.last()) {
         let what = format!("{more} more of the batch are not listed");
         note_fault(ns, uuid, last, failure(&what)).await;
     }
@@ -243,5 +284,38 @@ impl Found<'_> {
             data,
         };
         note.write().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::rawdoc;
+
+    use super::*;
+
+    fn entry(kind: &str, padding: usize) -> RawDocumentBuf {
+        rawdoc! { "op": "c", "o": { "dbCheck": "d.c", "type": kind, "md5": "x".repeat(padding) } }
+    }
+
+    #[test]
+    fn what_waits_is_bounded_but_for_ends() {
+        let mut followed = Followed::default();
+        let batch = entry("batch", 0);
+        for _ in 0..MAX_FOLLOWED_CHECKS {
+            assert!(followed.push(batch.as_bytes()));
+        }
+        assert!(!followed.push(batch.as_bytes()));
+        assert!(followed.push(entry("stop", 0).as_bytes()));
+        let first = followed.pop().expect("an entry");
+        // It keeps nothing alive but itself.
+        assert_eq!(&first[..], batch.as_bytes());
+        assert_ne!(first.as_ptr(), batch.as_bytes().as_ptr());
+        assert!(followed.push(batch.as_bytes()));
+        while followed.pop().is_some() {}
+        assert_eq!((followed.batches, followed.bytes), (0, 0));
+        let large = entry("batch", MAX_FOLLOWED_CHECK_BYTES / 2);
+        assert!(followed.push(large.as_bytes()));
+        assert!(!followed.push(large.as_bytes()));
+        assert!(followed.push(entry("start", 0).as_bytes()));
     }
 }

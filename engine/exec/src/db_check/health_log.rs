@@ -4,20 +4,22 @@ use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf}
 use pinion_catalog::{
     Capped, CollectionOptions, Uuid, core_catalog, create_collection, from_fatal,
 };
+use pinion_runtime::sleep;
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
-use pinion_wire::{ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use super::entry::cut;
 use crate::acquire::acquire_write;
 use crate::interrupt::interruptible;
-use crate::limits::{HEALTH_LOG_BYTES, HEALTH_LOG_PATIENCE};
+use crate::limits::{CHECK_RETRY, HEALTH_LOG_BYTES, HEALTH_LOG_PATIENCE, MAX_CHECK_REASON_BYTES};
 use crate::state::state;
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
 };
 
 const DATABASE: &str = "local";
-const COLLECTION: &str = "system.healthlog";
+pub(crate) const COLLECTION: &str = "system.healthlog";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Severity {
@@ -93,18 +95,23 @@ impl Note<'_> {
                 severity = self.severity.name(),
                 namespace = self.ns.as_str(),
                 operation = self.operation,
-                data = pinion_query::document_text(&self.data),
+                data = logged_text(&self.data),
                 "dbCheck: {}",
                 self.msg
             );
+        }
+        let state = state();
+        let tasks = &state.db_check;
+        if tasks.has_given_up.get() {
+            return;
         }
         loop {
             match insert(&document).await {
                 Ok(()) => return,
                 // Nothing is written while the node is locked, and one that closes does not wait for the lock.
-                Err(error)
-                    if error.code == ErrorCode::MAX_TIME_MS_EXPIRED
-                        && !state().db_check.stopping.get() => {}
+                Err(error) if is_passing(&error) && !tasks.stopping.get() => {
+                    sleep(CHECK_RETRY).await;
+                }
                 // It was late, and is there.
                 Err(error) if error.code == ErrorCode::DUPLICATE_KEY => return,
                 Err(error) => {
@@ -112,14 +119,35 @@ impl Note<'_> {
                         target: "COMMAND",
                         id = 7_300_071u64,
                         namespace = self.ns.as_str(),
-                        error = error.message,
+                        error = cut(&error.message),
                         "The health log cannot be written"
                     );
+                    tasks.has_given_up.set(tasks.stopping.get());
                     return;
                 }
             }
         }
     }
+}
+
+fn is_passing(error: &Error) -> bool {
+    error.code == ErrorCode::MAX_TIME_MS_EXPIRED || error.code == ErrorCode::TEMPORARILY_UNAVAILABLE
+}
+
+/// A note as the log of the node shows it: keys and values of `_id` may be nearly as long as a document.
+fn logged_text(data: &RawDocument) -> String {
+    let mut out = DocBuilder::new();
+    for (name, value) in pinion_bson::elements(data) {
+        let mut one = DocBuilder::new();
+        one.append_raw(name, value);
+        let one = one.finish();
+        match value {
+            RawBsonRef::String(text) => out.append(name, cut(text)),
+            _ if one.as_bytes().len() <= MAX_CHECK_REASON_BYTES => out.append_all(&one),
+            _ => out.append(name, format!("{} bytes", one.as_bytes().len()).as_str()),
+        };
+    }
+    pinion_query::document_text(&out.finish())
 }
 
 /// What is said where nothing was found because something failed.
@@ -134,6 +162,13 @@ async fn insert(document: &RawDocument) -> Result<()> {
     let ctx = OpContext::internal(0, "insert", DATABASE, now.as_nanos());
     let ctx = ctx.with_deadline(Some((now + HEALTH_LOG_PATIENCE).as_nanos()));
     let ns = Namespace::new(DATABASE, COLLECTION)?;
+    let found = core_catalog().get(&ns);
+    if found.is_some_and(|found| found.options.capped.is_none()) {
+        return Err(Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            format!("{ns} is no capped collection: drop it, and the node makes it anew"),
+        ));
+    }
     if core_catalog().get(&ns).is_none() {
         let options = CollectionOptions {
             capped: Some(Capped {
@@ -164,4 +199,22 @@ async fn insert(document: &RawDocument) -> Result<()> {
     // What a crash takes is not found again: nothing is compared twice.
     let durable = interruptible(&ctx, storage().wait_unreplicated()).await?;
     durable.map_err(from_fatal)
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn long_values_are_cut_in_the_log_of_the_node() {
+        let long = "é".repeat(100_000);
+        let note = rawdoc! { "success": false, "error": long.as_str(), "batchEnd": { "_id": long.as_str() } };
+        let text = logged_text(&note);
+        assert!(text.len() < 2 * MAX_CHECK_REASON_BYTES, "{}", text.len());
+        assert!(text.contains("200023 bytes"), "{}", &text[1000..]);
+        let short = rawdoc! { "success": true, "batchEnd": { "_id": 5 } };
+        assert_eq!(logged_text(&short), pinion_query::document_text(&short));
+    }
 }

@@ -7,7 +7,7 @@ use pinion_bson::{
 };
 use pinion_catalog::{Collection, Index};
 use pinion_keystring::encode_index_entry_in;
-use pinion_storage::{Key, prefix_successor};
+use pinion_storage::{Key, KeyRange, prefix_successor};
 use pinion_wire::Result;
 
 use super::options::invalid;
@@ -29,30 +29,27 @@ pub(super) struct Range {
     pub end: Border,
 }
 
-/// The same as keys of a tree.
-#[derive(Clone, Debug)]
-pub(super) struct KeySpan {
-    pub lower: Bound<Key>,
-    /// Keys that begin with it are the last ones. There is no other end where it is absent.
-    upper: Option<Key>,
+/// The same as keys of a tree: keys that begin with the end are the last ones, and there is no other end where it is absent.
+fn key_range(start: Key, is_start_included: bool, end: Option<Key>) -> KeyRange {
+    let lower = match is_start_included {
+        true => Bound::Included(start),
+        false => match prefix_successor(&start) {
+            Some(next) => Bound::Included(next),
+            None => Bound::Excluded(start),
+        },
+    };
+    let next = end.and_then(|end| prefix_successor(&end));
+    KeyRange {
+        lower,
+        upper: next.map_or(Bound::Unbounded, Bound::Excluded),
+    }
 }
 
-impl KeySpan {
-    /// Whether a key lies behind the span.
-    pub(super) fn is_passed_by(&self, key: &[u8]) -> bool {
-        let upper = self.upper.as_ref();
-        upper.is_some_and(|upper| key > &upper[..] && !key.starts_with(upper))
-    }
-
-    fn new(start: Key, is_start_included: bool, end: Option<Key>) -> KeySpan {
-        let lower = match is_start_included {
-            true => Bound::Included(start),
-            false => match prefix_successor(&start) {
-                Some(next) => Bound::Included(next),
-                None => Bound::Excluded(start),
-            },
-        };
-        KeySpan { lower, upper: end }
+/// Whether a range ends before it begins.
+pub(super) fn is_empty(range: &KeyRange) -> bool {
+    match (&range.lower, &range.upper) {
+        (Bound::Included(lower) | Bound::Excluded(lower), Bound::Excluded(upper)) => lower >= upper,
+        _ => false,
     }
 }
 
@@ -135,19 +132,19 @@ impl Range {
     }
 
     /// The keys of the documents' `_id`.
-    pub(super) fn of_ids(&self, collection: &Collection) -> KeySpan {
+    pub(super) fn of_ids(&self, collection: &Collection) -> KeyRange {
         let key = |border: &Border| {
             let id = pinion_bson::get(&border.shown, "_id");
             collection.id_key(id.unwrap_or(RawBsonRef::Null))
         };
         let (start, end) = (key(&self.start), key(&self.end));
-        KeySpan::new(start, self.is_start_included, Some(end))
+        key_range(start, self.is_start_included, Some(end))
     }
 
     /// The keys of entries.
-    pub(super) fn of_keys(&self) -> KeySpan {
+    pub(super) fn of_keys(&self) -> KeyRange {
         let start = self.start.entry.clone().unwrap_or_default();
-        KeySpan::new(start, self.is_start_included, self.end.entry.clone())
+        key_range(start, self.is_start_included, self.end.entry.clone())
     }
 
     /// Appends it to an entry of the oplog.
@@ -256,13 +253,15 @@ mod tests {
     #[test]
     fn the_next_range_begins_behind_all_keys_of_the_last_one() {
         let key = |bytes: &[u8]| Key::from_slice(bytes);
-        let span = KeySpan::new(key(b"ab"), false, Some(key(b"cd")));
-        assert_eq!(span.lower, Bound::Included(key(b"ac")));
-        assert!(
-            !span.is_passed_by(b"cd") && !span.is_passed_by(b"cdx") && span.is_passed_by(b"ce")
-        );
-        let span = KeySpan::new(key(b"ab"), true, None);
-        assert_eq!(span.lower, Bound::Included(key(b"ab")));
-        assert!(!span.is_passed_by(b"\xff"));
+        let range = key_range(key(b"ab"), false, Some(key(b"cd")));
+        assert_eq!(range.lower, Bound::Included(key(b"ac")));
+        assert!(range.contains(b"cd") && range.contains(b"cdx") && !range.contains(b"ce"));
+        assert!(!range.contains(b"abx") && !is_empty(&range));
+        let range = key_range(key(b"ab"), true, None);
+        assert_eq!(range.lower, Bound::Included(key(b"ab")));
+        assert!(range.contains(b"\xff"));
+        assert!(is_empty(&key_range(key(b"b"), true, Some(key(b"a")))));
+        assert!(is_empty(&key_range(key(b"b"), false, Some(key(b"b")))));
+        assert!(!is_empty(&key_range(key(b"b"), true, Some(key(b"b")))));
     }
 }

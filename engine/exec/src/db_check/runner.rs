@@ -1,5 +1,6 @@
 //! A run on the primary: batch after batch is read, logged, and waited for.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use pinion_catalog::{
@@ -13,15 +14,15 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::digest::{Limits, Unread, View, is_compared};
-use super::entry::{Batch, CheckEntry, Step};
+use super::entry::{Batch, CheckEntry, Early, Step};
 use super::follower::{Found, note_faults, note_step};
-use super::health_log::{BATCH, Note, OF_CLUSTER, STOP, Severity, failure};
+use super::health_log::{BATCH, Note, OF_CLUSTER, Severity, failure};
 use super::options::{Request, Target};
 use super::range::Range;
 use crate::acquire::{Wanted, acquire};
 use crate::concern::wait_for_check;
 use crate::interrupt::{self, interruptible};
-use crate::limits::{MAX_LOGGED_BYTES, MAX_SNAPSHOT_ATTEMPTS};
+use crate::limits::{CHECK_PAUSE, CHECK_RETRY, MAX_LOGGED_BYTES, MAX_SNAPSHOT_ATTEMPTS};
 use crate::ops::BackgroundGuard;
 use crate::state::{NodeState, state};
 
@@ -52,11 +53,14 @@ struct Turn<'r> {
     ctx: &'r OpContext,
     request: &'r Request,
     ns: Namespace,
-    uuid: Uuid,
-    /// Batches that were logged, documents and bytes that were read, and since when.
+    /// None where there is no collection to look at.
+    uuid: Option<Uuid>,
+    /// Batches that were logged, documents and bytes that were read.
     batches: u64,
     count: u64,
     bytes: u64,
+    /// It is written down that the write concern cannot be reached, once in a run.
+    has_noted_concern: &'r Cell<bool>,
 }
 
 /// Why a turn ends before its end.
@@ -74,7 +78,7 @@ impl From<Error> for Ended {
             || error.code == ErrorCode::PRIMARY_STEPPED_DOWN;
         match is_stopped {
             true => Ended::Stopped(error),
-            false => Ended::Failed(Severity::Error, error.message),
+            false => Unread::from(error).into(),
         }
     }
 }
@@ -90,27 +94,31 @@ impl From<Unread> for Ended {
 }
 
 async fn run(ctx: &OpContext, request: &Request) {
-    for (ns, uuid) in collections(&request.target) {
-        let mut turn = Turn {
-            ctx,
-            request,
-            ns,
-            uuid,
-            batches: 0,
-            count: 0,
-            bytes: 0,
+    let has_noted_concern = Cell::new(false);
+    let turn = |ns, uuid| Turn {
+        ctx,
+        request,
+        ns,
+        uuid,
+        batches: 0,
+        count: 0,
+        bytes: 0,
+        has_noted_concern: &has_noted_concern,
+    };
+    let found = collections(&request.target);
+    if found.is_empty() {
+        let ns = match &request.target {
+            Target::Collection(ns) => Some(ns.clone()),
+            Target::Database(db) => Namespace::parse_sought(&format!("{db}.$cmd")).ok(),
         };
-        match turn.run().await {
-            Ok(()) => {}
-            Err(Ended::Failed(severity, what)) => {
-                turn.note_end(severity, "abandoning dbCheck", &what).await;
-            }
-            Err(Ended::Stopped(error)) => {
-                let what = error.message;
-                turn.note_end(Severity::Warning, "dbCheck terminated", &what)
-                    .await;
-                return;
-            }
+        let ns = ns.expect("a database that was found has a name");
+        let early = Early::failed("there was nothing to compare");
+        turn(ns, None).end(Some(early)).await;
+        return;
+    }
+    for (ns, uuid) in found {
+        if !turn(ns, Some(uuid)).run().await {
+            return;
         }
     }
 }
@@ -136,44 +144,75 @@ fn collections(target: &Target) -> Vec<(Namespace, Uuid)> {
 }
 
 impl Turn<'_> {
-    async fn run(&mut self) -> std::result::Result<(), Ended> {
-        self.log(Step::Start).await?;
-        let ended = self.batches().await;
-        match &ended {
-            // Nobody would log it.
-            Err(Ended::Stopped(error)) if error.code != ErrorCode::INTERRUPTED => {}
-            // A run that is killed logs that too: its context logs nothing any more.
-            _ => {
-                let ctx = OpContext::internal(0, "dbCheck", self.ns.db(), now().as_nanos());
-                self.log_as(&ctx, Step::Stop).await?;
+    /// Looks at the collection; false where the run ends with it.
+    async fn run(&mut self) -> bool {
+        match self.batches().await {
+            Ok(()) => self.end(None).await,
+            Err(Ended::Failed(severity, what)) => {
+                // The damage is this member's alone.
+                if severity == Severity::Error {
+                    let msg = "abandoning dbCheck batch";
+                    self.note(severity, BATCH, msg, &what).await;
+                }
+                self.end(Some(Early::failed(&what))).await
+            }
+            Err(Ended::Stopped(error)) => {
+                let early = Early::killed(&error.message);
+                match error.code == ErrorCode::INTERRUPTED {
+                    true => drop(self.end(Some(early)).await),
+                    // Nobody would log it.
+                    false => note_step(&self.entry(Step::Stop(Some(early)))).await,
+                }
+                false
             }
         }
-        ended
+    }
+
+    /// Logs the end; false where nothing can be logged any more. That is then written down here alone.
+    async fn end(&self, early: Option<Early>) -> bool {
+        // A run that was killed logs that too, and its own context logs nothing any more.
+        let ctx = OpContext::internal(0, "dbCheck", self.ns.db(), now().as_nanos());
+        let state = state();
+        let tasks = &state.db_check;
+        if tasks.stopping.get() {
+            ctx.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
+        }
+        tasks.ending.replace(Some(ctx.clone()));
+        let logged = self.log_as(&ctx, Step::Stop(early.clone())).await;
+        tasks.ending.take();
+        let (early, is_stopped) = match logged {
+            Ok(_) => return true,
+            Err(Ended::Stopped(error)) => (Early::killed(&error.message), true),
+            Err(Ended::Failed(_, what)) => (early.unwrap_or_else(|| Early::failed(&what)), false),
+        };
+        note_step(&self.entry(Step::Stop(Some(early)))).await;
+        !is_stopped
     }
 
     async fn batches(&mut self) -> std::result::Result<(), Ended> {
+        self.log_as(self.ctx, Step::Start).await?;
         let mut range = None;
         loop {
             let began = now();
             let next = self.batch(range.take(), began).await?;
-            self.pace(began, next.bytes).await?;
             let is_enough =
                 self.count >= self.request.most_count || self.bytes >= self.request.most_bytes;
             match next.rest {
                 Some(rest) if !is_enough => range = Some(rest),
                 _ => return Ok(()),
             }
+            self.pace(began, next.bytes).await?;
         }
     }
 
     /// The newest state of the collection.
-    async fn view(&self) -> std::result::Result<(View, Timestamp), Ended> {
+    async fn view(&self, uuid: Uuid) -> std::result::Result<(View, Timestamp), Ended> {
         let mut attempts = 0;
         loop {
             let at = interruptible(self.ctx, storage().read_timestamp()).await?;
             let at = at.map_err(from_fatal)?;
             attempts += 1;
-            match View::open(self.ctx, self.uuid, &self.request.checks, at).await {
+            match View::open(self.ctx, uuid, &self.request.checks, at).await {
                 Err(Unread::Unavailable(_)) if attempts < MAX_SNAPSHOT_ATTEMPTS => {}
                 view => return Ok((view?, at)),
             }
@@ -187,7 +226,8 @@ impl Turn<'_> {
         began: Instant,
     ) -> std::result::Result<Next, Ended> {
         let request = self.request;
-        let (view, read_at) = self.view().await?;
+        let uuid = self.uuid.expect("a batch is of a collection");
+        let (view, read_at) = self.view(uuid).await?;
         let range = match (range, view.index()) {
             (Some(range), _) => range,
             (None, Some(index)) => {
@@ -198,7 +238,7 @@ impl Turn<'_> {
         let left = |most: u64, done: u64| most.saturating_sub(done).max(1);
         let limits = Limits {
             count: left(request.most_count, self.count).min(request.batch_documents),
-            bytes: left(request.most_bytes, self.bytes),
+            bytes: left(request.most_bytes, self.bytes).min(bytes_per_sec().unwrap_or(u64::MAX)),
             until: Some(began + request.batch_time),
         };
         let digest = view.digest(&range, &limits).await?;
@@ -215,15 +255,16 @@ impl Turn<'_> {
             md5: digest.md5.clone(),
             is_logged: self.is_logged(),
         };
-        let logged_at = self.log(Step::Batch(Box::new(batch.clone()))).await?;
+        let step = Step::Batch(Box::new(batch.clone()));
+        let logged_at = self.log_as(self.ctx, step).await?;
         self.batches += 1;
         self.count += digest.count;
         self.bytes += digest.bytes;
-        note_faults(&self.ns, Some(self.uuid), &digest).await;
+        note_faults(&self.ns, self.uuid, &digest).await;
         if batch.is_logged {
             let found = Found {
                 ns: &self.ns,
-                uuid: Some(self.uuid),
+                uuid: self.uuid,
                 batch: &batch,
                 logged_at,
             };
@@ -232,13 +273,12 @@ impl Turn<'_> {
         let waited = wait_for_check(self.ctx, logged_at, request.write_concern.as_ref()).await?;
         if let Some(error) = waited {
             interrupt::check(self.ctx)?;
-            self.note(
-                Severity::Warning,
-                BATCH,
-                "dbCheck failed waiting for writeConcern",
-                &error.message,
-            )
-            .await;
+            let is_hopeless = error.code == ErrorCode::UNSATISFIABLE_WRITE_CONCERN;
+            if !is_hopeless || !self.has_noted_concern.replace(true) {
+                let msg = "dbCheck failed waiting for writeConcern";
+                self.note(Severity::Warning, BATCH, msg, &error.message)
+                    .await;
+            }
         }
         Ok(Next {
             rest,
@@ -252,41 +292,42 @@ impl Turn<'_> {
         self.batches.is_multiple_of(u64::from(every))
     }
 
-    /// Waits until as many bytes may be read as were.
+    /// Waits until as many bytes may be read as were, by the parameter as it is by then.
     async fn pace(&self, began: Instant, bytes: u64) -> Result<()> {
-        let most_mb = state().parameters.borrow().db_check.most_mb_per_sec;
-        if most_mb == 0 {
-            return Ok(());
-        }
-        let least =
-            Duration::from_micros(bytes.saturating_mul(1_000_000) / (u64::from(most_mb) << 20));
-        let due = began + least;
-        let wait = due.saturating_since(now());
-        if wait > Duration::ZERO {
-            interruptible(self.ctx, sleep(wait)).await?;
+        while let Some(rate) = bytes_per_sec() {
+            let least = Duration::from_micros(bytes.saturating_mul(1_000_000) / rate);
+            let wait = (began + least).saturating_since(now());
+            if wait == Duration::ZERO {
+                break;
+            }
+            interruptible(self.ctx, sleep(wait.min(CHECK_PAUSE))).await?;
         }
         Ok(())
     }
 
-    async fn log(&self, step: Step) -> std::result::Result<Timestamp, Ended> {
-        self.log_as(self.ctx, step).await
+    fn entry(&self, step: Step) -> CheckEntry {
+        CheckEntry {
+            ns: self.ns.clone(),
+            uuid: self.uuid,
+            checks: self.request.checks.clone(),
+            step,
+        }
     }
 
     /// Logs what every member does then, this one too.
     async fn log_as(&self, ctx: &OpContext, step: Step) -> std::result::Result<Timestamp, Ended> {
-        let entry = CheckEntry {
-            ns: self.ns.clone(),
-            uuid: Some(self.uuid),
-            checks: self.request.checks.clone(),
-            step,
+        let entry = self.entry(step);
+        let ts = loop {
+            match log_entry(ctx, &entry).await {
+                // A checkpoint makes room.
+                Err(error) if error.code == ErrorCode::TEMPORARILY_UNAVAILABLE => {
+                    interruptible(ctx, sleep(CHECK_RETRY)).await?;
+                }
+                logged => break logged?,
+            }
         };
-        let ts = log_entry(ctx, &entry).await?;
         note_step(&entry).await;
         Ok(ts)
-    }
-
-    async fn note_end(&self, severity: Severity, msg: &str, what: &str) {
-        self.note(severity, STOP, msg, what).await;
     }
 
     async fn note(&self, severity: Severity, operation: &'static str, msg: &str, what: &str) {
@@ -296,11 +337,17 @@ impl Turn<'_> {
             msg,
             operation,
             ns: &self.ns,
-            uuid: Some(self.uuid),
+            uuid: self.uuid,
             data: failure(what),
         };
         note.write().await;
     }
+}
+
+/// What a run may read in a second; none where it is not slowed down.
+fn bytes_per_sec() -> Option<u64> {
+    let most_mb = state().parameters.borrow().db_check.most_mb_per_sec;
+    (most_mb > 0).then(|| u64::from(most_mb) << 20)
 }
 
 /// What comes behind a batch.

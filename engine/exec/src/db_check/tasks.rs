@@ -3,11 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use bytes::Bytes;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, JoinHandle, Queue, call_on, core_id, spawn};
 use pinion_wire::{ErrorCode, OpContext};
 
+use super::follower::Followed;
 use super::runner::Run;
 use super::{follower, runner};
 use crate::state::state;
@@ -17,8 +17,8 @@ use crate::state::state;
 pub(crate) struct DbCheckTasks {
     /// Runs that clients have asked for, the first of which is under way.
     pub(super) runs: RefCell<VecDeque<Run>>,
-    /// Entries of the oplog, the oldest first.
-    pub(super) followed: RefCell<VecDeque<Bytes>>,
+    /// Entries of the oplog.
+    pub(super) followed: RefCell<Followed>,
     /// Entries for which there was no room.
     pub(super) missed: Cell<u64>,
     /// There is something to do.
@@ -26,6 +26,10 @@ pub(crate) struct DbCheckTasks {
     pub(super) stopping: Cell<bool>,
     /// The comparison that is under way.
     pub(super) following: RefCell<Option<OpContext>>,
+    /// What logs the end of a run.
+    pub(super) ending: RefCell<Option<OpContext>>,
+    /// A note could not be written while the tasks were to end: no other is tried.
+    pub(super) has_given_up: Cell<bool>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
 }
 
@@ -53,6 +57,7 @@ pub(crate) fn start() {
     );
     let state = state();
     state.db_check.stopping.set(false);
+    state.db_check.has_given_up.set(false);
     let tasks = [
         spawn(Queue::Background, runner::run_all(state.clone())),
         spawn(Queue::Background, follower::follow_all(state.clone())),
@@ -76,7 +81,7 @@ pub(crate) async fn stop() {
         let _ = task.await;
     }
     tasks.runs.borrow_mut().clear();
-    tasks.followed.borrow_mut().clear();
+    tasks.followed.take();
     tasks.missed.set(0);
 }
 
@@ -89,5 +94,8 @@ fn end_here(code: ErrorCode) {
     let state = state();
     for run in &*state.db_check.runs.borrow() {
         run.ctx.kill(code);
+    }
+    if let Some(ending) = &*state.db_check.ending.borrow() {
+        ending.kill(code);
     }
 }

@@ -16,7 +16,7 @@ use crate::fake_set::{become_member, of_term_1};
 use crate::harness::{Client, with_lives, with_member};
 
 /// Namespaces that the node or its set writes, and one beside them in each database.
-const KEPT: [(&str, &str); 22] = [
+const KEPT: [(&str, &str); 23] = [
     ("t", "system.profile"),
     ("t", "system.views"),
     ("t", "system.js"),
@@ -27,6 +27,7 @@ const KEPT: [(&str, &str); 22] = [
     ("local", "startup_log"),
     ("local", "system.replset"),
     ("local", "system.rollback.id"),
+    ("local", "system.healthlog"),
     ("local", "replset.election"),
     ("local", "replset.initialSyncId"),
     ("local", "replset.minvalid"),
