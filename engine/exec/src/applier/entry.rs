@@ -111,19 +111,17 @@ pub(super) fn is_fence(bytes: &[u8]) -> bool {
     let Ok(entry) = RawDocument::from_bytes(bytes) else {
         return false;
     };
-    let is_passed_on = || {
-        match field(entry, "o") {
+    let is_document =
+        |operation| matches!(operation, RawBsonRef::Document(operation) if !is_fence(operation));
+    let is_passed_on = || match field(entry, "o") {
         // What is placed for a later commit needs what is stored before it.
         Some(RawBsonRef::Document(o)) if is_prepare(o) => false,
         Some(RawBsonRef::Document(o)) if is_check(o) => true,
         Some(RawBsonRef::Document(o)) => match field(o, "applyOps") {
-            Some(RawBsonRef::Array(list)) => pinion_bson::values(list).all(|operation| {
-                matches!(operation, RawBsonRef::Document(operation) if !is_fence(operation))
-            }),
+            Some(RawBsonRef::Array(list)) => pinion_bson::values(list).all(is_document),
             _ => false,
         },
         _ => false,
-    }
     };
     is_fence(entry) && !is_passed_on()
 }

@@ -346,7 +346,11 @@ fn a_member_compares_what_entries_say() {
             [
                 ("info", "dbCheck batch consistent", ""),
                 ("error", "dbCheck batch inconsistent", ""),
-                ("warning", abandoned, "the collection was not there"),
+                (
+                    "warning",
+                    abandoned,
+                    "the catalog is not kept any more as it was"
+                ),
                 (
                     "warning",
                     abandoned,
