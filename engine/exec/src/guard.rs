@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn the_health_log_is_made_by_the_node() {
         let log = || ns("local.system.healthlog");
-        let options = CollectionOptions::default();
+        let options = Box::default();
         check(Definition::Create { ns: log(), options }, [20, 20]);
         let from = ns("local.c");
         check(Definition::CloneAsCapped { from, to: log() }, [20, 20]);
