@@ -5,12 +5,12 @@ from pinion_node import wait_until
 
 def elected(members):
     """The member that leads, where the one before has just gone or stepped down. Who stands at once may be refused by one that has not
-    noticed yet, so while nobody leads those that are there are told to stand."""
+    noticed yet, so while nobody leads those that are there are asked to stand."""
     alive = [node for node in members.nodes if node.alive()]
     wait_until(lambda: any(map(members.leads, alive)) or any(takes_over(members, node) for node in alive))
     return members.primary()
 
 
 def takes_over(members, node):
-    """Whether this member leads; once it can stand it is told to."""
+    """Whether this member leads; once it can stand it is asked to."""
     return members.state(node) in (1, 2) and members.steps_up(node)

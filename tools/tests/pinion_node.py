@@ -103,7 +103,7 @@ class FailPoint:
         return self.admin.command({"configureFailPoint": self.name, "mode": mode, "data": data})["count"]
 
     def wait(self, times=1):
-        """Waits until it has acted so many times."""
+        """Waits until it has acted `times` times."""
         self.admin.command({"waitForFailPoint": self.name, "timesEntered": self.before + times, "maxTimeMS": PATIENCE_MS})
 
     def off(self):

@@ -4,16 +4,38 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use pinion_catalog::{Collection, core_catalog, from_read_error, record_of};
+use pinion_catalog::{
+    Capped, Collection, CollectionOptions, core_catalog, create_collection, from_read_error,
+    record_of,
+};
 use pinion_runtime::sync::{Notify, Permit, Semaphore};
 use pinion_storage::{Direction, KeyRange, PartitionId, ReadAt, TreeId, storage};
-use pinion_wire::Result;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
 use crate::limits::CAPPED_SWEEP;
 
 /// The partition of all records.
 pub(crate) const RECORDS: PartitionId = PartitionId(0);
+
+/// Makes a capped collection of the node's own, unless there is a collection of that name.
+///
+/// # Errors
+/// Those of `create`.
+pub(crate) async fn ensure_capped(ctx: &OpContext, ns: &Namespace, size_bytes: i64) -> Result<()> {
+    let options = CollectionOptions {
+        capped: Some(Capped {
+            size_bytes,
+            max_documents: None,
+        }),
+        ..CollectionOptions::default()
+    };
+    match create_collection(ctx, ns.clone(), options).await {
+        Err(error) if error.code == ErrorCode::NAMESPACE_EXISTS => Ok(()),
+        made => made.map(|_| ()),
+    }
+}
 
 /// The capped collections of one core that were inserted into or waited for since the node started.
 #[derive(Default)]

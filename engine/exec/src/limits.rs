@@ -330,7 +330,7 @@ pub(crate) const MAX_CHECK_BATCH_DOCUMENTS: u64 = 10_000;
 pub(crate) const CHECK_BATCH_TIME_MS: u64 = 1000;
 pub(crate) const MIN_CHECK_BATCH_TIME_MS: u64 = 10;
 pub(crate) const MAX_CHECK_BATCH_TIME_MS: u64 = 20_000;
-/// Of so many batches without a difference one is written down, unless `dbCheckHealthLogEveryNBatches` says otherwise.
+/// Each this many batches without a difference, one is logged, unless `dbCheckHealthLogEveryNBatches` says otherwise.
 pub(crate) const CHECK_LOG_EVERY: u32 = 25;
 pub(crate) const MAX_CHECK_LOG_EVERY: u32 = 10_000;
 /// Megabytes that a run reads in a second, unless `maxDbCheckMBperSec` says otherwise.

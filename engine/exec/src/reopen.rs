@@ -82,7 +82,7 @@ pub(crate) async fn reopen(
     limit: Timestamp,
     close: impl AsyncFnOnce() -> std::result::Result<Reopening, OpenError>,
 ) -> std::result::Result<RecoveryReport, OpenNodeError> {
-    // Whoever closes the node waits for the end, and closes what was opened.
+    // The close of the node waits for the end, and closes what was opened.
     let _turn = state().reopening.acquire().await;
     on_all_cores(|_| async { state().parking.close() }).await;
     on_all_cores(|_| drain()).await;

@@ -1,11 +1,11 @@
 //! `local.startup_log`: what the node was each time that it started.
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
-use pinion_catalog::{Capped, CollectionOptions, create_collection};
 use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
-use pinion_wire::{ErrorCode, OpContext, Result};
+use pinion_wire::{OpContext, Result};
 
+use crate::capped::ensure_capped;
 use crate::commands::append_build_info;
 use crate::limits::STARTUP_LOG_BYTES;
 use crate::state::{NodeShared, state};
@@ -20,20 +20,7 @@ pub fn log_startup() -> LocalBoxFuture<'static, Result<()>> {
         let ns = Namespace::new("local", "startup_log")?;
         let now_ns = pinion_runtime::now().as_nanos();
         let ctx = OpContext::internal(0, "insert", "local", now_ns);
-        let options = CollectionOptions {
-            capped: Some(Capped {
-                size_bytes: STARTUP_LOG_BYTES,
-                max_documents: None,
-            }),
-            ..CollectionOptions::default()
-        };
-        match create_collection(&ctx, ns.clone(), options).await {
-            // It exists, with other options.
-            Err(error) if error.code == ErrorCode::NAMESPACE_EXISTS => {}
-            made => {
-                made?;
-            }
-        }
+        ensure_capped(&ctx, &ns, STARTUP_LOG_BYTES).await?;
         let shared = state().shared.clone();
         let entry = entry(&shared);
         let id = entry.get_str("_id").unwrap_or_default();

@@ -99,7 +99,7 @@ def test_members_that_are_alike():
             clients[0].test.other.insert_one({"_id": 1})
             event = next(everything)
             assert event["ns"]["coll"] == "other", event
-            # One batch in so many is written down, but the first always.
+            # Only each n-th batch is logged, but the first always.
             set_everywhere(clients, dbCheckHealthLogEveryNBatches=3)
             before = [len(health(client, operation="dbCheckBatch")) for client in clients]
             check(clients, "c", maxDocsPerBatch=BATCH)

@@ -45,8 +45,8 @@ def test_the_oplog_is_as_large_as_its_documents():
             wait_until(alike)
             more, larger = oplog_stats(client)
             assert more - count >= 500 and 500 * 300 < larger - size < 500 * 1000
-            (told,) = client.local["oplog.rs"].aggregate([{"$collStats": {"storageStats": {}, "count": {}}}])
-            assert told["count"] == told["storageStats"]["count"] >= more and told["storageStats"]["size"] >= larger
+            (stats,) = client.local["oplog.rs"].aggregate([{"$collStats": {"storageStats": {}, "count": {}}}])
+            assert stats["count"] == stats["storageStats"]["count"] >= more and stats["storageStats"]["size"] >= larger
         assert node.stop() == 0
         node.start()
         wait_leads(node)
@@ -146,8 +146,8 @@ def test_histograms_have_the_steps_that_are_expected(primary):
     collection = primary.test.timed
 
     def read():
-        (told,) = collection.aggregate([{"$collStats": {"latencyStats": {"histograms": True}}}])
-        return told["latencyStats"]
+        (stats,) = collection.aggregate([{"$collStats": {"latencyStats": {"histograms": True}}}])
+        return stats["latencyStats"]
 
     def check(latency):
         assert {bucket["micros"] for bucket in latency["histogram"]} <= STEPS

@@ -20,7 +20,7 @@ def node(request):
 
 
 def fill(collection, documents=DOCUMENTS):
-    """Documents with so many entries in a wildcard index that there is time to write while one is built."""
+    """Documents with enough entries in a wildcard index that there is time to write while one is built."""
     fields = {"f%02d" % n: n for n in range(30)}
     for first in range(0, documents, 1000):
         collection.insert_many([{"_id": n, "n": n, "text": "t%d" % (n * 7919 % documents), **fields}

@@ -87,9 +87,9 @@ def alike(members):
                 assert validated["valid"], validated
 
 
-def watched(members, node, on_told=lambda: None):
-    """What a member has told of its initial sync until it is a secondary. Calls `on_told` each time it has."""
-    told = []
+def watched(members, node, on_report=lambda: None):
+    """What a member reports of its initial sync until it is a secondary. Calls `on_report` each time it has."""
+    reports = []
 
     def is_secondary():
         with members.member(node) as client:
@@ -101,16 +101,16 @@ def watched(members, node, on_told=lambda: None):
         assert status["myState"] in (2, 5), status
         if "initialSyncStatus" in status:
             assert status["myState"] == 5, status
-            told.append(status["initialSyncStatus"])
-            on_told()
+            reports.append(status["initialSyncStatus"])
+            on_report()
         return status["myState"] == 2
 
     wait_until(is_secondary)
-    return told
+    return reports
 
 
-def check_status(told):
-    last = told[-1]
+def check_status(reports):
+    last = reports[-1]
     assert last["failedInitialSyncAttempts"] == 0 and last["maxFailedInitialSyncAttempts"] == 10, last
     assert last["totalInitialSyncElapsedMillis"] >= 0 and last["initialSyncAttempts"] == []
     databases = last["databases"]
@@ -129,8 +129,8 @@ def test_a_member_that_is_added_while_clients_write():
                 # It does not end its copy before it was seen.
                 fetching = FailPoint(client, "stopReplProducer")
                 add(members, node)
-                told = watched(members, node, fetching.off)
-            check_status(told)
+                reports = watched(members, node, fetching.off)
+            check_status(reports)
             alike(members)
             with members.member(node) as client:
                 status = client.admin.command("replSetGetStatus")

@@ -259,12 +259,12 @@ def test_neither_age_nor_the_end_of_its_session_takes_it(alone):
 
         def go_on():
             with alone.member(alone.nodes[0]) as connection:
-                later.command(connection, {"insert": "c", "documents": [{"_id": "later"}], "comment": "goes on"})
+                later.command(connection, {"insert": "c", "documents": [{"_id": "later"}], "comment": "continues"})
                 done.append(True)
 
         thread = threading.Thread(target=go_on)
         thread.start()
-        wait_until(lambda: running(client, {"command.comment": "goes on"}))
+        wait_until(lambda: running(client, {"command.comment": "continues"}))
         time.sleep(0.5)
         assert not done
         transaction.commit(client)

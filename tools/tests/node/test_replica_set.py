@@ -217,7 +217,7 @@ def test_the_primary_steps_down_and_another_follows_at_once():
             fails(client.test, {"insert": "c", "documents": [{}]}, 10107)
         after = members.primary()
         assert after is not before
-        # Nothing had to be waited for: it was told to stand.
+        # Nothing had to be waited for: it was asked to stand.
         with members.member(after) as client:
             metrics = client.admin.command("replSetGetStatus")["electionCandidateMetrics"]
             assert metrics["lastElectionReason"] == "stepUpRequestSkipDryRun"

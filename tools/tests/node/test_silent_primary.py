@@ -1,14 +1,13 @@
 """A primary that is silent, with a set's default settings: another is elected soon, and the old one does no harm when it wakes."""
 
 import signal
-import threading
 import time
 
 import pytest
 from pinion_arrivals import Arrivals
-from pinion_node import ReplicaSet, wait_until
+from pinion_node import Beside, ReplicaSet, wait_until
 from pymongo import ReadPreference, WriteConcern
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 
@@ -26,22 +25,6 @@ def knows_primary(members, node):
 WITHOUT_SECS = 8
 
 
-class Sent(threading.Thread):
-    """A call that is made now, and what became of it."""
-
-    def __init__(self, call):
-        super().__init__(daemon=True)
-        self.call = call
-        self.answer, self.error = None, None
-        self.start()
-
-    def run(self):
-        try:
-            self.answer = self.call()
-        except PyMongoError as error:
-            self.error = error
-
-
 def test_another_takes_writes_and_the_old_one_acknowledges_nothing():
     with ReplicaSet(3, settings={}) as members, members.client() as client:
         numbers = client.test.get_collection("numbers", write_concern=WriteConcern("majority"))
@@ -57,8 +40,8 @@ def test_another_takes_writes_and_the_old_one_acknowledges_nothing():
             wait_until(lambda: arrivals.acknowledged)
             old.process.send_signal(signal.SIGSTOP)
             stopped = time.monotonic()
-            write = Sent(lambda: collection.insert_one({"_id": "too late"}))
-            read = Sent(lambda: linearizable.find_one({"_id": 1}, max_time_ms=120_000))
+            write = Beside(lambda: collection.insert_one({"_id": "too late"}))
+            read = Beside(lambda: linearizable.find_one({"_id": 1}, max_time_ms=120_000))
             wait_until(lambda: arrivals.first_after(stopped))
             without = arrivals.first_after(stopped) - stopped
             print(f"without a write for {without:.2f} s")

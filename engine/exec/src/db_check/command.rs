@@ -102,7 +102,7 @@ fn not_compared(ns: &Namespace) -> Error {
 /// Puts a run behind those that wait. On core 0.
 fn enqueue(op_id: i32, db: &str, command: Bytes, request: Request) -> Result<()> {
     let state = state();
-    // Whoever steps down ends what is there by now.
+    // A step-down ends what is queued by now.
     if !state.is_writable() {
         return Err(not_primary());
     }

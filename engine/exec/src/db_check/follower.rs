@@ -85,7 +85,7 @@ pub(super) async fn follow_all(state: Rc<NodeState>) {
             note_unread(entry, &what).await;
         }
         match read {
-            Ok(told) => step(&ctx, &told, timestamp_of(entry)).await,
+            Ok(read) => step(&ctx, &read, timestamp_of(entry)).await,
             Err(what) => note_unread(entry, &what).await,
         }
         *tasks.following.borrow_mut() = None;

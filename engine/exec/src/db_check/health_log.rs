@@ -1,9 +1,7 @@
 //! `local.system.healthlog`: what checks have found on this member. A capped collection, made when it is first needed.
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{
-    Capped, CollectionOptions, Uuid, core_catalog, create_collection, from_fatal,
-};
+use pinion_catalog::{Uuid, core_catalog, from_fatal};
 use pinion_runtime::sleep;
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
@@ -11,6 +9,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::entry::cut;
 use crate::acquire::acquire_write;
+use crate::capped::ensure_capped;
 use crate::interrupt::interruptible;
 use crate::limits::{CHECK_RETRY, HEALTH_LOG_BYTES, HEALTH_LOG_PATIENCE, MAX_CHECK_REASON_BYTES};
 use crate::state::state;
@@ -166,23 +165,11 @@ async fn insert(document: &RawDocument) -> Result<()> {
     if found.is_some_and(|found| found.options.capped.is_none()) {
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
-            format!("{ns} is no capped collection: drop it, and the node makes it anew"),
+            format!("{ns} is no capped collection: drop it, and the node makes its own"),
         ));
     }
     if core_catalog().get(&ns).is_none() {
-        let options = CollectionOptions {
-            capped: Some(Capped {
-                size_bytes: HEALTH_LOG_BYTES,
-                max_documents: None,
-            }),
-            ..CollectionOptions::default()
-        };
-        match create_collection(&ctx, ns.clone(), options).await {
-            Err(error) if error.code == ErrorCode::NAMESPACE_EXISTS => {}
-            made => {
-                made?;
-            }
-        }
+        ensure_capped(&ctx, &ns, HEALTH_LOG_BYTES).await?;
     }
     let acquired = acquire_write(&ctx, ns, None).await?;
     let document = prepare_for_insert(document, true).await?;

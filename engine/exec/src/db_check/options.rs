@@ -120,7 +120,7 @@ pub(super) struct Request {
     /// `{_id: <first>}`, or the values of the index's fields; from the beginning where it is absent. Included, as the end is.
     pub start: Option<RawDocumentBuf>,
     pub end: Option<RawDocumentBuf>,
-    /// After so many documents or entries, and bytes, it ends.
+    /// It ends after this number of documents or entries, or of bytes.
     pub most_count: u64,
     pub most_bytes: u64,
     pub batch_documents: u64,

@@ -15,7 +15,7 @@ pub(crate) const NAMES: [&str; 2] = [LOG_EVERY, MOST_MB_PER_SEC];
 /// Their values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DbCheckParameters {
-    /// Of so many batches that are the same one is written down.
+    /// Each this many batches without a difference, one is logged.
     pub log_every: u32,
     /// What a run reads at most, in megabytes a second; 0 for as much as it can.
     pub most_mb_per_sec: u32,

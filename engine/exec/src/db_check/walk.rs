@@ -25,7 +25,7 @@ struct Part {
     page: VecDeque<(Key, Bytes)>,
 }
 
-/// What whoever walks still takes.
+/// What the caller still takes.
 #[derive(Clone, Copy)]
 pub(super) struct Room {
     pub records: u64,
@@ -33,7 +33,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// What is read at once of one partition of so many; one record at least.
+    /// What is read at once of each of that number of partitions; one record at least.
     fn page(self, partitions: usize) -> PageLimits {
         let share = |room: u64, most: usize| {
             let share = room.div_ceil(partitions as u64).clamp(1, most as u64);

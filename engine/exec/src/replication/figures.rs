@@ -141,8 +141,13 @@ impl ReplicationFigures {
 
 type Read = fn(&ReplicationFigures) -> Option<Value>;
 
-const fn counter(path: &'static str, help: &'static str, read: Read) -> Row<ReplicationFigures> {
-    let (kind, unit) = (Kind::Counter, Unit::Count);
+const fn row(
+    kind: Kind,
+    path: &'static str,
+    unit: Unit,
+    help: &'static str,
+    read: Read,
+) -> Row<ReplicationFigures> {
     Row {
         path,
         kind,
@@ -152,20 +157,17 @@ const fn counter(path: &'static str, help: &'static str, read: Read) -> Row<Repl
     }
 }
 
+const fn counter(path: &'static str, help: &'static str, read: Read) -> Row<ReplicationFigures> {
+    row(Kind::Counter, path, Unit::Count, help, read)
+}
+
 const fn gauge(
     path: &'static str,
     unit: Unit,
     help: &'static str,
     read: Read,
 ) -> Row<ReplicationFigures> {
-    let kind = Kind::Gauge;
-    Row {
-        path,
-        kind,
-        unit,
-        help,
-        read,
-    }
+    row(Kind::Gauge, path, unit, help, read)
 }
 
 /// A counter of something else than things.
@@ -175,14 +177,7 @@ const fn amount(
     help: &'static str,
     read: Read,
 ) -> Row<ReplicationFigures> {
-    let kind = Kind::Counter;
-    Row {
-        path,
-        kind,
-        unit,
-        help,
-        read,
-    }
+    row(Kind::Counter, path, unit, help, read)
 }
 
 fn count(count: u64) -> Option<Value> {

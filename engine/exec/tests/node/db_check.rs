@@ -28,7 +28,7 @@ async fn notes(client: &Client, filter: Document) -> Vec<Document> {
     client.at("local").find(find).await
 }
 
-/// Waits until so many notes are there.
+/// Waits until that number of notes is there.
 async fn wait_for(client: &Client, filter: Document, count: usize) -> Vec<Document> {
     for _ in 0..2000 {
         let found = notes(client, filter.clone()).await;
@@ -330,7 +330,7 @@ fn a_member_compares_what_entries_say() {
         applier.barrier().await.expect("nothing ends the applier");
         wait_for(&client, doc! { "operation": "dbCheckStop" }, 2).await;
         let found = notes(&client, doc! {}).await;
-        let told: Vec<(&str, &str, &str)> = found
+        let notes: Vec<(&str, &str, &str)> = found
             .iter()
             .map(|note| {
                 let text = |name| note.get_str(name).expect("a text");
@@ -342,7 +342,7 @@ fn a_member_compares_what_entries_say() {
             .collect();
         let abandoned = "abandoning dbCheck batch";
         assert_eq!(
-            told,
+            notes,
             [
                 ("info", "dbCheck batch consistent", ""),
                 ("error", "dbCheck batch inconsistent", ""),

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use pinion_exec::{
     HostInfo, NodeOptions, begin_standalone_builds, close_node, open_node, register_commands,
     register_test_commands,
@@ -188,6 +188,15 @@ impl Client {
         let left = attempt_and_take(invocation).await;
         *self.prepared.borrow_mut() = left.map(|left| Prepared::new(left, command, ctx));
         None
+    }
+
+    /// Makes the collection `p` of these documents, with an index on `a`.
+    pub async fn make_indexed(&self, documents: Vec<Document>) {
+        self.ok(doc! { "insert": "p", "documents": documents })
+            .await;
+        let index = doc! { "key": { "a": 1 }, "name": "a" };
+        self.ok(doc! { "createIndexes": "p", "indexes": [index] })
+            .await;
     }
 
     /// All documents of a find, through as many batches as it takes.

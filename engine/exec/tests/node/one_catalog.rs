@@ -10,12 +10,7 @@ const OUTER: i32 = 6;
 /// Documents, a view of some of them, and what joins them.
 async fn make(client: &Client) {
     let documents: Vec<_> = (0..8).map(|i| doc! { "_id": i, "a": i % 4 }).collect();
-    client
-        .ok(doc! { "insert": "p", "documents": documents })
-        .await;
-    client
-        .ok(doc! { "createIndexes": "p", "indexes": [{ "key": { "a": 1 }, "name": "a" }] })
-        .await;
+    client.make_indexed(documents).await;
     let odd = doc! { "create": "odd", "viewOn": "p", "pipeline": [{ "$match": { "a": { "$in": [1, 3] } } }] };
     client.ok(odd).await;
     let outer: Vec<_> = (0..OUTER).map(|i| doc! { "_id": i, "a": i % 3 }).collect();

@@ -37,12 +37,7 @@ fn at_time(command: Document, at: Timestamp) -> Document {
 /// What there is before each change: documents with an index, and a view of some of them.
 async fn make(client: &Client) {
     let documents: Vec<_> = (0..5).map(|i| doc! { "_id": i, "a": i % 2 }).collect();
-    client
-        .ok(doc! { "insert": "p", "documents": documents })
-        .await;
-    client
-        .ok(doc! { "createIndexes": "p", "indexes": [{ "key": { "a": 1 }, "name": "a" }] })
-        .await;
+    client.make_indexed(documents).await;
     let odd = doc! { "create": "odd", "viewOn": "p", "pipeline": [{ "$match": { "a": 1 } }] };
     client.ok(odd).await;
     client

@@ -31,7 +31,7 @@ async fn set(client: &Client, retries: i32) {
     client.at("admin").ok(parameters).await;
 }
 
-/// Writes so many documents one behind the other; gives the code of the first error.
+/// Writes that number of documents one behind the other; gives the code of the first error.
 async fn fill(client: &Client, numbers: std::ops::Range<i32>) -> Option<i32> {
     let text = "x".repeat(200_000);
     for number in numbers {

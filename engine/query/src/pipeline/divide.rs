@@ -123,14 +123,14 @@ impl Pipeline {
 impl PipelineParts {
     /// Has the read give what the stages read of how it finds documents.
     fn read_metadata(&mut self) {
-        let told: &[MetaKind] = match self.rest.stages.first().map(|stage| &stage.kind) {
+        let kinds: &[MetaKind] = match self.rest.stages.first().map(|stage| &stage.kind) {
             None | Some(StageKind::Unpack(_)) => &[],
             // Distances and scores come from indexes whose keys are not those of the documents.
             Some(StageKind::GeoNear(_) | StageKind::Known(_)) => &[MetaKind::RecordId],
             Some(_) => &[MetaKind::RecordId, MetaKind::IndexKey],
         };
-        let told = MetaSet::of(told.iter().copied());
-        self.tells = self.rest.reads().intersection(told);
+        let given = MetaSet::of(kinds.iter().copied());
+        self.tells = self.rest.reads().intersection(given);
         if !self.tells.is_empty() {
             let keyed = Stage {
                 kind: StageKind::Keyed,
