@@ -168,24 +168,31 @@ def members_but(members, absent):
         yield client
 
 
-class HelloWatch(threading.Thread):
-    """A client that waits for changes of the topology, as drivers' monitors do; keeps the error that ends it."""
+class HelloWatch(pymongo.monitoring.ServerHeartbeatListener):
+    """A driver's monitor, which the node sends each change of the topology without being asked again; keeps the error that ends it. One
+    that asks for each change may ask when the node has ended: what nobody waits for does not keep it."""
 
     def __init__(self, node):
-        super().__init__(daemon=True)
-        self.client = node.client(directConnection=True)
-        self.error = None
-        self.version = self.client.admin.command("hello")["topologyVersion"]
-        self.start()
+        self.version = self.error = None
+        self.streams, self.ended = threading.Event(), threading.Event()
+        self.client = node.client(directConnection=True, event_listeners=[self])
+        self.client.admin.command("ping")
+        assert self.streams.wait(PATIENCE_SECS)
 
-    def run(self):
-        try:
-            while True:
-                hello = self.client.admin.command("hello", topologyVersion=self.version, maxAwaitTimeMS=20_000)
-                self.version = hello["topologyVersion"]
-        except (pymongo.errors.OperationFailure, pymongo.errors.AutoReconnect) as error:
-            # One that sends clients away is of the second kind, with a reply; a connection that breaks has none.
-            self.error = error.details if isinstance(error.details, dict) else {"codeName": str(error)}
+    def started(self, event):
+        if event.awaited:
+            self.streams.set()
+
+    def succeeded(self, event):
+        if not self.ended.is_set():
+            self.version = event.reply.topology_version
+
+    def failed(self, event):
+        if not self.ended.is_set():
+            # One that sends clients away comes with a reply; a connection that breaks has none.
+            details = getattr(event.reply, "details", None)
+            self.error = details if isinstance(details, dict) else {"codeName": str(event.reply)}
+            self.ended.set()
 
 
 def test_a_primary_that_is_stopped_hands_over_and_loses_nothing():
@@ -207,7 +214,7 @@ def test_a_primary_that_is_stopped_hands_over_and_loses_nothing():
                 wait_until(lambda acknowledged=acknowledged: len(acknowledged) > 200)
                 watch = HelloWatch(primary)
                 assert primary.stop() == 0
-                watch.join(PATIENCE_SECS)
+                assert watch.ended.wait(PATIENCE_SECS)
                 assert watch.error["codeName"] == "ShutdownInProgress", watch.error
                 assert watch.error["remainingQuiesceTimeMillis"] > 0
                 assert watch.error["topologyVersion"]["counter"] > watch.version["counter"]
@@ -246,7 +253,7 @@ def test_a_node_that_is_alone_ends_at_once():
         initiate(node)
         watch = HelloWatch(node)
         assert node.stop() == 0
-        watch.join(PATIENCE_SECS)
+        assert watch.ended.wait(PATIENCE_SECS)
         # Of the quiesce period, which it would otherwise wait, the log says that there was none.
         assert not any("quiesce" in line["msg"] for line in node.messages())
 
