@@ -2,7 +2,10 @@
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
+use std::collections::hash_map::Entry;
 use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
 
 use crate::core::CoreId;
 use crate::mesh::Exchange;
@@ -104,28 +107,27 @@ pub(crate) fn with<R>(f: impl FnOnce(&CoreContext) -> R) -> R {
 /// The core-local values: one for each type, in the order in which they were set.
 #[derive(Default)]
 pub(crate) struct Locals {
-    values: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
+    values: RefCell<Vec<Rc<dyn Any>>>,
+    /// Where the value of a type lies: many are looked up for each operation.
+    places: RefCell<FxHashMap<TypeId, usize>>,
 }
 
 impl Locals {
     pub(crate) fn get<T: 'static>(&self) -> Option<Rc<T>> {
-        let values = self.values.borrow();
-        let (_, value) = values.iter().find(|(id, _)| *id == TypeId::of::<T>())?;
-        Some(
-            Rc::clone(value)
-                .downcast::<T>()
-                .expect("a local is stored under its own type"),
-        )
+        let place = *self.places.borrow().get(&TypeId::of::<T>())?;
+        let value = Rc::clone(&self.values.borrow()[place]);
+        let value = value.downcast::<T>();
+        Some(value.expect("a local is stored under its own type"))
     }
 
     /// Stores a value and returns the one it replaces, for the caller to drop outside of any borrow.
     pub(crate) fn set<T: 'static>(&self, value: Rc<T>) -> Option<Rc<dyn Any>> {
         let mut values = self.values.borrow_mut();
-        let id = TypeId::of::<T>();
-        match values.iter_mut().find(|(existing, _)| *existing == id) {
-            Some((_, slot)) => Some(std::mem::replace(slot, value)),
-            None => {
-                values.push((id, value));
+        match self.places.borrow_mut().entry(TypeId::of::<T>()) {
+            Entry::Occupied(place) => Some(std::mem::replace(&mut values[*place.get()], value)),
+            Entry::Vacant(place) => {
+                place.insert(values.len());
+                values.push(value);
                 None
             }
         }
@@ -133,6 +135,8 @@ impl Locals {
 
     /// Takes the value that was set last. Repeated until `None`, it empties the locals in reverse order.
     pub(crate) fn pop(&self) -> Option<Rc<dyn Any>> {
-        self.values.borrow_mut().pop().map(|(_, value)| value)
+        let value = self.values.borrow_mut().pop()?;
+        self.places.borrow_mut().remove(&(*value).type_id());
+        Some(value)
     }
 }

@@ -24,10 +24,10 @@ use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 use crate::guard;
 use crate::interrupt::interruptible;
 use crate::limits::INNER_GATE_TIMEOUT;
+use crate::ops::ops;
 use crate::read::Renewal;
 use crate::replication::take_ticket;
-use crate::state::state;
-use crate::topology::{Intent, SetView, check_access};
+use crate::topology::{Intent, SetView, check_access, is_member, replica_set, set_view};
 use crate::transactions::{self, InUnit, Running};
 
 /// Which state of the node a read sees. A standalone serves every read concern that it accepts from
@@ -204,7 +204,7 @@ pub(crate) fn catalog_of(ctx: &OpContext) -> Result<Arc<Catalog>> {
     let catalog = core_catalog();
     let concern = &ctx.read_concern;
     let at = match (concern.at_cluster_time, concern.level) {
-        _ if !state().is_member() => return Ok(catalog.current()),
+        _ if !is_member() => return Ok(catalog.current()),
         (Some(at), _) => at,
         (None, Some(ReadConcernLevel::Majority)) => committed()?,
         _ => return Ok(catalog.current()),
@@ -219,7 +219,7 @@ pub(crate) fn catalog_of(ctx: &OpContext) -> Result<Arc<Catalog>> {
 
 /// The commit point, as far as all of it can be read here.
 pub(crate) fn committed() -> Result<Timestamp> {
-    let set = state().replica_set();
+    let set = replica_set();
     let point = set.map_or(OpTime::NULL, |set| set.commit_point());
     match point.is_null() {
         false => Ok(point.ts.min(storage().visible())),
@@ -319,7 +319,7 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
             }
         };
         // Behind the gate, as the state may have changed while that was waited for.
-        let set = state().set_view();
+        let set = set_view();
         check_access(set.as_deref(), ctx, ns, wanted.intent)?;
         if wanted.intent == Intent::Write {
             guard::check_write(set.as_deref(), ctx, ns)?;
@@ -397,7 +397,7 @@ pub(crate) async fn enter(ctx: &OpContext, ns: &Namespace, access: GateAccess) -
         return Ok(pass);
     }
     let began = pinion_runtime::now();
-    let waiting = state().ops.wait_for_gate(ctx, kind);
+    let waiting = ops().wait_for_gate(ctx, kind);
     let pass = interruptible(ctx, catalog.gates().enter(ns, access)).await?;
     drop(waiting);
     let us = began.elapsed().as_micros() as u64;
@@ -567,7 +567,7 @@ pub(crate) async fn acquire_inner(
     if let Some(running) = &transaction {
         return acquire_in(ctx, running, ns).await;
     }
-    let set = state().set_view();
+    let set = set_view();
     let source = ReadSource::of(set.as_deref(), ctx, ns, Intent::Read);
     let then = source.catalog(Intent::Read);
     let view = then.as_ref().unwrap_or(opened).resolve_view(ns)?;
@@ -579,7 +579,7 @@ pub(crate) async fn acquire_inner(
         }
         None => follow(ctx, opened, ns, held).await?,
     };
-    let set = state().set_view();
+    let set = set_view();
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
     let source = ReadSource::of(set.as_deref(), ctx, ns, Intent::Read);
     let collection = source.seen(found)?;
@@ -674,7 +674,7 @@ async fn acquire_in(ctx: &OpContext, running: &Running, ns: &Namespace) -> Resul
     let view = seen().0.resolve_view(ns)?;
     let ns = view.as_ref().map_or(ns, |view| &view.on);
     running.enter_gate(ctx, ns, GateAccess::Read).await?;
-    let set = state().set_view();
+    let set = set_view();
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
     let (catalog, is_kept) = seen();
     let planned = running.planned(ns);

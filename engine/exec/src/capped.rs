@@ -55,6 +55,11 @@ pub(crate) struct CappedCollection {
     changed: Notify,
 }
 
+/// The capped collections whose documents this core owns.
+pub(crate) fn capped_table() -> Rc<CappedTable> {
+    pinion_runtime::core_local()
+}
+
 impl CappedTable {
     /// A record with this number came out of the log of another member. Who waits for more is woken, and the next one that is
     /// inserted here has a greater number.

@@ -2,10 +2,13 @@
 //! `config.clusterParameters`.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
 use pinion_wire::idl::{FieldReader, Path, i64_exact};
 use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::settable::Settable;
 
 /// The collection that they are stored in.
 pub(crate) const COLLECTION: (&str, &str) = ("config", "clusterParameters");
@@ -38,6 +41,11 @@ pub(crate) struct Set {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClusterParameters {
     set: BTreeMap<&'static str, Set>,
+}
+
+/// The cluster parameters that are set.
+pub(crate) fn cluster_parameters() -> Rc<Settable<ClusterParameters>> {
+    pinion_runtime::core_local()
 }
 
 /// The parameter's name as it is kept; NoSuchKey (4) for one that is none.

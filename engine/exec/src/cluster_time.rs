@@ -5,17 +5,17 @@
 //! authentication, a member signs with zeros. Members are always trusted.
 //! Source: sharding document, "The vector clock and causal consistency".
 
-use std::rc::Rc;
-
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_clock::{AdvanceError, SignedTime, Timestamp, check_advance};
 use pinion_storage::storage;
 use pinion_wire::idl::{ReadConcernLevel, append_cluster_time};
 use pinion_wire::{Category, Error, ErrorCode, OpContext, ReplyEpilogue, Result};
 
-use crate::state::{NodeState, try_state};
+use crate::members::requires_members;
+use crate::node_info::node_info;
+use crate::parameters::parameters;
 use crate::time_keys;
-use crate::topology::ReplicaSet;
+use crate::topology::{ReplicaSet, is_member, replica_set};
 
 /// Takes in the cluster time that a request tells. A standalone passes over it. Where it was signed with a key that this node
 /// does not know it is given back, for [`learn_signed`].
@@ -23,41 +23,36 @@ use crate::topology::ReplicaSet;
 /// # Errors
 /// `TimeProofMismatch` for one that no member has signed, `ClusterTimeFailsRateLimiter` for a time too far ahead of the wall
 /// clock, 40482 for one that no write could follow.
-pub(crate) fn learn(state: &NodeState, ctx: &OpContext) -> Result<Option<SignedTime>> {
+pub(crate) fn learn(ctx: &OpContext) -> Result<Option<SignedTime>> {
     let Some(told) = ctx.args.cluster_time else {
         return Ok(None);
     };
-    if !state.is_member() || told.time <= storage().cluster_time() {
+    if !is_member() || told.time <= storage().cluster_time() {
         return Ok(None);
     }
-    if !ctx.client.is_trusted() && state.requires_members() && !time_keys::is_genuine(state, &told)?
-    {
+    if !ctx.client.is_trusted() && requires_members() && !time_keys::is_genuine(&told)? {
         // Nobody is kept from looking at a member that does not know the set's time.
         let is_passed_over = BEGINNINGS.contains(&ctx.command);
         return Ok((!is_passed_over).then_some(told));
     }
-    take_in(state, &told).map(|()| None)
+    take_in(&told).map(|()| None)
 }
 
 /// Takes in a cluster time whose key this node did not know.
 ///
 /// # Errors
 /// `KeyNotFound` if it does not come to know it, and those of [`learn`].
-pub(crate) async fn learn_signed(
-    state: &Rc<NodeState>,
-    ctx: &OpContext,
-    told: &SignedTime,
-) -> Result<()> {
-    time_keys::wait_genuine(state, ctx, told).await?;
-    take_in(state, told)
+pub(crate) async fn learn_signed(ctx: &OpContext, told: &SignedTime) -> Result<()> {
+    time_keys::wait_genuine(ctx, told).await?;
+    take_in(told)
 }
 
 /// What a connection begins with.
 const BEGINNINGS: [&str; 4] = ["hello", "isMaster", "saslStart", "saslContinue"];
 
-fn take_in(state: &NodeState, told: &SignedTime) -> Result<()> {
+fn take_in(told: &SignedTime) -> Result<()> {
     let now_secs = (pinion_runtime::wall_ms() / 1000) as u32;
-    let max_drift_secs = state.parameters.borrow().max_clock_drift_secs;
+    let max_drift_secs = parameters().borrow().max_clock_drift_secs;
     check_advance(told.time, now_secs, max_drift_secs).map_err(refused)?;
     storage().advance_cluster_time(told.time);
     Ok(())
@@ -77,8 +72,7 @@ pub(crate) struct MemberEpilogue;
 
 impl ReplyEpilogue for MemberEpilogue {
     fn append(&self, ctx: Option<&OpContext>, failure: Option<ErrorCode>, reply: &mut DocBuilder) {
-        let Some(state) = try_state() else { return };
-        let Some(set) = state.replica_set() else {
+        let Some(set) = replica_set() else {
             return;
         };
         // What a driver has heard of the topology already it takes for old news. An error of a node that goes away tells news only
@@ -90,7 +84,7 @@ impl ReplyEpilogue for MemberEpilogue {
             false => Category::NOT_PRIMARY,
         };
         if failure.is_some_and(|code| code.is(moves_clients)) {
-            append_topology_version(&state, set.view().counter, reply);
+            append_topology_version(set.view().counter, reply);
         }
         // The operation's time first: it is not above the cluster time that is read after it.
         let operation_time = operation_time(&*set, ctx);
@@ -99,7 +93,7 @@ impl ReplyEpilogue for MemberEpilogue {
             return;
         }
         // Without a key to sign it with the time is not told: nobody could use it.
-        let Some(signed) = time_keys::signed(&state, ctx, storage().cluster_time()) else {
+        let Some(signed) = time_keys::signed(ctx, storage().cluster_time()) else {
             return;
         };
         append_cluster_time(reply, &signed);
@@ -120,9 +114,9 @@ fn operation_time(set: &dyn ReplicaSet, ctx: Option<&OpContext>) -> Timestamp {
 }
 
 /// Appends `topologyVersion`.
-pub(crate) fn append_topology_version(state: &NodeState, counter: i64, out: &mut DocBuilder) {
+pub(crate) fn append_topology_version(counter: i64, out: &mut DocBuilder) {
     out.start_document("topologyVersion")
-        .append("processId", state.shared.process_id)
+        .append("processId", node_info().process_id)
         .append("counter", counter)
         .end();
 }

@@ -6,6 +6,7 @@
 //! count is told.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use pinion_catalog::{Gates, core_catalog, from_fatal};
 use pinion_runtime::{CoreId, Duration, Instant, Queue, now, on_all_cores, sim, sleep, submit_to};
@@ -14,7 +15,6 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::interrupt::{check, interruptible};
 use crate::limits::FSYNC_LOCK_POLL;
-use crate::state::state;
 
 /// The lock's state; core 0's is the node's.
 #[derive(Default)]
@@ -23,6 +23,11 @@ pub(crate) struct FsyncLock {
     turn_taken: Cell<bool>,
     /// How often the node was locked and not unlocked.
     count: Cell<i64>,
+}
+
+/// This core's part of the lock of `fsync`.
+pub(crate) fn fsync_lock() -> Rc<FsyncLock> {
+    pinion_runtime::core_local()
 }
 
 impl FsyncLock {
@@ -43,7 +48,7 @@ impl FsyncLock {
 /// Runs `act` with the node's lock.
 async fn node_lock<R: Send + 'static>(act: impl FnOnce(&FsyncLock) -> R + Send + 'static) -> R {
     submit_to(CoreId(0), Queue::Foreground, move || async move {
-        act(&state().fsync_lock)
+        act(&fsync_lock())
     })
     .await
 }

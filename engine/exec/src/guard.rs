@@ -16,8 +16,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::db_check;
 use crate::profile;
-use crate::state::state;
-use crate::topology::{LOCAL, SetView, not_primary};
+use crate::topology::{LOCAL, SetView, not_primary, set_view};
 use crate::version;
 
 /// What a namespace is kept for.
@@ -302,7 +301,7 @@ pub(crate) fn check(ctx: &OpContext, definition: &Definition) -> Result<()> {
     if ctx.client.is_internal() {
         return Ok(());
     }
-    let view = state().set_view();
+    let view = set_view();
     let admitted = match definition {
         Definition::Drop(ns) if core_catalog().current().kind(ns).is_none() => Ok(()),
         Definition::Drop(ns) if profile::is_written(ns) => Err(illegal(

@@ -21,6 +21,7 @@ mod compute;
 mod concern;
 mod fail_points;
 mod fsync_lock;
+mod generate;
 mod guard;
 mod interrupt;
 mod local;
@@ -28,6 +29,7 @@ mod log_verbosity;
 mod maintenance;
 mod member;
 mod members;
+mod node_info;
 mod operator_counts;
 mod ops;
 mod parameter_values;
@@ -37,9 +39,9 @@ mod profile;
 mod query_settings;
 mod replication;
 mod sessions;
+mod settable;
 mod spill;
 mod startup_log;
-mod state;
 mod stats;
 mod storage_parameters;
 mod time_keys;
@@ -72,6 +74,7 @@ pub use commands::{
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
 pub use fail_points::fetching_goes_on;
+pub use generate::new_object_id;
 pub use local::{any_local, document_of_uuid, put_local, read_local, write_local};
 pub use maintenance::{store_oplog_bytes, stored_oplog_bytes};
 pub use member::{
@@ -81,6 +84,7 @@ pub use member::{
 pub use members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 pub use metrics::{CounterValues, Counters};
 pub use node::{OpenNodeError, begin_standalone_builds, close_node, open_node};
+pub use node_info::{NodeInfo, node_info};
 pub use ops::client_operations;
 pub use options::{HostInfo, NodeOptions, PlantedFault};
 pub use parameters::{LogControl, set_start_parameters, test_commands_enabled};
@@ -100,7 +104,8 @@ pub use replication::{
 };
 pub use sessions::forget_all as forget_sessions;
 pub use startup_log::log_startup;
-pub use state::{NodeShared, NodeState, state};
-pub use topology::{HostConnections, LastWrite, ReplicaSet, SetView, Waiting};
+pub use topology::{
+    HostConnections, LastWrite, ReplicaSet, SetView, Waiting, replica_set, set_replica_set,
+};
 pub use transactions::hold_prepared;
 pub use version::{choose_log_form, compatible_version, keep_version};

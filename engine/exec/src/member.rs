@@ -10,8 +10,9 @@ use pinion_storage::{LogRetention, Statement, storage};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{ErrorCode, Result};
 
+use crate::ops::ops;
 use crate::read::from_log_error;
-use crate::state::state;
+use crate::topology::is_member;
 
 /// Logs an entry that changes nothing, and gives its timestamp.
 ///
@@ -45,7 +46,7 @@ pub fn log_note(o: &RawDocument) -> LocalBoxFuture<'_, Result<Timestamp>> {
 
 /// `$$CLUSTER_TIME` of an operation that begins now; none where there is no cluster.
 pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
-    let time = state().is_member().then(|| storage().cluster_time())?;
+    let time = is_member().then(|| storage().cluster_time())?;
     Some(pinion_bson::Timestamp {
         time: time.secs(),
         increment: time.inc(),
@@ -72,7 +73,7 @@ pub fn interrupt_writers() -> LocalBoxFuture<'static, (u64, u64)> {
     Box::pin(async move {
         let cores = pinion_runtime::on_all_cores(|_| async {
             let code = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
-            let ops = &state().ops;
+            let ops = &ops();
             let killed = ops.kill_writers(code);
             pinion_storage::storage().end_waits_for_memory();
             (killed, ops.len() as u64 - killed)
@@ -88,7 +89,7 @@ pub fn interrupt_writers() -> LocalBoxFuture<'static, (u64, u64)> {
 /// How many operations of clients run on all cores.
 pub fn running_operations() -> LocalBoxFuture<'static, u64> {
     Box::pin(async {
-        let cores = pinion_runtime::on_all_cores(|_| async { state().ops.len() as u64 });
+        let cores = pinion_runtime::on_all_cores(|_| async { ops().len() as u64 });
         cores.await.into_iter().sum()
     })
 }

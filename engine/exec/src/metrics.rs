@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_runtime::Instant;
@@ -15,7 +16,6 @@ use crate::latency::{Latency, LatencyValues};
 use crate::limits::{MIN_TOP_NAMESPACES, MIN_USED_INDEXES};
 use crate::members::AuthenticationCounts;
 use crate::operator_counts::OperatorCounts;
-use crate::state::{state, try_state};
 use crate::write::SeriesCounts;
 
 /// A counter of one core; only its own core touches it.
@@ -54,7 +54,7 @@ pub(crate) struct Gauge(fn(&Counters) -> &Counter);
 
 impl Gauge {
     pub(crate) fn up(counter: fn(&Counters) -> &Counter) -> Gauge {
-        counter(&state().metrics.counters).inc();
+        counter(&metrics().counters).inc();
         Gauge(counter)
     }
 }
@@ -62,8 +62,8 @@ impl Gauge {
 impl Drop for Gauge {
     fn drop(&mut self) {
         // A node that ends drops what waits with its cores' state, or after it.
-        if let Some(state) = try_state() {
-            (self.0)(&state.metrics.counters).dec();
+        if let Some(metrics) = pinion_runtime::try_core_local::<Metrics>() {
+            (self.0)(&metrics.counters).dec();
         }
     }
 }
@@ -346,6 +346,11 @@ pub struct Metrics {
     collection_scans: RefCell<TreeUses>,
     tailing_scans: RefCell<TreeUses>,
     series: RefCell<TreeUses<SeriesCounts>>,
+}
+
+/// What this core has counted.
+pub(crate) fn metrics() -> Rc<Metrics> {
+    pinion_runtime::core_local()
 }
 
 impl Metrics {

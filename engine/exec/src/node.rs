@@ -1,25 +1,51 @@
 //! Opening and closing a node: storage, catalog, recovery, and what runs in the background.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::ObjectId;
-use pinion_catalog::{ApplyMode, Observers, begin_builds, core_catalog};
+use pinion_catalog::{ApplyMode, Collection, Observers, begin_builds, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
 use pinion_storage::{OpenError, Opened, RecoveryReport};
 use pinion_wire::ErrorCode;
 
-use crate::applier::Applier;
+use crate::applier::{Applier, KeptTransactions, OpenChain};
+use crate::capped::CappedTable;
+use crate::cluster_parameters::ClusterParameters;
+use crate::commands::AutoCompact;
+use crate::concern::DefaultsCache;
+use crate::db_check::DbCheckTasks;
+use crate::fail_points::FailPoints;
+use crate::fsync_lock::FsyncLock;
+use crate::generate::Generators;
 use crate::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
 use crate::maintenance;
-use crate::members::MemberAccess;
+use crate::members::{Conversations, MemberAccess};
+use crate::metrics::{Metrics, metrics};
+use crate::node_info::NodeInfo;
+use crate::ops::OpTable;
 use crate::options::NodeOptions;
-use crate::replication::NodeTickets;
-use crate::spill::NodeMemory;
-use crate::state::{NodeShared, NodeState, state};
-use crate::transactions::TransactionMemory;
+use crate::parameters::{Parameters, parameters};
+use crate::parking::Parking;
+use crate::plan_cache::{IndexFilters, PlanCache};
+use crate::profile::Profiles;
+use crate::query_settings::SettingsTable;
+use crate::read::{ChangeFeed, CursorTable, PartTable, change_feed, cursors};
+use crate::reopen::ReopenTurn;
+use crate::replication::{FlowControl, NodeTickets};
+use crate::sessions::{
+    SessionCatalog, SessionRefresh, SessionTable, session_catalog, session_table,
+};
+use crate::settable::Settable;
+use crate::spill::{NodeMemory, SpillFiles};
+use crate::time_keys::TimeKeys;
+use crate::topology::Membership;
+use crate::transactions::{TransactionMemory, Transactions};
+use crate::ttl::TtlMonitor;
+use crate::write::OpenBuckets;
 
 /// Why a node did not open.
 #[derive(Debug)]
@@ -39,6 +65,66 @@ impl fmt::Display for OpenNodeError {
 
 impl std::error::Error for OpenNodeError {}
 
+/// What all cores of a node share.
+#[derive(Clone)]
+struct Shared {
+    info: Arc<NodeInfo>,
+    memory: Arc<NodeMemory>,
+    transactions: Arc<TransactionMemory>,
+    member_access: Option<Arc<MemberAccess>>,
+    tickets: Arc<NodeTickets>,
+}
+
+/// Sets what the modules keep on each core. The last is dropped first: what others count in, and are listed in, comes before them.
+fn set_core_locals(shared: Shared) {
+    fn set<T: 'static>(value: T) {
+        pinion_runtime::set_core_local(Rc::new(value));
+    }
+    set(shared.info);
+    set(shared.memory);
+    set(shared.transactions);
+    set(shared.tickets);
+    if let Some(access) = shared.member_access {
+        set(access);
+    }
+    set(Generators::new());
+    set(Metrics::default());
+    set(RefCell::<Parameters>::default());
+    set(Membership::default());
+    set(OpTable::default());
+    set(Parking::default());
+    set(ReopenTurn::default());
+    set(FailPoints::default());
+    set(FsyncLock::default());
+    set(FlowControl::default());
+    set(Conversations::default());
+    set(TimeKeys::default());
+    set(Settable::<ClusterParameters>::default());
+    set(Settable::<IndexFilters>::default());
+    set(Settable::<Arc<SettingsTable>>::default());
+    set(PlanCache::<Collection>::default());
+    set(DefaultsCache::default());
+    set(RefCell::<Profiles>::default());
+    set(SessionTable::default());
+    set(SessionCatalog::default());
+    set(SessionRefresh::default());
+    set(Transactions::default());
+    set(SpillFiles::default());
+    set(CappedTable::default());
+    set(RefCell::<OpenBuckets>::default());
+    set(TtlMonitor::default());
+    set(DbCheckTasks::default());
+    set(AutoCompact::default());
+    set(OpenChain::default());
+    set(RefCell::<KeptTransactions>::default());
+    set(CursorTable::new());
+    set(PartTable::default());
+    set(ChangeFeed::default());
+    if pinion_runtime::try_core_local::<Observers>().is_none() {
+        set(Observers::default());
+    }
+}
+
 /// Opens a node. Called once, on core 0; afterwards every core can serve.
 ///
 /// # Errors
@@ -55,27 +141,24 @@ pub fn open_node(
         let is_member = storage_options.is_member;
         let mut process_id = [0; 12];
         pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
-        let memory = NodeMemory::new(storage_options.cache_bytes);
-        let transactions = TransactionMemory::new(storage_options.cache_bytes);
-        let member_access = options.member_auth.as_ref().map(MemberAccess::new);
-        let shared = Arc::new(NodeShared {
-            memory,
-            member_access,
-            tickets: NodeTickets::default(),
-            transactions,
-            options,
-            process_id: ObjectId::from_bytes(process_id),
-            started: pinion_runtime::now(),
-            started_wall_ms: pinion_runtime::wall_ms(),
-        });
+        let member_access = options.member_auth.as_ref();
+        let shared = Shared {
+            member_access: member_access.map(|auth| Arc::new(MemberAccess::new(auth))),
+            memory: Arc::new(NodeMemory::new(storage_options.cache_bytes)),
+            transactions: TransactionMemory::new(storage_options.cache_bytes),
+            tickets: Arc::default(),
+            info: Arc::new(NodeInfo {
+                options,
+                process_id: ObjectId::from_bytes(process_id),
+                started: pinion_runtime::now(),
+                started_wall_ms: pinion_runtime::wall_ms(),
+            }),
+        };
         pinion_runtime::on_all_cores(move |_| {
             let shared = shared.clone();
             async move {
-                pinion_runtime::set_core_local(Rc::new(NodeState::new(shared)));
+                set_core_locals(shared);
                 crate::guard::start();
-                if pinion_runtime::try_core_local::<Observers>().is_none() {
-                    pinion_runtime::set_core_local(Rc::new(Observers::default()));
-                }
                 crate::version::observe();
             }
         })
@@ -166,8 +249,8 @@ pub fn begin_standalone_builds() -> LocalBoxFuture<'static, pinion_wire::Result<
 pub fn close_node() -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
         // Two storages would write to one directory. None is opened again afterwards.
-        state().reopening.acquire().await.forget();
-        pinion_runtime::on_all_cores(|_| async { state().change_feed.stop().await }).await;
+        crate::reopen::end_reopening().await;
+        pinion_runtime::on_all_cores(|_| async { change_feed().stop().await }).await;
         pinion_catalog::keep_builds().await;
         crate::ttl::stop().await;
         crate::db_check::stop().await;
@@ -182,14 +265,13 @@ pub fn close_node() -> LocalBoxFuture<'static, ()> {
 async fn reap_idle() {
     while !pinion_runtime::is_shutdown_requested() {
         pinion_runtime::sleep(REAP_INTERVAL).await;
-        let state = state();
         let now = pinion_runtime::now();
-        let timeout = state.parameters.borrow().cursor_timeout;
-        let killed = state.cursors.reap(now - timeout);
-        state.metrics.counters.cursors_timed_out.add(killed);
-        state.session_catalog.reap(now - SESSION_TIMEOUT);
-        for lsid in state.sessions.reap(now - SESSION_TIMEOUT) {
-            state.cursors.kill_session(&lsid);
+        let timeout = parameters().borrow().cursor_timeout;
+        let killed = cursors().reap(now - timeout);
+        metrics().counters.cursors_timed_out.add(killed);
+        session_catalog().reap(now - SESSION_TIMEOUT);
+        for lsid in session_table().reap(now - SESSION_TIMEOUT) {
+            cursors().kill_session(&lsid);
         }
     }
 }

@@ -7,7 +7,7 @@ use pinion_query::{OperatorKind, OperatorUses, counted};
 use pinion_wire::{OpContext, Result};
 
 use crate::compute::compute;
-use crate::state::state;
+use crate::metrics::metrics;
 
 /// The counts of one core.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub(crate) async fn compute_counted<T: Send>(
         parsed.map(|parsed| (parsed, uses))
     };
     let (parsed, uses) = compute(ctx, parse).await?;
-    state().metrics.operators.add(&uses);
+    metrics().operators.add(&uses);
     Ok(parsed)
 }
 

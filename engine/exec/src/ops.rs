@@ -10,6 +10,7 @@ use pinion_runtime::Duration;
 use pinion_wire::idl::Lsid;
 use pinion_wire::{ClientInfo, CommandClass, ErrorCode, GateKind, OpContext, Registry};
 
+use crate::metrics::metrics;
 use crate::transactions::is_of_session;
 use crate::validate::Progress;
 
@@ -21,9 +22,8 @@ pub(crate) fn is_of_client(client: &ClientInfo) -> bool {
 /// How many operations of clients run on all cores that have an end of their own: reads that wait for data have none.
 pub async fn client_operations() -> usize {
     let running = pinion_runtime::on_all_cores(|_| async {
-        let state = crate::state::state();
-        let waiting = state.metrics.counters.awaiting_data.get() as usize;
-        state.ops.of_clients().saturating_sub(waiting)
+        let waiting = metrics().counters.awaiting_data.get() as usize;
+        ops().of_clients().saturating_sub(waiting)
     });
     running.await.into_iter().sum()
 }
@@ -64,8 +64,8 @@ pub(crate) struct WaitsForGate {
 
 impl Drop for WaitsForGate {
     fn drop(&mut self) {
-        if let Some(state) = crate::state::try_state() {
-            state.ops.waiting.borrow_mut().remove(&self.id);
+        if let Some(table) = pinion_runtime::try_core_local::<OpTable>() {
+            table.waiting.borrow_mut().remove(&self.id);
         }
     }
 }
@@ -77,8 +77,8 @@ pub(crate) struct ProgressGuard {
 
 impl Drop for ProgressGuard {
     fn drop(&mut self) {
-        if let Some(state) = crate::state::try_state() {
-            state.ops.progress.borrow_mut().remove(&self.id);
+        if let Some(table) = pinion_runtime::try_core_local::<OpTable>() {
+            table.progress.borrow_mut().remove(&self.id);
         }
     }
 }
@@ -90,8 +90,8 @@ pub(crate) struct OpGuard {
 
 impl Drop for OpGuard {
     fn drop(&mut self) {
-        if let Some(state) = crate::state::try_state() {
-            state.ops.ops.borrow_mut().remove(&self.id);
+        if let Some(table) = pinion_runtime::try_core_local::<OpTable>() {
+            table.ops.borrow_mut().remove(&self.id);
         }
     }
 }
@@ -103,10 +103,15 @@ pub(crate) struct BackgroundGuard {
 
 impl Drop for BackgroundGuard {
     fn drop(&mut self) {
-        if let Some(state) = crate::state::try_state() {
-            state.ops.background.borrow_mut().remove(&self.id);
+        if let Some(table) = pinion_runtime::try_core_local::<OpTable>() {
+            table.background.borrow_mut().remove(&self.id);
         }
     }
+}
+
+/// This core's running operations.
+pub(crate) fn ops() -> Rc<OpTable> {
+    pinion_runtime::core_local()
 }
 
 impl OpTable {

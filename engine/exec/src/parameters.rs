@@ -1,5 +1,6 @@
 //! Server parameters: those that have an effect here, and those that tell what this node is.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
@@ -25,7 +26,7 @@ use crate::parameter_values::{flag, unreadable, within};
 use crate::replication::{self, ReplicationParameters, ReplicationSetting};
 use crate::spill::MemoryLimit;
 use crate::storage_parameters::{self, StorageParameters, StorageSetting};
-use crate::ttl::{TtlParameters, TtlSetting};
+use crate::ttl::{TtlParameters, TtlSetting, ttl_monitor};
 use crate::version::feature_version;
 
 /// The parameters of one core; every core holds the same values.
@@ -95,8 +96,8 @@ pub(crate) fn server_counters() -> Rc<ServerCounters> {
 
 /// Whether the node was started with the commands of tests; asked when its parameters are set.
 pub fn test_commands_enabled() -> bool {
-    let state = crate::state::state();
-    let parameters = state.parameters.borrow();
+    let parameters = parameters();
+    let parameters = parameters.borrow();
     parameters.enable_test_commands
 }
 
@@ -105,7 +106,6 @@ pub fn test_commands_enabled() -> bool {
 /// # Errors
 /// One line that names a parameter that does not exist, cannot be set at start, or has a wrong value.
 pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(), String> {
-    let state = crate::state::state();
     for (name, text) in given {
         if let Some(point) = name.strip_prefix(FAIL_POINT_PREFIX) {
             let enables = |(name, text): &(String, String)| {
@@ -131,7 +131,7 @@ pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(
             true => text.parse::<f64>().ok(),
             false => None,
         };
-        let is_flag = state.parameters.borrow().is_flag(name);
+        let is_flag = parameters().borrow().is_flag(name);
         let value = match (text.as_str(), text.parse::<i64>()) {
             ("true", _) if is_flag => RawBsonRef::Boolean(true),
             ("false", _) if is_flag => RawBsonRef::Boolean(false),
@@ -145,9 +145,14 @@ pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(
         };
         let setting =
             setting.map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
-        state.parameters.borrow_mut().set(&setting);
+        parameters().borrow_mut().set(&setting);
     }
     Ok(())
+}
+
+/// This core's parameters.
+pub(crate) fn parameters() -> Rc<RefCell<Parameters>> {
+    pinion_runtime::core_local()
 }
 
 impl Default for Parameters {
@@ -607,7 +612,7 @@ impl Parameters {
             Setting::TransactionLockTimeout(ms) => self.transaction_lock_timeout_ms = *ms,
             Setting::Ttl(setting) => {
                 self.ttl.set(*setting);
-                crate::state::state().ttl.parameters_changed();
+                ttl_monitor().parameters_changed();
             }
         }
     }

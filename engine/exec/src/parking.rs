@@ -1,8 +1,12 @@
 //! Where operations wait while the data directory is opened again: none begins, and those that run are interrupted.
 
 use std::cell::Cell;
+use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
+use pinion_wire::{Invocation, Result};
+
+use crate::interrupt::interruptible;
 
 /// One core's.
 #[derive(Default)]
@@ -15,9 +19,9 @@ pub(crate) struct Parking {
 }
 
 /// An operation that runs.
-pub(crate) struct Inside<'a>(&'a Parking);
+pub(crate) struct Inside(Rc<Parking>);
 
-impl Drop for Inside<'_> {
+impl Drop for Inside {
     fn drop(&mut self) {
         self.0.inside.set(self.0.inside.get() - 1);
         if self.0.inside.get() == 0 {
@@ -26,14 +30,19 @@ impl Drop for Inside<'_> {
     }
 }
 
+/// Where this core's operations wait while the data directory is opened again.
+pub(crate) fn parking() -> Rc<Parking> {
+    pinion_runtime::core_local()
+}
+
 impl Parking {
     /// Lets an operation begin, unless it must wait.
-    pub(crate) fn enter(&self) -> Option<Inside<'_>> {
+    pub(crate) fn enter(self: &Rc<Parking>) -> Option<Inside> {
         if self.is_closed.get() {
             return None;
         }
         self.inside.set(self.inside.get() + 1);
-        Some(Inside(self))
+        Some(Inside(Rc::clone(self)))
     }
 
     pub(crate) async fn until_open(&self) {
@@ -59,5 +68,35 @@ impl Parking {
     /// Completes when an operation has ended that was the last, or has been told to look again.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
+    }
+}
+
+/// Commands that do not touch what is stored: those that may wait for long, and those by which the set knows that this member
+/// is there, without which a primary that has no other would step down meanwhile.
+const UNPARKED: [&str; 4] = [
+    "hello",
+    "isMaster",
+    "replSetHeartbeat",
+    "replSetUpdatePosition",
+];
+
+pub(crate) fn is_unparked(command: &str) -> bool {
+    UNPARKED.contains(&command)
+}
+
+/// Lets a command begin, or holds it up while the data directory is opened again.
+///
+/// # Errors
+/// The command is interrupted while it waits.
+#[cold]
+pub(crate) async fn park(cmd: &Invocation) -> Result<Option<Inside>> {
+    loop {
+        if is_unparked(cmd.name()) {
+            return Ok(None);
+        }
+        if let Some(inside) = parking().enter() {
+            return Ok(Some(inside));
+        }
+        interruptible(&cmd.ctx, parking().until_open()).await?;
     }
 }

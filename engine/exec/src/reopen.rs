@@ -5,45 +5,44 @@
 //! storage or to the catalog goes first: operations are interrupted, cursors closed, and what cores remember of the data is
 //! forgotten. What comes meanwhile waits.
 
+use std::rc::Rc;
+
 use pinion_clock::Timestamp;
+use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, LocalBoxFuture, core_id, on_all_cores, timeout};
 use pinion_storage::{OpenError, RecoveryReport, Reopening, storage};
-use pinion_wire::{ErrorCode, Invocation, Result};
+use pinion_wire::ErrorCode;
 
-use crate::interrupt::interruptible;
+use crate::capped::capped_table;
+use crate::cluster_parameters::cluster_parameters;
+use crate::commands::end_auto_compact;
 use crate::limits::PARKING_POLL;
 use crate::node::{OpenNodeError, recover_node};
-use crate::parking::Inside;
-use crate::state::{NodeState, state};
+use crate::ops::ops;
+use crate::parameters::parameters;
+use crate::parking::parking;
+use crate::plan_cache::plan_cache;
+use crate::query_settings::query_settings;
+use crate::read::{change_feed, cursors, parts};
+use crate::transactions::transactions;
+use crate::write::open_buckets;
 
-/// Commands that do not touch what is stored: those that may wait for long, and those by which the set knows that this member
-/// is there, without which a primary that has no other would step down meanwhile.
-const UNPARKED: [&str; 4] = [
-    "hello",
-    "isMaster",
-    "replSetHeartbeat",
-    "replSetUpdatePosition",
-];
+/// Taken while the data directory is opened again, and when the node closes it for good; on core 0.
+pub(crate) struct ReopenTurn(Semaphore);
 
-pub(crate) fn is_unparked(command: &str) -> bool {
-    UNPARKED.contains(&command)
+impl Default for ReopenTurn {
+    fn default() -> ReopenTurn {
+        ReopenTurn(Semaphore::new(1))
+    }
 }
 
-/// Lets a command begin, or holds it up while the data directory is opened again.
-///
-/// # Errors
-/// The command is interrupted while it waits.
-#[cold]
-pub(crate) async fn park<'a>(state: &'a NodeState, cmd: &Invocation) -> Result<Option<Inside<'a>>> {
-    loop {
-        if is_unparked(cmd.name()) {
-            return Ok(None);
-        }
-        if let Some(inside) = state.parking.enter() {
-            return Ok(Some(inside));
-        }
-        interruptible(&cmd.ctx, state.parking.until_open()).await?;
-    }
+fn turn() -> Rc<ReopenTurn> {
+    pinion_runtime::core_local()
+}
+
+/// The data directory is opened no more from here on. Called on core 0.
+pub(crate) async fn end_reopening() {
+    turn().0.acquire().await.forget();
 }
 
 /// Closes the data directory without a checkpoint and opens it again as of `ts`: nothing above exists afterwards, except what
@@ -83,8 +82,9 @@ pub(crate) async fn reopen(
     close: impl AsyncFnOnce() -> std::result::Result<Reopening, OpenError>,
 ) -> std::result::Result<RecoveryReport, OpenNodeError> {
     // The close of the node waits for the end, and closes what was opened.
-    let _turn = state().reopening.acquire().await;
-    on_all_cores(|_| async { state().parking.close() }).await;
+    let turn = turn();
+    let _turn = turn.0.acquire().await;
+    on_all_cores(|_| async { parking().close() }).await;
     on_all_cores(|_| drain()).await;
     crate::ttl::stop().await;
     crate::db_check::stop().await;
@@ -93,10 +93,10 @@ pub(crate) async fn reopen(
     let closed = close().await.map_err(OpenNodeError::Storage)?;
     let opened = closed.open().await.map_err(OpenNodeError::Storage)?;
     let report = recover_node(opened, limit).await?;
-    state().parameters.borrow().storage.give_to_storage();
+    parameters().borrow().storage.give_to_storage();
     crate::ttl::start();
     crate::db_check::start();
-    on_all_cores(|_| async { state().parking.open() }).await;
+    on_all_cores(|_| async { parking().open() }).await;
     // One that nobody else has is gone.
     crate::time_keys::wake().await;
     Ok(report)
@@ -104,35 +104,31 @@ pub(crate) async fn reopen(
 
 /// Interrupts this core's operations until none is left.
 async fn drain() {
-    let state = state();
-    while !state.parking.is_empty() {
-        state
-            .ops
-            .kill_all(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE);
-        state.cursors.kill_all();
+    while !parking().is_empty() {
+        ops().kill_all(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE);
+        cursors().kill_all();
         // One that has just begun is not listed yet.
-        let _ = timeout(PARKING_POLL, state.parking.changed()).await;
+        let _ = timeout(PARKING_POLL, parking().changed()).await;
     }
-    state.cursors.kill_all();
-    state.change_feed.stop().await;
+    cursors().kill_all();
+    change_feed().stop().await;
 }
 
 /// Forgets what is known of the data, on every core.
 pub(crate) async fn forget_data() {
-    on_all_cores(|_| async { forget(&state()) }).await;
+    on_all_cores(|_| async { forget() }).await;
     crate::sessions::forget_all().await;
 }
 
 /// Forgets what this core knows of the data.
-fn forget(state: &NodeState) {
-    state.parts.clear();
-    state.transactions.clear();
-    state.open_chain.set(None);
-    state.kept_prepared.take();
-    state.capped.clear();
-    state.auto_compact.set(0);
-    *state.open_buckets.borrow_mut() = Default::default();
-    *state.cluster_parameters.borrow_mut() = Default::default();
-    *state.query_settings.borrow_mut() = Default::default();
-    state.plan_cache.forget();
+fn forget() {
+    parts().clear();
+    transactions().clear();
+    crate::applier::forget_transactions();
+    capped_table().clear();
+    end_auto_compact();
+    *open_buckets().borrow_mut() = Default::default();
+    *cluster_parameters().borrow_mut() = Default::default();
+    *query_settings().borrow_mut() = Default::default();
+    plan_cache().forget();
 }

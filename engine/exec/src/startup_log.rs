@@ -8,7 +8,7 @@ use pinion_wire::{OpContext, Result};
 use crate::capped::ensure_capped;
 use crate::commands::append_build_info;
 use crate::limits::STARTUP_LOG_BYTES;
-use crate::state::{NodeShared, state};
+use crate::node_info::{NodeInfo, node_info};
 use crate::write::put;
 
 /// Adds an entry for this start. Called once, before the node serves clients.
@@ -21,15 +21,15 @@ pub fn log_startup() -> LocalBoxFuture<'static, Result<()>> {
         let now_ns = pinion_runtime::now().as_nanos();
         let ctx = OpContext::internal(0, "insert", "local", now_ns);
         ensure_capped(&ctx, &ns, STARTUP_LOG_BYTES).await?;
-        let shared = state().shared.clone();
-        let entry = entry(&shared);
+        let info = node_info();
+        let entry = entry(&info);
         let id = entry.get_str("_id").unwrap_or_default();
         put(&ctx, ns, rawdoc! { "_id": id }, &entry).await
     })
 }
 
-fn entry(shared: &NodeShared) -> RawDocumentBuf {
-    let (options, started_ms) = (&shared.options, shared.started_wall_ms);
+fn entry(info: &NodeInfo) -> RawDocumentBuf {
+    let (options, started_ms) = (&info.options, info.started_wall_ms);
     let started = DateTime::from_millis(started_ms);
     let host = options.host.split(':').next().unwrap_or_default();
     let mut out = DocBuilder::new();
@@ -43,7 +43,7 @@ fn entry(shared: &NodeShared) -> RawDocumentBuf {
         .append("cmdLine", &*options.parsed)
         .append("pid", i64::from(options.pid));
     out.start_document("buildinfo");
-    append_build_info(&mut out, shared);
+    append_build_info(&mut out, info);
     out.end();
     out.finish()
 }

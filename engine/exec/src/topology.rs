@@ -5,6 +5,7 @@
 //! changes what it does. What the node may do now is read off one immutable [`SetView`], which the driver replaces whole.
 //! Source: replication document, "Replica Set Member States" and "Read Concern"; the messages are MongoDB's.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -20,7 +21,6 @@ use pinion_wire::{
 
 use crate::builds::CommitQuorum;
 use crate::replication::MemberFigures;
-use crate::state::NodeState;
 
 /// What a member knows of its set at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -180,35 +180,39 @@ pub trait ReplicaSet {
     fn write_noop(&self, why: &'static str) -> Waiting<Result<Timestamp>>;
 }
 
-impl NodeState {
-    /// Makes this core part of a member. Called on each core before it serves clients.
-    ///
-    /// # Panics
-    /// If the core is one already.
-    pub fn set_replica_set(&self, set: Rc<dyn ReplicaSet>) {
-        let before = self.replica_set.replace(Some(set));
-        assert!(before.is_none(), "a node is a member of one set");
-    }
+/// The set that a node is a member of, as one core knows it; a standalone has none.
+#[derive(Default)]
+pub(crate) struct Membership(RefCell<Option<Rc<dyn ReplicaSet>>>);
 
-    /// The set that this node is, or is to be, a member of.
-    pub fn replica_set(&self) -> Option<Rc<dyn ReplicaSet>> {
-        self.replica_set.borrow().clone()
-    }
+/// Makes this core part of a member. Called on each core before it serves clients.
+///
+/// # Panics
+/// If the core is one already.
+pub fn set_replica_set(set: Rc<dyn ReplicaSet>) {
+    let membership = pinion_runtime::core_local::<Membership>();
+    let before = membership.0.replace(Some(set));
+    assert!(before.is_none(), "a node is a member of one set");
+}
 
-    /// Whether the node was started as a member of a replica set.
-    pub fn is_member(&self) -> bool {
-        self.replica_set.borrow().is_some()
-    }
+/// The set that this node is, or is to be, a member of; none before the node is open.
+pub fn replica_set() -> Option<Rc<dyn ReplicaSet>> {
+    let membership = pinion_runtime::try_core_local::<Membership>()?;
+    membership.0.borrow().clone()
+}
 
-    /// Whether clients may write what is replicated.
-    pub fn is_writable(&self) -> bool {
-        self.set_view().is_none_or(|view| view.writable)
-    }
+/// Whether the node was started as a member of a replica set.
+pub(crate) fn is_member() -> bool {
+    replica_set().is_some()
+}
 
-    /// What the node knows of its set; `None` on a standalone.
-    pub fn set_view(&self) -> Option<Arc<SetView>> {
-        self.replica_set.borrow().as_ref().map(|set| set.view())
-    }
+/// Whether clients may write what is replicated.
+pub(crate) fn is_writable() -> bool {
+    set_view().is_none_or(|view| view.writable)
+}
+
+/// What the node knows of its set; `None` on a standalone.
+pub(crate) fn set_view() -> Option<Arc<SetView>> {
+    replica_set().map(|set| set.view())
 }
 
 /// The database that each member writes for itself.
@@ -219,9 +223,9 @@ pub(crate) const LOCAL: &str = "local";
 ///
 /// # Errors
 /// Those of the NotPrimary family.
-pub(crate) fn check_runs_here(state: &NodeState, cmd: &Invocation) -> Result<()> {
+pub(crate) fn check_runs_here(cmd: &Invocation) -> Result<()> {
     let (spec, ctx) = (&cmd.command.spec, &cmd.ctx);
-    match state.set_view() {
+    match set_view() {
         Some(view) if &*ctx.db != LOCAL && !ctx.client.is_internal() => {
             check_command(spec, ctx, &view)
         }
@@ -267,8 +271,8 @@ fn allows_secondary(ctx: &OpContext) -> bool {
 ///
 /// # Errors
 /// `NoReplicationEnabled` on a standalone.
-pub(crate) fn check_from_member(state: &NodeState, cmd: &Invocation) -> Result<()> {
-    match state.set_view() {
+pub(crate) fn check_from_member(cmd: &Invocation) -> Result<()> {
+    match set_view() {
         Some(view) if view.has_config() => Ok(()),
         _ => Err(Error::new(
             ErrorCode::NO_REPLICATION_ENABLED,

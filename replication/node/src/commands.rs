@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
-use pinion_exec::{register_command, state};
+use pinion_exec::{node_info, register_command};
 use pinion_replication_protocol::config::{Config, Initiate};
 use pinion_replication_protocol::message::{
     HeartbeatRequest, StepDown, UpdatePosition, VoteRequest, parse_freeze, parse_maintenance,
@@ -366,6 +366,6 @@ async fn is_self(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["_isSelf"]);
     reader.finish()?;
     let mut out = Reply::new();
-    out.append("id", state().shared.process_id);
+    out.append("id", node_info().process_id);
     Ok(out)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocumentBuf};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_exec::{Buffered, MemberFigures, SetView, state};
+use pinion_exec::{Buffered, MemberFigures, SetView, node_info, set_replica_set};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::message::OpTimeAndWallTime;
 use pinion_replication_protocol::node::{
@@ -102,7 +102,7 @@ pub fn join(options: &MemberOptions) -> LocalBoxFuture<'_, Result<()>> {
             let known = known.clone();
             async move {
                 let member = CoreMember::new(known);
-                state().set_replica_set(Rc::new(Seam(member.clone())));
+                set_replica_set(Rc::new(Seam(member.clone())));
                 pinion_runtime::set_core_local(member);
             }
         })
@@ -153,7 +153,7 @@ pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
         let follows = StorageFollows::begin().await?;
         // Before anything is fetched: what comes to be durable beside them may be an entry that ends them.
         pinion_exec::begin_builds().await?;
-        let host = HostPort::parse(&state().shared.options.host)?;
+        let host = HostPort::parse(&node_info().options.host)?;
         if options.planted_fault == PlantedFault::ReadersNotFenced {
             pinion_exec::plant_unfenced_reads();
         }

@@ -7,7 +7,8 @@ use pinion_bson::{JsonMode, ObjectId, rawdoc, to_extended_json};
 use pinion_clock::{Term, Timestamp};
 use pinion_exec::{
     Transition, begin_as_primary, choose_log_form, forget_default_concerns, forget_sessions,
-    hold_prepared, interrupt_writers, log_note, replication_parameters, state, writes_ended,
+    hold_prepared, interrupt_writers, log_note, new_object_id, node_info, replication_parameters,
+    writes_ended,
 };
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
@@ -458,7 +459,7 @@ async fn is_self(peers: &Peers, host: &HostPort) -> Option<bool> {
     let command = rawdoc! { "_isSelf": 1, "$db": "admin" };
     let reply = peers.run(host, &command, SELF_CHECK).await.ok()?;
     let id = reply.body().get_object_id("id").ok();
-    Some(id == Some(state().shared.process_id))
+    Some(id == Some(node_info().process_id))
 }
 
 /// Refuses a configuration in which this node has no place, as `replSetInitiate` does.
@@ -468,7 +469,7 @@ pub(crate) async fn locate_for_initiate(peers: &Peers, config: &Config) -> Resul
 }
 
 pub(crate) fn new_set_id() -> ObjectId {
-    state().new_object_id()
+    new_object_id()
 }
 
 fn tell_log(note: &Note) {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use pinion_bson::RawBson;
-use pinion_exec::{Uuid, document_of_uuid, state};
+use pinion_exec::{Uuid, document_of_uuid, node_info};
 use pinion_runtime::{DmaBuf, File, OpenOptions, fs, wall_ms};
 use pinion_wire::{Error, Result};
 
@@ -22,7 +22,7 @@ fn io(error: std::io::Error) -> Error {
 }
 
 fn folder() -> PathBuf {
-    state().shared.options.db_path.join(FOLDER)
+    node_info().options.db_path.join(FOLDER)
 }
 
 /// Writes the documents as they are now.
@@ -31,7 +31,7 @@ fn folder() -> PathBuf {
 /// A file cannot be written, or a document not be read.
 pub(crate) async fn keep_documents(affected: &BTreeMap<Uuid, Vec<RawBson>>) -> Result<()> {
     let name = format!("removed.{}.bson", wall_ms());
-    let data = &state().shared.options.db_path;
+    let data = &node_info().options.db_path;
     for (uuid, ids) in affected {
         let folder = folder().join(uuid.to_string());
         let unfinished = folder.join(format!("{name}{UNFINISHED}"));

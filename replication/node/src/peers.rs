@@ -127,8 +127,8 @@ pub(crate) async fn connect(address: &HostPort) -> Result<Connection, RemoteErro
     let counted = Counted::connecting(address);
     let mut remote = Remote::open(&address.host, address.port).await?;
     let mut introduction = introduction();
-    let state = pinion_exec::state();
-    let Some(auth) = &state.shared.options.member_auth else {
+    let info = pinion_exec::node_info();
+    let Some(auth) = &info.options.member_auth else {
         remote.run(&introduction).await?;
         return Ok(Connection::made(remote, counted));
     };

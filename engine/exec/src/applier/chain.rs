@@ -7,13 +7,14 @@ use pinion_catalog::ApplyMode;
 use pinion_clock::Timestamp;
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::Result;
+use std::cell::Cell;
+use std::rc::Rc;
 
 use super::entry::{Entry, damaged, field, validated};
-use super::prepared::{Told, is_prepare, keep, take_kept};
+use super::prepared::{Told, forget_all_kept, is_prepare, keep, take_kept};
 use crate::limits::{CHAIN_READ_BYTES, CHAIN_READ_ENTRIES};
 use crate::read::from_log_error;
 use crate::sessions::TransactionStamp;
-use crate::state::state;
 use crate::transactions::{Piece, piece_of};
 
 /// The first entries of a transaction.
@@ -24,6 +25,14 @@ pub(super) struct Chain {
     /// The time of the first.
     begun: Timestamp,
     parts: Vec<Bytes>,
+}
+
+/// The first entry of the transaction that the log ends with, where its last one has not come; on the core that applies.
+#[derive(Default)]
+pub(crate) struct OpenChain(Cell<Option<Timestamp>>);
+
+fn open_chain() -> Rc<OpenChain> {
+    pinion_runtime::core_local()
 }
 
 impl Chain {
@@ -40,7 +49,7 @@ impl Chain {
     fn begin(stamp: TransactionStamp, ts: Timestamp, first: Option<u64>) -> Chain {
         // The log is kept from there, and recovery looks back to there.
         storage().transaction_begins(ts);
-        state().open_chain.set(Some(ts));
+        open_chain().0.set(Some(ts));
         Chain {
             stamp,
             first,
@@ -86,7 +95,7 @@ pub(super) async fn link(
     }
     match prepares(&entry.bytes) {
         // It goes on until its outcome.
-        true => state().open_chain.set(None),
+        true => open_chain().0.set(None),
         false => end_chain(entry.ts),
     }
     let complete = Entry {
@@ -101,16 +110,22 @@ pub(super) async fn link(
 /// The transaction whose first entries this node has applied, or found in its log, by whatever applier, ends with the entry at
 /// `ts`: that is its last one, or something else in the place of what was yet to come.
 fn end_chain(ts: Timestamp) {
-    if let Some(begun) = state().open_chain.take() {
+    if let Some(begun) = open_chain().0.take() {
         storage().transaction_ends(begun, ts);
     }
 }
 
 /// The transaction whose first entries were applied is of no meaning any more.
 pub(super) fn forget_open_chain() {
-    if let Some(begun) = state().open_chain.take() {
+    if let Some(begun) = open_chain().0.take() {
         storage().transaction_ends(begun, begun);
     }
+}
+
+/// The data is gone, and with it what was known of transactions whose entries are in the log; on this core.
+pub(crate) fn forget_transactions() {
+    open_chain().0.set(None);
+    forget_all_kept();
 }
 
 /// What the log ends with is no transaction any more of which more may come: this node writes its own entries behind it. Runs
@@ -147,7 +162,7 @@ pub(super) fn look_back(chain: Option<Chain>, ts: Timestamp, bytes: Bytes) -> Op
         return Some(chain);
     }
     if prepares(&bytes) {
-        state().open_chain.set(None);
+        open_chain().0.set(None);
         chain.parts.push(bytes);
         keep(chain.stamp, (chain.begun, ts), chain.parts);
     } else {

@@ -12,8 +12,8 @@ use super::documents::{Target, commit_write, view_document, writes_of};
 use super::entry::{Entry, damaged, document, field, is_of_views, operations, text, validated};
 use super::prepared::{Told, apply_told};
 use super::settings::Changed;
+use crate::metrics::metrics;
 use crate::sessions::{is_removal, removals};
-use crate::state::state;
 
 /// Applies an entry, on core 0. Gives how many operations were passed over.
 ///
@@ -51,7 +51,7 @@ pub(super) fn apply_fence(
 /// Counts an operation of another member.
 fn count(op: &str, mode: ApplyMode) {
     if mode != ApplyMode::Recovery {
-        state().metrics.counters.applied(op);
+        metrics().counters.applied(op);
     }
 }
 

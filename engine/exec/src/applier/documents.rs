@@ -20,13 +20,12 @@ use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::entry::{damaged, document, field, text};
-use crate::capped::RECORDS;
+use crate::capped::{RECORDS, capped_table};
 use crate::compute::compute_bytes;
 use crate::sessions::{
     RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_image_of, is_removal,
     record_writes, removals_here, stamp_of,
 };
-use crate::state::state;
 use crate::write::update_context;
 
 /// The number of a record that an entry does not tell: it is found, or given out, where the entry is applied. No record has it.
@@ -89,7 +88,7 @@ impl Target {
         let record = match record_with_id(&self.collection, id).await? {
             Some(record) => record,
             None if op == "i" => {
-                let capped = state().capped.of(self.collection.tree());
+                let capped = capped_table().of(self.collection.tree());
                 capped.next_record(&self.collection).await?
             }
             None => return Ok(None),

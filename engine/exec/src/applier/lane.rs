@@ -14,8 +14,9 @@ use super::decode::{Operations, Place};
 use super::documents::{Target, commit_write, writes_of};
 use super::entry::{Entry, damaged, document, operations, text};
 use super::settings::Changed;
+use crate::capped::capped_table;
 use crate::limits::{APPLY_BATCH_BYTES, APPLY_BATCH_ENTRIES};
-use crate::state::state;
+use crate::metrics::metrics;
 use crate::write::beyond_bounds;
 
 /// What a core has to do of one entry.
@@ -112,10 +113,10 @@ pub(super) async fn apply_batch(
             elsewhere.extend(others.into_iter().map(|write| (entry.ts, write)));
             settings.note(&target.collection.ns);
             if mode != ApplyMode::Recovery {
-                state().metrics.counters.applied(text(operation, "op")?);
+                metrics().counters.applied(text(operation, "op")?);
             }
             if let Some(record) = target.record {
-                state().capped.applied(target.collection.tree(), record);
+                capped_table().applied(target.collection.tree(), record);
             }
             if is_untold && mode != ApplyMode::InitialSync {
                 // Nor do they tell what goes for it: each member removes that by itself.

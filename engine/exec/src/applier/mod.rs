@@ -44,9 +44,10 @@ use crate::limits::{
     APPLIER_BYTES, APPLIER_ENTRIES, DECODE_BATCH_BYTES, DECODE_BATCH_ENTRIES, DECODED_HERE_BYTES,
     DECODED_HERE_ENTRIES, RECOVERY_BYTES,
 };
-use crate::state::state;
+use crate::metrics::metrics;
 
 pub use self::chain::end_open_chain;
+pub(crate) use self::chain::{OpenChain, forget_transactions};
 pub(crate) use self::documents::{stored, update_of};
 pub(crate) use self::prepared::KeptTransactions;
 
@@ -146,7 +147,7 @@ impl Applier {
             }
             changed.await;
         }
-        state().metrics.counters.entries_replayed.inc();
+        metrics().counters.entries_replayed.inc();
         shared.count(1, 0);
         let number = shared.progress.borrow_mut().accept(ts, bytes.len());
         let entry = Entry {

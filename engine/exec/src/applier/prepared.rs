@@ -10,7 +10,9 @@
 //!
 //! Source: replication document, "Lifetime of a Prepared Transaction", "Initial Sync", "Startup Recovery".
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -27,9 +29,10 @@ use super::decode::{check_namespace, unknown};
 use super::documents::{Before, Target, prepared_change, record_write};
 use super::entry::{Entry, damaged, document, field, operations, text, validated};
 use super::settings::Changed;
+use crate::metrics::metrics;
+use crate::node_info::node_info;
 use crate::options::PlantedFault;
 use crate::sessions::{RecordedEnd, TransactionStamp};
-use crate::state::state;
 use crate::transactions::{PreparedTransaction, all_prepared, find, forget, register};
 
 /// What an entry says of a transaction that is prepared.
@@ -86,8 +89,12 @@ pub(crate) struct Kept {
     parts: Vec<Bytes>,
 }
 
-/// Those that are kept.
+/// Those that are kept, while an initial sync or a recovery applies.
 pub(crate) type KeptTransactions = BTreeMap<Lsid, Kept>;
+
+fn kept_prepared() -> Rc<RefCell<KeptTransactions>> {
+    pinion_runtime::core_local()
+}
 
 /// Keeps the entries of a transaction that is prepared at `at`; the last of them said so.
 pub(super) fn keep(
@@ -104,13 +111,13 @@ pub(super) fn keep(
         at,
         parts,
     };
-    state().kept_prepared.borrow_mut().insert(stamp.lsid, kept);
+    kept_prepared().borrow_mut().insert(stamp.lsid, kept);
 }
 
 /// The transaction has its outcome, by the entry at `at`; what was kept of it.
 pub(super) fn take_kept(stamp: TransactionStamp, at: Timestamp) -> Option<Vec<Bytes>> {
-    let state = state();
-    let mut all = state.kept_prepared.borrow_mut();
+    let kept_prepared = kept_prepared();
+    let mut all = kept_prepared.borrow_mut();
     if all.get(&stamp.lsid)?.number != stamp.txn_number {
         return None;
     }
@@ -119,9 +126,14 @@ pub(super) fn take_kept(stamp: TransactionStamp, at: Timestamp) -> Option<Vec<By
     Some(kept.parts)
 }
 
+/// The data is gone, and what was kept of it.
+pub(super) fn forget_all_kept() {
+    kept_prepared().take();
+}
+
 /// Nothing is kept any more: what it is of is given up.
 pub(super) fn forget_kept() {
-    for kept in std::mem::take(&mut *state().kept_prepared.borrow_mut()).into_values() {
+    for kept in std::mem::take(&mut *kept_prepared().borrow_mut()).into_values() {
         storage().transaction_ends(kept.first, kept.at);
     }
 }
@@ -132,7 +144,7 @@ pub(super) fn forget_kept() {
 /// # Errors
 /// An entry cannot be applied.
 pub(super) async fn place_kept() -> std::result::Result<(), ApplyError> {
-    let kept = std::mem::take(&mut *state().kept_prepared.borrow_mut());
+    let kept = std::mem::take(&mut *kept_prepared().borrow_mut());
     for (lsid, kept) in kept {
         let stamp = TransactionStamp {
             lsid,
@@ -202,7 +214,7 @@ pub(super) async fn apply_told(
     let applied = storage().apply_at(entry.ts, record).await;
     applied.map_err(|error| Error::internal(error.0))?;
     if mode == ApplyMode::Secondary {
-        state().metrics.counters.applied("c");
+        metrics().counters.applied("c");
     }
     Ok(passed_over)
 }
@@ -247,7 +259,7 @@ async fn end(entry: &Entry, stamp: TransactionStamp, commit: Option<Timestamp>) 
 
 /// Whether a test has planted that.
 fn is_lost_at_restart() -> bool {
-    state().shared.options.planted_fault == PlantedFault::PreparedLostAtRestart
+    node_info().options.planted_fault == PlantedFault::PreparedLostAtRestart
 }
 
 /// Places what a transaction has written as a prepared unit.

@@ -20,8 +20,7 @@ use pinion_runtime::{CoreId, Queue, sleep, spawn, submit_to, timeout};
 use pinion_wire::{Error, Result};
 
 use crate::limits::{BUILD_LOOK_INTERVAL, BUILD_VOTE_PAUSE};
-use crate::state::state;
-use crate::topology::ReplicaSet;
+use crate::topology::{ReplicaSet, replica_set};
 
 pub use commit_quorum::CommitQuorum;
 pub(crate) use document::{forget_ended, keep_vote, read, set_quorum};
@@ -61,7 +60,7 @@ enum Role {
 }
 
 fn role() -> Role {
-    match state().replica_set() {
+    match replica_set() {
         Some(set) if set.view().writable => Role::Primary(set),
         Some(set) => Role::Other(set),
         None => Role::Alone,

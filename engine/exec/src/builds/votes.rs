@@ -5,13 +5,13 @@ use pinion_catalog::BuildName;
 use pinion_wire::{Error, Result};
 
 use crate::limits::MAX_ABORT_REASON_BYTES;
-use crate::state::state;
+use crate::node_info::node_info;
 use crate::topology::{ReplicaSet, SetView};
 
 /// What the configuration calls this node.
 pub(super) fn own_host(view: &SetView) -> String {
     let named = view.hello.get_str("me").ok().map(str::to_owned);
-    named.unwrap_or_else(|| state().shared.options.host.clone())
+    named.unwrap_or_else(|| node_info().options.host.clone())
 }
 
 /// Tells the primary that this member is ready. When this returns a majority knows it.

@@ -18,9 +18,9 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::applier::stored;
+use crate::capped::capped_table;
 use crate::compute::compute_bytes;
 use crate::limits::{CLONE_STEP_BYTES, CLONE_STEP_DOCUMENTS};
-use crate::state::state;
 
 /// A document of another member.
 #[derive(Clone, Debug)]
@@ -186,7 +186,7 @@ async fn write_step(
         applied.map_err(failed)?;
     }
     for record in step.iter().filter_map(|placed| placed.document.record) {
-        state().capped.applied(collection.tree(), record);
+        capped_table().applied(collection.tree(), record);
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ use pinion_runtime::{LocalBoxFuture, on_all_cores};
 use pinion_storage::{ApplyError, TreeId, storage};
 use pinion_wire::Result;
 
-use crate::state::state;
+use crate::capped::capped_table;
 use crate::transactions::give_up_prepared;
 
 pub use documents::{CloneTarget, ClonedDocument};
@@ -59,7 +59,7 @@ async fn forget_capped() {
     let trees: Arc<[TreeId]> = capped.map(|found| found.tree()).collect();
     on_all_cores(move |_| {
         let trees = trees.clone();
-        async move { state().capped.forget(&trees) }
+        async move { capped_table().forget(&trees) }
     })
     .await;
 }

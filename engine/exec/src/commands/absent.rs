@@ -4,7 +4,7 @@
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 use super::register;
-use crate::state::NodeState;
+use crate::topology::is_member;
 use crate::version::feature_version;
 
 /// Those that only members of a replica set have.
@@ -43,8 +43,7 @@ const USERS: [(&str, &str); 12] = [
 pub(super) fn register_absent(r: &mut Registry) {
     let spec = CommandSpec::new;
     let admin = |name| spec(name).admin_only();
-    let opened = pinion_runtime::try_core_local::<NodeState>();
-    if !opened.is_some_and(|state| state.is_member()) {
+    if !is_member() {
         for (name, help) in REPLICATED {
             register(r, admin(name).help(help), None, not_replicated);
         }

@@ -24,6 +24,7 @@ use super::variables::variables;
 use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::compute::compute;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
+use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::query_settings::QuerySettings;
 use crate::read::{
@@ -31,7 +32,6 @@ use crate::read::{
     run_divided,
 };
 use crate::spill::memory;
-use crate::state::state;
 use crate::write::Validation;
 
 /// An `aggregate` as it is written.
@@ -388,7 +388,7 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     if command.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }
-    state().metrics.stages.count(command.stages);
+    metrics().stages.count(command.stages);
     if let Some((spec, asked)) = command.changes() {
         return Box::pin(change_stream::answer(&cmd, asked, spec)).await;
     }

@@ -6,8 +6,8 @@ use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 use super::register;
-use crate::members::{self, Begun, MEMBER_DATABASE};
-use crate::state::state;
+use crate::members::{self, Begun, MEMBER_DATABASE, conversations, member_access};
+use crate::metrics::metrics;
 
 /// The number of a connection's conversation: it has one at a time.
 const CONVERSATION: i32 = 1;
@@ -70,7 +70,7 @@ async fn sasl_start(cmd: Invocation) -> Result<Reply> {
         skips_empty: skips_empty(options),
         is_speculative: false,
     };
-    let step = members::start(&state(), &cmd.ctx.client, &begun);
+    let step = members::start(&cmd.ctx.client, &begun);
     let step = step.map_err(|why| refused(&cmd, &why))?;
     Ok(answer(&step.payload, step.is_done))
 }
@@ -83,15 +83,14 @@ async fn sasl_continue(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     let conversation =
         conversation.ok_or_else(|| missing_field(reader.path().field("conversationId")))?;
-    let state = state();
     let protocol = |what: &str| Err(Error::new(ErrorCode::PROTOCOL_ERROR, what));
-    if !state.conversations.is_under_way(&cmd.ctx.client) {
+    if !conversations().is_under_way(&cmd.ctx.client) {
         return protocol("No SASL session state found");
     }
     if conversation != CONVERSATION {
         return protocol("sasl: Mismatched conversation id");
     }
-    let step = members::continue_with(&state, &cmd.ctx.client, payload);
+    let step = members::continue_with(&cmd.ctx.client, payload);
     let step = step.map_err(|why| refused(&cmd, &why))?;
     if step.is_done {
         tracing::info!(target: "ACCESS", id = 5_286_306u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), client = cmd.ctx.client.remote.map(tracing::field::display), "Successfully authenticated as a member of the set");
@@ -128,7 +127,7 @@ pub(super) fn append_speculative(
         skips_empty: skips_empty(reader.opt_doc("options").ok().flatten()),
         is_speculative: true,
     };
-    match members::start(&state(), &cmd.ctx.client, &begun) {
+    match members::start(&cmd.ctx.client, &begun) {
         Ok(step) => {
             out.start_document("speculativeAuthenticate");
             append(&step.payload, step.is_done, out);
@@ -141,7 +140,7 @@ pub(super) fn append_speculative(
 
 /// The mechanisms of a user, for a hello that asks for them: members have one, and nobody else is known.
 pub(super) fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) {
-    state().metrics.authentications.mechanisms_asked();
+    metrics().authentications.mechanisms_asked();
     let is_member = match user {
         RawBsonRef::String(name) => name
             .split_once('.')
@@ -152,7 +151,7 @@ pub(super) fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) {
         }
         _ => false,
     };
-    if is_member && state().shared.member_access.is_some() {
+    if is_member && member_access().is_some() {
         out.start_array("saslSupportedMechs")
             .push(Hash::Sha256.mechanism())
             .end();

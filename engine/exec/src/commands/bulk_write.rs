@@ -19,13 +19,13 @@ use super::reply::append_retried;
 use super::update::{UpdateNames, UpdateOptions, UpdateSpec, read_update};
 use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
-use crate::concern::written;
-use crate::concern::{self, WriteKind};
+use crate::concern::{self, WriteKind, written};
+use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::{Stream, parse_hint};
 use crate::sessions::{self, ExecutedChange, RetryableWrite, StatementIds};
-use crate::state::state;
+use crate::topology::is_member;
 use crate::transactions::{ends_command, fail, is_in};
 use crate::write::{
     BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run_and_tell,
@@ -379,7 +379,8 @@ impl Bulk<'_> {
 
     /// Runs an update or a delete.
     async fn run_one(&mut self, index: usize, op: &Op<'_>) -> Result<()> {
-        let counters = &state().metrics.counters;
+        let metrics = metrics();
+        let counters = &metrics.counters;
         let is_update = matches!(op.kind, OpKind::Update(_));
         let kind = match is_update {
             true => WriteKind::Update,
@@ -491,7 +492,7 @@ impl Bulk<'_> {
         self.replies.append_counts(&mut out);
         append_retried(&mut out, &self.replies.retried);
         let changed_nothing = self.last.is_none() && self.replies.has_errors();
-        if !changed_nothing || state().is_member() {
+        if !changed_nothing || is_member() {
             super::acknowledge(&cmd.ctx, self.last, &mut out).await?;
         }
         Ok(out)

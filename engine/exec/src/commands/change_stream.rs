@@ -14,11 +14,11 @@ use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH};
 use crate::operator_counts::compute_counted;
 use crate::read::{ChangeCounts, ChangeRequest, ChangeStream, Stream};
 use crate::spill::memory;
-use crate::state::state;
+use crate::topology::{is_member, is_writable};
 
 /// The specification in front of a pipeline that is a change stream. Only a member has any.
 pub(super) fn specification(stages: &RawArray) -> Option<RawBsonRef<'_>> {
-    if !state().is_member() {
+    if !is_member() {
         return None;
     }
     match pinion_bson::values(stages).next() {
@@ -186,7 +186,7 @@ fn check_read_concern(ctx: &OpContext) -> Result<()> {
 
 /// The time of what this member has: a stream without a place begins behind it.
 async fn now(ctx: &OpContext) -> Result<Timestamp> {
-    let source = match state().is_writable() {
+    let source = match is_writable() {
         true => ReadSource::Newest(Undecided::PassedBy),
         false => ReadSource::LastApplied(Undecided::PassedBy),
     };

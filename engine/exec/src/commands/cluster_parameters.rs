@@ -12,11 +12,12 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use super::{query_settings, read_newest};
 use crate::acquire::acquire_read;
 use crate::cluster_parameters::{
-    COLLECTION, ClusterParameters, NAMES, Set, append_set, known, parse, read_stored,
+    COLLECTION, ClusterParameters, NAMES, Set, append_set, cluster_parameters, known, parse,
+    read_stored,
 };
-use crate::query_settings::SettingsTable;
+use crate::generate::next_timestamp;
+use crate::query_settings::{SettingsTable, query_settings};
 use crate::read::{ReadRequest, open};
-use crate::state::state;
 use crate::write::put_document;
 
 /// `getClusterParameter`. MongoDB passes over fields that it does not know here, and in the command that sets.
@@ -44,8 +45,8 @@ pub(crate) async fn get_cluster_parameter(cmd: Invocation) -> Result<Reply> {
         Some(other) => return Err(reader.wrong_type("getClusterParameter", other, Types::STRING)),
         None => return Err(missing_field(reader.path().field("getClusterParameter"))),
     }
-    let state = state();
-    let parameters = state.cluster_parameters.borrow();
+    let cluster_parameters = cluster_parameters();
+    let parameters = cluster_parameters.borrow();
     let mut out = Reply::new();
     out.start_array("clusterParameters");
     for name in names {
@@ -88,11 +89,10 @@ pub(crate) async fn set_cluster_parameter(cmd: Invocation) -> Result<Reply> {
 
 /// Stores a value and then has every core use it. One at a time on core 0, so that what is stored last holds.
 async fn store(ctx: OpContext, name: &'static str, value: RawDocumentBuf) -> Result<()> {
-    let state = state();
-    let _turn = state.cluster_parameters_turn.acquire().await;
+    let _turn = cluster_parameters().turn.acquire().await;
     let set = Set {
         time: {
-            let time = state.next_timestamp();
+            let time = next_timestamp();
             pinion_bson::Timestamp {
                 time: time.secs(),
                 increment: time.inc(),
@@ -138,9 +138,8 @@ impl Stored {
                 settings,
             } = self.clone();
             async move {
-                let state = state();
-                *state.cluster_parameters.borrow_mut() = parameters;
-                *state.query_settings.borrow_mut() = settings;
+                *cluster_parameters().borrow_mut() = parameters;
+                *query_settings().borrow_mut() = settings;
             }
         })
         .await;
@@ -150,12 +149,7 @@ impl Stored {
 async fn use_everywhere(name: &'static str, set: Set) {
     pinion_runtime::on_all_cores(move |_| {
         let set = set.clone();
-        async move {
-            crate::state::state()
-                .cluster_parameters
-                .borrow_mut()
-                .set(name, set)
-        }
+        async move { cluster_parameters().borrow_mut().set(name, set) }
     })
     .await;
 }
@@ -191,9 +185,8 @@ pub(crate) fn load() -> LocalBoxFuture<'static, Result<()>> {
 /// Has every core use what another member has changed: the newest versions, as they may be applied and not be visible yet.
 pub(crate) async fn reload() -> Result<()> {
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, || async {
-        let state = state();
         // One that reads later has seen more, and tells it later.
-        let _turn = state.cluster_parameters_turn.acquire().await;
+        let _turn = cluster_parameters().turn.acquire().await;
         let ctx = OpContext::internal(0, "find", COLLECTION.0, pinion_runtime::now().as_nanos());
         let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
         let acquired = acquire_read(&ctx, ns, None).await?;

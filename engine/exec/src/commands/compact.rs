@@ -4,6 +4,9 @@
 //! compaction can do is to merge the changes that wait beside the pages; what becomes free by that is used again by all
 //! collections of the partition, and the file keeps its length.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use pinion_bson::DocBuilder;
 use pinion_catalog::{core_catalog, from_fatal};
 use pinion_runtime::{Queue, now, spawn};
@@ -15,8 +18,25 @@ use super::names::not_found;
 use crate::acquire::acquire_stored;
 use crate::interrupt::interruptible;
 use crate::limits::{AUTO_COMPACT_INTERVAL, AUTO_COMPACT_POLL};
-use crate::state::state;
 use crate::stats::tree_stats;
+use crate::topology::{is_member, is_writable};
+
+/// The task that compacts in the background; core 0 has it.
+#[derive(Default)]
+pub(crate) struct AutoCompact {
+    /// Its number, or 0.
+    running: Cell<u64>,
+    last: Cell<u64>,
+}
+
+fn task() -> Rc<AutoCompact> {
+    pinion_runtime::core_local()
+}
+
+/// Ends the task that compacts in the background, if there is one. Called on core 0.
+pub(crate) fn end_auto_compact() {
+    task().running.set(0);
+}
 
 /// `compact`.
 pub(crate) async fn compact(cmd: Invocation) -> Result<Reply> {
@@ -33,7 +53,7 @@ pub(crate) async fn compact(cmd: Invocation) -> Result<Reply> {
             "the oplog is no collection that could be compacted",
         ));
     }
-    if !force && state().is_member() && state().is_writable() {
+    if !force && is_member() && is_writable() {
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
             "will not run compact on an active replica set primary as this will slow down other running operations. use force:true to force",
@@ -132,8 +152,8 @@ pub(crate) async fn auto_compact(cmd: Invocation) -> Result<Reply> {
 
 /// Begins or ends the task that compacts. Called on core 0.
 fn switch(enable: bool, once: bool) -> Result<()> {
-    let state = state();
-    let running = &state.auto_compact;
+    let task = task();
+    let running = &task.running;
     if !enable {
         running.set(0);
         return Ok(());
@@ -144,8 +164,8 @@ fn switch(enable: bool, once: bool) -> Result<()> {
             "Cannot reconfigure background compaction while it's already running. Please disable it first",
         ));
     }
-    let number = state.last_compact.get() + 1;
-    state.last_compact.set(number);
+    let number = task.last.get() + 1;
+    task.last.set(number);
     running.set(number);
     spawn(Queue::Background, compact_daily(number, once));
     Ok(())
@@ -153,19 +173,18 @@ fn switch(enable: bool, once: bool) -> Result<()> {
 
 /// Merges until the task is ended, or another one has begun.
 async fn compact_daily(number: u64, once: bool) {
-    let state = state();
-    while state.auto_compact.get() == number && !pinion_runtime::is_shutdown_requested() {
+    while task().running.get() == number && !pinion_runtime::is_shutdown_requested() {
         // A failure stops the node, which tells it.
         let Ok(_) = storage().checkpoint_merging_all().await else {
             return;
         };
         if once {
-            state.auto_compact.set(0);
+            task().running.set(0);
             return;
         }
         let due = now() + AUTO_COMPACT_INTERVAL;
         while now() < due
-            && state.auto_compact.get() == number
+            && task().running.get() == number
             && !pinion_runtime::is_shutdown_requested()
         {
             pinion_runtime::sleep(AUTO_COMPACT_POLL).await;

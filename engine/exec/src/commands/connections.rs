@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use pinion_bson::DocBuilder;
 use pinion_wire::{Invocation, Reply, Result};
 
-use crate::state::state;
-use crate::topology::HostConnections;
+use crate::topology::{HostConnections, replica_set};
 
 /// The pool that members' connections are of, as MongoDB names it.
 const POOL: &str = "NetworkInterfaceTL-ReplNetwork";
@@ -14,7 +13,7 @@ const POOL: &str = "NetworkInterfaceTL-ReplNetwork";
 /// `connPoolStats`.
 pub(crate) async fn conn_pool_stats(_: Invocation) -> Result<Reply> {
     // Nothing is read of it, and MongoDB passes over fields that it does not know.
-    let connections = match state().replica_set() {
+    let connections = match replica_set() {
         Some(set) => set.connections().await,
         None => Vec::new(),
     };

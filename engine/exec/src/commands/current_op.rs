@@ -17,11 +17,12 @@ use super::first_stage::Shown;
 use super::sessions::append_lsid;
 use crate::cluster_time::bson_time;
 use crate::compute::compute;
-use crate::ops::OpSnapshot;
+use crate::node_info::node_info;
+use crate::ops::{OpSnapshot, ops};
 use crate::parameters::server_counters;
-use crate::read::ShownCursor;
-use crate::state::state;
+use crate::read::{ShownCursor, cursors};
 use crate::transactions::{self, OpenShown};
+use crate::ttl::ttl_monitor;
 
 /// `currentOp`: the fields beside its options are a filter.
 pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
@@ -65,11 +66,10 @@ pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
 /// The documents of `currentOp`, and of `$currentOp`, which shows idle cursors and connections too.
 pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
     let parts = pinion_runtime::on_all_cores(move |_| async move {
-        let state = state();
         let clients = server_counters().clients();
         let transactions = (transactions::running(), transactions::idle());
-        let ops = state.ops.snapshot();
-        let cursors = state.cursors.shown(shown.idle_cursors);
+        let ops = ops().snapshot();
+        let cursors = cursors().shown(shown.idle_cursors);
         (ops, cursors, clients, transactions, awaited_locks())
     })
     .await;
@@ -123,7 +123,7 @@ type AwaitedLock = (&'static str, &'static str);
 fn awaited_locks() -> Vec<(i32, AwaitedLock)> {
     let catalog = core_catalog();
     let gates = catalog.gates();
-    let entering = state().ops.waiting().into_iter();
+    let entering = ops().waiting().into_iter();
     let entering = entering.map(|(op_id, kind)| match kind {
         GateKind::Read => (op_id, ("Collection", "r")),
         GateKind::Write if gates.is_locked() => (op_id, ("Global", "w")),
@@ -153,7 +153,7 @@ fn kind_of(name: &str) -> &'static str {
 
 /// What an operation begins with: who asked for it.
 fn of_client(client: &ClientInfo, active: bool) -> DocBuilder {
-    let shared = state().shared.clone();
+    let shared = node_info();
     let mut out = DocBuilder::new();
     out.append("type", "op")
         .append("host", shared.options.host.as_str());
@@ -176,7 +176,7 @@ fn of_client(client: &ClientInfo, active: bool) -> DocBuilder {
 /// The node's own tasks that wait for their next turn.
 async fn idle_tasks() -> Vec<RawDocumentBuf> {
     let expires = submit_to(CoreId(0), Queue::Foreground, || async {
-        state().ttl.is_deleting()
+        ttl_monitor().is_deleting()
     });
     let mut tasks = vec!["clientcursormon"];
     if !expires.await {
@@ -185,7 +185,7 @@ async fn idle_tasks() -> Vec<RawDocumentBuf> {
     let describe = |task| {
         let mut out = DocBuilder::new();
         out.append("type", "op")
-            .append("host", state().shared.options.host.as_str())
+            .append("host", node_info().options.host.as_str())
             .append("desc", task)
             .append("active", false)
             .append("currentOpTime", iso_now().as_str());
@@ -272,7 +272,7 @@ fn append_locks(out: &mut DocBuilder, work: &OpWork, waits_for: Option<AwaitedLo
 
 /// A session whose transaction waits for its next statement.
 fn describe_session(transaction: &OpenShown) -> RawDocumentBuf {
-    let shared = state().shared.clone();
+    let shared = node_info();
     let mut out = DocBuilder::new();
     out.append("type", "idleSession")
         .append("host", shared.options.host.as_str())
@@ -332,7 +332,7 @@ fn append_transaction(out: &mut DocBuilder, transaction: &OpenShown) {
 
 /// A build of indexes, which goes on beside the command that asked for it.
 fn describe_build((place, build): (usize, &BuildInfo)) -> RawDocumentBuf {
-    let shared = state().shared.clone();
+    let shared = node_info();
     let mut out = DocBuilder::new();
     out.append("type", "op")
         .append("host", shared.options.host.as_str())
@@ -385,7 +385,7 @@ fn append_progress(out: &mut DocBuilder, message: &str, (done, total): (u64, u64
 }
 
 fn describe_cursor(cursor: &ShownCursor, shown: Shown) -> RawDocumentBuf {
-    let shared = state().shared.clone();
+    let shared = node_info();
     let mut out = DocBuilder::new();
     out.append("type", "idleCursor")
         .append("host", shared.options.host.as_str())
@@ -479,7 +479,7 @@ pub(crate) async fn kill_op(cmd: Invocation) -> Result<Reply> {
     };
     reader.ignore(&["killOp"]);
     reader.finish()?;
-    pinion_runtime::on_all_cores(move |_| async move { state().ops.kill(id) }).await;
+    pinion_runtime::on_all_cores(move |_| async move { ops().kill(id) }).await;
     pinion_catalog::kill_build(id).await;
     let mut out = Reply::new();
     out.append("info", "attempting to kill op");

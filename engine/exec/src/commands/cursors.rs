@@ -17,12 +17,12 @@ use crate::acquire::acquire_read;
 use crate::cluster_time::bson_time;
 use crate::compute::compute_bytes;
 use crate::concern;
-use crate::fail_points::{fails_get_more, time_out};
+use crate::fail_points::{fail_points, fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
-use crate::metrics::Gauge;
+use crate::metrics::{Gauge, metrics};
 use crate::ops::is_of_client;
-use crate::read::{Cursor, Filled, Reads, Stream, core_of, fill, not_found};
-use crate::state::state;
+use crate::read::{Cursor, Filled, Reads, Stream, core_of, cursors, fill, not_found};
+use crate::topology::replica_set;
 use crate::transactions::{self, is_in};
 
 /// What a command that makes a cursor asks for.
@@ -58,7 +58,8 @@ pub(crate) async fn first_batch(
     let max_documents = request.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
     let mut stash = None;
     let filled = fill(&mut stream, &mut stash, ctx, max_documents).await?;
-    let counters = &state().metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     counters
         .documents_returned
         .add(filled.documents.len() as u64);
@@ -87,7 +88,7 @@ pub(crate) async fn first_batch(
             returned: filled.documents.len() as u64,
             time_left: ctx.remaining_ns(now.as_nanos()).map(Duration::from_nanos),
         };
-        id = state().cursors.insert(cursor)?;
+        id = cursors().insert(cursor)?;
     }
     ctx.work().left_cursor(id);
     let left = Left {
@@ -186,7 +187,7 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     let committed = last_known_committed(reader.opt_doc(LAST_KNOWN_COMMITTED)?)?;
     reader.unsupported_unless_empty("includeQueryStatsMetrics", Types::BOOL)?;
     reader.finish()?;
-    state().metrics.counters.getmore.inc();
+    metrics().counters.getmore.inc();
     let core = core_of(id).ok_or_else(|| not_found(id))?;
     let max_documents = match batch_size {
         None | Some(0) => usize::MAX,
@@ -217,8 +218,8 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     // Another member reads on in this one's oplog.
     if committed.is_some() && cmd.db() == crate::topology::LOCAL {
         let us = (pinion_runtime::now().as_nanos() - cmd.ctx.started_ns) / 1000;
-        state().metrics.counters.oplog_get_mores.inc();
-        state().metrics.counters.oplog_get_mores_us.add(us);
+        metrics().counters.oplog_get_mores.inc();
+        metrics().counters.oplog_get_mores_us.add(us);
     }
     let next = continued.next;
     concern::confirm(&cmd.ctx, &continued.read_concern).await?;
@@ -231,7 +232,7 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     };
     append_batch(&mut out, "nextBatch", &continued.documents, left).await;
     if cmd.exhaust_allowed && next != 0 {
-        let told = state().replica_set().map(|set| set.commit_point());
+        let told = replica_set().map(|set| set.commit_point());
         out.stream_next(next_of_stream(cmd.body(), told));
     }
     Ok(out)
@@ -256,15 +257,14 @@ fn continue_cursor(
     ctx: &OpContext,
 ) -> LocalBoxFuture<'_, Result<Continued>> {
     Box::pin(async move {
-        let state = state();
-        let mut cursor = state.cursors.check_out(id, &ns, ctx)?;
+        let mut cursor = cursors().check_out(id, &ns, ctx)?;
         let awaits_data = cursor.stream.awaits_data();
         let waits = awaits_data && is_of_client(&ctx.client);
         let _waiting = waits.then(|| Gauge::up(|counters| &counters.awaiting_data));
         let read_concern = cursor.read_concern;
         if ctx.args.max_time_ms.is_some() && !awaits_data {
             // Only a cursor that waits for data may be told how long. It is left as it was.
-            state.cursors.check_in(id, cursor);
+            cursors().check_in(id, cursor);
             return Err(Error::bad_value(
                 "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
             ));
@@ -273,9 +273,9 @@ fn continue_cursor(
             // From here on errors have the labels of change streams.
             ctx.work().reads_changes();
         }
-        let fails_by_test = state.fail_points.any_is_on();
+        let fails_by_test = fail_points().any_is_on();
         if fails_by_test && let Err(error) = fails_get_more(ctx, ns.as_str()).await {
-            state.cursors.check_in(id, cursor);
+            cursors().check_in(id, cursor);
             return Err(error);
         }
         let mut guard = ForgetOnDrop { id, armed: true };
@@ -315,8 +315,7 @@ fn continue_cursor(
                 break filled;
             }
         };
-        state
-            .metrics
+        metrics()
             .counters
             .documents_returned
             .add(documents.len() as u64);
@@ -341,7 +340,7 @@ fn continue_cursor(
             *left = left.saturating_sub(now.saturating_since(started));
         }
         guard.armed = false;
-        state.cursors.check_in(id, cursor);
+        cursors().check_in(id, cursor);
         Ok(Continued {
             documents,
             next: id,
@@ -390,7 +389,7 @@ async fn until_committed(
     known: Option<Timestamp>,
     waited: impl Future<Output = Result<bool>>,
 ) -> Result<bool> {
-    let (Some(known), Some(set)) = (known, state().replica_set()) else {
+    let (Some(known), Some(set)) = (known, replica_set()) else {
         return waited.await;
     };
     let (mut waited, mut committed) = (pin!(waited), set.wait_commit_beyond(known));
@@ -440,7 +439,7 @@ struct ForgetOnDrop {
 impl Drop for ForgetOnDrop {
     fn drop(&mut self) {
         if self.armed {
-            state().cursors.forget(self.id);
+            cursors().forget(self.id);
         }
     }
 }
@@ -471,7 +470,7 @@ pub(crate) async fn kill_cursors(cmd: Invocation) -> Result<Reply> {
             None => false,
             Some(core) => {
                 pinion_runtime::submit_to(core, Queue::Foreground, move || async move {
-                    state().cursors.kill(id)
+                    cursors().kill(id)
                 })
                 .await
             }

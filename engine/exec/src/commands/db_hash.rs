@@ -14,8 +14,8 @@ use super::aggregate::stream_for;
 use super::views::Rewritten;
 use crate::acquire::{acquire_read, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
+use crate::node_info::node_info;
 use crate::read::{ReadRequest, open, parse_sort};
-use crate::state::state;
 
 /// A digest as text.
 fn text(digest: Md5) -> String {
@@ -98,7 +98,7 @@ fn append_digests(
             |collection: &&Arc<Collection>| digests.contains_key(collection.ns.collection());
         collections.iter().filter(found)
     };
-    out.append("host", state().shared.options.host.as_str());
+    out.append("host", node_info().options.host.as_str());
     out.start_document("collections");
     let mut all = Md5::new();
     for (name, digest) in digests {

@@ -6,12 +6,12 @@ use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use crate::concern::{self, Change, SETTINGS, STORED_AS, forget_everywhere};
-use crate::state::state;
+use crate::concern::{self, Change, SETTINGS, STORED_AS, default_concerns, forget_everywhere};
+use crate::topology::{is_member, set_view};
 use crate::write::put_document;
 
 fn check_member(command: &str) -> Result<()> {
-    if state().is_member() {
+    if is_member() {
         return Ok(());
     }
     Err(Error::new(
@@ -27,12 +27,11 @@ pub(crate) async fn get_default_rw_concern(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["getDefaultRWConcern"]);
     reader.finish()?;
     check_member("getDefaultRWConcern")?;
-    let state = state();
     if !in_memory {
-        state.default_concerns.forget();
+        default_concerns().forget();
     }
     let mut out = Reply::new();
-    state.default_concerns.get().await.append_told(&mut out);
+    default_concerns().get().await.append_told(&mut out);
     if in_memory {
         out.append("inMemory", true);
     }
@@ -47,7 +46,7 @@ pub(crate) async fn set_default_rw_concern(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["setDefaultRWConcern"]);
     reader.finish()?;
     check_member("setDefaultRWConcern")?;
-    let view = state().set_view().expect("a member has a view");
+    let view = set_view().expect("a member has a view");
     let change = Change::parse(read, write, &view)?;
     let ctx = cmd.ctx.clone();
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || store(ctx, change)).await?;
@@ -58,16 +57,15 @@ pub(crate) async fn set_default_rw_concern(cmd: Invocation) -> Result<Reply> {
     }
     cmd.ctx.wrote(newest);
     let mut out = Reply::new();
-    state().default_concerns.get().await.append_told(&mut out);
+    default_concerns().get().await.append_told(&mut out);
     Ok(out)
 }
 
 /// Stores a change. One at a time on core 0, as each is made to what was stored before.
 async fn store(ctx: OpContext, change: Change) -> Result<()> {
-    let state = state();
-    let _turn = state.default_concerns_turn.acquire().await;
-    state.default_concerns.forget();
-    let present = state.default_concerns.get().await;
+    let _turn = default_concerns().turn.acquire().await;
+    default_concerns().forget();
+    let present = default_concerns().get().await;
     let time = storage().cluster_time();
     let now = (
         pinion_bson::Timestamp {

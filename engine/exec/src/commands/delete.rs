@@ -14,11 +14,11 @@ use super::reply::acknowledged;
 use super::update::{batch_options, check_retryable};
 use crate::acquire::acquire_write;
 use crate::concern::{self, WriteKind};
+use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::sessions;
-use crate::state::state;
 use crate::transactions::{ends_command, is_in};
 use crate::write::{
     BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run_and_tell,
@@ -105,7 +105,8 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
     }
     let retryable = sessions::begin(&cmd.ctx, options.ids, specs.len()).await?;
     let mut outcome = BatchOutcome::default();
-    let counters = &state().metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     for (index, spec) in specs.iter().enumerate() {
         pinion_runtime::yield_if_due().await;
         let retryable = retryable.as_deref();

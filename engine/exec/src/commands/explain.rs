@@ -22,11 +22,12 @@ use crate::acquire::{Acquired, ReadSource, acquire_stored, acquire_viewed};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
+use crate::node_info::node_info;
+use crate::parameters::parameters;
 use crate::read::{
     Choice, PartCounters, ReadRequest, StageFigures, Trial, append_execution, append_stage,
     choose_to_explain, log_records, open,
 };
-use crate::state::state;
 use crate::write::{ModifyStatement, series_targets};
 
 /// What change streams read.
@@ -574,7 +575,7 @@ async fn answer(
     let shown = compute_bytes(inner.as_bytes().len(), || shown_command(inner, db)).await;
     let shown = RawBsonRef::Document(&shown);
     append_if_room(&mut out, "command", shown, MAX_EXPLAIN_BYTES);
-    let shared = &state().shared;
+    let shared = &node_info();
     let [major, minor, patch, _] = COMPATIBLE_VERSION;
     out.start_document("serverInfo")
         .append("host", shared.options.host_info.hostname.as_str())
@@ -585,7 +586,7 @@ async fn answer(
     out.start_document("serverParameters")
         .append(
             "internalQueryMaxBlockingSortMemoryUsageBytes",
-            state().parameters.borrow().memory.sort as i64,
+            parameters().borrow().memory.sort as i64,
         )
         .end();
     Ok(out)

@@ -17,11 +17,15 @@ use pinion_wire::{
 
 use super::cursors::{Left, append_batch, append_cursor};
 use crate::acquire::{Acquired, Glance, ReadSource, Undecided, acquire_viewed, glance, stay};
+use crate::concern::default_concerns;
+use crate::fail_points::fail_points;
 use crate::interrupt::interruptible;
 use crate::limits::LARGE_BATCH_BYTES;
-use crate::metrics::{OpClass, TopKind};
+use crate::metrics::{OpClass, TopKind, metrics};
+use crate::profile::profiles;
 use crate::read::{LeafReport, existing_trees};
-use crate::state::{NodeState, state};
+use crate::sessions::session_table;
+use crate::topology::{is_member, is_writable};
 
 /// Generic arguments that such a command may have. They have been read before.
 const GENERIC: [&[u8]; 8] = [
@@ -133,7 +137,7 @@ pub(super) enum Ran {
 
 /// Reads the document.
 pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
-    let metrics = &state().metrics;
+    let metrics = &metrics();
     let Express { ns, key, asked } = express;
     metrics.counters.query.inc();
     let acquired = acquire_viewed(&cmd.ctx, ns, None).await?;
@@ -187,7 +191,8 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
 
 /// A reply with room for the document that was found, and the counters of its find.
 fn empty_reply(found: Option<&Bytes>, ns: &Namespace) -> Reply {
-    let counters = &state().metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     counters.finds_by_id.inc();
     if found.is_some() {
         counters.keys_examined.inc();
@@ -237,12 +242,12 @@ struct FindById {
 
 impl FindById {
     /// Whether the newest version is what the message asks for, and is there without waiting.
-    fn reads_newest(&self, state: &NodeState) -> bool {
+    fn reads_newest(&self) -> bool {
         if self.after.is_some_and(|after| storage().visible() < after) {
             return false;
         }
-        self.has_level || !state.is_member() || {
-            let default = state.default_concerns.known_read_level();
+        self.has_level || !is_member() || {
+            let default = default_concerns().known_read_level();
             matches!(
                 default,
                 None | Some(ReadConcernLevel::Local | ReadConcernLevel::Available)
@@ -257,7 +262,7 @@ impl FindById {
         found: Option<&Bytes>,
         started_ns: u64,
     ) -> pinion_wire::Ran {
-        let metrics = &state().metrics;
+        let metrics = &metrics();
         metrics.counters.query.inc();
         if let Some(tree) = tree {
             metrics.record_index_use(tree, existing_trees);
@@ -284,11 +289,10 @@ impl RepeatedFind {
     fn attempt(&self, id: RawBsonRef<'_>, started_ns: u64) -> Option<Attempt> {
         let find = &self.0;
         // The message says what it said when a node that accepts writes answered it, and such a node answers it again.
-        let state = state();
-        if state.profiling.get() || !state.is_writable() || state.fail_points.any_is_on() {
+        if profiles().borrow().is_on() || !is_writable() || fail_points().any_is_on() {
             return None;
         }
-        if !find.reads_newest(&state) {
+        if !find.reads_newest() {
             return None;
         }
         let seen = glance(&find.ns, GateAccess::Read, |collection| {
@@ -301,7 +305,7 @@ impl RepeatedFind {
             Glance::Found(place) => Some(place),
         };
         if let Some(lsid) = &find.lsid {
-            state.sessions.touch(lsid, started_ns).ok()?;
+            session_table().touch(lsid, started_ns).ok()?;
         }
         let Some((tree, partition, key)) = place else {
             return Some(Attempt::Ran(find.finish(None, None, started_ns)));

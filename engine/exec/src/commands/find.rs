@@ -18,10 +18,11 @@ use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
 use crate::acquire::{Acquired, acquire_viewed};
 use crate::limits::DEFAULT_FIRST_BATCH;
+use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::ops::is_of_client;
 use crate::read::{Output, ReadRequest, Reads, Stream, TailStream, open, parse_hint, parse_sort};
-use crate::state::state;
+use crate::topology::is_member;
 use crate::transactions::is_in;
 
 /// A `find` as it is written: nothing in here depends on what its namespace stands for.
@@ -337,7 +338,7 @@ impl Find {
 
 /// Reads a command that was sent.
 fn read_sent(cmd: &Invocation) -> Result<FindCommand<'_>> {
-    let is_of_node = state().is_member() && !is_of_client(&cmd.ctx.client);
+    let is_of_node = is_member() && !is_of_client(&cmd.ctx.client);
     read_of(cmd.body(), cmd.db(), is_of_node)
 }
 
@@ -350,7 +351,7 @@ pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
         };
     }
     let command = read_sent(&cmd)?;
-    state().metrics.counters.query.inc();
+    metrics().counters.query.inc();
     let acquired = acquire_viewed(&cmd.ctx, command.ns.clone(), command.uuid).await?;
     answer(&cmd, command, acquired).await
 }

@@ -15,10 +15,10 @@ use super::update::{array_filters, check_modification};
 use super::variables::variables_of_write;
 use crate::acquire::{Acquired, acquire_write};
 use crate::compute::{compute, compute_bytes};
+use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::read::parse_hint;
 use crate::sessions::{self, Executed, ExecutedChange, RetryableWrite, StatementIds};
-use crate::state::state;
 use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, run_and_tell, sort_beside};
 
 /// A `findAndModify` as it is written.
@@ -289,7 +289,8 @@ async fn repeated(
 }
 
 fn count(parsed: &FindAndModify, done: &ModifyOutcome) {
-    let counters = &state().metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     if parsed.remove {
         counters.documents_deleted.add(done.modified as u64);
     } else {
@@ -320,7 +321,7 @@ async fn reply(ctx: &OpContext, parsed: &FindAndModify, done: &ModifyOutcome) ->
             out.append("value", RawBsonRef::Null);
         }
         Some(bytes) => {
-            state().metrics.counters.documents_returned.inc();
+            metrics().counters.documents_returned.inc();
             append_value(ctx, parsed, done, bytes, &mut out).await?;
         }
     }

@@ -16,10 +16,10 @@ use crate::cluster_time::append_topology_version;
 use crate::interrupt::interruptible;
 use crate::limits::SESSION_TIMEOUT;
 use crate::metrics::Gauge;
+use crate::node_info::{NodeInfo, node_info};
 use crate::ops::is_of_client;
 use crate::parameters::LogControl;
-use crate::state::{NodeShared, state};
-use crate::topology::{ReplicaSet, SetView};
+use crate::topology::{ReplicaSet, SetView, replica_set};
 
 /// With 25 a driver sends `bulkWrite`, and updates of one document with `sort`.
 pub const MAX_WIRE_VERSION: i32 = 25;
@@ -57,8 +57,7 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     let version = reader.opt_doc("topologyVersion")?;
     // The handshake is open for what newer drivers add: fields that mean nothing here are passed over, as MongoDB does.
     let awaitable = version.is_some();
-    let state = state();
-    let set = state.replica_set();
+    let set = replica_set();
     match (version, max_await) {
         (Some(version), Some(max_await)) => {
             await_change(cmd, version, max_await as u64, set.as_deref()).await?;
@@ -87,13 +86,13 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     let counter = match &set {
         Some(set) => {
             let view = set.view();
-            append_topology_version(&state, view.counter, &mut out);
+            append_topology_version(view.counter, &mut out);
             append_member(&mut out, &view, &set.last_write(), role);
             view.counter
         }
         None => {
             out.append(role, true);
-            append_topology_version(&state, 0, &mut out);
+            append_topology_version(0, &mut out);
             0
         }
     };
@@ -135,7 +134,7 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
         append_speculative(cmd, asked, &mut out)?;
     }
     if cmd.exhaust_allowed && awaitable {
-        out.stream_next(next_await(cmd.body(), state.shared.process_id, counter));
+        out.stream_next(next_await(cmd.body(), node_info().process_id, counter));
     }
     Ok(out)
 }
@@ -238,8 +237,7 @@ async fn await_change(
         .get_object_id("processId")
         .map_err(|_| malformed())?;
     let counter = version.get_i64("counter").map_err(|_| malformed())?;
-    let state = state();
-    if process != state.shared.process_id {
+    if process != node_info().process_id {
         return Ok(());
     }
     let current = set.map_or(0, |set| set.view().counter);
@@ -283,12 +281,12 @@ pub(crate) async fn build_info(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["buildInfo", "buildinfo"]);
     reader.finish()?;
     let mut out = Reply::new();
-    append_build_info(&mut out, &state().shared);
+    append_build_info(&mut out, &node_info());
     Ok(out)
 }
 
 /// Appends what the program is, as `buildInfo` returns it.
-pub(crate) fn append_build_info(out: &mut DocBuilder, shared: &NodeShared) {
+pub(crate) fn append_build_info(out: &mut DocBuilder, shared: &NodeInfo) {
     let [major, minor, patch, _] = COMPATIBLE_VERSION;
     out.append("version", format!("{major}.{minor}.{patch}").as_str())
         .append("gitVersion", shared.options.git_version.as_str())
@@ -326,7 +324,7 @@ pub(crate) async fn host_info(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["hostInfo"]);
     reader.finish()?;
-    let shared = state().shared.clone();
+    let shared = node_info();
     let info = &shared.options.host_info;
     let mut out = Reply::new();
     out.start_document("system")
@@ -379,7 +377,7 @@ pub(crate) async fn get_cmd_line_opts(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["getCmdLineOpts"]);
     reader.finish()?;
-    let shared = state().shared.clone();
+    let shared = node_info();
     let mut out = Reply::new();
     out.start_array("argv");
     for arg in &shared.options.argv {

@@ -9,8 +9,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::acknowledge;
 use crate::builds::{CommitQuorum, keep_vote, look_again, read, set_quorum};
-use crate::state::state;
-use crate::topology::check_from_member;
+use crate::topology::{check_from_member, set_view};
 
 /// `voteCommitIndexBuild`: a member is ready.
 pub(crate) async fn vote_commit(cmd: Invocation) -> Result<Reply> {
@@ -52,7 +51,7 @@ fn vote_of(cmd: &Invocation, name: &str, texts: &[&str]) -> Result<(BuildName, S
         reader.opt_str(text)?;
     }
     reader.finish()?;
-    check_from_member(&state(), cmd)?;
+    check_from_member(cmd)?;
     let uuid = Uuid(uuid);
     let catalog = core_catalog().current();
     let mut collections = catalog.collections();
@@ -100,7 +99,7 @@ pub(crate) async fn set_commit_quorum(cmd: Invocation) -> Result<Reply> {
     let asked = asked.ok_or_else(|| missing_field(reader.path().field("commitQuorum")))?;
     let quorum = CommitQuorum::parse(asked)?;
     reader.finish()?;
-    let Some(view) = state().set_view() else {
+    let Some(view) = set_view() else {
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
             "This command can only be run on replica sets",

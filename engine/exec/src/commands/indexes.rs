@@ -16,8 +16,9 @@ use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::names::named_or_uuid;
 use crate::acquire::{acquire_stored, check_uuid};
 use crate::builds::CommitQuorum;
+use crate::parameters::parameters;
 use crate::read::Stream;
-use crate::state::state;
+use crate::topology::{is_member, set_view};
 use crate::transactions::{self, Running, not_empty, not_made};
 
 /// `createIndexes`.
@@ -51,7 +52,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
         .value("commitQuorum")
         .map(CommitQuorum::parse)
         .transpose()?;
-    let quorum = match (state().set_view(), asked) {
+    let quorum = match (set_view(), asked) {
         (None, None) => None,
         (None, Some(_)) => {
             return Err(Error::bad_value("Standalones can't specify commitQuorum"));
@@ -73,7 +74,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     check_uuid(&ns, uuid)?;
     pinion_catalog::check_creatable(&ns)?;
     pinion_catalog::check_index_specs(&specs)?;
-    let limits = state().parameters.borrow().build_limits();
+    let limits = parameters().borrow().build_limits();
     let asked = quorum.as_ref().map(|quorum| {
         let mut asked = DocBuilder::new();
         quorum.append("commitQuorum", &mut asked);
@@ -210,7 +211,7 @@ pub(crate) async fn re_index(cmd: Invocation) -> Result<Reply> {
     let ns = reader.sought("reIndex", cmd.db())?;
     reader.finish()?;
     // Each member would do it at another time, and none of the others would know.
-    if state().is_member() {
+    if is_member() {
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
             format!(

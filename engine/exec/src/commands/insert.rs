@@ -9,9 +9,10 @@ use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
 use crate::concern::{self, WriteKind};
 use crate::fail_points;
+use crate::fail_points::fail_points;
 use crate::limits::{TEST_GROUP_BYTES, TEST_GROUP_DOCUMENTS};
+use crate::metrics::metrics;
 use crate::sessions::{self, RetryableWrite, StatementIds};
-use crate::state::state;
 use crate::transactions::{ends_command, is_in, no_measurements};
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, insert_measurements,
@@ -155,14 +156,15 @@ impl InsertBatch<'_> {
             }
             pinion_runtime::yield_if_due().await;
         }
-        let counters = &state().metrics.counters;
+        let metrics = metrics();
+        let counters = &metrics.counters;
         let count = (prepared.len() + refused.len()) as u64;
         counters.insert.add(count);
         concern::count_writes(ctx, WriteKind::Insert, count).await;
         let (before, failed) = (outcome.n, outcome.errors.len());
         let mut planted = Vec::new();
         if let Stamps::Batch(_) = self.options.stamps
-            && state().fail_points.any_is_on()
+            && fail_points().any_is_on()
         {
             planted = fail_by_test(ctx, self.options.ordered, &mut prepared).await;
         }

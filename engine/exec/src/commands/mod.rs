@@ -13,6 +13,7 @@ mod coll_mod;
 mod collation;
 mod collections;
 mod compact;
+pub(crate) use compact::{AutoCompact, end_auto_compact};
 mod connections;
 mod count;
 mod create;
@@ -78,15 +79,19 @@ pub(crate) use stage_counts::StageCounts;
 pub use status_sections::{ProcessSource, ProcessUsage, SystemSource};
 pub use table::register_commands;
 
+use crate::cluster_parameters::cluster_parameters;
 use crate::cluster_time;
 use crate::concern;
+use crate::fail_points::fail_points;
 use crate::interrupt::poll_once;
 use crate::members;
-use crate::metrics::{Counter, Counters, Gauge, Metrics, OpClass, TopKind};
-use crate::profile::Profiled;
-use crate::sessions::check_child;
-use crate::state::{NodeState, state};
+use crate::metrics::{Counter, Counters, Gauge, Metrics, OpClass, TopKind, metrics};
+use crate::ops::ops;
+use crate::parking::{is_unparked, park, parking};
+use crate::profile::{Profiled, profiles};
+use crate::sessions::{check_child, session_table};
 use crate::topology;
+use crate::topology::{is_member, replica_set};
 
 /// Registers a command with everything that surrounds it.
 fn register<F, Fut>(registry: &mut Registry, spec: CommandSpec, top: Option<TopKind>, handler: F)
@@ -119,36 +124,30 @@ async fn run(cmd: Invocation, top: Option<TopKind>, handler: Handler) -> Result<
     if cmd.ctx.args.help {
         return Ok(help(&cmd));
     }
-    let state = state();
-    members::check(&state, &cmd)?;
-    let _inside = match state.parking.enter() {
-        Some(inside) if !crate::reopen::is_unparked(cmd.name()) => Some(inside),
-        _ => Box::pin(crate::reopen::park(&state, &cmd)).await?,
+    members::check(&cmd)?;
+    let _inside = match parking().enter() {
+        Some(inside) if !is_unparked(cmd.name()) => Some(inside),
+        _ => Box::pin(park(&cmd)).await?,
     };
-    if state.fail_points.any_is_on() {
-        let handled = |cmd| run_counted(&state, cmd, top, handler);
+    if fail_points().any_is_on() {
+        let handled = |cmd| run_counted(cmd, top, handler);
         return Box::pin(crate::fail_points::around(cmd, handled)).await;
     }
-    run_counted(&state, cmd, top, handler).await
+    run_counted(cmd, top, handler).await
 }
 
-async fn run_counted(
-    state: &Rc<NodeState>,
-    mut cmd: Invocation,
-    top: Option<TopKind>,
-    handler: Handler,
-) -> Result<Reply> {
-    let metrics = &state.metrics;
+async fn run_counted(mut cmd: Invocation, top: Option<TopKind>, handler: Handler) -> Result<Reply> {
+    let metrics = &metrics();
     // First, since a member that has no data yet cannot know who signed a time.
-    topology::check_runs_here(state, &cmd)?;
-    if let Some(told) = cluster_time::learn(state, &cmd.ctx)? {
-        Box::pin(cluster_time::learn_signed(state, &cmd.ctx, &told)).await?;
+    topology::check_runs_here(&cmd)?;
+    if let Some(told) = cluster_time::learn(&cmd.ctx)? {
+        Box::pin(cluster_time::learn_signed(&cmd.ctx, &told)).await?;
     }
-    check_child(state, &cmd)?;
-    concern::check(state, &cmd)?;
-    concern::count_read(state, &cmd);
+    check_child(&cmd)?;
+    concern::check(&cmd)?;
+    concern::count_read(&cmd);
     if let Some(lsid) = &cmd.ctx.args.lsid {
-        state.sessions.touch(lsid, cmd.ctx.started_ns)?;
+        session_table().touch(lsid, cmd.ctx.started_ns)?;
     }
     let class = match cmd.command.spec.class {
         CommandClass::Read => OpClass::Read,
@@ -176,8 +175,8 @@ async fn run_counted(
     let top = top.and_then(|kind| namespace_of(&cmd).map(|ns| (kind, ns)));
     let started = cmd.ctx.started_ns;
     let (ctx, command) = (cmd.ctx.clone(), cmd.message.body_bytes());
-    let is_member = state.is_member();
-    let profiled = match state.profiling.get() {
+    let is_member = is_member();
+    let profiled = match profiles().borrow().is_on() {
         true => Profiled::begin(&ctx, &command),
         false => None,
     };
@@ -196,13 +195,13 @@ async fn run_counted(
     let mut result = match first {
         Some(result) => result,
         None => {
-            let _running = state.ops.enter(ctx.clone(), command);
+            let _running = ops().enter(ctx.clone(), command);
             let _gauge = active.map(Gauge::up);
             handled.await
         }
     };
     if (ctx.args.asks_repl_data || ctx.args.asks_oplog_query_data)
-        && let (Ok(reply), Some(set)) = (&mut result, state.replica_set())
+        && let (Ok(reply), Some(set)) = (&mut result, replica_set())
     {
         set.append_metadata(&ctx.args, reply);
     }
@@ -275,7 +274,7 @@ fn give_default_time(cmd: &mut Invocation) {
     if ctx.deadline_ns.is_some() || ctx.args.max_time_ms.is_some() || ctx.command == "getMore" {
         return;
     }
-    let given = state().cluster_parameters.borrow().default_max_time_ms();
+    let given = cluster_parameters().borrow().default_max_time_ms();
     ctx.deadline_ns = given.map(|ms| ctx.started_ns + ms * 1_000_000);
 }
 

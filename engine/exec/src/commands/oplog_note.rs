@@ -6,11 +6,11 @@ use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::acknowledge;
 use crate::member::log_note;
-use crate::state::state;
+use crate::topology::is_member;
 
 /// `appendOplogNote`. Fields that it does not know it passes over, as MongoDB does.
 pub(crate) async fn append_oplog_note(cmd: Invocation) -> Result<Reply> {
-    if !state().is_member() {
+    if !is_member() {
         return Err(Error::new(
             ErrorCode::NO_REPLICATION_ENABLED,
             "Must have replication set up to run \"appendOplogNote\"",

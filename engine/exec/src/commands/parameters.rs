@@ -5,8 +5,9 @@ use pinion_wire::idl::{FieldReader, Path, is_generic_argument};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::fail_points::{self, FailPoint};
-use crate::parameters::{FAIL_POINT_PREFIX, Parameters, is_known, names, test_commands_enabled};
-use crate::state::state;
+use crate::parameters::{
+    FAIL_POINT_PREFIX, Parameters, is_known, names, parameters, test_commands_enabled,
+};
 
 /// `getParameter`.
 pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
@@ -73,8 +74,8 @@ impl Asked {
 
 /// Appends the parameters that are asked for, and returns how many.
 fn append_parameters(body: &RawDocument, asked: Asked, out: &mut DocBuilder) -> usize {
-    let state = state();
-    let parameters = state.parameters.borrow();
+    let parameters = parameters();
+    let parameters = parameters.borrow();
     let mut found = 0;
     let mut append = |name: &str| {
         if !asked.takes(name) {
@@ -145,7 +146,7 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
         }
         let setting = Parameters::parse(name, value)?;
         if settings.is_empty() {
-            state().parameters.borrow().append_as(name, "was", &mut out);
+            parameters().borrow().append_as(name, "was", &mut out);
         }
         told.push((name.to_owned(), pinion_query::value_text(value)));
         settings.push(setting);
@@ -159,8 +160,8 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
     pinion_runtime::on_all_cores(move |_| {
         let settings = settings.clone();
         async move {
-            let state = state();
-            let mut parameters = state.parameters.borrow_mut();
+            let parameters = parameters();
+            let mut parameters = parameters.borrow_mut();
             for setting in &settings {
                 parameters.set(setting);
             }

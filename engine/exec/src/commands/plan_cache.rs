@@ -17,9 +17,9 @@ use pinion_wire::{Error, Invocation, Reply, Result};
 use super::variables::of_filter;
 use crate::acquire::{Acquired, acquire_read};
 use crate::compute::compute;
-use crate::plan_cache::{IndexFilters, SetFilter, ShownPlan};
+use crate::node_info::node_info;
+use crate::plan_cache::{IndexFilters, SetFilter, ShownPlan, index_filters, plan_cache};
 use crate::read::{ReadRequest, parse_sort};
-use crate::state::state;
 
 /// `planCacheClear`.
 pub(crate) async fn clear(cmd: Invocation) -> Result<Reply> {
@@ -88,8 +88,7 @@ pub(crate) async fn list_filters(cmd: Invocation) -> Result<Reply> {
     let mut out = Reply::new();
     out.start_array("filters");
     if let Some(collection) = acquired.collection() {
-        let state = state();
-        for set in state.index_filters.borrow().list(collection.uuid) {
+        for set in index_filters().borrow().list(collection.uuid) {
             out.push_document()
                 .append("query", &*set.query)
                 .append("sort", &*set.sort)
@@ -251,17 +250,16 @@ async fn change_filters(
     change: impl Fn(&mut IndexFilters) -> Result<()> + Clone + Send + Sync + 'static,
 ) -> Result<()> {
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || async move {
-        let state = state();
-        let _turn = state.index_filters_turn.acquire().await;
+        let _turn = index_filters().turn.acquire().await;
         let catalog = core_catalog().current();
-        let mut changed = state.index_filters.borrow().clone();
+        let mut changed = index_filters().borrow().clone();
         changed.keep(|uuid| catalog.by_uuid(uuid).is_some());
         change(&mut changed)?;
         let changed = Arc::new(changed);
         pinion_runtime::on_all_cores(move |_| {
             let changed = changed.clone();
             async move {
-                *crate::state::state().index_filters.borrow_mut() = IndexFilters::clone(&changed);
+                *index_filters().borrow_mut() = IndexFilters::clone(&changed);
             }
         })
         .await;
@@ -274,7 +272,7 @@ async fn change_filters(
 async fn forget_plans(uuid: Uuid, shape: Option<QueryShape>) {
     pinion_runtime::on_all_cores(move |_| {
         let shape = shape.clone();
-        async move { state().plan_cache.clear(uuid, shape.as_ref()) }
+        async move { plan_cache().clear(uuid, shape.as_ref()) }
     })
     .await;
 }
@@ -286,10 +284,9 @@ pub(super) async fn stats(ns: &Namespace) -> Vec<Bytes> {
     let of_cores = pinion_runtime::on_all_cores(move |_| {
         let ns = ns.clone();
         async move {
-            let state = state();
-            let host = state.shared.options.host.as_str();
+            let info = node_info();
             let shown = |collection: Arc<Collection>| {
-                state.plan_cache.shown(collection.uuid, &collection, host)
+                plan_cache().shown(collection.uuid, &collection, &info.options.host)
             };
             core_catalog().get(&ns).map(shown).unwrap_or_default()
         }

@@ -8,8 +8,7 @@ use pinion_wire::{Error, Invocation, Reply, Result};
 use crate::compute::compute;
 use crate::limits::PROFILED_COMMAND_BYTES;
 use crate::parameters::server_counters;
-use crate::profile::{Level, Profile, make_collection};
-use crate::state::state;
+use crate::profile::{Level, Profile, make_collection, profiles};
 
 /// What a `profile` changes; what it does not name stays.
 #[derive(Clone, Debug)]
@@ -74,8 +73,8 @@ struct Settings {
 }
 
 fn settings(db: &str) -> Settings {
-    let state = state();
-    let profiles = state.profiles.borrow();
+    let profiles = profiles();
+    let profiles = profiles.borrow();
     Settings {
         profile: profiles.of(db).clone(),
         slow_ms: profiles.slow_ms(),
@@ -156,8 +155,8 @@ async fn apply_everywhere(db: String, change: Change) {
 }
 
 fn apply(db: &str, change: Change) {
-    let state = state();
-    let mut profiles = state.profiles.borrow_mut();
+    let profiles = profiles();
+    let mut profiles = profiles.borrow_mut();
     if let Some(slow_ms) = change.slow_ms {
         profiles.slow_ms_given = Some(slow_ms);
         // A negative threshold logs everything.
@@ -174,5 +173,4 @@ fn apply(db: &str, change: Change) {
         };
         profiles.set(db, profile);
     }
-    state.profiling.set(profiles.is_on());
 }

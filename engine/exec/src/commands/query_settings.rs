@@ -12,8 +12,8 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use super::{aggregate, distinct, find};
 use crate::cluster_parameters::COLLECTION;
 use crate::compute::compute;
-use crate::query_settings::{Entry, QuerySettings, QueryShapeHash, SettingsTable};
-use crate::state::state;
+use crate::generate::next_timestamp;
+use crate::query_settings::{Entry, QuerySettings, QueryShapeHash, SettingsTable, query_settings};
 use crate::write::put_document;
 
 /// Under which `_id` all of them are stored, among the cluster parameters.
@@ -40,9 +40,9 @@ pub(super) async fn settings_of(
     command: &RawDocument,
     db: &str,
 ) -> Result<Option<Arc<QuerySettings>>> {
-    let state = state();
     let table = {
-        let table = state.query_settings.borrow();
+        let query_settings = query_settings();
+        let table = query_settings.borrow();
         // Without any, which is the common case, the cores do not meet at the table's count.
         if !table.any_of(db) {
             return Ok(None);
@@ -208,11 +208,10 @@ async fn change<R: Send + 'static>(
 ) -> Result<R> {
     let ctx = ctx.clone();
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || async move {
-        let state = state();
-        let _turn = state.query_settings_turn.acquire().await;
-        let mut table = SettingsTable::clone(&state.query_settings.borrow());
+        let _turn = query_settings().turn.acquire().await;
+        let mut table = SettingsTable::clone(&query_settings().borrow());
         let changed = change(&mut table)?;
-        let time = state.next_timestamp();
+        let time = next_timestamp();
         let time = pinion_bson::Timestamp {
             time: time.secs(),
             increment: time.inc(),
@@ -234,14 +233,14 @@ async fn use_everywhere(table: SettingsTable) {
     let table = Arc::new(table);
     pinion_runtime::on_all_cores(move |_| {
         let table = table.clone();
-        async move { *state().query_settings.borrow_mut() = table }
+        async move { *query_settings().borrow_mut() = table }
     })
     .await;
 }
 
 /// The documents of `$querySettings`; with the shapes, if those are wanted.
 pub(super) async fn documents(ctx: &OpContext, with_shapes: bool) -> Result<Vec<Bytes>> {
-    let table = state().query_settings.borrow().clone();
+    let table = query_settings().borrow().clone();
     let mut documents = Vec::new();
     for (hash, entry) in table.list() {
         let mut out = DocBuilder::new();
@@ -261,7 +260,7 @@ pub(super) async fn documents(ctx: &OpContext, with_shapes: bool) -> Result<Vec<
 
 /// `querySettings` of `serverStatus`.
 pub(super) fn append_status(out: &mut DocBuilder) {
-    let (count, rejected, bytes) = state().query_settings.borrow().counts();
+    let (count, rejected, bytes) = query_settings().borrow().counts();
     out.start_document("querySettings")
         .append("count", count as i64)
         .append("size", bytes as i64)

@@ -7,7 +7,7 @@ use pinion_wire::{Reply, Result};
 use crate::compute::compute_bytes;
 use crate::concern::written;
 use crate::limits::{BARE_ERROR_BYTES, ERROR_BYTES, REPORTED_ERROR_BYTES, REPORTED_ERRORS};
-use crate::state::state;
+use crate::topology::is_member;
 use crate::transactions;
 use crate::write::BatchOutcome;
 
@@ -97,7 +97,7 @@ pub(super) async fn acknowledged(
     compute_bytes(outcome.errors.len() * ERROR_BYTES, append).await;
     // On a member also a write that has failed waits for what it saw.
     let changed_nothing = outcome.last.is_none() && !outcome.errors.is_empty();
-    if !changed_nothing || state().is_member() {
+    if !changed_nothing || is_member() {
         super::acknowledge(ctx, outcome.last, &mut out).await?;
     }
     Ok(out)

@@ -21,12 +21,19 @@ use crate::acquire::acquire_stored;
 use crate::concern::ConcernValues;
 use crate::latency::LatencyValues;
 use crate::members::AuthenticationValues;
-use crate::metrics::{CounterValues, TopEntry};
+use crate::metrics::{CounterValues, TopEntry, metrics};
+use crate::node_info::node_info;
 use crate::operator_counts;
-use crate::read::CursorCounts;
+use crate::ops::ops;
+use crate::parameters::parameters;
+use crate::plan_cache::plan_cache;
+use crate::profile::profiles;
+use crate::read::{CursorCounts, cursors};
 use crate::replication::{METRICS, ReplicationFigures};
-use crate::state::state;
+use crate::sessions::session_table;
+use crate::spill::node_memory;
 use crate::stats::storage_stats;
+use crate::topology::replica_set;
 
 /// The collection that shows the log.
 const OPLOG: &str = "local.oplog.rs";
@@ -52,9 +59,8 @@ struct CorePart {
 }
 
 fn core_part() -> CorePart {
-    let state = state();
     let registry = pinion_runtime::try_core_local::<Registry>();
-    let metrics = &state.metrics;
+    let metrics = &metrics();
     CorePart {
         counters: metrics.counters.values(),
         latencies: [
@@ -67,12 +73,12 @@ fn core_part() -> CorePart {
         concerns: metrics.concerns.values(),
         stages: metrics.stages.values(),
         operators: metrics.operators.values(),
-        cached_plans: state.plan_cache.size(),
+        cached_plans: plan_cache().size(),
         authentications: metrics.authentications.values(),
-        cursors: state.cursors.counts(),
-        sessions: state.sessions.len() as u64,
-        running: state.ops.len() as u64,
-        profile_writers: state.profiles.borrow().writing.get() as u64,
+        cursors: cursors().counts(),
+        sessions: session_table().len() as u64,
+        running: ops().len() as u64,
+        profile_writers: profiles().borrow().writing.get() as u64,
         awaiting_topology: metrics.counters.awaiting_topology.get(),
         runtime: pinion_runtime::stats(),
         commands: registry
@@ -184,7 +190,7 @@ pub(crate) async fn get_diagnostic_data(cmd: Invocation) -> Result<Reply> {
     out.start_document("serverStatus").append("start", now());
     append_status(&mut out, false, |_| true).await;
     out.append("end", now()).end();
-    if let Some(set) = state().replica_set() {
+    if let Some(set) = replica_set() {
         out.start_document("replSetGetStatus")
             .append("start", now());
         // Before the set is initiated there is nothing to show.
@@ -219,7 +225,7 @@ async fn append_oplog_stats(ctx: &OpContext, out: &mut DocBuilder) -> Result<()>
 
 /// Appends the sections that are wanted, latencies with their histograms or without.
 async fn append_status(out: &mut DocBuilder, histograms: bool, wanted: impl Fn(&str) -> bool) {
-    let shared = state().shared.clone();
+    let shared = node_info();
     let sums = sums().await;
     let uptime_ms = shared.started.elapsed().as_millis() as i64;
     let [major, minor, patch, _] = COMPATIBLE_VERSION;
@@ -315,7 +321,7 @@ async fn append_status(out: &mut DocBuilder, histograms: bool, wanted: impl Fn(&
         out.end();
     }
     append_replicated(out, c, &wanted);
-    if wanted("opWriteConcernCounters") && state().parameters.borrow().shows_write_concerns {
+    if wanted("opWriteConcernCounters") && parameters().borrow().shows_write_concerns {
         sums.concerns.append_writes(out);
     }
     if wanted("queues") {
@@ -508,7 +514,7 @@ async fn append_engine(out: &mut DocBuilder) {
 async fn append_pinion(out: &mut DocBuilder, reads_renewed: u64) {
     let s = storage_stats().await;
     out.start_document("pinion")
-        .append("version", state().shared.options.version.as_str());
+        .append("version", node_info().options.version.as_str());
     out.start_document("runtime");
     let mut sums = [0u64; 5];
     for part in pinion_runtime::on_all_cores(|_| async { pinion_runtime::stats() }).await {
@@ -534,7 +540,7 @@ async fn append_pinion(out: &mut DocBuilder, reads_renewed: u64) {
         out.append(name, value as i64);
     }
     out.end();
-    let (held, spilled) = state().shared.memory.in_use();
+    let (held, spilled) = node_memory().in_use();
     out.start_document("operations")
         .append("heldBytes", held as i64)
         .append("spilledBytes", spilled as i64)
@@ -742,7 +748,7 @@ pub(crate) async fn top(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["top"]);
     reader.finish()?;
     let mut all: BTreeMap<Arc<str>, TopEntry> = BTreeMap::new();
-    for part in pinion_runtime::on_all_cores(|_| async { state().metrics.top() }).await {
+    for part in pinion_runtime::on_all_cores(|_| async { metrics().top() }).await {
         for (ns, entry) in part {
             all.entry(ns).or_default().add(&entry);
         }

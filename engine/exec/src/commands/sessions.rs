@@ -5,9 +5,10 @@ use pinion_catalog::{NO_USER, append_child};
 use pinion_wire::idl::{CommandReader, FieldReader, Lsid, Path, read_lsid};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
+use crate::generate::random_bytes;
 use crate::limits::SESSION_TIMEOUT;
 use crate::sessions;
-use crate::state::state;
+use crate::sessions::{session_refresh, session_table};
 
 /// Appends a session's name.
 pub(crate) fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
@@ -35,11 +36,11 @@ pub(crate) fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
 /// `startSession`.
 pub(crate) async fn start_session(cmd: Invocation) -> Result<Reply> {
     // Nothing but the name is read, and MongoDB passes over every other field.
-    let mut id: [u8; 16] = state().random_bytes();
+    let mut id: [u8; 16] = random_bytes();
     id[6] = (id[6] & 0x0f) | 0x40;
     id[8] = (id[8] & 0x3f) | 0x80;
     let lsid = Lsid::of_client(id, None);
-    state().sessions.touch(&lsid, cmd.ctx.started_ns)?;
+    session_table().touch(&lsid, cmd.ctx.started_ns)?;
     let mut out = Reply::new();
     append_lsid(&mut out, "id", &lsid);
     out.append("timeoutMinutes", (SESSION_TIMEOUT.as_secs() / 60) as i32);
@@ -84,7 +85,7 @@ fn read_lsids(reader: &CommandReader<'_>, field: &str) -> Result<Vec<Lsid>> {
 /// `endSessions`: the client is done with them.
 pub(crate) async fn end_sessions(cmd: Invocation) -> Result<Reply> {
     let ended = lsids(&cmd, "endSessions")?;
-    state().session_refresh.ended(&ended);
+    session_refresh().ended(&ended);
     sessions::end(ended, false).await;
     Ok(Reply::new())
 }
@@ -244,7 +245,7 @@ pub(super) async fn list_local() -> Vec<bytes::Bytes> {
 /// `refreshSessions`.
 pub(crate) async fn refresh_sessions(cmd: Invocation) -> Result<Reply> {
     for lsid in lsids(&cmd, "refreshSessions")? {
-        state().sessions.touch(&lsid, cmd.ctx.started_ns)?;
+        session_table().touch(&lsid, cmd.ctx.started_ns)?;
     }
     Ok(Reply::new())
 }

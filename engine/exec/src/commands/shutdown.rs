@@ -6,7 +6,7 @@ use pinion_runtime::Duration;
 use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::limits::{MAX_SHUTDOWN_PATIENCE, SHUTDOWN_PATIENCE};
-use crate::state::state;
+use crate::topology::replica_set;
 
 /// `shutdown`: the reply is the closed connection.
 pub(crate) async fn shutdown(cmd: Invocation) -> Result<Reply> {
@@ -23,7 +23,7 @@ pub(crate) async fn shutdown(cmd: Invocation) -> Result<Reply> {
         check_no_builds()?;
     }
     tracing::info!(target: "COMMAND", id = 4_695_400u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), remote = cmd.ctx.client.remote.map(tracing::field::display), "Terminating via shutdown command");
-    if let Some(set) = state().replica_set() {
+    if let Some(set) = replica_set() {
         set.leave(limit, force).await?;
     }
     pinion_runtime::request_shutdown();

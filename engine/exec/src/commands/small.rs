@@ -4,6 +4,8 @@ use pinion_bson::RawBsonRef;
 use pinion_wire::idl::{CommandReader, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
+use crate::node_info::node_info;
+
 /// `listCommands`.
 pub(crate) async fn list_commands(_: Invocation) -> Result<Reply> {
     // Nothing is read of it, and MongoDB passes over fields that it does not know.
@@ -35,10 +37,7 @@ pub(crate) async fn features(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["features", "oidReset"]);
     reader.finish()?;
     let mut out = Reply::new();
-    out.append(
-        "oidMachine",
-        crate::state::state().shared.options.pid as i32,
-    );
+    out.append("oidMachine", node_info().options.pid as i32);
     Ok(out)
 }
 

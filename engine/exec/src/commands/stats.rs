@@ -9,7 +9,8 @@ use pinion_wire::{Invocation, Reply, Result};
 use std::sync::Arc;
 
 use crate::acquire::{Acquired, acquire_stored};
-use crate::state::state;
+use crate::metrics::metrics;
+use crate::node_info::node_info;
 use crate::stats::{CollectionSizes, sizes_of};
 use crate::write::SeriesCounts;
 
@@ -67,7 +68,8 @@ pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
         );
     }
     out.append("scaleFactor", scale);
-    let dir = &state().shared.options.db_path;
+    let node_info = node_info();
+    let dir = &node_info.options.db_path;
     if let Ok(disk) = pinion_runtime::fs::space(dir).await {
         let used = disk.total_bytes.saturating_sub(disk.free_bytes);
         out.append("fsUsedSize", scaled(used))
@@ -121,7 +123,7 @@ pub(super) async fn append_collection_stats(out: &mut DocBuilder, acquired: &Acq
 
 /// What became of the measurements of a series on all cores.
 async fn series_counts(tree: TreeId) -> SeriesCounts {
-    let of_core = move |_| async move { state().metrics.of_series(tree) };
+    let of_core = move |_| async move { metrics().of_series(tree) };
     let mut sum = SeriesCounts::default();
     for counts in pinion_runtime::on_all_cores(of_core).await {
         sum += counts;
@@ -211,11 +213,10 @@ pub(super) async fn index_stats(
         let trees: Arc<[TreeId]> = trees.into();
         move |_| {
             let trees = trees.clone();
-            async move { state().metrics.index_uses(&trees) }
+            async move { metrics().index_uses(&trees) }
         }
     })
     .await;
-    let state = state();
     let of_id = id_index
         .as_deref()
         .map(|listed| (listed, collection.made_ms, false));
@@ -231,13 +232,13 @@ pub(super) async fn index_stats(
             continue;
         };
         let ops: u64 = counts.iter().map(|core| core[place]).sum();
-        let since_ms = made_ms.unwrap_or(state.shared.started_wall_ms);
+        let since_ms = made_ms.unwrap_or(node_info().started_wall_ms);
         let mut out = DocBuilder::new();
         for field in ["name", "key"] {
             let value = pinion_bson::get(&listed, field);
             out.append(field, value.expect("a specification has name and key"));
         }
-        out.append("host", state.shared.options.host.as_str());
+        out.append("host", node_info().options.host.as_str());
         out.start_document("accesses")
             .append("ops", ops as i64)
             .append(

@@ -7,10 +7,10 @@ use pinion_storage::storage;
 use pinion_wire::Result;
 
 use crate::cluster_time::{append_topology_version, bson_time};
+use crate::concern::default_concerns;
 use crate::read::from_log_error;
 use crate::replication::{METRICS, ReplicationFigures};
-use crate::state::state;
-use crate::topology::{LastWrite, SetView};
+use crate::topology::{LastWrite, SetView, replica_set};
 
 /// The sections of `serverStatus` that a standalone does not have.
 pub(super) async fn append_sections(
@@ -22,12 +22,11 @@ pub(super) async fn append_sections(
     if wanted("electionMetrics") {
         append_section(METRICS, "electionMetrics", figures, out);
     }
-    let state = state();
-    let Some(set) = state.replica_set() else {
+    let Some(set) = replica_set() else {
         return;
     };
     if wanted("defaultRWConcern") {
-        let defaults = state.default_concerns.get().await;
+        let defaults = default_concerns().get().await;
         out.start_document("defaultRWConcern");
         defaults.append_told(out);
         out.end();
@@ -41,7 +40,7 @@ pub(super) async fn append_sections(
     if wanted("repl") {
         let view = set.view();
         out.start_document("repl");
-        append_topology_version(&state, view.counter, out);
+        append_topology_version(view.counter, out);
         append_member(out, &view, &set.last_write(), "isWritablePrimary");
         out.append("rbid", set.rollback_id().await).end();
     }
@@ -52,7 +51,7 @@ pub(super) async fn append_sections(
 /// # Errors
 /// The oplog cannot be read.
 pub(super) async fn append_oplog(out: &mut DocBuilder) -> Result<()> {
-    let Some(set) = state().replica_set() else {
+    let Some(set) = replica_set() else {
         return Ok(());
     };
     let oldest = storage().log_first().await.map_err(from_log_error)?;

@@ -5,7 +5,7 @@ use pinion_clock::Timestamp;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::metrics::CounterValues;
-use crate::state::state;
+use crate::topology::is_member;
 use crate::transactions;
 
 /// Refuses what none of them has. A transaction is not aborted for that.
@@ -40,7 +40,7 @@ pub(crate) fn commit_timestamp(cmd: &Invocation) -> Result<Option<Timestamp>> {
 /// Whether there can be a transaction to end; the same checks in the same order on a standalone.
 fn check(cmd: &Invocation) -> Result<()> {
     check_fields(cmd)?;
-    if cmd.ctx.args.txn_number.is_some() && !state().is_member() {
+    if cmd.ctx.args.txn_number.is_some() && !is_member() {
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
             "Transaction numbers are only allowed on a replica set member or mongos",

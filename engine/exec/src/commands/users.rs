@@ -4,7 +4,7 @@ use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
 use crate::members::{MEMBER_DATABASE, MEMBER_USER};
-use crate::state::state;
+use crate::node_info::node_info;
 
 /// `usersInfo`.
 pub(crate) async fn users_info(cmd: Invocation) -> Result<Reply> {
@@ -110,7 +110,7 @@ pub(crate) async fn connection_status(cmd: Invocation) -> Result<Reply> {
 /// Names the connection in all processes: the process by its random number, the connection in it by its own.
 fn connection_uuid(cmd: &Invocation) -> [u8; 16] {
     let mut bytes = [0; 16];
-    bytes[..12].copy_from_slice(&state().shared.process_id.bytes());
+    bytes[..12].copy_from_slice(&node_info().process_id.bytes());
     bytes[12..].copy_from_slice(&cmd.ctx.client.connection_id.to_be_bytes());
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;

@@ -8,6 +8,7 @@ use pinion_query::{Expression, Variables, check_variable_name};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::compute::compute;
+use crate::generate::random;
 use crate::member::cluster_time;
 
 /// The variables that a command's expressions may use. The values of `let` are expressions without a document.
@@ -20,7 +21,7 @@ pub(super) async fn variables(
         now_ms: Some(pinion_runtime::wall_ms()),
         cluster_time: cluster_time(),
         collation,
-        random: crate::state::state().random(),
+        random: random(),
         ..Variables::default()
     };
     let Some(definitions) = definitions else {
@@ -63,7 +64,7 @@ pub(super) async fn variables_of_write(
 pub(super) fn of_filter() -> Variables {
     Variables {
         in_cluster: cluster_time().is_some(),
-        random: crate::state::state().random(),
+        random: random(),
         ..Variables::default()
     }
 }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, Timestamp, rawdoc};
 use pinion_catalog::{id_key, partition_of, stored_document};
 use pinion_runtime::LocalBoxFuture;
+use pinion_runtime::sync::Semaphore;
 use pinion_wire::idl::{
     Namespace, ReadConcern, ReadConcernLevel, WriteConcern, WriteConcernW, parse_read_concern,
     parse_write_concern,
@@ -17,8 +18,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::append_write_concern;
 use crate::acquire::acquire_read;
 use crate::commands::read_newest;
-use crate::state::state;
-use crate::topology::SetView;
+use crate::topology::{SetView, set_view};
 
 /// The collection that they are stored in.
 pub(crate) const SETTINGS: (&str, &str) = ("config", "settings");
@@ -43,11 +43,27 @@ pub(crate) struct DefaultConcerns {
 }
 
 /// What the cores know of them.
-#[derive(Default)]
 pub(crate) struct DefaultsCache {
     known: RefCell<Option<Rc<DefaultConcerns>>>,
+    /// One sets the default concerns at a time; core 0 has it.
+    pub turn: Semaphore,
     /// How often what was known has been forgotten.
     forgotten: Cell<u64>,
+}
+
+/// The default concerns that this core knows.
+pub(crate) fn default_concerns() -> Rc<DefaultsCache> {
+    pinion_runtime::core_local()
+}
+
+impl Default for DefaultsCache {
+    fn default() -> DefaultsCache {
+        DefaultsCache {
+            known: RefCell::default(),
+            turn: Semaphore::new(1),
+            forgotten: Cell::new(0),
+        }
+    }
 }
 
 impl DefaultsCache {
@@ -101,20 +117,18 @@ impl DefaultsCache {
 /// commands and the applier calls it: a rollback, the clone of an initial sync.
 pub fn forget_everywhere() -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
-        pinion_runtime::on_all_cores(|_| async { state().default_concerns.forget() }).await;
+        pinion_runtime::on_all_cores(|_| async { default_concerns().forget() }).await;
     })
 }
 
 /// Whether `setDefaultRWConcern` has set a write concern.
 pub fn has_default_write_concern() -> LocalBoxFuture<'static, bool> {
-    Box::pin(async move { state().default_concerns.get().await.write.is_some() })
+    Box::pin(async move { default_concerns().get().await.write.is_some() })
 }
 
 /// `{w: "majority"}`, but where arbiters could keep that from being reached.
 fn implicit_write() -> WriteConcern {
-    let is_majority = state()
-        .set_view()
-        .is_some_and(|view| view.default_is_majority && view.has_config());
+    let is_majority = set_view().is_some_and(|view| view.default_is_majority && view.has_config());
     let w = match is_majority {
         true => WriteConcernW::Majority,
         false => WriteConcernW::Members(1),

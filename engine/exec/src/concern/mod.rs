@@ -15,7 +15,7 @@ use pinion_wire::{
 };
 
 pub(crate) use counts::{ConcernCounts, ConcernValues, WriteKind};
-pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS};
+pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS, default_concerns};
 pub use defaults::{forget_everywhere, has_default_write_concern};
 pub(crate) use read::{confirm, prepare_transaction};
 pub(crate) use write::{
@@ -24,13 +24,14 @@ pub(crate) use write::{
 };
 
 use self::counts::Source;
+use crate::metrics::metrics;
 use crate::sessions;
-use crate::state::NodeState;
+use crate::topology::set_view;
 use crate::transactions;
 
 /// Refuses the concerns of a command that this node does not take.
-pub(crate) fn check(state: &NodeState, cmd: &Invocation) -> Result<()> {
-    let Some(view) = state.set_view() else {
+pub(crate) fn check(cmd: &Invocation) -> Result<()> {
+    let Some(view) = set_view() else {
         return check_alone(cmd);
     };
     let args = &cmd.ctx.args;
@@ -43,7 +44,7 @@ pub(crate) fn check(state: &NodeState, cmd: &Invocation) -> Result<()> {
 }
 
 /// Counts the read concern of a read.
-pub(crate) fn count_read(state: &NodeState, cmd: &Invocation) {
+pub(crate) fn count_read(cmd: &Invocation) {
     let spec = &cmd.command.spec;
     let reads = spec.class == CommandClass::Read
         && spec.read_concern != ReadConcernSupport::Local
@@ -52,12 +53,13 @@ pub(crate) fn count_read(state: &NodeState, cmd: &Invocation) {
         return;
     }
     let in_transaction = transactions::is_in(&cmd.ctx);
-    let counts = &state.metrics.concerns;
+    let metrics = metrics();
+    let counts = &metrics.concerns;
     let named = cmd.ctx.args.read_concern.as_ref();
     if let Some(named) = named.filter(|named| !named.is_empty()) {
         return counts.read(named, Source::Client, in_transaction);
     }
-    let level = state.default_concerns.known_read_level();
+    let level = default_concerns().known_read_level();
     let source = match level {
         Some(_) => Source::CustomDefault,
         None => Source::ImplicitDefault,

@@ -9,10 +9,10 @@ use pinion_wire::{
 };
 
 use super::check_stages;
+use crate::concern::default_concerns;
 use crate::interrupt::interruptible;
 use crate::metrics::Gauge;
-use crate::state::state;
-use crate::topology::{ReplicaSet, SetView};
+use crate::topology::{ReplicaSet, SetView, replica_set};
 use crate::transactions::check_level;
 
 /// Refuses what no member reads, and what this one cannot read now.
@@ -69,13 +69,12 @@ pub(super) fn check(cmd: &Invocation, concern: &ReadConcern, view: &SetView) -> 
 /// `InvalidOptions` for a cluster time that is yet to come, `SnapshotUnavailable` while nothing is known to be committed; the
 /// operation is interrupted; storage has failed.
 pub(super) async fn prepare(cmd: &mut Invocation) -> Result<()> {
-    let state = state();
-    let Some(set) = state.replica_set() else {
+    let Some(set) = replica_set() else {
         return Ok(());
     };
     let mut concern = cmd.ctx.read_concern;
     if concern.is_empty() && takes_default(cmd) {
-        concern.level = state.default_concerns.get().await.read;
+        concern.level = default_concerns().get().await.read;
     }
     if concern.is_empty() {
         return Ok(());
@@ -110,13 +109,12 @@ pub(super) async fn prepare(cmd: &mut Invocation) -> Result<()> {
 /// # Errors
 /// `InvalidOptions`; the operation is interrupted; storage has failed.
 pub(crate) async fn prepare_transaction(cmd: &Invocation) -> Result<ReadConcern> {
-    let state = state();
     let mut concern = cmd.ctx.args.read_concern.unwrap_or_default();
     if concern.is_empty() {
-        concern.level = state.default_concerns.get().await.read;
+        concern.level = default_concerns().get().await.read;
     }
     check_level(concern.level)?;
-    if let Some(set) = state.replica_set() {
+    if let Some(set) = replica_set() {
         let committed = concern.at_cluster_time.is_some();
         wait_until_there(&cmd.ctx, &*set, &concern, committed).await?;
     }
@@ -194,7 +192,7 @@ pub(crate) async fn confirm(ctx: &OpContext, concern: &ReadConcern) -> Result<()
     if concern.level != Some(ReadConcernLevel::Linearizable) {
         return Ok(());
     }
-    let set = state().replica_set().expect("asked of a member alone");
+    let set = replica_set().expect("asked of a member alone");
     if !set.view().writable {
         return Err(Error::new(
             ErrorCode::NOT_WRITABLE_PRIMARY,

@@ -12,12 +12,14 @@ use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result};
 
 use super::counts::{Source, WriteKind};
 use super::defaults::{self, DefaultConcerns, SETTINGS};
+use crate::concern::default_concerns;
 use crate::interrupt::{interruptible, is_interruption};
 use crate::limits::OUTCOME_MAJORITY_TIMEOUT_MS;
-use crate::metrics::{Counters, Gauge};
+use crate::metrics::{Counters, Gauge, metrics};
+use crate::node_info::node_info;
 use crate::options::PlantedFault;
-use crate::state::state;
-use crate::topology::{LOCAL, ReplicaSet};
+use crate::parameters::parameters;
+use crate::topology::{LOCAL, ReplicaSet, is_member, replica_set};
 use crate::transactions::is_in;
 
 /// A write concern that was not reached. The write has taken place all the same.
@@ -37,7 +39,7 @@ struct Applied {
 impl Applied {
     /// What holds for a command on a member.
     async fn of(ctx: &OpContext) -> Applied {
-        let defaults = state().default_concerns.get().await;
+        let defaults = default_concerns().get().await;
         Applied::on_member(ctx.args.write_concern.as_ref(), &defaults)
     }
 
@@ -93,7 +95,7 @@ pub(crate) async fn written(ctx: &OpContext, ts: Timestamp) {
     let db = &*ctx.db;
     let names_others = matches!(ctx.command, "bulkWrite" | "applyOps" | "renameCollection");
     let may_be_settings = db == SETTINGS.0 || names_others;
-    if may_be_settings && state().is_member() {
+    if may_be_settings && is_member() {
         defaults::forget_everywhere().await;
     }
 }
@@ -149,7 +151,7 @@ pub(crate) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
 /// gets a `writeConcernError`, and with that no label `TransientTransactionError`.
 pub(crate) async fn complete_outcome(ctx: &OpContext, error: Error, ts: Timestamp) -> Error {
     ctx.wrote(ts);
-    if state().shared.options.planted_fault == PlantedFault::OutcomeNotAwaited {
+    if node_info().options.planted_fault == PlantedFault::OutcomeNotAwaited {
         return error;
     }
     let waited = match wait(ctx, Some(ts)).await {
@@ -180,7 +182,7 @@ pub(crate) async fn wait(ctx: &OpContext, ts: Option<Timestamp>) -> Result<Optio
     let given = ctx.args.write_concern.as_ref();
     let set = match ctx.client.is_internal() {
         true => None,
-        false => state().replica_set(),
+        false => replica_set(),
     };
     let waited = match (set, given) {
         (Some(set), _) if &*ctx.db != LOCAL => return wait_on_member(ctx, ts, &*set).await,
@@ -235,7 +237,7 @@ async fn wait_on_member(
 
 /// Waits until a majority has the write at `ts`, where the command's own write concern does not ask for that.
 async fn wait_for_majority(ctx: &OpContext, ts: Timestamp) -> Result<Option<Failure>> {
-    let Some(set) = state().replica_set() else {
+    let Some(set) = replica_set() else {
         return Ok(None);
     };
     let asked = Applied::of(ctx).await.concern;
@@ -252,7 +254,7 @@ async fn wait_for_majority(ctx: &OpContext, ts: Timestamp) -> Result<Option<Fail
 /// As [`wait`] for a command that may have set the default write concern, which does not hold for it: where it has none of its
 /// own, it waits for a majority.
 pub(crate) async fn wait_for_setting(ctx: &OpContext, ts: Timestamp) -> Result<Option<Failure>> {
-    match state().replica_set() {
+    match replica_set() {
         Some(set) if ctx.args.write_concern.is_none() => {
             let applied = majority_within(OUTCOME_MAJORITY_TIMEOUT_MS);
             reach(ctx, Some(ts), &*set, applied).await
@@ -271,10 +273,10 @@ pub(crate) async fn wait_for_check(
     ts: Timestamp,
     given: Option<&WriteConcern>,
 ) -> Result<Option<Error>> {
-    let Some(set) = state().replica_set() else {
+    let Some(set) = replica_set() else {
         return Ok(None);
     };
-    let defaults = state().default_concerns.get().await;
+    let defaults = default_concerns().get().await;
     let applied = Applied::on_member(given, &defaults);
     let failure = reach(ctx, Some(ts), &*set, applied).await?;
     Ok(failure.map(|failure| failure.error))
@@ -299,8 +301,8 @@ async fn reach(
 ) -> Result<Option<Failure>> {
     // What is not replicated has no timestamp, and no other member.
     let is_replicated = ts != Some(Timestamp::MIN);
-    let state = state();
-    let counters = &state.metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     let waited = if applied.waits_for_others() && is_replicated {
         let ts = ts.unwrap_or_else(|| storage().last_allotted());
         let mut concern = applied.concern.clone();
@@ -351,14 +353,13 @@ fn count_failure(counters: &Counters, code: ErrorCode, is_default: bool) {
 
 /// Counts writes that are about to be made by what their command waits for, where that is shown.
 pub(crate) async fn count_writes(ctx: &OpContext, kind: WriteKind, writes: u64) {
-    let state = state();
-    let is_shown = state.parameters.borrow().shows_write_concerns;
+    let is_shown = parameters().borrow().shows_write_concerns;
     if !is_shown || is_in(ctx) || ctx.client.is_internal() {
         return;
     }
     let given = ctx.args.write_concern.as_ref();
-    let defaults = match state.is_member() {
-        true => state.default_concerns.get().await,
+    let defaults = match is_member() {
+        true => default_concerns().get().await,
         false => Rc::default(),
     };
     let applied = Applied::on_member(given, &defaults);
@@ -367,7 +368,8 @@ pub(crate) async fn count_writes(ctx: &OpContext, kind: WriteKind, writes: u64) 
         "customDefault" => Source::CustomDefault,
         _ => Source::ImplicitDefault,
     };
-    let counts = &state.metrics.concerns;
+    let metrics = metrics();
+    let counts = &metrics.concerns;
     counts.wrote(kind, writes, &applied.concern, source);
 }
 

@@ -10,13 +10,14 @@ use super::digest::{OWN_ENTRIES, has_own_entries, is_compared};
 use super::options::{Request, Target, ValidateMode, invalid};
 use super::range::Range;
 use super::runner::Run;
+use crate::db_check::db_check_tasks;
 use crate::limits::{MAX_CHECK_COMMAND_BYTES, MAX_QUEUED_CHECKS};
-use crate::state::state;
-use crate::topology::not_primary;
+use crate::ops::ops;
+use crate::topology::{is_member, is_writable, not_primary};
 
 /// `dbCheck`. It answers before anything is read.
 pub(crate) async fn db_check(cmd: Invocation) -> Result<Reply> {
-    if !state().is_member() {
+    if !is_member() {
         return Err(Error::new(
             ErrorCode::NO_REPLICATION_ENABLED,
             "dbCheck compares the members of a replica set, and this node is in none",
@@ -101,12 +102,11 @@ fn not_compared(ns: &Namespace) -> Error {
 
 /// Puts a run behind those that wait. On core 0.
 fn enqueue(op_id: i32, db: &str, command: Bytes, request: Request) -> Result<()> {
-    let state = state();
     // A step-down ends what is queued by now.
-    if !state.is_writable() {
+    if !is_writable() {
         return Err(not_primary());
     }
-    let tasks = &state.db_check;
+    let tasks = &db_check_tasks();
     let mut runs = tasks.runs.borrow_mut();
     if runs.len() >= MAX_QUEUED_CHECKS {
         return Err(Error::new(
@@ -116,7 +116,7 @@ fn enqueue(op_id: i32, db: &str, command: Bytes, request: Request) -> Result<()>
     }
     let ctx = OpContext::internal(op_id, "dbCheck", db, pinion_runtime::now().as_nanos());
     runs.push_back(Run {
-        _listed: state.ops.enter_background(ctx.clone(), command),
+        _listed: ops().enter_background(ctx.clone(), command),
         ctx,
         request,
     });

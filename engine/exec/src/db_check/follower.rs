@@ -1,7 +1,6 @@
 //! What a member does that applies the entries of a check: it reads the same, compares, and writes down what it finds.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -16,16 +15,15 @@ use super::digest::{Digest, Fault, Limits, Unread, View};
 use super::entry::{Batch, CheckEntry, Step, is_batch};
 use super::health_log::{BATCH, Note, OF_CLUSTER, START, STOP, Severity, failure};
 use crate::cluster_time::bson_time;
+use crate::db_check::db_check_tasks;
 use crate::interrupt::interruptible;
 use crate::limits::{MAX_FOLLOWED_CHECK_BYTES, MAX_FOLLOWED_CHECKS};
-use crate::state::{NodeState, state};
 
 /// Takes an entry that the applier has met, and returns at once: what it says is done behind the applier. Called on core 0, where a
 /// member's applier is.
 pub(crate) fn follow(entry: &[u8]) {
     assert!(core_id() == CoreId(0), "members are compared by core 0");
-    let state = state();
-    let tasks = &state.db_check;
+    let tasks = &db_check_tasks();
     let has_room = tasks.followed.borrow_mut().push(entry);
     if !has_room {
         tasks.missed.set(tasks.missed.get() + 1);
@@ -69,8 +67,8 @@ impl Followed {
 }
 
 /// Does what entries say, one after the other, until the tasks are to end.
-pub(super) async fn follow_all(state: Rc<NodeState>) {
-    let tasks = &state.db_check;
+pub(super) async fn follow_all() {
+    let tasks = &db_check_tasks();
     let first = || tasks.followed.borrow_mut().pop();
     while let Some(entry) = tasks.next(&first).await {
         let entry = stored_document(&entry);

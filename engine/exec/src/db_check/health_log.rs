@@ -10,9 +10,10 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::entry::cut;
 use crate::acquire::acquire_write;
 use crate::capped::ensure_capped;
+use crate::db_check::db_check_tasks;
+use crate::generate::new_object_id;
 use crate::interrupt::interruptible;
 use crate::limits::{CHECK_RETRY, HEALTH_LOG_BYTES, HEALTH_LOG_PATIENCE, MAX_CHECK_REASON_BYTES};
-use crate::state::state;
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
 };
@@ -63,7 +64,7 @@ impl Note<'_> {
         let with = |data: &RawDocument| {
             let mut out = DocBuilder::new();
             let now = DateTime::from_millis(pinion_runtime::wall_ms());
-            out.append("_id", state().new_object_id())
+            out.append("_id", new_object_id())
                 .append("namespace", self.ns.as_str());
             if let Some(uuid) = &self.uuid {
                 out.append("collectionUUID", uuid.to_bson());
@@ -99,8 +100,7 @@ impl Note<'_> {
                 self.msg
             );
         }
-        let state = state();
-        let tasks = &state.db_check;
+        let tasks = &db_check_tasks();
         if tasks.has_given_up.get() {
             return;
         }

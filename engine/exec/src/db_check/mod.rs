@@ -25,4 +25,4 @@ pub(crate) use entry::is_check;
 pub(crate) use follower::follow;
 pub(crate) use health_log::COLLECTION as HEALTH_LOG;
 pub(crate) use parameters::{DbCheckParameters, DbCheckSetting, NAMES};
-pub(crate) use tasks::{DbCheckTasks, end_runs, start, stop};
+pub(crate) use tasks::{DbCheckTasks, db_check_tasks, end_runs, start, stop};

@@ -1,7 +1,6 @@
 //! A run on the primary: batch after batch is read, logged, and waited for.
 
 use std::cell::Cell;
-use std::rc::Rc;
 
 use pinion_catalog::{
     Collection, Observers, OpEvent, OpKind, Uuid, check_log_form, core_catalog, from_fatal,
@@ -21,10 +20,11 @@ use super::options::{Request, Target};
 use super::range::Range;
 use crate::acquire::{Wanted, acquire};
 use crate::concern::wait_for_check;
+use crate::db_check::db_check_tasks;
 use crate::interrupt::{self, interruptible};
 use crate::limits::{CHECK_PAUSE, CHECK_RETRY, MAX_LOGGED_BYTES, MAX_SNAPSHOT_ATTEMPTS};
 use crate::ops::BackgroundGuard;
-use crate::state::{NodeState, state};
+use crate::parameters::parameters;
 
 /// A check that a client has asked for.
 pub(super) struct Run {
@@ -35,8 +35,8 @@ pub(super) struct Run {
 }
 
 /// Runs what clients ask for, one after the other, until the tasks are to end.
-pub(super) async fn run_all(state: Rc<NodeState>) {
-    let tasks = &state.db_check;
+pub(super) async fn run_all() {
+    let tasks = &db_check_tasks();
     let first = || {
         let runs = tasks.runs.borrow();
         let first = runs.front()?;
@@ -172,8 +172,7 @@ impl Turn<'_> {
     async fn end(&self, early: Option<Early>) -> bool {
         // A run that was killed logs that too, and its own context logs nothing any more.
         let ctx = OpContext::internal(0, "dbCheck", self.ns.db(), now().as_nanos());
-        let state = state();
-        let tasks = &state.db_check;
+        let tasks = &db_check_tasks();
         if tasks.stopping.get() {
             ctx.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
         }
@@ -288,7 +287,7 @@ impl Turn<'_> {
 
     /// Whether members write down that they have the same in the batch that comes.
     fn is_logged(&self) -> bool {
-        let every = state().parameters.borrow().db_check.log_every;
+        let every = parameters().borrow().db_check.log_every;
         self.batches.is_multiple_of(u64::from(every))
     }
 
@@ -346,7 +345,7 @@ impl Turn<'_> {
 
 /// What a run may read in a second; none where it is not slowed down.
 fn bytes_per_sec() -> Option<u64> {
-    let most_mb = state().parameters.borrow().db_check.most_mb_per_sec;
+    let most_mb = parameters().borrow().db_check.most_mb_per_sec;
     (most_mb > 0).then(|| u64::from(most_mb) << 20)
 }
 

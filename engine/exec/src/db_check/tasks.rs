@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, JoinHandle, Queue, call_on, core_id, spawn};
@@ -10,7 +11,6 @@ use pinion_wire::{ErrorCode, OpContext};
 use super::follower::Followed;
 use super::runner::Run;
 use super::{follower, runner};
-use crate::state::state;
 
 /// What core 0 has to do for `dbCheck`.
 #[derive(Default)]
@@ -31,6 +31,11 @@ pub(crate) struct DbCheckTasks {
     /// A note could not be written while the tasks were to end: no other is tried.
     pub(super) has_given_up: Cell<bool>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
+}
+
+/// What is compared between the members; core 0 has it.
+pub(crate) fn db_check_tasks() -> Rc<DbCheckTasks> {
+    pinion_runtime::core_local()
 }
 
 impl DbCheckTasks {
@@ -55,20 +60,18 @@ pub(crate) fn start() {
         core_id() == CoreId(0),
         "members are compared by tasks of core 0"
     );
-    let state = state();
-    state.db_check.stopping.set(false);
-    state.db_check.has_given_up.set(false);
+    db_check_tasks().stopping.set(false);
+    db_check_tasks().has_given_up.set(false);
     let tasks = [
-        spawn(Queue::Background, runner::run_all(state.clone())),
-        spawn(Queue::Background, follower::follow_all(state.clone())),
+        spawn(Queue::Background, runner::run_all()),
+        spawn(Queue::Background, follower::follow_all()),
     ];
-    state.db_check.tasks.borrow_mut().extend(tasks);
+    db_check_tasks().tasks.borrow_mut().extend(tasks);
 }
 
 /// Ends both tasks, and forgets what they had to do: the state of the data that it is about may be taken back. Called on core 0.
 pub(crate) async fn stop() {
-    let state = state();
-    let tasks = &state.db_check;
+    let tasks = &db_check_tasks();
     tasks.stopping.set(true);
     end_here(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
     if let Some(following) = &*tasks.following.borrow() {
@@ -91,11 +94,10 @@ pub(crate) async fn end_runs(code: ErrorCode) {
 }
 
 fn end_here(code: ErrorCode) {
-    let state = state();
-    for run in &*state.db_check.runs.borrow() {
+    for run in &*db_check_tasks().runs.borrow() {
         run.ctx.kill(code);
     }
-    if let Some(ending) = &*state.db_check.ending.borrow() {
+    if let Some(ending) = &*db_check_tasks().ending.borrow() {
         ending.kill(code);
     }
 }

@@ -11,8 +11,9 @@ use pinion_wire::{
 };
 
 use super::{FailPoint, Set, enter};
+use crate::fail_points::fail_points;
 use crate::interrupt::{check, interruptible};
-use crate::state::state;
+use crate::ops::ops;
 
 /// Runs a command among the fail points that are on.
 pub(crate) async fn around<Fut>(
@@ -35,7 +36,7 @@ where
         ns: ns.as_deref(),
     };
     {
-        let _running = state().ops.enter(ctx.clone(), cmd.message.body_bytes());
+        let _running = ops().enter(ctx.clone(), cmd.message.body_bytes());
         if let Some(reply) = candidate.before().await? {
             return Ok(reply);
         }
@@ -46,7 +47,8 @@ where
         }
     }
     let outcome = handler(cmd).await;
-    let closing = &state().fail_points.closing;
+    let fail_points = fail_points();
+    let closing = &fail_points.closing;
     if closing.borrow_mut().remove(&ctx.client.connection_id) {
         let mut reply = Reply::new();
         reply.withhold();
@@ -63,14 +65,15 @@ where
 /// # Errors
 /// That which the fail point is set to: nothing may be written.
 pub(crate) async fn on_retryable_write(ctx: &OpContext) -> Result<()> {
-    if !state().fail_points.any_is_on() {
+    if !fail_points().any_is_on() {
         return Ok(());
     }
     let Some(set) = enter(FailPoint::OnPrimaryTransactionalWrite, |_| true).await else {
         return Ok(());
     };
     if pinion_bson::get(&set.data, "closeConnection").is_none_or(truthy) {
-        let closing = &state().fail_points.closing;
+        let fail_points = fail_points();
+        let closing = &fail_points.closing;
         closing.borrow_mut().insert(ctx.client.connection_id);
     }
     match code_of(&set.data, "failBeforeCommitExceptionCode") {

@@ -23,9 +23,9 @@ pub(crate) use command::{around, fails_get_more, on_retryable_write, time_out};
 pub(crate) use mode::Mode;
 pub(crate) use start::set_at_start;
 
+use crate::generate::jitter;
 use crate::interrupt::{check, interruptible};
 use crate::limits::FAIL_POINT_POLL;
-use crate::state::state;
 
 /// The fail points there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +155,11 @@ struct Progress {
     entered: Cell<u64>,
 }
 
+/// The fail points that are on.
+pub(crate) fn fail_points() -> Rc<FailPoints> {
+    pinion_runtime::core_local()
+}
+
 impl Default for FailPoints {
     fn default() -> FailPoints {
         FailPoints {
@@ -219,7 +224,7 @@ impl FailPoints {
 /// A random number from 0 to below 1.
 fn draw() -> f64 {
     const STEPS: u64 = 1 << 53;
-    state().jitter(STEPS) as f64 / STEPS as f64
+    jitter(STEPS) as f64 / STEPS as f64
 }
 
 /// Whether the fail point acts on something that wants what it is set to: then what that is.
@@ -227,25 +232,25 @@ pub(crate) async fn enter(
     point: FailPoint,
     wants: impl FnOnce(&RawDocument) -> bool,
 ) -> Option<Arc<Set>> {
-    let set = state().fail_points.set_to(point)?;
+    let set = fail_points().set_to(point)?;
     if !wants(&set.data) {
         return None;
     }
     let number = set.number;
-    let acts = call_on(CoreId(0), move || state().fail_points.acts(point, number)).await;
+    let acts = call_on(CoreId(0), move || fail_points().acts(point, number)).await;
     acts.then_some(set)
 }
 
 /// Sets a fail point on every core, and tells how often it had acted before.
 pub(crate) async fn configure(point: FailPoint, configuration: Configuration) -> u64 {
     submit_to(CoreId(0), Queue::Foreground, move || async move {
-        let points = &state().fail_points;
+        let points = &fail_points();
         let _turn = points.turn.acquire().await;
         let set = points.begin(point, configuration);
         let before = points.progress[point.at()].entered.get();
         on_all_cores(move |_| {
             let set = set.clone();
-            async move { state().fail_points.set(point, set) }
+            async move { fail_points().set(point, set) }
         })
         .await;
         before
@@ -280,7 +285,7 @@ pub(crate) fn hold_builds() {
 /// # Errors
 /// The operation is interrupted.
 pub(crate) async fn hold_validation(ctx: &OpContext, place: Option<(&str, u64)>) -> Result<()> {
-    if !state().fail_points.any_is_on() {
+    if !fail_points().any_is_on() {
         return Ok(());
     }
     let is_here = move |data: &RawDocument| {
@@ -302,7 +307,7 @@ pub(crate) async fn hold_validation(ctx: &OpContext, place: Option<(&str, u64)>)
 /// How often a fail point has acted.
 async fn entered(point: FailPoint) -> u64 {
     call_on(CoreId(0), move || {
-        state().fail_points.progress[point.at()].entered.get()
+        fail_points().progress[point.at()].entered.get()
     })
     .await
 }
@@ -323,13 +328,13 @@ pub(crate) async fn wait_entered(ctx: &OpContext, point: FailPoint, times: u64) 
 /// Appends `{mode, data, timesEntered}`, which the parameter of the fail point answers.
 pub(crate) async fn append(point: FailPoint, name: &str, out: &mut DocBuilder) {
     let (mode, times) = call_on(CoreId(0), move || {
-        let progress = &state().fail_points.progress[point.at()];
+        let progress = &fail_points().progress[point.at()];
         (progress.configured.get(), progress.entered.get())
     })
     .await;
     out.start_document(name).append("mode", mode.number());
     out.start_document("data");
-    if let Some(set) = state().fail_points.set_to(point) {
+    if let Some(set) = fail_points().set_to(point) {
         out.append_all(&set.data);
     }
     out.end().append("timesEntered", times as i64).end();

@@ -5,7 +5,7 @@ use pinion_wire::{Error, Result};
 use serde_json::Value;
 
 use super::{Configuration, FailPoint};
-use crate::state::state;
+use crate::fail_points::fail_points;
 
 /// Sets a fail point on this core; every core does, before it serves clients.
 ///
@@ -21,7 +21,7 @@ pub(crate) fn set_at_start(name: &str, text: &str) -> Result<()> {
     let given = RawDocumentBuf::try_from(&given)
         .map_err(|error| Error::failed_to_parse(error.to_string()))?;
     let configuration = Configuration::parse(&given)?;
-    state().fail_points.set_at_start(point, configuration);
+    fail_points().set_at_start(point, configuration);
     Ok(())
 }
 

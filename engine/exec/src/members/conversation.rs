@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use pinion_auth::{ClientFirst, Hash, ITERATIONS, ServerConversation, nonce_text};
@@ -9,7 +10,8 @@ use pinion_wire::ClientInfo;
 
 use super::counts::Way;
 use super::{MEMBER_DATABASE, MEMBER_USER};
-use crate::state::NodeState;
+use crate::members::member_access;
+use crate::metrics::metrics;
 
 /// Random bytes of a nonce: MongoDB's.
 const NONCE_BYTES: usize = 24;
@@ -35,6 +37,11 @@ enum Next {
     },
     /// An empty message, which clients send that do not know how to leave it out.
     Empty,
+}
+
+/// The authentications under way on this core.
+pub(crate) fn conversations() -> Rc<Conversations> {
+    pinion_runtime::core_local()
 }
 
 impl Conversations {
@@ -85,13 +92,10 @@ pub(crate) type Refused = String;
 ///
 /// # Errors
 /// Nobody of that name can be let in.
-pub(crate) fn start(
-    state: &NodeState,
-    client: &Arc<ClientInfo>,
-    begun: &Begun<'_>,
-) -> Result<Step, Refused> {
-    state.conversations.take(client);
-    let counts = &state.metrics.authentications;
+pub(crate) fn start(client: &Arc<ClientInfo>, begun: &Begun<'_>) -> Result<Step, Refused> {
+    conversations().take(client);
+    let metrics = metrics();
+    let counts = &metrics.authentications;
     counts.received(begun.mechanism, Way::Any);
     if begun.is_speculative {
         counts.received(begun.mechanism, Way::Speculative);
@@ -104,7 +108,7 @@ pub(crate) fn start(
         ));
     }
     counts.received(begun.mechanism, Way::Cluster);
-    let access = state.shared.member_access.as_ref().ok_or(
+    let access = member_access().ok_or(
         "It is not possible to authenticate as the __system user on servers started without a --keyFile parameter",
     )?;
     if begun.mechanism != Hash::Sha256 {
@@ -118,7 +122,7 @@ pub(crate) fn start(
         conversation,
         skips_empty: begun.skips_empty,
     };
-    let conversations = &state.conversations;
+    let conversations = &conversations();
     conversations.put(client, begun.is_speculative, next);
     Ok(Step {
         payload,
@@ -130,13 +134,9 @@ pub(crate) fn start(
 ///
 /// # Errors
 /// The client did not prove to have a key.
-pub(crate) fn continue_with(
-    state: &NodeState,
-    client: &Arc<ClientInfo>,
-    payload: &str,
-) -> Result<Step, Refused> {
+pub(crate) fn continue_with(client: &Arc<ClientInfo>, payload: &str) -> Result<Step, Refused> {
     let none = "no conversation is under way";
-    let under_way = state.conversations.take(client).ok_or(none)?;
+    let under_way = conversations().take(client).ok_or(none)?;
     let is_speculative = under_way.is_speculative;
     let payload = match under_way.next {
         Next::Empty if payload.is_empty() => String::new(),
@@ -145,14 +145,15 @@ pub(crate) fn continue_with(
             conversation,
             skips_empty,
         } => {
-            let secrets = match &state.shared.member_access {
+            let access = member_access();
+            let secrets = match &access {
                 Some(access) => &access.secrets[..],
                 None => &[],
             };
             let proven = conversation.finish(payload, secrets);
             let payload = proven.map_err(|error| error.to_string())?;
             if !skips_empty {
-                let conversations = &state.conversations;
+                let conversations = &conversations();
                 conversations.put(client, is_speculative, Next::Empty);
                 return Ok(Step {
                     payload,
@@ -163,7 +164,8 @@ pub(crate) fn continue_with(
         }
     };
     client.set_member(true);
-    let counts = &state.metrics.authentications;
+    let metrics = metrics();
+    let counts = &metrics.authentications;
     // Nobody gets here by another mechanism, or as another user.
     counts.succeeded(Hash::Sha256, Way::Any);
     counts.succeeded(Hash::Sha256, Way::Cluster);

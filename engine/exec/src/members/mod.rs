@@ -8,15 +8,16 @@ mod conversation;
 mod counts;
 
 use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use pinion_auth::{Hash, ITERATIONS, MemberKeys, Secrets};
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
 
-pub(crate) use conversation::{Begun, Conversations, continue_with, start};
+pub(crate) use conversation::{Begun, Conversations, continue_with, conversations, start};
 pub(crate) use counts::{AuthenticationCounts, AuthenticationValues};
 
 use crate::limits::REFUSED_COMMAND_BYTES;
-use crate::state::NodeState;
 
 /// The user that members are, and the database that it is of.
 pub const MEMBER_USER: &str = "__system";
@@ -61,20 +62,22 @@ impl MemberAccess {
     }
 }
 
-impl NodeState {
-    /// Whether members have to authenticate.
-    pub(crate) fn requires_members(&self) -> bool {
-        let access = self.shared.member_access.as_ref();
-        access.is_some_and(|access| !access.is_transition)
-    }
+/// How other members prove to be that; `None` where they have not to.
+pub(crate) fn member_access() -> Option<Rc<Arc<MemberAccess>>> {
+    pinion_runtime::try_core_local()
+}
+
+/// Whether members have to authenticate.
+pub(crate) fn requires_members() -> bool {
+    member_access().is_some_and(|access| !access.is_transition)
 }
 
 /// Refuses what only members send to all others, where the set has a key.
 ///
 /// # Errors
 /// `Unauthorized`.
-pub(crate) fn check(state: &NodeState, cmd: &Invocation) -> Result<()> {
-    if !cmd.command.spec.for_members || cmd.ctx.client.is_trusted() || !state.requires_members() {
+pub(crate) fn check(cmd: &Invocation) -> Result<()> {
+    if !cmd.command.spec.for_members || cmd.ctx.client.is_trusted() || !requires_members() {
         return Ok(());
     }
     Err(refused(cmd))

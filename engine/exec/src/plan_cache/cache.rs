@@ -92,6 +92,11 @@ struct Entries<V> {
 #[derive(Debug)]
 pub(crate) struct PlanCache<V = Collection>(RefCell<Entries<V>>);
 
+/// This core's plans.
+pub(crate) fn plan_cache() -> Rc<PlanCache> {
+    pinion_runtime::core_local()
+}
+
 impl<V> Default for PlanCache<V> {
     fn default() -> PlanCache<V> {
         PlanCache(RefCell::new(Entries {

@@ -13,7 +13,8 @@ use super::settings::Level;
 use crate::acquire::acquire_write;
 use crate::compute::{compute, compute_bytes};
 use crate::limits::{MAX_PROFILE_WRITES, PROFILE_BYTES, PROFILE_WRITE_PATIENCE};
-use crate::state::state;
+use crate::metrics::metrics;
+use crate::profile::profiles;
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
 };
@@ -27,7 +28,7 @@ pub(crate) struct Profiled {
 impl Profiled {
     /// None where the profiler has nothing to do with its database.
     pub(crate) fn begin(ctx: &OpContext, body: &Bytes) -> Option<Profiled> {
-        let concerned = state().profiles.borrow().concerns(&ctx.db);
+        let concerned = profiles().borrow().concerns(&ctx.db);
         concerned.then(|| Profiled {
             ctx: ctx.clone(),
             body: body.clone(),
@@ -77,8 +78,7 @@ impl ProfiledStatement {
         ns: &Namespace,
         command: &RawDocument,
     ) -> Option<ProfiledStatement> {
-        let state = state();
-        if !state.profiling.get() || state.profiles.borrow().of(ns.db()).level == Level::Off {
+        if !profiles().borrow().is_on() || profiles().borrow().of(ns.db()).level == Level::Off {
             return None;
         }
         Some(ProfiledStatement {
@@ -141,8 +141,8 @@ struct Decided {
 
 async fn decide(ctx: &OpContext, db: &str, entry: &RawDocument, us: u64) -> Decided {
     let (level, filter, is_slow) = {
-        let state = state();
-        let profiles = state.profiles.borrow();
+        let profiles = profiles();
+        let profiles = profiles.borrow();
         let profile = profiles.of(db);
         let is_slow = profile.filter.is_none() && profiles.is_slow(us);
         (profile.level, profile.filter.clone(), is_slow)
@@ -168,8 +168,7 @@ async fn decide(ctx: &OpContext, db: &str, entry: &RawDocument, us: u64) -> Deci
 
 /// Writes an entry. It waits for that, so that clients find their own operations, but not long.
 async fn record(db: &str, entry: RawDocumentBuf) {
-    let state = state();
-    let writing = state.profiles.borrow().writing.get();
+    let writing = profiles().borrow().writing.get();
     if core_catalog().gates().is_locked() || writing >= MAX_PROFILE_WRITES {
         return;
     }
@@ -188,9 +187,9 @@ struct Writing;
 
 impl Writing {
     fn begin() -> Writing {
-        let state = state();
-        state.metrics.counters.profiled.inc();
-        let profiles = state.profiles.borrow();
+        metrics().counters.profiled.inc();
+        let profiles = profiles();
+        let profiles = profiles.borrow();
         profiles.writing.set(profiles.writing.get() + 1);
         Writing
     }
@@ -198,8 +197,8 @@ impl Writing {
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        let state = state();
-        let profiles = state.profiles.borrow();
+        let profiles = profiles();
+        let profiles = profiles.borrow();
         profiles.writing.set(profiles.writing.get() - 1);
     }
 }

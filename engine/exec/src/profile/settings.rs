@@ -1,13 +1,13 @@
 //! How databases are profiled, and which operations that concerns.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use pinion_query::Matcher;
 use pinion_wire::idl::Namespace;
 
 use crate::parameters::server_counters;
-use crate::state::state;
 
 /// Which operations of a database are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +62,11 @@ pub(crate) struct Profiles {
     owed: Cell<f64>,
     /// Entries that this core is writing now.
     pub writing: Cell<usize>,
+}
+
+/// How the databases are profiled.
+pub(crate) fn profiles() -> Rc<RefCell<Profiles>> {
+    pinion_runtime::core_local()
 }
 
 impl Default for Profiles {
@@ -127,8 +132,7 @@ impl Profiles {
 
 /// Whether operations of its database are written to this collection.
 pub(crate) fn is_written(ns: &Namespace) -> bool {
-    ns.collection() == super::COLLECTION
-        && state().profiles.borrow().of(ns.db()).level != Level::Off
+    ns.collection() == super::COLLECTION && profiles().borrow().of(ns.db()).level != Level::Off
 }
 
 /// Lets a database have nothing of its own any more, on every core.
@@ -137,10 +141,9 @@ pub(crate) async fn forget(db: &str) {
     pinion_runtime::on_all_cores(move |_| {
         let db = db.clone();
         async move {
-            let state = state();
-            let mut profiles = state.profiles.borrow_mut();
+            let profiles = profiles();
+            let mut profiles = profiles.borrow_mut();
             profiles.forget(&db);
-            state.profiling.set(profiles.is_on());
         }
     })
     .await;
@@ -148,11 +151,10 @@ pub(crate) async fn forget(db: &str) {
 
 /// Sets how databases are profiled that are told nothing of their own, on this core (`--profile`, `--slowOpSampleRate`).
 pub fn set_profile_defaults(level: i64, sample_rate: f64) {
-    let state = state();
-    let mut profiles = state.profiles.borrow_mut();
+    let profiles = profiles();
+    let mut profiles = profiles.borrow_mut();
     profiles.set_default(Level::of(level).unwrap_or_default());
     profiles.sample_rate = sample_rate;
-    state.profiling.set(profiles.is_on());
 }
 
 #[cfg(test)]

@@ -1,7 +1,17 @@
 //! Query settings: what all commands of a shape may use, or that they are rejected.
 
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::settable::Settable;
+
 mod settings;
 mod table;
 
 pub(crate) use settings::{IndexHints, QuerySettings};
 pub(crate) use table::{Entry, QueryShapeHash, SettingsTable};
+
+/// The query settings that are set.
+pub(crate) fn query_settings() -> Rc<Settable<Arc<SettingsTable>>> {
+    pinion_runtime::core_local()
+}

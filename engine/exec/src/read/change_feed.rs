@@ -20,11 +20,11 @@ use pinion_runtime::{Duration, JoinHandle, LocalBoxFuture, Queue, spawn, yield_i
 use pinion_storage::storage;
 
 use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, CHANGE_ENTRY_COPY_BYTES};
-use crate::state::state;
+use crate::topology::replica_set;
 
 /// The time up to which a majority holds everything, as far as this member has applied it.
 pub(super) fn committed() -> Timestamp {
-    let set = state().replica_set();
+    let set = replica_set();
     set.map_or(Timestamp::MIN, |set| set.commit_point().ts)
 }
 
@@ -153,6 +153,11 @@ impl Watcher {
     }
 }
 
+/// What reads the log for this core's change streams.
+pub(crate) fn change_feed() -> Rc<ChangeFeed> {
+    pinion_runtime::core_local()
+}
+
 impl ChangeFeed {
     /// A stream begins to watch.
     pub(super) fn join(self: &Rc<Self>, scope: &Scope) -> Watch {
@@ -256,7 +261,7 @@ impl ChangeFeed {
             return;
         }
         let through = self.through.get();
-        let more: LocalBoxFuture<'_, ()> = match state().replica_set() {
+        let more: LocalBoxFuture<'_, ()> = match replica_set() {
             // What is committed may be readable a moment later than that is known.
             Some(_) if committed() > through => {
                 Box::pin(pinion_runtime::sleep(Duration::from_millis(1)))

@@ -23,11 +23,13 @@ use super::change_feed::{Handed, Watch, committed};
 use super::log::from_log_error;
 use super::request::{ReadRequest, open};
 use crate::acquire::acquire_read;
+use crate::cluster_parameters::cluster_parameters;
 use crate::compute::{compute_bytes, offload};
 use crate::interrupt::{interruptible, pause};
 use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, CORE_BUDGET, MAX_TRANSACTION_PARTS};
+use crate::node_info::node_info;
 use crate::options::PlantedFault;
-use crate::state::state;
+use crate::read::change_feed;
 
 /// What a stream shows, and from where on.
 pub(crate) struct ChangeRequest {
@@ -126,7 +128,7 @@ fn time_of(ts: pinion_bson::Timestamp) -> Timestamp {
 
 /// Whether a test has planted this fault.
 fn is_planted(fault: PlantedFault) -> bool {
-    state().shared.options.planted_fault == fault
+    node_info().options.planted_fault == fault
 }
 
 /// The log does not go back to where the stream is.
@@ -166,7 +168,7 @@ impl ChangeStream {
             _ => None,
         };
         // What begins with what comes has nothing to catch up with.
-        let watch = (options.start == Start::Now).then(|| state().change_feed.join(&scope));
+        let watch = (options.start == Start::Now).then(|| change_feed().join(&scope));
         let mut stream = ChangeStream {
             token: options.start.first_token(bson_time(begin)).to_document(),
             told: begin,
@@ -349,7 +351,7 @@ impl ChangeStream {
             }
             // Everything is seen but for what came while it was looked at.
             if self.watch.is_none() {
-                self.watch = Some(state().change_feed.join(&self.scope));
+                self.watch = Some(change_feed().join(&self.scope));
             }
             yield_if_due().await;
         }
@@ -518,7 +520,7 @@ impl ChangeStream {
 
 /// From when on documents as they were before a change are known.
 fn images_since_ms() -> i64 {
-    let expires = state().cluster_parameters.borrow().images_expire_secs();
+    let expires = cluster_parameters().borrow().images_expire_secs();
     expires.map_or(i64::MIN, |secs| {
         pinion_runtime::wall_ms().saturating_sub(secs.saturating_mul(1000))
     })

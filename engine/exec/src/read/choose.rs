@@ -13,8 +13,8 @@ use super::stage_stats::{StageFigures, append_execution};
 use super::trial::{Trial, try_out};
 use crate::compute::compute_bytes;
 use crate::limits::{PLAN_EVICTION_RATIO, TRIAL_RESULTS};
-use crate::plan_cache::{Decision, PlanKey};
-use crate::state::state;
+use crate::metrics::metrics;
+use crate::plan_cache::{Decision, PlanKey, plan_cache};
 
 /// The plan that a read takes.
 pub(crate) struct Choice {
@@ -44,7 +44,7 @@ impl Watch {
         if done.works / rounds <= self.most_works {
             return true;
         }
-        state().plan_cache.deactivate(&self.key);
+        plan_cache().deactivate(&self.key);
         false
     }
 }
@@ -86,14 +86,14 @@ pub(super) async fn choose(
     at: Timestamp,
 ) -> Result<Choice> {
     let plans = plans_of(request).await?;
-    let state = state();
-    let counters = &state.metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     if plans.len() == 1 || !request.is_cacheable() {
         counters.plan_cache_skipped.inc();
         return Ok(Choice::without_trial(plans));
     }
     let key = key_of(request, plans.iter().map(Plan::outline).collect());
-    if let Some((way, works)) = state.plan_cache.find(&key, &request.collection)
+    if let Some((way, works)) = plan_cache().find(&key, &request.collection)
         && let Some(place) = key.ways.iter().position(|known| *known == way)
     {
         counters.plan_cache_hits.inc();
@@ -116,7 +116,7 @@ pub(super) async fn choose(
         index_filter_set: request.index_filter.is_some(),
     };
     let now_ms = pinion_runtime::wall_ms();
-    (state.plan_cache).record(key, &request.collection, decision, now_ms);
+    (plan_cache()).record(key, &request.collection, decision, now_ms);
     let mut choice = take(plans, best);
     choice.way = Some(way);
     choice.trial = Some((trials, best));

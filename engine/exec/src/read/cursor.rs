@@ -1,6 +1,7 @@
 //! Open cursors of one core. A cursor's id names the core that made it, so a `getMore` from any connection finds it.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use rustc_hash::FxHashMap;
 use super::request::check_still_there;
 use super::stream::Stream;
 use crate::limits::{MAX_BATCH_BYTES, MAX_CURSORS};
-use crate::state::{state, try_state};
+use crate::metrics::{Metrics, metrics};
 use crate::transactions::{is_in, is_of_session};
 
 /// Bits of a cursor's id that name its core.
@@ -74,9 +75,9 @@ pub(crate) struct Cursor {
 impl Drop for Cursor {
     fn drop(&mut self) {
         // A node that stops takes its counters away before its cursors.
-        if let Some(state) = try_state() {
+        if let Some(metrics) = pinion_runtime::try_core_local::<Metrics>() {
             let lived = pinion_runtime::now().saturating_since(self.created);
-            let counters = &state.metrics.counters;
+            let counters = &metrics.counters;
             counters.cursor_ended(lived.as_secs(), self.batches);
         }
     }
@@ -161,6 +162,11 @@ pub(crate) fn not_found(id: i64) -> Error {
     )
 }
 
+/// This core's cursors.
+pub(crate) fn cursors() -> Rc<CursorTable> {
+    pinion_runtime::core_local()
+}
+
 impl CursorTable {
     pub(crate) fn new() -> CursorTable {
         CursorTable {
@@ -186,7 +192,7 @@ impl CursorTable {
             // The low bits alone would make a small number, which reads like no cursor.
             if id >> CORE_BITS != 0 && !slots.contains_key(&id) {
                 slots.insert(id, Slot::Idle(Box::new(cursor)));
-                state().metrics.counters.cursors_opened.inc();
+                metrics().counters.cursors_opened.inc();
                 return Ok(id);
             }
         }

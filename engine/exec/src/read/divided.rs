@@ -22,7 +22,7 @@ use crate::acquire::ReadSource;
 use crate::compute::{compute, offload};
 use crate::interrupt::{is_interruption, pause};
 use crate::limits::CORE_BUDGET;
-use crate::state::state;
+use crate::metrics::metrics;
 
 /// What a pipeline in parts has given.
 pub(crate) struct Divided {
@@ -287,7 +287,7 @@ impl FoundWalk<'_> {
         }
         let found = next_match(&mut self.scan, &self.part.spec, ctx, &mut self.counters).await?;
         if found.is_none() {
-            let (done, counted) = (&self.counters, &state().metrics.counters);
+            let (done, counted) = (&self.counters, &metrics().counters);
             ctx.work().examined(done.keys_examined, done.docs_examined);
             self.part.report.add(done);
             self.part.report.ended();

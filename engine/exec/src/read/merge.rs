@@ -321,7 +321,7 @@ impl Drop for MergedStream {
             .filter(|part| !part.done)
             .map(|part| (part.owner, part.number));
         let open: Vec<(CoreId, u64)> = parts.chain(self.pins.iter().copied()).collect();
-        if open.is_empty() || crate::state::try_state().is_none() {
+        if open.is_empty() || pinion_runtime::try_core_local::<PartTable>().is_none() {
             return;
         }
         for (owner, number) in open {

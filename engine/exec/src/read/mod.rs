@@ -28,11 +28,12 @@ mod targets;
 mod trial;
 
 pub(crate) use access::{Access, RangeAccess};
-pub(crate) use change_feed::ChangeFeed;
+pub(crate) use change_feed::{ChangeFeed, change_feed};
 pub(crate) use changes::{ChangeCounts, ChangeRequest, ChangeStream};
 pub(crate) use choose::Choice;
 pub(crate) use cursor::{
-    Cursor, CursorCounts, CursorTable, Filled, Reads, ShownCursor, core_of, fill, not_found,
+    Cursor, CursorCounts, CursorTable, Filled, Reads, ShownCursor, core_of, cursors, fill,
+    not_found,
 };
 pub(crate) use divided::{collect_divided, run_divided};
 pub(crate) use hint::{of_buckets, parse_hint};
@@ -40,7 +41,7 @@ pub(crate) use item::PartCounters;
 pub use log::from_log_error;
 pub(crate) use log::log_records;
 pub(crate) use merge::MergedStream;
-pub(crate) use part::{Output, PartTable};
+pub(crate) use part::{Output, PartTable, parts};
 pub(crate) use pipeline::{Node, PipelineStream, Surroundings};
 pub(crate) use renew::Renewal;
 pub(crate) use report::LeafReport;

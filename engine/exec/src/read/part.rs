@@ -1,6 +1,7 @@
 //! One partition's part of a read: it scans, filters, sorts and projects beside the data.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -28,7 +29,7 @@ use super::sorted::SortedPart;
 use crate::acquire::Undecided;
 use crate::compute::compute;
 use crate::interrupt::pause;
-use crate::state::state;
+use crate::metrics::metrics;
 
 /// What a part hands out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -192,6 +193,11 @@ enum Slot {
     Pin(#[allow(dead_code, reason = "held for its drop")] SnapshotPin),
 }
 
+/// This core's parts of reads.
+pub(crate) fn parts() -> Rc<PartTable> {
+    pinion_runtime::core_local()
+}
+
 impl PartTable {
     /// Closes every part.
     pub(crate) fn clear(&self) {
@@ -221,11 +227,10 @@ impl PartTable {
             given: 0,
         });
         let batch = part.step(ctx, step).await?;
-        let state = state();
         let number = if batch.done {
             u64::MAX
         } else {
-            state.parts.insert(Slot::Idle(part))
+            parts().insert(Slot::Idle(part))
         };
         Ok((number, batch))
     }
@@ -234,14 +239,14 @@ impl PartTable {
     pub(crate) fn open_pin(partition: PartitionId, at: Timestamp) -> Result<u64> {
         let owned = storage().partition(partition).expect("asked its owner");
         let pin = owned.pin(at).map_err(from_read_error)?;
-        Ok(state().parts.insert(Slot::Pin(pin)))
+        Ok(parts().insert(Slot::Pin(pin)))
     }
 
     /// Takes a further step of a part.
     pub(crate) async fn step(number: u64, ctx: &OpContext, step: StepSize) -> Result<Batch> {
-        let state = state();
         let mut part = {
-            let mut parts = state.parts.parts.borrow_mut();
+            let parts = parts();
+            let mut parts = parts.parts.borrow_mut();
             match parts.get_mut(&number) {
                 Some(slot @ Slot::Idle(_)) => match std::mem::replace(slot, Slot::Busy) {
                     Slot::Idle(part) => part,
@@ -252,7 +257,8 @@ impl PartTable {
         };
         let result = part.step(ctx, step).await;
         let keep = matches!(&result, Ok(batch) if !batch.done);
-        let mut parts = state.parts.parts.borrow_mut();
+        let parts = parts();
+        let mut parts = parts.parts.borrow_mut();
         // Closed meanwhile: its slot is gone, and the part goes with this step.
         if let Some(slot) = parts.get_mut(&number) {
             if keep {
@@ -267,10 +273,10 @@ impl PartTable {
     /// Closes a part.
     pub(crate) fn close(number: u64) {
         // A node that is going down has no state any more; then there is nothing to close.
-        let Some(state) = crate::state::try_state() else {
+        let Some(parts) = pinion_runtime::try_core_local::<PartTable>() else {
             return;
         };
-        let closed = state.parts.parts.borrow_mut().remove(&number);
+        let closed = parts.parts.borrow_mut().remove(&number);
         drop(closed);
     }
 }
@@ -333,7 +339,8 @@ impl Part {
             State::Done => batch.done = true,
         }
         batch.counters.returned += batch.items.len() as u64;
-        let counters = &state().metrics.counters;
+        let metrics = metrics();
+        let counters = &metrics.counters;
         counters.keys_examined.add(batch.counters.keys_examined);
         counters.docs_examined.add(batch.counters.docs_examined);
         match &mut self.state {

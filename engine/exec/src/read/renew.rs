@@ -15,8 +15,10 @@ use super::tail::position_lost;
 use crate::acquire::{committed, enter_inner};
 use crate::interrupt::check;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, RENEW_WHEN_SHORT, SNAPSHOT_RETRY_PAUSE};
+use crate::metrics::metrics;
+use crate::node_info::node_info;
 use crate::options::PlantedFault;
-use crate::state::state;
+use crate::parameters::parameters;
 
 /// Which newer states a read may take while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +82,7 @@ impl Snapshot {
             position: None,
             keeps_position,
             planted: Planted {
-                fault: state().shared.options.planted_fault,
+                fault: node_info().options.planted_fault,
                 ..Planted::default()
             },
         }
@@ -131,7 +133,7 @@ impl Scan {
 
     /// Sees to it that the state can be read, and is not older than it should be.
     pub(super) async fn look_after(&mut self, ctx: &OpContext) -> Result<()> {
-        let (steps, period) = state().parameters.borrow().read_yield();
+        let (steps, period) = parameters().borrow().read_yield();
         self.snapshot.steps_left = steps;
         let begins = !std::mem::replace(&mut self.snapshot.has_begun, true);
         let renews = self.spec.renewal != Renewal::Never && !begins;
@@ -223,7 +225,7 @@ impl Scan {
         }
         self.walk.continue_at(&spec, &self.partition, self.at);
         self.snapshot.planted.is_due = true;
-        state().metrics.counters.reads_renewed.inc();
+        metrics().counters.reads_renewed.inc();
         ctx.work().yielded();
         self.check_position().await
     }

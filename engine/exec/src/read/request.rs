@@ -25,10 +25,11 @@ use super::stream::step_for;
 use crate::acquire::{ReadSource, Undecided};
 use crate::compute::compute_bytes;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
-use crate::plan_cache::SetFilter;
+use crate::metrics::metrics;
+use crate::parameters::parameters;
+use crate::plan_cache::{SetFilter, index_filters};
 use crate::query_settings::{IndexHints, QuerySettings};
 use crate::spill::memory;
-use crate::state::state;
 
 /// What is to be read.
 #[derive(Clone, Debug)]
@@ -207,7 +208,8 @@ pub(super) async fn prepare(
 ) -> Result<Prepared> {
     let (planned, chosen, watch) = plan(ctx, request, at).await?;
     let indexes = planned.access.indexes();
-    let counters = &state().metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     if planned.sort.is_some() {
         counters.sorts_in_memory.inc();
         ctx.work().sorts();
@@ -215,10 +217,10 @@ pub(super) async fn prepare(
     if matches!(planned.access, Access::Collection(_)) && request.access.is_none() {
         check_table_scan(request)?;
         let tree = request.collection.tree();
-        state().metrics.record_collection_scan(tree, existing_trees);
+        metrics.record_collection_scan(tree, existing_trees);
     }
     for tree in planned.access.used_trees(&request.collection) {
-        state().metrics.record_index_use(tree, existing_trees);
+        metrics.record_index_use(tree, existing_trees);
     }
     let partitions = planned.access.partitions(&request.collection);
     let memory = memory(request.allow_disk_use);
@@ -319,7 +321,7 @@ fn check_table_scan(request: &ReadRequest) -> Result<()> {
     let exempt = request.matcher.is_empty()
         || matches!(ns.db(), "admin" | "config" | "local")
         || ns.collection().starts_with("system.");
-    if exempt || !state().parameters.borrow().notablescan {
+    if exempt || !parameters().borrow().notablescan {
         return Ok(());
     }
     Err(Error::new(
@@ -356,8 +358,8 @@ impl ReadRequest {
     }
 
     fn take_index_filter(&mut self) {
-        let state = state();
-        let filters = state.index_filters.borrow();
+        let index_filters = index_filters();
+        let filters = index_filters.borrow();
         let uuid = self.collection.uuid;
         if filters.any_of(uuid) {
             let shape = QueryShape::of(&self.plan_request());

@@ -21,8 +21,8 @@ use super::renew::Snapshot;
 use super::sorted_walk::{SortedWalk, sorted_order};
 use crate::interrupt::{interruptible, poll_once};
 use crate::limits::{FETCH_GROUP, OUTCOME_PATIENCE};
+use crate::node_info::node_info;
 use crate::options::PlantedFault;
-use crate::state::state;
 
 /// A document that was found.
 #[derive(Clone, Debug)]
@@ -768,7 +768,7 @@ async fn wait_until_decided<F: Future>(
 fn planted(at: ReadAt, partition: &Partition) -> ReadAt {
     match at {
         ReadAt::In { at: snapshot, unit }
-            if state().shared.options.planted_fault == PlantedFault::SnapshotOfOneLater
+            if node_info().options.planted_fault == PlantedFault::SnapshotOfOneLater
                 && partition.id() == PartitionId(0) =>
         {
             let at = storage().visible().max(snapshot);

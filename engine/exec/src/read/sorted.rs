@@ -11,8 +11,8 @@ use super::part::{PartSpec, finish, metadata_of, next_match};
 use super::scan::{Found, Scan, ScannedEntry};
 use crate::compute::compute;
 use crate::interrupt::{check, pause};
+use crate::metrics::metrics;
 use crate::spill::SpillFile;
-use crate::state::state;
 
 /// A document in the sort.
 struct Entry {
@@ -64,7 +64,8 @@ impl SortedPart {
         part.advance(spec, ctx).await?;
         counters.sort_bytes += part.sorter.sorted_bytes();
         counters.spilled.add(&part.file.take_counts());
-        let metrics = &state().metrics.counters;
+        let metrics = metrics();
+        let metrics = &metrics.counters;
         metrics.sort_total_bytes.add(part.sorter.sorted_bytes());
         metrics.sort_total_keys.add(keys);
         Ok(part)

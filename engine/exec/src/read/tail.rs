@@ -18,10 +18,10 @@ use super::merge::MergedStream;
 use super::request::{ReadRequest, existing_trees, open_at};
 use super::stream::step_for;
 use crate::acquire::ReadSource;
-use crate::capped::RECORDS;
+use crate::capped::{RECORDS, capped_table};
 use crate::interrupt::interruptible;
 use crate::limits::{AWAIT_POLL, MAX_SNAPSHOT_RETRIES};
-use crate::state::state;
+use crate::metrics::metrics;
 
 /// The documents of a capped collection, those to come included.
 pub(crate) struct TailStream {
@@ -57,7 +57,7 @@ impl TailStream {
         // said of it.
         (request.skip, request.limit, request.sort) = (0, None, None);
         let tree = request.collection.tree();
-        state().metrics.record_tailing_scan(tree, existing_trees);
+        metrics().record_tailing_scan(tree, existing_trees);
         let newest = match request.collection.is_oplog() {
             true => before(&log_range(request.matcher.filter())),
             false => None,
@@ -238,7 +238,7 @@ impl TailStream {
             let waiting = ctx.clone();
             let owner = storage().owner(RECORDS);
             let has_come = submit_to(owner, Queue::Foreground, move || async move {
-                let capped = state().capped.of(tree);
+                let capped = capped_table().of(tree);
                 let beyond = timeout_at(turn, capped.beyond(record));
                 Ok::<bool, Error>(interruptible(&waiting, beyond).await?.is_ok())
             })

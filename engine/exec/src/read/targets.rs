@@ -13,9 +13,10 @@ use super::request::{Opened, ReadRequest, open};
 use super::stream::step_for;
 use crate::acquire::ReadSource;
 use crate::limits::TARGET_GROUP;
+use crate::node_info::node_info;
 use crate::options::PlantedFault;
+use crate::parameters::parameters;
 use crate::spill::memory;
-use crate::state::state;
 
 /// What a statement does with a document that its walk of an index comes to a second time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +57,7 @@ impl Once {
     }
 
     fn admits(&mut self, key: &Key) -> bool {
-        if state().shared.options.planted_fault == PlantedFault::ChangedAgain {
+        if node_info().options.planted_fault == PlantedFault::ChangedAgain {
             return true;
         }
         if self.rest.is_none() {
@@ -113,7 +114,7 @@ impl Targets {
 
 /// How many documents a statement looks up and changes at once: no more than those after which a read takes a newer state.
 pub(crate) fn target_group() -> usize {
-    let (between, _) = state().parameters.borrow().read_yield();
+    let (between, _) = parameters().borrow().read_yield();
     TARGET_GROUP.min(between as usize + 1)
 }
 

@@ -8,8 +8,8 @@ use pinion_runtime::Duration;
 use pinion_storage::{StorageStats, storage};
 
 use crate::metrics::CounterValues;
-use crate::state::state;
 use crate::stats::storage_stats;
+use crate::topology::replica_set;
 
 /// Elections that a member called for one reason, and those of them that it won.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl ReplicationFigures {
     /// Takes the figures as they are now, beside the sums of the counters of all cores.
     pub(crate) async fn take(counters: CounterValues) -> ReplicationFigures {
         let is_ending = pinion_runtime::is_shutdown_requested();
-        let Some(set) = state().replica_set() else {
+        let Some(set) = replica_set() else {
             return ReplicationFigures {
                 counters,
                 is_ending,

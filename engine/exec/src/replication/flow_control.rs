@@ -7,6 +7,8 @@
 //! Source: execution document, "Flow Control".
 
 use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use pinion_bson::DocBuilder;
@@ -19,7 +21,6 @@ use pinion_wire::{OpContext, Result};
 
 use super::replication_parameters;
 use crate::interrupt::interruptible;
-use crate::state::state;
 
 /// What is left of the tickets of this second; below zero where more were asked for.
 #[derive(Default)]
@@ -31,6 +32,11 @@ impl NodeTickets {
     }
 }
 
+/// This node's.
+pub(crate) fn tickets() -> Rc<Arc<NodeTickets>> {
+    pinion_runtime::core_local()
+}
+
 /// One core's part.
 #[derive(Default)]
 pub(crate) struct FlowControl {
@@ -40,6 +46,11 @@ pub(crate) struct FlowControl {
     waited_us: Cell<u64>,
     /// What was decided last; core 0 has it.
     status: Cell<FlowControlStatus>,
+}
+
+/// This core's part of flow control.
+pub(crate) fn flow_control() -> Rc<FlowControl> {
+    pinion_runtime::core_local()
 }
 
 /// What the driver tells of its decisions, for `serverStatus`.
@@ -85,20 +96,18 @@ pub fn flow_sample() -> LocalBoxFuture<'static, FlowSample> {
 /// Gives writes so many tickets for the next second; `None` where they need none. Called on core 0, by one task.
 pub fn set_tickets(tickets: Option<u32>, status: FlowControlStatus) -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
-        let state = state();
-        state.flow_control.status.set(status);
-        let throttled = state.flow_control.throttles.get();
-        if let Some(tickets) = tickets {
-            let left = &state.shared.tickets.0;
-            left.store(i64::from(tickets), Ordering::Relaxed);
+        flow_control().status.set(status);
+        let throttled = flow_control().throttles.get();
+        if let Some(given) = tickets {
+            let left = self::tickets();
+            left.0.store(i64::from(given), Ordering::Relaxed);
         } else if !throttled {
             return;
         }
         let throttles = tickets.is_some();
         on_all_cores(move |_| async move {
-            let state = crate::state::state();
-            state.flow_control.throttles.set(throttles);
-            state.flow_control.refreshed.notify_all();
+            flow_control().throttles.set(throttles);
+            flow_control().refreshed.notify_all();
         })
         .await;
     })
@@ -106,7 +115,7 @@ pub fn set_tickets(tickets: Option<u32>, status: FlowControlStatus) -> LocalBoxF
 
 /// Whether the tickets of the last second did not suffice.
 pub fn tickets_ran_out() -> bool {
-    state().shared.tickets.0.load(Ordering::Relaxed) <= 0
+    tickets().0.load(Ordering::Relaxed) <= 0
 }
 
 /// Waits for a ticket, where an operation needs one to write to a namespace.
@@ -114,12 +123,11 @@ pub fn tickets_ran_out() -> bool {
 /// # Errors
 /// The operation is interrupted.
 pub(crate) async fn take_ticket(ctx: &OpContext, ns: &Namespace) -> Result<()> {
-    let state = state();
-    let control = &state.flow_control;
+    let control = &flow_control();
     if !control.throttles.get() || ctx.client.is_internal() || !is_replicated(ns) {
         return Ok(());
     }
-    let tickets = &state.shared.tickets;
+    let tickets = &tickets();
     if tickets.take() {
         ctx.work().took_ticket(None);
         return Ok(());
@@ -175,10 +183,10 @@ impl Drop for Wait<'_> {
 /// Appends `flowControl`, which a standalone does not have.
 pub(crate) async fn append_status(out: &mut DocBuilder) {
     let status = submit_to(CoreId(0), Queue::Foreground, || async {
-        state().flow_control.status.get()
+        flow_control().status.get()
     })
     .await;
-    let waited = on_all_cores(|_| async { state().flow_control.waited_us.get() }).await;
+    let waited = on_all_cores(|_| async { flow_control().waited_us.get() }).await;
     out.start_document("flowControl")
         .append("enabled", replication_parameters().flow_control)
         .append("targetRateLimit", status.target_rate as i32)

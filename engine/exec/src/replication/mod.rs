@@ -1,6 +1,7 @@
 //! What the executor keeps for the driver of a member: the parameters that it goes by, and the tickets that writes take
 //! while the set lags.
 
+use crate::parameters::parameters;
 mod figures;
 mod flow_control;
 mod parameters;
@@ -14,7 +15,7 @@ pub(crate) use parameters::{NAMES, ReplicationSetting};
 
 /// The parameters of replication as they are set now.
 pub fn replication_parameters() -> ReplicationParameters {
-    let state = crate::state::state();
-    let parameters = state.parameters.borrow();
+    let parameters = parameters();
+    let parameters = parameters.borrow();
     parameters.replication
 }

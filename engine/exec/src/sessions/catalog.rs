@@ -25,9 +25,8 @@ use super::load::load;
 use super::retries::Retries;
 use crate::interrupt::interruptible;
 use crate::limits::{EVICTED_SESSIONS_LOOK, MAX_CATALOG_SESSIONS};
-use crate::state::{NodeState, state};
 use crate::transactions::{
-    Admitted, Asked, OpenTransaction, PreparedTransaction, TxnState, admit, lost,
+    Admitted, Asked, OpenTransaction, PreparedTransaction, TxnState, admit, lost, transactions,
 };
 
 /// One session at home.
@@ -61,6 +60,11 @@ pub(crate) struct SessionCatalog {
     epoch: Cell<u64>,
     /// Where the look for a session that can go begins.
     hand: Cell<Option<Lsid>>,
+}
+
+/// Retryable writes of the sessions whose home this core is.
+pub(crate) fn session_catalog() -> Rc<SessionCatalog> {
+    pinion_runtime::core_local()
 }
 
 impl SessionCatalog {
@@ -249,9 +253,9 @@ async fn abort(
         history
     });
     // What is left of a node that has ended needs nothing.
-    if let Some(state) = try_core_local::<NodeState>() {
+    if let Some(catalog) = try_core_local::<SessionCatalog>() {
         session.is_doomed.set(false);
-        state.session_catalog.put_in(lsid, session, None, history);
+        catalog.put_in(lsid, session, None, history);
     }
 }
 
@@ -384,8 +388,8 @@ impl Drop for CheckedOut {
             is_doomed: self.is_doomed,
         };
         let bring_back = move || {
-            if let Some(state) = try_core_local::<NodeState>() {
-                state.session_catalog.check_in(&lsid, brought);
+            if let Some(catalog) = try_core_local::<SessionCatalog>() {
+                catalog.check_in(&lsid, brought);
             }
         };
         match self.home == core_id() {
@@ -442,7 +446,7 @@ async fn begin_retryable(
 
 /// What tells of the outcome of the transaction that is prepared in a session.
 fn outcome(lsid: &Lsid, number: i64) -> Result<Notify> {
-    let ended = state().transactions.prepared.ended(lsid);
+    let ended = transactions().prepared.ended(lsid);
     ended.ok_or_else(|| lost(number))
 }
 
@@ -454,8 +458,7 @@ async fn make_way(
     txn_number: i64,
     by: Option<Lsid>,
 ) -> Option<Notify> {
-    let state = state();
-    let catalog = &state.session_catalog;
+    let catalog = &session_catalog();
     let code = ErrorCode::INTERRUPTED;
     loop {
         match conflict(lsid, session, txn_number, by) {
@@ -552,7 +555,7 @@ async fn admitted_at_home(
         session.expires.set(Some(pinion_runtime::now() + lifetime));
     }
     if matches!(admitted, Admitted::Begins | Admitted::Continues) {
-        let catalog = &state().session_catalog;
+        let catalog = &session_catalog();
         catalog.in_transactions.borrow_mut().insert(lsid);
     }
     if matches!(asked, Asked::Commit { .. } | Asked::Prepare) {
@@ -580,8 +583,7 @@ async fn abort_before(out: &mut CheckedOut) {
 }
 
 async fn check_out_here(ctx: &OpContext, lsid: Lsid) -> Result<(Rc<Session>, CheckedOut)> {
-    let state = state();
-    let session = state.session_catalog.session(&lsid)?;
+    let session = session_catalog().session(&lsid)?;
     loop {
         let freed = session.freed.notified();
         if !session.is_out.replace(true) {
@@ -593,10 +595,10 @@ async fn check_out_here(ctx: &OpContext, lsid: Lsid) -> Result<(Rc<Session>, Che
     let mut out = CheckedOut {
         lsid,
         home: core_id(),
-        epoch: state.session_catalog.epoch.get(),
+        epoch: session_catalog().epoch.get(),
         history: known,
         open: session.open.take(),
-        prepared: state.transactions.prepared.of(&lsid),
+        prepared: transactions().prepared.of(&lsid),
         is_doomed: false,
         parent: None,
     };
@@ -614,10 +616,9 @@ async fn check_out_here(ctx: &OpContext, lsid: Lsid) -> Result<(Rc<Session>, Che
 /// Takes a session of which nothing need be known, if no write has it. It is unknown when it comes back.
 pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
     submit_to(home_of(&lsid), Queue::Background, move || async move {
-        let state = state();
-        let catalog = &state.session_catalog;
+        let catalog = &session_catalog();
         // What is recorded of a prepared transaction stays, and what one is about to record of its parent's write.
-        if state.transactions.prepared.of(&lsid).is_some() || latest_of_children(&lsid).is_some() {
+        if transactions().prepared.of(&lsid).is_some() || latest_of_children(&lsid).is_some() {
             return None;
         }
         let session = catalog.session(&lsid).ok()?;
@@ -642,6 +643,6 @@ pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
 /// followed another member. Writes that are under way bring nothing back.
 pub fn forget_all() -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
-        on_all_cores(|_| async { state().session_catalog.forget() }).await;
+        on_all_cores(|_| async { session_catalog().forget() }).await;
     })
 }

@@ -2,7 +2,7 @@
 
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
 
-use crate::state::NodeState;
+use crate::members::requires_members;
 use crate::transactions::is_in;
 
 /// Refuses the session of an internal transaction to who is no server, and outside of a transaction. Where members do not
@@ -10,13 +10,13 @@ use crate::transactions::is_in;
 ///
 /// # Errors
 /// `InvalidOptions`.
-pub(crate) fn check_child(state: &NodeState, cmd: &Invocation) -> Result<()> {
+pub(crate) fn check_child(cmd: &Invocation) -> Result<()> {
     let args = &cmd.ctx.args;
     if args.lsid.is_none_or(|lsid| lsid.child.is_none()) {
         return Ok(());
     }
     let refuse = |what: &str| Err(Error::new(ErrorCode::INVALID_OPTIONS, what));
-    if state.requires_members() && !cmd.ctx.client.is_trusted() {
+    if requires_members() && !cmd.ctx.client.is_trusted() {
         return refuse("Internal sessions are only allowed for internal clients");
     }
     pinion_catalog::check_log_form(true, "the session of an internal transaction")?;

@@ -10,7 +10,8 @@ use pinion_runtime::sync::Notify;
 use pinion_wire::idl::Lsid;
 
 use super::catalog::Session;
-use crate::state::state;
+use crate::sessions::session_catalog;
+use crate::transactions::transactions;
 
 /// What is to become of an internal transaction that is in the way.
 pub(super) enum Conflict {
@@ -28,14 +29,14 @@ pub(super) fn conflict(
     number: i64,
     by: Option<Lsid>,
 ) -> Option<Conflict> {
-    let state = state();
-    let prepared = &state.transactions.prepared;
+    let transactions = transactions();
+    let prepared = &transactions.prepared;
     for (of_write, child) in prepared.children(parent) {
         if Some(child) != by && of_write <= number {
             return prepared.ended(&child).map(Conflict::Waits);
         }
     }
-    for (of_write, child, known) in state.session_catalog.open_children(parent) {
+    for (of_write, child, known) in session_catalog().open_children(parent) {
         if Some(child) == by || of_write != number {
             continue;
         }
@@ -49,9 +50,8 @@ pub(super) fn conflict(
 
 /// The latest number of a session's write that one of its children executes just now.
 pub(super) fn latest_of_children(parent: &Lsid) -> Option<i64> {
-    let state = state();
-    let prepared = state.transactions.prepared.children(parent).into_iter();
-    let open = state.session_catalog.open_children(parent).into_iter();
+    let prepared = transactions().prepared.children(parent).into_iter();
+    let open = session_catalog().open_children(parent).into_iter();
     let numbers = prepared.map(|(number, _)| number);
     numbers.chain(open.map(|(number, ..)| number)).max()
 }

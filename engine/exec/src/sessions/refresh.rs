@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 use pinion_catalog::{
@@ -26,8 +27,9 @@ use super::table::last_uses;
 use crate::acquire::acquire_write;
 use crate::interrupt::pause;
 use crate::limits::{MAX_ENDED_SESSIONS, SESSION_TIMEOUT};
+use crate::parameters::parameters;
 use crate::replication::replication_parameters;
-use crate::state::{NodeState, state};
+use crate::topology::{is_member, is_writable};
 use crate::write::{Change, ModifyOutcome, ModifyStatement, put, run};
 
 /// Where sessions are known to the whole set.
@@ -50,6 +52,11 @@ pub(crate) struct SessionRefresh {
     pub(super) hands: RefCell<BTreeMap<PartitionId, Key>>,
 }
 
+/// This core's part of the refresh of sessions.
+pub(crate) fn session_refresh() -> Rc<SessionRefresh> {
+    pinion_runtime::core_local()
+}
+
 impl SessionRefresh {
     /// Notes sessions that clients have ended. Those that are too many expire.
     pub(crate) fn ended(&self, lsids: &[Lsid]) {
@@ -61,20 +68,18 @@ impl SessionRefresh {
 
 /// Begins. Called on core 0.
 pub(crate) fn start() {
-    let state = state();
-    let task = spawn(Queue::Background, keep(state.clone()));
-    *state.session_refresh.task.borrow_mut() = Some(task);
+    let task = spawn(Queue::Background, keep());
+    *session_refresh().task.borrow_mut() = Some(task);
 }
 
 /// How often sessions are told of may be another now.
 pub(crate) fn parameters_changed() {
-    state().session_refresh.wake.notify_all();
+    session_refresh().wake.notify_all();
 }
 
 /// Ends the task; when this returns it writes nothing any more. Called on core 0.
 pub(crate) async fn stop() {
-    let state = state();
-    let refresh = &state.session_refresh;
+    let refresh = &session_refresh();
     refresh.stopping.set(true);
     if let Some(running) = &*refresh.running.borrow() {
         running.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
@@ -87,8 +92,8 @@ pub(crate) async fn stop() {
     }
 }
 
-async fn keep(state: std::rc::Rc<NodeState>) {
-    let refresh = &state.session_refresh;
+async fn keep() {
+    let refresh = &session_refresh();
     while !refresh.stopping.get() {
         let woken = refresh.wake.notified();
         let ms = replication_parameters().session_refresh_ms.unsigned_abs();
@@ -116,8 +121,8 @@ async fn keep(state: std::rc::Rc<NodeState>) {
 }
 
 /// Whether this node keeps the sessions of a set.
-fn is_primary(state: &NodeState) -> bool {
-    state.is_member() && state.is_writable()
+fn is_primary() -> bool {
+    is_member() && is_writable()
 }
 
 /// Runs work of the node's own that can be stopped, on core 0.
@@ -125,14 +130,13 @@ async fn on_core_0<Fut: Future<Output = Result<()>> + 'static>(
     work: impl FnOnce(OpContext) -> Fut + Send + 'static,
 ) -> Result<()> {
     submit_to(CoreId(0), Queue::Background, move || async move {
-        let state = state();
-        if !is_primary(&state) || state.session_refresh.stopping.get() {
+        if !is_primary() || session_refresh().stopping.get() {
             return Ok(());
         }
         let ctx = OpContext::internal(0, "refreshSessions", "config", now().as_nanos());
-        *state.session_refresh.running.borrow_mut() = Some(ctx.clone());
+        *session_refresh().running.borrow_mut() = Some(ctx.clone());
         let done = work(ctx).await;
-        *state.session_refresh.running.borrow_mut() = None;
+        *session_refresh().running.borrow_mut() = None;
         done
     })
     .await
@@ -149,8 +153,7 @@ pub(crate) async fn tell() -> Result<()> {
 async fn tell_with(ctx: &OpContext) -> Result<()> {
     let ns = Namespace::parse(SESSIONS)?;
     ensure_collection(ctx, &ns).await?;
-    let state = state();
-    let from_ms = state.session_refresh.told_ms.get();
+    let from_ms = session_refresh().told_ms.get();
     let until_ms = wall_ms();
     for (lsid, used_ms) in last_uses().await {
         if used_ms < from_ms {
@@ -167,12 +170,12 @@ async fn tell_with(ctx: &OpContext) -> Result<()> {
         pause(ctx).await?;
         forget(ctx, ns.clone(), &lsid).await?;
     }
-    state.session_refresh.told_ms.set(until_ms);
+    session_refresh().told_ms.set(until_ms);
     Ok(())
 }
 
 fn state_ended() -> BTreeSet<Lsid> {
-    state().session_refresh.ended.take()
+    session_refresh().ended.take()
 }
 
 fn document(lsid: &Lsid) -> DocBuilder {
@@ -196,7 +199,7 @@ async fn ensure_collection(ctx: &OpContext, ns: &Namespace) -> Result<()> {
         "expireAfterSeconds": SESSION_TIMEOUT.as_secs() as i32,
     };
     let specs = vec![parse_index_spec(&spec, false)?];
-    let limits = state().parameters.borrow().build_limits();
+    let limits = parameters().borrow().build_limits();
     create_indexes(ctx, ns.clone(), specs, limits, None).await?;
     Ok(())
 }

@@ -22,7 +22,7 @@ use super::catalog::check_out_idle;
 use super::records::RecordCollections;
 use crate::interrupt::{interruptible, pause};
 use crate::limits::{REAPED_RECORDS, REAPED_SESSIONS};
-use crate::state::state;
+use crate::sessions::session_refresh;
 
 /// Whether an entry of one document removes what a session has left behind.
 pub(crate) fn is_removal(entry: &RawDocument, collection: &Collection) -> bool {
@@ -103,8 +103,8 @@ async fn last_dates_here(
     before_ms: i64,
 ) -> Result<Vec<(Lsid, i64)>> {
     let storage = storage();
-    let state = state();
-    let hands = &state.session_refresh.hands;
+    let session_refresh = session_refresh();
+    let hands = &session_refresh.hands;
     let mut last: BTreeMap<Lsid, i64> = BTreeMap::new();
     for partition in (0..storage.partition_count()).map(PartitionId) {
         let Some(owned) = storage.partition(partition) else {

@@ -19,7 +19,7 @@ use super::records::{RecordCollections, Stamp};
 use super::retries::{Retries, twice};
 use super::statement_ids::{NO_STATEMENT, StatementIds};
 use crate::interrupt::interruptible;
-use crate::state::state;
+use crate::metrics::metrics;
 use crate::transactions::{self, Running, at_home, is_in};
 
 /// A command whose statements are executed once, however often it is sent.
@@ -195,7 +195,8 @@ impl RetryableWrite {
     pub(crate) fn take_retried(&self) -> Vec<i32> {
         let retried = self.retried.take();
         if !retried.is_empty() {
-            let counters = &state().metrics.counters;
+            let metrics = metrics();
+            let counters = &metrics.counters;
             counters.retried_commands.inc();
             counters.retried_statements.add(retried.len() as u64);
         }
@@ -255,7 +256,7 @@ impl RetryableWrite {
         match &self.by {
             By::Session { history, .. } => {
                 let term = Term(storage().term());
-                state().metrics.counters.session_records.inc();
+                metrics().counters.session_records.inc();
                 history.borrow_mut().wrote(stmt_id, executed, term);
             }
             By::Child(..) if stmt_id == NO_STATEMENT => {}

@@ -2,13 +2,15 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use pinion_runtime::Instant;
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::MAX_SESSIONS;
-use crate::state::state;
+use crate::ops::ops;
+use crate::read::cursors;
 use crate::transactions;
 
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,11 @@ struct Session {
 #[derive(Default)]
 pub(crate) struct SessionTable {
     sessions: RefCell<BTreeMap<Lsid, Session>>,
+}
+
+/// The sessions that this core has seen.
+pub(crate) fn session_table() -> Rc<SessionTable> {
+    pinion_runtime::core_local()
 }
 
 impl SessionTable {
@@ -84,13 +91,12 @@ pub(crate) async fn end(lsids: Vec<Lsid>, interrupt: bool) {
     pinion_runtime::on_all_cores(move |_| {
         let lsids = lsids.clone();
         async move {
-            let state = state();
             for lsid in lsids.iter() {
-                state.cursors.kill_session(lsid);
+                cursors().kill_session(lsid);
                 if interrupt {
-                    state.ops.kill_session(lsid);
+                    ops().kill_session(lsid);
                 }
-                state.sessions.remove(lsid);
+                session_table().remove(lsid);
             }
         }
     })
@@ -99,7 +105,7 @@ pub(crate) async fn end(lsids: Vec<Lsid>, interrupt: bool) {
 
 /// Every session that any core knows.
 pub(crate) async fn known() -> Vec<Lsid> {
-    let mut all: Vec<Lsid> = pinion_runtime::on_all_cores(|_| async { state().sessions.all() })
+    let mut all: Vec<Lsid> = pinion_runtime::on_all_cores(|_| async { session_table().all() })
         .await
         .into_iter()
         .flatten()
@@ -112,7 +118,7 @@ pub(crate) async fn known() -> Vec<Lsid> {
 /// Every session that any core knows, with the time of its last use in milliseconds since 1970.
 pub(crate) async fn last_uses() -> Vec<(Lsid, i64)> {
     let uses: Vec<(Lsid, Instant)> =
-        pinion_runtime::on_all_cores(|_| async { state().sessions.uses() })
+        pinion_runtime::on_all_cores(|_| async { session_table().uses() })
             .await
             .into_iter()
             .flatten()

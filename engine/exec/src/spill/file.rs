@@ -1,21 +1,36 @@
 //! The file of one machine that spills.
 
+use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_query::{DiskReply, DiskRequest, DiskSorter, Place, Spilled, Spiller};
 use pinion_runtime::{ALIGN, DmaBuf, File, LocalBoxFuture, OpenOptions, Queue, fs};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use super::memory::{NodeMemory, node_memory};
 use crate::compute::compute;
 use crate::interrupt::{check, pause};
 use crate::limits::{SPILL_SPACE_STEP_BYTES, SPILL_TRANSFER_BYTES};
-use crate::state::{state, try_state};
+use crate::metrics::metrics;
+use crate::node_info::node_info;
+use crate::parameters::parameters;
 
 /// Code of an error while a spilled block is read or written, as MongoDB's sorter has them.
 const READ_FAILED: ErrorCode = ErrorCode(16817);
 const WRITE_FAILED: ErrorCode = ErrorCode(16821);
+
+/// Numbers the files that operations of this core spill into.
+#[derive(Default)]
+pub(crate) struct SpillFiles(Cell<u64>);
+
+fn next_spill_file() -> u64 {
+    let files = pinion_runtime::core_local::<SpillFiles>();
+    files.0.set(files.0.get() + 1);
+    files.0.get()
+}
 
 /// Where spill files are made, as those of index builds are: a start removes what it finds there.
 fn directory(data: &Path) -> PathBuf {
@@ -113,20 +128,20 @@ impl SpillFile {
 
     async fn append(&mut self, block: &[u8]) -> Result<Place> {
         let bytes = block.len().next_multiple_of(ALIGN) as u64;
-        let shared = state().shared.clone();
+        let info = node_info();
         if self.end.is_multiple_of(SPILL_SPACE_STEP_BYTES)
             || self.end / SPILL_SPACE_STEP_BYTES != (self.end + bytes) / SPILL_SPACE_STEP_BYTES
         {
-            check_space(&shared.options.storage.dir).await?;
+            check_space(&info.options.storage.dir).await?;
         }
         let file = match &self.file {
             Some(file) => file.clone(),
             None => {
-                let made = make(&shared.options.storage.dir).await.map_err(failed)?;
+                let made = make(&info.options.storage.dir).await.map_err(failed)?;
                 self.file.insert(made).clone()
             }
         };
-        shared.memory.spill(bytes)?;
+        node_memory().spill(bytes)?;
         let place = Place {
             offset: self.end,
             bytes: block.len() as u32,
@@ -178,15 +193,15 @@ impl Drop for SpillFile {
             return;
         };
         // A node that is going down has no state any more, and lets go of its files by itself.
-        let Some(state) = try_state() else {
+        let Some(memory) = pinion_runtime::try_core_local::<Arc<NodeMemory>>() else {
             return;
         };
-        let (memory, bytes) = (state.shared.clone(), self.end);
+        let bytes = self.end;
         pinion_runtime::spawn(Queue::Background, async move {
             // To free a large file may take long, which it does here where it holds no core.
             let _ = file.set_len(0).await;
             let _ = file.close().await;
-            memory.memory.free(bytes);
+            memory.free(bytes);
         });
     }
 }
@@ -200,11 +215,10 @@ fn make(data: &Path) -> LocalBoxFuture<'_, io::Result<File>> {
     Box::pin(async move {
         let directory = directory(data);
         fs::create_dir_all(&directory).await?;
-        let state = state();
         let path = directory.join(format!(
             "spill-{}-{}",
             pinion_runtime::core_id().0,
-            state.next_spill_file()
+            next_spill_file()
         ));
         let file = File::open(&path, OpenOptions::create().truncate()).await?;
         fs::remove_file(&path).await?;
@@ -214,7 +228,7 @@ fn make(data: &Path) -> LocalBoxFuture<'_, io::Result<File>> {
 
 /// Refuses to spill where the disk is nearly full: what is left belongs to the data.
 async fn check_space(data: &Path) -> Result<()> {
-    let least = state().parameters.borrow().spilling_min_available_bytes;
+    let least = parameters().borrow().spilling_min_available_bytes;
     let Ok(space) = fs::space(data).await else {
         return Ok(());
     };
@@ -243,8 +257,8 @@ fn failed(error: io::Error) -> Error {
 
 /// Counts for `serverStatus`.
 fn count(by: Spiller, counts: &SpillCounts) {
-    let state = state();
-    let counters = &state.metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     let [spills, records, bytes, storage_bytes] = match by {
         Spiller::Sort => [
             &counters.sort_spills,

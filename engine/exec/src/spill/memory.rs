@@ -1,5 +1,6 @@
 //! How much memory operations may hold before they spill, and how much disk they take then.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +8,7 @@ use pinion_query::{Held, Memory};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::{MAX_SPILLED_BYTES, MIN_NODE_MEMORY_BYTES, NODE_MEMORY_PERCENT};
-use crate::state::state;
+use crate::parameters::parameters;
 
 /// What the operations of a node hold together.
 pub struct NodeMemory {
@@ -57,13 +58,18 @@ impl NodeMemory {
     }
 }
 
+/// This node's.
+pub(crate) fn node_memory() -> Rc<Arc<NodeMemory>> {
+    pinion_runtime::core_local()
+}
+
 /// What an operation may hold whose command says `allowDiskUse`, or does not.
 pub(crate) fn memory(allow_disk_use: Option<bool>) -> Memory {
-    let state = state();
-    let parameters = state.parameters.borrow();
+    let parameters = parameters();
+    let parameters = parameters.borrow();
     Memory {
         limits: parameters.memory,
         disk: allow_disk_use.unwrap_or(parameters.allow_disk_use_by_default),
-        node: state.shared.memory.held.clone(),
+        node: node_memory().held.clone(),
     }
 }

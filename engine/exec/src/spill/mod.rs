@@ -4,6 +4,6 @@ mod file;
 mod limits;
 mod memory;
 
-pub(crate) use file::{SpillCounts, SpillFile};
+pub(crate) use file::{SpillCounts, SpillFile, SpillFiles};
 pub(crate) use limits::MemoryLimit;
-pub(crate) use memory::{NodeMemory, memory};
+pub(crate) use memory::{NodeMemory, memory, node_memory};

@@ -1,7 +1,6 @@
 //! The task of core 0 that has the keys: it makes them on the primary, reads them on every member, and gives them to all cores.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 
 use pinion_bson::rawdoc;
 use pinion_catalog::stored_document;
@@ -20,9 +19,12 @@ use super::document::{KeyDocument, PURPOSE};
 use crate::acquire::acquire_read;
 use crate::interrupt::interruptible;
 use crate::limits::{KEY_COMMIT_PATIENCE, KEY_LOOK_INTERVAL, KEY_PAUSE, MAX_TIME_KEYS};
+use crate::members::member_access;
+use crate::parameters::parameters;
+use crate::parking::parking;
 use crate::read::{ReadRequest, open};
-use crate::state::{NodeState, state};
-use crate::topology::ReplicaSet;
+use crate::time_keys::time_keys;
+use crate::topology::{ReplicaSet, replica_set};
 use crate::write::put;
 
 const DATABASE: &str = "admin";
@@ -44,18 +46,17 @@ pub(crate) struct Keeper {
 
 /// Begins, where members have a key file. Called on core 0.
 pub(crate) fn start() {
-    let state = state();
-    if state.shared.member_access.is_none() {
+    if member_access().is_none() {
         return;
     }
-    let task = spawn(Queue::Background, keep(state.clone()));
-    *state.time_keys.keeper.task.borrow_mut() = Some(task);
+    let task = spawn(Queue::Background, keep());
+    *time_keys().keeper.task.borrow_mut() = Some(task);
 }
 
 /// Ends the task; when this returns it writes nothing any more. Called on core 0.
 pub(crate) async fn stop() {
-    let state = state();
-    let keeper = &state.time_keys.keeper;
+    let time_keys = time_keys();
+    let keeper = &time_keys.keeper;
     keeper.is_stopping.set(true);
     if let Some(running) = &*keeper.running.borrow() {
         running.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
@@ -71,15 +72,16 @@ pub(crate) async fn stop() {
 /// Has the task look at once: a key is missing, or this node is something else in its set than before.
 pub(crate) async fn wake() {
     submit_to(CoreId(0), Queue::Background, || async {
-        state().time_keys.keeper.due.notify_one();
+        time_keys().keeper.due.notify_one();
     })
     .await;
 }
 
-async fn keep(state: Rc<NodeState>) {
-    let keeper = &state.time_keys.keeper;
+async fn keep() {
+    let time_keys = time_keys();
+    let keeper = &time_keys.keeper;
     while !keeper.is_stopping.get() {
-        let looked = look(&state).await;
+        let looked = look().await;
         let next = match looked {
             Ok(next) => next,
             Err(error) => {
@@ -96,8 +98,8 @@ async fn keep(state: Rc<NodeState>) {
 }
 
 /// Looks at the keys, and tells when that is to be done again.
-async fn look(state: &NodeState) -> Result<Duration> {
-    let Some(set) = state.replica_set() else {
+async fn look() -> Result<Duration> {
+    let Some(set) = replica_set() else {
         return Ok(KEY_LOOK_INTERVAL);
     };
     if !set.view().state.is_readable() {
@@ -106,26 +108,28 @@ async fn look(state: &NodeState) -> Result<Duration> {
     let ctx = OpContext::internal(0, "refreshTimeKeys", DATABASE, now().as_nanos());
     let deadline = now() + KEY_COMMIT_PATIENCE;
     let ctx = ctx.with_deadline(Some(deadline.as_nanos()));
-    let keeper = &state.time_keys.keeper;
+    let time_keys = time_keys();
+    let keeper = &time_keys.keeper;
     *keeper.running.borrow_mut() = Some(ctx.clone());
-    let looked = look_with(&ctx, state, &*set).await;
+    let looked = look_with(&ctx, &*set).await;
     *keeper.running.borrow_mut() = None;
     looked
 }
 
-async fn look_with(ctx: &OpContext, state: &NodeState, set: &dyn ReplicaSet) -> Result<Duration> {
+async fn look_with(ctx: &OpContext, set: &dyn ReplicaSet) -> Result<Duration> {
     let keys = {
         // While the data directory is opened again there is nothing to be read. Who does that wakes the task afterwards.
-        let Some(_inside) = state.parking.enter() else {
+        let Some(_inside) = parking().enter() else {
             return Ok(KEY_LOOK_INTERVAL);
         };
         let keys = stored(ctx).await?;
-        match set.view().writable && make_missing(ctx, state, &keys).await? {
+        match set.view().writable && make_missing(ctx, &keys).await? {
             true => stored(ctx).await?,
             false => keys,
         }
     };
-    let keeper = &state.time_keys.keeper;
+    let time_keys = time_keys();
+    let keeper = &time_keys.keeper;
     if *keeper.known.borrow() != keys {
         give(&keys, TimeKeys::replace_known).await;
         keeper.known.replace(keys.clone());
@@ -148,7 +152,7 @@ async fn give(keys: &[KeyDocument], replace: fn(&TimeKeys, KeyRing)) {
     let ring = ring_of(keys);
     on_all_cores(move |_| {
         let ring = ring.clone();
-        async move { replace(&crate::state::state().time_keys, ring) }
+        async move { replace(&time_keys(), ring) }
     })
     .await;
 }
@@ -194,8 +198,8 @@ async fn stored(ctx: &OpContext) -> Result<Vec<KeyDocument>> {
 }
 
 /// Makes the keys that are missing, and tells whether there were such.
-async fn make_missing(ctx: &OpContext, state: &NodeState, keys: &[KeyDocument]) -> Result<bool> {
-    let interval_secs = state.parameters.borrow().keys_rotation_secs;
+async fn make_missing(ctx: &OpContext, keys: &[KeyDocument]) -> Result<bool> {
+    let interval_secs = parameters().borrow().keys_rotation_secs;
     let time = storage().cluster_time();
     let missing = ring_of(keys).missing_keys(time, interval_secs);
     for (at, expires_at) in missing.iter().enumerate() {

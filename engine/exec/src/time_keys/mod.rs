@@ -19,7 +19,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::interrupt::{check, interruptible};
 use crate::limits::{KEY_PATIENCE, KEY_PAUSE};
-use crate::state::{NodeState, state};
+use crate::members::member_access;
 
 pub(crate) use keeper::{Keeper, start, stop, wake};
 
@@ -35,6 +35,11 @@ pub(crate) struct TimeKeys {
     /// There are others than before.
     replaced: Notify,
     pub(crate) keeper: Keeper,
+}
+
+/// What cluster times are signed with.
+pub(crate) fn time_keys() -> Rc<TimeKeys> {
+    pinion_runtime::core_local()
 }
 
 impl TimeKeys {
@@ -55,25 +60,21 @@ impl TimeKeys {
         drop(spawn(Queue::Background, async {
             wake().await;
             sleep(KEY_PAUSE).await;
-            state().time_keys.has_asked.set(false);
+            time_keys().has_asked.set(false);
         }));
     }
 }
 
 /// The cluster time as it is told to a client: signed where the set has a key file, but for those who are trusted. `None` while
 /// there is no key.
-pub(crate) fn signed(
-    state: &NodeState,
-    ctx: Option<&OpContext>,
-    time: Timestamp,
-) -> Option<SignedTime> {
+pub(crate) fn signed(ctx: Option<&OpContext>, time: Timestamp) -> Option<SignedTime> {
     let is_trusted = ctx.is_some_and(|ctx| ctx.client.is_trusted());
-    if is_trusted || state.shared.member_access.is_none() {
+    if is_trusted || member_access().is_none() {
         return Some(SignedTime::unsigned(time));
     }
-    let signed = state.time_keys.lasting.borrow().sign(time);
+    let signed = time_keys().lasting.borrow().sign(time);
     if signed.is_none() {
-        state.time_keys.ask();
+        time_keys().ask();
     }
     signed
 }
@@ -82,8 +83,8 @@ pub(crate) fn signed(
 ///
 /// # Errors
 /// `TimeProofMismatch`.
-pub(crate) fn is_genuine(state: &NodeState, told: &SignedTime) -> Result<bool> {
-    match state.time_keys.known.borrow().verify(told) {
+pub(crate) fn is_genuine(told: &SignedTime) -> Result<bool> {
+    match time_keys().known.borrow().verify(told) {
         Ok(()) => Ok(true),
         Err(VerifyError::UnknownKey(_)) => Ok(false),
         Err(error @ VerifyError::Mismatch) => Err(Error::new(
@@ -97,19 +98,15 @@ pub(crate) fn is_genuine(state: &NodeState, told: &SignedTime) -> Result<bool> {
 ///
 /// # Errors
 /// `KeyNotFound` when the key does not come, and `TimeProofMismatch`.
-pub(crate) async fn wait_genuine(
-    state: &Rc<NodeState>,
-    ctx: &OpContext,
-    told: &SignedTime,
-) -> Result<()> {
+pub(crate) async fn wait_genuine(ctx: &OpContext, told: &SignedTime) -> Result<()> {
     let patience = now() + KEY_PATIENCE;
     loop {
-        let replaced = state.time_keys.replaced.notified();
-        state.time_keys.ask();
+        let replaced = time_keys().replaced.notified();
+        time_keys().ask();
         // The key may be on its way to this member, which nobody is told of.
         let _ = interruptible(ctx, timeout(KEY_PAUSE, replaced)).await?;
         check(ctx)?;
-        if is_genuine(state, told)? {
+        if is_genuine(told)? {
             return Ok(());
         }
         if now() >= patience {

@@ -9,7 +9,7 @@ use pinion_wire::idl::Lsid;
 
 use super::running::at_home;
 use crate::limits::EXPIRY_INTERVAL;
-use crate::state::state;
+use crate::sessions::session_catalog;
 
 /// Begins to look for transactions that are too old. Called on each core.
 pub(crate) fn start() {
@@ -23,16 +23,15 @@ pub(crate) fn start() {
 
 /// Aborts the transactions whose home this core is that are older than `transactionLifetimeLimitSeconds`.
 async fn expire() {
-    let state = state();
     let code = ErrorCode::TRANSACTION_EXCEEDED_LIFETIME_LIMIT_SECONDS;
-    for lsid in state.session_catalog.expired(now()) {
+    for lsid in session_catalog().expired(now()) {
         tracing::info!(
             target: "TXN",
             id = 20_707u64,
             sessionId = crate::sessions::session_text(&lsid),
             "Aborting transaction because it has been running for longer than 'transactionLifetimeLimitSeconds'"
         );
-        state.session_catalog.abort(&lsid, code).await;
+        session_catalog().abort(&lsid, code).await;
     }
 }
 
@@ -42,7 +41,7 @@ pub(crate) async fn abort_sessions(lsids: &[Lsid]) {
     on_all_cores(move |_| {
         let lsids = lsids.clone();
         async move {
-            let catalog = &state().session_catalog;
+            let catalog = &session_catalog();
             let mut open = catalog.with_transactions();
             open.retain(|lsid| lsids.contains(lsid) || lsids.contains(&lsid.parent()));
             for lsid in open {
@@ -56,7 +55,7 @@ pub(crate) async fn abort_sessions(lsids: &[Lsid]) {
 /// Aborts all transactions of this node, and interrupts with this code what runs in them.
 pub(crate) async fn abort_all(code: ErrorCode) {
     on_all_cores(move |_| async move {
-        let catalog = &state().session_catalog;
+        let catalog = &session_catalog();
         for lsid in catalog.with_transactions() {
             catalog.abort(&lsid, code).await;
         }

@@ -15,8 +15,9 @@ use super::running::Running;
 use super::state::{TxnState, aborted};
 use crate::compute::compute_bytes;
 use crate::limits::TRANSACTION_ENTRY_BYTES;
+use crate::metrics::metrics;
 use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp, check_images};
-use crate::state::state;
+use crate::transactions::transactions;
 
 /// Commits the transaction that a command is of.
 ///
@@ -33,15 +34,15 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
         running.end(TxnState::Aborted, OpTime::NULL);
         return Err(error);
     }
-    let state = state();
-    let counters = &state.metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     let (lsid, number, started) = (open.lsid, open.number, open.started);
     if open.operations.is_empty() && open.known.planned.is_empty() {
         storage().abort_unit(open.unit).await;
         release_everywhere(lsid, number).await;
         running.end(TxnState::Committed, OpTime::NULL);
         counters.transactions_committed.inc();
-        state.metrics.transaction_ended(started);
+        metrics.transaction_ended(started);
         return Ok(());
     }
     let term = storage().term();
@@ -50,7 +51,7 @@ pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
         false => write_planned(ctx, open).await,
     };
     release_everywhere(lsid, number).await;
-    state.metrics.transaction_ended(started);
+    metrics.transaction_ended(started);
     match committed {
         Ok(ts) => {
             if let Some(retries) = running.retries() {
@@ -95,14 +96,7 @@ async fn write(open: OpenTransaction, made: PlannedChange) -> Result<Timestamp> 
 async fn write_planned(ctx: &OpContext, open: Box<OpenTransaction>) -> Result<Timestamp> {
     let lsid = open.lsid;
     let planned = open.known.planned.clone();
-    let before = {
-        let state = state();
-        state
-            .transactions
-            .committing
-            .borrow_mut()
-            .insert(lsid, open)
-    };
+    let before = { transactions().committing.borrow_mut().insert(lsid, open) };
     assert!(
         before.is_none(),
         "a session commits one transaction at a time"
@@ -120,7 +114,7 @@ async fn write_planned(ctx: &OpContext, open: Box<OpenTransaction>) -> Result<Ti
 }
 
 fn take_committing(lsid: &Lsid) -> Option<Box<OpenTransaction>> {
-    state().transactions.committing.borrow_mut().remove(lsid)
+    transactions().committing.borrow_mut().remove(lsid)
 }
 
 /// Why a transaction was aborted that was to end.

@@ -14,7 +14,7 @@ use pinion_wire::idl::{Lsid, Namespace};
 use super::open::OpenTransaction;
 use super::prepared::PreparedTable;
 use super::running::Running;
-use crate::state::state;
+use crate::read::cursors;
 
 /// The transactions of one core.
 #[derive(Default)]
@@ -35,6 +35,11 @@ struct Held {
     pins: Vec<SnapshotPin>,
     /// Keep what it has read or written from being dropped or changed.
     passes: Vec<(Namespace, GateAccess, Pass)>,
+}
+
+/// This core's part of the transactions.
+pub(crate) fn transactions() -> Rc<Transactions> {
+    pinion_runtime::core_local()
 }
 
 impl Transactions {
@@ -76,7 +81,7 @@ pub(super) async fn pin_everywhere(lsid: Lsid, at: Timestamp) -> Result<()> {
     match failed {
         None => Ok(()),
         Some(error) => {
-            on_all_cores(move |_| async move { state().transactions.let_go(&lsid) }).await;
+            on_all_cores(move |_| async move { transactions().let_go(&lsid) }).await;
             Err(error)
         }
     }
@@ -94,7 +99,7 @@ fn pin_here(lsid: Lsid, at: Timestamp) -> Result<()> {
         pins,
         passes: Vec::new(),
     };
-    let before = state().transactions.held.borrow_mut().insert(lsid, held);
+    let before = transactions().held.borrow_mut().insert(lsid, held);
     assert!(
         before.is_none(),
         "a session has one open transaction at a time"
@@ -105,9 +110,8 @@ fn pin_here(lsid: Lsid, at: Timestamp) -> Result<()> {
 /// Lets go of what a transaction holds, and of its cursors.
 pub(super) async fn release_everywhere(lsid: Lsid, number: i64) {
     on_all_cores(move |_| async move {
-        let state = state();
-        state.cursors.kill_transaction(&lsid, number);
-        state.transactions.let_go(&lsid);
+        cursors().kill_transaction(&lsid, number);
+        transactions().let_go(&lsid);
     })
     .await;
 }
@@ -115,14 +119,13 @@ pub(super) async fn release_everywhere(lsid: Lsid, number: i64) {
 /// Lets go of the snapshot and the cursors of a transaction that takes no more statements, and keeps its gates.
 pub(super) async fn forget_cursors(lsid: Lsid, number: i64) {
     on_all_cores(move |_| async move {
-        let state = state();
-        state.cursors.kill_transaction(&lsid, number);
-        state.transactions.unpin(&lsid);
+        cursors().kill_transaction(&lsid, number);
+        transactions().unpin(&lsid);
     })
     .await;
 }
 
 /// Lets go of what a transaction holds.
 pub(super) async fn let_go_everywhere(lsid: Lsid) {
-    on_all_cores(move |_| async move { state().transactions.let_go(&lsid) }).await;
+    on_all_cores(move |_| async move { transactions().let_go(&lsid) }).await;
 }

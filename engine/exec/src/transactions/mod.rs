@@ -22,7 +22,7 @@ mod state;
 pub(crate) use abort::{abort_all, abort_sessions, start};
 pub(crate) use chains::{Piece, piece_of};
 pub(crate) use commit::{abort, commit};
-pub(crate) use held::Transactions;
+pub(crate) use held::{Transactions, transactions};
 pub(crate) use open::{OpenTransaction, TransactionMemory};
 pub use prepared::hold_prepared;
 pub(crate) use prepared::{

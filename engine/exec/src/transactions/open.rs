@@ -1,5 +1,6 @@
 //! A transaction that is in progress: what goes along with its session from core to core.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,8 +13,9 @@ use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 
 use super::held::{pin_everywhere, release_everywhere};
 use crate::limits::{MAX_TRANSACTION_BYTES, MIN_TRANSACTIONS_BYTES, TRANSACTIONS_MEMORY_PERCENT};
+use crate::metrics::metrics;
+use crate::parameters::parameters;
 use crate::sessions::Pending;
-use crate::state::state;
 
 /// What an element of an `applyOps` costs beside its bytes: its index as a name, its type and a terminator.
 pub(super) const OPERATION_OVERHEAD_BYTES: usize = 12;
@@ -33,6 +35,11 @@ impl TransactionMemory {
             limit: share.max(MIN_TRANSACTIONS_BYTES),
         })
     }
+}
+
+/// This node's.
+pub(crate) fn transaction_memory() -> Rc<Arc<TransactionMemory>> {
+    pinion_runtime::core_local()
 }
 
 /// What one transaction keeps.
@@ -110,7 +117,7 @@ impl OpenTransaction {
             operations: Vec::new(),
             operation_bytes: 0,
             kept: Kept {
-                of: state().shared.transactions.clone(),
+                of: Arc::clone(&transaction_memory()),
                 bytes: 0,
             },
             known: Known::default(),
@@ -127,7 +134,7 @@ impl OpenTransaction {
             let (lsid, number, started) = (self.lsid, self.number, self.started);
             storage().abort_unit(self.unit).await;
             release_everywhere(lsid, number).await;
-            let metrics = &state().metrics;
+            let metrics = &metrics();
             metrics.counters.transactions_aborted.inc();
             metrics.transaction_ended(started);
         });
@@ -146,7 +153,7 @@ impl OpenTransaction {
             .map(|operation| operation.len() + OPERATION_OVERHEAD_BYTES)
             .sum::<usize>();
         let own = self.operation_bytes + bytes;
-        let part = state().parameters.borrow().storage.transaction_threshold;
+        let part = parameters().borrow().storage.transaction_threshold;
         let most = self.kept.of.limit as f64 * part;
         if own > MAX_TRANSACTION_BYTES || own as f64 > most {
             return Err(WriteError::UnitTooLarge);

@@ -27,8 +27,10 @@ use super::running::Running;
 use super::shown::OpenShown;
 use super::state::TxnState;
 use crate::compute::compute_bytes;
+use crate::metrics::metrics;
 use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp, check_images, home_of};
-use crate::state::state;
+use crate::topology::{is_writable, replica_set};
+use crate::transactions::transactions;
 
 /// A transaction without an outcome.
 #[derive(Clone, Debug)]
@@ -148,7 +150,7 @@ pub(crate) async fn register(transaction: PreparedTransaction) {
     submit_to(
         home_of(&transaction.lsid),
         Queue::Foreground,
-        move || async move { state().transactions.prepared.insert(transaction) },
+        move || async move { transactions().prepared.insert(transaction) },
     )
     .await;
 }
@@ -159,7 +161,7 @@ pub(crate) async fn find(stamp: TransactionStamp) -> Option<PreparedTransaction>
         home_of(&stamp.lsid),
         Queue::Foreground,
         move || async move {
-            let found = state().transactions.prepared.of(&stamp.lsid);
+            let found = transactions().prepared.of(&stamp.lsid);
             found.filter(|found| found.number == stamp.txn_number)
         },
     )
@@ -169,14 +171,14 @@ pub(crate) async fn find(stamp: TransactionStamp) -> Option<PreparedTransaction>
 /// A transaction has its outcome.
 pub(crate) async fn forget(lsid: Lsid) {
     submit_to(home_of(&lsid), Queue::Foreground, move || async move {
-        state().transactions.prepared.remove(&lsid);
+        transactions().prepared.remove(&lsid);
     })
     .await;
 }
 
 /// Every prepared transaction of the node.
 pub(crate) async fn all_prepared() -> Vec<PreparedTransaction> {
-    let all = on_all_cores(|_| async { state().transactions.prepared.all() });
+    let all = on_all_cores(|_| async { transactions().prepared.all() });
     all.await.into_iter().flatten().collect()
 }
 
@@ -207,12 +209,11 @@ pub(crate) async fn yield_gates() {
 pub fn hold_prepared() -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
         on_all_cores(|_| async {
-            let state = state();
-            for transaction in state.transactions.prepared.all() {
+            for transaction in transactions().prepared.all() {
                 for ns in transaction.namespaces.iter() {
                     let (ns, access) = (ns.clone(), GateAccess::Write);
                     let pass = core_catalog().gates().enter(&ns, access).await;
-                    state.transactions.hold(transaction.lsid, ns, access, pass);
+                    transactions().hold(transaction.lsid, ns, access, pass);
                 }
             }
         })
@@ -268,7 +269,8 @@ pub(crate) async fn prepare(ctx: &OpContext, running: &Running) -> Result<Prepar
         entries: entries.len() as u64,
     };
     let record = stamp.write(&records.records, end, wall_ms, term);
-    let counters = &state().metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     let prepared = storage().prepare_unit(unit, entries, vec![record]).await;
     let unit = match prepared {
         Ok(unit) => unit,
@@ -276,7 +278,7 @@ pub(crate) async fn prepare(ctx: &OpContext, running: &Running) -> Result<Prepar
             release_everywhere(lsid, number).await;
             running.end(TxnState::Aborted, OpTime::NULL);
             counters.transactions_aborted.inc();
-            state().metrics.transaction_ended(shown.started);
+            metrics.transaction_ended(shown.started);
             return Err(failure(error, number));
         }
     };
@@ -292,7 +294,7 @@ pub(crate) async fn prepare(ctx: &OpContext, running: &Running) -> Result<Prepar
     register(transaction.clone()).await;
     forget_cursors(lsid, number).await;
     // A node that steps down has let go of the gates of all that it knew of.
-    if !state().is_writable() {
+    if !is_writable() {
         let_go_everywhere(lsid).await;
     }
     running.end(TxnState::Prepared, at);
@@ -334,7 +336,7 @@ fn check_commit(transaction: &PreparedTransaction, commit: Timestamp) -> Result<
             "'commitTimestamp' must be greater than or equal to 'prepareTimestamp': {commit} is below {prepared}"
         ));
     }
-    let set = state().replica_set();
+    let set = replica_set();
     if set.is_none_or(|set| set.commit_point().ts < prepared) {
         return invalid(
             "commitTransaction for a prepared transaction cannot be run before its prepare oplog entry has been majority \
@@ -389,9 +391,10 @@ async fn decide(
     let ts = ended.map_err(undecided)?;
     release_everywhere(lsid, number).await;
     forget(lsid).await;
-    let counters = &state().metrics.counters;
+    let metrics = metrics();
+    let counters = &metrics.counters;
     counters.session_records.inc();
-    state().metrics.transaction_ended(transaction.shown.started);
+    metrics.transaction_ended(transaction.shown.started);
     let written = OpTime::new(ts, Term(term));
     match commit {
         Some(_) => {

@@ -16,9 +16,10 @@ use super::state::{Admitted, Asked, TxnState, aborted};
 use crate::concern::{acknowledge, complete_outcome, prepare_transaction};
 use crate::interrupt::interruptible;
 use crate::limits::MAX_SNAPSHOT_RETRIES;
+use crate::metrics::metrics;
+use crate::parameters::parameters;
 use crate::sessions::{CheckedOut, RecordCollections, check_out_transaction};
-use crate::state::state;
-use crate::topology::{check_runs_here, not_primary};
+use crate::topology::{check_runs_here, not_primary, replica_set, set_view};
 
 /// Why a command of a transaction failed.
 struct Failed {
@@ -69,7 +70,7 @@ pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
 
 /// The term in which this node takes writes now, if it does.
 fn term_of_writes() -> Option<i64> {
-    let view = state().set_view()?;
+    let view = set_view()?;
     view.writable.then_some(view.term)
 }
 
@@ -78,7 +79,7 @@ fn term_of_writes() -> Option<i64> {
 ///
 /// `term` is that in which its session was looked at. A node that has led again since has applied what others logged.
 async fn certain(ctx: &OpContext, error: Error, term: Option<i64>) -> Error {
-    let Some(set) = state().replica_set() else {
+    let Some(set) = replica_set() else {
         return error;
     };
     match interruptible(ctx, set.write_noop("NoSuchTransaction error")).await {
@@ -99,7 +100,7 @@ async fn run_statement(
         unreachable!("autocommit comes with both, or is refused");
     };
     let lsid = at_home(lsid);
-    let limit_secs = state().parameters.borrow().transaction_lifetime_secs;
+    let limit_secs = parameters().borrow().transaction_lifetime_secs;
     let lifetime = Duration::from_secs(limit_secs.max(1) as u64);
     let (mut session, admitted) =
         check_out_transaction(&ctx, lsid, number, asked, lifetime).await?;
@@ -146,7 +147,7 @@ async fn open_of(
     number: i64,
 ) -> Result<Option<Box<OpenTransaction>>> {
     // The node may have stepped down before its sessions were asked for their transactions.
-    check_runs_here(&state(), cmd)?;
+    check_runs_here(cmd)?;
     if admitted == Admitted::Begins {
         return begin(cmd, session, number).await.map(Some);
     }
@@ -180,7 +181,7 @@ async fn begin(
                 attempts += 1;
             }
             Ok(open) => {
-                state().metrics.counters.transactions_started.inc();
+                metrics().counters.transactions_started.inc();
                 return Ok(open);
             }
             error => return error,
@@ -210,7 +211,7 @@ impl Statement {
     async fn finish(mut self, took: Duration, result: Result<Reply>) -> Result<Reply> {
         let conflicts = |error: &Error| error.code == ErrorCode::WRITE_CONFLICT;
         if result.as_ref().is_err_and(conflicts) {
-            state().metrics.counters.write_conflicts.inc();
+            metrics().counters.write_conflicts.inc();
         }
         let running = self.running.clone();
         let retries = running.retries();

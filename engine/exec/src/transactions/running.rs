@@ -23,9 +23,11 @@ use super::state::TxnState;
 use crate::acquire::enter;
 use crate::interrupt::is_interruption;
 use crate::limits::INNER_GATE_TIMEOUT;
+use crate::metrics::metrics;
+use crate::parameters::parameters;
 use crate::sessions::{Executed, Retries};
-use crate::state::state;
 use crate::topology::Intent;
+use crate::transactions::transactions;
 
 /// What statements of a transaction read: its snapshot, and over it what it has written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +97,7 @@ pub(crate) fn of(ctx: &OpContext) -> Option<Rc<Running>> {
         return None;
     }
     let lsid = at_home(ctx.args.lsid.as_ref()?);
-    state().transactions.running.borrow().get(&lsid).cloned()
+    transactions().running.borrow().get(&lsid).cloned()
 }
 
 /// A statement has failed in a part of its reply: its transaction is aborted.
@@ -190,15 +192,16 @@ impl Running {
 
     fn enter(running: Running) -> Rc<Running> {
         let running = Rc::new(running);
-        let table = &state().transactions.running;
+        let transactions = transactions();
+        let table = &transactions.running;
         let before = table.borrow_mut().insert(running.lsid, running.clone());
         assert!(before.is_none(), "a session runs one command at a time");
         running
     }
 
     pub(super) fn leave(&self) {
-        if let Some(state) = crate::state::try_state() {
-            state.transactions.running.borrow_mut().remove(&self.lsid);
+        if let Some(transactions) = pinion_runtime::try_core_local::<super::Transactions>() {
+            transactions.running.borrow_mut().remove(&self.lsid);
         }
     }
 
@@ -297,7 +300,7 @@ impl Running {
         if has_passed {
             return Ok(());
         }
-        let patience_ms = state().parameters.borrow().transaction_lock_timeout_ms;
+        let patience_ms = parameters().borrow().transaction_lock_timeout_ms;
         let entering = enter(ctx, ns, access);
         let pass = match patience_ms {
             ..0 => entering.await?,
@@ -310,9 +313,7 @@ impl Running {
                 }
             }
         };
-        state()
-            .transactions
-            .hold(self.lsid, ns.clone(), access, pass);
+        transactions().hold(self.lsid, ns.clone(), access, pass);
         self.known.borrow_mut().passed.push((ns.clone(), access));
         Ok(())
     }
@@ -456,7 +457,8 @@ impl Running {
                     // Memory is free when others have ended: the whole transaction may be tried again.
                     let error = match error {
                         WriteError::CacheFull => {
-                            let counters = &state().metrics.counters;
+                            let metrics = metrics();
+                            let counters = &metrics.counters;
                             counters.unavailable.inc();
                             counters.unavailable_as_conflict.inc();
                             WriteError::Conflict

@@ -5,7 +5,8 @@ use pinion_runtime::{Duration, Instant, on_all_cores};
 use pinion_wire::idl::{Lsid, ReadConcern};
 
 use super::open::OpenTransaction;
-use crate::state::state;
+use crate::sessions::session_catalog;
+use crate::transactions::transactions;
 
 /// What is shown of a transaction.
 #[derive(Clone, Debug)]
@@ -43,8 +44,8 @@ impl OpenShown {
 
 /// The transactions that run a statement on this core.
 pub(crate) fn running() -> Vec<OpenShown> {
-    let state = state();
-    let running = state.transactions.running.borrow();
+    let transactions = transactions();
+    let running = transactions.running.borrow();
     running
         .values()
         .filter_map(|running| running.shown().cloned())
@@ -54,11 +55,8 @@ pub(crate) fn running() -> Vec<OpenShown> {
 /// The transactions whose home this core is that wait for their next statement, or for their outcome.
 pub(crate) fn idle() -> Vec<OpenShown> {
     let mut idle = Vec::new();
-    let state = state();
-    state
-        .session_catalog
-        .for_each_idle(|open, expires| idle.push(OpenShown::of(open, expires)));
-    let prepared = state.transactions.prepared.all();
+    session_catalog().for_each_idle(|open, expires| idle.push(OpenShown::of(open, expires)));
+    let prepared = transactions().prepared.all();
     idle.extend(prepared.into_iter().map(|known| known.shown));
     idle
 }

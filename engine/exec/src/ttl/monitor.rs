@@ -11,7 +11,9 @@ use pinion_wire::{ErrorCode, OpContext, Result};
 use super::TtlParameters;
 use super::expiring::{Expiring, expiring};
 use crate::acquire::{Wanted, acquire};
-use crate::state::{NodeState, state};
+use crate::metrics::metrics;
+use crate::parameters::parameters;
+use crate::topology::is_writable;
 use crate::write::{DeletionTargets, delete_through};
 
 /// The task that expires documents; that of core 0 is the node's.
@@ -23,6 +25,11 @@ pub(crate) struct TtlMonitor {
     /// The deletion that is under way.
     running: RefCell<Option<OpContext>>,
     task: RefCell<Option<JoinHandle<()>>>,
+}
+
+/// This core's monitor of what expires.
+pub(crate) fn ttl_monitor() -> Rc<TtlMonitor> {
+    pinion_runtime::core_local()
 }
 
 impl TtlMonitor {
@@ -43,47 +50,45 @@ pub(crate) fn start() {
         pinion_runtime::core_id() == CoreId(0),
         "documents expire by a task of core 0"
     );
-    let state = state();
-    state.ttl.stopping.set(false);
-    let task = spawn(Queue::Background, run(state.clone()));
-    *state.ttl.task.borrow_mut() = Some(task);
+    ttl_monitor().stopping.set(false);
+    let task = spawn(Queue::Background, run());
+    *ttl_monitor().task.borrow_mut() = Some(task);
 }
 
 /// Ends the task; when this returns it deletes nothing any more. Called on core 0.
 pub(crate) async fn stop() {
-    let state = state();
-    state.ttl.stopping.set(true);
-    if let Some(running) = &*state.ttl.running.borrow() {
+    ttl_monitor().stopping.set(true);
+    if let Some(running) = &*ttl_monitor().running.borrow() {
         running.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
     }
-    state.ttl.changed.notify_all();
-    let task = state.ttl.task.borrow_mut().take();
+    ttl_monitor().changed.notify_all();
+    let task = ttl_monitor().task.borrow_mut().take();
     if let Some(task) = task {
         // One that was dropped has ended too.
         let _ = task.await;
     }
 }
 
-async fn run(state: Rc<NodeState>) {
+async fn run() {
     loop {
-        rest(&state).await;
-        if state.ttl.stopping.get() {
+        rest().await;
+        if ttl_monitor().stopping.get() {
             return;
         }
         // A secondary deletes what its primary deletes.
-        if state.parameters.borrow().ttl.enabled && state.is_writable() {
-            pass(&state).await;
+        if parameters().borrow().ttl.enabled && is_writable() {
+            pass().await;
         }
     }
 }
 
 /// Waits as long as the parameter says, however often it is set meanwhile.
-async fn rest(state: &NodeState) {
+async fn rest() {
     let began = now();
     loop {
-        let changed = state.ttl.changed.notified();
-        let due = began + state.parameters.borrow().ttl.sleep;
-        if state.ttl.stopping.get() || now() >= due {
+        let changed = ttl_monitor().changed.notified();
+        let due = began + parameters().borrow().ttl.sleep;
+        if ttl_monitor().stopping.get() || now() >= due {
             return;
         }
         // Either way the time that is left is worked out anew.
@@ -93,37 +98,37 @@ async fn rest(state: &NodeState) {
 
 /// Whether deletions may go on. Nothing is deleted while the node is locked against writes: what is
 /// left then is for the next pass.
-fn may_go_on(state: &NodeState) -> bool {
-    !state.ttl.stopping.get()
-        && state.parameters.borrow().ttl.enabled
-        && state.is_writable()
+fn may_go_on() -> bool {
+    !ttl_monitor().stopping.get()
+        && parameters().borrow().ttl.enabled
+        && is_writable()
         && !core_catalog().gates().is_locked()
 }
 
 /// Deletes everything that has expired.
-async fn pass(state: &NodeState) {
-    while may_go_on(state) {
-        let more = sub_pass(state).await;
-        state.metrics.counters.ttl_sub_passes.inc();
+async fn pass() {
+    while may_go_on() {
+        let more = sub_pass().await;
+        metrics().counters.ttl_sub_passes.inc();
         if !more {
             break;
         }
     }
-    state.metrics.counters.ttl_passes.inc();
+    metrics().counters.ttl_passes.inc();
 }
 
 /// Visits in turn whatever expires, for a while; whether something is left.
-async fn sub_pass(state: &NodeState) -> bool {
+async fn sub_pass() -> bool {
     let mut work = expiring().await;
-    let target = state.parameters.borrow().ttl.sub_pass_target;
+    let target = parameters().borrow().ttl.sub_pass_target;
     let end = now() + target;
     while !work.is_empty() {
         let mut left = Vec::new();
         for expiring in work {
-            if !may_go_on(state) {
+            if !may_go_on() {
                 return true;
             }
-            if visit(state, &expiring).await {
+            if visit(&expiring).await {
                 left.push(expiring);
             }
         }
@@ -136,18 +141,18 @@ async fn sub_pass(state: &NodeState) -> bool {
 }
 
 /// Deletes some of what has expired; whether there may be more.
-async fn visit(state: &NodeState, expiring: &Expiring) -> bool {
+async fn visit(expiring: &Expiring) -> bool {
     let now_ns = now().as_nanos();
     let ctx = OpContext::internal(0, "delete", expiring.ns.db(), now_ns);
-    *state.ttl.running.borrow_mut() = Some(ctx.clone());
-    let visited = delete_expired(state, &ctx, expiring).await;
-    *state.ttl.running.borrow_mut() = None;
+    *ttl_monitor().running.borrow_mut() = Some(ctx.clone());
+    let visited = delete_expired(&ctx, expiring).await;
+    *ttl_monitor().running.borrow_mut() = None;
     match visited {
         Ok(more) => more,
         Err(error) => {
             // A collection or an index that was dropped meanwhile, or a node that closes, is no
             // failure; whatever else it is, the next pass tries again.
-            if !state.ttl.stopping.get() && error.code != ErrorCode::QUERY_PLAN_KILLED {
+            if !ttl_monitor().stopping.get() && error.code != ErrorCode::QUERY_PLAN_KILLED {
                 tracing::warn!(
                     target: "INDEX",
                     id = 5_400_703u64,
@@ -163,7 +168,7 @@ async fn visit(state: &NodeState, expiring: &Expiring) -> bool {
     }
 }
 
-async fn delete_expired(state: &NodeState, ctx: &OpContext, expiring: &Expiring) -> Result<bool> {
+async fn delete_expired(ctx: &OpContext, expiring: &Expiring) -> Result<bool> {
     // A gate that is closed stays so for long at times: by then it is the next pass's.
     let access = pinion_catalog::GateAccess::Write;
     if !core_catalog().gates().admits(&expiring.ns, access) {
@@ -177,10 +182,10 @@ async fn delete_expired(state: &NodeState, ctx: &OpContext, expiring: &Expiring)
     let Some(expired) = expiring.expired(collection, pinion_runtime::wall_ms())? else {
         return Ok(false);
     };
-    let targets = targets(&state.parameters.borrow().ttl);
+    let targets = targets(&parameters().borrow().ttl);
     let mut deleted = 0;
     let outcome = delete_through(ctx, &acquired, expired, targets, &mut deleted).await;
-    state.metrics.counters.ttl_deleted_documents.add(deleted);
+    metrics().counters.ttl_deleted_documents.add(deleted);
     if deleted > 0 {
         sim::event("ttl delete");
     }

@@ -22,14 +22,16 @@ use super::verify::Verifier;
 use super::{count, examine, metadata, multikey, oplog};
 use crate::acquire::{Acquired, Wanted, acquire};
 use crate::limits::{FEW_COUNT_ATTEMPTS, MAX_COUNT_ATTEMPTS};
-use crate::state::state;
+use crate::ops::ops;
+use crate::parameters::parameters;
 use crate::stats::tree_stats;
+use crate::topology::replica_set;
 
 /// `validate`.
 pub(crate) async fn validate(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.sought("validate", cmd.db())?;
-    let options = Options::read(&reader, state().replica_set().is_some())?;
+    let options = Options::read(&reader, replica_set().is_some())?;
     let mends = options.repair != RepairMode::None;
     let (mut report, mut collection) = Box::pin(run(&cmd.ctx, &ns, options)).await?;
     if mends && report.repaired {
@@ -87,7 +89,7 @@ async fn run(
         return Ok((report, collection));
     }
     let job = job(ctx, &collection, options);
-    let _listed = state().ops.show_progress(ctx.op_id, job.progress.clone());
+    let _listed = ops().show_progress(ctx.op_id, job.progress.clone());
     contents(&job, &acquired, &mut report).await?;
     let differs = |contents: &Contents| multikey::differs(&job, &contents.findings);
     if options.repair != RepairMode::None && report.contents.as_ref().is_some_and(differs) {
@@ -105,7 +107,7 @@ async fn run(
 
 fn job(ctx: &OpContext, collection: &Arc<Collection>, options: Options) -> Arc<Job> {
     let partitions = usize::from(storage().partition_count());
-    let memory_mb = state().parameters.borrow().validate_memory_mb;
+    let memory_mb = parameters().borrow().validate_memory_mb;
     let memory_bytes = u64::try_from(memory_mb).unwrap_or(0) << 20;
     let series = collection.options.time_series.as_ref();
     Arc::new(Job {

@@ -10,7 +10,7 @@ use super::options::Options;
 use crate::acquire::{Acquired, ReadSource, Undecided};
 use crate::interrupt::interruptible;
 use crate::limits::MAX_SNAPSHOT_ATTEMPTS;
-use crate::state::state;
+use crate::topology::replica_set;
 
 /// A state of the node that stays readable on all partitions until this is dropped, unless memory for old versions runs out.
 pub(crate) struct Snapshot {
@@ -33,7 +33,7 @@ impl Snapshot {
                 hold: None,
             });
         }
-        let is_member = state().replica_set().is_some();
+        let is_member = replica_set().is_some();
         let source = match options.background && is_member {
             true => ReadSource::Majority(Undecided::PassedBy),
             false => acquired.source(),

@@ -3,8 +3,10 @@
 use pinion_runtime::Duration;
 use pinion_wire::{OpContext, Result};
 
+use crate::generate::jitter;
 use crate::interrupt::{check, interruptible};
-use crate::state::state;
+use crate::metrics::metrics;
+use crate::parameters::parameters;
 use crate::transactions::is_in;
 
 /// Counts the attempts of one statement.
@@ -24,13 +26,13 @@ impl Backoff {
             return Ok(false);
         }
         self.conflicts += 1;
-        state().metrics.counters.write_conflicts.inc();
+        metrics().counters.write_conflicts.inc();
         if self.conflicts < 4 {
             pinion_runtime::yield_now().await;
         } else {
             // Random, so that two that met do not meet again; growing, so that many that meet spread out.
             let most_us = 100u64 << self.conflicts.min(10);
-            let us = state().jitter(most_us);
+            let us = jitter(most_us);
             pinion_runtime::sleep(Duration::from_micros(50 + us)).await;
         }
         Ok(true)
@@ -39,17 +41,17 @@ impl Backoff {
     /// Waits for memory, each time longer than the time before; false when it was in vain too often, and the client must get the error.
     pub(crate) async fn cache_full(&mut self, ctx: &OpContext) -> Result<bool> {
         check(ctx)?;
-        let parameters = state().parameters.borrow().storage;
+        let parameters = parameters().borrow().storage;
         if !parameters.unavailable_is_an_error {
             return self.conflict(ctx).await;
         }
         self.full += 1;
-        state().metrics.counters.unavailable.inc();
+        metrics().counters.unavailable.inc();
         if is_in(ctx) {
             return Ok(false);
         }
         if self.full > parameters.unavailable_retries.unsigned_abs() && !ctx.client.is_internal() {
-            state().metrics.counters.unavailable_escaped.inc();
+            metrics().counters.unavailable_escaped.inc();
             return Ok(false);
         }
         // The node's own writes are tried for ever, and not more and more rarely.

@@ -4,8 +4,8 @@ use pinion_bson::RawBson;
 use pinion_clock::Timestamp;
 use pinion_wire::{Error, ErrorCode, Result};
 
+use crate::metrics::metrics;
 use crate::sessions::{Executed, ExecutedChange, RetryableWrite};
-use crate::state::state;
 
 /// A statement that failed.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl BatchOutcome {
 
     pub(crate) fn failed(&mut self, index: usize, error: Error) {
         if error.code == ErrorCode::TRANSACTION_TOO_LARGE_FOR_CACHE {
-            state().metrics.counters.too_large.inc();
+            metrics().counters.too_large.inc();
         }
         self.errors.push(StatementError { index, error });
     }

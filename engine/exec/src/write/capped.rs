@@ -31,12 +31,11 @@ use super::insert::{Attempt, Group, InsertOptions, Stamps, Step, insert_statemen
 use super::order::first_error;
 use super::unit::insert_event;
 use super::validation::{Validation, check_document};
-use crate::capped::{CappedCollection, RECORDS};
+use crate::capped::{CappedCollection, RECORDS, capped_table};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{interruptible, is_interruption, pause};
 use crate::limits::{EVICTION_GROUP, EVICTION_GROUP_BYTES};
 use crate::sessions::Stamp;
-use crate::state::state;
 
 /// Tries to insert a group of documents, on the core that owns them.
 pub(super) async fn attempt(
@@ -113,7 +112,7 @@ async fn attempt_here(
     mut how: How,
 ) -> Step {
     let mut step = Step::default();
-    let capped = state().capped.of(collection.tree());
+    let capped = capped_table().of(collection.tree());
     let inserted = match interruptible(ctx, capped.turn()).await {
         Ok(_turn) => insert_all(ctx, collection, &capped, group, &mut how, &mut step).await,
         Err(error) => Err(error),
@@ -378,7 +377,7 @@ async fn oldest_beyond(
 /// # Errors
 /// Those of a read.
 pub(crate) async fn beyond_bounds(collection: &Arc<Collection>) -> Result<Vec<Vec<Write>>> {
-    let capped = state().capped.of(collection.tree());
+    let capped = capped_table().of(collection.tree());
     let evicted = oldest_beyond(collection, &capped, 0, 0).await?;
     let hash = storage().partition_hash();
     let mut removals = Vec::with_capacity(evicted.len());

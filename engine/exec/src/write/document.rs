@@ -8,15 +8,15 @@ use pinion_query::{Update, UpdateContext};
 use pinion_wire::Result;
 
 use crate::compute::compute_bytes;
+use crate::generate::{new_object_id, next_timestamps};
 use crate::limits::LARGE_DOCUMENT_BYTES;
-use crate::state::state;
 
 /// What a field with a timestamp takes: type, a name of one character or none, and the value.
 const LEAST_TIMESTAMP_FIELD: usize = 10;
 
 /// Times for as many fields, one after the other: the first of them, as BSON has it.
 fn timestamps(count: usize) -> Timestamp {
-    let now = state().next_timestamps(count);
+    let now = next_timestamps(count);
     Timestamp {
         time: now.secs(),
         increment: now.inc(),
@@ -30,14 +30,11 @@ pub(crate) async fn prepare_for_insert(
 ) -> Result<Bytes> {
     let bytes = document.as_bytes().len();
     if bytes <= LARGE_DOCUMENT_BYTES {
-        let new_id = || state().new_object_id();
+        let new_id = || new_object_id();
         return prepare(document, new_id, keep_empty_timestamps, timestamps);
     }
     // A compute thread cannot ask for more, so as many are set aside as the document can hold.
-    let (new_id, first) = (
-        state().new_object_id(),
-        timestamps(bytes / LEAST_TIMESTAMP_FIELD),
-    );
+    let (new_id, first) = (new_object_id(), timestamps(bytes / LEAST_TIMESTAMP_FIELD));
     let prepare = || prepare(document, || new_id, keep_empty_timestamps, |_| first);
     compute_bytes(bytes, prepare).await
 }

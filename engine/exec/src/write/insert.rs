@@ -32,8 +32,8 @@ use crate::interrupt::{check, is_interruption};
 use crate::limits::{
     INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES, MAX_CLUSTER_KEY_BYTES,
 };
+use crate::metrics::metrics;
 use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
-use crate::state::state;
 use crate::transactions::{ends_command, is_in};
 
 /// A statement that inserts one prepared document, and the indexes that it makes multikey.
@@ -112,7 +112,7 @@ pub(super) async fn taken(
     record: Option<i64>,
     error: WriteError,
 ) -> pinion_wire::Error {
-    state().metrics.counters.duplicate_key_errors.inc();
+    metrics().counters.duplicate_key_errors.inc();
     let raw = pinion_catalog::stored_document(document);
     let write = match &error {
         WriteError::Exists { write } | WriteError::Duplicate { write, .. } => *write,

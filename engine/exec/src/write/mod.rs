@@ -26,7 +26,9 @@ pub(crate) use document::{prepare_for_insert, update_context};
 pub(crate) use insert::{InsertOptions, Stamps, insert_documents};
 pub(crate) use modify::Change;
 pub(crate) use put::{put, put_document};
-pub(crate) use series::{OpenBuckets, SeriesCounts, insert_measurements, series_targets};
+pub(crate) use series::{
+    OpenBuckets, SeriesCounts, insert_measurements, open_buckets, series_targets,
+};
 pub(crate) use target::{ModifyOutcome, ModifyStatement, run, run_and_tell, sort_beside};
 pub(crate) use through::{Deletion, DeletionTargets, delete_through};
 pub(crate) use validation::Validation;

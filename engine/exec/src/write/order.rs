@@ -13,7 +13,7 @@ use pinion_storage::{Direction, Key, KeyRange, PartitionId, ReadAt, ReadError, T
 use pinion_wire::Error;
 
 use crate::compute::compute_bytes;
-use crate::state::state;
+use crate::metrics::metrics;
 
 /// `error` says that an index has no keys for `new`. MongoDB brings a document into one index after the other, the one on
 /// `_id` before all, so a value that an earlier unique one holds already comes first.
@@ -27,7 +27,7 @@ pub(super) async fn first_error(
 ) -> Error {
     match taken_before(collection, record, id, old, new).await {
         Ok(Some(taken)) => {
-            state().metrics.counters.duplicate_key_errors.inc();
+            metrics().counters.duplicate_key_errors.inc();
             taken
         }
         // A read that fails leaves the error that is there already.

@@ -23,8 +23,9 @@ use super::unit::LoggedWrite;
 use super::validation::check_document;
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, interruptible, is_interruption, pause};
+use crate::metrics::metrics;
+use crate::node_info::node_info;
 use crate::options::PlantedFault;
-use crate::state::state;
 use crate::transactions::InUnit;
 
 /// What is to be done with one document.
@@ -80,7 +81,8 @@ pub(super) async fn prepare(
         return Ok(Prepared::Nothing(Modified::NoMatch));
     };
     if request.is_lookup {
-        let counters = &state().metrics.counters;
+        let metrics = metrics();
+        let counters = &metrics.counters;
         counters.keys_examined.inc();
         counters.docs_examined.inc();
         ctx.work().examined(1, 1);
@@ -114,7 +116,7 @@ pub(super) async fn prepare(
     if !index.newly_multikey.is_empty() {
         return Ok(Prepared::NeedsMultikey(index.newly_multikey));
     }
-    let planted_fault = state().shared.options.planted_fault;
+    let planted_fault = node_info().options.planted_fault;
     if planted_fault == PlantedFault::IndexEntryForgotten && change.new.is_some() {
         index.writes.pop();
     }
@@ -209,7 +211,7 @@ impl PreparedChange {
             WriteError::Duplicate { write, .. } if write > 0 => write,
             error => return from_write_error(error),
         };
-        state().metrics.counters.duplicate_key_errors.inc();
+        metrics().counters.duplicate_key_errors.inc();
         // The statement is gone; the same documents give the same writes again.
         let hash = storage().partition_hash();
         let bytes = self.old.len() + self.new.as_ref().map_or(0, Bytes::len);

@@ -19,12 +19,12 @@ use super::validation::Validation;
 use crate::acquire::{Acquired, ReadSource, acquire};
 use crate::compute::compute;
 use crate::fail_points;
+use crate::generate::new_object_id;
 use crate::limits::TRANSACTION_TARGET_BYTES;
 use crate::read::{
     Again, LeafReport, ReadRequest, Targets, check_still_there, open_ids, parse_sort, target_group,
 };
 use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
-use crate::state::state;
 use crate::transactions::{is_in, no_measurements};
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
@@ -393,7 +393,7 @@ pub(super) async fn upserted(
     statement: &ModifyStatement,
     update: &Update,
 ) -> Result<RawDocumentBuf> {
-    let (context, new_id) = (update_context(update, true, None), state().new_object_id());
+    let (context, new_id) = (update_context(update, true, None), new_object_id());
     compute(ctx, || update.upsert(&statement.matcher, &context, new_id)).await
 }
 

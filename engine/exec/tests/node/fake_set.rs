@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawDocumentBuf, doc};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_exec::{CommitQuorum, LastWrite, ReplicaSet, SetView, Waiting, state};
+use pinion_exec::{CommitQuorum, LastWrite, ReplicaSet, SetView, Waiting, set_replica_set};
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{Duration, Instant, core_local, on_all_cores, sleep, timeout, try_core_local};
 use pinion_storage::storage;
@@ -209,7 +209,7 @@ pub async fn become_with(view: SetView, committed: OpTime) {
                 calls: RefCell::default(),
             });
             pinion_runtime::set_core_local(fake.clone());
-            state().set_replica_set(fake);
+            set_replica_set(fake);
         }
     })
     .await;

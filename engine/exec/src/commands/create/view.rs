@@ -7,6 +7,7 @@ use pinion_wire::idl::{FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::compute::compute;
+use crate::topology::is_member;
 
 /// Stages that make their documents out of something else than a collection.
 const WITHOUT_COLLECTION: [&str; 7] = [
@@ -89,7 +90,7 @@ pub(in crate::commands) async fn check_pipeline(
                 format!("'{name}' can only be run with {{aggregate: 1}}"),
             ));
         }
-        if name == "$changeStream" && crate::state::state().is_member() {
+        if name == "$changeStream" && is_member() {
             return Err(Error::new(
                 ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
                 "$changeStream cannot be used in a view definition",

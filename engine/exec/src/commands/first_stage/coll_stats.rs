@@ -15,8 +15,8 @@ use super::super::stats::{append_collection_stats, append_number};
 use super::Place;
 use crate::acquire::Acquired;
 use crate::latency::LatencyValues;
-use crate::metrics::NamespaceValues;
-use crate::state::state;
+use crate::metrics::{NamespaceValues, metrics};
+use crate::node_info::node_info;
 
 /// The stage's parsed specification.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +69,7 @@ impl CollStats {
         let mut out = DocBuilder::new();
         let now = RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms()));
         out.append("ns", ns.as_str())
-            .append("host", state().shared.options.host.as_str())
+            .append("host", node_info().options.host.as_str())
             .append("localTime", now);
         if self.latencies.is_some() || self.operations {
             let used = used(ns.as_str()).await;
@@ -137,7 +137,7 @@ async fn used(ns: &str) -> NamespaceValues {
     let ns: Arc<str> = ns.into();
     let parts = pinion_runtime::on_all_cores(move |_| {
         let ns = ns.clone();
-        async move { state().metrics.of_namespace(&ns) }
+        async move { metrics().of_namespace(&ns) }
     })
     .await;
     let mut sum = NamespaceValues::default();
@@ -150,10 +150,8 @@ async fn used(ns: &str) -> NamespaceValues {
 /// How often a collection was scanned, and how many of the scans tail it, on all cores.
 async fn scans(tree: TreeId) -> (u64, u64) {
     let parts =
-        pinion_runtime::on_all_cores(
-            move |_| async move { state().metrics.collection_scans(tree) },
-        )
-        .await;
+        pinion_runtime::on_all_cores(move |_| async move { metrics().collection_scans(tree) })
+            .await;
     let sum = |sum: (u64, u64), part: &(u64, u64)| (sum.0 + part.0, sum.1 + part.1);
     parts.iter().fold((0, 0), sum)
 }

@@ -18,7 +18,7 @@ use self::current_op::CurrentOp;
 use super::stats::index_stats;
 use crate::acquire::Acquired;
 use crate::compute::compute;
-use crate::state::state;
+use crate::topology::is_member;
 
 pub(super) use self::current_op::Shown;
 
@@ -164,7 +164,7 @@ fn makes_documents(name: &str) -> bool {
             | "$planCacheStats"
             | "$querySettings"
             | "$queryStats"
-    ) || (name == "$listSampledQueries" && state().is_member())
+    ) || (name == "$listSampledQueries" && is_member())
 }
 
 /// The pipeline with a filter in the place of a `$listSessions` in front, where the collection of sessions is read.

@@ -22,10 +22,11 @@ use super::spool::Spool;
 use super::{Node, Surroundings};
 use crate::acquire::{acquire_read, acquire_stored, acquire_write};
 use crate::compute::compute;
+use crate::generate::random_bytes;
 use crate::interrupt::is_interruption;
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
-use crate::state::state;
-use crate::topology::{Intent, check_access};
+use crate::parameters::parameters;
+use crate::topology::{Intent, check_access, set_view};
 use crate::write::{
     BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, insert_documents,
     insert_measurements, prepare_for_insert, run,
@@ -57,7 +58,7 @@ impl OutNode {
         };
         let target = target_of(stage, &self.around)?;
         // What it makes first, it makes behind no door.
-        check_access(state().set_view().as_deref(), ctx, &target, Intent::Write)?;
+        check_access(set_view().as_deref(), ctx, &target, Intent::Write)?;
         let made = self.fill(ctx, &target).await;
         let temporary = match made {
             Ok(temporary) => temporary,
@@ -86,7 +87,7 @@ impl OutNode {
     ) -> Result<Namespace, (Option<Namespace>, Error)> {
         let before = |error| (None, error);
         let (options, indexes) = self.model(ctx, target).await.map_err(before)?;
-        let name = format!("tmp.agg_out.{}", Uuid(state().random_bytes()));
+        let name = format!("tmp.agg_out.{}", Uuid(random_bytes()));
         let temporary = Namespace::new(target.db(), &name).map_err(before)?;
         let failed = |error| (Some(temporary.clone()), error);
         // One that is never renamed is gone with the next start of the node. A series takes its name by another way.
@@ -98,7 +99,7 @@ impl OutNode {
             .await
             .map_err(before)?;
         if !indexes.is_empty() {
-            let limits = state().parameters.borrow().build_limits();
+            let limits = parameters().borrow().build_limits();
             create_indexes(ctx, temporary.clone(), indexes, limits, None)
                 .await
                 .map_err(failed)?;

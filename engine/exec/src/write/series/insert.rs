@@ -19,14 +19,16 @@ use super::counts::SeriesCounts;
 use super::open::OpenBucket;
 use crate::acquire::{Acquired, acquire};
 use crate::compute::{compute, compute_bytes};
+use crate::generate::new_object_id;
 use crate::interrupt::{check, is_interruption, pause};
 use crate::limits::{SERIES_CONFLICTS, SERIES_ROUND_BYTES, SERIES_ROUND_SOURCES};
+use crate::metrics::metrics;
 use crate::read::{ReadRequest, existing_trees, open};
 use crate::sessions::Stamp;
-use crate::state::state;
 use crate::write::backoff::Backoff;
 use crate::write::batch::BatchOutcome;
 use crate::write::insert::{InsertOptions, insert_documents};
+use crate::write::open_buckets;
 
 /// A measurement that is not in a bucket yet, with its place in the client's batch.
 struct Pending {
@@ -75,7 +77,7 @@ impl Source {
             counts.opened_for_source += 1;
         }
         let tree = collection.tree();
-        let metrics = &state().metrics;
+        let metrics = &metrics();
         metrics.record_series(tree, counts, existing_trees);
     }
 }
@@ -398,7 +400,7 @@ impl Batch {
                 .await;
             }
             let key = (collection.uuid, source.key.clone());
-            state().open_buckets.borrow_mut().forget(&key, bucket.id);
+            open_buckets().borrow_mut().forget(&key, bucket.id);
             source.rolls_over = true;
             match measurement_count(&form, stored_document(&old.value)) {
                 count if count >= MAX_BUCKET_MEASUREMENTS => source.counts.closed_by_count += 1,
@@ -407,7 +409,7 @@ impl Batch {
         }
         let (new, taken, bucket) = {
             let start_ms = series.bucket_start_ms(first_ms);
-            let id = bucket_id(start_ms, state().new_object_id());
+            let id = bucket_id(start_ms, new_object_id());
             let bucket = OpenBucket { id, start_ms };
             let new = packed_new(ctx, &form, collection, source, one, bucket).await?;
             (new.0, new.1, bucket)
@@ -460,7 +462,7 @@ impl Batch {
                     source.conflicts = 0;
                     source.wrote(collection, taken, is_new);
                     source.rolls_over = false;
-                    state().open_buckets.borrow_mut().add(&key, bucket);
+                    open_buckets().borrow_mut().add(&key, bucket);
                     outcome.n += taken as i64;
                     outcome.wrote(ts);
                 }
@@ -583,8 +585,8 @@ async fn bucket_for(
     let key = (collection.uuid, source.key.clone());
     let span_ms = i64::from(form.max_span_secs) * 1000;
     let known = {
-        let state = state();
-        let mut open = state.open_buckets.borrow_mut();
+        let open_buckets = open_buckets();
+        let mut open = open_buckets.borrow_mut();
         open.find(&key, time_ms, span_ms)
     };
     if let Some(known) = known {
@@ -593,7 +595,7 @@ async fn bucket_for(
         {
             return Ok(Some(found));
         }
-        state().open_buckets.borrow_mut().forget(&key, known.id);
+        open_buckets().borrow_mut().forget(&key, known.id);
     }
     if source.rolls_over {
         return Ok(None);

@@ -9,6 +9,6 @@ mod open;
 pub(crate) use change::series_targets;
 pub(crate) use counts::SeriesCounts;
 pub(crate) use insert::insert_measurements;
-pub(crate) use open::OpenBuckets;
+pub(crate) use open::{OpenBuckets, open_buckets};
 
 pub(super) use change::run;

@@ -7,6 +7,8 @@ use pinion_bson::ObjectId;
 use pinion_catalog::Uuid;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use crate::limits::{MAX_OPEN_BUCKET_SOURCES, OPEN_BUCKETS_OF_SOURCE};
 
@@ -28,6 +30,11 @@ type Sources = FxHashMap<Source, SmallVec<[OpenBucket; OPEN_BUCKETS_OF_SOURCE]>>
 pub(crate) struct OpenBuckets {
     newer: Sources,
     older: Sources,
+}
+
+/// The buckets that this core fills.
+pub(crate) fn open_buckets() -> Rc<RefCell<OpenBuckets>> {
+    pinion_runtime::core_local()
 }
 
 impl OpenBuckets {

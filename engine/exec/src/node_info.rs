@@ -1,0 +1,27 @@
+//! What all cores of a node know of it and none changes.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_bson::ObjectId;
+use pinion_runtime::Instant;
+
+use crate::options::NodeOptions;
+
+/// How a node was started, and when.
+pub struct NodeInfo {
+    pub options: NodeOptions,
+    /// Names this process in `topologyVersion`.
+    pub process_id: ObjectId,
+    /// Monotonic and wall clock.
+    pub started: Instant,
+    pub started_wall_ms: i64,
+}
+
+/// This node's.
+///
+/// # Panics
+/// Before the node is open on this core.
+pub fn node_info() -> Rc<Arc<NodeInfo>> {
+    pinion_runtime::core_local()
+}
