@@ -14,10 +14,9 @@ use pinion_catalog::{
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use crate::db_check;
-use crate::profile;
+use crate::own_collections;
+use crate::profile_settings::is_written;
 use crate::topology::{LOCAL, SetView, not_primary, set_view};
-use crate::version;
 
 /// What a namespace is kept for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,7 +60,7 @@ impl Class {
             (LOCAL, name) if name.starts_with("oplog.") => Class::Oplog,
             (LOCAL, "system.replset" | "system.rollback.id") => Class::Set,
             (LOCAL, name) if name.starts_with("replset.") => Class::Set,
-            (_, profile::COLLECTION) => Class::Profile,
+            (_, own_collections::PROFILE) => Class::Profile,
             (_, SYSTEM_VIEWS) => Class::Views,
             (_, name) if name.starts_with("system.buckets.") => Class::Buckets,
             ("config", "system.indexBuilds") => Class::Builds,
@@ -69,9 +68,9 @@ impl Class {
             ("config", _) if matches!(ns.as_str(), SESSION_RECORDS | RETRY_IMAGES) => {
                 Class::Records
             }
-            ("admin", version::COLLECTION) => Class::Version,
+            ("admin", own_collections::VERSION) => Class::Version,
             ("admin", "system.keys") => Class::Keys,
-            (LOCAL, db_check::HEALTH_LOG) => Class::HealthLog,
+            (LOCAL, own_collections::HEALTH_LOG) => Class::HealthLog,
             ("config", "system.preimages") | (_, "system.js") => Class::Droppable,
             _ if is_system => Class::System,
             _ => return None,
@@ -304,7 +303,7 @@ pub(crate) fn check(ctx: &OpContext, definition: &Definition) -> Result<()> {
     let view = set_view();
     let admitted = match definition {
         Definition::Drop(ns) if core_catalog().current().kind(ns).is_none() => Ok(()),
-        Definition::Drop(ns) if profile::is_written(ns) => Err(illegal(
+        Definition::Drop(ns) if is_written(ns) => Err(illegal(
             "turn off profiling before dropping system.profile collection",
         )),
         definition => {

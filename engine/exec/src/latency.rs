@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use pinion_bson::DocBuilder;
 
-use crate::metrics::Counter;
+use crate::counter::Counter;
 
 /// Steps of a histogram: one from each power of two of microseconds to the next, and two from 2 ms to 2 s, as operations are
 /// expected to take.

@@ -10,44 +10,9 @@ use pinion_runtime::Instant;
 use pinion_storage::TreeId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::commands::StageCounts;
-use crate::concern::ConcernCounts;
+use crate::counter::Counter;
 use crate::latency::{Latency, LatencyValues};
 use crate::limits::{MIN_TOP_NAMESPACES, MIN_USED_INDEXES};
-use crate::members::AuthenticationCounts;
-use crate::operator_counts::OperatorCounts;
-use crate::write::SeriesCounts;
-
-/// A counter of one core; only its own core touches it.
-#[derive(Debug, Default)]
-pub struct Counter(Cell<u64>);
-
-impl Counter {
-    /// Adds one.
-    pub fn inc(&self) {
-        self.add(1);
-    }
-
-    /// Adds `n`.
-    pub fn add(&self, n: u64) {
-        self.0.set(self.0.get() + n);
-    }
-
-    /// Takes one off.
-    pub fn dec(&self) {
-        self.0.set(
-            self.0
-                .get()
-                .checked_sub(1)
-                .expect("a gauge went below zero"),
-        );
-    }
-
-    /// The present value.
-    pub fn get(&self) -> u64 {
-        self.0.get()
-    }
-}
 
 /// Counts one up on its core as long as it lives.
 pub(crate) struct Gauge(fn(&Counters) -> &Counter);
@@ -288,7 +253,7 @@ impl NamespaceValues {
 
 /// What is counted of trees, most simply how often they were used.
 #[derive(Debug, Default)]
-struct TreeUses<T = u64> {
+pub(crate) struct TreeUses<T = u64> {
     counts: FxHashMap<TreeId, T>,
     forget_at: usize,
 }
@@ -296,7 +261,7 @@ struct TreeUses<T = u64> {
 impl<T: Copy + Default + AddAssign> TreeUses<T> {
     /// Adds to the counts of a tree. Now and then it forgets the trees that `exist` does not give, so it knows at most twice
     /// as many as there are.
-    fn add<I>(&mut self, tree: TreeId, more: T, exist: impl FnOnce() -> I)
+    pub(crate) fn add<I>(&mut self, tree: TreeId, more: T, exist: impl FnOnce() -> I)
     where
         I: IntoIterator<Item = TreeId>,
     {
@@ -312,7 +277,7 @@ impl<T: Copy + Default + AddAssign> TreeUses<T> {
         self.counts.insert(tree, more);
     }
 
-    fn of(&self, tree: TreeId) -> T {
+    pub(crate) fn of(&self, tree: TreeId) -> T {
         self.counts.get(&tree).copied().unwrap_or_default()
     }
 }
@@ -336,16 +301,11 @@ pub struct Metrics {
     pub commands: Latency,
     /// Of whole transactions, from their first statement to their end.
     pub transactions: Latency,
-    pub(crate) concerns: ConcernCounts,
-    pub(crate) stages: StageCounts,
-    pub(crate) operators: OperatorCounts,
-    pub(crate) authentications: AuthenticationCounts,
     top: RefCell<BTreeMap<Arc<str>, NamespaceUse>>,
     top_forget_at: Cell<usize>,
     index_uses: RefCell<TreeUses>,
     collection_scans: RefCell<TreeUses>,
     tailing_scans: RefCell<TreeUses>,
-    series: RefCell<TreeUses<SeriesCounts>>,
 }
 
 /// What this core has counted.
@@ -432,23 +392,6 @@ impl Metrics {
     pub fn collection_scans(&self, tree: TreeId) -> (u64, u64) {
         let tailing = self.tailing_scans.borrow().of(tree);
         (self.collection_scans.borrow().of(tree), tailing)
-    }
-
-    /// Counts what became of measurements of a series, which is named by the tree of its buckets.
-    pub(crate) fn record_series<I>(
-        &self,
-        tree: TreeId,
-        counts: SeriesCounts,
-        exist: impl FnOnce() -> I,
-    ) where
-        I: IntoIterator<Item = TreeId>,
-    {
-        self.series.borrow_mut().add(tree, counts, exist);
-    }
-
-    /// What became of the measurements of a series.
-    pub(crate) fn of_series(&self, tree: TreeId) -> SeriesCounts {
-        self.series.borrow().of(tree)
     }
 
     /// A copy of what `top` shows.

@@ -15,23 +15,24 @@ use pinion_wire::ErrorCode;
 use crate::applier::{Applier, KeptTransactions, OpenChain};
 use crate::capped::CappedTable;
 use crate::cluster_parameters::ClusterParameters;
-use crate::commands::AutoCompact;
-use crate::concern::DefaultsCache;
+use crate::commands::{AutoCompact, StageCounts};
+use crate::concern::{ConcernCounts, DefaultsCache};
 use crate::db_check::DbCheckTasks;
 use crate::fail_points::FailPoints;
 use crate::fsync_lock::FsyncLock;
 use crate::generate::Generators;
 use crate::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
 use crate::maintenance;
-use crate::members::{Conversations, MemberAccess};
+use crate::members::{AuthenticationCounts, Conversations, MemberAccess};
 use crate::metrics::{Metrics, metrics};
 use crate::node_info::NodeInfo;
+use crate::operator_counts::OperatorCounts;
 use crate::ops::OpTable;
 use crate::options::NodeOptions;
 use crate::parameters::{Parameters, parameters};
 use crate::parking::Parking;
 use crate::plan_cache::{IndexFilters, PlanCache};
-use crate::profile::Profiles;
+use crate::profile_settings::Profiles;
 use crate::query_settings::SettingsTable;
 use crate::read::{ChangeFeed, CursorTable, PartTable, change_feed, cursors};
 use crate::reopen::ReopenTurn;
@@ -45,7 +46,7 @@ use crate::time_keys::TimeKeys;
 use crate::topology::Membership;
 use crate::transactions::{TransactionMemory, Transactions};
 use crate::ttl::TtlMonitor;
-use crate::write::OpenBuckets;
+use crate::write::{AllSeriesCounts, OpenBuckets};
 
 /// Why a node did not open.
 #[derive(Debug)]
@@ -89,6 +90,11 @@ fn set_core_locals(shared: Shared) {
     }
     set(Generators::new());
     set(Metrics::default());
+    set(ConcernCounts::default());
+    set(StageCounts::default());
+    set(OperatorCounts::default());
+    set(AuthenticationCounts::default());
+    set(AllSeriesCounts::default());
     set(RefCell::<Parameters>::default());
     set(Membership::default());
     set(OpTable::default());

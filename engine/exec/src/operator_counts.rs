@@ -1,17 +1,22 @@
 //! How often clients used each operator: `metrics.operatorCounters` of `serverStatus`.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use pinion_bson::DocBuilder;
 use pinion_query::{OperatorKind, OperatorUses, counted};
 use pinion_wire::{OpContext, Result};
 
 use crate::compute::compute;
-use crate::metrics::metrics;
 
 /// The counts of one core.
 #[derive(Debug, Default)]
 pub(crate) struct OperatorCounts(RefCell<OperatorUses>);
+
+/// What this core has counted of operators.
+pub(crate) fn operator_counts() -> Rc<OperatorCounts> {
+    pinion_runtime::core_local()
+}
 
 impl OperatorCounts {
     fn add(&self, uses: &OperatorUses) {
@@ -35,7 +40,7 @@ pub(crate) async fn compute_counted<T: Send>(
         parsed.map(|parsed| (parsed, uses))
     };
     let (parsed, uses) = compute(ctx, parse).await?;
-    metrics().operators.add(&uses);
+    operator_counts().add(&uses);
     Ok(parsed)
 }
 

@@ -6,27 +6,16 @@ use pinion_bson::{RawBsonRef, RawDocument, rawdoc};
 use pinion_catalog::{LogForm, Observers, OpEvent, OpKind, OpObserver, set_log_form};
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue, submit_to};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{COMPATIBLE_VERSION, Error, ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use crate::feature_version::feature_version;
 use crate::local::document_by_id;
+use crate::own_collections::VERSION;
 use crate::write::put_document;
 
 const DATABASE: &str = "admin";
-pub(crate) const COLLECTION: &str = "system.version";
 const NAMESPACE: &str = "admin.system.version";
 const DOCUMENT: &str = "featureCompatibilityVersion";
-
-/// That version, as text.
-pub fn compatible_version() -> String {
-    let [major, minor, patch, _] = COMPATIBLE_VERSION;
-    format!("{major}.{minor}.{patch}")
-}
-
-/// The version of the features that are in use.
-pub(crate) fn feature_version() -> String {
-    let [major, minor, ..] = COMPATIBLE_VERSION;
-    format!("{major}.{minor}")
-}
 
 /// Stores the version where there is none yet: one that is there is that of the set, whose other members may know no newer one.
 /// Called once, on core 0, when the node has opened.
@@ -161,7 +150,7 @@ fn check_version(version: Option<RawBsonRef<'_>>) -> Result<()> {
 }
 
 async fn store_version() -> Result<()> {
-    let ns = Namespace::new(DATABASE, COLLECTION)?;
+    let ns = Namespace::new(DATABASE, VERSION)?;
     let now_ns = pinion_runtime::now().as_nanos();
     let ctx = OpContext::internal(0, "setFeatureCompatibilityVersion", DATABASE, now_ns);
     let document = rawdoc! { "_id": DOCUMENT, "version": feature_version() };

@@ -141,7 +141,7 @@ pub(super) async fn apply(
                 let db = text(entry, "ns")?.split('.').next().unwrap_or_default();
                 settings.note_command(db);
                 if field(o, "dropDatabase").is_some() && mode == ApplyMode::Secondary {
-                    crate::profile::forget(db).await;
+                    crate::profile_settings::forget(db).await;
                 }
             }
             Ok(u64::from(!did_something))

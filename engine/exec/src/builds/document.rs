@@ -7,10 +7,10 @@ use pinion_query::{Matcher, Update, Variables};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
-use super::CommitQuorum;
 use crate::acquire::{acquire_read, acquire_write};
 use crate::local::document_by_id;
 use crate::read::{ReadRequest, open};
+use crate::topology::CommitQuorum;
 use crate::write::{Change, ModifyOutcome, ModifyStatement, run};
 
 const BUILDS: &str = "config.system.indexBuilds";

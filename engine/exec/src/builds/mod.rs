@@ -7,7 +7,6 @@
 //!
 //! Source: execution document, "Commit Quorum" and "Voting for Abort".
 
-mod commit_quorum;
 mod document;
 mod votes;
 
@@ -22,7 +21,6 @@ use pinion_wire::{Error, Result};
 use crate::limits::{BUILD_LOOK_INTERVAL, BUILD_VOTE_PAUSE};
 use crate::topology::{ReplicaSet, replica_set};
 
-pub use commit_quorum::CommitQuorum;
 pub(crate) use document::{forget_ended, keep_vote, read, set_quorum};
 
 /// What core 0 knows of the set for the builds of this node.

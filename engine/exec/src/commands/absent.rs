@@ -4,8 +4,8 @@
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 use super::register;
+use crate::feature_version::feature_version;
 use crate::topology::is_member;
-use crate::version::feature_version;
 
 /// Those that only members of a replica set have.
 const REPLICATED: [(&str, &str); 10] = [

@@ -22,9 +22,9 @@ use super::first_stage::{FirstStage, Place, documents_of, first_stage, without_l
 use super::query_settings::admitted;
 use super::variables::variables;
 use crate::acquire::{Acquired, acquire_viewed, check_view};
+use crate::commands::stage_counts::stage_counts;
 use crate::compute::compute;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
-use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::query_settings::QuerySettings;
 use crate::read::{
@@ -388,7 +388,7 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     if command.explain {
         return super::explain::explain_aggregate(&cmd, cmd.body()).await;
     }
-    metrics().stages.count(command.stages);
+    stage_counts().count(command.stages);
     if let Some((spec, asked)) = command.changes() {
         return Box::pin(change_stream::answer(&cmd, asked, spec)).await;
     }

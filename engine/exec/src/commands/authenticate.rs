@@ -6,8 +6,9 @@ use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 use super::register;
-use crate::members::{self, Begun, MEMBER_DATABASE, conversations, member_access};
-use crate::metrics::metrics;
+use crate::members::{
+    self, Begun, MEMBER_DATABASE, authentication_counts, conversations, member_access,
+};
 
 /// The number of a connection's conversation: it has one at a time.
 const CONVERSATION: i32 = 1;
@@ -140,7 +141,7 @@ pub(super) fn append_speculative(
 
 /// The mechanisms of a user, for a hello that asks for them: members have one, and nobody else is known.
 pub(super) fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) {
-    metrics().authentications.mechanisms_asked();
+    authentication_counts().mechanisms_asked();
     let is_member = match user {
         RawBsonRef::String(name) => name
             .split_once('.')

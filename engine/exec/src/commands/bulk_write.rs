@@ -24,9 +24,10 @@ use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::{Stream, parse_hint};
+use crate::session_ids::is_in;
 use crate::sessions::{self, ExecutedChange, RetryableWrite, StatementIds};
 use crate::topology::is_member;
-use crate::transactions::{ends_command, fail, is_in};
+use crate::transactions::{ends_command, fail};
 use crate::write::{
     BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run_and_tell,
 };

@@ -16,7 +16,7 @@ use crate::acquire::check_uuid;
 use crate::compute::compute;
 use crate::guard;
 use crate::interrupt::pause;
-use crate::profile;
+use crate::profile_settings;
 use crate::read::Stream;
 use crate::stats::database_sizes;
 
@@ -69,7 +69,7 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
     guard::check(&cmd.ctx, &Definition::DropDatabase(db.clone()))?;
     let mut out = Reply::new();
     // Before the last collection is gone, so that no operation that ends meanwhile makes the database again.
-    profile::forget(&db).await;
+    profile_settings::forget(&db).await;
     let dropped = pinion_catalog::drop_database(&cmd.ctx, db).await?;
     acknowledge(&cmd.ctx, dropped, &mut out).await?;
     Ok(out)

@@ -85,7 +85,11 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
     let mut list = Vec::new();
     for (ops, cursors, clients, (running, idle), _) in parts {
         list.extend(ops.iter().map(|op| {
-            let lsid = op.ctx.args.lsid.filter(|_| transactions::is_in(&op.ctx));
+            let lsid = op
+                .ctx
+                .args
+                .lsid
+                .filter(|_| crate::session_ids::is_in(&op.ctx));
             let of_op = |shown: &&OpenShown| {
                 lsid.is_some_and(|lsid| lsid.id == shown.lsid.id && lsid.child == shown.lsid.child)
             };

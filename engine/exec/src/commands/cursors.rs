@@ -22,8 +22,9 @@ use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::metrics::{Gauge, metrics};
 use crate::ops::is_of_client;
 use crate::read::{Cursor, Filled, Reads, Stream, core_of, cursors, fill, not_found};
+use crate::session_ids::is_in;
 use crate::topology::replica_set;
-use crate::transactions::{self, is_in};
+use crate::transactions;
 
 /// What a command that makes a cursor asks for.
 pub(crate) struct CursorRequest {

@@ -22,7 +22,7 @@ use crate::fail_points::fail_points;
 use crate::interrupt::interruptible;
 use crate::limits::LARGE_BATCH_BYTES;
 use crate::metrics::{OpClass, TopKind, metrics};
-use crate::profile::profiles;
+use crate::profile_settings::profiles;
 use crate::read::{LeafReport, existing_trees};
 use crate::sessions::session_table;
 use crate::topology::{is_member, is_writable};

@@ -22,8 +22,8 @@ use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::ops::is_of_client;
 use crate::read::{Output, ReadRequest, Reads, Stream, TailStream, open, parse_hint, parse_sort};
+use crate::session_ids::is_in;
 use crate::topology::is_member;
-use crate::transactions::is_in;
 
 /// A `find` as it is written: nothing in here depends on what its namespace stands for.
 pub(super) struct FindCommand<'d> {

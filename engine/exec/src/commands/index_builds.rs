@@ -8,8 +8,8 @@ use pinion_wire::idl::{Namespace, Types, missing_field, wrong_type};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::acknowledge;
-use crate::builds::{CommitQuorum, keep_vote, look_again, read, set_quorum};
-use crate::topology::{check_from_member, set_view};
+use crate::builds::{keep_vote, look_again, read, set_quorum};
+use crate::topology::{CommitQuorum, check_from_member, set_view};
 
 /// `voteCommitIndexBuild`: a member is ready.
 pub(crate) async fn vote_commit(cmd: Invocation) -> Result<Reply> {

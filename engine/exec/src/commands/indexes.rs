@@ -15,10 +15,9 @@ use super::create::refuse_configuration;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::names::named_or_uuid;
 use crate::acquire::{acquire_stored, check_uuid};
-use crate::builds::CommitQuorum;
 use crate::parameters::parameters;
 use crate::read::Stream;
-use crate::topology::{is_member, set_view};
+use crate::topology::{CommitQuorum, is_member, set_view};
 use crate::transactions::{self, Running, not_empty, not_made};
 
 /// `createIndexes`.

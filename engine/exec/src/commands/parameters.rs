@@ -6,8 +6,10 @@ use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::fail_points::{self, FailPoint};
 use crate::parameters::{
-    FAIL_POINT_PREFIX, Parameters, is_known, names, parameters, test_commands_enabled,
+    FAIL_POINT_PREFIX, Parameters, Setting, is_known, names, parameters, test_commands_enabled,
+    unreadable,
 };
+use crate::ttl::ttl_monitor;
 
 /// `getParameter`.
 pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
@@ -125,6 +127,64 @@ async fn append_fail_points(body: &RawDocument, all: bool, out: &mut DocBuilder)
         }
     }
     found
+}
+
+/// Sets the parameters given at the start (`--setParameter name=value`) on this core.
+///
+/// # Errors
+/// One line that names a parameter that does not exist, cannot be set at start, or has a wrong value.
+pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(), String> {
+    for (name, text) in given {
+        if let Some(point) = name.strip_prefix(FAIL_POINT_PREFIX) {
+            let enables = |(name, text): &(String, String)| {
+                name == "enableTestCommands" && matches!(text.as_str(), "1" | "true")
+            };
+            if !given.iter().any(enables) {
+                return Err(format!(
+                    "--setParameter {name} is refused: fail points need enableTestCommands"
+                ));
+            }
+            fail_points::set_at_start(point, text)
+                .map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
+            continue;
+        }
+        if !Parameters::settable(name).1 {
+            return Err(format!(
+                "--setParameter {name}={text} is not supported: unknown parameter, or it cannot be set"
+            ));
+        }
+        let takes_fraction = Parameters::takes_fraction(name);
+        let fraction = || match takes_fraction {
+            true => text.parse::<f64>().ok(),
+            false => None,
+        };
+        let is_flag = parameters().borrow().is_flag(name);
+        let value = match (text.as_str(), text.parse::<i64>()) {
+            ("true", _) if is_flag => RawBsonRef::Boolean(true),
+            ("false", _) if is_flag => RawBsonRef::Boolean(false),
+            (_, Ok(number)) => RawBsonRef::Int64(number),
+            (text, Err(_)) => fraction().map_or(RawBsonRef::String(text), RawBsonRef::Double),
+        };
+        // A command may set a flag to any value; a text is none.
+        let setting = match (is_flag, value) {
+            (true, RawBsonRef::String(_)) => Err(unreadable(name, value)),
+            _ => Parameters::parse(name, value),
+        };
+        let setting =
+            setting.map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
+        apply(&setting);
+    }
+    Ok(())
+}
+
+/// Sets a parameter on this core, and has those who wait for the time that it names look at it again.
+fn apply(setting: &Setting) {
+    parameters().borrow_mut().set(setting);
+    match setting {
+        Setting::Replication(_) => crate::sessions::parameters_changed(),
+        Setting::Ttl(_) => ttl_monitor().parameters_changed(),
+        _ => {}
+    }
 }
 
 /// `setParameter`: several parameters are checked first and set together, on every core.

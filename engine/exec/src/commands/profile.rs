@@ -8,7 +8,8 @@ use pinion_wire::{Error, Invocation, Reply, Result};
 use crate::compute::compute;
 use crate::limits::PROFILED_COMMAND_BYTES;
 use crate::parameters::server_counters;
-use crate::profile::{Level, Profile, make_collection, profiles};
+use crate::profile::make_collection;
+use crate::profile_settings::{Level, Profile, profiles};
 
 /// What a `profile` changes; what it does not name stays.
 #[derive(Clone, Debug)]

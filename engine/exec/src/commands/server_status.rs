@@ -18,16 +18,18 @@ use super::status_sections::{
     append_memory, append_network, append_replicated,
 };
 use crate::acquire::acquire_stored;
-use crate::concern::ConcernValues;
+use crate::commands::stage_counts::stage_counts;
+use crate::concern::{ConcernValues, concern_counts};
 use crate::latency::LatencyValues;
-use crate::members::AuthenticationValues;
+use crate::members::{AuthenticationValues, authentication_counts};
 use crate::metrics::{CounterValues, TopEntry, metrics};
 use crate::node_info::node_info;
 use crate::operator_counts;
+use crate::operator_counts::operator_counts;
 use crate::ops::ops;
 use crate::parameters::parameters;
 use crate::plan_cache::plan_cache;
-use crate::profile::profiles;
+use crate::profile_settings::profiles;
 use crate::read::{CursorCounts, cursors};
 use crate::replication::{METRICS, ReplicationFigures};
 use crate::sessions::session_table;
@@ -70,11 +72,11 @@ fn core_part() -> CorePart {
             &metrics.transactions,
         ]
         .map(LatencyValues::of),
-        concerns: metrics.concerns.values(),
-        stages: metrics.stages.values(),
-        operators: metrics.operators.values(),
+        concerns: concern_counts().values(),
+        stages: stage_counts().values(),
+        operators: operator_counts().values(),
         cached_plans: plan_cache().size(),
-        authentications: metrics.authentications.values(),
+        authentications: authentication_counts().values(),
         cursors: cursors().counts(),
         sessions: session_table().len() as u64,
         running: ops().len() as u64,

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef};
 
@@ -10,6 +11,11 @@ use crate::limits::MAX_COUNTED_PIPELINES;
 /// The counts of one core.
 #[derive(Debug, Default)]
 pub(crate) struct StageCounts(RefCell<BTreeMap<&'static str, u64>>);
+
+/// What this core has counted of stages.
+pub(crate) fn stage_counts() -> Rc<StageCounts> {
+    pinion_runtime::core_local()
+}
 
 impl StageCounts {
     /// Counts the stages of a pipeline, and those of the pipelines in it.

@@ -12,7 +12,7 @@ use crate::acquire::{Acquired, acquire_stored};
 use crate::metrics::metrics;
 use crate::node_info::node_info;
 use crate::stats::{CollectionSizes, sizes_of};
-use crate::write::SeriesCounts;
+use crate::write::{SeriesCounts, series_counts};
 
 fn scale_of(reader: &pinion_wire::idl::CommandReader<'_>) -> Result<i64> {
     Ok(reader.opt_at_least("scale", 1)?.unwrap_or(1))
@@ -119,16 +119,6 @@ pub(super) async fn append_collection_stats(out: &mut DocBuilder, acquired: &Acq
         None => None,
     };
     append_storage_stats(out, (acquired.ns(), series), collection, &size, scale);
-}
-
-/// What became of the measurements of a series on all cores.
-async fn series_counts(tree: TreeId) -> SeriesCounts {
-    let of_core = move |_| async move { metrics().of_series(tree) };
-    let mut sum = SeriesCounts::default();
-    for counts in pinion_runtime::on_all_cores(of_core).await {
-        sum += counts;
-    }
-    sum
 }
 
 fn append_storage_stats(

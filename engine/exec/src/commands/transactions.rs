@@ -46,7 +46,7 @@ fn check(cmd: &Invocation) -> Result<()> {
             "Transaction numbers are only allowed on a replica set member or mongos",
         ));
     }
-    match transactions::is_in(&cmd.ctx) {
+    match crate::session_ids::is_in(&cmd.ctx) {
         true => Ok(()),
         false => Err(Error::new(
             ErrorCode::COMMAND_FAILED,

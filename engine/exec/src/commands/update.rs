@@ -19,8 +19,9 @@ use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
+use crate::session_ids::is_in;
 use crate::sessions::{self, StatementIds};
-use crate::transactions::{ends_command, is_in};
+use crate::transactions::ends_command;
 use crate::write::{
     BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, Validation, run_and_tell,
     sort_beside,

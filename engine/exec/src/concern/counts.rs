@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use pinion_bson::DocBuilder;
 use pinion_wire::idl::{ReadConcern, ReadConcernLevel, WriteConcern, WriteConcernW};
@@ -227,6 +228,11 @@ impl ConcernValues {
 /// The counts of one core.
 #[derive(Debug, Default)]
 pub(crate) struct ConcernCounts(RefCell<ConcernValues>);
+
+/// What this core has counted of concerns.
+pub(crate) fn concern_counts() -> Rc<ConcernCounts> {
+    pinion_runtime::core_local()
+}
 
 impl ConcernCounts {
     pub(crate) fn values(&self) -> ConcernValues {

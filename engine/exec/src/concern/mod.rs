@@ -14,7 +14,7 @@ use pinion_wire::{
     CommandClass, Error, ErrorCode, Handler, Invocation, ReadConcernSupport, Reply, Result,
 };
 
-pub(crate) use counts::{ConcernCounts, ConcernValues, WriteKind};
+pub(crate) use counts::{ConcernCounts, ConcernValues, WriteKind, concern_counts};
 pub(crate) use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS, default_concerns};
 pub use defaults::{forget_everywhere, has_default_write_concern};
 pub(crate) use read::{confirm, prepare_transaction};
@@ -24,7 +24,6 @@ pub(crate) use write::{
 };
 
 use self::counts::Source;
-use crate::metrics::metrics;
 use crate::sessions;
 use crate::topology::set_view;
 use crate::transactions;
@@ -36,7 +35,7 @@ pub(crate) fn check(cmd: &Invocation) -> Result<()> {
     };
     let args = &cmd.ctx.args;
     match args.txn_number {
-        Some(_) if transactions::is_in(&cmd.ctx) => transactions::check_command(cmd)?,
+        Some(_) if crate::session_ids::is_in(&cmd.ctx) => transactions::check_command(cmd)?,
         Some(_) => sessions::check_arguments(cmd)?,
         None => {}
     }
@@ -52,9 +51,8 @@ pub(crate) fn count_read(cmd: &Invocation) {
     if !reads || cmd.ctx.client.is_internal() {
         return;
     }
-    let in_transaction = transactions::is_in(&cmd.ctx);
-    let metrics = metrics();
-    let counts = &metrics.concerns;
+    let in_transaction = crate::session_ids::is_in(&cmd.ctx);
+    let counts = concern_counts();
     let named = cmd.ctx.args.read_concern.as_ref();
     if let Some(named) = named.filter(|named| !named.is_empty()) {
         return counts.read(named, Source::Client, in_transaction);
@@ -73,7 +71,7 @@ pub(crate) fn count_read(cmd: &Invocation) {
 
 /// Runs a command of a member: once what it reads is there, and to the end of what its read concern promises.
 pub(crate) async fn surround(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
-    if transactions::is_in(&cmd.ctx) {
+    if crate::session_ids::is_in(&cmd.ctx) {
         return Box::pin(transactions::run(cmd, handler)).await;
     }
     read::prepare(&mut cmd).await?;

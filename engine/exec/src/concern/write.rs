@@ -12,15 +12,15 @@ use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result};
 
 use super::counts::{Source, WriteKind};
 use super::defaults::{self, DefaultConcerns, SETTINGS};
-use crate::concern::default_concerns;
+use crate::concern::{concern_counts, default_concerns};
 use crate::interrupt::{interruptible, is_interruption};
 use crate::limits::OUTCOME_MAJORITY_TIMEOUT_MS;
 use crate::metrics::{Counters, Gauge, metrics};
 use crate::node_info::node_info;
 use crate::options::PlantedFault;
 use crate::parameters::parameters;
+use crate::session_ids::is_in;
 use crate::topology::{LOCAL, ReplicaSet, is_member, replica_set};
-use crate::transactions::is_in;
 
 /// A write concern that was not reached. The write has taken place all the same.
 #[derive(Debug)]
@@ -368,8 +368,7 @@ pub(crate) async fn count_writes(ctx: &OpContext, kind: WriteKind, writes: u64) 
         "customDefault" => Source::CustomDefault,
         _ => Source::ImplicitDefault,
     };
-    let metrics = metrics();
-    let counts = &metrics.concerns;
+    let counts = concern_counts();
     counts.wrote(kind, writes, &applied.concern, source);
 }
 

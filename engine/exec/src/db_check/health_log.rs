@@ -14,12 +14,12 @@ use crate::db_check::db_check_tasks;
 use crate::generate::new_object_id;
 use crate::interrupt::interruptible;
 use crate::limits::{CHECK_RETRY, HEALTH_LOG_BYTES, HEALTH_LOG_PATIENCE, MAX_CHECK_REASON_BYTES};
+use crate::own_collections::HEALTH_LOG;
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
 };
 
 const DATABASE: &str = "local";
-pub(crate) const COLLECTION: &str = "system.healthlog";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Severity {
@@ -160,7 +160,7 @@ async fn insert(document: &RawDocument) -> Result<()> {
     let now = pinion_runtime::now();
     let ctx = OpContext::internal(0, "insert", DATABASE, now.as_nanos());
     let ctx = ctx.with_deadline(Some((now + HEALTH_LOG_PATIENCE).as_nanos()));
-    let ns = Namespace::new(DATABASE, COLLECTION)?;
+    let ns = Namespace::new(DATABASE, HEALTH_LOG)?;
     let found = core_catalog().get(&ns);
     if found.is_some_and(|found| found.options.capped.is_none()) {
         return Err(Error::new(

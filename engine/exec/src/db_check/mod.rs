@@ -18,11 +18,8 @@ mod runner;
 mod tasks;
 
 mod command;
-mod parameters;
 
 pub(crate) use command::db_check;
 pub(crate) use entry::is_check;
 pub(crate) use follower::follow;
-pub(crate) use health_log::COLLECTION as HEALTH_LOG;
-pub(crate) use parameters::{DbCheckParameters, DbCheckSetting, NAMES};
 pub(crate) use tasks::{DbCheckTasks, db_check_tasks, end_runs, start, stop};

@@ -10,8 +10,7 @@ use pinion_wire::ClientInfo;
 
 use super::counts::Way;
 use super::{MEMBER_DATABASE, MEMBER_USER};
-use crate::members::member_access;
-use crate::metrics::metrics;
+use crate::members::{authentication_counts, member_access};
 
 /// Random bytes of a nonce: MongoDB's.
 const NONCE_BYTES: usize = 24;
@@ -94,8 +93,7 @@ pub(crate) type Refused = String;
 /// Nobody of that name can be let in.
 pub(crate) fn start(client: &Arc<ClientInfo>, begun: &Begun<'_>) -> Result<Step, Refused> {
     conversations().take(client);
-    let metrics = metrics();
-    let counts = &metrics.authentications;
+    let counts = authentication_counts();
     counts.received(begun.mechanism, Way::Any);
     if begun.is_speculative {
         counts.received(begun.mechanism, Way::Speculative);
@@ -164,8 +162,7 @@ pub(crate) fn continue_with(client: &Arc<ClientInfo>, payload: &str) -> Result<S
         }
     };
     client.set_member(true);
-    let metrics = metrics();
-    let counts = &metrics.authentications;
+    let counts = authentication_counts();
     // Nobody gets here by another mechanism, or as another user.
     counts.succeeded(Hash::Sha256, Way::Any);
     counts.succeeded(Hash::Sha256, Way::Cluster);

@@ -1,9 +1,11 @@
 //! Attempts of connections to authenticate, and successes: `security` of `serverStatus`.
 
+use std::rc::Rc;
+
 use pinion_auth::Hash;
 use pinion_bson::DocBuilder;
 
-use crate::metrics::Counter;
+use crate::counter::Counter;
 
 /// The mechanisms.
 const MECHANISMS: [Hash; 2] = [Hash::Sha1, Hash::Sha256];
@@ -45,6 +47,11 @@ pub(crate) struct AuthenticationValues {
 fn place(mechanism: Hash) -> usize {
     let place = MECHANISMS.iter().position(|known| *known == mechanism);
     place.expect("all mechanisms are counted")
+}
+
+/// What this core has counted of authentications.
+pub(crate) fn authentication_counts() -> Rc<AuthenticationCounts> {
+    pinion_runtime::core_local()
 }
 
 impl AuthenticationCounts {

@@ -15,7 +15,7 @@ use pinion_auth::{Hash, ITERATIONS, MemberKeys, Secrets};
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
 
 pub(crate) use conversation::{Begun, Conversations, continue_with, conversations, start};
-pub(crate) use counts::{AuthenticationCounts, AuthenticationValues};
+pub(crate) use counts::{AuthenticationCounts, AuthenticationValues, authentication_counts};
 
 use crate::limits::REFUSED_COMMAND_BYTES;
 

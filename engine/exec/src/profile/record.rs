@@ -7,14 +7,13 @@ use pinion_runtime::{Queue, spawn, timeout};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result, namespace_named};
 
-use super::COLLECTION;
 use super::entry::{Ended, op_of_command};
-use super::settings::Level;
 use crate::acquire::acquire_write;
 use crate::compute::{compute, compute_bytes};
 use crate::limits::{MAX_PROFILE_WRITES, PROFILE_BYTES, PROFILE_WRITE_PATIENCE};
 use crate::metrics::metrics;
-use crate::profile::profiles;
+use crate::own_collections::PROFILE as COLLECTION;
+use crate::profile_settings::{Level, profiles};
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
 };

@@ -18,7 +18,7 @@ use super::request::check_still_there;
 use super::stream::Stream;
 use crate::limits::{MAX_BATCH_BYTES, MAX_CURSORS};
 use crate::metrics::{Metrics, metrics};
-use crate::transactions::{is_in, is_of_session};
+use crate::session_ids::{is_in, is_of_session};
 
 /// Bits of a cursor's id that name its core.
 const CORE_BITS: u32 = 12;

@@ -19,8 +19,8 @@ use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
-use super::replication_parameters;
 use crate::interrupt::interruptible;
+use crate::parameters::replication_parameters;
 
 /// What is left of the tickets of this second; below zero where more were asked for.
 #[derive(Default)]

@@ -27,8 +27,7 @@ use super::table::last_uses;
 use crate::acquire::acquire_write;
 use crate::interrupt::pause;
 use crate::limits::{MAX_ENDED_SESSIONS, SESSION_TIMEOUT};
-use crate::parameters::parameters;
-use crate::replication::replication_parameters;
+use crate::parameters::{parameters, replication_parameters};
 use crate::topology::{is_member, is_writable};
 use crate::write::{Change, ModifyOutcome, ModifyStatement, put, run};
 

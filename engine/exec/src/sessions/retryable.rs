@@ -20,7 +20,8 @@ use super::retries::{Retries, twice};
 use super::statement_ids::{NO_STATEMENT, StatementIds};
 use crate::interrupt::interruptible;
 use crate::metrics::metrics;
-use crate::transactions::{self, Running, at_home, is_in};
+use crate::session_ids::{at_home, is_in};
+use crate::transactions::{self, Running};
 
 /// A command whose statements are executed once, however often it is sent.
 pub(crate) struct RetryableWrite {

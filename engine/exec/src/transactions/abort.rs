@@ -7,8 +7,8 @@ use pinion_runtime::{Queue, now, on_all_cores, sleep, spawn};
 use pinion_wire::ErrorCode;
 use pinion_wire::idl::Lsid;
 
-use super::running::at_home;
 use crate::limits::EXPIRY_INTERVAL;
+use crate::session_ids::at_home;
 use crate::sessions::session_catalog;
 
 /// Begins to look for transactions that are too old. Called on each core.

@@ -33,8 +33,6 @@ pub(crate) use refusals::{
     check_command, check_level, check_written, no_measurements, not_empty, not_made,
 };
 pub(crate) use run::run;
-pub(crate) use running::{
-    InUnit, Running, at_home, changing, ends_command, fail, is_in, is_of_session, of,
-};
+pub(crate) use running::{InUnit, Running, changing, ends_command, fail, of};
 pub(crate) use shown::{OpenShown, idle, open_counts, running};
 pub(crate) use state::{Active, Admitted, Asked, TxnState, admit};

@@ -11,13 +11,14 @@ use pinion_wire::{Error, ErrorCode, Handler, Invocation, OpContext, Reply, Resul
 
 use super::open::OpenTransaction;
 use super::refusals::asked;
-use super::running::{Running, at_home};
+use super::running::Running;
 use super::state::{Admitted, Asked, TxnState, aborted};
 use crate::concern::{acknowledge, complete_outcome, prepare_transaction};
 use crate::interrupt::interruptible;
 use crate::limits::MAX_SNAPSHOT_RETRIES;
 use crate::metrics::metrics;
 use crate::parameters::parameters;
+use crate::session_ids::at_home;
 use crate::sessions::{CheckedOut, RecordCollections, check_out_transaction};
 use crate::topology::{check_runs_here, not_primary, replica_set, set_view};
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_catalog::{
-    Collection, CollectionOptions, GateAccess, NO_USER, Uuid, core_catalog, plan_collection,
+    Collection, CollectionOptions, GateAccess, Uuid, core_catalog, plan_collection,
 };
 use pinion_clock::{OpTime, Timestamp};
 use pinion_query::MultikeyPaths;
@@ -25,6 +25,7 @@ use crate::interrupt::is_interruption;
 use crate::limits::INNER_GATE_TIMEOUT;
 use crate::metrics::metrics;
 use crate::parameters::parameters;
+use crate::session_ids::{at_home, is_in};
 use crate::sessions::{Executed, Retries};
 use crate::topology::Intent;
 use crate::transactions::transactions;
@@ -70,25 +71,6 @@ pub(crate) struct Running {
     retries: RefCell<Option<Rc<Retries>>>,
     has_failed: Cell<bool>,
     ended: Cell<Option<Ended>>,
-}
-
-/// The session as its home knows it.
-pub(crate) fn at_home(lsid: &Lsid) -> Lsid {
-    Lsid {
-        uid: Some(lsid.uid.unwrap_or(NO_USER)),
-        ..*lsid
-    }
-}
-
-/// Whether what is done in `of` is done in `session`, or in a child of it.
-pub(crate) fn is_of_session(of: &Lsid, session: &Lsid) -> bool {
-    let (of, session) = (at_home(of), at_home(session));
-    of == session || of.parent() == session
-}
-
-/// Whether an operation is a statement of a transaction, or its end.
-pub(crate) fn is_in(ctx: &OpContext) -> bool {
-    ctx.args.autocommit == Some(false)
 }
 
 /// The transaction that an operation of this core is in.

@@ -9,7 +9,5 @@
 
 mod expiring;
 mod monitor;
-mod parameters;
 
 pub(crate) use monitor::{TtlMonitor, start, stop, ttl_monitor};
-pub(crate) use parameters::{TtlParameters, TtlSetting};

@@ -8,11 +8,10 @@ use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, JoinHandle, Queue, now, sim, spawn, timeout_at};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
-use super::TtlParameters;
 use super::expiring::{Expiring, expiring};
 use crate::acquire::{Wanted, acquire};
 use crate::metrics::metrics;
-use crate::parameters::parameters;
+use crate::parameters::{TtlParameters, parameters};
 use crate::topology::is_writable;
 use crate::write::{DeletionTargets, delete_through};
 

@@ -10,7 +10,7 @@ use pinion_storage::{PartitionHash, PartitionId, Read, ReadAt, ReadError, TreeId
 use pinion_wire::OpContext;
 
 use super::options::Options;
-use super::progress::Progress;
+use crate::ops::Progress;
 
 pub(crate) struct Job {
     pub(super) collection: Arc<Collection>,

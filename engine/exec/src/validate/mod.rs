@@ -10,7 +10,6 @@ mod options;
 mod report;
 
 mod job;
-mod progress;
 mod snapshot;
 mod tree_walk;
 
@@ -28,6 +27,5 @@ mod command;
 pub(crate) use command::validate;
 pub(crate) use examine::{Form, form_of};
 pub(crate) use job::read;
-pub(crate) use progress::Progress;
 pub(crate) use snapshot::Snapshot;
 pub(crate) use verify::{Unverified, Verifier};

@@ -7,7 +7,7 @@ use crate::generate::jitter;
 use crate::interrupt::{check, interruptible};
 use crate::metrics::metrics;
 use crate::parameters::parameters;
-use crate::transactions::is_in;
+use crate::session_ids::is_in;
 
 /// Counts the attempts of one statement.
 #[derive(Default)]

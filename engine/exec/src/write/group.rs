@@ -19,7 +19,7 @@ use super::perform;
 use super::prepare::{Prepared, PreparedChange, prepare};
 use super::target::ModifyOutcome;
 use crate::limits::{MODIFY_STEP_STATEMENTS, MODIFY_STEP_WRITES, PREPARED_BYTES};
-use crate::transactions::is_in;
+use crate::session_ids::is_in;
 
 /// Why not all of a group was written.
 enum Stop {

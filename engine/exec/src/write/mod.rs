@@ -27,7 +27,8 @@ pub(crate) use insert::{InsertOptions, Stamps, insert_documents};
 pub(crate) use modify::Change;
 pub(crate) use put::{put, put_document};
 pub(crate) use series::{
-    OpenBuckets, SeriesCounts, insert_measurements, open_buckets, series_targets,
+    AllSeriesCounts, OpenBuckets, SeriesCounts, insert_measurements, open_buckets, series_counts,
+    series_targets,
 };
 pub(crate) use target::{ModifyOutcome, ModifyStatement, run, run_and_tell, sort_beside};
 pub(crate) use through::{Deletion, DeletionTargets, delete_through};

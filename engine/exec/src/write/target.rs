@@ -24,8 +24,9 @@ use crate::limits::TRANSACTION_TARGET_BYTES;
 use crate::read::{
     Again, LeafReport, ReadRequest, Targets, check_still_there, open_ids, parse_sort, target_group,
 };
+use crate::session_ids::is_in;
 use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
-use crate::transactions::{is_in, no_measurements};
+use crate::transactions::no_measurements;
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
 #[derive(Clone)]

@@ -1,8 +1,13 @@
 //! What became of the measurements of one series, as `collStats` tells it.
 
+use std::cell::RefCell;
 use std::ops::AddAssign;
+use std::rc::Rc;
 
 use pinion_bson::DocBuilder;
+use pinion_storage::TreeId;
+
+use crate::metrics::TreeUses;
 
 /// Counts of one series on one core, or their sums.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,6 +22,32 @@ pub(crate) struct SeriesCounts {
     pub reopened: u64,
     /// Measurements in buckets that were written.
     pub measurements: u64,
+}
+
+/// The counts of one core by the tree of a series' buckets.
+#[derive(Debug, Default)]
+pub(crate) struct AllSeriesCounts(RefCell<TreeUses<SeriesCounts>>);
+
+fn all_series_counts() -> Rc<AllSeriesCounts> {
+    pinion_runtime::core_local()
+}
+
+/// Counts what became of measurements of a series. `exist` gives the trees that there are.
+pub(super) fn record_series<I>(tree: TreeId, counts: SeriesCounts, exist: impl FnOnce() -> I)
+where
+    I: IntoIterator<Item = TreeId>,
+{
+    all_series_counts().0.borrow_mut().add(tree, counts, exist);
+}
+
+/// What became of the measurements of a series on all cores.
+pub(crate) async fn series_counts(tree: TreeId) -> SeriesCounts {
+    let of_core = move |_| async move { all_series_counts().0.borrow().of(tree) };
+    let mut sum = SeriesCounts::default();
+    for counts in pinion_runtime::on_all_cores(of_core).await {
+        sum += counts;
+    }
+    sum
 }
 
 impl AddAssign for SeriesCounts {

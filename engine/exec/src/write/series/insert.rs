@@ -15,14 +15,13 @@ use pinion_storage::{Read, Statement, TreeId, WriteError, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::buckets::{BucketWrite, build, key_of, read, start_of};
-use super::counts::SeriesCounts;
+use super::counts::{SeriesCounts, record_series};
 use super::open::OpenBucket;
 use crate::acquire::{Acquired, acquire};
 use crate::compute::{compute, compute_bytes};
 use crate::generate::new_object_id;
 use crate::interrupt::{check, is_interruption, pause};
 use crate::limits::{SERIES_CONFLICTS, SERIES_ROUND_BYTES, SERIES_ROUND_SOURCES};
-use crate::metrics::metrics;
 use crate::read::{ReadRequest, existing_trees, open};
 use crate::sessions::Stamp;
 use crate::write::backoff::Backoff;
@@ -77,8 +76,7 @@ impl Source {
             counts.opened_for_source += 1;
         }
         let tree = collection.tree();
-        let metrics = &metrics();
-        metrics.record_series(tree, counts, existing_trees);
+        record_series(tree, counts, existing_trees);
     }
 }
 

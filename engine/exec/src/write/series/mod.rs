@@ -7,7 +7,7 @@ mod insert;
 mod open;
 
 pub(crate) use change::series_targets;
-pub(crate) use counts::SeriesCounts;
+pub(crate) use counts::{AllSeriesCounts, SeriesCounts, series_counts};
 pub(crate) use insert::insert_measurements;
 pub(crate) use open::{OpenBuckets, open_buckets};
 

@@ -4,7 +4,7 @@ use pinion_bson::RawBsonRef;
 use pinion_query::MemoryLimits;
 use pinion_wire::{Error, Result};
 
-use crate::parameter_values::whole;
+use super::values::whole;
 
 /// One of these parameters.
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use pinion_storage::storage;
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, Result};
 
+use super::values::{flag, unreadable, within};
 use crate::limits::{
     MAX_JOURNAL_COMMIT_INTERVAL_MS, MAX_SYNC_DELAY_SECS, MAX_UNAVAILABLE_RETRIES,
     TRANSACTION_TOO_LARGE_THRESHOLD, UNAVAILABLE_BACKOFF_BASE_MS,
 };
-use crate::parameter_values::{flag, unreadable, within};
 
 pub(crate) const NAMES: [&str; 6] = [
     "enableTemporarilyUnavailableExceptions",

@@ -4,11 +4,11 @@ use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_runtime::Duration;
 use pinion_wire::{Error, Result};
 
+use super::values::{flag, within};
 use crate::limits::{
     TTL_INDEX_DELETE_TARGET_DOCS, TTL_INDEX_DELETE_TARGET_TIME, TTL_MONITOR_SLEEP,
     TTL_SUB_PASS_TARGET,
 };
-use crate::parameter_values::{flag, within};
 
 /// Their values.
 #[derive(Clone, Debug)]

@@ -3,8 +3,8 @@
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::Result;
 
+use super::values::within;
 use crate::limits::{CHECK_LOG_EVERY, CHECK_MB_PER_SEC, MAX_CHECK_LOG_EVERY};
-use crate::parameter_values::within;
 
 const LOG_EVERY: &str = "dbCheckHealthLogEveryNBatches";
 const MOST_MB_PER_SEC: &str = "maxDbCheckMBperSec";

@@ -4,8 +4,8 @@ use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::idl::{i64_clamped, is_number};
 use pinion_wire::{Error, ErrorCode, Result};
 
+use super::SetView;
 use crate::limits::MAX_MEMBERS;
-use crate::topology::SetView;
 
 /// Members that bear data and vote.
 const VOTING_MEMBERS: &str = "votingMembers";
@@ -81,7 +81,7 @@ impl CommitQuorum {
     }
 
     /// Reads one that is kept, whatever the configuration has become since; `None` for what is none.
-    pub(super) fn stored(value: RawBsonRef<'_>) -> Option<CommitQuorum> {
+    pub(crate) fn stored(value: RawBsonRef<'_>) -> Option<CommitQuorum> {
         match value {
             RawBsonRef::String(mode) if !mode.is_empty() => {
                 Some(CommitQuorum::Mode(mode.to_owned()))

@@ -5,6 +5,9 @@
 //! changes what it does. What the node may do now is read off one immutable [`SetView`], which the driver replaces whole.
 //! Source: replication document, "Replica Set Member States" and "Read Concern"; the messages are MongoDB's.
 
+mod commit_quorum;
+mod figures;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,8 +22,8 @@ use pinion_wire::{
     OpContext, Registry, Reply, Result,
 };
 
-use crate::builds::CommitQuorum;
-use crate::replication::MemberFigures;
+pub use self::commit_quorum::CommitQuorum;
+pub use self::figures::{Buffered, Elections, MemberFigures, Rounds, Transition};
 
 /// What a member knows of its set at one moment.
 #[derive(Clone, Debug, PartialEq)]

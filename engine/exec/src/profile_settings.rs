@@ -7,6 +7,7 @@ use std::rc::Rc;
 use pinion_query::Matcher;
 use pinion_wire::idl::Namespace;
 
+use crate::own_collections::PROFILE;
 use crate::parameters::server_counters;
 
 /// Which operations of a database are written.
@@ -132,7 +133,7 @@ impl Profiles {
 
 /// Whether operations of its database are written to this collection.
 pub(crate) fn is_written(ns: &Namespace) -> bool {
-    ns.collection() == super::COLLECTION && profiles().borrow().of(ns.db()).level != Level::Off
+    ns.collection() == PROFILE && profiles().borrow().of(ns.db()).level != Level::Off
 }
 
 /// Lets a database have nothing of its own any more, on every core.

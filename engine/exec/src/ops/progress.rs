@@ -1,4 +1,4 @@
-//! How far a validation has come, for `currentOp`.
+//! How far an operation has come, for `currentOp`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,11 +10,11 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn expect(&self, more: u64) {
+    pub(crate) fn expect(&self, more: u64) {
         self.total.fetch_add(more, Ordering::Relaxed);
     }
 
-    pub(super) fn advance(&self) {
+    pub(crate) fn advance(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -1,5 +1,13 @@
 //! Server parameters: those that have an effect here, and those that tell what this node is.
 
+mod db_check;
+mod log_verbosity;
+mod memory;
+mod replication;
+mod storage;
+mod ttl;
+mod values;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -14,20 +22,23 @@ use pinion_runtime::Duration;
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
-use crate::db_check::{self, DbCheckParameters, DbCheckSetting};
-use crate::fail_points;
 use crate::limits::{
     CURSOR_TIMEOUT, KEYS_ROTATION_SECS, LEAST_BUILD_MEMORY_MB, MAX_SERVICE_DESCRIPTOR_BYTES,
     MIN_SPACE_BESIDE_SPILLS_BYTES, MOST_LEAST_FREE_MB, READ_YIELD_DOCUMENTS, READ_YIELD_PERIOD,
     SESSION_TIMEOUT, VALIDATE_MEMORY_MB,
 };
-use crate::log_verbosity;
-use crate::parameter_values::{flag, unreadable, within};
-use crate::replication::{self, ReplicationParameters, ReplicationSetting};
-use crate::spill::MemoryLimit;
-use crate::storage_parameters::{self, StorageParameters, StorageSetting};
-use crate::ttl::{TtlParameters, TtlSetting, ttl_monitor};
-use crate::version::feature_version;
+
+pub(crate) use self::db_check::DbCheckParameters;
+use self::db_check::DbCheckSetting;
+use self::memory::MemoryLimit;
+use self::replication::ReplicationSetting;
+pub use self::replication::{InitialSyncMethod, ReplicationParameters};
+use self::storage::{StorageParameters, StorageSetting};
+pub(crate) use self::ttl::TtlParameters;
+use self::ttl::TtlSetting;
+pub(crate) use self::values::unreadable;
+use self::values::{flag, within};
+use crate::feature_version::feature_version;
 
 /// The parameters of one core; every core holds the same values.
 #[derive(Clone, Debug)]
@@ -99,55 +110,6 @@ pub fn test_commands_enabled() -> bool {
     let parameters = parameters();
     let parameters = parameters.borrow();
     parameters.enable_test_commands
-}
-
-/// Sets the parameters given at the start (`--setParameter name=value`) on this core.
-///
-/// # Errors
-/// One line that names a parameter that does not exist, cannot be set at start, or has a wrong value.
-pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(), String> {
-    for (name, text) in given {
-        if let Some(point) = name.strip_prefix(FAIL_POINT_PREFIX) {
-            let enables = |(name, text): &(String, String)| {
-                name == "enableTestCommands" && matches!(text.as_str(), "1" | "true")
-            };
-            if !given.iter().any(enables) {
-                return Err(format!(
-                    "--setParameter {name} is refused: fail points need enableTestCommands"
-                ));
-            }
-            fail_points::set_at_start(point, text)
-                .map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
-            continue;
-        }
-        if !Parameters::settable(name).1 {
-            return Err(format!(
-                "--setParameter {name}={text} is not supported: unknown parameter, or it cannot be set"
-            ));
-        }
-        let takes_fraction = ReplicationParameters::takes_fraction(name)
-            || storage_parameters::NAMES.contains(&name.as_str());
-        let fraction = || match takes_fraction {
-            true => text.parse::<f64>().ok(),
-            false => None,
-        };
-        let is_flag = parameters().borrow().is_flag(name);
-        let value = match (text.as_str(), text.parse::<i64>()) {
-            ("true", _) if is_flag => RawBsonRef::Boolean(true),
-            ("false", _) if is_flag => RawBsonRef::Boolean(false),
-            (_, Ok(number)) => RawBsonRef::Int64(number),
-            (text, Err(_)) => fraction().map_or(RawBsonRef::String(text), RawBsonRef::Double),
-        };
-        // A command may set a flag to any value; a text is none.
-        let setting = match (is_flag, value) {
-            (true, RawBsonRef::String(_)) => Err(unreadable(name, value)),
-            _ => Parameters::parse(name, value),
-        };
-        let setting =
-            setting.map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
-        parameters().borrow_mut().set(&setting);
-    }
-    Ok(())
 }
 
 /// This core's parameters.
@@ -264,7 +226,7 @@ pub(crate) fn is_known(name: &str) -> bool {
         &OWN_NAMES[..],
         &db_check::NAMES,
         &replication::NAMES,
-        &storage_parameters::NAMES,
+        &storage::NAMES,
     ];
     tables.iter().any(|names| names.contains(&name))
 }
@@ -275,7 +237,7 @@ pub(crate) fn names() -> Vec<&'static str> {
         &OWN_NAMES[..],
         &db_check::NAMES,
         &replication::NAMES,
-        &storage_parameters::NAMES,
+        &storage::NAMES,
     ];
     let mut names = tables.concat();
     names.sort_unstable();
@@ -435,13 +397,18 @@ impl Parameters {
     }
 
     /// Whether the value of a parameter is true or false.
-    fn is_flag(&self, name: &str) -> bool {
+    pub(crate) fn is_flag(&self, name: &str) -> bool {
         let mut out = DocBuilder::new();
         self.append_as(name, "value", &mut out);
         matches!(
             pinion_bson::get(&out.finish(), "value"),
             Some(RawBsonRef::Boolean(_))
         )
+    }
+
+    /// Whether the value of a parameter may be a fraction.
+    pub(crate) fn takes_fraction(name: &str) -> bool {
+        ReplicationParameters::takes_fraction(name) || storage::NAMES.contains(&name)
     }
 
     /// Whether a parameter may be set while the node runs, and may be set at its start.
@@ -470,7 +437,7 @@ impl Parameters {
             | "ttlMonitorSleepSecs"
             | "ttlMonitorSubPassTargetSecs" => (true, true),
             "enableTestCommands" | "reportOpWriteConcernCountersInServerStatus" => (false, true),
-            name if storage_parameters::NAMES.contains(&name) => (true, true),
+            name if storage::NAMES.contains(&name) => (true, true),
             name if db_check::NAMES.contains(&name) => (true, true),
             "maxAcceptableLogicalClockDriftSecs" | "KeysRotationIntervalSec" => (false, true),
             _ => {
@@ -603,17 +570,18 @@ impl Parameters {
             Setting::SpillingMinAvailable(value) => self.spilling_min_available_bytes = *value,
             Setting::MaxClockDrift(secs) => self.max_clock_drift_secs = *secs,
             Setting::KeysRotation(secs) => self.keys_rotation_secs = *secs,
-            Setting::Replication(setting) => {
-                self.replication.set(*setting);
-                crate::sessions::parameters_changed();
-            }
+            Setting::Replication(setting) => self.replication.set(*setting),
             Setting::DbCheck(setting) => self.db_check.set(*setting),
             Setting::TransactionLifetime(secs) => self.transaction_lifetime_secs = *secs,
             Setting::TransactionLockTimeout(ms) => self.transaction_lock_timeout_ms = *ms,
-            Setting::Ttl(setting) => {
-                self.ttl.set(*setting);
-                ttl_monitor().parameters_changed();
-            }
+            Setting::Ttl(setting) => self.ttl.set(*setting),
         }
     }
+}
+
+/// The parameters of replication as they are set now.
+pub fn replication_parameters() -> ReplicationParameters {
+    let parameters = parameters();
+    let parameters = parameters.borrow();
+    parameters.replication
 }

@@ -4,8 +4,8 @@ use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::idl::{ReadPreferenceMode, f64_lossy};
 use pinion_wire::{Error, Result};
 
+use super::values::{flag, unreadable, whole};
 use crate::limits::SESSION_REFRESH_INTERVAL;
-use crate::parameter_values::{flag, unreadable, whole};
 
 /// Their values.
 #[derive(Clone, Copy, Debug, PartialEq)]

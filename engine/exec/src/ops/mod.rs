@@ -1,5 +1,7 @@
 //! The operations that are running on one core, for `currentOp` and `killOp`.
 
+mod progress;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,8 +13,9 @@ use pinion_wire::idl::Lsid;
 use pinion_wire::{ClientInfo, CommandClass, ErrorCode, GateKind, OpContext, Registry};
 
 use crate::metrics::metrics;
-use crate::transactions::is_of_session;
-use crate::validate::Progress;
+use crate::session_ids::is_of_session;
+
+pub(crate) use self::progress::Progress;
 
 /// Whether it is a client that sends operations, and no other node, nor this one itself.
 pub(crate) fn is_of_client(client: &ClientInfo) -> bool {

@@ -1,0 +1,24 @@
+//! Which session an operation is of.
+
+use pinion_catalog::NO_USER;
+use pinion_wire::OpContext;
+use pinion_wire::idl::Lsid;
+
+/// The session as its home knows it.
+pub(crate) fn at_home(lsid: &Lsid) -> Lsid {
+    Lsid {
+        uid: Some(lsid.uid.unwrap_or(NO_USER)),
+        ..*lsid
+    }
+}
+
+/// Whether what is done in `of` is done in `session`, or in a child of it.
+pub(crate) fn is_of_session(of: &Lsid, session: &Lsid) -> bool {
+    let (of, session) = (at_home(of), at_home(session));
+    of == session || of.parent() == session
+}
+
+/// Whether an operation is a statement of a transaction, or its end.
+pub(crate) fn is_in(ctx: &OpContext) -> bool {
+    ctx.args.autocommit == Some(false)
+}
