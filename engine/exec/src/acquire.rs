@@ -21,14 +21,13 @@ use pinion_storage::{UnitId, storage};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 
+use crate::gate_entry::enter;
 use crate::guard;
 use crate::interrupt::interruptible;
 use crate::limits::INNER_GATE_TIMEOUT;
-use crate::ops::ops;
-use crate::read::Renewal;
+use crate::open_transactions::{self, InUnit, Running};
 use crate::replication::take_ticket;
 use crate::topology::{Intent, SetView, check_access, is_member, replica_set, set_view};
-use crate::transactions::{self, InUnit, Running};
 
 /// Which state of the node a read sees. A standalone serves every read concern that it accepts from
 /// the newest state.
@@ -44,6 +43,17 @@ pub(crate) enum ReadSource {
     At(Timestamp),
     /// The snapshot of a transaction, and what it has written.
     In(InUnit),
+}
+
+/// Which newer states a read may take while it runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Renewal {
+    /// None: it promises the state that it began with.
+    Never,
+    /// What this node has applied.
+    Applied,
+    /// What a majority of the set holds.
+    Committed,
 }
 
 /// What a read does that meets what a prepared transaction has written. Reads of a snapshot wait for its outcome.
@@ -306,7 +316,7 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
     if wanted.intent == Intent::Write {
         take_ticket(ctx, &wanted.ns).await?;
     }
-    let transaction = transactions::of(ctx);
+    let transaction = open_transactions::of(ctx);
     let mut view: Option<Box<ResolvedView>> = None;
     let (pass, collection, source, then) = loop {
         let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
@@ -369,7 +379,7 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
     if let Some(running) = &transaction {
         // The writes of a series are refused by the statement, which knows what it does, and by the name of the series.
         if wanted.intent == Intent::Write && view.is_none() {
-            transactions::check_written(&wanted.ns, collection.as_deref())?;
+            crate::open_transactions::check_written(&wanted.ns, collection.as_deref())?;
         }
         if then.is_none() {
             let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
@@ -383,26 +393,6 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
         view,
         _pass: pass,
     })
-}
-
-/// Passes the gate of a namespace, once it admits the access.
-pub(crate) async fn enter(ctx: &OpContext, ns: &Namespace, access: GateAccess) -> Result<Pass> {
-    let catalog = core_catalog();
-    let kind = match access {
-        GateAccess::Read | GateAccess::ReadAndStay => GateKind::Read,
-        GateAccess::Write => GateKind::Write,
-    };
-    if let Some(pass) = catalog.gates().try_enter(ns, access) {
-        ctx.work().passed_gate(kind, None);
-        return Ok(pass);
-    }
-    let began = pinion_runtime::now();
-    let waiting = ops().wait_for_gate(ctx, kind);
-    let pass = interruptible(ctx, catalog.gates().enter(ns, access)).await?;
-    drop(waiting);
-    let us = began.elapsed().as_micros() as u64;
-    ctx.work().passed_gate(kind, Some(us));
-    Ok(pass)
 }
 
 /// Acquires for a read that a view can answer.
@@ -516,7 +506,7 @@ impl Acquired {
     pub(crate) async fn create(self, ctx: &OpContext) -> Result<(Acquired, Option<Timestamp>)> {
         // Held on to, the pass would be waited for by a DDL that this one has to wait for.
         let wanted = self.leave();
-        let made = match transactions::of(ctx) {
+        let made = match open_transactions::of(ctx) {
             Some(running) => {
                 // If others have made one meanwhile, that is found behind the door.
                 let planning = running.plan(ctx, &wanted.ns, CollectionOptions::default());
@@ -563,7 +553,7 @@ pub(crate) async fn acquire_inner(
     held: &Namespace,
     opened: &Arc<Catalog>,
 ) -> Result<Inner> {
-    let transaction = transactions::of(ctx);
+    let transaction = open_transactions::of(ctx);
     if let Some(running) = &transaction {
         return acquire_in(ctx, running, ns).await;
     }

@@ -7,7 +7,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, LocalBoxFuture, core_id};
 use pinion_storage::{CheckpointCopy, CopiedEntry, RecoveryReport, storage};
 
-use crate::node::OpenNodeError;
+use crate::recovery::OpenNodeError;
 use crate::reopen::reopen;
 
 /// Closes the data directory and opens a copied checkpoint in its place, whose log begins with `entries`. Operations are

@@ -4,63 +4,89 @@
 //! registry. A command runs on the core of its connection; what it reads and changes, it reads and changes on the
 //! cores that own the partitions.
 
+// A module uses those of its own group, in no circle, and of the groups above.
+
+// Values and questions that know nothing else of the crate.
 mod counter;
+mod feature_version;
+mod generate;
+mod interrupt;
 mod latency;
 mod limits;
-pub mod logbuf;
-mod metrics;
-mod options;
-mod parameters;
+mod own_collections;
+mod session_ids;
+mod settable;
+mod stats;
+mod transaction_state;
 
-mod acquire;
-mod adopt;
-mod builds;
+// What surrounds a command, whatever it does.
 mod capped;
 mod cluster_parameters;
-mod cluster_time;
 mod compute;
-mod concern;
+mod cursors;
 mod fail_points;
-mod feature_version;
 mod fsync_lock;
-mod generate;
+mod gate_entry;
 mod guard;
-mod interrupt;
-mod local;
-mod maintenance;
-mod member;
+pub mod logbuf;
 mod members;
+mod metrics;
 mod node_info;
 mod operator_counts;
 mod ops;
-mod own_collections;
+mod options;
+mod parameters;
 mod parking;
 mod plan_cache;
-mod profile;
 mod profile_settings;
 mod query_settings;
 mod replication;
-mod session_ids;
-mod sessions;
-mod settable;
 mod spill;
-mod startup_log;
-mod stats;
-mod time_keys;
 mod topology;
-mod transactions;
 
-mod applier;
-mod cloning;
-mod commands;
-mod db_check;
-mod node;
+// Sessions and their transactions.
+mod open_transactions;
+mod sessions;
+mod statements;
+
+// The way to documents.
+mod acquire;
+mod pipeline;
 mod read;
-mod reopen;
+mod write;
+
+// What the node keeps in collections of its own, and what it promises with them.
+mod cluster_parameter_store;
+mod cluster_time;
+mod concern;
+mod local;
+mod profile;
+mod session_refresh;
+mod time_keys;
+mod transactions;
+mod version;
+
+// What runs beside commands.
+mod builds;
+mod db_check;
 mod ttl;
 mod validate;
-mod version;
-mod write;
+
+// What another member's log and data become.
+mod applier;
+mod cloning;
+mod member;
+mod recovery;
+
+// Commands.
+mod commands;
+
+// The node: how it is opened, opened again, and closed.
+mod adopt;
+mod maintenance;
+mod node;
+mod reopen;
+mod startup_log;
 
 pub use adopt::reopen_as_copy;
 pub use applier::{Applier, ApplyCounts, end_open_chain};
@@ -85,7 +111,7 @@ pub use member::{
 };
 pub use members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 pub use metrics::{CounterValues, Counters};
-pub use node::{OpenNodeError, begin_standalone_builds, close_node, open_node};
+pub use node::{begin_standalone_builds, close_node, open_node};
 pub use node_info::{NodeInfo, node_info};
 pub use ops::client_operations;
 pub use options::{HostInfo, NodeOptions, PlantedFault};
@@ -99,6 +125,7 @@ pub use pinion_catalog::{
 pub use pinion_catalog::{begin_builds, from_fatal};
 pub use profile_settings::set_profile_defaults;
 pub use read::from_log_error;
+pub use recovery::OpenNodeError;
 pub use reopen::reopen_at;
 pub use replication::{FlowControlStatus, FlowSample, flow_sample, set_tickets, tickets_ran_out};
 pub use sessions::forget_all as forget_sessions;

@@ -5,17 +5,15 @@
 //! the node is a member.
 
 use pinion_bson::rawdoc;
-use pinion_catalog::{ApplyMode, core_catalog};
+use pinion_catalog::core_catalog;
 use pinion_runtime::{Duration, LocalBoxFuture};
-use pinion_storage::{LogRetention, OpenError, Opened, RecoveryReport, storage};
+use pinion_storage::{LogRetention, OpenError, RecoveryReport, storage};
 use pinion_wire::ErrorCode;
 
-use crate::applier::Applier;
-use crate::cloning::PassedOver;
 use crate::limits::FIRST_OPLOG_BYTES;
 use crate::local::{any_local, read_local, write_local};
 use crate::logbuf::push_startup_warning;
-use crate::node::OpenNodeError;
+use crate::recovery::{OpenNodeError, recover};
 
 /// Where a member keeps its configuration.
 const CONFIG: &str = "system.replset";
@@ -47,19 +45,6 @@ pub fn store_oplog_bytes(bytes: u64) -> LocalBoxFuture<'static, pinion_wire::Res
         };
         write_local(OPLOG, OPLOG_SIZE, &document).await
     })
-}
-
-/// Replays the log of a directory whose base is open, for the catalog that it has.
-pub(crate) async fn recover(opened: Opened) -> Result<RecoveryReport, OpenNodeError> {
-    pinion_catalog::load()
-        .await
-        .map_err(OpenNodeError::Catalog)?;
-    let report = match core_catalog().current().is_partial() {
-        false => opened.recover(Applier::new(ApplyMode::Recovery)).await,
-        // A part of a copy is of no use, and what was logged beside it has nothing to be applied to.
-        true => opened.recover(PassedOver).await,
-    };
-    report.map_err(OpenNodeError::Storage)
 }
 
 /// Makes a directory that was recovered a member's again, if a standalone has written to it. Gives what recovery found then.

@@ -12,7 +12,6 @@ use pinion_wire::{ErrorCode, Result};
 
 use crate::ops::ops;
 use crate::read::from_log_error;
-use crate::topology::is_member;
 
 /// Logs an entry that changes nothing, and gives its timestamp.
 ///
@@ -41,15 +40,6 @@ pub fn log_note(o: &RawDocument) -> LocalBoxFuture<'_, Result<Timestamp>> {
         let mut results = storage().execute(vec![statement], true).await;
         let result = results.pop().expect("one statement has one result");
         result.map_err(from_write_error)
-    })
-}
-
-/// `$$CLUSTER_TIME` of an operation that begins now; none where there is no cluster.
-pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
-    let time = is_member().then(|| storage().cluster_time())?;
-    Some(pinion_bson::Timestamp {
-        time: time.secs(),
-        increment: time.inc(),
     })
 }
 

@@ -1,22 +1,21 @@
 //! Opening and closing a node: storage, catalog, recovery, and what runs in the background.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::ObjectId;
-use pinion_catalog::{ApplyMode, Collection, Observers, begin_builds, core_catalog};
-use pinion_clock::Timestamp;
+use pinion_catalog::{Collection, Observers, begin_builds, core_catalog};
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
-use pinion_storage::{OpenError, Opened, RecoveryReport};
+use pinion_storage::RecoveryReport;
 use pinion_wire::ErrorCode;
 
-use crate::applier::{Applier, KeptTransactions, OpenChain};
+use crate::applier::{KeptTransactions, OpenChain};
 use crate::capped::CappedTable;
 use crate::cluster_parameters::ClusterParameters;
 use crate::commands::{AutoCompact, StageCounts};
 use crate::concern::{ConcernCounts, DefaultsCache};
+use crate::cursors::{CursorTable, cursors};
 use crate::db_check::DbCheckTasks;
 use crate::fail_points::FailPoints;
 use crate::fsync_lock::FsyncLock;
@@ -26,6 +25,7 @@ use crate::maintenance;
 use crate::members::{AuthenticationCounts, Conversations, MemberAccess};
 use crate::metrics::{Metrics, metrics};
 use crate::node_info::NodeInfo;
+use crate::open_transactions::{TransactionMemory, Transactions};
 use crate::operator_counts::OperatorCounts;
 use crate::ops::OpTable;
 use crate::options::NodeOptions;
@@ -34,37 +34,18 @@ use crate::parking::Parking;
 use crate::plan_cache::{IndexFilters, PlanCache};
 use crate::profile_settings::Profiles;
 use crate::query_settings::SettingsTable;
-use crate::read::{ChangeFeed, CursorTable, PartTable, change_feed, cursors};
+use crate::read::{ChangeFeed, PartTable, change_feed};
+use crate::recovery::{OpenNodeError, recover};
 use crate::reopen::ReopenTurn;
 use crate::replication::{FlowControl, NodeTickets};
-use crate::sessions::{
-    SessionCatalog, SessionRefresh, SessionTable, session_catalog, session_table,
-};
+use crate::session_refresh::SessionRefresh;
+use crate::sessions::{SessionCatalog, SessionTable, session_catalog, session_table};
 use crate::settable::Settable;
 use crate::spill::{NodeMemory, SpillFiles};
 use crate::time_keys::TimeKeys;
 use crate::topology::Membership;
-use crate::transactions::{TransactionMemory, Transactions};
 use crate::ttl::TtlMonitor;
 use crate::write::{AllSeriesCounts, OpenBuckets};
-
-/// Why a node did not open.
-#[derive(Debug)]
-pub enum OpenNodeError {
-    Storage(OpenError),
-    Catalog(pinion_wire::Error),
-}
-
-impl fmt::Display for OpenNodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenNodeError::Storage(error) => error.fmt(f),
-            OpenNodeError::Catalog(error) => f.write_str(&error.message),
-        }
-    }
-}
-
-impl std::error::Error for OpenNodeError {}
 
 /// What all cores of a node share.
 #[derive(Clone)]
@@ -172,7 +153,7 @@ pub fn open_node(
         let opened = pinion_storage::open(storage_options)
             .await
             .map_err(OpenNodeError::Storage)?;
-        let mut report = maintenance::recover(opened).await?;
+        let mut report = recover(opened).await?;
         let ended_in_order = pinion_storage::storage().was_closed();
         if is_member && let Some(rejoined) = maintenance::rejoin_set().await? {
             report = rejoined;
@@ -191,7 +172,7 @@ pub fn open_node(
         pinion_catalog::reap(ended_in_order)
             .await
             .map_err(OpenNodeError::Catalog)?;
-        crate::commands::cluster_parameters::load()
+        crate::cluster_parameter_store::load()
             .await
             .map_err(OpenNodeError::Catalog)?;
         pinion_runtime::on_all_cores(|_| async {
@@ -204,37 +185,10 @@ pub fn open_node(
             crate::ttl::start();
         }
         crate::db_check::start();
-        crate::sessions::start();
+        crate::session_refresh::start();
         crate::time_keys::start();
         Ok(report)
     })
-}
-
-/// The catalog, the entries up to `limit`, and what a member knows of its data, when that is opened again. The node follows
-/// afterwards.
-pub(crate) async fn recover_node(
-    opened: Opened,
-    limit: Timestamp,
-) -> Result<RecoveryReport, OpenNodeError> {
-    pinion_catalog::load()
-        .await
-        .map_err(OpenNodeError::Catalog)?;
-    let report = opened
-        .recover_up_to(limit, Applier::new(ApplyMode::Recovery))
-        .await
-        .map_err(OpenNodeError::Storage)?;
-    pinion_catalog::reap(false)
-        .await
-        .map_err(OpenNodeError::Catalog)?;
-    // A build that starts again writes nothing as a primary would.
-    let followed = pinion_storage::storage().follow().await;
-    followed.map_err(|fatal| OpenNodeError::Storage(OpenError::Fatal(fatal)))?;
-    let begun = begin_builds().await;
-    begun.map_err(OpenNodeError::Catalog)?;
-    crate::commands::cluster_parameters::load()
-        .await
-        .map_err(OpenNodeError::Catalog)?;
-    Ok(report)
 }
 
 /// Begins the builds of indexes that a standalone has not ended, or continues with them. Over the data of a member they wait
@@ -260,7 +214,7 @@ pub fn close_node() -> LocalBoxFuture<'static, ()> {
         pinion_catalog::keep_builds().await;
         crate::ttl::stop().await;
         crate::db_check::stop().await;
-        crate::sessions::stop().await;
+        crate::session_refresh::stop().await;
         crate::time_keys::stop().await;
         crate::transactions::abort_all(ErrorCode::INTERRUPTED_AT_SHUTDOWN).await;
         pinion_storage::storage().close().await;

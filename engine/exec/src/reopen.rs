@@ -16,15 +16,16 @@ use pinion_wire::ErrorCode;
 use crate::capped::capped_table;
 use crate::cluster_parameters::cluster_parameters;
 use crate::commands::end_auto_compact;
+use crate::cursors::cursors;
 use crate::limits::PARKING_POLL;
-use crate::node::{OpenNodeError, recover_node};
+use crate::open_transactions::transactions;
 use crate::ops::ops;
 use crate::parameters::parameters;
 use crate::parking::parking;
 use crate::plan_cache::plan_cache;
 use crate::query_settings::query_settings;
-use crate::read::{change_feed, cursors, parts};
-use crate::transactions::transactions;
+use crate::read::{change_feed, parts};
+use crate::recovery::{OpenNodeError, recover_node};
 use crate::write::open_buckets;
 
 /// Taken while the data directory is opened again, and when the node closes it for good; on core 0.

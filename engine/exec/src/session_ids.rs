@@ -1,6 +1,7 @@
 //! Which session an operation is of.
 
 use pinion_catalog::NO_USER;
+use pinion_runtime::{CoreId, core_count};
 use pinion_wire::OpContext;
 use pinion_wire::idl::Lsid;
 
@@ -21,4 +22,11 @@ pub(crate) fn is_of_session(of: &Lsid, session: &Lsid) -> bool {
 /// Whether an operation is a statement of a transaction, or its end.
 pub(crate) fn is_in(ctx: &OpContext) -> bool {
     ctx.args.autocommit == Some(false)
+}
+
+/// The core at which a session is known, and its children.
+pub(crate) fn home_of(lsid: &Lsid) -> CoreId {
+    // Drivers make random names.
+    let random = u64::from_le_bytes(lsid.id[..8].try_into().expect("8 bytes"));
+    CoreId((random % core_count() as u64) as u16)
 }

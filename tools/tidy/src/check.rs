@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::modules::module_order;
 use crate::tree::File;
 
 type Check = fn(&[File]) -> Vec<String>;
@@ -10,6 +11,7 @@ type Check = fn(&[File]) -> Vec<String>;
 pub const CHECKS: &[(&str, Check)] = &[
     ("top level", top_level),
     ("crate order", crate_order),
+    ("module order", module_order),
     ("only core/runtime names glommio and io_uring", glommio),
     ("thread locals and mutable statics", thread_locals),
     ("purpose lines", purpose_lines),

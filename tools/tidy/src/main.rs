@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods)] // A tool that reads the tree; it never runs inside a node.
 
 mod check;
+mod modules;
 mod tree;
 
 use std::process::ExitCode;

@@ -10,12 +10,12 @@ use pinion_wire::Result;
 use std::cell::Cell;
 use std::rc::Rc;
 
+use super::chains::{Piece, piece_of};
 use super::entry::{Entry, damaged, field, validated};
 use super::prepared::{Told, forget_all_kept, is_prepare, keep, take_kept};
 use crate::limits::{CHAIN_READ_BYTES, CHAIN_READ_ENTRIES};
 use crate::read::from_log_error;
-use crate::sessions::TransactionStamp;
-use crate::transactions::{Piece, piece_of};
+use crate::statements::TransactionStamp;
 
 /// The first entries of a transaction.
 pub(super) struct Chain {

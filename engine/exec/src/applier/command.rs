@@ -13,7 +13,7 @@ use super::entry::{Entry, damaged, document, field, is_of_views, operations, tex
 use super::prepared::{Told, apply_told};
 use super::settings::Changed;
 use crate::metrics::metrics;
-use crate::sessions::{is_removal, removals};
+use crate::session_refresh::{is_removal, removals};
 
 /// Applies an entry, on core 0. Gives how many operations were passed over.
 ///

@@ -11,7 +11,8 @@ use super::documents::Target;
 use super::entry::{Entry, damaged, document, operations, text, validated};
 use crate::compute::compute_bytes;
 use crate::db_check::is_check;
-use crate::sessions::{RecordCollections, TransactionStamp, is_removal};
+use crate::session_refresh::is_removal;
+use crate::statements::{RecordCollections, TransactionStamp};
 
 /// One operation of an entry, on one document.
 #[derive(Clone, Debug)]

@@ -22,9 +22,10 @@ use pinion_wire::{Error, ErrorCode, Result};
 use super::entry::{damaged, document, field, text};
 use crate::capped::{RECORDS, capped_table};
 use crate::compute::compute_bytes;
-use crate::sessions::{
-    RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_image_of, is_removal,
-    record_writes, removals_here, stamp_of,
+use crate::session_refresh::{is_removal, removals_here};
+use crate::statements::{
+    RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_image_of, record_writes,
+    stamp_of,
 };
 use crate::write::update_context;
 

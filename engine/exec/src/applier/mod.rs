@@ -14,6 +14,7 @@
 //! decoded before. The gates of what it changes are closed meanwhile, on every core.
 
 mod chain;
+mod chains;
 mod command;
 mod decode;
 mod documents;

@@ -31,9 +31,10 @@ use super::entry::{Entry, damaged, document, field, operations, text, validated}
 use super::settings::Changed;
 use crate::metrics::metrics;
 use crate::node_info::node_info;
+use crate::open_transactions::PreparedTransaction;
 use crate::options::PlantedFault;
-use crate::sessions::{RecordedEnd, TransactionStamp};
-use crate::transactions::{PreparedTransaction, all_prepared, find, forget, register};
+use crate::statements::{RecordedEnd, TransactionStamp};
+use crate::transactions::{all_prepared, find, forget, register};
 
 /// What an entry says of a transaction that is prepared.
 #[derive(Clone, Copy, PartialEq, Debug)]

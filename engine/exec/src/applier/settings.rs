@@ -3,8 +3,8 @@
 use pinion_catalog::ApplyMode;
 use pinion_wire::idl::Namespace;
 
+use crate::cluster_parameter_store::reload;
 use crate::cluster_parameters;
-use crate::commands::cluster_parameters::reload;
 use crate::concern::{self, forget_everywhere};
 
 /// Which of them applied entries have written.

@@ -115,7 +115,7 @@ pub fn end_clone() -> LocalBoxFuture<'static, Result<()>> {
         storage.checkpoint().await.map_err(from_fatal)?;
         crate::concern::forget_everywhere().await;
         pinion_catalog::begin_builds().await?;
-        crate::commands::cluster_parameters::load().await
+        crate::cluster_parameter_store::load().await
     })
 }
 

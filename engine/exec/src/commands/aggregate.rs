@@ -24,13 +24,12 @@ use super::variables::variables;
 use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::commands::stage_counts::stage_counts;
 use crate::compute::compute;
+use crate::cursors::Reads;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::operator_counts::compute_counted;
+use crate::pipeline::{Node, PipelineStream, Surroundings, run_divided};
 use crate::query_settings::QuerySettings;
-use crate::read::{
-    Node, PipelineStream, ReadRequest, Reads, Stream, Surroundings, of_buckets, open, parse_hint,
-    run_divided,
-};
+use crate::read::{ReadRequest, of_buckets, open, parse_hint};
 use crate::spill::memory;
 use crate::write::Validation;
 
@@ -412,7 +411,7 @@ pub(super) async fn stream_for(
     cmd: &Invocation,
     body: &RawDocument,
     acquired: &Acquired,
-) -> Result<Stream> {
+) -> Result<Box<PipelineStream>> {
     let opened = core_catalog().current();
     let command = read(body, cmd.db(), false)?;
     let mut parsed = command.parse(&cmd.ctx, acquired).await?;
@@ -464,11 +463,8 @@ async fn open_stream(
     acquired: &Acquired,
     first: usize,
     around: &Rc<Surroundings>,
-) -> Result<(Stream, Option<Reads>)> {
-    let over = |source, pipeline| {
-        let stream = PipelineStream::new(source, pipeline, around);
-        Stream::Pipeline(Box::new(stream))
-    };
+) -> Result<(Box<PipelineStream>, Option<Reads>)> {
+    let over = |source, pipeline| Box::new(PipelineStream::new(source, pipeline, around));
     if let Some(stage) = &parsed.first {
         let documents = documents_of(ctx, stage, acquired, &parsed.vars).await?;
         let documents = documents.into_iter().map(Document::from).collect();

@@ -20,20 +20,19 @@ use super::update::{UpdateNames, UpdateOptions, UpdateSpec, read_update};
 use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
 use crate::concern::{self, WriteKind, written};
+use crate::cursors::BULK_WRITE_CURSOR;
 use crate::metrics::metrics;
+use crate::open_transactions::{ends_command, fail};
 use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::{Stream, parse_hint};
 use crate::session_ids::is_in;
-use crate::sessions::{self, ExecutedChange, RetryableWrite, StatementIds};
+use crate::sessions::{self, RetryableWrite};
+use crate::statements::{ExecutedChange, StatementIds};
 use crate::topology::is_member;
-use crate::transactions::{ends_command, fail};
 use crate::write::{
     BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run_and_tell,
 };
-
-/// The namespace of the cursor that it answers.
-pub(crate) const BULK_WRITE_CURSOR: &str = "admin.$cmd.bulkWrite";
 
 const NAMES: UpdateNames = UpdateNames {
     filter: "filter",
@@ -488,7 +487,7 @@ impl Bulk<'_> {
             Namespace::parse(BULK_WRITE_CURSOR)?,
             Some(self.options.batch_size.unwrap_or(usize::MAX)),
         );
-        let results = Stream::List(self.replies.take_documents());
+        let results = Box::new(Stream::List(self.replies.take_documents()));
         first_batch(cmd, results, request, &mut out).await?;
         self.replies.append_counts(&mut out);
         append_retried(&mut out, &self.replies.retried);

@@ -60,7 +60,13 @@ pub(super) async fn answer(
         single_batch: false,
         no_timeout: false,
     };
-    first_batch(cmd, Stream::Changes(Box::new(stream)), cursor, &mut out).await?;
+    first_batch(
+        cmd,
+        Box::new(Stream::Changes(Box::new(stream))),
+        cursor,
+        &mut out,
+    )
+    .await?;
     Ok(out)
 }
 

@@ -1,23 +1,14 @@
 //! `getClusterParameter` and `setClusterParameter`.
 
-use std::sync::Arc;
-
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{id_key, partition_of, stored_document};
-use pinion_query::Matcher;
-use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
+use pinion_runtime::{CoreId, Queue};
 use pinion_wire::idl::{Namespace, Types, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::{query_settings, read_newest};
-use crate::acquire::acquire_read;
 use crate::cluster_parameters::{
-    COLLECTION, ClusterParameters, NAMES, Set, append_set, cluster_parameters, known, parse,
-    read_stored,
+    COLLECTION, NAMES, Set, append_set, cluster_parameters, known, parse,
 };
 use crate::generate::next_timestamp;
-use crate::query_settings::{SettingsTable, query_settings};
-use crate::read::{ReadRequest, open};
 use crate::write::put_document;
 
 /// `getClusterParameter`. MongoDB passes over fields that it does not know here, and in the command that sets.
@@ -109,99 +100,10 @@ async fn store(ctx: OpContext, name: &'static str, value: RawDocumentBuf) -> Res
     Ok(())
 }
 
-/// What is stored of the parameters and of query settings, which lie beside them.
-#[derive(Clone, Default)]
-struct Stored {
-    parameters: ClusterParameters,
-    settings: Arc<SettingsTable>,
-}
-
-impl Stored {
-    /// Takes up a document; false if nobody knows what it is.
-    fn add(&mut self, document: &RawDocument) -> bool {
-        if document.get_str("_id").ok() == Some(query_settings::STORED_AS) {
-            self.settings = Arc::new(SettingsTable::read_stored(document));
-            return true;
-        }
-        let read = read_stored(document);
-        let known = read.is_some();
-        if let Some((name, set)) = read {
-            self.parameters.set(name, set);
-        }
-        known
-    }
-
-    async fn use_everywhere(self) {
-        pinion_runtime::on_all_cores(move |_| {
-            let Stored {
-                parameters,
-                settings,
-            } = self.clone();
-            async move {
-                *cluster_parameters().borrow_mut() = parameters;
-                *query_settings().borrow_mut() = settings;
-            }
-        })
-        .await;
-    }
-}
-
 async fn use_everywhere(name: &'static str, set: Set) {
     pinion_runtime::on_all_cores(move |_| {
         let set = set.clone();
         async move { cluster_parameters().borrow_mut().set(name, set) }
     })
     .await;
-}
-
-/// Has every core use what is stored. Called on core 0 when the node opens, and when it has copied another one's data.
-pub(crate) fn load() -> LocalBoxFuture<'static, Result<()>> {
-    Box::pin(async move {
-        let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
-        let now_ns = pinion_runtime::now().as_nanos();
-        let ctx = OpContext::internal(0, "getClusterParameter", COLLECTION.0, now_ns);
-        let acquired = acquire_read(&ctx, ns, None).await?;
-        let mut stored = Stored::default();
-        let Some(collection) = acquired.collection() else {
-            stored.use_everywhere().await;
-            return Ok(());
-        };
-        let request = ReadRequest::new(collection.clone(), Matcher::parse(&RawDocumentBuf::new())?);
-        let mut stream = open(&ctx, acquired.source(), request, NAMES.len())
-            .await?
-            .stream;
-        while let Some(document) = stream.next_wanted(&ctx, NAMES.len()).await? {
-            let document = stored_document(&document);
-            if !stored.add(document) {
-                let id = pinion_bson::get(document, "_id").map(pinion_query::value_text);
-                tracing::warn!(target: "CONTROL", id = 7_300_010u64, parameter = id, "A stored cluster parameter is not known, and has no effect");
-            }
-        }
-        stored.use_everywhere().await;
-        Ok(())
-    })
-}
-
-/// Has every core use what another member has changed: the newest versions, as they may be applied and not be visible yet.
-pub(crate) async fn reload() -> Result<()> {
-    pinion_runtime::submit_to(CoreId(0), Queue::Foreground, || async {
-        // One that reads later has seen more, and tells it later.
-        let _turn = cluster_parameters().turn.acquire().await;
-        let ctx = OpContext::internal(0, "find", COLLECTION.0, pinion_runtime::now().as_nanos());
-        let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
-        let acquired = acquire_read(&ctx, ns, None).await?;
-        let mut stored = Stored::default();
-        if let Some(collection) = acquired.collection() {
-            for name in NAMES.into_iter().chain([query_settings::STORED_AS]) {
-                let key = id_key(RawBsonRef::String(name));
-                let partition = partition_of(collection, &key);
-                if let Some(found) = read_newest(collection.tree(), partition, key).await? {
-                    stored.add(stored_document(&found));
-                }
-            }
-        }
-        stored.use_everywhere().await;
-        Ok(())
-    })
-    .await
 }

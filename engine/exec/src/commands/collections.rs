@@ -155,7 +155,7 @@ pub(crate) async fn list_collections(cmd: Invocation) -> Result<Reply> {
         Namespace::new(cmd.db(), "$cmd.listCollections")?,
         Some(batch_size.unwrap_or(usize::MAX)),
     );
-    first_batch(&cmd, Stream::List(list), request, &mut out).await?;
+    first_batch(&cmd, Box::new(Stream::List(list)), request, &mut out).await?;
     Ok(out)
 }
 

@@ -156,7 +156,7 @@ async fn count_view(
 ) -> Result<Reply> {
     let body = command.rewritten(cmd.body());
     let mut stream = aggregate::stream_for(cmd, &body, &acquired).await?;
-    let counted = stream.next(&cmd.ctx, 1).await?;
+    let counted = stream.next(&cmd.ctx).await?;
     let total = counted.as_ref().and_then(|counted| {
         let counted = pinion_catalog::stored_document(counted);
         pinion_bson::get(counted, "count").and_then(pinion_wire::idl::i64_clamped)

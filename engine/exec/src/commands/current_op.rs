@@ -17,11 +17,12 @@ use super::first_stage::Shown;
 use super::sessions::append_lsid;
 use crate::cluster_time::bson_time;
 use crate::compute::compute;
+use crate::cursors::{ShownCursor, cursors};
 use crate::node_info::node_info;
+use crate::open_transactions::OpenShown;
 use crate::ops::{OpSnapshot, ops};
 use crate::parameters::server_counters;
-use crate::read::{ShownCursor, cursors};
-use crate::transactions::{self, OpenShown};
+use crate::transactions;
 use crate::ttl::ttl_monitor;
 
 /// `currentOp`: the fields beside its options are a filter.

@@ -17,14 +17,13 @@ use crate::acquire::acquire_read;
 use crate::cluster_time::bson_time;
 use crate::compute::compute_bytes;
 use crate::concern;
+use crate::cursors::{Cursor, DocumentStream, Filled, Reads, core_of, cursors, not_found};
 use crate::fail_points::{fail_points, fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::metrics::{Gauge, metrics};
 use crate::ops::is_of_client;
-use crate::read::{Cursor, Filled, Reads, Stream, core_of, cursors, fill, not_found};
 use crate::session_ids::is_in;
 use crate::topology::replica_set;
-use crate::transactions;
 
 /// What a command that makes a cursor asks for.
 pub(crate) struct CursorRequest {
@@ -51,14 +50,14 @@ impl CursorRequest {
 /// Reads the first batch of a stream and keeps the rest as a cursor; the reply's `cursor` field is appended.
 pub(crate) async fn first_batch(
     cmd: &Invocation,
-    mut stream: Stream,
+    mut stream: Box<dyn DocumentStream>,
     request: CursorRequest,
     out: &mut DocBuilder,
 ) -> Result<()> {
     let ctx = &cmd.ctx;
     let max_documents = request.batch_size.unwrap_or(DEFAULT_FIRST_BATCH);
     let mut stash = None;
-    let filled = fill(&mut stream, &mut stash, ctx, max_documents).await?;
+    let filled = stream.fill(&mut stash, ctx, max_documents).await?;
     let metrics = metrics();
     let counters = &metrics.counters;
     counters
@@ -198,7 +197,7 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
         continue_cursor(id, ns.clone(), max_documents, committed, &cmd.ctx).await?
     } else {
         let (ns, ctx) = (ns.clone(), cmd.ctx.clone());
-        let running = transactions::of(&ctx);
+        let running = crate::open_transactions::of(&ctx);
         let visit = running.as_ref().map(|running| running.visit());
         let continuing = pinion_runtime::submit_to(core, Queue::Foreground, move || async move {
             let continuing = continue_cursor(id, ns, max_documents, committed, &ctx);
@@ -270,7 +269,7 @@ fn continue_cursor(
                 "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
             ));
         }
-        if let Stream::Changes(_) = cursor.stream {
+        if cursor.stream.is_change_stream() {
             // From here on errors have the labels of change streams.
             ctx.work().reads_changes();
         }
@@ -294,9 +293,7 @@ fn continue_cursor(
         };
         let ctx = ctx.clone().with_deadline(deadline_ns);
         let until = started + await_time(&ctx);
-        if let Stream::Changes(stream) = &mut cursor.stream {
-            stream.give_up_at(until);
-        }
+        cursor.stream.give_up_at(until);
         ctx.work().continues(cursor.originating.clone());
         let Filled {
             documents,
@@ -413,7 +410,7 @@ fn await_time(ctx: &OpContext) -> Duration {
 async fn next_batch(cursor: &mut Cursor, ctx: &OpContext, max_documents: usize) -> Result<Filled> {
     let _acquired = match &cursor.reads {
         Some(reads) => {
-            let snapshot = match transactions::of(ctx) {
+            let snapshot = match crate::open_transactions::of(ctx) {
                 Some(running) => Some(running.reads().at),
                 None => cursor.read_concern.at_cluster_time,
             };
@@ -426,7 +423,7 @@ async fn next_batch(cursor: &mut Cursor, ctx: &OpContext, max_documents: usize) 
     };
     cursor.stream.resume().await?;
     let mut stash = cursor.stash.take();
-    let filled = fill(&mut cursor.stream, &mut stash, ctx, max_documents).await?;
+    let filled = cursor.stream.fill(&mut stash, ctx, max_documents).await?;
     cursor.stash = stash;
     Ok(filled)
 }

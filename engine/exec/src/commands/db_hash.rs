@@ -151,7 +151,7 @@ async fn digest_of_merged(
     let everything = Rewritten::new(&collection.ns).options(&RawDocumentBuf::new(), &[], None);
     let mut stream = Box::pin(stream_for(cmd, &everything, &acquired)).await?;
     let mut digest = Md5::new();
-    while let Some(document) = stream.next(&cmd.ctx, usize::MAX).await? {
+    while let Some(document) = stream.next(&cmd.ctx).await? {
         compute_bytes(document.len(), || digest.update(&document)).await;
         pinion_runtime::yield_if_due().await;
     }

@@ -15,12 +15,12 @@ use super::update::{batch_options, check_retryable};
 use crate::acquire::acquire_write;
 use crate::concern::{self, WriteKind};
 use crate::metrics::metrics;
+use crate::open_transactions::ends_command;
 use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::session_ids::is_in;
 use crate::sessions;
-use crate::transactions::ends_command;
 use crate::write::{
     BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run_and_tell,
 };

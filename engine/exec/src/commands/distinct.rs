@@ -25,7 +25,8 @@ use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::operator_counts::compute_counted;
-use crate::read::{Output, ReadRequest, Stream, collect_divided, open, parse_hint};
+use crate::pipeline::{Node, collect_divided};
+use crate::read::{Output, ReadRequest, open, parse_hint};
 use pinion_query::{DistinctPlan, Hint};
 
 /// A `distinct` as it is written.
@@ -247,8 +248,11 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
         ..Values::default()
     };
     let mut path = parsed.key.as_str();
-    let mut stream = match (acquired.view(), acquired.collection()) {
-        (Some(_), _) => aggregate::stream_for(&cmd, &body, &acquired).await?,
+    let mut node = match (acquired.view(), acquired.collection()) {
+        (Some(_), _) => {
+            let stream = aggregate::stream_for(&cmd, &body, &acquired).await?;
+            stream.into_node()
+        }
         (None, Some(collection)) => {
             let mut request = parsed.request(collection.clone()).bound()?;
             request.settings = settings;
@@ -261,15 +265,16 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
                 return Ok(reply(&cmd.ctx, &values, false).await);
             }
             let opened = open(&cmd.ctx, acquired.source(), request, PART_BATCH_DOCUMENTS).await?;
-            Stream::Merged(Box::new(opened.stream))
+            Node::Read(Box::new(opened.stream))
         }
         (None, None) => {
             acquired.check_text(&parsed.matcher)?;
-            Stream::List(VecDeque::new())
+            Node::List(VecDeque::new())
         }
     };
-    while let Some(document) = stream.next(&cmd.ctx, PART_BATCH_DOCUMENTS).await? {
+    while let Some(document) = node.next(&cmd.ctx).await? {
         pause(&cmd.ctx).await?;
+        let document = document.into_bytes();
         let document = stored_document(&document);
         compute(&cmd.ctx, || values.add(document, path)).await?;
         values.check()?;

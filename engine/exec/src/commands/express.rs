@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, RawElem, raw_elements};
-use pinion_catalog::{GateAccess, from_read_error, id_key, partition_of};
+use pinion_catalog::{GateAccess, id_key, partition_of};
 use pinion_clock::Timestamp;
-use pinion_runtime::{Queue, call_on, submit_to};
-use pinion_storage::{Key, Partition, PartitionId, ReadAt, TreeId, storage};
+use pinion_runtime::call_on;
+use pinion_storage::{Key, Partition, ReadAt, TreeId, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcernLevel};
 use pinion_wire::{
     Attempt, Handler, HandlerFuture, Invocation, Pattern, Repeat, Repeatable, Reply, Result,
@@ -23,7 +23,7 @@ use crate::interrupt::interruptible;
 use crate::limits::LARGE_BATCH_BYTES;
 use crate::metrics::{OpClass, TopKind, metrics};
 use crate::profile_settings::profiles;
-use crate::read::{LeafReport, existing_trees};
+use crate::read::{LeafReport, existing_trees, read_at};
 use crate::sessions::session_table;
 use crate::topology::{is_member, is_writable};
 
@@ -201,32 +201,6 @@ fn empty_reply(found: Option<&Bytes>, ns: &Namespace) -> Reply {
     }
     let document_bytes = found.map_or(0, Bytes::len);
     Reply::with_capacity(document_bytes + ns.as_str().len() + REPLY_FRAME_BYTES)
-}
-
-/// The newest version of the document with this key, wherever it is. One document needs no snapshot.
-pub(crate) async fn read(tree: TreeId, partition: PartitionId, key: Key) -> Result<Option<Bytes>> {
-    read_at(tree, partition, key, ReadAt::NewestDecided).await
-}
-
-async fn read_at(
-    tree: TreeId,
-    partition: PartitionId,
-    key: Key,
-    at: ReadAt,
-) -> Result<Option<Bytes>> {
-    let here = storage();
-    let found = match here.partition(partition) {
-        Some(partition) => partition.get(tree, &key, at).await,
-        None => {
-            let owner = here.owner(partition);
-            submit_to(owner, Queue::Foreground, move || async move {
-                let partition = storage().partition(partition).expect("asked its owner");
-                partition.get(tree, &key, at).await
-            })
-            .await
-        }
-    };
-    Ok(found.map_err(from_read_error)?.map(|read| read.value))
 }
 
 /// What all finds by `_id` share that repeat one another.

@@ -17,11 +17,12 @@ use super::query_settings::admitted;
 use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
 use crate::acquire::{Acquired, acquire_viewed};
+use crate::cursors::Reads;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::ops::is_of_client;
-use crate::read::{Output, ReadRequest, Reads, Stream, TailStream, open, parse_hint, parse_sort};
+use crate::read::{Output, ReadRequest, Stream, TailStream, open, parse_hint, parse_sort};
 use crate::session_ids::is_in;
 use crate::topology::is_member;
 
@@ -403,13 +404,19 @@ async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) 
         request.reads = Some(Reads { ns, uuid, indexes });
         let (ctx, awaits_data) = (&cmd.ctx, tailing == Tailing::AwaitData);
         let stream = TailStream::open(ctx, acquired.source(), read, awaits_data, first).await?;
-        first_batch(cmd, Stream::Tail(Box::new(stream)), request, &mut out).await?;
+        first_batch(
+            cmd,
+            Box::new(Stream::Tail(Box::new(stream))),
+            request,
+            &mut out,
+        )
+        .await?;
         return Ok(out);
     }
     let opened = open(&cmd.ctx, acquired.source(), read, first).await?;
     let indexes = opened.indexes;
     request.reads = Some(Reads { ns, uuid, indexes });
-    let stream = Stream::Merged(Box::new(opened.stream));
+    let stream = Box::new(Stream::Merged(Box::new(opened.stream)));
     first_batch(cmd, stream, request, &mut out).await?;
     Ok(out)
 }

@@ -18,7 +18,8 @@ use crate::compute::{compute, compute_bytes};
 use crate::metrics::metrics;
 use crate::operator_counts::compute_counted;
 use crate::read::parse_hint;
-use crate::sessions::{self, Executed, ExecutedChange, RetryableWrite, StatementIds};
+use crate::sessions::{self, RetryableWrite};
+use crate::statements::{Executed, ExecutedChange, StatementIds};
 use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, run_and_tell, sort_beside};
 
 /// A `findAndModify` as it is written.
@@ -280,7 +281,7 @@ async fn repeated(
         return Ok(done);
     }
     let (lsid, txn_number) = (retryable.lsid(), retryable.txn_number());
-    let image = sessions::image_of(lsid, txn_number, executed.ts, kind).await?;
+    let image = crate::statements::image_of(lsid, txn_number, executed.ts, kind).await?;
     match kind {
         RetryImage::Pre => done.old = Some(image),
         RetryImage::Post => done.new = Some(image),

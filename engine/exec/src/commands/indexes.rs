@@ -15,10 +15,10 @@ use super::create::refuse_configuration;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::names::named_or_uuid;
 use crate::acquire::{acquire_stored, check_uuid};
+use crate::open_transactions::{Running, not_empty, not_made};
 use crate::parameters::parameters;
 use crate::read::Stream;
 use crate::topology::{CommitQuorum, is_member, set_view};
-use crate::transactions::{self, Running, not_empty, not_made};
 
 /// `createIndexes`.
 pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
@@ -79,7 +79,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
         quorum.append("commitQuorum", &mut asked);
         asked.finish()
     });
-    let planned = match transactions::of(&cmd.ctx) {
+    let planned = match crate::open_transactions::of(&cmd.ctx) {
         Some(running) => plan(&running, &cmd.ctx, &ns, &specs).await?,
         None => None,
     };
@@ -87,7 +87,7 @@ pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
         Some(made) => made,
         None => {
             let making = pinion_catalog::create_indexes(&cmd.ctx, ns.clone(), specs, limits, asked);
-            transactions::changing(&cmd.ctx, &ns, making).await?
+            crate::open_transactions::changing(&cmd.ctx, &ns, making).await?
         }
     };
     let mut out = Reply::new();
@@ -272,7 +272,7 @@ pub(crate) async fn list_indexes(cmd: Invocation) -> Result<Reply> {
         .collect();
     let mut out = Reply::new();
     let request = CursorRequest::of_list(ns, Some(batch_size.unwrap_or(usize::MAX)));
-    first_batch(&cmd, Stream::List(list), request, &mut out).await?;
+    first_batch(&cmd, Box::new(Stream::List(list)), request, &mut out).await?;
     Ok(out)
 }
 

@@ -12,9 +12,10 @@ use crate::fail_points;
 use crate::fail_points::fail_points;
 use crate::limits::{TEST_GROUP_BYTES, TEST_GROUP_DOCUMENTS};
 use crate::metrics::metrics;
+use crate::open_transactions::{ends_command, no_measurements};
 use crate::session_ids::is_in;
-use crate::sessions::{self, RetryableWrite, StatementIds};
-use crate::transactions::{ends_command, no_measurements};
+use crate::sessions::{self, RetryableWrite};
+use crate::statements::StatementIds;
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, insert_measurements,
     prepare_for_insert,

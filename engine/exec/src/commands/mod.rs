@@ -71,8 +71,6 @@ use pinion_wire::{
 };
 
 pub(crate) use crate::concern::acknowledge;
-pub(crate) use bulk_write::BULK_WRITE_CURSOR;
-pub(crate) use express::read as read_newest;
 pub use fail_points::register_test_commands;
 pub use hello::MAX_WIRE_VERSION;
 pub(crate) use hello::append_build_info;
@@ -92,6 +90,7 @@ use crate::ops::ops;
 use crate::parking::{is_unparked, park, parking};
 use crate::profile::Profiled;
 use crate::profile_settings::profiles;
+use crate::session_ids::is_in;
 use crate::sessions::{check_child, session_table};
 use crate::topology;
 use crate::topology::{is_member, replica_set};
@@ -147,6 +146,13 @@ async fn run_counted(mut cmd: Invocation, top: Option<TopKind>, handler: Handler
         Box::pin(cluster_time::learn_signed(&cmd.ctx, &told)).await?;
     }
     check_child(&cmd)?;
+    if is_member() {
+        match cmd.ctx.args.txn_number {
+            Some(_) if is_in(&cmd.ctx) => crate::transactions::check_command(&cmd)?,
+            Some(_) => crate::sessions::check_arguments(&cmd)?,
+            None => {}
+        }
+    }
     concern::check(&cmd)?;
     concern::count_read(&cmd);
     if let Some(lsid) = &cmd.ctx.args.lsid {
@@ -186,6 +192,7 @@ async fn run_counted(mut cmd: Invocation, top: Option<TopKind>, handler: Handler
     let mut handled = pin!(async move {
         match is_member {
             false => handler(cmd).await,
+            true if is_in(&cmd.ctx) => Box::pin(crate::transactions::run(cmd, handler)).await,
             true => concern::surround(cmd, handler).await,
         }
     });

@@ -181,7 +181,7 @@ pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(
 fn apply(setting: &Setting) {
     parameters().borrow_mut().set(setting);
     match setting {
-        Setting::Replication(_) => crate::sessions::parameters_changed(),
+        Setting::Replication(_) => crate::session_refresh::parameters_changed(),
         Setting::Ttl(_) => ttl_monitor().parameters_changed(),
         _ => {}
     }

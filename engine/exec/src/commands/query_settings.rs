@@ -13,11 +13,10 @@ use super::{aggregate, distinct, find};
 use crate::cluster_parameters::COLLECTION;
 use crate::compute::compute;
 use crate::generate::next_timestamp;
-use crate::query_settings::{Entry, QuerySettings, QueryShapeHash, SettingsTable, query_settings};
+use crate::query_settings::{
+    Entry, QuerySettings, QueryShapeHash, STORED_AS, SettingsTable, query_settings,
+};
 use crate::write::put_document;
-
-/// Under which `_id` all of them are stored, among the cluster parameters.
-pub(super) const STORED_AS: &str = "querySettings";
 
 /// The settings under which a command that reads runs, if there are any for its shape.
 ///

@@ -8,7 +8,6 @@ use crate::compute::compute_bytes;
 use crate::concern::written;
 use crate::limits::{BARE_ERROR_BYTES, ERROR_BYTES, REPORTED_ERROR_BYTES, REPORTED_ERRORS};
 use crate::topology::is_member;
-use crate::transactions;
 use crate::write::BatchOutcome;
 
 /// Appends `n`, `nModified`, `upserted` and `writeErrors`.
@@ -81,7 +80,7 @@ pub(super) async fn acknowledged(
     is_update: bool,
 ) -> Result<Reply> {
     if !outcome.errors.is_empty() {
-        transactions::fail(ctx);
+        crate::open_transactions::fail(ctx);
     }
     let mut out = Reply::new();
     // Who asked for no acknowledgement and yet for a reply learns that the command came, and nothing of its outcome.

@@ -20,6 +20,7 @@ use super::status_sections::{
 use crate::acquire::acquire_stored;
 use crate::commands::stage_counts::stage_counts;
 use crate::concern::{ConcernValues, concern_counts};
+use crate::cursors::{CursorCounts, cursors};
 use crate::latency::LatencyValues;
 use crate::members::{AuthenticationValues, authentication_counts};
 use crate::metrics::{CounterValues, TopEntry, metrics};
@@ -30,7 +31,6 @@ use crate::ops::ops;
 use crate::parameters::parameters;
 use crate::plan_cache::plan_cache;
 use crate::profile_settings::profiles;
-use crate::read::{CursorCounts, cursors};
 use crate::replication::{METRICS, ReplicationFigures};
 use crate::sessions::session_table;
 use crate::spill::node_memory;

@@ -5,10 +5,14 @@ use pinion_catalog::{NO_USER, append_child};
 use pinion_wire::idl::{CommandReader, FieldReader, Lsid, Path, read_lsid};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
+use crate::commands::ops;
+use crate::cursors::cursors;
 use crate::generate::random_bytes;
 use crate::limits::SESSION_TIMEOUT;
+use crate::session_refresh::session_refresh;
 use crate::sessions;
-use crate::sessions::{session_refresh, session_table};
+use crate::sessions::session_table;
+use crate::transactions;
 
 /// Appends a session's name.
 pub(crate) fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
@@ -86,7 +90,7 @@ fn read_lsids(reader: &CommandReader<'_>, field: &str) -> Result<Vec<Lsid>> {
 pub(crate) async fn end_sessions(cmd: Invocation) -> Result<Reply> {
     let ended = lsids(&cmd, "endSessions")?;
     session_refresh().ended(&ended);
-    sessions::end(ended, false).await;
+    end(ended, false).await;
     Ok(Reply::new())
 }
 
@@ -97,7 +101,7 @@ pub(crate) async fn kill_sessions(cmd: Invocation) -> Result<Reply> {
     if list.is_empty() {
         list = sessions::known().await;
     }
-    sessions::end(list, true).await;
+    end(list, true).await;
     Ok(Reply::new())
 }
 
@@ -120,7 +124,7 @@ pub(crate) async fn kill_all_sessions_by_pattern(cmd: Invocation) -> Result<Repl
     if !patterns.is_empty() {
         doomed.retain(|lsid| patterns.iter().any(|pattern| pattern.matches(lsid)));
     }
-    sessions::end(doomed, true).await;
+    end(doomed, true).await;
     Ok(Reply::new())
 }
 
@@ -178,7 +182,7 @@ pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
         named += 1;
     }
     if named == 0 {
-        sessions::end(sessions::known().await, true).await;
+        end(sessions::known().await, true).await;
     }
     Ok(Reply::new())
 }
@@ -255,7 +259,7 @@ pub(super) async fn refresh_now(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&[cmd.name()]);
     reader.finish()?;
-    sessions::tell().await?;
+    crate::session_refresh::tell().await?;
     Ok(Reply::new())
 }
 
@@ -264,8 +268,28 @@ pub(super) async fn reap_now(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&[cmd.name()]);
     reader.finish()?;
-    sessions::reap().await?;
+    crate::session_refresh::reap().await?;
     Ok(Reply::new())
+}
+
+/// Ends sessions on every core, and their children: their cursors are killed, their transactions aborted, their operations
+/// interrupted.
+async fn end(lsids: Vec<Lsid>, interrupt: bool) {
+    transactions::abort_sessions(&lsids).await;
+    let lsids = std::sync::Arc::new(lsids);
+    pinion_runtime::on_all_cores(move |_| {
+        let lsids = lsids.clone();
+        async move {
+            for lsid in lsids.iter() {
+                cursors().kill_session(lsid);
+                if interrupt {
+                    ops().kill_session(lsid);
+                }
+                session_table().remove(lsid);
+            }
+        }
+    })
+    .await;
 }
 
 #[cfg(test)]

@@ -1,41 +1,12 @@
 //! `commitTransaction`, `abortTransaction` and `prepareTransaction`.
 
 use pinion_bson::{DocBuilder, RawBsonRef};
-use pinion_clock::Timestamp;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::metrics::CounterValues;
 use crate::topology::is_member;
 use crate::transactions;
-
-/// Refuses what none of them has. A transaction is not aborted for that.
-///
-/// # Errors
-/// Those of the fields.
-pub(crate) fn check_fields(cmd: &Invocation) -> Result<()> {
-    let reader = cmd.reader()?;
-    // The command's own value has no meaning, and a router's token none on a member.
-    reader.ignore(&[cmd.message.command_name()]);
-    reader.opt_doc("recoveryToken")?;
-    if cmd.name() == "commitTransaction" {
-        reader.opt_timestamp("commitTimestamp")?;
-    }
-    reader.finish()
-}
-
-/// `commitTimestamp`: when a prepared transaction is committed.
-///
-/// # Errors
-/// `TypeMismatch`; `InvalidOptions` for a null one.
-pub(crate) fn commit_timestamp(cmd: &Invocation) -> Result<Option<Timestamp>> {
-    match cmd.reader()?.opt_timestamp("commitTimestamp")? {
-        Some(at) if at.is_null() => Err(Error::new(
-            ErrorCode::INVALID_OPTIONS,
-            "'commitTimestamp' cannot be null",
-        )),
-        at => Ok(at),
-    }
-}
+use crate::transactions::{check_fields, commit_timestamp};
 
 /// Whether there can be a transaction to end; the same checks in the same order on a standalone.
 fn check(cmd: &Invocation) -> Result<()> {
@@ -58,7 +29,8 @@ fn check(cmd: &Invocation) -> Result<()> {
 /// `commitTransaction`. Sent again it answers the same. It is answered once the commit is as safe as it asks for.
 pub(crate) async fn commit_transaction(cmd: Invocation) -> Result<Reply> {
     check(&cmd)?;
-    let running = transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
+    let running =
+        crate::open_transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
     match (running.was_prepared(), commit_timestamp(&cmd)?) {
         (Some(prepared), Some(at)) => {
             transactions::commit_prepared(&running, prepared, at).await?;
@@ -72,7 +44,8 @@ pub(crate) async fn commit_transaction(cmd: Invocation) -> Result<Reply> {
 /// `prepareTransaction`. Sent again it answers the same. It is answered once what is prepared is as safe as it asks for.
 pub(crate) async fn prepare_transaction(cmd: Invocation) -> Result<Reply> {
     check(&cmd)?;
-    let running = transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
+    let running =
+        crate::open_transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
     let prepared = match running.was_prepared() {
         Some(prepared) => prepared.clone(),
         None => transactions::prepare(&cmd.ctx, &running).await?,
@@ -91,7 +64,8 @@ pub(crate) async fn prepare_transaction(cmd: Invocation) -> Result<Reply> {
 /// `abortTransaction`.
 pub(crate) async fn abort_transaction(cmd: Invocation) -> Result<Reply> {
     check(&cmd)?;
-    let running = transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
+    let running =
+        crate::open_transactions::of(&cmd.ctx).expect("surrounded as all commands of transactions");
     match running.was_prepared() {
         Some(prepared) => transactions::abort_prepared(&running, prepared).await?,
         None => transactions::abort(&running).await,

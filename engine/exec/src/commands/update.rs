@@ -16,12 +16,13 @@ use crate::acquire::acquire_write;
 use crate::compute::compute;
 use crate::concern::{self, WriteKind};
 use crate::metrics::metrics;
+use crate::open_transactions::ends_command;
 use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::session_ids::is_in;
-use crate::sessions::{self, StatementIds};
-use crate::transactions::ends_command;
+use crate::sessions;
+use crate::statements::StatementIds;
 use crate::write::{
     BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, Validation, run_and_tell,
     sort_beside,

@@ -9,7 +9,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::compute::compute;
 use crate::generate::random;
-use crate::member::cluster_time;
+use crate::topology::cluster_time;
 
 /// The variables that a command's expressions may use. The values of `let` are expressions without a document.
 pub(super) async fn variables(

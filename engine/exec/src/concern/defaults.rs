@@ -17,7 +17,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::append_write_concern;
 use crate::acquire::acquire_read;
-use crate::commands::read_newest;
+use crate::read::read_newest;
 use crate::topology::{SetView, set_view};
 
 /// The collection that they are stored in.

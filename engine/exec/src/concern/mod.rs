@@ -24,9 +24,7 @@ pub(crate) use write::{
 };
 
 use self::counts::Source;
-use crate::sessions;
 use crate::topology::set_view;
-use crate::transactions;
 
 /// Refuses the concerns of a command that this node does not take.
 pub(crate) fn check(cmd: &Invocation) -> Result<()> {
@@ -34,11 +32,6 @@ pub(crate) fn check(cmd: &Invocation) -> Result<()> {
         return check_alone(cmd);
     };
     let args = &cmd.ctx.args;
-    match args.txn_number {
-        Some(_) if crate::session_ids::is_in(&cmd.ctx) => transactions::check_command(cmd)?,
-        Some(_) => sessions::check_arguments(cmd)?,
-        None => {}
-    }
     (args.read_concern).map_or(Ok(()), |concern| read::check(cmd, &concern, &view))
 }
 
@@ -71,9 +64,6 @@ pub(crate) fn count_read(cmd: &Invocation) {
 
 /// Runs a command of a member: once what it reads is there, and to the end of what its read concern promises.
 pub(crate) async fn surround(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
-    if crate::session_ids::is_in(&cmd.ctx) {
-        return Box::pin(transactions::run(cmd, handler)).await;
-    }
     read::prepare(&mut cmd).await?;
     let (ctx, command) = (cmd.ctx.clone(), cmd.command.clone());
     match handler(cmd).await {

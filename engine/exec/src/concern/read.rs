@@ -12,8 +12,8 @@ use super::check_stages;
 use crate::concern::default_concerns;
 use crate::interrupt::interruptible;
 use crate::metrics::Gauge;
+use crate::open_transactions::check_level;
 use crate::topology::{ReplicaSet, SetView, replica_set};
-use crate::transactions::check_level;
 
 /// Refuses what no member reads, and what this one cannot read now.
 pub(super) fn check(cmd: &Invocation, concern: &ReadConcern, view: &SetView) -> Result<()> {

@@ -14,8 +14,8 @@ use super::access::Access;
 use super::choose::Watch;
 use super::item::{Batch, Item, PartCounters};
 use super::part::{PartSpec, PartTable};
-use super::renew::Renewal;
 use super::report::ReadReport;
+use crate::acquire::Renewal;
 use crate::interrupt::check;
 use crate::limits::PART_BATCH_DOCUMENTS;
 

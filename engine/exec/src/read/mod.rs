@@ -1,11 +1,10 @@
 //! Reads: plan parts on each partition's owner, merged in order on the core of the connection.
 
 mod access;
+mod by_key;
 mod change_feed;
 mod changes;
 mod choose;
-mod cursor;
-mod divided;
 mod entry_values;
 mod hint;
 mod item;
@@ -13,7 +12,6 @@ mod log;
 mod merge;
 mod near;
 mod part;
-mod pipeline;
 mod plan;
 mod renew;
 mod report;
@@ -28,26 +26,21 @@ mod targets;
 mod trial;
 
 pub(crate) use access::{Access, RangeAccess};
+pub(crate) use by_key::{read_at, read_newest};
 pub(crate) use change_feed::{ChangeFeed, change_feed};
 pub(crate) use changes::{ChangeCounts, ChangeRequest, ChangeStream};
 pub(crate) use choose::Choice;
-pub(crate) use cursor::{
-    Cursor, CursorCounts, CursorTable, Filled, Reads, ShownCursor, core_of, cursors, fill,
-    not_found,
-};
-pub(crate) use divided::{collect_divided, run_divided};
 pub(crate) use hint::{of_buckets, parse_hint};
 pub(crate) use item::PartCounters;
 pub use log::from_log_error;
 pub(crate) use log::log_records;
 pub(crate) use merge::MergedStream;
-pub(crate) use part::{Output, PartTable, parts};
-pub(crate) use pipeline::{Node, PipelineStream, Surroundings};
-pub(crate) use renew::Renewal;
-pub(crate) use report::LeafReport;
+pub(crate) use part::{Output, PartSpec, PartTable, next_match, parts};
+pub(crate) use report::{LeafReport, ReadReport};
 pub(crate) use request::{
-    ReadRequest, check_still_there, choose_to_explain, existing_trees, open, parse_sort,
+    Prepared, ReadRequest, choose_to_explain, existing_trees, open, parse_sort, prepare,
 };
+pub(crate) use scan::Scan;
 pub(crate) use stage_stats::{StageFigures, append_execution, append_stage};
 pub(crate) use stream::Stream;
 pub(crate) use tail::TailStream;

@@ -22,11 +22,10 @@ use rustc_hash::FxHashMap;
 use super::access::{Access, RangeAccess};
 use super::item::{Batch, Item, PartCounters};
 use super::merge::StepSize;
-use super::renew::Renewal;
 use super::request::ReadRequest;
 use super::scan::{Found, Scan};
 use super::sorted::SortedPart;
-use crate::acquire::Undecided;
+use crate::acquire::{Renewal, Undecided};
 use crate::compute::compute;
 use crate::interrupt::pause;
 use crate::metrics::metrics;
@@ -92,7 +91,7 @@ pub(crate) struct Told {
 
 impl Told {
     /// What a request's projection, or what follows the read, reads of documents that are found in a way.
-    pub(super) fn of(request: &ReadRequest, access: &Access) -> Told {
+    pub(crate) fn of(request: &ReadRequest, access: &Access) -> Told {
         let is_text = |branch: &RangeAccess| {
             let index = branch.index.as_ref();
             index.is_some_and(|index| index.spec.kind == IndexKind::Text)
@@ -122,7 +121,7 @@ impl Told {
 
 impl PartSpec {
     /// How the state at a timestamp is read.
-    pub(super) fn read_at(&self, at: Timestamp) -> ReadAt {
+    pub(crate) fn read_at(&self, at: Timestamp) -> ReadAt {
         match self.unit {
             Some(unit) => ReadAt::In { at, unit },
             None if self.undecided == Undecided::PassedBy => ReadAt::DecidedAt(at),
@@ -131,7 +130,7 @@ impl PartSpec {
     }
 
     /// Whether documents are looked at that an index names.
-    pub(super) fn reads_documents(&self) -> bool {
+    pub(crate) fn reads_documents(&self) -> bool {
         self.filter.is_some()
             || self.sort.is_some()
             || matches!(self.output, Output::Documents | Output::Keys)
@@ -380,7 +379,7 @@ async fn count_all(
 }
 
 /// The next document that matches.
-pub(super) async fn next_match(
+pub(crate) async fn next_match(
     scan: &mut Scan,
     spec: &PartSpec,
     ctx: &OpContext,
@@ -400,7 +399,7 @@ pub(super) async fn next_match(
 }
 
 /// What is known of a document beside its fields, as far as something reads it.
-pub(super) async fn metadata_of(
+pub(crate) async fn metadata_of(
     spec: &PartSpec,
     found: &Found,
     ctx: &OpContext,
@@ -428,7 +427,7 @@ pub(super) async fn metadata_of(
 }
 
 /// What one step of a scan comes to.
-pub(super) enum Tested {
+pub(crate) enum Tested {
     Matches(Found),
     /// A document that the filter does not let pass.
     Fails,
@@ -436,7 +435,7 @@ pub(super) enum Tested {
 }
 
 /// Takes one step of a scan.
-pub(super) async fn test_next(
+pub(crate) async fn test_next(
     scan: &mut Scan,
     spec: &PartSpec,
     ctx: &OpContext,
@@ -465,7 +464,7 @@ pub(super) async fn test_next(
 }
 
 /// The form in which a document leaves the part.
-pub(super) async fn finish(
+pub(crate) async fn finish(
     spec: &PartSpec,
     found: Found,
     metadata: &Metadata,

@@ -9,27 +9,16 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::Access;
 use super::part::{Output, PartSpec};
-use super::request::check_still_there;
 use super::scan::{Found, Scan};
 use super::tail::position_lost;
-use crate::acquire::{committed, enter_inner};
+use crate::acquire::{Renewal, committed, enter_inner};
+use crate::cursors::check_still_there;
 use crate::interrupt::check;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, RENEW_WHEN_SHORT, SNAPSHOT_RETRY_PAUSE};
 use crate::metrics::metrics;
 use crate::node_info::node_info;
 use crate::options::PlantedFault;
 use crate::parameters::parameters;
-
-/// Which newer states a read may take while it runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Renewal {
-    /// None: it promises the state that it began with.
-    Never,
-    /// What this node has applied.
-    Applied,
-    /// What a majority of the set holds.
-    Committed,
-}
 
 impl Renewal {
     /// The newest state of the kind, and never one before `at`.

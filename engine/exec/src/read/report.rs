@@ -36,14 +36,14 @@ pub(crate) struct ReadReport {
 
 /// How the plan of a read was chosen.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Chosen {
+pub(crate) struct Chosen {
     pub way: Option<Outline>,
     pub is_tried: bool,
     pub planning_us: u64,
 }
 
 impl ReadReport {
-    pub(super) fn new(
+    pub(crate) fn new(
         request: Arc<ReadRequest>,
         spec: Arc<PartSpec>,
         chosen: Chosen,
@@ -68,7 +68,7 @@ impl ReadReport {
     }
 
     /// Counts what a part has done.
-    pub(super) fn add(&self, step: &PartCounters) {
+    pub(crate) fn add(&self, step: &PartCounters) {
         let spilled = &step.spilled;
         let [spills, records, bytes, storage] = &self.spills;
         for (counter, by) in [
@@ -91,12 +91,12 @@ impl ReadReport {
     }
 
     /// Tells how many documents have been given in all.
-    pub(super) fn given(&self, documents: u64) {
+    pub(crate) fn given(&self, documents: u64) {
         self.given.store(documents, Ordering::Relaxed);
     }
 
     /// Tells that no document follows.
-    pub(super) fn ended(&self) {
+    pub(crate) fn ended(&self) {
         self.is_eof.store(true, Ordering::Relaxed);
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
-use pinion_catalog::{Collection, Uuid, core_catalog};
+use pinion_catalog::{Collection, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
 use pinion_query::{
@@ -11,7 +11,6 @@ use pinion_query::{
     SortPattern,
 };
 use pinion_storage::{PartitionId, TreeId, UnitId};
-use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::Access;
@@ -19,10 +18,9 @@ use super::choose::{self, Choice, Watch, choose};
 use super::merge::{MergedStream, StepSize};
 use super::part::{Output, PartSpec, Told};
 use super::plan::{Planned, by_id};
-use super::renew::Renewal;
 use super::report::{Chosen, ReadReport};
 use super::stream::step_for;
-use crate::acquire::{ReadSource, Undecided};
+use crate::acquire::{ReadSource, Renewal, Undecided};
 use crate::compute::compute_bytes;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
 use crate::metrics::metrics;
@@ -89,13 +87,13 @@ impl ReadRequest {
     }
 
     /// How many documents are read until there are enough.
-    pub(super) fn kept(&self) -> Option<usize> {
+    pub(crate) fn kept(&self) -> Option<usize> {
         let kept = |limit: usize| limit.saturating_add(self.skip);
         self.limit.map(kept)
     }
 
     /// Takes on which states it reads.
-    pub(super) fn take_source(&mut self, ctx: &OpContext, source: ReadSource) {
+    pub(crate) fn take_source(&mut self, ctx: &OpContext, source: ReadSource) {
         self.unit = source.unit();
         self.undecided = source.undecided();
         self.renewal = match self.keeps_snapshot {
@@ -171,7 +169,7 @@ pub(crate) async fn open(
 ///
 /// # Errors
 /// `SnapshotTooOld` when that is gone.
-pub(super) async fn open_at(
+pub(crate) async fn open_at(
     ctx: &OpContext,
     request: &Arc<ReadRequest>,
     at: Timestamp,
@@ -192,7 +190,7 @@ pub(super) async fn open_at(
 }
 
 /// A read that is planned and not begun.
-pub(super) struct Prepared {
+pub(crate) struct Prepared {
     pub spec: Arc<PartSpec>,
     pub partitions: Vec<PartitionId>,
     pub indexes: Vec<String>,
@@ -201,7 +199,7 @@ pub(super) struct Prepared {
 }
 
 /// Plans a read of the state at a timestamp.
-pub(super) async fn prepare(
+pub(crate) async fn prepare(
     ctx: &OpContext,
     request: &Arc<ReadRequest>,
     at: Timestamp,
@@ -384,34 +382,6 @@ impl ReadRequest {
                 None => self.index_filter.as_ref().map(|set| &set.filter),
             },
         }
-    }
-}
-
-/// Whether a read that did not hold its collection's gate for a while can go on. One of a snapshot, `at`, can while the catalog
-/// of its time is kept.
-///
-/// # Errors
-/// `QueryPlanKilled` when the collection or an index that is read is gone.
-pub(crate) fn check_still_there(
-    ns: &Namespace,
-    uuid: Uuid,
-    indexes: &[String],
-    at: Option<Timestamp>,
-) -> Result<()> {
-    let killed = |what: String| Err(Error::new(ErrorCode::QUERY_PLAN_KILLED, what));
-    let catalog = core_catalog();
-    let then = at.and_then(|at| catalog.at(at));
-    let catalog = then.unwrap_or_else(|| catalog.current());
-    match catalog.by_uuid(uuid) {
-        None => killed(format!("collection dropped. UUID {uuid}")),
-        Some(collection) if collection.ns != *ns => killed(format!(
-            "collection renamed from '{ns}' to '{}'",
-            collection.ns
-        )),
-        Some(collection) => match indexes.iter().find(|name| collection.index(name).is_none()) {
-            Some(name) => killed(format!("index '{name}' dropped")),
-            None => Ok(()),
-        },
     }
 }
 

@@ -26,7 +26,7 @@ use crate::options::PlantedFault;
 
 /// A document that was found.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// Orders it among the documents of all parts.
     pub order: Key,
     /// Its key in the collection's tree.
@@ -40,7 +40,7 @@ pub(super) struct Found {
 
 /// An entry of an index.
 #[derive(Clone, Debug)]
-pub(super) struct ScannedEntry {
+pub(crate) struct ScannedEntry {
     /// Which of the access's branches it is of.
     pub branch: usize,
     pub key: Key,
@@ -48,7 +48,7 @@ pub(super) struct ScannedEntry {
 }
 
 /// The walk of one part.
-pub(super) struct Scan {
+pub(crate) struct Scan {
     pub(super) spec: Arc<PartSpec>,
     pub(super) partition: Rc<Partition>,
     pub(super) at: ReadAt,
@@ -135,7 +135,7 @@ impl Named {
         }
     }
 
-    pub(super) fn found(self, document: Bytes) -> Found {
+    pub(crate) fn found(self, document: Bytes) -> Found {
         Found {
             order: self.order,
             id: self.id,
@@ -147,7 +147,7 @@ impl Named {
 }
 
 impl Scan {
-    pub(super) fn open(spec: &Arc<PartSpec>, partition: Rc<Partition>) -> Scan {
+    pub(crate) fn open(spec: &Arc<PartSpec>, partition: Rc<Partition>) -> Scan {
         let walk = match &spec.access {
             Access::Id(key) => Walk::Id(Some(key.clone())),
             Access::Near(near) => Walk::Near(Box::new(NearWalk::new(near, spec.access.repeats()))),
@@ -168,7 +168,7 @@ impl Scan {
 
     /// The next document of the access, not yet filtered. It may wait for the outcome of a prepared transaction, until the
     /// operation is stopped; nothing can be read on then.
-    pub(super) async fn next(
+    pub(crate) async fn next(
         &mut self,
         ctx: &OpContext,
         counters: &mut PartCounters,
@@ -246,7 +246,7 @@ impl Scan {
 
 impl Scan {
     /// Passes over documents that are there and need no look: nothing but their number is wanted.
-    pub(super) fn pass(&mut self, most: u64) -> u64 {
+    pub(crate) fn pass(&mut self, most: u64) -> u64 {
         if !self.snapshot.is_pinned() {
             return 0;
         }
@@ -267,12 +267,12 @@ impl Scan {
 
 impl Walk {
     /// The cursors let go of the state that they read.
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.each_cursor(Cursor::release);
     }
 
     /// The cursors read this state, which may be the one that they let go of.
-    pub(super) fn renew(&mut self, at: ReadAt) {
+    pub(crate) fn renew(&mut self, at: ReadAt) {
         self.each_cursor(|cursor| cursor.renew(at));
     }
 
@@ -285,14 +285,14 @@ impl Walk {
     }
 
     /// Documents may have several entries from here on, though the plan counts on one: each is given once.
-    pub(super) fn expect_repeats(&mut self) {
+    pub(crate) fn expect_repeats(&mut self) {
         if let Walk::Branches(branches) = self {
             branches.seen.get_or_insert_default();
         }
     }
 
     /// Continues in another state, behind what was given.
-    pub(super) fn continue_at(&mut self, spec: &PartSpec, partition: &Rc<Partition>, at: ReadAt) {
+    pub(crate) fn continue_at(&mut self, spec: &PartSpec, partition: &Rc<Partition>, at: ReadAt) {
         match self {
             Walk::Branches(branches) => branches.put_back(spec, partition, at),
             Walk::Near(walk) => walk.moves(),
@@ -524,7 +524,7 @@ impl Entries {
 }
 
 impl BranchWalk {
-    pub(super) fn new(turn: usize) -> BranchWalk {
+    pub(crate) fn new(turn: usize) -> BranchWalk {
         BranchWalk {
             turn,
             range: 0,
@@ -532,7 +532,7 @@ impl BranchWalk {
         }
     }
 
-    pub(super) fn cursor(&mut self) -> Option<&mut Cursor> {
+    pub(crate) fn cursor(&mut self) -> Option<&mut Cursor> {
         self.cursor.as_mut()
     }
 
@@ -590,7 +590,7 @@ impl BranchWalk {
     }
 
     /// The next entry that names a document not seen before.
-    pub(super) async fn next(
+    pub(crate) async fn next(
         &mut self,
         place: Place<'_>,
         seen: &mut Option<FxHashSet<Key>>,
@@ -705,7 +705,7 @@ fn name_of(branch: &RangeAccess) -> &str {
     branch.index.as_ref().map_or("_id_", |index| index.name())
 }
 
-pub(super) fn dangling(branch: &RangeAccess) -> Error {
+pub(crate) fn dangling(branch: &RangeAccess) -> Error {
     Error::new(
         ErrorCode::DATA_CORRUPTION_DETECTED,
         format!(
@@ -715,11 +715,11 @@ pub(super) fn dangling(branch: &RangeAccess) -> Error {
     )
 }
 
-pub(super) fn damaged(branch: &RangeAccess) -> Error {
+pub(crate) fn damaged(branch: &RangeAccess) -> Error {
     damaged_index(name_of(branch))
 }
 
-pub(super) fn damaged_index(name: &str) -> Error {
+pub(crate) fn damaged_index(name: &str) -> Error {
     Error::new(
         ErrorCode::DATA_CORRUPTION_DETECTED,
         format!("an entry of index {name} is damaged"),
@@ -727,7 +727,7 @@ pub(super) fn damaged_index(name: &str) -> Error {
 }
 
 /// Whether what is read changes: a transaction may delete what an entry names that it has read before.
-pub(super) fn may_change(at: ReadAt) -> bool {
+pub(crate) fn may_change(at: ReadAt) -> bool {
     matches!(at, ReadAt::In { .. })
 }
 
@@ -780,7 +780,7 @@ fn planted(at: ReadAt, partition: &Partition) -> ReadAt {
 
 /// Fetches the documents of these entries from the partitions where they are, in the order of the entries; none for one that is
 /// not there.
-pub(super) async fn fetch(
+pub(crate) async fn fetch(
     ctx: &OpContext,
     spec: &PartSpec,
     entries: &[Named],
@@ -847,7 +847,7 @@ fn pin_once(
 }
 
 /// The documents that entries name. One that is not there is passed over where what is read changes, and damage elsewhere.
-pub(super) fn found_of(
+pub(crate) fn found_of(
     spec: &PartSpec,
     entries: impl Iterator<Item = Named>,
     documents: Vec<Option<Bytes>>,

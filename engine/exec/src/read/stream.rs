@@ -4,22 +4,19 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pinion_bson::RawDocumentBuf;
-use pinion_runtime::Instant;
+use pinion_runtime::{Instant, LocalBoxFuture};
 use pinion_wire::{OpContext, Result};
 
 use super::changes::ChangeStream;
-use super::cursor::Reads;
 use super::merge::{MergedStream, StepSize};
-use super::pipeline::PipelineStream;
 use super::tail::TailStream;
+use crate::cursors::{DocumentStream, Documents, Filled, Reads, fill};
 use crate::limits::{PART_BATCH_BYTES, PART_BATCH_DOCUMENTS};
 
 /// A source of documents in their final form.
 pub(crate) enum Stream {
     /// The merged parts of a `find`.
     Merged(Box<MergedStream>),
-    /// The merge part of a pipeline.
-    Pipeline(Box<PipelineStream>),
     /// A capped collection, with what is still to come.
     Tail(Box<TailStream>),
     /// A change stream.
@@ -33,7 +30,6 @@ impl Stream {
     pub(crate) async fn next(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<Bytes>> {
         match self {
             Stream::Merged(stream) => stream.next(ctx, step_for(wanted)).await,
-            Stream::Pipeline(stream) => stream.next(ctx).await,
             Stream::Tail(stream) => stream.next(ctx, wanted).await,
             Stream::Changes(stream) => stream.next(ctx).await,
             Stream::List(list) => Ok(list.pop_front()),
@@ -44,8 +40,6 @@ impl Stream {
     pub(crate) fn is_eof(&self) -> bool {
         match self {
             Stream::Merged(stream) => stream.is_eof(),
-            // A pipeline knows its end only when it has run into it.
-            Stream::Pipeline(_) => false,
             // More may come as long as it stands somewhere.
             Stream::Tail(stream) => !stream.has_position(),
             Stream::Changes(stream) => stream.has_ended(),
@@ -98,6 +92,66 @@ impl Stream {
             Stream::Changes(stream) => Some(stream.token_behind(batch, is_all).to_owned()),
             _ => None,
         }
+    }
+}
+
+impl Documents for Stream {
+    async fn next(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<Bytes>> {
+        Stream::next(self, ctx, wanted).await
+    }
+
+    fn is_eof(&self) -> bool {
+        Stream::is_eof(self)
+    }
+
+    fn is_tail(&self) -> bool {
+        Stream::is_tail(self)
+    }
+}
+
+impl DocumentStream for Stream {
+    fn fill<'a>(
+        &'a mut self,
+        stash: &'a mut Option<Bytes>,
+        ctx: &'a OpContext,
+        max_documents: usize,
+    ) -> LocalBoxFuture<'a, Result<Filled>> {
+        Box::pin(fill(self, stash, ctx, max_documents))
+    }
+
+    fn resume(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(Stream::resume(self))
+    }
+
+    fn is_tail(&self) -> bool {
+        Stream::is_tail(self)
+    }
+
+    fn awaits_data(&self) -> bool {
+        Stream::awaits_data(self)
+    }
+
+    fn wait<'a>(
+        &'a self,
+        ctx: &'a OpContext,
+        reads: Option<&'a Reads>,
+        until: Instant,
+    ) -> LocalBoxFuture<'a, Result<bool>> {
+        Box::pin(Stream::wait(self, ctx, reads, until))
+    }
+
+    fn is_change_stream(&self) -> bool {
+        matches!(self, Stream::Changes(_))
+    }
+
+    fn give_up_at(&mut self, until: Instant) {
+        if let Stream::Changes(stream) = self {
+            stream.give_up_at(until);
+        }
+    }
+
+    fn token_behind(&mut self, batch: &[Bytes], is_all: bool) -> Option<RawDocumentBuf> {
+        Stream::token_behind(self, batch, is_all)
     }
 }
 

@@ -12,13 +12,13 @@ use pinion_storage::{Direction, Key, KeyRange, ReadAt, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::{Access, RangeAccess};
-use super::cursor::Reads;
 use super::log::{before, check_log_position, log_range, newest_logged_behind};
 use super::merge::MergedStream;
 use super::request::{ReadRequest, existing_trees, open_at};
 use super::stream::step_for;
 use crate::acquire::ReadSource;
 use crate::capped::{RECORDS, capped_table};
+use crate::cursors::Reads;
 use crate::interrupt::interruptible;
 use crate::limits::{AWAIT_POLL, MAX_SNAPSHOT_RETRIES};
 use crate::metrics::metrics;

@@ -13,21 +13,19 @@ use std::rc::Rc;
 use pinion_clock::OpTime;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{
-    CoreId, Duration, Instant, LocalBoxFuture, Queue, call_on, core_count, core_id, on_all_cores,
-    spawn, submit_to, try_core_local,
+    CoreId, Duration, Instant, LocalBoxFuture, Queue, call_on, core_id, on_all_cores, spawn,
+    submit_to, try_core_local,
 };
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::family::{Conflict, conflict, latest_of_children};
-use super::history::{History, session_text};
-use super::load::load;
-use super::retries::Retries;
 use crate::interrupt::interruptible;
 use crate::limits::{EVICTED_SESSIONS_LOOK, MAX_CATALOG_SESSIONS};
-use crate::transactions::{
-    Admitted, Asked, OpenTransaction, PreparedTransaction, TxnState, admit, lost, transactions,
-};
+use crate::open_transactions::{OpenTransaction, PreparedTransaction, lost, transactions};
+use crate::session_ids::home_of;
+use crate::statements::{History, Retries, load, session_text};
+use crate::transaction_state::{Admitted, Asked, TxnState, admit};
 
 /// One session at home.
 pub(super) struct Session {
@@ -261,13 +259,6 @@ async fn abort(
 
 fn is_idle(session: &Rc<Session>) -> bool {
     !session.is_out.get() && session.open.borrow().is_none() && Rc::strong_count(session) == 1
-}
-
-/// The core at which a session is known, and its children.
-pub(crate) fn home_of(lsid: &Lsid) -> CoreId {
-    // Drivers make random names.
-    let random = u64::from_le_bytes(lsid.id[..8].try_into().expect("8 bytes"));
-    CoreId((random % core_count() as u64) as u16)
 }
 
 /// What a command brings back with a session.
@@ -614,7 +605,7 @@ async fn check_out_here(ctx: &OpContext, lsid: Lsid) -> Result<(Rc<Session>, Che
 }
 
 /// Takes a session of which nothing need be known, if no write has it. It is unknown when it comes back.
-pub(super) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
+pub(crate) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
     submit_to(home_of(&lsid), Queue::Background, move || async move {
         let catalog = &session_catalog();
         // What is recorded of a prepared transaction stays, and what one is about to record of its parent's write.

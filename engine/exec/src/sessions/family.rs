@@ -10,8 +10,8 @@ use pinion_runtime::sync::Notify;
 use pinion_wire::idl::Lsid;
 
 use super::catalog::Session;
+use crate::open_transactions::transactions;
 use crate::sessions::session_catalog;
-use crate::transactions::transactions;
 
 /// What is to become of an internal transaction that is in the way.
 pub(super) enum Conflict {

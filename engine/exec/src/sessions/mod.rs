@@ -11,32 +11,13 @@
 mod catalog;
 mod child;
 mod family;
-mod history;
-mod load;
-mod records;
-mod refresh;
-mod removal;
-mod retries;
 mod retryable;
-mod statement_ids;
 mod table;
 
 pub use catalog::forget_all;
 pub(crate) use catalog::{
-    CheckedOut, SessionCatalog, check_out_transaction, home_of, session_catalog,
+    CheckedOut, SessionCatalog, check_out_idle, check_out_transaction, session_catalog,
 };
 pub(crate) use child::check_child;
-pub(crate) use history::{Change as ExecutedChange, Executed, session_text};
-pub(crate) use load::image_of;
-pub(crate) use records::{
-    RecordCollections, RecordedChange, RecordedEnd, Stamp, TransactionStamp, is_image_of,
-    record_writes, stamp_of,
-};
-pub(crate) use refresh::{
-    SessionRefresh, parameters_changed, reap, session_refresh, start, stop, tell,
-};
-pub(crate) use removal::{is_removal, removals, removals_here};
-pub(crate) use retries::{Pending, Retries, check_images};
 pub(crate) use retryable::{RetryableWrite, begin, check_arguments};
-pub(crate) use statement_ids::StatementIds;
-pub(crate) use table::{SessionTable, end, known, last_uses, session_table};
+pub(crate) use table::{SessionTable, known, last_uses, session_table};

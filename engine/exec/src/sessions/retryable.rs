@@ -13,15 +13,14 @@ use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Result};
 
 use super::catalog::{CheckedOut, check_out};
-use super::history::{Change, Executed, History};
-use super::load::load_statements;
-use super::records::{RecordCollections, Stamp};
-use super::retries::{Retries, twice};
-use super::statement_ids::{NO_STATEMENT, StatementIds};
 use crate::interrupt::interruptible;
 use crate::metrics::metrics;
+use crate::open_transactions::Running;
 use crate::session_ids::{at_home, is_in};
-use crate::transactions::{self, Running};
+use crate::statements::{
+    Executed, ExecutedChange as Change, History, NO_STATEMENT, RecordCollections, Retries, Stamp,
+    StatementIds, load_statements, twice,
+};
 
 /// A command whose statements are executed once, however often it is sent.
 pub(crate) struct RetryableWrite {
@@ -94,7 +93,8 @@ async fn begin_in_child(
     if let Some(stmt_id) = ids.repeated() {
         return Err(twice(stmt_id));
     }
-    let running = transactions::of(ctx).expect("surrounded as all commands of transactions");
+    let running =
+        crate::open_transactions::of(ctx).expect("surrounded as all commands of transactions");
     let retries = running.retries().expect("it came with its parent");
     retries
         .know(ctx, (0..statements).map(|place| ids.of(place)))

@@ -9,9 +9,6 @@ use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::MAX_SESSIONS;
-use crate::ops::ops;
-use crate::read::cursors;
-use crate::transactions;
 
 #[derive(Clone, Copy, Debug)]
 struct Session {
@@ -52,7 +49,7 @@ impl SessionTable {
         self.sessions.borrow().len()
     }
 
-    fn remove(&self, lsid: &Lsid) {
+    pub(crate) fn remove(&self, lsid: &Lsid) {
         self.sessions.borrow_mut().remove(lsid);
     }
 
@@ -81,26 +78,6 @@ impl SessionTable {
     fn all(&self) -> Vec<Lsid> {
         self.sessions.borrow().keys().copied().collect()
     }
-}
-
-/// Ends sessions on every core, and their children: their cursors are killed, their transactions aborted, their operations
-/// interrupted.
-pub(crate) async fn end(lsids: Vec<Lsid>, interrupt: bool) {
-    transactions::abort_sessions(&lsids).await;
-    let lsids = std::sync::Arc::new(lsids);
-    pinion_runtime::on_all_cores(move |_| {
-        let lsids = lsids.clone();
-        async move {
-            for lsid in lsids.iter() {
-                cursors().kill_session(lsid);
-                if interrupt {
-                    ops().kill_session(lsid);
-                }
-                session_table().remove(lsid);
-            }
-        }
-    })
-    .await;
 }
 
 /// Every session that any core knows.

@@ -218,6 +218,15 @@ pub(crate) fn set_view() -> Option<Arc<SetView>> {
     replica_set().map(|set| set.view())
 }
 
+/// `$$CLUSTER_TIME` of an operation that begins now; none where there is no cluster.
+pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
+    let time = is_member().then(|| pinion_storage::storage().cluster_time())?;
+    Some(pinion_bson::Timestamp {
+        time: time.secs(),
+        increment: time.inc(),
+    })
+}
+
 /// The database that each member writes for itself.
 pub(crate) const LOCAL: &str = "local";
 

@@ -28,7 +28,7 @@ async fn expire() {
         tracing::info!(
             target: "TXN",
             id = 20_707u64,
-            sessionId = crate::sessions::session_text(&lsid),
+            sessionId = crate::statements::session_text(&lsid),
             "Aborting transaction because it has been running for longer than 'transactionLifetimeLimitSeconds'"
         );
         session_catalog().abort(&lsid, code).await;

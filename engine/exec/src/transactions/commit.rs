@@ -9,15 +9,14 @@ use pinion_storage::{Entry, WriteError, storage};
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, OpContext, Result};
 
-use super::held::release_everywhere;
-use super::open::{OPERATION_OVERHEAD_BYTES, OpenTransaction};
-use super::running::Running;
-use super::state::{TxnState, aborted};
 use crate::compute::compute_bytes;
 use crate::limits::TRANSACTION_ENTRY_BYTES;
 use crate::metrics::metrics;
-use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp, check_images};
-use crate::transactions::transactions;
+use crate::open_transactions::{
+    OPERATION_OVERHEAD_BYTES, OpenTransaction, Running, release_everywhere, transactions,
+};
+use crate::statements::{RecordCollections, RecordedEnd, TransactionStamp, check_images};
+use crate::transaction_state::{TxnState, aborted};
 
 /// Commits the transaction that a command is of.
 ///

@@ -8,31 +8,19 @@
 //! Source: replication document, "Transactions".
 
 mod abort;
-mod chains;
 mod commit;
-mod held;
-mod open;
 mod prepared;
 mod refusals;
 mod run;
-mod running;
 mod shown;
-mod state;
 
 pub(crate) use abort::{abort_all, abort_sessions, start};
-pub(crate) use chains::{Piece, piece_of};
 pub(crate) use commit::{abort, commit};
-pub(crate) use held::{Transactions, transactions};
-pub(crate) use open::{OpenTransaction, TransactionMemory};
 pub use prepared::hold_prepared;
 pub(crate) use prepared::{
-    PreparedTransaction, abort_prepared, all_prepared, commit_prepared, find, forget,
-    give_up_prepared, lost, prepare, register, yield_gates,
+    abort_prepared, all_prepared, commit_prepared, find, forget, give_up_prepared, prepare,
+    register, yield_gates,
 };
-pub(crate) use refusals::{
-    check_command, check_level, check_written, no_measurements, not_empty, not_made,
-};
+pub(crate) use refusals::{check_command, check_fields, commit_timestamp};
 pub(crate) use run::run;
-pub(crate) use running::{InUnit, Running, changing, ends_command, fail, of};
-pub(crate) use shown::{OpenShown, idle, open_counts, running};
-pub(crate) use state::{Active, Admitted, Asked, TxnState, admit};
+pub(crate) use shown::{idle, open_counts, running};

@@ -7,143 +7,26 @@
 //!
 //! Source: replication document, "Lifetime of a Prepared Transaction".
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use pinion_catalog::{GateAccess, TransactionEnd, core_catalog, encode_outcome, from_write_error};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_runtime::sync::Notify;
 use pinion_runtime::{LocalBoxFuture, Queue, on_all_cores, submit_to};
-use pinion_storage::{PreparedUnit, WriteError, storage};
-use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
+use pinion_storage::{WriteError, storage};
+use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::commit::{entries, failure};
-use super::held::{forget_cursors, let_go_everywhere, release_everywhere};
-use super::open::{Known, OpenTransaction};
-use super::running::Running;
-use super::shown::OpenShown;
-use super::state::TxnState;
 use crate::compute::compute_bytes;
 use crate::metrics::metrics;
-use crate::sessions::{RecordCollections, RecordedEnd, TransactionStamp, check_images, home_of};
+use crate::open_transactions::{
+    Known, OpenShown, OpenTransaction, PreparedTransaction, Running, forget_cursors,
+    let_go_everywhere, release_everywhere, transactions,
+};
+use crate::session_ids::home_of;
+use crate::statements::{RecordCollections, RecordedEnd, TransactionStamp, check_images};
 use crate::topology::{is_writable, replica_set};
-use crate::transactions::transactions;
-
-/// A transaction without an outcome.
-#[derive(Clone, Debug)]
-pub(crate) struct PreparedTransaction {
-    pub lsid: Lsid,
-    pub number: i64,
-    pub unit: PreparedUnit,
-    /// That of the entry it was prepared by.
-    pub at: OpTime,
-    /// The collections that it has written to.
-    pub namespaces: Arc<[Namespace]>,
-    pub shown: OpenShown,
-}
-
-impl PreparedTransaction {
-    /// One that another member has prepared, or this one before it was started.
-    pub(crate) fn restored(
-        stamp: TransactionStamp,
-        unit: PreparedUnit,
-        term: Term,
-        namespaces: Arc<[Namespace]>,
-    ) -> PreparedTransaction {
-        let (at, now) = (unit.prepare_timestamp(), pinion_runtime::now());
-        PreparedTransaction {
-            lsid: stamp.lsid,
-            number: stamp.txn_number,
-            at: OpTime::new(at, term),
-            namespaces,
-            shown: OpenShown {
-                lsid: stamp.lsid,
-                number: stamp.txn_number,
-                read_concern: ReadConcern::default(),
-                at,
-                started: now,
-                started_wall_ms: pinion_runtime::wall_ms(),
-                active: pinion_runtime::Duration::ZERO,
-                expires: None,
-                prepared: Some(now),
-            },
-            unit,
-        }
-    }
-
-    fn stamp(&self) -> TransactionStamp {
-        TransactionStamp {
-            lsid: self.lsid,
-            txn_number: self.number,
-        }
-    }
-}
-
-/// The prepared transactions of the sessions whose home one core is.
-#[derive(Default)]
-pub(crate) struct PreparedTable {
-    waiting: RefCell<BTreeMap<Lsid, (PreparedTransaction, Notify)>>,
-}
-
-impl PreparedTable {
-    fn insert(&self, transaction: PreparedTransaction) {
-        let (lsid, ended) = (transaction.lsid, Notify::new());
-        let before = self.waiting.borrow_mut().insert(lsid, (transaction, ended));
-        assert!(
-            before.is_none(),
-            "a session has one prepared transaction at a time"
-        );
-    }
-
-    /// The one of a session.
-    pub(crate) fn of(&self, lsid: &Lsid) -> Option<PreparedTransaction> {
-        let waiting = self.waiting.borrow();
-        waiting
-            .get(lsid)
-            .map(|(transaction, _)| transaction.clone())
-    }
-
-    /// What tells of the outcome of the one of a session.
-    pub(crate) fn ended(&self, lsid: &Lsid) -> Option<Notify> {
-        let waiting = self.waiting.borrow();
-        waiting.get(lsid).map(|(_, ended)| ended.clone())
-    }
-
-    /// Those that execute retryable writes of a session, with the numbers of these.
-    pub(crate) fn children(&self, parent: &Lsid) -> Vec<(i64, Lsid)> {
-        let waiting = self.waiting.borrow();
-        let behind = (Bound::Excluded(*parent), Bound::Unbounded);
-        let children = waiting.range(behind).map(|(lsid, _)| lsid);
-        children
-            .take_while(|lsid| lsid.parent() == *parent)
-            .filter_map(|lsid| Some((lsid.retryable_number()?, *lsid)))
-            .collect()
-    }
-
-    fn remove(&self, lsid: &Lsid) {
-        let removed = self.waiting.borrow_mut().remove(lsid);
-        if let Some((_, ended)) = removed {
-            ended.notify_all();
-        }
-    }
-
-    /// All of them.
-    pub(crate) fn all(&self) -> Vec<PreparedTransaction> {
-        let waiting = self.waiting.borrow();
-        waiting.values().map(|(known, _)| known.clone()).collect()
-    }
-
-    /// Forgets them: their units are gone with the storage that they were of.
-    pub(crate) fn clear(&self) {
-        let forgotten = std::mem::take(&mut *self.waiting.borrow_mut());
-        for (_, ended) in forgotten.into_values() {
-            ended.notify_all();
-        }
-    }
-}
+use crate::transaction_state::TxnState;
 
 /// Makes a prepared transaction known at its session's home.
 pub(crate) async fn register(transaction: PreparedTransaction) {
@@ -425,11 +308,4 @@ fn undecided(error: WriteError) -> Error {
         WriteError::Conflict => from_write_error(WriteError::CacheFull),
         error => from_write_error(error),
     }
-}
-
-/// The answer to a command of a session whose record says that it is prepared, where nothing else does.
-pub(crate) fn lost(number: i64) -> Error {
-    Error::internal(format!(
-        "Transaction with {{ txnNumber: {number} }} has been prepared, and what it has written is not here."
-    ))
 }

@@ -1,13 +1,15 @@
 //! What cannot be a part of a transaction: commands, namespaces, concerns and stages. Codes and texts are MongoDB's.
 
 use pinion_bson::{RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, SYSTEM_VIEWS};
-use pinion_wire::idl::{Namespace, ReadConcern, ReadConcernLevel, ReadPreferenceMode};
+use pinion_clock::Timestamp;
+use pinion_wire::idl::{Namespace, ReadConcern, ReadPreferenceMode};
 use pinion_wire::{Error, ErrorCode, Invocation, Result, collection_named};
 
-use super::state::Asked;
-use crate::commands::BULK_WRITE_CURSOR;
-use crate::commands::transactions::{check_fields, commit_timestamp};
+use crate::cursors::BULK_WRITE_CURSOR;
+use crate::open_transactions::{
+    check_database, check_level, check_namespace, invalid, unsupported,
+};
+use crate::transaction_state::Asked;
 
 /// The commands that are run in transactions.
 const ALLOWED: [&str; 15] = [
@@ -57,14 +59,6 @@ const REFUSED_STAGES: [&str; 17] = [
     "$vectorSearch",
 ];
 
-fn unsupported(what: impl Into<String>) -> Error {
-    Error::new(ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION, what)
-}
-
-fn invalid(what: &str) -> Error {
-    Error::new(ErrorCode::INVALID_OPTIONS, what)
-}
-
 /// What a command wants of its transaction.
 ///
 /// # Errors
@@ -79,6 +73,35 @@ pub(super) fn asked(cmd: &Invocation) -> Result<Asked> {
         _ if cmd.ctx.args.start_transaction => Asked::Start,
         _ => Asked::Statement,
     })
+}
+
+/// Refuses what none of them has. A transaction is not aborted for that.
+///
+/// # Errors
+/// Those of the fields.
+pub(crate) fn check_fields(cmd: &Invocation) -> Result<()> {
+    let reader = cmd.reader()?;
+    // The command's own value has no meaning, and a router's token none on a member.
+    reader.ignore(&[cmd.message.command_name()]);
+    reader.opt_doc("recoveryToken")?;
+    if cmd.name() == "commitTransaction" {
+        reader.opt_timestamp("commitTimestamp")?;
+    }
+    reader.finish()
+}
+
+/// `commitTimestamp`: when a prepared transaction is committed.
+///
+/// # Errors
+/// `TypeMismatch`; `InvalidOptions` for a null one.
+pub(crate) fn commit_timestamp(cmd: &Invocation) -> Result<Option<Timestamp>> {
+    match cmd.reader()?.opt_timestamp("commitTimestamp")? {
+        Some(at) if at.is_null() => Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "'commitTimestamp' cannot be null",
+        )),
+        at => Ok(at),
+    }
 }
 
 /// Refuses a command that a transaction cannot have, before its session is looked at: the transaction goes on.
@@ -140,29 +163,6 @@ fn is_of_cursors(name: &str) -> bool {
     matches!(name, "getMore" | "killCursors")
 }
 
-fn check_database(db: &str) -> Result<()> {
-    match db {
-        "local" | "config" | "admin" => Err(unsupported(format!(
-            "Cannot run command against the '{db}' database in a transaction."
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses namespaces that no transaction reaches.
-///
-/// # Errors
-/// `OperationNotSupportedInTransaction`.
-pub(crate) fn check_namespace(ns: &Namespace) -> Result<()> {
-    check_database(ns.db())?;
-    match ns.collection() {
-        "system.profile" | SYSTEM_VIEWS => Err(unsupported(format!(
-            "Cannot run command against the '{ns}' collection in a transaction."
-        ))),
-        _ => Ok(()),
-    }
-}
-
 /// The read concern is that of the whole transaction, so the first statement alone says it.
 fn check_read_concern(concern: &ReadConcern, is_first: bool) -> Result<()> {
     if !is_first && !concern.is_empty() {
@@ -171,23 +171,6 @@ fn check_read_concern(concern: &ReadConcern, is_first: bool) -> Result<()> {
         ));
     }
     check_level(concern.level)
-}
-
-/// Refuses levels that make no snapshot.
-///
-/// # Errors
-/// `InvalidOptions`.
-pub(crate) fn check_level(level: Option<ReadConcernLevel>) -> Result<()> {
-    match level {
-        None
-        | Some(ReadConcernLevel::Local | ReadConcernLevel::Majority | ReadConcernLevel::Snapshot) => {
-            Ok(())
-        }
-        Some(_) => Err(invalid(
-            "The readConcern level must be either 'local' (default), 'majority' or 'snapshot' in order to run in a \
-             transaction",
-        )),
-    }
 }
 
 fn check_stages(body: &RawDocument) -> Result<()> {
@@ -209,64 +192,11 @@ fn check_stages(body: &RawDocument) -> Result<()> {
     Ok(())
 }
 
-/// Refuses writes to what has to be written at once, or in an order of its own.
-///
-/// # Errors
-/// `OperationNotSupportedInTransaction`, 50791.
-pub(crate) fn check_written(ns: &Namespace, collection: Option<&Collection>) -> Result<()> {
-    if ns.collection().starts_with("system.") {
-        return Err(Error::new(
-            ErrorCode(50_791),
-            format!("Cannot write to system collection {ns} within a transaction."),
-        ));
-    }
-    if collection.is_some_and(|collection| collection.options.capped.is_some()) {
-        return Err(unsupported(format!(
-            "Collection '{ns}' is a capped collection. Writes in transactions are not allowed on capped collections."
-        )));
-    }
-    Ok(())
-}
-
-/// The refusal of writes of measurements; `what` is `insert into`, say.
-pub(crate) fn no_measurements(what: &str, ns: &Namespace) -> Error {
-    unsupported(format!(
-        "Cannot {what} a time-series collection in a multi-document transaction: {ns}"
-    ))
-}
-
-/// The refusal of indexes of what the transaction has not made.
-pub(crate) fn not_made(ns: &Namespace) -> Error {
-    unsupported(format!(
-        "Cannot create new indexes on existing collection {ns} in a multi-document transaction."
-    ))
-}
-
-/// The refusal of indexes of what has documents already.
-pub(crate) fn not_empty(ns: &Namespace) -> Error {
-    unsupported(format!(
-        "Cannot create new indexes on non-empty collection {ns} in a multi-document transaction."
-    ))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use pinion_wire::idl::ReadConcernLevel;
 
-    #[test]
-    fn namespaces_of_the_node_are_refused() {
-        let check = |ns: &str, allowed: bool| {
-            let ns = Namespace::parse(ns).expect("a name");
-            assert_eq!(check_namespace(&ns).is_ok(), allowed, "{ns}");
-        };
-        check("test.c", true);
-        check("test.system.buckets.c", true);
-        check("local.c", false);
-        check("config.transactions", false);
-        check("admin.c", false);
-        check("test.system.profile", false);
-        check("test.system.views", false);
-    }
+    use super::*;
 
     #[test]
     fn a_transaction_has_one_read_concern() {

@@ -9,18 +9,18 @@ use pinion_storage::storage;
 use pinion_wire::idl::ReadConcern;
 use pinion_wire::{Error, ErrorCode, Handler, Invocation, OpContext, Reply, Result};
 
-use super::open::OpenTransaction;
 use super::refusals::asked;
-use super::running::Running;
-use super::state::{Admitted, Asked, TxnState, aborted};
 use crate::concern::{acknowledge, complete_outcome, prepare_transaction};
 use crate::interrupt::interruptible;
 use crate::limits::MAX_SNAPSHOT_RETRIES;
 use crate::metrics::metrics;
+use crate::open_transactions::{OpenTransaction, Running};
 use crate::parameters::parameters;
 use crate::session_ids::at_home;
-use crate::sessions::{CheckedOut, RecordCollections, check_out_transaction};
+use crate::sessions::{CheckedOut, check_out_transaction};
+use crate::statements::RecordCollections;
 use crate::topology::{check_runs_here, not_primary, replica_set, set_view};
+use crate::transaction_state::{Admitted, Asked, TxnState, aborted};
 
 /// Why a command of a transaction failed.
 struct Failed {

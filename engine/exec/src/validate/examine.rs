@@ -21,7 +21,7 @@ use crate::compute::{compute, compute_bytes};
 use crate::fail_points::hold_validation;
 use crate::interrupt::{is_interruption, pause};
 use crate::limits::MAX_LOGGED_FAULTS;
-use crate::member::cluster_time;
+use crate::topology::cluster_time;
 
 const INVALID: &str = "Detected one or more invalid documents. See logs.";
 const NONCONFORMANT: &str = "Detected one or more documents in this collection not conformant to BSON specifications. For more info, see logs with log id 6825900";

@@ -5,7 +5,8 @@ use pinion_clock::Timestamp;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::metrics::metrics;
-use crate::sessions::{Executed, ExecutedChange, RetryableWrite};
+use crate::sessions::RetryableWrite;
+use crate::statements::{Executed, ExecutedChange};
 
 /// A statement that failed.
 #[derive(Debug)]

@@ -35,7 +35,7 @@ use crate::capped::{CappedCollection, RECORDS, capped_table};
 use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{interruptible, is_interruption, pause};
 use crate::limits::{EVICTION_GROUP, EVICTION_GROUP_BYTES};
-use crate::sessions::Stamp;
+use crate::statements::Stamp;
 
 /// Tries to insert a group of documents, on the core that owns them.
 pub(super) async fn attempt(

@@ -33,9 +33,10 @@ use crate::limits::{
     INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES, MAX_CLUSTER_KEY_BYTES,
 };
 use crate::metrics::metrics;
+use crate::open_transactions::ends_command;
 use crate::session_ids::is_in;
-use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
-use crate::transactions::ends_command;
+use crate::sessions::RetryableWrite;
+use crate::statements::{ExecutedChange, Stamp};
 
 /// A statement that inserts one prepared document, and the indexes that it makes multikey.
 pub(super) struct InsertStatement {

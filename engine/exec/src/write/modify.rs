@@ -14,8 +14,8 @@ use super::backoff::Backoff;
 use super::perform::execute;
 use super::prepare::{Prepared, PreparedChange, prepare};
 use super::validation::Validation;
-use crate::sessions::Stamp;
-use crate::transactions::InUnit;
+use crate::open_transactions::InUnit;
+use crate::statements::Stamp;
 
 /// What happens to the documents that match.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
-use crate::transactions::{self, changing};
+use crate::open_transactions::changing;
 
 /// Tells the catalog which indexes have arrays. The caller has left the gate of the namespace, but for a transaction, which
 /// stays behind it.
@@ -19,7 +19,7 @@ pub(super) async fn mark_multikey(
     uuid: Uuid,
     trees: Vec<(TreeId, MultikeyPaths)>,
 ) -> Result<()> {
-    if let Some(running) = transactions::of(ctx)
+    if let Some(running) = crate::open_transactions::of(ctx)
         && running.plan_multikey(uuid, &trees)
     {
         return Ok(());

@@ -4,8 +4,6 @@ use pinion_clock::Timestamp;
 use pinion_storage::{Statement, WriteError, storage};
 use pinion_wire::OpContext;
 
-use crate::transactions;
-
 /// Executes statements together. Those of a transaction take place when it is committed, and the time that is given for
 /// them is that of what it reads; of these none is tried behind one that is refused.
 pub(super) async fn execute(
@@ -13,7 +11,7 @@ pub(super) async fn execute(
     statements: Vec<Statement>,
     ordered: bool,
 ) -> Vec<Result<Timestamp, WriteError>> {
-    match transactions::of(ctx) {
+    match crate::open_transactions::of(ctx) {
         None => storage().execute(statements, ordered).await,
         Some(running) => Box::pin(running.execute(statements)).await,
     }

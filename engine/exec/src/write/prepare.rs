@@ -25,8 +25,8 @@ use crate::compute::{compute, compute_bytes};
 use crate::interrupt::{check, interruptible, is_interruption, pause};
 use crate::metrics::metrics;
 use crate::node_info::node_info;
+use crate::open_transactions::InUnit;
 use crate::options::PlantedFault;
-use crate::transactions::InUnit;
 
 /// What is to be done with one document.
 pub(super) enum Prepared {

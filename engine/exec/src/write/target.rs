@@ -18,15 +18,15 @@ use super::multikey::mark_multikey;
 use super::validation::Validation;
 use crate::acquire::{Acquired, ReadSource, acquire};
 use crate::compute::compute;
+use crate::cursors::check_still_there;
 use crate::fail_points;
 use crate::generate::new_object_id;
 use crate::limits::TRANSACTION_TARGET_BYTES;
-use crate::read::{
-    Again, LeafReport, ReadRequest, Targets, check_still_there, open_ids, parse_sort, target_group,
-};
+use crate::open_transactions::no_measurements;
+use crate::read::{Again, LeafReport, ReadRequest, Targets, open_ids, parse_sort, target_group};
 use crate::session_ids::is_in;
-use crate::sessions::{ExecutedChange, RetryableWrite, Stamp};
-use crate::transactions::no_measurements;
+use crate::sessions::RetryableWrite;
+use crate::statements::{ExecutedChange, Stamp};
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
 #[derive(Clone)]

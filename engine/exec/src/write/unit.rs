@@ -15,7 +15,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::compute::compute_bytes;
 use crate::limits::MAX_LOGGED_BYTES;
-use crate::sessions::{RecordedChange, Stamp, record_writes};
+use crate::statements::{RecordedChange, Stamp, record_writes};
 
 /// A change of one document.
 pub(super) struct LoggedWrite<'a> {

@@ -8,7 +8,7 @@ use pinion_query::Validator;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::compute::compute;
-use crate::member::cluster_time;
+use crate::topology::cluster_time;
 
 /// Whether documents are checked: `bypassDocumentValidation` says that they are not.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

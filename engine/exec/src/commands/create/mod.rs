@@ -25,7 +25,7 @@ pub(super) use view::{
 
 use super::acknowledge;
 use crate::compute::compute;
-use crate::transactions::{self, Running};
+use crate::open_transactions::Running;
 
 /// Options that MongoDB has and this node does not.
 /// The options as they are written, in the types that they must have.
@@ -53,7 +53,7 @@ pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
         return Err(without_id_index(&ns));
     }
     let options = options(&cmd.ctx, &reader, &ns, written).await?;
-    let created = match transactions::of(&cmd.ctx) {
+    let created = match crate::open_transactions::of(&cmd.ctx) {
         Some(running) => {
             create_in(&running, &cmd.ctx, ns, options).await?;
             None

@@ -8,7 +8,7 @@ use pinion_wire::{OpContext, Result};
 
 use super::invalid;
 use crate::compute::compute;
-use crate::member::cluster_time;
+use crate::topology::cluster_time;
 
 pub(in crate::commands) fn level(reader: &FieldReader<'_, '_>) -> Result<Option<ValidationLevel>> {
     reader.opt_one_of("validationLevel", &ValidationLevel::NAMES)

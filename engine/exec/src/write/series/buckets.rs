@@ -12,7 +12,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::super::unit::LoggedWrite;
 use crate::compute::compute;
-use crate::sessions::Stamp;
+use crate::statements::Stamp;
 
 /// The newest version of a bucket, wherever it is.
 pub(super) async fn read(collection: &Collection, key: &Key) -> Result<Option<Read>> {

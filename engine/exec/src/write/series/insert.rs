@@ -23,7 +23,7 @@ use crate::generate::new_object_id;
 use crate::interrupt::{check, is_interruption, pause};
 use crate::limits::{SERIES_CONFLICTS, SERIES_ROUND_BYTES, SERIES_ROUND_SOURCES};
 use crate::read::{ReadRequest, existing_trees, open};
-use crate::sessions::Stamp;
+use crate::statements::Stamp;
 use crate::write::backoff::Backoff;
 use crate::write::batch::BatchOutcome;
 use crate::write::insert::{InsertOptions, insert_documents};

@@ -14,16 +14,16 @@ use pinion_wire::idl::{Lsid, Namespace};
 use super::open::OpenTransaction;
 use super::prepared::PreparedTable;
 use super::running::Running;
-use crate::read::cursors;
+use crate::cursors::cursors;
 
 /// The transactions of one core.
 #[derive(Default)]
 pub(crate) struct Transactions {
     /// Those that run a statement here, by their sessions.
-    pub(super) running: RefCell<BTreeMap<Lsid, Rc<Running>>>,
+    pub(crate) running: RefCell<BTreeMap<Lsid, Rc<Running>>>,
     held: RefCell<BTreeMap<Lsid, Held>>,
     /// Those that are about to be committed with collections that they make, until it is their turn.
-    pub(super) committing: RefCell<BTreeMap<Lsid, Box<OpenTransaction>>>,
+    pub(crate) committing: RefCell<BTreeMap<Lsid, Box<OpenTransaction>>>,
     /// Those without an outcome, of the sessions whose home this is.
     pub(crate) prepared: PreparedTable,
 }
@@ -43,7 +43,7 @@ pub(crate) fn transactions() -> Rc<Transactions> {
 }
 
 impl Transactions {
-    pub(super) fn hold(&self, lsid: Lsid, ns: Namespace, access: GateAccess, pass: Pass) {
+    pub(crate) fn hold(&self, lsid: Lsid, ns: Namespace, access: GateAccess, pass: Pass) {
         let mut held = self.held.borrow_mut();
         let passes = &mut held.entry(lsid).or_default().passes;
         passes.push((ns, access, pass));
@@ -75,7 +75,7 @@ impl Transactions {
 ///
 /// # Errors
 /// `SnapshotTooOld`; nothing is held then.
-pub(super) async fn pin_everywhere(lsid: Lsid, at: Timestamp) -> Result<()> {
+pub(crate) async fn pin_everywhere(lsid: Lsid, at: Timestamp) -> Result<()> {
     let pinned = on_all_cores(move |_| async move { pin_here(lsid, at) }).await;
     let failed = pinned.into_iter().find_map(Result::err);
     match failed {
@@ -108,7 +108,7 @@ fn pin_here(lsid: Lsid, at: Timestamp) -> Result<()> {
 }
 
 /// Lets go of what a transaction holds, and of its cursors.
-pub(super) async fn release_everywhere(lsid: Lsid, number: i64) {
+pub(crate) async fn release_everywhere(lsid: Lsid, number: i64) {
     on_all_cores(move |_| async move {
         cursors().kill_transaction(&lsid, number);
         transactions().let_go(&lsid);
@@ -117,7 +117,7 @@ pub(super) async fn release_everywhere(lsid: Lsid, number: i64) {
 }
 
 /// Lets go of the snapshot and the cursors of a transaction that takes no more statements, and keeps its gates.
-pub(super) async fn forget_cursors(lsid: Lsid, number: i64) {
+pub(crate) async fn forget_cursors(lsid: Lsid, number: i64) {
     on_all_cores(move |_| async move {
         cursors().kill_transaction(&lsid, number);
         transactions().unpin(&lsid);
@@ -126,6 +126,6 @@ pub(super) async fn forget_cursors(lsid: Lsid, number: i64) {
 }
 
 /// Lets go of what a transaction holds.
-pub(super) async fn let_go_everywhere(lsid: Lsid) {
+pub(crate) async fn let_go_everywhere(lsid: Lsid) {
     on_all_cores(move |_| async move { transactions().let_go(&lsid) }).await;
 }

@@ -10,7 +10,7 @@ use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::MAX_KEPT_STATEMENTS;
-use crate::transactions::{Active, TxnState};
+use crate::transaction_state::{Active, TxnState};
 
 /// What a statement did with its document, as its entry in the oplog says.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +46,7 @@ impl Executed {
 
 /// What a record says.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Record {
+pub(crate) struct Record {
     pub txn_number: i64,
     pub last_write: OpTime,
     pub what: Recorded,
@@ -56,7 +56,7 @@ pub(super) struct Record {
 
 /// What it is of.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Recorded {
+pub(crate) enum Recorded {
     Statement(i32, Executed),
     /// What became of a transaction.
     Transaction(TxnState),
@@ -96,7 +96,7 @@ impl Default for History {
 
 impl History {
     /// Adds what a record says, in whatever order records come.
-    pub(super) fn add(&mut self, record: Record) {
+    pub(crate) fn add(&mut self, record: Record) {
         if record.txn_number < self.txn_number {
             return;
         }
@@ -126,7 +126,7 @@ impl History {
     }
 
     /// Adds what another core's records say.
-    pub(super) fn merge(&mut self, other: History) {
+    pub(crate) fn merge(&mut self, other: History) {
         if other.txn_number > self.txn_number {
             *self = other;
             return;
@@ -149,7 +149,7 @@ impl History {
     }
 
     /// Those of these statements that may have been executed without being known here, each once.
-    pub(super) fn unknown(&self, stmt_ids: impl Iterator<Item = i32>) -> Vec<i32> {
+    pub(crate) fn unknown(&self, stmt_ids: impl Iterator<Item = i32>) -> Vec<i32> {
         if self.are_loaded {
             return Vec::new();
         }
@@ -162,7 +162,7 @@ impl History {
     ///
     /// # Errors
     /// `TransactionTooOld`.
-    pub(super) fn check_begin(&self, lsid: &Lsid, txn_number: i64) -> Result<()> {
+    pub(crate) fn check_begin(&self, lsid: &Lsid, txn_number: i64) -> Result<()> {
         if txn_number < self.txn_number {
             let newer = match self.transaction {
                 Some(_) => "transaction",
@@ -188,7 +188,7 @@ impl History {
     ///
     /// # Panics
     /// If the number is that of a transaction.
-    pub(super) fn begin(&mut self, lsid: &Lsid, txn_number: i64) -> Result<()> {
+    pub(crate) fn begin(&mut self, lsid: &Lsid, txn_number: i64) -> Result<()> {
         self.check_begin(lsid, txn_number)?;
         self.raise(txn_number);
         assert!(
@@ -199,7 +199,7 @@ impl History {
     }
 
     /// The session has come to this number, if it is above the latest.
-    pub(super) fn raise(&mut self, txn_number: i64) {
+    pub(crate) fn raise(&mut self, txn_number: i64) {
         if txn_number > self.txn_number {
             *self = History {
                 txn_number,
@@ -209,7 +209,7 @@ impl History {
     }
 
     /// What the latest number is of.
-    pub(super) fn active(&self) -> Active {
+    pub(crate) fn active(&self) -> Active {
         Active {
             number: self.txn_number,
             transaction: self.transaction,
@@ -217,7 +217,7 @@ impl History {
     }
 
     /// A transaction begins, with a number above all before.
-    pub(super) fn begin_transaction(&mut self, txn_number: i64) {
+    pub(crate) fn begin_transaction(&mut self, txn_number: i64) {
         assert!(txn_number > self.txn_number, "a number is that of one");
         *self = History {
             txn_number,
@@ -227,7 +227,7 @@ impl History {
     }
 
     /// The transaction has come to its end.
-    pub(super) fn end_transaction(&mut self, state: TxnState) {
+    pub(crate) fn end_transaction(&mut self, state: TxnState) {
         let before = self.transaction.replace(state);
         let goes_on = match before {
             Some(TxnState::InProgress) => state != TxnState::InProgress,
@@ -238,12 +238,12 @@ impl History {
     }
 
     /// The transaction was committed, prepared, or aborted when it was prepared, by this write.
-    pub(super) fn ended_by(&mut self, state: TxnState, written: OpTime) {
+    pub(crate) fn ended_by(&mut self, state: TxnState, written: OpTime) {
         self.end_transaction(state);
         self.last_write = written;
     }
 
-    pub(super) fn last_write(&self) -> OpTime {
+    pub(crate) fn last_write(&self) -> OpTime {
         self.last_write
     }
 
@@ -266,7 +266,7 @@ impl History {
         }
     }
 
-    pub(super) fn wrote(&mut self, stmt_id: i32, executed: Executed, term: pinion_clock::Term) {
+    pub(crate) fn wrote(&mut self, stmt_id: i32, executed: Executed, term: pinion_clock::Term) {
         if !executed.is_by_child {
             let written = OpTime::new(executed.ts, term);
             self.last_write = self.last_write.max(written);
@@ -275,14 +275,14 @@ impl History {
     }
 
     /// Forgets the statements if they are many: they are in their records, and the next command asks for none of them.
-    pub(super) fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         if self.statements.len() > MAX_KEPT_STATEMENTS {
             self.leave_to_records();
         }
     }
 
     /// Forgets the statements: some have left records that are not known here.
-    pub(super) fn leave_to_records(&mut self) {
+    pub(crate) fn leave_to_records(&mut self) {
         self.statements = BTreeMap::new();
         self.are_loaded = false;
     }

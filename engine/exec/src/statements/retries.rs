@@ -24,7 +24,7 @@ pub(crate) struct Retries {
 }
 
 impl Retries {
-    pub(super) fn new((parent, number): (Lsid, i64), child: Lsid, history: History) -> Retries {
+    pub(crate) fn new((parent, number): (Lsid, i64), child: Lsid, history: History) -> Retries {
         Retries {
             parent,
             number,
@@ -34,16 +34,16 @@ impl Retries {
     }
 
     /// The session that the write is of.
-    pub(super) fn parent(&self) -> &Lsid {
+    pub(crate) fn parent(&self) -> &Lsid {
         &self.parent
     }
 
-    pub(super) fn child(&self) -> &Lsid {
+    pub(crate) fn child(&self) -> &Lsid {
         &self.child
     }
 
     /// The number of the write.
-    pub(super) fn number(&self) -> i64 {
+    pub(crate) fn number(&self) -> i64 {
         self.number
     }
 
@@ -51,7 +51,7 @@ impl Retries {
     ///
     /// # Errors
     /// A record cannot be read, or the operation is stopped.
-    pub(super) async fn know(
+    pub(crate) async fn know(
         &self,
         ctx: &OpContext,
         stmt_ids: impl Iterator<Item = i32>,
@@ -75,7 +75,7 @@ impl Retries {
     ///
     /// # Errors
     /// `IncompleteTransactionHistory`.
-    pub(super) fn executed(&self, stmt_id: i32) -> Result<Option<Executed>> {
+    pub(crate) fn executed(&self, stmt_id: i32) -> Result<Option<Executed>> {
         let history = self.history.borrow();
         let history = history.as_ref().expect("no statement runs behind the end");
         Ok(history.executed(&self.parent, stmt_id)?.cloned())
@@ -107,7 +107,7 @@ impl Retries {
 ///
 /// # Errors
 /// 5875600.
-pub(super) fn twice(stmt_id: i32) -> Error {
+pub(crate) fn twice(stmt_id: i32) -> Error {
     Error::new(
         ErrorCode(5_875_600),
         format!("Found two operations using the same stmtId of {stmt_id}"),

@@ -15,20 +15,20 @@ use pinion_storage::{ReadAt, Statement, TreeId, UnitId, WriteError, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, LabelContext, OpContext, Result, labels, labels_for};
 
+use super::held::transactions;
 use super::open::{Known, OpenTransaction};
 use super::prepared::PreparedTransaction;
 use super::refusals::check_namespace;
 use super::shown::OpenShown;
-use super::state::TxnState;
-use crate::acquire::enter;
+use crate::gate_entry::enter;
 use crate::interrupt::is_interruption;
 use crate::limits::INNER_GATE_TIMEOUT;
 use crate::metrics::metrics;
 use crate::parameters::parameters;
 use crate::session_ids::{at_home, is_in};
-use crate::sessions::{Executed, Retries};
+use crate::statements::{Executed, Retries};
 use crate::topology::Intent;
-use crate::transactions::transactions;
+use crate::transaction_state::TxnState;
 
 /// What statements of a transaction read: its snapshot, and over it what it has written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +48,7 @@ impl InUnit {
 
 /// How a transaction has ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ended {
+pub(crate) struct Ended {
     pub state: TxnState,
     /// Its last write, if it was committed with one.
     pub written: OpTime,
@@ -108,7 +108,7 @@ impl Running {
     ///
     /// # Panics
     /// If the session runs another one here.
-    pub(super) fn begin(mut open: Box<OpenTransaction>) -> Rc<Running> {
+    pub(crate) fn begin(mut open: Box<OpenTransaction>) -> Rc<Running> {
         let known = std::mem::take(&mut open.known);
         let reads = InUnit {
             at: open.unit.snapshot(),
@@ -129,12 +129,12 @@ impl Running {
     }
 
     /// A commit comes again.
-    pub(super) fn committed(lsid: Lsid, written: OpTime) -> Rc<Running> {
+    pub(crate) fn committed(lsid: Lsid, written: OpTime) -> Rc<Running> {
         Running::enter(Running::without_open(lsid, None, written))
     }
 
     /// One that was prepared has its outcome, or is prepared again.
-    pub(super) fn prepared(prepared: PreparedTransaction) -> Rc<Running> {
+    pub(crate) fn prepared(prepared: PreparedTransaction) -> Rc<Running> {
         let running = Running::without_open(prepared.lsid, None, OpTime::NULL);
         Running::enter(Running {
             shown: Some(prepared.shown.clone()),
@@ -181,14 +181,14 @@ impl Running {
         running
     }
 
-    pub(super) fn leave(&self) {
+    pub(crate) fn leave(&self) {
         if let Some(transactions) = pinion_runtime::try_core_local::<super::Transactions>() {
             transactions.running.borrow_mut().remove(&self.lsid);
         }
     }
 
     /// A statement begins, of which this is known.
-    pub(super) fn set_retries(&self, retries: Option<Retries>) {
+    pub(crate) fn set_retries(&self, retries: Option<Retries>) {
         *self.retries.borrow_mut() = retries.map(Rc::new);
     }
 
@@ -211,25 +211,25 @@ impl Running {
         open.statements.insert(stmt_id, executed);
     }
 
-    pub(super) fn shown(&self) -> Option<&OpenShown> {
+    pub(crate) fn shown(&self) -> Option<&OpenShown> {
         self.shown.as_ref()
     }
 
-    pub(super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.get()
     }
 
-    pub(super) fn take_open(&self) -> Option<Box<OpenTransaction>> {
+    pub(crate) fn take_open(&self) -> Option<Box<OpenTransaction>> {
         let mut open = self.open.take()?;
         open.known = self.known.take();
         Some(open)
     }
 
-    pub(super) fn ended(&self) -> Option<Ended> {
+    pub(crate) fn ended(&self) -> Option<Ended> {
         self.ended.get()
     }
 
-    pub(super) fn end(&self, state: TxnState, written: OpTime) {
+    pub(crate) fn end(&self, state: TxnState, written: OpTime) {
         self.ended.set(Some(Ended { state, written }));
     }
 
@@ -245,7 +245,7 @@ impl Running {
 
     /// What the transaction wrote last, once it is committed or prepared, or given up after that; null of one that has written
     /// nothing.
-    pub(super) fn written(&self) -> Option<OpTime> {
+    pub(crate) fn written(&self) -> Option<OpTime> {
         let ended = self.ended.get().map(|ended| ended.written);
         match (self.was_committed(), &self.prepared) {
             (true, _) => Some(self.committed),

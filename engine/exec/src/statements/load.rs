@@ -18,7 +18,7 @@ use super::records::{RecordCollections, decode, timestamp};
 ///
 /// # Errors
 /// A record cannot be read.
-pub(super) async fn load(lsid: &Lsid) -> Result<History> {
+pub(crate) async fn load(lsid: &Lsid) -> Result<History> {
     let Some(collections) = RecordCollections::find() else {
         return Ok(History::default());
     };
@@ -47,7 +47,7 @@ pub(super) async fn load(lsid: &Lsid) -> Result<History> {
 ///
 /// # Errors
 /// A record cannot be read.
-pub(super) async fn load_statements(lsid: &Lsid, stmt_ids: &[i32]) -> Result<Vec<Record>> {
+pub(crate) async fn load_statements(lsid: &Lsid, stmt_ids: &[i32]) -> Result<Vec<Record>> {
     let Some(collections) = RecordCollections::find() else {
         return Ok(Vec::new());
     };
@@ -141,7 +141,7 @@ pub(crate) async fn image_of(
 
 /// Calls `f` with the session's documents in the partitions of this core. What is prepared is not waited for: it may be the very
 /// transaction of who asks.
-pub(super) async fn for_each(
+pub(crate) async fn for_each(
     tree: TreeId,
     session: &Key,
     mut f: impl FnMut(&RawDocument) -> Result<()>,

@@ -20,7 +20,7 @@ use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::history::{Change, Executed, Record, Recorded};
-use crate::transactions::TxnState;
+use crate::transaction_state::TxnState;
 
 /// The collections that records go to.
 #[derive(Clone, Debug)]
@@ -312,7 +312,7 @@ pub(crate) fn is_image_of(
 ///
 /// # Errors
 /// `DataCorruptionDetected`.
-pub(super) fn decode(document: &RawDocument) -> Result<Record> {
+pub(crate) fn decode(document: &RawDocument) -> Result<Record> {
     read(document).ok_or_else(|| {
         let what = format!("a record of {SESSION_RECORDS} is malformed");
         Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, what)
@@ -367,7 +367,7 @@ fn read(document: &RawDocument) -> Option<Record> {
     })
 }
 
-pub(super) fn timestamp(document: &RawDocument, name: &str) -> Option<Timestamp> {
+pub(crate) fn timestamp(document: &RawDocument, name: &str) -> Option<Timestamp> {
     match pinion_bson::get(document, name) {
         Some(RawBsonRef::Timestamp(ts)) => Some(Timestamp::new(ts.time, ts.increment)),
         _ => None,

@@ -3,6 +3,8 @@
 //!
 //! Source: sharding document, "The logical session cache".
 
+mod removal;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -21,13 +23,14 @@ use pinion_storage::{Key, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
-use super::load::load;
-use super::removal::{remove, unused_since};
-use super::table::last_uses;
+pub(crate) use self::removal::{is_removal, removals, removals_here};
+use self::removal::{remove, unused_since};
 use crate::acquire::acquire_write;
 use crate::interrupt::pause;
 use crate::limits::{MAX_ENDED_SESSIONS, SESSION_TIMEOUT};
 use crate::parameters::{parameters, replication_parameters};
+use crate::sessions::last_uses;
+use crate::statements::load;
 use crate::topology::{is_member, is_writable};
 use crate::write::{Change, ModifyOutcome, ModifyStatement, put, run};
 

@@ -5,7 +5,7 @@ use pinion_wire::idl::{CommandReader, i64_exact};
 use pinion_wire::{Error, ErrorCode, Result};
 
 /// The number of what a server does for a client's retryable write that is no statement of it.
-pub(super) const NO_STATEMENT: i32 = -1;
+pub(crate) const NO_STATEMENT: i32 = -1;
 
 /// The numbers of a command's statements: those listed, or one after another from the first.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +53,7 @@ impl StatementIds {
     ///
     /// # Errors
     /// `InvalidLength`, `InvalidOptions`.
-    pub(super) fn check(&self, statements: usize) -> Result<()> {
+    pub(crate) fn check(&self, statements: usize) -> Result<()> {
         let Some(listed) = &self.listed else {
             return Ok(());
         };
@@ -87,7 +87,7 @@ impl StatementIds {
     }
 
     /// One that several statements have.
-    pub(super) fn repeated(&self) -> Option<i32> {
+    pub(crate) fn repeated(&self) -> Option<i32> {
         let mut sorted = self.listed.clone()?;
         sorted.retain(|id| *id != NO_STATEMENT);
         sorted.sort_unstable();
@@ -96,7 +96,7 @@ impl StatementIds {
     }
 
     /// The number of the statement at this place of the command.
-    pub(super) fn of(&self, place: usize) -> i32 {
+    pub(crate) fn of(&self, place: usize) -> i32 {
         match &self.listed {
             Some(listed) => listed[place],
             None => self.first.unwrap_or(0).wrapping_add(place as i32),

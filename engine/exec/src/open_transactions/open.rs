@@ -15,10 +15,10 @@ use super::held::{pin_everywhere, release_everywhere};
 use crate::limits::{MAX_TRANSACTION_BYTES, MIN_TRANSACTIONS_BYTES, TRANSACTIONS_MEMORY_PERCENT};
 use crate::metrics::metrics;
 use crate::parameters::parameters;
-use crate::sessions::Pending;
+use crate::statements::Pending;
 
 /// What an element of an `applyOps` costs beside its bytes: its index as a name, its type and a terminator.
-pub(super) const OPERATION_OVERHEAD_BYTES: usize = 12;
+pub(crate) const OPERATION_OVERHEAD_BYTES: usize = 12;
 
 /// What all transactions of the node keep of their writes, to put it into the log: no checkpoint frees that.
 pub(crate) struct TransactionMemory {
@@ -102,7 +102,7 @@ impl OpenTransaction {
     ///
     /// # Errors
     /// `SnapshotTooOld` when that state is gone.
-    pub(super) async fn begin(
+    pub(crate) async fn begin(
         lsid: Lsid,
         number: i64,
         read_concern: ReadConcern,
@@ -146,7 +146,7 @@ impl OpenTransaction {
     ///
     /// # Errors
     /// `UnitTooLarge`; `CacheFull` where all transactions together have none.
-    pub(super) fn take_room(&mut self, operation: &Entry) -> Result<(), WriteError> {
+    pub(crate) fn take_room(&mut self, operation: &Entry) -> Result<(), WriteError> {
         let image = operation.image.iter();
         let bytes = image
             .chain([&operation.bytes])
@@ -165,7 +165,7 @@ impl OpenTransaction {
     }
 
     /// Adds what a write does; an image beside it is an operation before it.
-    pub(super) fn add(&mut self, operation: Entry) {
+    pub(crate) fn add(&mut self, operation: Entry) {
         let Entry { bytes, image } = operation;
         for operation in image.into_iter().chain([bytes]) {
             self.operation_bytes += operation.len() + OPERATION_OVERHEAD_BYTES;

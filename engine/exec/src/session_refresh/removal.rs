@@ -18,11 +18,11 @@ use pinion_storage::{
 use pinion_wire::idl::Lsid;
 use pinion_wire::{OpContext, Result};
 
-use super::catalog::check_out_idle;
-use super::records::RecordCollections;
 use crate::interrupt::{interruptible, pause};
 use crate::limits::{REAPED_RECORDS, REAPED_SESSIONS};
-use crate::sessions::session_refresh;
+use crate::session_refresh::session_refresh;
+use crate::sessions::check_out_idle;
+use crate::statements::RecordCollections;
 
 /// Whether an entry of one document removes what a session has left behind.
 pub(crate) fn is_removal(entry: &RawDocument, collection: &Collection) -> bool {
@@ -172,7 +172,7 @@ async fn last_date(tree: TreeId, lsid: &Lsid) -> Result<Option<i64>> {
         let session = session.clone();
         async move {
             let mut last = None;
-            super::load::for_each(tree, &session, |record| {
+            crate::statements::for_each_record(tree, &session, |record| {
                 if let Some(RawBsonRef::DateTime(date)) = pinion_bson::get(record, "lastWriteDate")
                 {
                     last = last.max(Some(date.timestamp_millis()));

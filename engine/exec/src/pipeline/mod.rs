@@ -1,6 +1,7 @@
 //! A pipeline at work: runs of stages that need nothing from outside, and between them stages that
 //! read or write elsewhere. Documents are asked for from the end.
 
+mod divided;
 mod facet;
 mod graph;
 mod lookup;
@@ -18,17 +19,20 @@ use bytes::Bytes;
 use pinion_catalog::{Catalog, TimeSeries};
 use pinion_clock::Timestamp;
 use pinion_query::{Document, Memory, Outside, Pipeline, PipelineRun, Segment, Variables};
+use pinion_runtime::LocalBoxFuture;
 use pinion_wire::{OpContext, Result};
 
+pub(crate) use self::divided::{collect_divided, run_divided};
 use self::facet::FacetNode;
 use self::graph::GraphNode;
 use self::lookup::LookupNode;
 use self::output::{MergeNode, OutNode};
-pub(super) use self::run::RunNode;
+use self::run::RunNode;
 use self::sub::UnionNode;
-use super::merge::MergedStream;
+use crate::cursors::{DocumentStream, Documents, Filled, fill};
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::query_settings::QuerySettings;
+use crate::read::MergedStream;
 use crate::write::Validation;
 use pinion_wire::idl::Namespace;
 
@@ -132,8 +136,39 @@ impl PipelineStream {
         }
     }
 
+    /// Where its documents come from.
+    pub(crate) fn into_node(self) -> Node {
+        self.node
+    }
+
     /// The next document.
     pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
         Ok(self.node.next(ctx).await?.map(Document::into_bytes))
+    }
+}
+
+impl Documents for PipelineStream {
+    async fn next(&mut self, ctx: &OpContext, _: usize) -> Result<Option<Bytes>> {
+        PipelineStream::next(self, ctx).await
+    }
+
+    /// A pipeline knows its end only when it has run into it.
+    fn is_eof(&self) -> bool {
+        false
+    }
+
+    fn is_tail(&self) -> bool {
+        false
+    }
+}
+
+impl DocumentStream for PipelineStream {
+    fn fill<'a>(
+        &'a mut self,
+        stash: &'a mut Option<Bytes>,
+        ctx: &'a OpContext,
+        max_documents: usize,
+    ) -> LocalBoxFuture<'a, Result<Filled>> {
+        Box::pin(fill(self, stash, ctx, max_documents))
     }
 }

@@ -12,17 +12,16 @@ use pinion_runtime::{Queue, join_all, submit_to};
 use pinion_storage::{PartitionId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::item::PartCounters;
-use super::part::{Output, PartSpec, next_match};
-use super::pipeline::RunNode;
-use super::report::ReadReport;
-use super::request::{Prepared, ReadRequest, open, prepare};
-use super::scan::Scan;
+use super::run::RunNode;
 use crate::acquire::ReadSource;
 use crate::compute::{compute, offload};
 use crate::interrupt::{is_interruption, pause};
 use crate::limits::CORE_BUDGET;
 use crate::metrics::metrics;
+use crate::read::{
+    Output, PartCounters, PartSpec, Prepared, ReadReport, ReadRequest, Scan, next_match, open,
+    prepare,
+};
 
 /// What a pipeline in parts has given.
 pub(crate) struct Divided {

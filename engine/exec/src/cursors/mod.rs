@@ -5,20 +5,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::MAX_INTERNAL_DOCUMENT_BYTES;
-use pinion_catalog::{Uuid, stored_document};
+use pinion_bson::{MAX_INTERNAL_DOCUMENT_BYTES, RawDocumentBuf};
+use pinion_catalog::{Uuid, core_catalog, stored_document};
 use pinion_clock::Timestamp;
 use pinion_query::element_text;
-use pinion_runtime::{CoreId, Instant, Rng};
+use pinion_runtime::{CoreId, Instant, LocalBoxFuture, Rng};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
-use super::request::check_still_there;
-use super::stream::Stream;
 use crate::limits::{MAX_BATCH_BYTES, MAX_CURSORS};
 use crate::metrics::{Metrics, metrics};
 use crate::session_ids::{is_in, is_of_session};
+
+/// The namespace of the cursor that it answers.
+pub(crate) const BULK_WRITE_CURSOR: &str = "admin.$cmd.bulkWrite";
 
 /// Bits of a cursor's id that name its core.
 const CORE_BITS: u32 = 12;
@@ -43,6 +44,101 @@ impl Reads {
     }
 }
 
+/// Whether a read that did not hold its collection's gate for a while can go on. One of a snapshot, `at`, can while the catalog
+/// of its time is kept.
+///
+/// # Errors
+/// `QueryPlanKilled` when the collection or an index that is read is gone.
+pub(crate) fn check_still_there(
+    ns: &Namespace,
+    uuid: Uuid,
+    indexes: &[String],
+    at: Option<Timestamp>,
+) -> Result<()> {
+    let killed = |what: String| Err(Error::new(ErrorCode::QUERY_PLAN_KILLED, what));
+    let catalog = core_catalog();
+    let then = at.and_then(|at| catalog.at(at));
+    let catalog = then.unwrap_or_else(|| catalog.current());
+    match catalog.by_uuid(uuid) {
+        None => killed(format!("collection dropped. UUID {uuid}")),
+        Some(collection) if collection.ns != *ns => killed(format!(
+            "collection renamed from '{ns}' to '{}'",
+            collection.ns
+        )),
+        Some(collection) => match indexes.iter().find(|name| collection.index(name).is_none()) {
+            Some(name) => killed(format!("index '{name}' dropped")),
+            None => Ok(()),
+        },
+    }
+}
+
+/// Documents one by one.
+pub(crate) trait Documents {
+    /// The next document; `wanted` is how many more the caller would take now.
+    fn next(
+        &mut self,
+        ctx: &OpContext,
+        wanted: usize,
+    ) -> impl Future<Output = Result<Option<Bytes>>>;
+
+    /// True when it is known, without reading on, that nothing follows.
+    fn is_eof(&self) -> bool;
+
+    /// Whether more may come when there is nothing more for now.
+    fn is_tail(&self) -> bool;
+}
+
+/// What a cursor reads from: a source of documents in their final form.
+pub(crate) trait DocumentStream {
+    /// Reads one batch: at most `max_documents`, at most 16 MiB, at least one document if there is one. What does not fit stays in
+    /// `stash`.
+    fn fill<'a>(
+        &'a mut self,
+        stash: &'a mut Option<Bytes>,
+        ctx: &'a OpContext,
+        max_documents: usize,
+    ) -> LocalBoxFuture<'a, Result<Filled>>;
+
+    /// Continues after a pause.
+    fn resume(&self) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Whether more may come when there is nothing more for now.
+    fn is_tail(&self) -> bool {
+        false
+    }
+
+    /// Whether `getMore` waits for documents.
+    fn awaits_data(&self) -> bool {
+        false
+    }
+
+    /// Waits for more than there is, but not beyond this time. Nothing of a collection is held meanwhile. False where there is
+    /// nothing to wait for.
+    fn wait<'a>(
+        &'a self,
+        _ctx: &'a OpContext,
+        _reads: Option<&'a Reads>,
+        _until: Instant,
+    ) -> LocalBoxFuture<'a, Result<bool>> {
+        Box::pin(async { Ok(false) })
+    }
+
+    /// Whether it is a change stream, whose errors have labels of their own.
+    fn is_change_stream(&self) -> bool {
+        false
+    }
+
+    /// A change stream looks for changes up to this time, and no longer.
+    fn give_up_at(&mut self, _until: Instant) {}
+
+    /// `postBatchResumeToken` behind this batch, of a change stream. `is_all` when nothing that was read is held back.
+    fn token_behind(&mut self, _batch: &[Bytes], _is_all: bool) -> Option<RawDocumentBuf> {
+        None
+    }
+}
+
 /// What continues a query.
 pub(crate) struct Cursor {
     pub ns: Namespace,
@@ -55,7 +151,7 @@ pub(crate) struct Cursor {
     pub read_concern: ReadConcern,
     pub no_timeout: bool,
     /// `batchSize` of the command that made it, for a `getMore` without one.
-    pub stream: Stream,
+    pub stream: Box<dyn DocumentStream>,
     /// A document that did not fit into the batch before.
     pub stash: Option<Bytes>,
     /// The command that made it and its plan, for `currentOp`.
@@ -408,7 +504,7 @@ pub(crate) struct Filled {
 
 /// Reads one batch: at most `max_documents`, at most 16 MiB, at least one document if there is one.
 pub(crate) async fn fill(
-    stream: &mut Stream,
+    stream: &mut impl Documents,
     stash: &mut Option<Bytes>,
     ctx: &OpContext,
     max_documents: usize,
@@ -419,7 +515,7 @@ pub(crate) async fn fill(
 }
 
 async fn fill_up_to(
-    stream: &mut Stream,
+    stream: &mut impl Documents,
     stash: &mut Option<Bytes>,
     ctx: &OpContext,
     max_documents: usize,

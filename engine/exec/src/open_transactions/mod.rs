@@ -1,0 +1,21 @@
+//! Transactions that are open: what one keeps between its statements, what a statement of it reads and writes, and what it holds
+//! on each core.
+
+mod held;
+mod open;
+mod prepared;
+mod refusals;
+mod running;
+mod shown;
+
+pub(crate) use held::{
+    Transactions, forget_cursors, let_go_everywhere, release_everywhere, transactions,
+};
+pub(crate) use open::{Known, OPERATION_OVERHEAD_BYTES, OpenTransaction, TransactionMemory};
+pub(crate) use prepared::PreparedTransaction;
+pub(crate) use refusals::{
+    check_database, check_level, check_namespace, check_written, invalid, lost, no_measurements,
+    not_empty, not_made, unsupported,
+};
+pub(crate) use running::{InUnit, Running, changing, ends_command, fail, of};
+pub(crate) use shown::OpenShown;
