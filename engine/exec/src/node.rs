@@ -50,11 +50,11 @@ use crate::write::{AllSeriesCounts, OpenBuckets};
 /// What all cores of a node share.
 #[derive(Clone)]
 struct Shared {
-    info: Arc<NodeInfo>,
-    memory: Arc<NodeMemory>,
-    transactions: Arc<TransactionMemory>,
-    member_access: Option<Arc<MemberAccess>>,
-    tickets: Arc<NodeTickets>,
+    info: NodeInfo,
+    memory: NodeMemory,
+    transactions: TransactionMemory,
+    member_access: Option<MemberAccess>,
+    tickets: NodeTickets,
 }
 
 /// Sets what the modules keep on each core. The last is dropped first: what others count in, and are listed in, comes before them.
@@ -130,16 +130,16 @@ pub fn open_node(
         pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
         let member_access = options.member_auth.as_ref();
         let shared = Shared {
-            member_access: member_access.map(|auth| Arc::new(MemberAccess::new(auth))),
-            memory: Arc::new(NodeMemory::new(storage_options.cache_bytes)),
+            member_access: member_access.map(MemberAccess::new),
+            memory: NodeMemory::new(storage_options.cache_bytes),
             transactions: TransactionMemory::new(storage_options.cache_bytes),
-            tickets: Arc::default(),
-            info: Arc::new(NodeInfo {
+            tickets: NodeTickets::default(),
+            info: NodeInfo {
                 options,
                 process_id: ObjectId::from_bytes(process_id),
                 started: pinion_runtime::now(),
                 started_wall_ms: pinion_runtime::wall_ms(),
-            }),
+            },
         };
         pinion_runtime::on_all_cores(move |_| {
             let shared = shared.clone();

@@ -1,14 +1,14 @@
 //! What all cores of a node know of it and none changes.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use pinion_bson::ObjectId;
 use pinion_runtime::Instant;
 
 use crate::options::NodeOptions;
 
-/// How a node was started, and when.
+/// How a node was started, and when. Each core has a copy.
+#[derive(Clone)]
 pub struct NodeInfo {
     pub options: NodeOptions,
     /// Names this process in `topologyVersion`.
@@ -22,6 +22,6 @@ pub struct NodeInfo {
 ///
 /// # Panics
 /// Before the node is open on this core.
-pub fn node_info() -> Rc<Arc<NodeInfo>> {
+pub fn node_info() -> Rc<NodeInfo> {
     pinion_runtime::core_local()
 }

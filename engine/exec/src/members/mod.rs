@@ -9,7 +9,6 @@ mod counts;
 
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use pinion_auth::{Hash, ITERATIONS, MemberKeys, Secrets};
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
@@ -35,6 +34,7 @@ pub struct MemberAuth {
 }
 
 /// The keys of this node's set, and what other members prove to know of them.
+#[derive(Clone)]
 pub(crate) struct MemberAccess {
     pub is_transition: bool,
     salt: [u8; SALT_BYTES],
@@ -63,7 +63,7 @@ impl MemberAccess {
 }
 
 /// How other members prove to be that; `None` where they have not to.
-pub(crate) fn member_access() -> Option<Rc<Arc<MemberAccess>>> {
+pub(crate) fn member_access() -> Option<Rc<MemberAccess>> {
     pinion_runtime::try_core_local()
 }
 

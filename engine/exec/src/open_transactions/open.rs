@@ -20,31 +20,33 @@ use crate::statements::Pending;
 /// What an element of an `applyOps` costs beside its bytes: its index as a name, its type and a terminator.
 pub(crate) const OPERATION_OVERHEAD_BYTES: usize = 12;
 
-/// What all transactions of the node keep of their writes, to put it into the log: no checkpoint frees that.
+/// What all transactions of the node keep of their writes, to put it into the log: no checkpoint frees that. Each core has
+/// a copy.
+#[derive(Clone)]
 pub(crate) struct TransactionMemory {
-    bytes: AtomicU64,
+    bytes: Arc<AtomicU64>,
     limit: u64,
 }
 
 impl TransactionMemory {
     /// They have a part of the memory that the node was given for its cache, beside that.
-    pub(crate) fn new(cache_bytes: u64) -> Arc<TransactionMemory> {
+    pub(crate) fn new(cache_bytes: u64) -> TransactionMemory {
         let share = cache_bytes / 100 * TRANSACTIONS_MEMORY_PERCENT;
-        Arc::new(TransactionMemory {
-            bytes: AtomicU64::new(0),
+        TransactionMemory {
+            bytes: Arc::default(),
             limit: share.max(MIN_TRANSACTIONS_BYTES),
-        })
+        }
     }
 }
 
 /// This node's.
-pub(crate) fn transaction_memory() -> Rc<Arc<TransactionMemory>> {
+pub(crate) fn transaction_memory() -> Rc<TransactionMemory> {
     pinion_runtime::core_local()
 }
 
 /// What one transaction keeps.
 struct Kept {
-    of: Arc<TransactionMemory>,
+    of: TransactionMemory,
     bytes: u64,
 }
 
@@ -117,7 +119,7 @@ impl OpenTransaction {
             operations: Vec::new(),
             operation_bytes: 0,
             kept: Kept {
-                of: Arc::clone(&transaction_memory()),
+                of: TransactionMemory::clone(&transaction_memory()),
                 bytes: 0,
             },
             known: Known::default(),

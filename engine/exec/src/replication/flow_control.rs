@@ -23,8 +23,8 @@ use crate::interrupt::interruptible;
 use crate::parameters::replication_parameters;
 
 /// What is left of the tickets of this second; below zero where more were asked for.
-#[derive(Default)]
-pub(crate) struct NodeTickets(AtomicI64);
+#[derive(Clone, Default)]
+pub(crate) struct NodeTickets(Arc<AtomicI64>);
 
 impl NodeTickets {
     fn take(&self) -> bool {
@@ -33,7 +33,7 @@ impl NodeTickets {
 }
 
 /// This node's.
-pub(crate) fn tickets() -> Rc<Arc<NodeTickets>> {
+pub(crate) fn tickets() -> Rc<NodeTickets> {
     pinion_runtime::core_local()
 }
 

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_query::{DiskReply, DiskRequest, DiskSorter, Place, Spilled, Spiller};
@@ -193,7 +192,7 @@ impl Drop for SpillFile {
             return;
         };
         // A node that is going down has no state any more, and lets go of its files by itself.
-        let Some(memory) = pinion_runtime::try_core_local::<Arc<NodeMemory>>() else {
+        let Some(memory) = pinion_runtime::try_core_local::<NodeMemory>() else {
             return;
         };
         let bytes = self.end;

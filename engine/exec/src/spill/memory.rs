@@ -10,12 +10,13 @@ use pinion_wire::{Error, ErrorCode, Result};
 use crate::limits::{MAX_SPILLED_BYTES, MIN_NODE_MEMORY_BYTES, NODE_MEMORY_PERCENT};
 use crate::parameters::parameters;
 
-/// What the operations of a node hold together.
+/// What the operations of a node hold together, as each core knows it.
+#[derive(Clone)]
 pub struct NodeMemory {
     /// Bytes in the memory of sorts, groups and windows.
     held: Arc<Held>,
     /// Bytes on disk.
-    spilled: AtomicU64,
+    spilled: Arc<AtomicU64>,
 }
 
 impl NodeMemory {
@@ -24,7 +25,7 @@ impl NodeMemory {
         let share = cache_bytes / 100 * NODE_MEMORY_PERCENT;
         NodeMemory {
             held: Held::new(share.max(MIN_NODE_MEMORY_BYTES) as usize),
-            spilled: AtomicU64::new(0),
+            spilled: Arc::default(),
         }
     }
 
@@ -59,7 +60,7 @@ impl NodeMemory {
 }
 
 /// This node's.
-pub(crate) fn node_memory() -> Rc<Arc<NodeMemory>> {
+pub(crate) fn node_memory() -> Rc<NodeMemory> {
     pinion_runtime::core_local()
 }
 
