@@ -10,7 +10,7 @@ use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
 use pinion_storage::RecoveryReport;
 use pinion_wire::ErrorCode;
 
-use crate::applier::{KeptTransactions, OpenChain};
+use crate::applier::{CheckFollower, KeptTransactions, OpenChain};
 use crate::capped::CappedTable;
 use crate::cluster_parameters::ClusterParameters;
 use crate::commands::{AutoCompact, StageCounts};
@@ -29,7 +29,7 @@ use crate::open_transactions::{TransactionMemory, Transactions};
 use crate::operator_counts::OperatorCounts;
 use crate::ops::OpTable;
 use crate::options::NodeOptions;
-use crate::parameters::{Parameters, parameters};
+use crate::parameters::{ParameterChanges, Parameters, parameters};
 use crate::parking::Parking;
 use crate::plan_cache::{IndexFilters, PlanCache};
 use crate::profile_settings::Profiles;
@@ -77,6 +77,7 @@ fn set_core_locals(shared: Shared) {
     set(AuthenticationCounts::default());
     set(AllSeriesCounts::default());
     set(RefCell::<Parameters>::default());
+    set(ParameterChanges::default());
     set(Membership::default());
     set(OpTable::default());
     set(Parking::default());
@@ -102,6 +103,7 @@ fn set_core_locals(shared: Shared) {
     set(TtlMonitor::default());
     set(DbCheckTasks::default());
     set(AutoCompact::default());
+    set(CheckFollower(crate::db_check::follow));
     set(OpenChain::default());
     set(RefCell::<KeptTransactions>::default());
     set(CursorTable::new());

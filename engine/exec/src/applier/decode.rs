@@ -8,9 +8,8 @@ use pinion_wire::{Error, ErrorCode, Result};
 use smallvec::SmallVec;
 
 use super::documents::Target;
-use super::entry::{Entry, damaged, document, operations, text, validated};
+use super::entry::{Entry, damaged, document, is_check, operations, text, validated};
 use crate::compute::compute_bytes;
-use crate::db_check::is_check;
 use crate::session_refresh::is_removal;
 use crate::statements::{RecordCollections, TransactionStamp};
 

@@ -10,7 +10,6 @@ use pinion_storage::ApplyError;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::prepared::is_prepare;
-use crate::db_check::is_check;
 
 /// An entry on its way, with its number among all that the applier was given.
 #[derive(Clone, Debug)]
@@ -88,6 +87,13 @@ pub(super) fn is_of_views(operation: &RawDocument) -> bool {
     };
     ns.split_once('.')
         .is_some_and(|(_, collection)| collection == SYSTEM_VIEWS)
+}
+
+/// Whether the command of an entry is of a check. It changes nothing, so it need not wait for others, nor others for it.
+pub(super) fn is_check(o: &RawDocument) -> bool {
+    pinion_bson::elements(o)
+        .next()
+        .is_some_and(|(name, _)| name == "dbCheck")
 }
 
 /// Whether an entry, the bytes of which are valid, is one of `dbCheck`.

@@ -64,6 +64,9 @@ pub struct ApplyCounts {
     pub passed_over: u64,
 }
 
+/// What is called with each entry of `dbCheck` that a follower has applied everything before; a core-local value.
+pub struct CheckFollower(pub fn(&[u8]));
+
 /// Applies entries that have their timestamps. Lives on one core; it stops when it is dropped.
 pub struct Applier {
     shared: Rc<Shared>,
@@ -364,7 +367,8 @@ impl Shared {
         self.count(0, decoded.passed_over);
         // What is recovered was compared before, or the state that it is about is not kept any more.
         if self.mode == ApplyMode::Secondary && entry::tells_of_check(&decoded.entry.bytes) {
-            crate::db_check::follow(&decoded.entry.bytes);
+            let follower = pinion_runtime::core_local::<CheckFollower>();
+            (follower.0)(&decoded.entry.bytes);
         }
         for (owner, operations) in decoded.by_owner {
             let entry = decoded.entry.clone();

@@ -23,7 +23,6 @@ use crate::open_transactions::OpenShown;
 use crate::ops::{OpSnapshot, ops};
 use crate::parameters::server_counters;
 use crate::transactions;
-use crate::ttl::ttl_monitor;
 
 /// `currentOp`: the fields beside its options are a filter.
 pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
@@ -178,15 +177,16 @@ fn of_client(client: &ClientInfo, active: bool) -> DocBuilder {
     out
 }
 
-/// The node's own tasks that wait for their next turn.
+/// The node's own tasks.
+const TASKS: [&str; 2] = ["clientcursormon", "TTLMonitor"];
+
+/// Those of the node's own tasks that wait for their next turn.
 async fn idle_tasks() -> Vec<RawDocumentBuf> {
-    let expires = submit_to(CoreId(0), Queue::Foreground, || async {
-        ttl_monitor().is_deleting()
+    let busy = submit_to(CoreId(0), Queue::Foreground, || async {
+        ops().busy_tasks()
     });
-    let mut tasks = vec!["clientcursormon"];
-    if !expires.await {
-        tasks.push("TTLMonitor");
-    }
+    let busy = busy.await;
+    let tasks = TASKS.into_iter().filter(|task| !busy.contains(task));
     let describe = |task| {
         let mut out = DocBuilder::new();
         out.append("type", "op")
@@ -196,7 +196,7 @@ async fn idle_tasks() -> Vec<RawDocumentBuf> {
             .append("currentOpTime", iso_now().as_str());
         out.finish()
     };
-    tasks.into_iter().map(describe).collect()
+    tasks.map(describe).collect()
 }
 
 /// A connection whose client waits for nothing.

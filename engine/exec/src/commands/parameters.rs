@@ -6,10 +6,9 @@ use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::fail_points::{self, FailPoint};
 use crate::parameters::{
-    FAIL_POINT_PREFIX, Parameters, Setting, is_known, names, parameters, test_commands_enabled,
-    unreadable,
+    FAIL_POINT_PREFIX, Parameters, Setting, is_known, names, parameter_changes, parameters,
+    test_commands_enabled, unreadable,
 };
-use crate::ttl::ttl_monitor;
 
 /// `getParameter`.
 pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
@@ -180,10 +179,9 @@ pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(
 /// Sets a parameter on this core, and has those who wait for the time that it names look at it again.
 fn apply(setting: &Setting) {
     parameters().borrow_mut().set(setting);
-    match setting {
-        Setting::Replication(_) => crate::session_refresh::parameters_changed(),
-        Setting::Ttl(_) => ttl_monitor().parameters_changed(),
-        _ => {}
+    parameter_changes().0.notify_all();
+    if let Setting::Replication(_) = setting {
+        crate::session_refresh::parameters_changed();
     }
 }
 

@@ -20,6 +20,5 @@ mod tasks;
 mod command;
 
 pub(crate) use command::db_check;
-pub(crate) use entry::is_check;
 pub(crate) use follower::follow;
 pub(crate) use tasks::{DbCheckTasks, db_check_tasks, end_runs, start, stop};

@@ -3,7 +3,7 @@
 mod progress;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -51,6 +51,7 @@ pub(crate) struct OpSnapshot {
 /// The running operations of one core.
 #[derive(Default)]
 pub(crate) struct OpTable {
+    busy: RefCell<BTreeSet<&'static str>>,
     ops: RefCell<BTreeMap<i32, Rc<RunningOp>>>,
     /// What commands have left behind that were answered already, under the numbers of these.
     background: RefCell<BTreeMap<i32, Rc<RunningOp>>>,
@@ -118,6 +119,20 @@ pub(crate) fn ops() -> Rc<OpTable> {
 }
 
 impl OpTable {
+    /// A task of the node's own does something, or waits for its next turn.
+    pub(crate) fn set_busy(&self, task: &'static str, is_busy: bool) {
+        let mut busy = self.busy.borrow_mut();
+        match is_busy {
+            true => busy.insert(task),
+            false => busy.remove(task),
+        };
+    }
+
+    /// The node's own tasks that do something now.
+    pub(crate) fn busy_tasks(&self) -> BTreeSet<&'static str> {
+        self.busy.borrow().clone()
+    }
+
     /// Lists what a command leaves behind, which has its number, and ends by itself or by `killOp`.
     pub(crate) fn enter_background(&self, ctx: OpContext, command: Bytes) -> BackgroundGuard {
         let id = ctx.op_id;

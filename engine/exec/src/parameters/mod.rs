@@ -19,6 +19,7 @@ use pinion_catalog::{
 use pinion_clock::DEFAULT_MAX_DRIFT_SECS;
 use pinion_query::MemoryLimits;
 use pinion_runtime::Duration;
+use pinion_runtime::sync::Notify;
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
@@ -110,6 +111,15 @@ pub fn test_commands_enabled() -> bool {
     let parameters = parameters();
     let parameters = parameters.borrow();
     parameters.enable_test_commands
+}
+
+/// Wakes what waits for a time that a parameter of this core gives, so that it looks at that again.
+#[derive(Default)]
+pub(crate) struct ParameterChanges(pub Notify);
+
+/// This core's.
+pub(crate) fn parameter_changes() -> Rc<ParameterChanges> {
+    pinion_runtime::core_local()
 }
 
 /// This core's parameters.

@@ -10,4 +10,4 @@
 mod expiring;
 mod monitor;
 
-pub(crate) use monitor::{TtlMonitor, start, stop, ttl_monitor};
+pub(crate) use monitor::{TtlMonitor, start, stop};

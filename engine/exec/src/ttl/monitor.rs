@@ -4,22 +4,24 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pinion_catalog::core_catalog;
-use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, JoinHandle, Queue, now, sim, spawn, timeout_at};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
 use super::expiring::{Expiring, expiring};
 use crate::acquire::{Wanted, acquire};
 use crate::metrics::metrics;
-use crate::parameters::{TtlParameters, parameters};
+use crate::ops::ops;
+use crate::parameters::{TtlParameters, parameter_changes, parameters};
 use crate::topology::is_writable;
 use crate::write::{DeletionTargets, delete_through};
+
+/// What `currentOp` calls it.
+const TASK: &str = "TTLMonitor";
 
 /// The task that expires documents; that of core 0 is the node's.
 #[derive(Default)]
 pub(crate) struct TtlMonitor {
-    /// The pause may end: a parameter was set, or the node closes.
-    changed: Notify,
+    /// The node closes.
     stopping: Cell<bool>,
     /// The deletion that is under way.
     running: RefCell<Option<OpContext>>,
@@ -29,18 +31,6 @@ pub(crate) struct TtlMonitor {
 /// This core's monitor of what expires.
 pub(crate) fn ttl_monitor() -> Rc<TtlMonitor> {
     pinion_runtime::core_local()
-}
-
-impl TtlMonitor {
-    /// Whether a deletion is under way.
-    pub(crate) fn is_deleting(&self) -> bool {
-        self.running.borrow().is_some()
-    }
-
-    /// Looks at the parameters again.
-    pub(crate) fn parameters_changed(&self) {
-        self.changed.notify_all();
-    }
 }
 
 /// Begins to expire documents. Called on core 0.
@@ -60,7 +50,7 @@ pub(crate) async fn stop() {
     if let Some(running) = &*ttl_monitor().running.borrow() {
         running.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
     }
-    ttl_monitor().changed.notify_all();
+    parameter_changes().0.notify_all();
     let task = ttl_monitor().task.borrow_mut().take();
     if let Some(task) = task {
         // One that was dropped has ended too.
@@ -85,7 +75,8 @@ async fn run() {
 async fn rest() {
     let began = now();
     loop {
-        let changed = ttl_monitor().changed.notified();
+        let changes = parameter_changes();
+        let changed = changes.0.notified();
         let due = began + parameters().borrow().ttl.sleep;
         if ttl_monitor().stopping.get() || now() >= due {
             return;
@@ -144,8 +135,10 @@ async fn visit(expiring: &Expiring) -> bool {
     let now_ns = now().as_nanos();
     let ctx = OpContext::internal(0, "delete", expiring.ns.db(), now_ns);
     *ttl_monitor().running.borrow_mut() = Some(ctx.clone());
+    ops().set_busy(TASK, true);
     let visited = delete_expired(&ctx, expiring).await;
     *ttl_monitor().running.borrow_mut() = None;
+    ops().set_busy(TASK, false);
     match visited {
         Ok(more) => more,
         Err(error) => {
