@@ -32,7 +32,7 @@ use crate::topology::{Intent, SetView, check_access, is_member, replica_set, set
 /// Which state of the node a read sees. A standalone serves every read concern that it accepts from
 /// the newest state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ReadSource {
+pub enum ReadSource {
     /// Everything that was acknowledged before the read began.
     Newest(Undecided),
     /// What a member that follows another has applied, with nothing missing before it.
@@ -47,7 +47,7 @@ pub(crate) enum ReadSource {
 
 /// Which newer states a read may take while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Renewal {
+pub enum Renewal {
     /// None: it promises the state that it began with.
     Never,
     /// What this node has applied.
@@ -58,7 +58,7 @@ pub(crate) enum Renewal {
 
 /// What a read does that meets what a prepared transaction has written. Reads of a snapshot wait for its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Undecided {
+pub enum Undecided {
     Awaited,
     /// It reads what was there before.
     PassedBy,
@@ -107,7 +107,7 @@ impl ReadSource {
     ///
     /// # Errors
     /// The operation is interrupted, storage has failed, or no commit point is known yet.
-    pub(crate) async fn timestamp(self, ctx: &OpContext) -> Result<Timestamp> {
+    pub async fn timestamp(self, ctx: &OpContext) -> Result<Timestamp> {
         match self {
             ReadSource::Newest(_) => interruptible(ctx, storage().read_timestamp())
                 .await?
@@ -242,7 +242,7 @@ pub(crate) fn committed() -> Result<Timestamp> {
 
 /// What a command wants to reach.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     pub ns: Namespace,
     /// `collectionUUID`.
     pub uuid: Option<Uuid>,
@@ -255,7 +255,7 @@ pub(crate) struct Wanted {
 
 /// What a name means that is that of a view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Views {
+pub enum Views {
     Refused,
     /// The collection under it, and the stages in front of it.
     Resolved,
@@ -274,7 +274,7 @@ impl Wanted {
         }
     }
 
-    pub(crate) fn write(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
+    pub fn write(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
         Wanted {
             intent: Intent::Write,
             ..Wanted::alone(ns, uuid)
@@ -282,7 +282,7 @@ impl Wanted {
     }
 
     /// For a read that takes the gate as a write does.
-    pub(crate) fn alone(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
+    pub fn alone(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
         Wanted {
             access: GateAccess::Write,
             views: Views::Series,
@@ -301,7 +301,7 @@ impl Wanted {
 }
 
 /// A namespace that an operation is behind the gate of. As long as this lives, no DDL changes it.
-pub(crate) struct Acquired {
+pub struct Acquired {
     wanted: Wanted,
     view: Option<Box<ResolvedView>>,
     collection: Option<Arc<Collection>>,
@@ -311,7 +311,7 @@ pub(crate) struct Acquired {
 }
 
 /// Waits until the namespace's gate admits the access, and looks at what is behind it.
-pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired> {
+pub async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired> {
     let catalog = core_catalog();
     if wanted.intent == Intent::Write {
         take_ticket(ctx, &wanted.ns).await?;
@@ -396,7 +396,7 @@ pub(crate) async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired>
 }
 
 /// Acquires for a read that a view can answer.
-pub(crate) async fn acquire_viewed(
+pub async fn acquire_viewed(
     ctx: &OpContext,
     ns: Namespace,
     uuid: Option<[u8; 16]>,
@@ -409,7 +409,7 @@ pub(crate) async fn acquire_viewed(
 }
 
 /// Acquires for a read of a collection.
-pub(crate) async fn acquire_read(
+pub async fn acquire_read(
     ctx: &OpContext,
     ns: Namespace,
     uuid: Option<[u8; 16]>,
@@ -418,7 +418,7 @@ pub(crate) async fn acquire_read(
 }
 
 /// Acquires for a read of a collection, or of the buckets of a series.
-pub(crate) async fn acquire_stored(
+pub async fn acquire_stored(
     ctx: &OpContext,
     ns: Namespace,
     uuid: Option<[u8; 16]>,
@@ -431,7 +431,7 @@ pub(crate) async fn acquire_stored(
 }
 
 /// Acquires for a write of documents, or of the measurements of a series.
-pub(crate) async fn acquire_write(
+pub async fn acquire_write(
     ctx: &OpContext,
     ns: Namespace,
     uuid: Option<[u8; 16]>,
@@ -465,7 +465,7 @@ impl Acquired {
     }
 
     /// The collection, if there is one of that name.
-    pub(crate) fn collection(&self) -> Option<&Arc<Collection>> {
+    pub fn collection(&self) -> Option<&Arc<Collection>> {
         self.collection.as_ref()
     }
 
@@ -485,7 +485,7 @@ impl Acquired {
         }
     }
 
-    pub(crate) fn source(&self) -> ReadSource {
+    pub fn source(&self) -> ReadSource {
         self.source
     }
 

@@ -17,13 +17,13 @@ use rustc_hash::FxHashMap;
 use crate::limits::CAPPED_SWEEP;
 
 /// The partition of all records.
-pub(crate) const RECORDS: PartitionId = PartitionId(0);
+pub const RECORDS: PartitionId = PartitionId(0);
 
 /// Makes a capped collection of the node's own, unless there is a collection of that name.
 ///
 /// # Errors
 /// Those of `create`.
-pub(crate) async fn ensure_capped(ctx: &OpContext, ns: &Namespace, size_bytes: i64) -> Result<()> {
+pub async fn ensure_capped(ctx: &OpContext, ns: &Namespace, size_bytes: i64) -> Result<()> {
     let options = CollectionOptions {
         capped: Some(Capped {
             size_bytes,
@@ -39,12 +39,12 @@ pub(crate) async fn ensure_capped(ctx: &OpContext, ns: &Namespace, size_bytes: i
 
 /// The capped collections of one core that were inserted into or waited for since the node started.
 #[derive(Default)]
-pub(crate) struct CappedTable {
+pub struct CappedTable {
     collections: RefCell<FxHashMap<TreeId, Rc<CappedCollection>>>,
 }
 
 /// One of them.
-pub(crate) struct CappedCollection {
+pub struct CappedCollection {
     turn: Semaphore,
     /// The newest number that a record has or had; `None` before the tree was looked at.
     newest: Cell<Option<i64>>,
@@ -56,14 +56,14 @@ pub(crate) struct CappedCollection {
 }
 
 /// The capped collections whose documents this core owns.
-pub(crate) fn capped_table() -> Rc<CappedTable> {
+pub fn capped_table() -> Rc<CappedTable> {
     pinion_runtime::core_local()
 }
 
 impl CappedTable {
     /// A record with this number came out of the log of another member. Who waits for more is woken, and the next one that is
     /// inserted here has a greater number.
-    pub(crate) fn applied(&self, tree: TreeId, record: i64) {
+    pub fn applied(&self, tree: TreeId, record: i64) {
         if let Some(known) = self.collections.borrow().get(&tree) {
             known
                 .newest
@@ -73,19 +73,19 @@ impl CappedTable {
     }
 
     /// The collections with these trees are gone, and others may come under their numbers.
-    pub(crate) fn forget(&self, trees: &[TreeId]) {
+    pub fn forget(&self, trees: &[TreeId]) {
         self.collections
             .borrow_mut()
             .retain(|tree, _| !trees.contains(tree));
     }
 
     /// Forgets everything: the data is another.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         self.collections.borrow_mut().clear();
     }
 
     /// What is kept of the collection with this tree.
-    pub(crate) fn of(&self, tree: TreeId) -> Rc<CappedCollection> {
+    pub fn of(&self, tree: TreeId) -> Rc<CappedCollection> {
         let mut collections = self.collections.borrow_mut();
         if let Some(found) = collections.get(&tree) {
             return found.clone();
@@ -113,7 +113,7 @@ impl CappedCollection {
     }
 
     /// The number for the next record. The caller has the turn.
-    pub(crate) async fn next_record(&self, collection: &Collection) -> Result<i64> {
+    pub async fn next_record(&self, collection: &Collection) -> Result<i64> {
         if let Some(newest) = self.newest.get() {
             return Ok(newest + 1);
         }

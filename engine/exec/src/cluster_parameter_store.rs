@@ -54,7 +54,7 @@ impl Stored {
 }
 
 /// Has every core use what is stored. Called on core 0 when the node opens, and when it has copied another one's data.
-pub(crate) fn load() -> LocalBoxFuture<'static, Result<()>> {
+pub fn load() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
         let now_ns = pinion_runtime::now().as_nanos();
@@ -82,7 +82,7 @@ pub(crate) fn load() -> LocalBoxFuture<'static, Result<()>> {
 }
 
 /// Has every core use what another member has changed: the newest versions, as they may be applied and not be visible yet.
-pub(crate) async fn reload() -> Result<()> {
+pub async fn reload() -> Result<()> {
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, || async {
         // One that reads later has seen more, and tells it later.
         let _turn = cluster_parameters().turn.acquire().await;

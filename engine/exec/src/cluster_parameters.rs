@@ -11,10 +11,10 @@ use pinion_wire::{Error, ErrorCode, Result};
 use crate::settable::Settable;
 
 /// The collection that they are stored in.
-pub(crate) const COLLECTION: (&str, &str) = ("config", "clusterParameters");
+pub const COLLECTION: (&str, &str) = ("config", "clusterParameters");
 
 /// Every parameter, in the order of the names.
-pub(crate) const NAMES: [&str; 5] = [
+pub const NAMES: [&str; 5] = [
     CHANGE_STREAM_OPTIONS,
     CHANGE_STREAMS,
     DEFAULT_MAX_TIME_MS,
@@ -32,24 +32,24 @@ const PAUSE_MIGRATIONS: &str = "pauseMigrationsDuringMultiUpdates";
 
 /// A value that was set, and when.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Set {
+pub struct Set {
     pub time: Timestamp,
     pub value: RawDocumentBuf,
 }
 
 /// The parameters of one core; every core holds the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ClusterParameters {
+pub struct ClusterParameters {
     set: BTreeMap<&'static str, Set>,
 }
 
 /// The cluster parameters that are set.
-pub(crate) fn cluster_parameters() -> Rc<Settable<ClusterParameters>> {
+pub fn cluster_parameters() -> Rc<Settable<ClusterParameters>> {
     pinion_runtime::core_local()
 }
 
 /// The parameter's name as it is kept; NoSuchKey (4) for one that is none.
-pub(crate) fn known(name: &str) -> Result<&'static str> {
+pub fn known(name: &str) -> Result<&'static str> {
     NAMES
         .into_iter()
         .find(|known| *known == name)
@@ -92,7 +92,7 @@ fn default_value(name: &str) -> RawDocumentBuf {
 }
 
 /// Checks a value for a parameter and gives it with all its fields.
-pub(crate) fn parse(name: &'static str, value: RawBsonRef<'_>) -> Result<RawDocumentBuf> {
+pub fn parse(name: &'static str, value: RawBsonRef<'_>) -> Result<RawDocumentBuf> {
     let RawBsonRef::Document(value) = value else {
         return Err(Error::bad_value(format!(
             "Cluster parameter value must be an object, found {} for {name}",
@@ -178,12 +178,12 @@ fn change_stream_options(value: &RawDocument) -> Result<RawDocumentBuf> {
 }
 
 impl ClusterParameters {
-    pub(crate) fn set(&mut self, name: &'static str, set: Set) {
+    pub fn set(&mut self, name: &'static str, set: Set) {
         self.set.insert(name, set);
     }
 
     /// Appends `{_id, clusterParameterTime, ...}`.
-    pub(crate) fn append(&self, name: &'static str, out: &mut DocBuilder) {
+    pub fn append(&self, name: &'static str, out: &mut DocBuilder) {
         let unset = || Set {
             time: Timestamp {
                 time: 0,
@@ -211,7 +211,7 @@ impl ClusterParameters {
 }
 
 /// Appends the fields of a parameter as it is stored and answered.
-pub(crate) fn append_set(name: &str, set: &Set, out: &mut DocBuilder) {
+pub fn append_set(name: &str, set: &Set, out: &mut DocBuilder) {
     out.append("_id", name);
     out.append("clusterParameterTime", RawBsonRef::Timestamp(set.time));
     out.append_all(&set.value);

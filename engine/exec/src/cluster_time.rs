@@ -122,7 +122,7 @@ pub(crate) fn append_topology_version(counter: i64, out: &mut DocBuilder) {
 }
 
 /// A timestamp as a BSON value.
-pub(crate) fn bson_time(ts: Timestamp) -> RawBsonRef<'static> {
+pub fn bson_time(ts: Timestamp) -> RawBsonRef<'static> {
     RawBsonRef::Timestamp(pinion_bson::Timestamp {
         time: ts.secs(),
         increment: ts.inc(),

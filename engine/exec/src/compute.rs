@@ -11,7 +11,7 @@ use crate::interrupt::check;
 use crate::limits::{CORE_BUDGET, LARGE_DOCUMENT_BYTES};
 
 /// Calls `f`, which may be refused for its work and is then called once more on another thread.
-pub(crate) async fn compute<T: Send>(
+pub async fn compute<T: Send>(
     ctx: &OpContext,
     mut f: impl FnMut() -> Result<T> + Send,
 ) -> Result<T> {
@@ -23,7 +23,7 @@ pub(crate) async fn compute<T: Send>(
 }
 
 /// Calls `f`, which looks through or copies so many bytes: here, or on another thread where they are many.
-pub(crate) async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) -> T {
+pub async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) -> T {
     if bytes <= LARGE_DOCUMENT_BYTES {
         return f();
     }

@@ -9,7 +9,7 @@ pub fn compatible_version() -> String {
 }
 
 /// The version of the features that are in use.
-pub(crate) fn feature_version() -> String {
+pub fn feature_version() -> String {
     let [major, minor, ..] = COMPATIBLE_VERSION;
     format!("{major}.{minor}")
 }

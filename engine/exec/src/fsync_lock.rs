@@ -18,7 +18,7 @@ use crate::limits::FSYNC_LOCK_POLL;
 
 /// The lock's state; core 0's is the node's.
 #[derive(Default)]
-pub(crate) struct FsyncLock {
+pub struct FsyncLock {
     /// Somebody locks or unlocks.
     turn_taken: Cell<bool>,
     /// How often the node was locked and not unlocked.
@@ -72,7 +72,7 @@ async fn give_turn(count: i64) {
 ///
 /// # Errors
 /// `LockTimeout`; the operation was stopped; the checkpoint failed. The count is as before then.
-pub(crate) async fn lock(ctx: OpContext, limit: Duration) -> Result<i64> {
+pub async fn lock(ctx: OpContext, limit: Duration) -> Result<i64> {
     let before = take_turn(&ctx).await?;
     let locked = match before {
         0 => end_writes(&ctx, now() + limit).await,
@@ -87,7 +87,7 @@ pub(crate) async fn lock(ctx: OpContext, limit: Duration) -> Result<i64> {
 ///
 /// # Errors
 /// `IllegalOperation` when the node is not locked; the operation was stopped. The count is as before then.
-pub(crate) async fn unlock(ctx: OpContext) -> Result<i64> {
+pub async fn unlock(ctx: OpContext) -> Result<i64> {
     let before = take_turn(&ctx).await?;
     if before == 1 {
         storage().release_checkpoints().await;

@@ -8,7 +8,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::Rng;
 
 /// What one core makes them of.
-pub(crate) struct Generators {
+pub struct Generators {
     rng: RefCell<Rng>,
     /// Seeds the streams of `$rand`.
     expression_rng: RefCell<Rng>,
@@ -18,8 +18,8 @@ pub(crate) struct Generators {
     last_timestamp: Cell<Timestamp>,
 }
 
-impl Generators {
-    pub(crate) fn new() -> Generators {
+impl Default for Generators {
+    fn default() -> Generators {
         let mut rng = pinion_runtime::random_stream("exec");
         let mut process = [0; 5];
         rng.fill_bytes(&mut process);
@@ -70,7 +70,7 @@ pub fn new_object_id() -> ObjectId {
 }
 
 /// A timestamp for a field that asks for the present time; each call gives a later one.
-pub(crate) fn next_timestamp() -> Timestamp {
+pub fn next_timestamp() -> Timestamp {
     next_timestamps(1)
 }
 

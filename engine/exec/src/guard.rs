@@ -282,7 +282,7 @@ fn check_rename(is_member: bool, has_oplog: bool, from: &Namespace, to: &Namespa
 struct Guard;
 
 /// Has the definitions of clients of this core admitted by the table above. Called once on each core.
-pub(crate) fn start() {
+pub fn start() {
     pinion_catalog::set_definition_guard(Rc::new(Guard));
 }
 

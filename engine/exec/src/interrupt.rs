@@ -1,17 +1,17 @@
 //! Interruption: deadlines, `killOp`, shutdown.
 
-pub(crate) use pinion_catalog::{check_interrupted as check, interruptible, poll_once};
+pub use pinion_catalog::{check_interrupted as check, interruptible, poll_once};
 use pinion_runtime::{should_yield, yield_now};
 use pinion_wire::{Category, Error, OpContext, Result};
 
 /// Whether an error says that the operation was stopped. It is the answer to the whole command, whichever statement was under
 /// way, and not one of that statement.
-pub(crate) fn is_interruption(error: &Error) -> bool {
+pub fn is_interruption(error: &Error) -> bool {
     error.is(Category::INTERRUPTION)
 }
 
 /// Lets others run if the operation has used its slice, and is where it learns that it must stop.
-pub(crate) async fn pause(ctx: &OpContext) -> Result<()> {
+pub async fn pause(ctx: &OpContext) -> Result<()> {
     if should_yield() {
         check(ctx)?;
         ctx.work().yielded();

@@ -105,7 +105,7 @@ impl LatencyValues {
     }
 
     /// Appends the values, with the steps that are not empty where `histogram` asks for them.
-    pub(crate) fn append(&self, out: &mut DocBuilder, histogram: bool) {
+    pub fn append(&self, out: &mut DocBuilder, histogram: bool) {
         if histogram {
             out.start_array("histogram");
             let counts = self.histogram.0.iter().enumerate();

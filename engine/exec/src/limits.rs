@@ -15,7 +15,7 @@ pub(crate) const LARGE_DOCUMENT_BYTES: usize = 128 * 1024;
 /// Bytes of a batch above which its reply is put together beside the cores.
 pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
 /// The largest entry of the oplog, or operation in one: members get it in a message that has room for little more.
-pub(crate) const MAX_LOGGED_BYTES: usize = pinion_bson::MAX_USER_DOCUMENT_BYTES + 8 * 1024;
+pub const MAX_LOGGED_BYTES: usize = pinion_bson::MAX_USER_DOCUMENT_BYTES + 8 * 1024;
 
 const _: () = assert!(MAX_LOGGED_BYTES + 4096 < pinion_bson::MAX_INTERNAL_DOCUMENT_BYTES);
 const _: () = assert!(MAX_LOGGED_BYTES < pinion_storage::MAX_ENTRY_BYTES);
@@ -71,7 +71,7 @@ pub(crate) const FAIL_POINT_POLL: Duration = Duration::from_millis(10);
 pub(crate) const TEST_GROUP_DOCUMENTS: usize = 500;
 pub(crate) const TEST_GROUP_BYTES: usize = 256 * 1024;
 /// How deep operations of `applyOps` may stand in one another.
-pub(crate) const MAX_APPLY_OPS_DEPTH: usize = 10;
+pub const MAX_APPLY_OPS_DEPTH: usize = 10;
 /// Bytes of all query settings together, which are one stored document.
 pub(crate) const MAX_QUERY_SETTINGS_BYTES: usize = 8 * 1024 * 1024;
 /// Open cursors of one core.
@@ -107,7 +107,7 @@ pub(crate) const REAPED_RECORDS: usize = 1000;
 /// Statements of a session that are kept when its command has ended.
 pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
 /// Bytes of the log of starts, as mongod's.
-pub(crate) const STARTUP_LOG_BYTES: i64 = 10 << 20;
+pub const STARTUP_LOG_BYTES: i64 = 10 << 20;
 /// Modes of write concerns that a core counts by their names, the bytes of such a name, and how deep pipelines within pipelines
 /// are whose stages count.
 pub(crate) const MAX_COUNTED_MODES: usize = 64;
@@ -128,16 +128,16 @@ pub(crate) const TRANSACTION_ENTRY_BYTES: usize = 16 * 1024 * 1024 - 64 * 1024;
 /// Bytes of the keys of the documents that one statement of a transaction changes.
 pub(crate) const TRANSACTION_TARGET_BYTES: usize = 64 * 1024 * 1024;
 /// Entries of a transaction that are read from the log at once, and their bytes.
-pub(crate) const CHAIN_READ_ENTRIES: usize = 16;
-pub(crate) const CHAIN_READ_BYTES: usize = 32 * 1024 * 1024;
+pub const CHAIN_READ_ENTRIES: usize = 16;
+pub const CHAIN_READ_BYTES: usize = 32 * 1024 * 1024;
 /// How long a stage that reads another collection waits for a DDL there, which may wait for the stage's own operation.
 pub const INNER_GATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a build of indexes that waits for its set looks who is primary and who is ready, where nobody tells it.
-pub(crate) const BUILD_LOOK_INTERVAL: Duration = Duration::from_millis(250);
+pub const BUILD_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long it is waited before a vote about a build is sent again.
-pub(crate) const BUILD_VOTE_PAUSE: Duration = Duration::from_millis(500);
+pub const BUILD_VOTE_PAUSE: Duration = Duration::from_millis(500);
 /// Bytes of the reason that a member tells the primary why it cannot make a build.
-pub(crate) const MAX_ABORT_REASON_BYTES: usize = 1024;
+pub const MAX_ABORT_REASON_BYTES: usize = 1024;
 /// How long a cursor may idle, unless `cursorTimeoutMillis` says otherwise.
 pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a session may idle.
@@ -222,22 +222,22 @@ pub const AWAIT_DATA: Duration = Duration::from_secs(1);
 /// How often one that waits looks whether its collection is still there.
 pub const AWAIT_POLL: Duration = Duration::from_millis(100);
 /// Oplog entries, and their bytes, that the applier hands to one core together.
-pub(crate) const APPLY_BATCH_ENTRIES: usize = 1000;
-pub(crate) const APPLY_BATCH_BYTES: usize = 1024 * 1024;
+pub const APPLY_BATCH_ENTRIES: usize = 1000;
+pub const APPLY_BATCH_BYTES: usize = 1024 * 1024;
 /// Entries, and their bytes, that one core decodes together,
-pub(crate) const DECODE_BATCH_ENTRIES: usize = 256;
-pub(crate) const DECODE_BATCH_BYTES: usize = 256 * 1024;
+pub const DECODE_BATCH_ENTRIES: usize = 256;
+pub const DECODE_BATCH_BYTES: usize = 256 * 1024;
 /// and those that are not worth the way to another core.
-pub(crate) const DECODED_HERE_ENTRIES: usize = 8;
-pub(crate) const DECODED_HERE_BYTES: usize = 16 * 1024;
+pub const DECODED_HERE_ENTRIES: usize = 8;
+pub const DECODED_HERE_BYTES: usize = 16 * 1024;
 /// Copied documents that are written at once, and about how many bytes.
-pub(crate) const CLONE_STEP_DOCUMENTS: usize = 64;
-pub(crate) const CLONE_STEP_BYTES: usize = 256 * 1024;
+pub const CLONE_STEP_DOCUMENTS: usize = 64;
+pub const CLONE_STEP_BYTES: usize = 256 * 1024;
 /// Entries, and their bytes, that the applier has accepted and not applied.
-pub(crate) const APPLIER_ENTRIES: usize = 50_000;
-pub(crate) const APPLIER_BYTES: usize = 32 * 1024 * 1024;
+pub const APPLIER_ENTRIES: usize = 50_000;
+pub const APPLIER_BYTES: usize = 32 * 1024 * 1024;
 /// In recovery fewer: checkpoints, which make room there, wait until all of them are applied.
-pub(crate) const RECOVERY_BYTES: usize = 4 * 1024 * 1024;
+pub const RECOVERY_BYTES: usize = 4 * 1024 * 1024;
 /// Log lines kept for `getLog`, on each core.
 pub const LOG_LINES: usize = 1024;
 /// Bytes of one kept log line.
@@ -287,8 +287,8 @@ pub(crate) const MAX_MEMBERS: u32 = 50;
 
 /// Entries that a read of the log takes first, and at most at once, and their bytes.
 pub(crate) const LOG_FIRST_BATCH_ENTRIES: usize = 16;
-pub(crate) const LOG_BATCH_ENTRIES: usize = 1024;
-pub(crate) const LOG_BATCH_BYTES: usize = 1 << 20;
+pub const LOG_BATCH_ENTRIES: usize = 1024;
+pub const LOG_BATCH_BYTES: usize = 1 << 20;
 /// Entries of the log, and their bytes, that a change stream holds before it looks at them, whether it has read them or the
 /// feed of its core has handed them to it: thousands of streams may wait.
 pub(crate) const CHANGE_BATCH_ENTRIES: usize = 256;
@@ -298,65 +298,65 @@ pub(crate) const CHANGE_ENTRY_COPY_BYTES: usize = 16 * 1024;
 /// Entries of one transaction, whose times a change stream keeps until it has come to them.
 pub(crate) const MAX_TRANSACTION_PARTS: usize = 100_000;
 /// Buckets of the sums by which a validation compares keys; powers of two.
-pub(crate) const MIN_KEY_BUCKETS: usize = 256;
-pub(crate) const MAX_KEY_BUCKETS: usize = 1 << 16;
+pub const MIN_KEY_BUCKETS: usize = 256;
+pub const MAX_KEY_BUCKETS: usize = 1 << 16;
 /// Errors and warnings of each kind that a validation lists.
-pub(crate) const MAX_VALIDATION_NOTES: usize = 100;
+pub const MAX_VALIDATION_NOTES: usize = 100;
 /// Invalid documents that it lists.
-pub(crate) const MAX_LISTED_RECORDS: usize = 10_000;
+pub const MAX_LISTED_RECORDS: usize = 10_000;
 /// Bytes of the index entries that it lists, of those that are missing and of those that are too many.
-pub(crate) const MAX_LISTED_ENTRY_BYTES: usize = 1024 * 1024;
+pub const MAX_LISTED_ENTRY_BYTES: usize = 1024 * 1024;
 /// Faults of documents that it logs in each partition.
-pub(crate) const MAX_LOGGED_FAULTS: usize = 100;
+pub const MAX_LOGGED_FAULTS: usize = 100;
 /// Documents and entries that its second phase looks up at once in each partition.
-pub(crate) const VERIFY_GROUP: usize = 32;
+pub const VERIFY_GROUP: usize = 32;
 /// Snapshots that a validation takes one after the other for the same thing, where each is lost before it is done.
-pub(crate) const MAX_SNAPSHOT_ATTEMPTS: usize = 10;
+pub const MAX_SNAPSHOT_ATTEMPTS: usize = 10;
 /// What its sums may take in memory, unless `maxValidateMemoryUsageMB` says otherwise.
 pub(crate) const VALIDATE_MEMORY_MB: i64 = 200;
 
 const _: () = assert!(MIN_KEY_BUCKETS.is_power_of_two() && MAX_KEY_BUCKETS.is_power_of_two());
 /// How often a validation tries to mend what others write at the same time.
-pub(crate) const MAX_REPAIR_ATTEMPTS: usize = 20;
+pub const MAX_REPAIR_ATTEMPTS: usize = 20;
 /// How often it tries to count records while others write, and how often when only the correction of a count depends on it.
-pub(crate) const MAX_COUNT_ATTEMPTS: usize = 50;
-pub(crate) const FEW_COUNT_ATTEMPTS: usize = 3;
+pub const MAX_COUNT_ATTEMPTS: usize = 50;
+pub const FEW_COUNT_ATTEMPTS: usize = 3;
 /// How often it looks again where the catalog differs from its row.
-pub(crate) const MAX_METADATA_LOOKS: usize = 5;
+pub const MAX_METADATA_LOOKS: usize = 5;
 /// Documents or index entries of a batch of `dbCheck`, and how long it is read, unless the command says otherwise; in the bounds of
 /// MongoDB.
-pub(crate) const CHECK_BATCH_DOCUMENTS: u64 = 5000;
-pub(crate) const MAX_CHECK_BATCH_DOCUMENTS: u64 = 10_000;
-pub(crate) const CHECK_BATCH_TIME_MS: u64 = 1000;
-pub(crate) const MIN_CHECK_BATCH_TIME_MS: u64 = 10;
-pub(crate) const MAX_CHECK_BATCH_TIME_MS: u64 = 20_000;
+pub const CHECK_BATCH_DOCUMENTS: u64 = 5000;
+pub const MAX_CHECK_BATCH_DOCUMENTS: u64 = 10_000;
+pub const CHECK_BATCH_TIME_MS: u64 = 1000;
+pub const MIN_CHECK_BATCH_TIME_MS: u64 = 10;
+pub const MAX_CHECK_BATCH_TIME_MS: u64 = 20_000;
 /// Each this many batches without a difference, one is logged, unless `dbCheckHealthLogEveryNBatches` says otherwise.
 pub(crate) const CHECK_LOG_EVERY: u32 = 25;
 pub(crate) const MAX_CHECK_LOG_EVERY: u32 = 10_000;
 /// Megabytes that a run reads in a second, unless `maxDbCheckMBperSec` says otherwise.
 pub(crate) const CHECK_MB_PER_SEC: u32 = 1;
 /// Records of a partition that are read at once, and their bytes.
-pub(crate) const CHECK_PAGE_RECORDS: usize = 256;
-pub(crate) const CHECK_PAGE_BYTES: usize = 256 * 1024;
+pub const CHECK_PAGE_RECORDS: usize = 256;
+pub const CHECK_PAGE_BYTES: usize = 256 * 1024;
 /// Documents or entries that wait until they are looked up together, and their bytes, but for the last.
-pub(crate) const CHECK_LOOKUPS: usize = 64;
-pub(crate) const CHECK_LOOKUP_BYTES: usize = 1024 * 1024;
+pub const CHECK_LOOKUPS: usize = 64;
+pub const CHECK_LOOKUP_BYTES: usize = 1024 * 1024;
 /// Faults of documents and entries that are written down of each batch.
-pub(crate) const MAX_CHECK_FAULTS: usize = 100;
+pub const MAX_CHECK_FAULTS: usize = 100;
 /// Runs that wait for their turn, and the bytes of the command of each.
-pub(crate) const MAX_QUEUED_CHECKS: usize = 100;
-pub(crate) const MAX_CHECK_COMMAND_BYTES: usize = 64 * 1024;
+pub const MAX_QUEUED_CHECKS: usize = 100;
+pub const MAX_CHECK_COMMAND_BYTES: usize = 64 * 1024;
 /// Entries of batches that a member has not compared yet, and their bytes. Those of beginnings and ends have as much room again.
-pub(crate) const MAX_FOLLOWED_CHECKS: usize = 1000;
-pub(crate) const MAX_FOLLOWED_CHECK_BYTES: usize = 20 * 1024 * 1024;
+pub const MAX_FOLLOWED_CHECKS: usize = 1000;
+pub const MAX_FOLLOWED_CHECK_BYTES: usize = 20 * 1024 * 1024;
 /// Bytes of what an entry says about why a run ended early, and of each value of a note in the log of the node.
-pub(crate) const MAX_CHECK_REASON_BYTES: usize = 1024;
+pub const MAX_CHECK_REASON_BYTES: usize = 1024;
 /// How long a run is slowed down before it looks again how much it may read, and how long it waits for memory.
-pub(crate) const CHECK_PAUSE: Duration = Duration::from_secs(1);
-pub(crate) const CHECK_RETRY: Duration = Duration::from_millis(100);
+pub const CHECK_PAUSE: Duration = Duration::from_secs(1);
+pub const CHECK_RETRY: Duration = Duration::from_millis(100);
 
 const _: () = assert!(MAX_FOLLOWED_CHECK_BYTES > MAX_LOGGED_BYTES + 4096);
 /// Size of the capped collection `local.system.healthlog`.
-pub(crate) const HEALTH_LOG_BYTES: i64 = 100 << 20;
+pub const HEALTH_LOG_BYTES: i64 = 100 << 20;
 /// How long a note for it waits before it is looked whether the node closes.
-pub(crate) const HEALTH_LOG_PATIENCE: Duration = Duration::from_secs(1);
+pub const HEALTH_LOG_PATIENCE: Duration = Duration::from_secs(1);

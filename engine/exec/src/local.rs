@@ -38,7 +38,7 @@ pub fn read_local<'a>(
 ///
 /// # Errors
 /// Those of a read.
-pub(crate) fn document_by_id<'a>(
+pub fn document_by_id<'a>(
     ns: &'a str,
     id: RawBsonRef<'a>,
 ) -> LocalBoxFuture<'a, Result<Option<RawDocumentBuf>>> {

@@ -6,6 +6,7 @@ use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pinion_bson::DocBuilder;
 use pinion_runtime::Instant;
 use pinion_storage::TreeId;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -124,7 +125,7 @@ counters! {
 
 impl Counters {
     /// Counts an operation of another member that was applied, by its kind in the oplog.
-    pub(crate) fn applied(&self, op: &str) {
+    pub fn applied(&self, op: &str) {
         match op {
             "i" => self.applied_inserts.inc(),
             "u" => self.applied_updates.inc(),
@@ -186,6 +187,26 @@ pub enum TopKind {
 }
 
 impl TopEntry {
+    /// Appends it as `top` and `$collStats` show it.
+    pub fn append(&self, out: &mut DocBuilder) {
+        for (name, usage) in [
+            ("total", self.total),
+            ("readLock", self.reads),
+            ("writeLock", self.writes),
+            ("queries", self.queries),
+            ("getmore", self.getmore),
+            ("insert", self.insert),
+            ("update", self.update),
+            ("remove", self.remove),
+            ("commands", self.commands),
+        ] {
+            out.start_document(name)
+                .append("time", usage.time_us as i64)
+                .append("count", usage.count as i64)
+                .end();
+        }
+    }
+
     fn record(&mut self, kind: TopKind, class: OpClass, us: u64) {
         let of_class = match class {
             OpClass::Read => Some(&mut self.reads),
@@ -206,7 +227,7 @@ impl TopEntry {
         }
     }
 
-    pub(crate) fn add(&mut self, other: &TopEntry) {
+    pub fn add(&mut self, other: &TopEntry) {
         let pairs = [
             (&mut self.total, &other.total),
             (&mut self.reads, &other.reads),
@@ -309,7 +330,7 @@ pub struct Metrics {
 }
 
 /// What this core has counted.
-pub(crate) fn metrics() -> Rc<Metrics> {
+pub fn metrics() -> Rc<Metrics> {
     pinion_runtime::core_local()
 }
 

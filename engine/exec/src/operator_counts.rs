@@ -11,10 +11,10 @@ use crate::compute::compute;
 
 /// The counts of one core.
 #[derive(Debug, Default)]
-pub(crate) struct OperatorCounts(RefCell<OperatorUses>);
+pub struct OperatorCounts(RefCell<OperatorUses>);
 
 /// What this core has counted of operators.
-pub(crate) fn operator_counts() -> Rc<OperatorCounts> {
+pub fn operator_counts() -> Rc<OperatorCounts> {
     pinion_runtime::core_local()
 }
 
@@ -25,7 +25,7 @@ impl OperatorCounts {
         }
     }
 
-    pub(crate) fn values(&self) -> OperatorUses {
+    pub fn values(&self) -> OperatorUses {
         self.0.borrow().clone()
     }
 }
@@ -45,7 +45,7 @@ pub(crate) async fn compute_counted<T: Send>(
 }
 
 /// Appends the counts of all operators that there are.
-pub(crate) fn append(out: &mut DocBuilder, counts: &OperatorUses) {
+pub fn append(out: &mut DocBuilder, counts: &OperatorUses) {
     out.start_document("operatorCounters");
     for kind in OperatorKind::ALL {
         out.start_document(match kind {

@@ -5,4 +5,4 @@ pub(crate) const PROFILE: &str = "system.profile";
 /// Of `admin`: the version that the data are of.
 pub(crate) const VERSION: &str = "system.version";
 /// Of `local`: what checks have found.
-pub(crate) const HEALTH_LOG: &str = "system.healthlog";
+pub const HEALTH_LOG: &str = "system.healthlog";

@@ -10,7 +10,7 @@ use crate::interrupt::interruptible;
 
 /// One core's.
 #[derive(Default)]
-pub(crate) struct Parking {
+pub struct Parking {
     is_closed: Cell<bool>,
     /// Operations that run.
     inside: Cell<usize>,
@@ -31,7 +31,7 @@ impl Drop for Inside {
 }
 
 /// Where this core's operations wait while the data directory is opened again.
-pub(crate) fn parking() -> Rc<Parking> {
+pub fn parking() -> Rc<Parking> {
     pinion_runtime::core_local()
 }
 
@@ -52,21 +52,21 @@ impl Parking {
     }
 
     /// Lets no operation begin.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         assert!(!self.is_closed.replace(true), "it is closed already");
     }
 
-    pub(crate) fn open(&self) {
+    pub fn open(&self) {
         assert!(self.is_closed.replace(false), "it is open already");
         self.changed.notify_all();
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.inside.get() == 0
     }
 
     /// Completes when an operation has ended that was the last, or has been told to look again.
-    pub(crate) async fn changed(&self) {
+    pub async fn changed(&self) {
         self.changed.notified().await;
     }
 }

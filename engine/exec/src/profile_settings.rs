@@ -12,7 +12,7 @@ use crate::parameters::server_counters;
 
 /// Which operations of a database are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Level {
+pub enum Level {
     #[default]
     Off,
     Slow,
@@ -21,7 +21,7 @@ pub(crate) enum Level {
 
 impl Level {
     /// The level of this number, if there is one.
-    pub(crate) fn of(number: i64) -> Option<Level> {
+    pub fn of(number: i64) -> Option<Level> {
         match number {
             0 => Some(Level::Off),
             1 => Some(Level::Slow),
@@ -30,14 +30,14 @@ impl Level {
         }
     }
 
-    pub(crate) fn number(self) -> i32 {
+    pub fn number(self) -> i32 {
         self as i32
     }
 }
 
 /// How one database is profiled.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Profile {
+pub struct Profile {
     pub level: Level,
     /// Which operations are logged, and written at level 1, instead of those that are slow.
     pub filter: Option<Matcher>,
@@ -52,7 +52,7 @@ impl Profile {
 
 /// How the databases are profiled; every core holds the same.
 #[derive(Debug)]
-pub(crate) struct Profiles {
+pub struct Profiles {
     /// Of databases that were told nothing of their own.
     default: Profile,
     databases: BTreeMap<Box<str>, Profile>,
@@ -66,7 +66,7 @@ pub(crate) struct Profiles {
 }
 
 /// How the databases are profiled.
-pub(crate) fn profiles() -> Rc<RefCell<Profiles>> {
+pub fn profiles() -> Rc<RefCell<Profiles>> {
     pinion_runtime::core_local()
 }
 
@@ -84,11 +84,11 @@ impl Default for Profiles {
 }
 
 impl Profiles {
-    pub(crate) fn of(&self, db: &str) -> &Profile {
+    pub fn of(&self, db: &str) -> &Profile {
         self.databases.get(db).unwrap_or(&self.default)
     }
 
-    pub(crate) fn set(&mut self, db: &str, profile: Profile) {
+    pub fn set(&mut self, db: &str, profile: Profile) {
         self.databases.insert(db.into(), profile);
     }
 
@@ -101,7 +101,7 @@ impl Profiles {
     }
 
     /// From so many milliseconds on an operation is slow.
-    pub(crate) fn slow_ms(&self) -> i32 {
+    pub fn slow_ms(&self) -> i32 {
         let of_log = || server_counters().slow_ms.get().min(i32::MAX as u64) as i32;
         self.slow_ms_given.unwrap_or_else(of_log)
     }
@@ -137,7 +137,7 @@ pub(crate) fn is_written(ns: &Namespace) -> bool {
 }
 
 /// Lets a database have nothing of its own any more, on every core.
-pub(crate) async fn forget(db: &str) {
+pub async fn forget(db: &str) {
     let db = db.to_owned();
     pinion_runtime::on_all_cores(move |_| {
         let db = db.clone();

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use pinion_runtime::sync::Semaphore;
 
 /// One core's copy of such a value.
-pub(crate) struct Settable<T> {
+pub struct Settable<T> {
     value: RefCell<T>,
     /// One sets it at a time; core 0 has the turn.
     pub turn: Semaphore,

@@ -7,7 +7,7 @@ use pinion_catalog::{Collection, core_catalog};
 use pinion_storage::{LogStats, PartitionId, StorageStats, TreeId, TreeStats, storage};
 
 /// The figures of one tree over all partitions.
-pub(crate) async fn tree_stats(trees: Vec<TreeId>) -> BTreeMap<TreeId, TreeStats> {
+pub async fn tree_stats(trees: Vec<TreeId>) -> BTreeMap<TreeId, TreeStats> {
     let trees: Arc<[TreeId]> = trees.into();
     let parts = pinion_runtime::on_all_cores(move |_| {
         let trees = trees.clone();
@@ -45,7 +45,7 @@ pub(crate) async fn tree_stats(trees: Vec<TreeId>) -> BTreeMap<TreeId, TreeStats
 
 /// Sizes of one collection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CollectionSizes {
+pub struct CollectionSizes {
     pub records: u64,
     pub data_bytes: u64,
     /// What the documents take on disk, or would: pages of the last checkpoint, or the data's own size when that is newer.
@@ -74,7 +74,7 @@ fn on_disk(stats: &TreeStats) -> u64 {
 }
 
 /// Sizes of several collections, in their order.
-pub(crate) async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionSizes> {
+pub async fn sizes_of(collections: &[Arc<Collection>]) -> Vec<CollectionSizes> {
     let trees: Vec<TreeId> = collections
         .iter()
         .flat_map(|collection| collection.trees().collect::<Vec<_>>())
@@ -143,7 +143,7 @@ pub(crate) async fn database_sizes() -> BTreeMap<String, u64> {
 }
 
 /// Storage's figures of the whole node.
-pub(crate) async fn storage_stats() -> StorageStats {
+pub async fn storage_stats() -> StorageStats {
     let mut sum = StorageStats::default();
     for stats in pinion_runtime::on_all_cores(|_| async { storage().stats() }).await {
         sum += stats;

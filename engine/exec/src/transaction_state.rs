@@ -29,7 +29,7 @@ pub(crate) struct Active {
 
 /// What a command wants of the transaction that it names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asked {
+pub enum Asked {
     /// To be the first statement of a new one.
     Start,
     Statement,
@@ -51,7 +51,7 @@ impl Asked {
 
 /// What such a command does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Admitted {
+pub enum Admitted {
     /// It begins a transaction; one that the session has in progress is aborted before.
     Begins,
     /// It is one of the transaction in progress.

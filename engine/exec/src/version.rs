@@ -60,7 +60,7 @@ pub fn choose_log_form() -> LocalBoxFuture<'static, Result<()>> {
 ///
 /// # Errors
 /// Those of a write.
-pub(crate) async fn raise_version() -> Result<()> {
+pub async fn raise_version() -> Result<()> {
     submit_to(CoreId(0), Queue::Foreground, || async {
         if stored_version().await? == Some(feature_version()) {
             return Ok(());
@@ -75,7 +75,7 @@ pub(crate) async fn raise_version() -> Result<()> {
 struct VersionObserver;
 
 /// Has the writes of this core seen. Called once on each core.
-pub(crate) fn observe() {
+pub fn observe() {
     let mut observers = Observers::clone(&pinion_runtime::core_local::<Observers>());
     observers.register(Rc::new(VersionObserver));
     pinion_runtime::set_core_local(Rc::new(observers));

@@ -342,13 +342,13 @@ async fn resize_oplog(cmd: Invocation) -> Result<Reply> {
         let mut retention = driver.retention.get();
         if let Some(megabytes) = megabytes {
             retention.bytes = (megabytes * f64::from(1 << 20)) as u64;
-            pinion_exec::store_oplog_bytes(retention.bytes).await?;
+            pinion_instance::store_oplog_bytes(retention.bytes).await?;
         }
         if let Some(hours) = hours {
             let secs = (hours * 3600.0).min(MAX_RETENTION_SECS);
             retention.min_age = Duration::from_secs_f64(secs);
         }
-        pinion_exec::show_oplog(retention).await?;
+        pinion_instance::show_oplog(retention).await?;
         driver.retention.set(retention);
         Ok(RawDocumentBuf::new())
     })

@@ -95,8 +95,8 @@ pub(crate) struct Driver {
 /// The oplog cannot be shown as a collection, or the data directory is of a form that a member cannot have.
 pub fn join(options: &MemberOptions) -> LocalBoxFuture<'_, Result<()>> {
     Box::pin(async move {
-        pinion_exec::check_own_collections()?;
-        pinion_exec::show_oplog(retention(options).await?).await?;
+        pinion_instance::check_own_collections()?;
+        pinion_instance::show_oplog(retention(options).await?).await?;
         let known = Arc::new(Known::before_start(&options.set_name));
         on_all_cores(move |_| {
             let known = known.clone();
@@ -115,7 +115,7 @@ pub fn join(options: &MemberOptions) -> LocalBoxFuture<'_, Result<()>> {
 /// shorter.
 async fn retention(options: &MemberOptions) -> Result<LogRetention> {
     let bytes = match (
-        pinion_exec::stored_oplog_bytes().await?,
+        pinion_instance::stored_oplog_bytes().await?,
         options.oplog_bytes,
     ) {
         (Some(bytes), _) => bytes,
@@ -124,7 +124,7 @@ async fn retention(options: &MemberOptions) -> Result<LogRetention> {
                 Some(bytes) => bytes,
                 None => share_of_disk().await?,
             };
-            pinion_exec::store_oplog_bytes(bytes).await?;
+            pinion_instance::store_oplog_bytes(bytes).await?;
             bytes
         }
     };
@@ -152,16 +152,17 @@ pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
         assert!(core_id() == CoreId(0), "a member is driven on core 0");
         let follows = StorageFollows::begin().await?;
         // Before anything is fetched: what comes to be durable beside them may be an entry that ends them.
-        pinion_exec::begin_builds().await?;
+        pinion_catalog::begin_builds().await?;
         let host = HostPort::parse(&node_info().options.host)?;
         if options.planted_fault == PlantedFault::ReadersNotFenced {
-            pinion_exec::plant_unfenced_reads();
+            pinion_catalog::plant_unfenced_reads();
         }
         let peers = Peers::new();
         crate::kept::remove_unfinished().await?;
         let config = persisted::config(&options.set_name).await?;
-        let last = pinion_exec::last_logged().await?;
-        let needs_initial_sync = !persisted::is_synced().await? || pinion_exec::has_partial_clone();
+        let last = pinion_instance::last_logged().await?;
+        let needs_initial_sync =
+            !persisted::is_synced().await? || pinion_apply::has_partial_clone();
         let rollback_id = persisted::rollback_id_at_start(config.is_some()).await?;
         let located = match &config {
             Some(config) => locate_accepted(&peers, config, |_| true).await,

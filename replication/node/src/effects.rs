@@ -3,13 +3,14 @@
 use std::future::Future;
 use std::rc::Rc;
 
+use pinion_apply::log_note;
 use pinion_bson::{JsonMode, ObjectId, rawdoc, to_extended_json};
 use pinion_clock::{Term, Timestamp};
 use pinion_exec::{
-    Transition, begin_as_primary, choose_log_form, forget_default_concerns, forget_sessions,
-    hold_prepared, interrupt_writers, log_note, new_object_id, node_info, replication_parameters,
-    writes_ended,
+    Transition, choose_log_form, forget_default_concerns, forget_sessions, hold_prepared,
+    new_object_id, node_info, replication_parameters,
 };
+use pinion_instance::{begin_as_primary, interrupt_writers, writes_ended};
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
 use pinion_replication_protocol::node::{Effect, Input, Note, SyncPurpose};
@@ -199,7 +200,7 @@ impl Driver {
             }
             let first = log_note(&rawdoc! { "msg": "initiating set" }).await?;
             let written = storage().wait_durable(first).await;
-            written.map_err(pinion_exec::from_fatal)?;
+            written.map_err(pinion_catalog::from_fatal)?;
             persisted::store_synced().await?;
             persisted::store_config(&config).await?;
             self.terms.borrow_mut().begin(first, Term::UNINITIALIZED);
@@ -233,7 +234,7 @@ impl Driver {
         let mut ended = vec![false; cores];
         while ended.contains(&false) {
             let drained =
-                on_all_cores(|_| async { pinion_exec::no_writer_is_behind_a_gate() }).await;
+                on_all_cores(|_| async { pinion_instance::no_writer_is_behind_a_gate() }).await;
             for (ended, drained) in ended.iter_mut().zip(drained) {
                 *ended |= drained;
             }
@@ -269,7 +270,7 @@ impl Driver {
         self.metrics.changed_state(Transition {
             name: "stepUp",
             killed: 0,
-            running: pinion_exec::running_operations().await,
+            running: pinion_instance::running_operations().await,
         });
         // It may have taken writes up again in the same term.
         if self.writable_in.replace(term) != term {

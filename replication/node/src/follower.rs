@@ -7,8 +7,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
+use pinion_apply::Applier;
+use pinion_catalog::{ApplyMode, from_fatal};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_exec::{Applier, ApplyMode, from_fatal};
 use pinion_runtime::sim::event;
 use pinion_runtime::sync::{Notify, OneshotSender, Receiver, Sender, channel, oneshot};
 use pinion_runtime::{Duration, JoinHandle, Queue, now, spawn, timeout, wall_ms};
@@ -176,7 +177,7 @@ impl Driver {
     pub(crate) async fn lead(self: &Rc<Self>) -> bool {
         let applied = self.stop_following().await;
         if applied {
-            pinion_exec::end_open_chain();
+            pinion_apply::end_open_chain();
             storage().lead().await;
         }
         applied

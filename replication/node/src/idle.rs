@@ -5,11 +5,12 @@
 
 use std::rc::Rc;
 
+use pinion_apply::log_note;
 use pinion_bson::rawdoc;
 use pinion_clock::Timestamp;
 use pinion_exec::{
-    FlowControlStatus, ReplicationParameters, flow_sample, log_note, replication_parameters,
-    set_tickets, tickets_ran_out,
+    FlowControlStatus, ReplicationParameters, flow_sample, replication_parameters, set_tickets,
+    tickets_ran_out,
 };
 use pinion_replication_protocol::decision::{FlowControl, FlowDecision, FlowPeriod, FlowSettings};
 use pinion_replication_protocol::node::Parameters;

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use pinion_bson::RawBson;
-use pinion_exec::{Uuid, document_of_uuid, node_info};
+use pinion_catalog::Uuid;
+use pinion_exec::{document_of_uuid, node_info};
 use pinion_runtime::{DmaBuf, File, OpenOptions, fs, wall_ms};
 use pinion_wire::{Error, Result};
 

@@ -1,8 +1,9 @@
 //! What a member keeps in its `local` database: the configuration, its last vote, and whether its data are complete.
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, rawdoc};
+use pinion_catalog::Uuid;
 use pinion_clock::Term;
-use pinion_exec::{Uuid, any_local, put_local, read_local, write_local};
+use pinion_exec::{any_local, put_local, read_local, write_local};
 use pinion_runtime::wall_ms;
 use pinion_storage::storage;
 

@@ -8,12 +8,12 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use pinion_apply::{Applier, OpenNodeError};
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, rawdoc};
+use pinion_catalog::{ApplyMode, Uuid};
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::{
-    Applier, ApplyMode, OpenNodeError, Transition, Uuid, from_log_error, reopen_at,
-    replication_parameters,
-};
+use pinion_exec::{Transition, from_log_error, replication_parameters};
+use pinion_instance::reopen_at;
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{CommonPointSearch, Oplog, SearchStep};
 use pinion_replication_protocol::node::Input;
@@ -84,7 +84,7 @@ impl Driver {
         } = parting;
         tracing::info!(target: "ROLLBACK", id = 21_593u64, source = %source, commonPoint = ?common, entries = rolled_back, "Transition to ROLLBACK");
         event("rollback begin");
-        let killed = pinion_exec::running_operations().await;
+        let killed = pinion_instance::running_operations().await;
         self.metrics.changed_state(Transition {
             name: "rollback",
             killed,
@@ -152,7 +152,7 @@ impl Driver {
     pub(crate) async fn take_up_reopened(self: &Rc<Self>, highest: Timestamp) -> Result<()> {
         // No timestamp is used again for something else.
         storage().advance_cluster_time(highest);
-        pinion_exec::show_oplog(self.retention.get()).await?;
+        pinion_instance::show_oplog(self.retention.get()).await?;
         pinion_exec::forget_default_concerns().await;
         self.watch_storage();
         spawn(Queue::Foreground, async {

@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pinion_apply::log_note;
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_exec::{
-    CommitQuorum, HostConnections, LastWrite, MemberFigures, ReplicaSet, SetView, Waiting, log_note,
+    CommitQuorum, HostConnections, LastWrite, MemberFigures, ReplicaSet, SetView, Waiting,
 };
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{Readiness, is_ready};
@@ -74,7 +75,7 @@ impl CoreMember {
         };
         if journaled {
             let durable = storage().wait_durable(ts).await;
-            durable.map_err(pinion_exec::from_fatal)?;
+            durable.map_err(pinion_catalog::from_fatal)?;
         }
         match concern.w {
             None | Some(WriteConcernW::Members(0 | 1)) => Ok(()),
@@ -133,7 +134,7 @@ impl ReplicaSet for Seam {
             storage()
                 .wait_durable(ts)
                 .await
-                .map_err(pinion_exec::from_fatal)?;
+                .map_err(pinion_catalog::from_fatal)?;
             let reached = |known: &Known| (known.committed.ts >= ts).then_some(());
             member.wait_for(reached).await;
             Ok(())

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::fs::read_to_string;
 use std::path::Path;
 
-use pinion_exec::{HostInfo, ProcessUsage};
+use pinion_administration::ProcessUsage;
+use pinion_exec::HostInfo;
 
 /// What hostInfo tells. Files that are not there leave their fields empty.
 pub fn host_info() -> HostInfo {

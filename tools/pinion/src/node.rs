@@ -5,10 +5,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pinion_administration::{ProcessSource, ProcessUsage, SystemSource};
 use pinion_bson::RawDocumentBuf;
-use pinion_exec::{
-    HostInfo, LogControl, NodeOptions, PlantedFault, ProcessSource, ProcessUsage, SystemSource,
-};
+use pinion_exec::{HostInfo, LogControl, NodeOptions, PlantedFault};
 use pinion_replication_node::MemberOptions;
 use pinion_runtime::{
     CoreId, Duration, Listener, Queue, now, on_all_cores, request_shutdown, set_core_local, sleep,
@@ -131,7 +130,7 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
     {
         tracing::warn!(target: "STORAGE", id = 7_100_030u64, error = error.message, "The version of the data files could not be stored");
     }
-    if let Err(error) = pinion_exec::log_startup().await {
+    if let Err(error) = pinion_instance::log_startup().await {
         tracing::warn!(target: "CONTROL", id = 7_100_031u64, error = error.message, "This start could not be put into local.startup_log");
     }
     spawn(Queue::Foreground, async {
@@ -174,7 +173,7 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
     if let Some((host, _)) = config.node.host.rsplit_once(':') {
         options.host = format!("{host}:{port}");
     }
-    let recovered = pinion_exec::open_node(options)
+    let recovered = pinion_instance::open_node(options)
         .await
         .map_err(|error| NodeError::Open(error.to_string()))?;
     tracing::info!(
@@ -207,14 +206,14 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
                 set_core_local(Rc::new(SystemSource(Box::new(system))));
             }
             pinion_exec::set_profile_defaults(profile_level, profile_sample_rate);
-            let set = pinion_exec::set_start_parameters(&parameters);
+            let set = pinion_administration::set_start_parameters(&parameters);
             let mut registry = Registry::new();
-            pinion_exec::register_commands(&mut registry);
+            pinion_instance::register_commands(&mut registry);
             if is_member {
                 pinion_replication_node::register_commands(&mut registry);
             }
             if pinion_exec::test_commands_enabled() {
-                pinion_exec::register_test_commands(&mut registry);
+                pinion_administration::register_test_commands(&mut registry);
             }
             set_core_local(Rc::new(registry));
             set
@@ -225,7 +224,7 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
         result.map_err(NodeError::Parameter)?;
     }
     if !is_member {
-        let begun = pinion_exec::begin_standalone_builds().await;
+        let begun = pinion_instance::begin_standalone_builds().await;
         begun.map_err(|error| NodeError::Open(error.message))?;
     }
     Ok(())
@@ -233,7 +232,7 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
 
 /// Closes the node. Called on core 0 when no command runs any more.
 pub async fn close() -> Result<(), NodeError> {
-    pinion_exec::close_node().await;
+    pinion_instance::close_node().await;
     match storage().fatal() {
         Some(fatal) => Err(NodeError::Storage(fatal.to_string())),
         None => Ok(()),

@@ -1,26 +1,31 @@
-//! The order of a crate's modules: its `lib.rs` lists them in groups, and a module uses those of its own group, in no circle, and
-//! of the groups above. So a part of the crate can be read, moved and compiled without the rest.
+//! The order of a crate's modules, for each crate whose `lib.rs` says that it has one: it lists them in groups, and a module uses
+//! those of its own group, in no circle, and of the groups above. So a part of the crate can be read, moved and compiled without
+//! the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tree::File;
 
-/// The crates whose modules have an order.
-const ORDERED: &[&str] = &["engine/exec"];
+/// The line by which a `lib.rs` says so.
+const MARK: &str =
+    "// A module uses those of its own group, in no circle, and of the groups above.";
 
 /// What each module uses of its crate, and where.
 type Uses = BTreeMap<String, BTreeMap<String, String>>;
 
 pub fn module_order(files: &[File]) -> Vec<String> {
-    let objections = ORDERED.iter().map(|folder| order_of(folder, files));
-    objections.flatten().collect()
+    let ordered = files.iter().filter_map(|file| {
+        let folder = file.path.strip_suffix("/src/lib.rs")?;
+        file.lines()
+            .any(|(_, line)| line == MARK)
+            .then_some((folder, file))
+    });
+    ordered
+        .flat_map(|(folder, root)| order_of(folder, root, files))
+        .collect()
 }
 
-fn order_of(folder: &str, files: &[File]) -> Vec<String> {
-    let root = format!("{folder}/src/lib.rs");
-    let Some(root) = files.iter().find(|file| file.path == root) else {
-        return vec![format!("{folder}: has no src/lib.rs")];
-    };
+fn order_of(folder: &str, root: &File, files: &[File]) -> Vec<String> {
     let groups = groups(&root.text);
     let uses = uses(folder, files, &groups);
     let mut out = Vec::new();
@@ -168,8 +173,9 @@ mod tests {
     }
 
     fn check(modules: &[(&str, &str)], expected: &[&str]) {
-        let root = "//! Top.\n\nmod a;\nmod b;\n\n// Above.\npub mod c;\nmod d;\n";
-        let mut files = vec![file("lib.rs", root)];
+        let root =
+            format!("//! Top.\n\n{MARK}\n\nmod a;\nmod b;\n\n// Above.\npub mod c;\nmod d;\n");
+        let mut files = vec![file("lib.rs", &root)];
         files.extend(modules.iter().map(|(path, text)| file(path, text)));
         let found = module_order(&files);
         assert_eq!(found.len(), expected.len(), "{found:?}");

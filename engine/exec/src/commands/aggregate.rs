@@ -407,7 +407,7 @@ pub(super) async fn answer_for(
 }
 
 /// All documents of an `aggregate` in the place of another command on a view.
-pub(super) async fn stream_for(
+pub async fn stream_for(
     cmd: &Invocation,
     body: &RawDocument,
     acquired: &Acquired,

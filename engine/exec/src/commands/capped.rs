@@ -36,7 +36,7 @@ pub(crate) async fn clone_collection_as_capped(cmd: Invocation) -> Result<Reply>
 }
 
 /// `convertToCapped`, which takes no notice of such fields either.
-pub(crate) async fn convert_to_capped(cmd: Invocation) -> Result<Reply> {
+pub async fn convert_to_capped(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.sought("convertToCapped", cmd.db())?;
     let size = size(&reader)?;

@@ -19,7 +19,7 @@ fn invalid(message: impl Into<String>) -> Error {
 }
 
 /// `collMod`.
-pub(crate) async fn coll_mod(cmd: Invocation) -> Result<Reply> {
+pub async fn coll_mod(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.sought("collMod", cmd.db())?;
     let change = read(&reader)?;

@@ -21,7 +21,7 @@ use crate::read::Stream;
 use crate::stats::database_sizes;
 
 /// `drop`.
-pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
+pub async fn drop(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.sought("drop", cmd.db())?;
     reader.unsupported_unless_empty("encryptedFields", Types::OBJECT)?;
@@ -42,7 +42,7 @@ pub(crate) async fn drop(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `dropDatabase`.
-pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
+pub async fn drop_database(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     match reader.value("dropDatabase") {
         Some(value)
@@ -76,7 +76,7 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `renameCollection`, on the admin database alone.
-pub(crate) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
+pub async fn rename_collection(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let from = namespace_of(&reader, "renameCollection")?;
     let to = namespace_of(&reader, "to")?;

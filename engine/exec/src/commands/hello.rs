@@ -286,7 +286,7 @@ pub(crate) async fn build_info(cmd: Invocation) -> Result<Reply> {
 }
 
 /// Appends what the program is, as `buildInfo` returns it.
-pub(crate) fn append_build_info(out: &mut DocBuilder, shared: &NodeInfo) {
+pub fn append_build_info(out: &mut DocBuilder, shared: &NodeInfo) {
     let [major, minor, patch, _] = COMPATIBLE_VERSION;
     out.append("version", format!("{major}.{minor}.{patch}").as_str())
         .append("gitVersion", shared.options.git_version.as_str())

@@ -21,7 +21,7 @@ use crate::read::Stream;
 use crate::topology::{CommitQuorum, is_member, set_view};
 
 /// `createIndexes`.
-pub(crate) async fn create_indexes(cmd: Invocation) -> Result<Reply> {
+pub async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("createIndexes", cmd.db())?;
     // Read first: it says how the specifications are read.
@@ -151,7 +151,7 @@ async fn plan(
 }
 
 /// `dropIndexes` and `deleteIndexes`.
-pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
+pub async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.sought(cmd.message.command_name(), cmd.db())?;
     let index = reader
@@ -205,7 +205,7 @@ pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `reIndex`.
-pub(crate) async fn re_index(cmd: Invocation) -> Result<Reply> {
+pub async fn re_index(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.sought("reIndex", cmd.db())?;
     reader.finish()?;

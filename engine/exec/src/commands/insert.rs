@@ -98,7 +98,7 @@ fn not_inserted<'d>(
 }
 
 /// How several documents are inserted.
-pub(super) struct InsertBatch<'s> {
+pub struct InsertBatch<'s> {
     pub options: InsertOptions<'s>,
     pub keep_empty_timestamps: bool,
 }
@@ -137,7 +137,7 @@ async fn fail_by_test<D: AsRef<[u8]>>(
 impl InsertBatch<'_> {
     /// Inserts documents, each with its place in the client's batch. What becomes of a single one stands in the outcome; an
     /// error is one of the whole command.
-    pub(super) async fn insert<'d>(
+    pub async fn insert<'d>(
         &self,
         ctx: &OpContext,
         acquired: Acquired,

@@ -1,65 +1,41 @@
 //! The commands: what surrounds each of them, and the table in which they are registered.
 
-mod absent;
-mod aggregate;
-mod apply_ops;
+pub mod aggregate;
 mod authenticate;
 mod bulk_replies;
 mod bulk_write;
-mod capped;
+pub mod capped;
 mod change_stream;
-pub(crate) mod cluster_parameters;
-mod coll_mod;
+pub mod coll_mod;
 mod collation;
-mod collections;
-mod compact;
-pub(crate) use compact::{AutoCompact, end_auto_compact};
-pub use parameters::set_start_parameters;
-mod connections;
+pub mod collections;
 mod count;
-mod create;
+pub mod create;
 mod current_op;
 mod cursors;
-mod data_size;
-mod db_hash;
-mod default_concerns;
 mod delete;
 mod distinct;
 mod explain;
 mod express;
-mod fail_points;
 mod find;
 mod find_and_modify;
 mod first_stage;
-mod fsync;
 mod hello;
-mod index_builds;
-mod indexes;
-mod insert;
-mod lock_info;
-mod metadata;
-mod names;
-mod oplog_note;
-mod parameters;
-mod plan_cache;
-mod profile;
-mod query_settings;
+pub mod indexes;
+pub mod insert;
+pub mod names;
+pub mod plan_cache;
+pub mod query_settings;
 mod reply;
-mod server_status;
-mod sessions;
-mod shutdown;
-mod small;
-mod stage_counts;
-mod stats;
-mod status_member;
-mod status_sections;
+pub mod sessions;
+pub mod stage_counts;
+pub mod stats;
+pub mod status_member;
 mod table;
-mod table_admin;
-pub(crate) mod transactions;
+pub mod transactions;
 mod update;
-mod users;
 mod variables;
-mod views;
+pub mod views;
 
 use std::future::Future;
 use std::pin::pin;
@@ -70,12 +46,10 @@ use pinion_wire::{
     Result, collection_named,
 };
 
-pub(crate) use crate::concern::acknowledge;
-pub use fail_points::register_test_commands;
+pub use crate::concern::acknowledge;
 pub use hello::MAX_WIRE_VERSION;
-pub(crate) use hello::append_build_info;
-pub(crate) use stage_counts::StageCounts;
-pub use status_sections::{ProcessSource, ProcessUsage, SystemSource};
+pub use hello::append_build_info;
+pub use stage_counts::StageCounts;
 pub use table::register_commands;
 
 use crate::cluster_parameters::cluster_parameters;
@@ -96,8 +70,12 @@ use crate::topology;
 use crate::topology::{is_member, replica_set};
 
 /// Registers a command with everything that surrounds it.
-fn register<F, Fut>(registry: &mut Registry, spec: CommandSpec, top: Option<TopKind>, handler: F)
-where
+pub fn register<F, Fut>(
+    registry: &mut Registry,
+    spec: CommandSpec,
+    top: Option<TopKind>,
+    handler: F,
+) where
     F: Fn(Invocation) -> Fut + Copy + 'static,
     Fut: Future<Output = Result<Reply>> + 'static,
 {

@@ -49,7 +49,7 @@ pub(super) fn named_or_uuid(
 }
 
 /// NamespaceNotFound (26).
-pub(super) fn not_found(db: &str, collection: &str) -> Error {
+pub fn not_found(db: &str, collection: &str) -> Error {
     Error::new(
         ErrorCode::NAMESPACE_NOT_FOUND,
         format!("Collection {db}.{collection} does not exist."),

@@ -22,7 +22,7 @@ use crate::plan_cache::{IndexFilters, SetFilter, ShownPlan, index_filters, plan_
 use crate::read::{ReadRequest, parse_sort};
 
 /// `planCacheClear`.
-pub(crate) async fn clear(cmd: Invocation) -> Result<Reply> {
+pub async fn clear(cmd: Invocation) -> Result<Reply> {
     let (reader, acquired) = acquire(&cmd).await?;
     let Some(collection) = acquired.collection() else {
         return Ok(Reply::new());
@@ -36,7 +36,7 @@ pub(crate) async fn clear(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `planCacheSetFilter`.
-pub(crate) async fn set_filter(cmd: Invocation) -> Result<Reply> {
+pub async fn set_filter(cmd: Invocation) -> Result<Reply> {
     let (reader, acquired) = acquire(&cmd).await?;
     let Some(collection) = acquired.collection() else {
         return Err(Error::bad_value("no such collection"));
@@ -61,7 +61,7 @@ pub(crate) async fn set_filter(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `planCacheClearFilters`.
-pub(crate) async fn clear_filters(cmd: Invocation) -> Result<Reply> {
+pub async fn clear_filters(cmd: Invocation) -> Result<Reply> {
     let (reader, acquired) = acquire(&cmd).await?;
     let Some(collection) = acquired.collection() else {
         return Ok(Reply::new());
@@ -83,7 +83,7 @@ pub(crate) async fn clear_filters(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `planCacheListFilters`.
-pub(crate) async fn list_filters(cmd: Invocation) -> Result<Reply> {
+pub async fn list_filters(cmd: Invocation) -> Result<Reply> {
     let (_, acquired) = acquire(&cmd).await?;
     let mut out = Reply::new();
     out.start_array("filters");

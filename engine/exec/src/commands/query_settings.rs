@@ -151,7 +151,7 @@ fn check_representative(command: &RawDocument, db: &str) -> Result<()> {
 }
 
 /// `setQuerySettings`.
-pub(crate) async fn set_query_settings(cmd: Invocation) -> Result<Reply> {
+pub async fn set_query_settings(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let newer = QuerySettings::parse(reader.doc("settings")?)?;
     let Meant {
@@ -184,7 +184,7 @@ pub(crate) async fn set_query_settings(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `removeQuerySettings`.
-pub(crate) async fn remove_query_settings(cmd: Invocation) -> Result<Reply> {
+pub async fn remove_query_settings(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let Meant { hash, .. } = Meant::read(&cmd, &reader).await?;
     reader.finish()?;
@@ -258,7 +258,7 @@ pub(super) async fn documents(ctx: &OpContext, with_shapes: bool) -> Result<Vec<
 }
 
 /// `querySettings` of `serverStatus`.
-pub(super) fn append_status(out: &mut DocBuilder) {
+pub fn append_status(out: &mut DocBuilder) {
     let (count, rejected, bytes) = query_settings().borrow().counts();
     out.start_document("querySettings")
         .append("count", count as i64)

@@ -255,7 +255,7 @@ pub(crate) async fn refresh_sessions(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `refreshLogicalSessionCacheNow`: what is done from time to time is done at once.
-pub(super) async fn refresh_now(cmd: Invocation) -> Result<Reply> {
+pub async fn refresh_now(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&[cmd.name()]);
     reader.finish()?;
@@ -264,7 +264,7 @@ pub(super) async fn refresh_now(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `reapLogicalSessionCacheNow`.
-pub(super) async fn reap_now(cmd: Invocation) -> Result<Reply> {
+pub async fn reap_now(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&[cmd.name()]);
     reader.finish()?;

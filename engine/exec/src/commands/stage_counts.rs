@@ -10,10 +10,10 @@ use crate::limits::MAX_COUNTED_PIPELINES;
 
 /// The counts of one core.
 #[derive(Debug, Default)]
-pub(crate) struct StageCounts(RefCell<BTreeMap<&'static str, u64>>);
+pub struct StageCounts(RefCell<BTreeMap<&'static str, u64>>);
 
 /// What this core has counted of stages.
-pub(crate) fn stage_counts() -> Rc<StageCounts> {
+pub fn stage_counts() -> Rc<StageCounts> {
     pinion_runtime::core_local()
 }
 
@@ -57,13 +57,13 @@ impl StageCounts {
         }
     }
 
-    pub(crate) fn values(&self) -> BTreeMap<&'static str, u64> {
+    pub fn values(&self) -> BTreeMap<&'static str, u64> {
         self.0.borrow().clone()
     }
 }
 
 /// Appends the counts of all stages that there are.
-pub(super) fn append(out: &mut DocBuilder, counts: &BTreeMap<&'static str, u64>) {
+pub fn append(out: &mut DocBuilder, counts: &BTreeMap<&'static str, u64>) {
     let mut names: Vec<&str> = pinion_query::stage_names().collect();
     names.sort_unstable();
     out.start_document("aggStageCounters");

@@ -13,7 +13,7 @@ use crate::replication::{METRICS, ReplicationFigures};
 use crate::topology::{LastWrite, SetView, replica_set};
 
 /// The sections of `serverStatus` that a standalone does not have.
-pub(super) async fn append_sections(
+pub async fn append_sections(
     out: &mut DocBuilder,
     figures: &ReplicationFigures,
     wanted: impl Fn(&str) -> bool,
@@ -50,7 +50,7 @@ pub(super) async fn append_sections(
 ///
 /// # Errors
 /// The oplog cannot be read.
-pub(super) async fn append_oplog(out: &mut DocBuilder) -> Result<()> {
+pub async fn append_oplog(out: &mut DocBuilder) -> Result<()> {
     let Some(set) = replica_set() else {
         return Ok(());
     };

@@ -5,10 +5,9 @@ use std::rc::Rc;
 use pinion_wire::{AllowedOnSecondary, CommandSpec, Registry};
 
 use super::{
-    aggregate, bulk_write, capped, coll_mod, collections, connections, count, create, current_op,
-    cursors, delete, distinct, explain, find, find_and_modify, fsync, hello, index_builds, indexes,
-    insert, parameters, register, server_status, sessions, shutdown, small, stats, transactions,
-    update, users,
+    aggregate, bulk_write, capped, coll_mod, collections, count, create, current_op, cursors,
+    delete, distinct, explain, find, find_and_modify, hello, indexes, insert, register, sessions,
+    stats, transactions, update,
 };
 use crate::cluster_time::MemberEpilogue;
 use crate::metrics::TopKind;
@@ -20,8 +19,6 @@ pub fn register_commands(registry: &mut Registry) {
     definitions(registry);
     conversation(registry);
     diagnostics(registry);
-    super::table_admin::administration(registry);
-    super::absent::register_absent(registry);
     super::authenticate::register_authentication(registry);
 }
 
@@ -129,16 +126,6 @@ fn data(r: &mut Registry) {
     );
     register(
         r,
-        spec("mapReduce")
-            .aliases(&["mapreduce"])
-            .write_concern()
-            .on_secondary(AllowedOnSecondary::OptIn)
-            .help("group by functions in JavaScript, which there are none of"),
-        Some(TopKind::Command),
-        small::map_reduce,
-    );
-    register(
-        r,
         spec("explain")
             .read()
             .api_v1()
@@ -201,33 +188,6 @@ fn definitions(r: &mut Registry) {
         ddl("createIndexes").help("make indexes"),
         Some(TopKind::Command),
         indexes::create_indexes,
-    );
-    register(
-        r,
-        spec("setIndexCommitQuorum")
-            .write_concern()
-            .help("change which members a build of indexes waits for"),
-        None,
-        index_builds::set_commit_quorum,
-    );
-    register(
-        r,
-        spec("voteCommitIndexBuild")
-            .write_concern()
-            .admin_only()
-            .for_members()
-            .help("sent by other members"),
-        None,
-        index_builds::vote_commit,
-    );
-    register(
-        r,
-        spec("voteAbortIndexBuild")
-            .admin_only()
-            .for_members()
-            .help("sent by other members"),
-        None,
-        index_builds::vote_abort,
     );
     register(
         r,
@@ -310,14 +270,6 @@ fn conversation(r: &mut Registry) {
     );
     register(
         r,
-        spec("connectionStatus")
-            .immediate()
-            .help("who is connected"),
-        None,
-        users::connection_status,
-    );
-    register(
-        r,
         spec("whatsmyuri").immediate().help("the client's address"),
         None,
         hello::whats_my_uri,
@@ -387,18 +339,6 @@ fn diagnostics(r: &mut Registry) {
     let spec = CommandSpec::new;
     register(
         r,
-        spec("serverStatus").immediate().help("counters"),
-        None,
-        server_status::server_status,
-    );
-    register(
-        r,
-        spec("top").admin_only().help("use by collection"),
-        None,
-        server_status::top,
-    );
-    register(
-        r,
         spec("dbStats")
             .aliases(&["dbstats"])
             .help("sizes of a database"),
@@ -412,12 +352,6 @@ fn diagnostics(r: &mut Registry) {
             .help("sizes of a collection"),
         Some(TopKind::Command),
         stats::coll_stats,
-    );
-    register(
-        r,
-        spec("validate").help("check a collection"),
-        Some(TopKind::Command),
-        crate::validate::validate,
     );
     register(
         r,
@@ -456,63 +390,5 @@ fn diagnostics(r: &mut Registry) {
             .help("how this node was started"),
         None,
         hello::get_cmd_line_opts,
-    );
-    register(
-        r,
-        spec("getParameter").admin_only().help("server parameters"),
-        None,
-        parameters::get_parameter,
-    );
-    register(
-        r,
-        spec("setParameter")
-            .admin_only()
-            .help("change server parameters"),
-        None,
-        parameters::set_parameter,
-    );
-    register(
-        r,
-        spec("listCommands").help("this list"),
-        None,
-        small::list_commands,
-    );
-    register(
-        r,
-        spec("fsync")
-            .admin_only()
-            .help("write a checkpoint, and lock the node against writes"),
-        None,
-        fsync::fsync,
-    );
-    register(
-        r,
-        spec("fsyncUnlock")
-            .admin_only()
-            .immediate()
-            .help("take back a lock of fsync"),
-        None,
-        fsync::fsync_unlock,
-    );
-    register(
-        r,
-        spec("shutdown")
-            .admin_only()
-            .immediate()
-            .help("stop this node"),
-        None,
-        shutdown::shutdown,
-    );
-    register(
-        r,
-        spec("connPoolStats").help("connections to other nodes"),
-        None,
-        connections::conn_pool_stats,
-    );
-    register(
-        r,
-        spec("features").help("build features"),
-        None,
-        small::features,
     );
 }

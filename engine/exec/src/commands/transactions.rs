@@ -74,7 +74,7 @@ pub(crate) async fn abort_transaction(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `transactions` of serverStatus, but for what routers and participants of several shards do.
-pub(super) async fn append_status(out: &mut DocBuilder, counters: &CounterValues) {
+pub async fn append_status(out: &mut DocBuilder, counters: &CounterValues) {
     let (active, inactive) = transactions::open_counts().await;
     let prepared = transactions::all_prepared().await.len() as u64;
     out.start_document("transactions");

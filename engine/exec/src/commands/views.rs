@@ -5,13 +5,13 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
 /// An `aggregate` in the place of another command.
-pub(super) struct Rewritten {
+pub struct Rewritten {
     out: DocBuilder,
 }
 
 impl Rewritten {
     /// A pipeline without stages on this namespace.
-    pub(super) fn new(ns: &Namespace) -> Rewritten {
+    pub fn new(ns: &Namespace) -> Rewritten {
         let mut out = DocBuilder::new();
         out.append("aggregate", ns.collection())
             .start_array("pipeline");
@@ -41,7 +41,7 @@ impl Rewritten {
     }
 
     /// Ends the pipeline, and takes over options of the command that mean the same there.
-    pub(super) fn options(
+    pub fn options(
         mut self,
         body: &RawDocument,
         names: &[&str],

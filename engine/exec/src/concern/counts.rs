@@ -172,7 +172,7 @@ struct Writes {
 
 /// The kinds of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WriteKind {
+pub enum WriteKind {
     Insert,
     Update,
     Delete,
@@ -180,7 +180,7 @@ pub(crate) enum WriteKind {
 
 /// The counts of one core, and their sums.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ConcernValues {
+pub struct ConcernValues {
     outside: Reads,
     in_transactions: Reads,
     writes: [Writes; 3],
@@ -188,7 +188,7 @@ pub(crate) struct ConcernValues {
 
 impl ConcernValues {
     /// Adds another core's.
-    pub(crate) fn add(&mut self, other: &ConcernValues) {
+    pub fn add(&mut self, other: &ConcernValues) {
         self.outside.add(&other.outside);
         self.in_transactions.add(&other.in_transactions);
         for (mine, theirs) in self.writes.iter_mut().zip(&other.writes) {
@@ -200,7 +200,7 @@ impl ConcernValues {
     }
 
     /// Appends `readConcernCounters`.
-    pub(crate) fn append_reads(&self, out: &mut DocBuilder) {
+    pub fn append_reads(&self, out: &mut DocBuilder) {
         out.start_document("readConcernCounters");
         self.outside.append("nonTransactionOps", false, out);
         self.in_transactions.append("transactionOps", true, out);
@@ -208,7 +208,7 @@ impl ConcernValues {
     }
 
     /// Appends `opWriteConcernCounters`.
-    pub(crate) fn append_writes(&self, out: &mut DocBuilder) {
+    pub fn append_writes(&self, out: &mut DocBuilder) {
         out.start_document("opWriteConcernCounters");
         for (name, writes) in ["insert", "update", "delete"].into_iter().zip(&self.writes) {
             out.start_document(name);
@@ -227,15 +227,15 @@ impl ConcernValues {
 
 /// The counts of one core.
 #[derive(Debug, Default)]
-pub(crate) struct ConcernCounts(RefCell<ConcernValues>);
+pub struct ConcernCounts(RefCell<ConcernValues>);
 
 /// What this core has counted of concerns.
-pub(crate) fn concern_counts() -> Rc<ConcernCounts> {
+pub fn concern_counts() -> Rc<ConcernCounts> {
     pinion_runtime::core_local()
 }
 
 impl ConcernCounts {
-    pub(crate) fn values(&self) -> ConcernValues {
+    pub fn values(&self) -> ConcernValues {
         self.0.borrow().clone()
     }
 

@@ -21,16 +21,16 @@ use crate::read::read_newest;
 use crate::topology::{SetView, set_view};
 
 /// The collection that they are stored in.
-pub(crate) const SETTINGS: (&str, &str) = ("config", "settings");
+pub const SETTINGS: (&str, &str) = ("config", "settings");
 /// The `_id` of their document there.
-pub(crate) const STORED_AS: &str = "ReadWriteConcernDefaults";
+pub const STORED_AS: &str = "ReadWriteConcernDefaults";
 
 const READ: &str = "defaultReadConcern";
 const WRITE: &str = "defaultWriteConcern";
 
 /// The concerns of commands that name none.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct DefaultConcerns {
+pub struct DefaultConcerns {
     /// What was set; `None` where that is as before anything was set.
     pub read: Option<ReadConcernLevel>,
     pub write: Option<WriteConcern>,
@@ -43,7 +43,7 @@ pub(crate) struct DefaultConcerns {
 }
 
 /// What the cores know of them.
-pub(crate) struct DefaultsCache {
+pub struct DefaultsCache {
     known: RefCell<Option<Rc<DefaultConcerns>>>,
     /// One sets the default concerns at a time; core 0 has it.
     pub turn: Semaphore,
@@ -52,7 +52,7 @@ pub(crate) struct DefaultsCache {
 }
 
 /// The default concerns that this core knows.
-pub(crate) fn default_concerns() -> Rc<DefaultsCache> {
+pub fn default_concerns() -> Rc<DefaultsCache> {
     pinion_runtime::core_local()
 }
 
@@ -68,7 +68,7 @@ impl Default for DefaultsCache {
 
 impl DefaultsCache {
     /// What holds now. Where that cannot be read, it is what holds before anything was set.
-    pub(crate) async fn get(&self) -> Rc<DefaultConcerns> {
+    pub async fn get(&self) -> Rc<DefaultConcerns> {
         let known = self.known.borrow().clone();
         let known = match known {
             Some(known) => known,
@@ -107,7 +107,7 @@ impl DefaultsCache {
         self.known.borrow().as_ref()?.read
     }
 
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         self.forgotten.set(self.forgotten.get() + 1);
         self.known.replace(None);
     }
@@ -179,11 +179,7 @@ impl DefaultConcerns {
     ///
     /// # Errors
     /// `IllegalOperation` where it takes away the default write concern.
-    pub(crate) fn changed(
-        &self,
-        change: Change,
-        now: (Timestamp, DateTime),
-    ) -> Result<DefaultConcerns> {
+    pub fn changed(&self, change: Change, now: (Timestamp, DateTime)) -> Result<DefaultConcerns> {
         let mut changed = self.clone();
         if let Some(read) = change.read {
             changed.read = read;
@@ -202,7 +198,7 @@ impl DefaultConcerns {
     }
 
     /// Appends what is stored of them beside the `_id`.
-    pub(crate) fn append_stored(&self, out: &mut DocBuilder) {
+    pub fn append_stored(&self, out: &mut DocBuilder) {
         if let Some(level) = self.read {
             out.append(READ, &*rawdoc! { "level": level.name() });
         }
@@ -218,7 +214,7 @@ impl DefaultConcerns {
     }
 
     /// Appends them as the commands tell of them.
-    pub(crate) fn append_told(&self, out: &mut DocBuilder) {
+    pub fn append_told(&self, out: &mut DocBuilder) {
         let is_majority = self.implicit_write.w == Some(WriteConcernW::Majority);
         let implicit_write = || is_majority.then(|| self.implicit_write.clone());
         let told = DefaultConcerns {
@@ -237,7 +233,7 @@ impl DefaultConcerns {
 
 /// What `setDefaultRWConcern` changes; of each an inner `None` takes it away.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Change {
+pub struct Change {
     read: Option<Option<ReadConcernLevel>>,
     write: Option<Option<WriteConcern>>,
 }
@@ -247,7 +243,7 @@ impl Change {
     ///
     /// # Errors
     /// Concerns that are none, or that cannot be a default.
-    pub(crate) fn parse(
+    pub fn parse(
         read: Option<&RawDocument>,
         write: Option<&RawDocument>,
         view: &SetView,

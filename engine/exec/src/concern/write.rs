@@ -24,7 +24,7 @@ use crate::topology::{LOCAL, ReplicaSet, is_member, replica_set};
 
 /// A write concern that was not reached. The write has taken place all the same.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     pub error: Error,
     applied: Applied,
 }
@@ -90,7 +90,7 @@ fn is_majority(concern: &WriteConcern) -> bool {
 }
 
 /// Notes that a command has written at `ts`, and has every core see what that may have changed of the default concerns.
-pub(crate) async fn written(ctx: &OpContext, ts: Timestamp) {
+pub async fn written(ctx: &OpContext, ts: Timestamp) {
     ctx.wrote(ts);
     let db = &*ctx.db;
     let names_others = matches!(ctx.command, "bulkWrite" | "applyOps" | "renameCollection");
@@ -105,11 +105,7 @@ pub(crate) async fn written(ctx: &OpContext, ts: Timestamp) {
 ///
 /// # Errors
 /// When the journal cannot be written any more.
-pub(crate) async fn acknowledge(
-    ctx: &OpContext,
-    ts: Option<Timestamp>,
-    out: &mut Reply,
-) -> Result<()> {
+pub async fn acknowledge(ctx: &OpContext, ts: Option<Timestamp>, out: &mut Reply) -> Result<()> {
     // A statement of a transaction is as safe as the commit will be.
     let ends = matches!(
         ctx.command,
@@ -149,7 +145,7 @@ pub(crate) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
 /// at `ts`, which was logged behind what this node knows of the transaction: until then another member may have the
 /// commit and lead again. So that is waited for whatever weaker write concern the command has. Where it fails the error
 /// gets a `writeConcernError`, and with that no label `TransientTransactionError`.
-pub(crate) async fn complete_outcome(ctx: &OpContext, error: Error, ts: Timestamp) -> Error {
+pub async fn complete_outcome(ctx: &OpContext, error: Error, ts: Timestamp) -> Error {
     ctx.wrote(ts);
     if node_info().options.planted_fault == PlantedFault::OutcomeNotAwaited {
         return error;
@@ -253,7 +249,7 @@ async fn wait_for_majority(ctx: &OpContext, ts: Timestamp) -> Result<Option<Fail
 
 /// As [`wait`] for a command that may have set the default write concern, which does not hold for it: where it has none of its
 /// own, it waits for a majority.
-pub(crate) async fn wait_for_setting(ctx: &OpContext, ts: Timestamp) -> Result<Option<Failure>> {
+pub async fn wait_for_setting(ctx: &OpContext, ts: Timestamp) -> Result<Option<Failure>> {
     match replica_set() {
         Some(set) if ctx.args.write_concern.is_none() => {
             let applied = majority_within(OUTCOME_MAJORITY_TIMEOUT_MS);
@@ -268,7 +264,7 @@ pub(crate) async fn wait_for_setting(ctx: &OpContext, ts: Timestamp) -> Result<O
 ///
 /// # Errors
 /// When the journal cannot be written any more.
-pub(crate) async fn wait_for_check(
+pub async fn wait_for_check(
     ctx: &OpContext,
     ts: Timestamp,
     given: Option<&WriteConcern>,
@@ -352,7 +348,7 @@ fn count_failure(counters: &Counters, code: ErrorCode, is_default: bool) {
 }
 
 /// Counts writes that are about to be made by what their command waits for, where that is shown.
-pub(crate) async fn count_writes(ctx: &OpContext, kind: WriteKind, writes: u64) {
+pub async fn count_writes(ctx: &OpContext, kind: WriteKind, writes: u64) {
     let is_shown = parameters().borrow().shows_write_concerns;
     if !is_shown || is_in(ctx) || ctx.client.is_internal() {
         return;
@@ -391,7 +387,7 @@ fn append_failure(out: &mut DocBuilder, failure: &Failure) {
 }
 
 /// Appends the fields of a write concern as MongoDB shows them.
-pub(crate) fn append_write_concern(out: &mut DocBuilder, concern: &WriteConcern) {
+pub fn append_write_concern(out: &mut DocBuilder, concern: &WriteConcern) {
     match &concern.w {
         Some(WriteConcernW::Members(members)) => out.append("w", i32::from(*members)),
         Some(WriteConcernW::Majority) => out.append("w", "majority"),

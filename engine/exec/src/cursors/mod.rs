@@ -193,14 +193,14 @@ enum Slot {
 }
 
 /// The cursors of one core.
-pub(crate) struct CursorTable {
+pub struct CursorTable {
     slots: RefCell<FxHashMap<i64, Slot>>,
     rng: RefCell<Rng>,
 }
 
 /// What `currentOp` and `serverStatus` say about cursors.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CursorCounts {
+pub struct CursorCounts {
     pub open: u64,
     pub no_timeout: u64,
     pub pinned: u64,
@@ -259,18 +259,20 @@ pub(crate) fn not_found(id: i64) -> Error {
 }
 
 /// This core's cursors.
-pub(crate) fn cursors() -> Rc<CursorTable> {
+pub fn cursors() -> Rc<CursorTable> {
     pinion_runtime::core_local()
 }
 
-impl CursorTable {
-    pub(crate) fn new() -> CursorTable {
+impl Default for CursorTable {
+    fn default() -> CursorTable {
         CursorTable {
             slots: RefCell::default(),
             rng: RefCell::new(pinion_runtime::random_stream("cursors")),
         }
     }
+}
 
+impl CursorTable {
     /// Keeps a cursor and names it.
     pub(crate) fn insert(&self, cursor: Cursor) -> Result<i64> {
         let mut slots = self.slots.borrow_mut();
@@ -380,12 +382,12 @@ impl CursorTable {
         ids.into_iter().filter(|id| self.kill(*id)).count() as u64
     }
 
-    pub(crate) fn kill_all(&self) {
+    pub fn kill_all(&self) {
         self.kill_where(|_| true);
     }
 
     /// Kills the cursors of a session, and of its children.
-    pub(crate) fn kill_session(&self, session: &Lsid) -> u64 {
+    pub fn kill_session(&self, session: &Lsid) -> u64 {
         self.kill_where(|slot| {
             let owner = match slot {
                 Slot::Idle(cursor) => &cursor.session,
@@ -408,7 +410,7 @@ impl CursorTable {
     }
 
     /// Kills the idle cursors that nobody used since `before`.
-    pub(crate) fn reap(&self, before: Instant) -> u64 {
+    pub fn reap(&self, before: Instant) -> u64 {
         self.kill_where(|slot| match slot {
             Slot::Idle(cursor) => !cursor.no_timeout && cursor.last_used < before,
             Slot::Pinned(_) => false,
@@ -416,7 +418,7 @@ impl CursorTable {
     }
 
     /// Counts for `serverStatus`.
-    pub(crate) fn counts(&self) -> CursorCounts {
+    pub fn counts(&self) -> CursorCounts {
         let mut counts = CursorCounts::default();
         for slot in self.slots.borrow().values() {
             counts.open += 1;

@@ -21,7 +21,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 pub(crate) use command::{around, fails_get_more, on_retryable_write, time_out};
 pub(crate) use mode::Mode;
-pub(crate) use start::set_at_start;
+pub use start::set_at_start;
 
 use crate::generate::jitter;
 use crate::interrupt::{check, interruptible};
@@ -29,7 +29,7 @@ use crate::limits::FAIL_POINT_POLL;
 
 /// The fail points there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FailPoint {
+pub enum FailPoint {
     FailCommand,
     FailGetMoreAfterCursorCheckout,
     HangIndexBuildDuringBulkLoadPhase,
@@ -43,7 +43,7 @@ pub(crate) enum FailPoint {
 }
 
 impl FailPoint {
-    pub(crate) const ALL: [FailPoint; 10] = [
+    pub const ALL: [FailPoint; 10] = [
         FailPoint::FailCommand,
         FailPoint::FailGetMoreAfterCursorCheckout,
         FailPoint::HangIndexBuildDuringBulkLoadPhase,
@@ -56,7 +56,7 @@ impl FailPoint {
         FailPoint::StopReplProducer,
     ];
 
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             FailPoint::FailCommand => "failCommand",
             FailPoint::FailGetMoreAfterCursorCheckout => "failGetMoreAfterCursorCheckout",
@@ -79,7 +79,7 @@ impl FailPoint {
     ///
     /// # Errors
     /// FailPointSetFailed (266) where there is none.
-    pub(crate) fn named(name: &str) -> Result<FailPoint> {
+    pub fn named(name: &str) -> Result<FailPoint> {
         let found = FailPoint::ALL
             .into_iter()
             .find(|point| point.name() == name);
@@ -100,14 +100,14 @@ const COUNT: usize = FailPoint::ALL.len();
 
 /// How a fail point is set.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Configuration {
+pub struct Configuration {
     pub mode: Mode,
     pub data: RawDocumentBuf,
 }
 
 impl Configuration {
     /// Reads `mode` and `data`, as the command and the parameter of the start have them.
-    pub(crate) fn parse(given: &RawDocument) -> Result<Configuration> {
+    pub fn parse(given: &RawDocument) -> Result<Configuration> {
         let mode = Mode::parse(pinion_bson::get(given, "mode"))?;
         let data = match pinion_bson::get(given, "data") {
             None => RawDocumentBuf::new(),
@@ -133,7 +133,7 @@ pub(crate) struct Set {
 }
 
 /// The fail points of one core.
-pub(crate) struct FailPoints {
+pub struct FailPoints {
     /// Whether any is on here.
     is_on: Cell<bool>,
     set: RefCell<[Option<Arc<Set>>; COUNT]>,
@@ -242,7 +242,7 @@ pub(crate) async fn enter(
 }
 
 /// Sets a fail point on every core, and tells how often it had acted before.
-pub(crate) async fn configure(point: FailPoint, configuration: Configuration) -> u64 {
+pub async fn configure(point: FailPoint, configuration: Configuration) -> u64 {
     submit_to(CoreId(0), Queue::Foreground, move || async move {
         let points = &fail_points();
         let _turn = points.turn.acquire().await;
@@ -266,7 +266,7 @@ pub async fn fetching_goes_on() {
 }
 
 /// Has builds of indexes that work on this core wait where a test holds them up.
-pub(crate) fn hold_builds() {
+pub fn hold_builds() {
     pinion_catalog::set_build_hold(Rc::new(|phase| {
         let point = match phase {
             BuildPhase::Scanning => {
@@ -284,7 +284,7 @@ pub(crate) fn hold_builds() {
 ///
 /// # Errors
 /// The operation is interrupted.
-pub(crate) async fn hold_validation(ctx: &OpContext, place: Option<(&str, u64)>) -> Result<()> {
+pub async fn hold_validation(ctx: &OpContext, place: Option<(&str, u64)>) -> Result<()> {
     if !fail_points().any_is_on() {
         return Ok(());
     }
@@ -316,7 +316,7 @@ async fn entered(point: FailPoint) -> u64 {
 ///
 /// # Errors
 /// The operation is interrupted.
-pub(crate) async fn wait_entered(ctx: &OpContext, point: FailPoint, times: u64) -> Result<()> {
+pub async fn wait_entered(ctx: &OpContext, point: FailPoint, times: u64) -> Result<()> {
     let reached = async {
         while entered(point).await < times {
             pinion_runtime::sleep(FAIL_POINT_POLL).await;
@@ -326,7 +326,7 @@ pub(crate) async fn wait_entered(ctx: &OpContext, point: FailPoint, times: u64) 
 }
 
 /// Appends `{mode, data, timesEntered}`, which the parameter of the fail point answers.
-pub(crate) async fn append(point: FailPoint, name: &str, out: &mut DocBuilder) {
+pub async fn append(point: FailPoint, name: &str, out: &mut DocBuilder) {
     let (mode, times) = call_on(CoreId(0), move || {
         let progress = &fail_points().progress[point.at()];
         (progress.configured.get(), progress.entered.get())

@@ -6,7 +6,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 /// The mode of a fail point.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) enum Mode {
+pub enum Mode {
     #[default]
     Off,
     AlwaysOn,

@@ -11,7 +11,7 @@ use crate::fail_points::fail_points;
 ///
 /// # Errors
 /// There is none of this name, or the text is no JSON that configures one.
-pub(crate) fn set_at_start(name: &str, text: &str) -> Result<()> {
+pub fn set_at_start(name: &str, text: &str) -> Result<()> {
     let point = FailPoint::named(name)?;
     let value: Value =
         serde_json::from_str(text).map_err(|error| Error::failed_to_parse(error.to_string()))?;

@@ -17,7 +17,7 @@ const NONCE_BYTES: usize = 24;
 
 /// The conversations of one core's connections.
 #[derive(Default)]
-pub(crate) struct Conversations {
+pub struct Conversations {
     under_way: RefCell<BTreeMap<i32, UnderWay>>,
 }
 
@@ -39,7 +39,7 @@ enum Next {
 }
 
 /// The authentications under way on this core.
-pub(crate) fn conversations() -> Rc<Conversations> {
+pub fn conversations() -> Rc<Conversations> {
     pinion_runtime::core_local()
 }
 
@@ -69,7 +69,7 @@ impl Conversations {
 }
 
 /// What begins a conversation.
-pub(crate) struct Begun<'m> {
+pub struct Begun<'m> {
     pub mechanism: Hash,
     pub database: &'m str,
     pub payload: &'m str,
@@ -79,7 +79,7 @@ pub(crate) struct Begun<'m> {
 }
 
 /// What the server answers, and whether that was all.
-pub(crate) struct Step {
+pub struct Step {
     pub payload: String,
     pub is_done: bool,
 }
@@ -91,7 +91,7 @@ pub(crate) type Refused = String;
 ///
 /// # Errors
 /// Nobody of that name can be let in.
-pub(crate) fn start(client: &Arc<ClientInfo>, begun: &Begun<'_>) -> Result<Step, Refused> {
+pub fn start(client: &Arc<ClientInfo>, begun: &Begun<'_>) -> Result<Step, Refused> {
     conversations().take(client);
     let counts = authentication_counts();
     counts.received(begun.mechanism, Way::Any);
@@ -132,7 +132,7 @@ pub(crate) fn start(client: &Arc<ClientInfo>, begun: &Begun<'_>) -> Result<Step,
 ///
 /// # Errors
 /// The client did not prove to have a key.
-pub(crate) fn continue_with(client: &Arc<ClientInfo>, payload: &str) -> Result<Step, Refused> {
+pub fn continue_with(client: &Arc<ClientInfo>, payload: &str) -> Result<Step, Refused> {
     let none = "no conversation is under way";
     let under_way = conversations().take(client).ok_or(none)?;
     let is_speculative = under_way.is_speculative;

@@ -30,7 +30,7 @@ struct OfMechanism {
 
 /// The counts of one core.
 #[derive(Debug, Default)]
-pub(crate) struct AuthenticationCounts {
+pub struct AuthenticationCounts {
     received: [[Counter; 3]; 2],
     successful: [[Counter; 3]; 2],
     /// How often the mechanisms of a user were asked for.
@@ -39,7 +39,7 @@ pub(crate) struct AuthenticationCounts {
 
 /// Their values, summed over cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AuthenticationValues {
+pub struct AuthenticationValues {
     mechanisms: [OfMechanism; 2],
     mechanisms_asked: u64,
 }
@@ -50,7 +50,7 @@ fn place(mechanism: Hash) -> usize {
 }
 
 /// What this core has counted of authentications.
-pub(crate) fn authentication_counts() -> Rc<AuthenticationCounts> {
+pub fn authentication_counts() -> Rc<AuthenticationCounts> {
     pinion_runtime::core_local()
 }
 
@@ -67,7 +67,7 @@ impl AuthenticationCounts {
         self.mechanisms_asked.inc();
     }
 
-    pub(crate) fn values(&self) -> AuthenticationValues {
+    pub fn values(&self) -> AuthenticationValues {
         let values = |counters: &[Counter; 3]| counters.each_ref().map(Counter::get);
         let mut mechanisms = [OfMechanism::default(); 2];
         for (place, of) in mechanisms.iter_mut().enumerate() {
@@ -83,7 +83,7 @@ impl AuthenticationCounts {
 
 impl AuthenticationValues {
     /// Adds another core's.
-    pub(crate) fn add(&mut self, other: &AuthenticationValues) {
+    pub fn add(&mut self, other: &AuthenticationValues) {
         self.mechanisms_asked += other.mechanisms_asked;
         for (mine, theirs) in self.mechanisms.iter_mut().zip(&other.mechanisms) {
             for way in 0..3 {
@@ -94,7 +94,7 @@ impl AuthenticationValues {
     }
 
     /// Appends `security`.
-    pub(crate) fn append(&self, out: &mut DocBuilder) {
+    pub fn append(&self, out: &mut DocBuilder) {
         out.start_document("security")
             .start_document("authentication")
             .append("saslSupportedMechsReceived", self.mechanisms_asked as i64)

@@ -13,8 +13,8 @@ use std::rc::Rc;
 use pinion_auth::{Hash, ITERATIONS, MemberKeys, Secrets};
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
 
-pub(crate) use conversation::{Begun, Conversations, continue_with, conversations, start};
-pub(crate) use counts::{AuthenticationCounts, AuthenticationValues, authentication_counts};
+pub use conversation::{Begun, Conversations, continue_with, conversations, start};
+pub use counts::{AuthenticationCounts, AuthenticationValues, authentication_counts};
 
 use crate::limits::REFUSED_COMMAND_BYTES;
 
@@ -35,7 +35,7 @@ pub struct MemberAuth {
 
 /// The keys of this node's set, and what other members prove to know of them.
 #[derive(Clone)]
-pub(crate) struct MemberAccess {
+pub struct MemberAccess {
     pub is_transition: bool,
     salt: [u8; SALT_BYTES],
     /// Of each key.
@@ -50,7 +50,7 @@ impl fmt::Debug for MemberAccess {
 
 impl MemberAccess {
     /// Takes some milliseconds for each key: called before the node serves anybody.
-    pub(crate) fn new(auth: &MemberAuth) -> MemberAccess {
+    pub fn new(auth: &MemberAuth) -> MemberAccess {
         let mut salt = [0; SALT_BYTES];
         pinion_runtime::os_random(&mut salt);
         let derive = |key: &String| Secrets::derive(Hash::Sha256, key, &salt, ITERATIONS);

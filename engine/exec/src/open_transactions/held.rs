@@ -18,7 +18,7 @@ use crate::cursors::cursors;
 
 /// The transactions of one core.
 #[derive(Default)]
-pub(crate) struct Transactions {
+pub struct Transactions {
     /// Those that run a statement here, by their sessions.
     pub(crate) running: RefCell<BTreeMap<Lsid, Rc<Running>>>,
     held: RefCell<BTreeMap<Lsid, Held>>,
@@ -38,7 +38,7 @@ struct Held {
 }
 
 /// This core's part of the transactions.
-pub(crate) fn transactions() -> Rc<Transactions> {
+pub fn transactions() -> Rc<Transactions> {
     pinion_runtime::core_local()
 }
 
@@ -55,7 +55,7 @@ impl Transactions {
     }
 
     /// Lets go of everything.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         let held = std::mem::take(&mut *self.held.borrow_mut());
         drop(held);
         self.prepared.clear();
@@ -108,7 +108,7 @@ fn pin_here(lsid: Lsid, at: Timestamp) -> Result<()> {
 }
 
 /// Lets go of what a transaction holds, and of its cursors.
-pub(crate) async fn release_everywhere(lsid: Lsid, number: i64) {
+pub async fn release_everywhere(lsid: Lsid, number: i64) {
     on_all_cores(move |_| async move {
         cursors().kill_transaction(&lsid, number);
         transactions().let_go(&lsid);
@@ -117,7 +117,7 @@ pub(crate) async fn release_everywhere(lsid: Lsid, number: i64) {
 }
 
 /// Lets go of the snapshot and the cursors of a transaction that takes no more statements, and keeps its gates.
-pub(crate) async fn forget_cursors(lsid: Lsid, number: i64) {
+pub async fn forget_cursors(lsid: Lsid, number: i64) {
     on_all_cores(move |_| async move {
         cursors().kill_transaction(&lsid, number);
         transactions().unpin(&lsid);
@@ -126,6 +126,6 @@ pub(crate) async fn forget_cursors(lsid: Lsid, number: i64) {
 }
 
 /// Lets go of what a transaction holds.
-pub(crate) async fn let_go_everywhere(lsid: Lsid) {
+pub async fn let_go_everywhere(lsid: Lsid) {
     on_all_cores(move |_| async move { transactions().let_go(&lsid) }).await;
 }

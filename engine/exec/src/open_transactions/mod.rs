@@ -8,11 +8,9 @@ mod refusals;
 mod running;
 mod shown;
 
-pub(crate) use held::{
-    Transactions, forget_cursors, let_go_everywhere, release_everywhere, transactions,
-};
-pub(crate) use open::{Known, OPERATION_OVERHEAD_BYTES, OpenTransaction, TransactionMemory};
-pub(crate) use prepared::PreparedTransaction;
+pub use held::{Transactions, forget_cursors, let_go_everywhere, release_everywhere, transactions};
+pub use open::{Known, OPERATION_OVERHEAD_BYTES, OpenTransaction, TransactionMemory};
+pub use prepared::PreparedTransaction;
 pub(crate) use refusals::{
     check_database, check_level, check_namespace, check_written, invalid, lost, no_measurements,
     not_empty, not_made, unsupported,

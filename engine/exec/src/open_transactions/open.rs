@@ -18,19 +18,19 @@ use crate::parameters::parameters;
 use crate::statements::Pending;
 
 /// What an element of an `applyOps` costs beside its bytes: its index as a name, its type and a terminator.
-pub(crate) const OPERATION_OVERHEAD_BYTES: usize = 12;
+pub const OPERATION_OVERHEAD_BYTES: usize = 12;
 
 /// What all transactions of the node keep of their writes, to put it into the log: no checkpoint frees that. Each core has
 /// a copy.
 #[derive(Clone)]
-pub(crate) struct TransactionMemory {
+pub struct TransactionMemory {
     bytes: Arc<AtomicU64>,
     limit: u64,
 }
 
 impl TransactionMemory {
     /// They have a part of the memory that the node was given for its cache, beside that.
-    pub(crate) fn new(cache_bytes: u64) -> TransactionMemory {
+    pub fn new(cache_bytes: u64) -> TransactionMemory {
         let share = cache_bytes / 100 * TRANSACTIONS_MEMORY_PERCENT;
         TransactionMemory {
             bytes: Arc::default(),
@@ -71,7 +71,7 @@ impl Drop for Kept {
 
 /// What a transaction has to do with the catalog.
 #[derive(Clone, Default)]
-pub(crate) struct Known {
+pub struct Known {
     /// Collections that it makes: nobody else sees them before it commits.
     pub planned: Vec<Arc<Collection>>,
     /// The gates that it has passed.
@@ -80,7 +80,7 @@ pub(crate) struct Known {
 
 /// A transaction between its first statement and its end, at which it is aborted or committed: one that is dropped would leave
 /// its intents behind.
-pub(crate) struct OpenTransaction {
+pub struct OpenTransaction {
     pub lsid: Lsid,
     pub number: i64,
     pub unit: OpenUnit,

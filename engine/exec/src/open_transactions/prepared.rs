@@ -15,7 +15,7 @@ use crate::statements::TransactionStamp;
 
 /// A transaction without an outcome.
 #[derive(Clone, Debug)]
-pub(crate) struct PreparedTransaction {
+pub struct PreparedTransaction {
     pub lsid: Lsid,
     pub number: i64,
     pub unit: PreparedUnit,
@@ -28,7 +28,7 @@ pub(crate) struct PreparedTransaction {
 
 impl PreparedTransaction {
     /// One that another member has prepared, or this one before it was started.
-    pub(crate) fn restored(
+    pub fn restored(
         stamp: TransactionStamp,
         unit: PreparedUnit,
         term: Term,

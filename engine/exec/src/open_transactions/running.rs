@@ -32,7 +32,7 @@ use crate::transaction_state::TxnState;
 
 /// What statements of a transaction read: its snapshot, and over it what it has written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct InUnit {
+pub struct InUnit {
     pub at: Timestamp,
     pub unit: UnitId,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Ended {
 }
 
 /// The transaction that a statement of this core is of.
-pub(crate) struct Running {
+pub struct Running {
     lsid: Lsid,
     /// `None` while it writes, once it has ended, and on a core that it visits.
     open: RefCell<Option<Box<OpenTransaction>>>,

@@ -8,7 +8,7 @@ use super::open::OpenTransaction;
 
 /// What is shown of a transaction.
 #[derive(Clone, Debug)]
-pub(crate) struct OpenShown {
+pub struct OpenShown {
     pub lsid: Lsid,
     pub number: i64,
     pub read_concern: ReadConcern,

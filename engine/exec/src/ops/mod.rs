@@ -15,7 +15,7 @@ use pinion_wire::{ClientInfo, CommandClass, ErrorCode, GateKind, OpContext, Regi
 use crate::metrics::metrics;
 use crate::session_ids::is_of_session;
 
-pub(crate) use self::progress::Progress;
+pub use self::progress::Progress;
 
 /// Whether it is a client that sends operations, and no other node, nor this one itself.
 pub(crate) fn is_of_client(client: &ClientInfo) -> bool {
@@ -50,7 +50,7 @@ pub(crate) struct OpSnapshot {
 
 /// The running operations of one core.
 #[derive(Default)]
-pub(crate) struct OpTable {
+pub struct OpTable {
     busy: RefCell<BTreeSet<&'static str>>,
     ops: RefCell<BTreeMap<i32, Rc<RunningOp>>>,
     /// What commands have left behind that were answered already, under the numbers of these.
@@ -75,7 +75,7 @@ impl Drop for WaitsForGate {
 }
 
 /// Shows how far an operation has come; dropping it ends that.
-pub(crate) struct ProgressGuard {
+pub struct ProgressGuard {
     id: i32,
 }
 
@@ -101,7 +101,7 @@ impl Drop for OpGuard {
 }
 
 /// Keeps what a command has left behind in the table; dropping it takes it out.
-pub(crate) struct BackgroundGuard {
+pub struct BackgroundGuard {
     id: i32,
 }
 
@@ -114,13 +114,13 @@ impl Drop for BackgroundGuard {
 }
 
 /// This core's running operations.
-pub(crate) fn ops() -> Rc<OpTable> {
+pub fn ops() -> Rc<OpTable> {
     pinion_runtime::core_local()
 }
 
 impl OpTable {
     /// A task of the node's own does something, or waits for its next turn.
-    pub(crate) fn set_busy(&self, task: &'static str, is_busy: bool) {
+    pub fn set_busy(&self, task: &'static str, is_busy: bool) {
         let mut busy = self.busy.borrow_mut();
         match is_busy {
             true => busy.insert(task),
@@ -134,7 +134,7 @@ impl OpTable {
     }
 
     /// Lists what a command leaves behind, which has its number, and ends by itself or by `killOp`.
-    pub(crate) fn enter_background(&self, ctx: OpContext, command: Bytes) -> BackgroundGuard {
+    pub fn enter_background(&self, ctx: OpContext, command: Bytes) -> BackgroundGuard {
         let id = ctx.op_id;
         let op = RunningOp { command, ctx };
         self.background.borrow_mut().insert(id, Rc::new(op));
@@ -163,7 +163,7 @@ impl OpTable {
     }
 
     /// Shows how far an operation of this core has come.
-    pub(crate) fn show_progress(&self, id: i32, progress: Arc<Progress>) -> ProgressGuard {
+    pub fn show_progress(&self, id: i32, progress: Arc<Progress>) -> ProgressGuard {
         self.progress.borrow_mut().insert(id, progress);
         ProgressGuard { id }
     }
@@ -181,7 +181,7 @@ impl OpTable {
         found.contains(&true)
     }
 
-    pub(crate) fn kill_all(&self, code: ErrorCode) {
+    pub fn kill_all(&self, code: ErrorCode) {
         for op in self.ops.borrow().values() {
             op.ctx.kill(code);
         }
@@ -199,7 +199,7 @@ impl OpTable {
 
     /// Interrupts what writes, with this code: the node accepts no writes any more. An aggregation that writes meets that at
     /// its next write. Gives how many there are.
-    pub(crate) fn kill_writers(&self, code: ErrorCode) -> u64 {
+    pub fn kill_writers(&self, code: ErrorCode) -> u64 {
         let mut killed = 0;
         let registry = pinion_runtime::core_local::<Registry>();
         for op in self.ops.borrow().values() {
@@ -221,7 +221,7 @@ impl OpTable {
             .count()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.ops.borrow().len()
     }
 

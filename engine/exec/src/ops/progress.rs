@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Records and entries that were looked at, of those that there are about.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub struct Progress {
     done: AtomicU64,
     total: AtomicU64,
 }
 
 impl Progress {
-    pub(crate) fn expect(&self, more: u64) {
+    pub fn expect(&self, more: u64) {
         self.total.fetch_add(more, Ordering::Relaxed);
     }
 
-    pub(crate) fn advance(&self) {
+    pub fn advance(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 

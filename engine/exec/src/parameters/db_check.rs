@@ -14,7 +14,7 @@ pub(crate) const NAMES: [&str; 2] = [LOG_EVERY, MOST_MB_PER_SEC];
 
 /// Their values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct DbCheckParameters {
+pub struct DbCheckParameters {
     /// Each this many batches without a difference, one is logged.
     pub log_every: u32,
     /// What a run reads at most, in megabytes a second; 0 for as much as it can.
@@ -32,7 +32,7 @@ impl Default for DbCheckParameters {
 
 /// A checked value of one of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum DbCheckSetting {
+pub enum DbCheckSetting {
     LogEvery(u32),
     MostMbPerSec(u32),
 }

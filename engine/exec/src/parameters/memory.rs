@@ -8,7 +8,7 @@ use super::values::whole;
 
 /// One of these parameters.
 #[derive(Debug)]
-pub(crate) struct MemoryLimit {
+pub struct MemoryLimit {
     name: &'static str,
     of: fn(&mut MemoryLimits) -> &mut usize,
     least: i64,

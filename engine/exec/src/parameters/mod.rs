@@ -35,15 +35,15 @@ use self::memory::MemoryLimit;
 use self::replication::ReplicationSetting;
 pub use self::replication::{InitialSyncMethod, ReplicationParameters};
 use self::storage::{StorageParameters, StorageSetting};
-pub(crate) use self::ttl::TtlParameters;
+pub use self::ttl::TtlParameters;
 use self::ttl::TtlSetting;
-pub(crate) use self::values::unreadable;
+pub use self::values::unreadable;
 use self::values::{flag, within};
 use crate::feature_version::feature_version;
 
 /// The parameters of one core; every core holds the same values.
 #[derive(Clone, Debug)]
-pub(crate) struct Parameters {
+pub struct Parameters {
     pub cursor_timeout: Duration,
     pub notablescan: bool,
     /// After how many documents a read looks at the age of its state, and the age at which it takes a newer one.
@@ -98,7 +98,7 @@ fn log_level() -> i32 {
 }
 
 /// What this core's connection layer looks at.
-pub(crate) fn server_counters() -> Rc<ServerCounters> {
+pub fn server_counters() -> Rc<ServerCounters> {
     pinion_runtime::try_core_local::<ServerCounters>().unwrap_or_else(|| {
         let counters = Rc::new(ServerCounters::new());
         pinion_runtime::set_core_local(counters.clone());
@@ -115,15 +115,15 @@ pub fn test_commands_enabled() -> bool {
 
 /// Wakes what waits for a time that a parameter of this core gives, so that it looks at that again.
 #[derive(Default)]
-pub(crate) struct ParameterChanges(pub Notify);
+pub struct ParameterChanges(pub Notify);
 
 /// This core's.
-pub(crate) fn parameter_changes() -> Rc<ParameterChanges> {
+pub fn parameter_changes() -> Rc<ParameterChanges> {
     pinion_runtime::core_local()
 }
 
 /// This core's parameters.
-pub(crate) fn parameters() -> Rc<RefCell<Parameters>> {
+pub fn parameters() -> Rc<RefCell<Parameters>> {
     pinion_runtime::core_local()
 }
 
@@ -199,7 +199,7 @@ fn service_descriptor(value: RawBsonRef<'_>) -> Result<Box<str>> {
 
 /// One value, in a form that every core takes.
 #[derive(Clone, Debug)]
-pub(crate) enum Setting {
+pub enum Setting {
     CursorTimeout(Duration),
     LogLevel(i32),
     LogComponents(Vec<(usize, i32)>),
@@ -228,10 +228,10 @@ pub(crate) enum Setting {
 }
 
 /// What stands before the name of a fail point where it is a parameter.
-pub(crate) const FAIL_POINT_PREFIX: &str = "failpoint.";
+pub const FAIL_POINT_PREFIX: &str = "failpoint.";
 
 /// Whether there is a parameter of this name.
-pub(crate) fn is_known(name: &str) -> bool {
+pub fn is_known(name: &str) -> bool {
     let tables = [
         &OWN_NAMES[..],
         &db_check::NAMES,
@@ -242,7 +242,7 @@ pub(crate) fn is_known(name: &str) -> bool {
 }
 
 /// All parameters that can be asked for, in order.
-pub(crate) fn names() -> Vec<&'static str> {
+pub fn names() -> Vec<&'static str> {
     let tables = [
         &OWN_NAMES[..],
         &db_check::NAMES,
@@ -312,12 +312,12 @@ impl Parameters {
     }
 
     /// Appends a parameter; false if there is none of that name.
-    pub(crate) fn append(&self, name: &str, out: &mut DocBuilder) -> bool {
+    pub fn append(&self, name: &str, out: &mut DocBuilder) -> bool {
         self.append_as(name, name, out)
     }
 
     /// Appends the value of a parameter under another name; false if there is no such parameter.
-    pub(crate) fn append_as(&self, parameter: &str, name: &str, out: &mut DocBuilder) -> bool {
+    pub fn append_as(&self, parameter: &str, name: &str, out: &mut DocBuilder) -> bool {
         match parameter {
             "authenticationMechanisms" => {
                 out.start_array(name).end();
@@ -407,7 +407,7 @@ impl Parameters {
     }
 
     /// Whether the value of a parameter is true or false.
-    pub(crate) fn is_flag(&self, name: &str) -> bool {
+    pub fn is_flag(&self, name: &str) -> bool {
         let mut out = DocBuilder::new();
         self.append_as(name, "value", &mut out);
         matches!(
@@ -417,12 +417,12 @@ impl Parameters {
     }
 
     /// Whether the value of a parameter may be a fraction.
-    pub(crate) fn takes_fraction(name: &str) -> bool {
+    pub fn takes_fraction(name: &str) -> bool {
         ReplicationParameters::takes_fraction(name) || storage::NAMES.contains(&name)
     }
 
     /// Whether a parameter may be set while the node runs, and may be set at its start.
-    pub(crate) fn settable(name: &str) -> (bool, bool) {
+    pub fn settable(name: &str) -> (bool, bool) {
         match name {
             "automationServiceDescriptor"
             | "cursorTimeoutMillis"
@@ -461,7 +461,7 @@ impl Parameters {
     }
 
     /// Checks a value for a parameter.
-    pub(crate) fn parse(name: &str, value: RawBsonRef<'_>) -> Result<Setting> {
+    pub fn parse(name: &str, value: RawBsonRef<'_>) -> Result<Setting> {
         let at_least = |least| within(name, value, least, i64::MAX);
         let within = |least, most| within(name, value, least, most);
         let most = i64::from(i32::MAX);
@@ -537,7 +537,7 @@ impl Parameters {
         })
     }
 
-    pub(crate) fn set(&mut self, setting: &Setting) {
+    pub fn set(&mut self, setting: &Setting) {
         match setting {
             Setting::CursorTimeout(value) => self.cursor_timeout = *value,
             Setting::LogLevel(value) => {

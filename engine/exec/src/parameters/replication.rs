@@ -303,7 +303,7 @@ pub(crate) const NAMES: [&str; TABLE.len()] = {
 
 /// A checked value of one of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplicationSetting {
+pub struct ReplicationSetting {
     at: usize,
     value: Value,
 }

@@ -25,7 +25,7 @@ pub(crate) const NAMES: [&str; 6] = [
 
 /// Their values. The intervals are storage's, which keeps them itself; here stands what was set while the node ran.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StorageParameters {
+pub struct StorageParameters {
     journal_commit_interval: Option<Duration>,
     checkpoint_interval: Option<Duration>,
     /// Whether a write that finds no memory again and again fails; it is tried as one that conflicts otherwise, without end.
@@ -53,7 +53,7 @@ impl Default for StorageParameters {
 
 /// A checked value of one of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum StorageSetting {
+pub enum StorageSetting {
     JournalCommitInterval(Duration),
     CheckpointInterval(Duration),
     UnavailableIsAnError(bool),
@@ -109,7 +109,7 @@ impl StorageParameters {
     }
 
     /// Gives storage the intervals that were set; again when the data directory was opened again.
-    pub(crate) fn give_to_storage(&self) {
+    pub fn give_to_storage(&self) {
         // All cores have one pair of intervals.
         if core_id() != CoreId(0) {
             return;

@@ -12,7 +12,7 @@ use crate::limits::{
 
 /// Their values.
 #[derive(Clone, Debug)]
-pub(crate) struct TtlParameters {
+pub struct TtlParameters {
     pub enabled: bool,
     /// Between two passes.
     pub sleep: Duration,
@@ -40,7 +40,7 @@ impl Default for TtlParameters {
 
 /// A checked value of one of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum TtlSetting {
+pub enum TtlSetting {
     Enabled(bool),
     SleepSecs(i32),
     BatchDeletes(bool),

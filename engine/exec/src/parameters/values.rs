@@ -8,7 +8,7 @@ use pinion_wire::idl::{f64_lossy, i64_exact, truthy};
 use pinion_wire::{Error, Result};
 
 /// A value that nothing for this parameter can be made of.
-pub(crate) fn unreadable(name: &str, value: RawBsonRef<'_>) -> Error {
+pub fn unreadable(name: &str, value: RawBsonRef<'_>) -> Error {
     Error::bad_value(format!(
         "Failed to parse value {} for parameter {name}",
         pinion_query::value_text(value)

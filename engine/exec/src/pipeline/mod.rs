@@ -125,7 +125,7 @@ impl Node {
 }
 
 /// The documents that come out of a pipeline.
-pub(crate) struct PipelineStream {
+pub struct PipelineStream {
     node: Node,
 }
 
@@ -142,7 +142,7 @@ impl PipelineStream {
     }
 
     /// The next document.
-    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
+    pub async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
         Ok(self.node.next(ctx).await?.map(Document::into_bytes))
     }
 }

@@ -21,7 +21,7 @@ use crate::limits::{
 
 /// Which queries share a plan: those of one shape that can be answered in the same ways.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct PlanKey {
+pub struct PlanKey {
     pub uuid: Uuid,
     pub shape: QueryShape,
     pub ways: Arc<[Outline]>,
@@ -47,7 +47,7 @@ impl PlanKey {
 
 /// What a trial found, for the cache to keep.
 #[derive(Debug)]
-pub(crate) struct Decision {
+pub struct Decision {
     pub way: Outline,
     pub works: u64,
     /// `createdFromQuery`, `cachedPlan`, `creationExecStats` and `candidatePlanScores`.
@@ -72,7 +72,7 @@ struct Entry<V> {
 
 /// An entry as `$planCacheStats` shows it.
 #[derive(Clone, Debug)]
-pub(crate) struct ShownPlan {
+pub struct ShownPlan {
     pub key: String,
     pub is_active: bool,
     pub created_ms: i64,
@@ -90,10 +90,10 @@ struct Entries<V> {
 
 /// The cached plans of one core, for collections as they were when the plans were found.
 #[derive(Debug)]
-pub(crate) struct PlanCache<V = Collection>(RefCell<Entries<V>>);
+pub struct PlanCache<V = Collection>(RefCell<Entries<V>>);
 
 /// This core's plans.
-pub(crate) fn plan_cache() -> Rc<PlanCache> {
+pub fn plan_cache() -> Rc<PlanCache> {
     pinion_runtime::core_local()
 }
 
@@ -110,13 +110,13 @@ impl<V> Default for PlanCache<V> {
 
 impl<V> PlanCache<V> {
     /// Forgets every plan.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         let empty = PlanCache::<V>::default().0.into_inner();
         drop(self.0.replace(empty));
     }
 
     /// How many entries there are, and about how many bytes they take.
-    pub(crate) fn size(&self) -> (u64, u64) {
+    pub fn size(&self) -> (u64, u64) {
         let entries = self.0.borrow();
         (entries.by_key.len() as u64, entries.bytes as u64)
     }

@@ -12,7 +12,7 @@ use crate::limits::MAX_INDEX_FILTER_BYTES;
 
 /// A filter as it was set: with the query whose shape it is for.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SetFilter {
+pub struct SetFilter {
     pub query: RawDocumentBuf,
     pub sort: RawDocumentBuf,
     pub projection: RawDocumentBuf,
@@ -37,7 +37,7 @@ impl SetFilter {
 /// The filters of all collections, by their UUIDs: they outlive a rename, and go with a drop. Every
 /// core holds the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct IndexFilters {
+pub struct IndexFilters {
     of: BTreeMap<Uuid, BTreeMap<QueryShape, Arc<SetFilter>>>,
     bytes: usize,
 }

@@ -8,8 +8,8 @@ use crate::settable::Settable;
 mod cache;
 mod filters;
 
-pub(crate) use cache::{Decision, PlanCache, PlanKey, ShownPlan, plan_cache};
-pub(crate) use filters::{IndexFilters, SetFilter};
+pub use cache::{Decision, PlanCache, PlanKey, ShownPlan, plan_cache};
+pub use filters::{IndexFilters, SetFilter};
 
 /// The index filters that are set.
 pub(crate) fn index_filters() -> Rc<Settable<IndexFilters>> {

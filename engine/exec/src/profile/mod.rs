@@ -3,4 +3,4 @@
 mod entry;
 mod record;
 
-pub(crate) use record::{Profiled, ProfiledStatement, make_collection};
+pub use record::{Profiled, ProfiledStatement, make_collection};

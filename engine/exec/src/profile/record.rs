@@ -19,7 +19,7 @@ use crate::write::{
 };
 
 /// A command that may be profiled, recorded before it runs.
-pub(crate) struct Profiled {
+pub struct Profiled {
     ctx: OpContext,
     body: Bytes,
 }
@@ -60,7 +60,7 @@ impl Profiled {
 }
 
 /// A statement of a command that has several, which is written by itself.
-pub(crate) struct ProfiledStatement {
+pub struct ProfiledStatement {
     ctx: OpContext,
     op: &'static str,
     ns: Namespace,
@@ -231,7 +231,7 @@ async fn write(db: &str, entry: RawDocumentBuf) -> Result<()> {
 }
 
 /// Makes the capped collection that the entries go to, if it is not there.
-pub(crate) async fn make_collection(db: &str) -> Result<()> {
+pub async fn make_collection(db: &str) -> Result<()> {
     let ns = Namespace::new(db, COLLECTION)?;
     if let Some(collection) = core_catalog().get(&ns) {
         return match collection.options.capped {

@@ -9,12 +9,12 @@ mod settings;
 mod table;
 
 pub(crate) use settings::{IndexHints, QuerySettings};
-pub(crate) use table::{Entry, QueryShapeHash, SettingsTable};
+pub use table::{Entry, QueryShapeHash, SettingsTable};
 
 /// Under which `_id` all of them are stored, among the cluster parameters.
 pub(crate) const STORED_AS: &str = "querySettings";
 
 /// The query settings that are set.
-pub(crate) fn query_settings() -> Rc<Settable<Arc<SettingsTable>>> {
+pub fn query_settings() -> Rc<Settable<Arc<SettingsTable>>> {
     pinion_runtime::core_local()
 }

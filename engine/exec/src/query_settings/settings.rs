@@ -10,7 +10,7 @@ const FIELDS: [&str; 4] = ["indexHints", "queryFramework", "reject", "comment"];
 
 /// The settings of a shape.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct QuerySettings {
+pub struct QuerySettings {
     /// As they are stored and shown; nothing in here has its default.
     written: RawDocumentBuf,
     hints: Vec<(Namespace, IndexHints)>,

@@ -14,7 +14,7 @@ use crate::limits::MAX_QUERY_SETTINGS_BYTES;
 
 /// What names a shape: a digest of its document.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct QueryShapeHash([u8; 32]);
+pub struct QueryShapeHash([u8; 32]);
 
 impl QueryShapeHash {
     pub(crate) fn of(shape: &RawDocument) -> QueryShapeHash {
@@ -43,7 +43,7 @@ impl fmt::Display for QueryShapeHash {
 
 /// The settings of one shape.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub struct Entry {
     pub settings: Arc<QuerySettings>,
     /// A command of the shape, with its `$db`.
     pub representative: RawDocumentBuf,
@@ -72,7 +72,7 @@ fn database_of(representative: &RawDocument) -> &str {
 
 /// The settings of all shapes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SettingsTable {
+pub struct SettingsTable {
     of: BTreeMap<QueryShapeHash, Entry>,
     /// The databases of which there are any: the shape of other commands is not worked out.
     databases: BTreeSet<String>,

@@ -11,7 +11,7 @@ use pinion_storage::{
 
 /// Ranges of an index, or of the collection's own tree.
 #[derive(Clone, Debug)]
-pub(crate) struct RangeAccess {
+pub struct RangeAccess {
     /// None for the `_id` index, which is the collection's own tree.
     pub index: Option<Arc<Index>>,
     /// Disjoint and ascending; walked from the last when descending.
@@ -25,7 +25,7 @@ pub(crate) struct RangeAccess {
 
 impl RangeAccess {
     /// Every document of the collection.
-    pub(crate) fn everything(descending: bool) -> RangeAccess {
+    pub fn everything(descending: bool) -> RangeAccess {
         RangeAccess {
             index: None,
             ranges: vec![KeyRange::all()],
@@ -83,7 +83,7 @@ impl RangeAccess {
 
 /// A scan of a geospatial index outward from a point.
 #[derive(Clone, Debug)]
-pub(crate) struct NearAccess {
+pub struct NearAccess {
     /// The index, whose ranges the search gives ring after ring.
     pub branch: RangeAccess,
     pub planned: Arc<pinion_query::NearAccess>,
@@ -91,7 +91,7 @@ pub(crate) struct NearAccess {
 
 /// Scans of indexes each of which has the order of a sort.
 #[derive(Clone, Debug)]
-pub(crate) struct MergeAccess {
+pub struct MergeAccess {
     pub branches: Vec<RangeAccess>,
     /// For each branch where its keys have the fields of the sort.
     pub orders: Vec<Vec<SortedField>>,
@@ -101,7 +101,7 @@ pub(crate) struct MergeAccess {
 
 /// The way to the documents.
 #[derive(Clone, Debug)]
-pub(crate) enum Access {
+pub enum Access {
     /// Nothing can match.
     Nothing,
     /// One document by the key of its `_id`.

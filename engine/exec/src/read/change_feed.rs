@@ -30,7 +30,7 @@ pub(super) fn committed() -> Timestamp {
 
 /// The feed of one core. Its task runs while a stream watches.
 #[derive(Default)]
-pub(crate) struct ChangeFeed {
+pub struct ChangeFeed {
     watched: RefCell<Watched>,
     /// Everything up to here was handed out.
     through: Cell<Timestamp>,
@@ -154,7 +154,7 @@ impl Watcher {
 }
 
 /// What reads the log for this core's change streams.
-pub(crate) fn change_feed() -> Rc<ChangeFeed> {
+pub fn change_feed() -> Rc<ChangeFeed> {
     pinion_runtime::core_local()
 }
 
@@ -184,7 +184,7 @@ impl ChangeFeed {
     }
 
     /// Ends it: when this returns nothing reads the log for it. Streams that are left read for themselves.
-    pub(crate) async fn stop(&self) {
+    pub async fn stop(&self) {
         self.stopping.set(true);
         self.changed.notify_all();
         let task = self.task.borrow_mut().take();

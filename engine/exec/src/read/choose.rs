@@ -17,7 +17,7 @@ use crate::metrics::metrics;
 use crate::plan_cache::{Decision, PlanKey, plan_cache};
 
 /// The plan that a read takes.
-pub(crate) struct Choice {
+pub struct Choice {
     pub plan: Plan,
     /// Those that it does not take.
     pub rejected: Vec<Plan>,
@@ -31,7 +31,7 @@ pub(crate) struct Choice {
 
 /// Whether a cached plan takes far more work than it promised.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     key: PlanKey,
     most_works: u64,
 }
@@ -124,7 +124,7 @@ pub(super) async fn choose(
 }
 
 /// Chooses the plan that explain tells of: what the cache has is not looked at, and nothing is kept.
-pub(crate) async fn choose_to_explain(
+pub async fn choose_to_explain(
     ctx: &OpContext,
     request: &ReadRequest,
     at: Timestamp,

@@ -26,7 +26,7 @@ impl Item {
 
 /// What a part has done so far, for `explain`, `serverStatus` and the profiler's fields of `currentOp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PartCounters {
+pub struct PartCounters {
     pub keys_examined: u64,
     pub docs_examined: u64,
     pub returned: u64,

@@ -28,7 +28,7 @@ struct Part {
 }
 
 /// The documents of all parts in one order. Lives on the core of the connection, or of the cursor's maker.
-pub(crate) struct MergedStream {
+pub struct MergedStream {
     parts: Vec<Part>,
     descending: bool,
     skip: usize,
@@ -253,11 +253,7 @@ impl MergedStream {
     }
 
     /// The next document, when about so many more are wanted.
-    pub(crate) async fn next_wanted(
-        &mut self,
-        ctx: &OpContext,
-        wanted: usize,
-    ) -> Result<Option<Bytes>> {
+    pub async fn next_wanted(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<Bytes>> {
         self.next(ctx, super::stream::step_for(wanted)).await
     }
 

@@ -2,7 +2,7 @@
 
 mod access;
 mod by_key;
-mod change_feed;
+pub mod change_feed;
 mod changes;
 mod choose;
 mod entry_values;
@@ -25,9 +25,9 @@ mod tail;
 mod targets;
 mod trial;
 
-pub(crate) use access::{Access, RangeAccess};
+pub use access::{Access, RangeAccess};
 pub(crate) use by_key::{read_at, read_newest};
-pub(crate) use change_feed::{ChangeFeed, change_feed};
+pub use change_feed::{ChangeFeed, change_feed};
 pub(crate) use changes::{ChangeCounts, ChangeRequest, ChangeStream};
 pub(crate) use choose::Choice;
 pub(crate) use hint::{of_buckets, parse_hint};
@@ -35,9 +35,9 @@ pub(crate) use item::PartCounters;
 pub use log::from_log_error;
 pub(crate) use log::log_records;
 pub(crate) use merge::MergedStream;
-pub(crate) use part::{Output, PartSpec, PartTable, next_match, parts};
+pub use part::{Output, PartSpec, PartTable, next_match, parts};
 pub(crate) use report::{LeafReport, ReadReport};
-pub(crate) use request::{
+pub use request::{
     Prepared, ReadRequest, choose_to_explain, existing_trees, open, parse_sort, prepare,
 };
 pub(crate) use scan::Scan;

@@ -32,7 +32,7 @@ use crate::metrics::metrics;
 
 /// What a part hands out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Output {
+pub enum Output {
     /// Documents, projected.
     Documents,
     /// The keys of the index that the documents were found by: nothing where no index was used.
@@ -47,7 +47,7 @@ pub(crate) enum Output {
 
 /// A read as all its parts know it.
 #[derive(Debug)]
-pub(crate) struct PartSpec {
+pub struct PartSpec {
     pub collection: Arc<Collection>,
     pub access: Access,
     /// What the access does not guarantee already.
@@ -79,7 +79,7 @@ pub(crate) struct PartSpec {
 
 /// What a projection, or what follows a read, reads of how a document is found.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub struct Told {
     /// The key of the index that found it.
     pub index_key: bool,
     /// Each document leaves with what is known of it, as `keyed` writes both.
@@ -179,7 +179,7 @@ struct Part {
 
 /// The open parts of one core.
 #[derive(Default)]
-pub(crate) struct PartTable {
+pub struct PartTable {
     parts: RefCell<FxHashMap<u64, Slot>>,
     next: Cell<u64>,
 }
@@ -193,13 +193,13 @@ enum Slot {
 }
 
 /// This core's parts of reads.
-pub(crate) fn parts() -> Rc<PartTable> {
+pub fn parts() -> Rc<PartTable> {
     pinion_runtime::core_local()
 }
 
 impl PartTable {
     /// Closes every part.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         let closed = std::mem::take(&mut *self.parts.borrow_mut());
         drop(closed);
     }
@@ -379,7 +379,7 @@ async fn count_all(
 }
 
 /// The next document that matches.
-pub(crate) async fn next_match(
+pub async fn next_match(
     scan: &mut Scan,
     spec: &PartSpec,
     ctx: &OpContext,

@@ -14,7 +14,7 @@ use super::request::ReadRequest;
 use super::stage_stats::{StageFigures, append_stage};
 
 /// A read that has been planned. What it does is added from every core that has a part of it.
-pub(crate) struct ReadReport {
+pub struct ReadReport {
     request: Arc<ReadRequest>,
     spec: Arc<PartSpec>,
     /// Which of several plans it is.

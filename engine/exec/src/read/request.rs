@@ -31,7 +31,7 @@ use crate::spill::memory;
 
 /// What is to be read.
 #[derive(Clone, Debug)]
-pub(crate) struct ReadRequest {
+pub struct ReadRequest {
     pub collection: Arc<Collection>,
     pub matcher: Matcher,
     pub sort: Option<SortPattern>,
@@ -103,7 +103,7 @@ impl ReadRequest {
     }
 
     /// A read of whole documents.
-    pub(crate) fn new(collection: Arc<Collection>, matcher: Matcher) -> ReadRequest {
+    pub fn new(collection: Arc<Collection>, matcher: Matcher) -> ReadRequest {
         ReadRequest {
             collection,
             matcher,
@@ -133,14 +133,14 @@ impl ReadRequest {
 }
 
 /// A read that has begun.
-pub(crate) struct Opened {
+pub struct Opened {
     pub stream: MergedStream,
     /// The indexes it uses, which may be dropped under it.
     pub indexes: Vec<String>,
 }
 
 /// Plans and opens a read. `wanted` is how many documents the caller takes first.
-pub(crate) async fn open(
+pub async fn open(
     ctx: &OpContext,
     source: ReadSource,
     request: ReadRequest,
@@ -190,7 +190,7 @@ pub(crate) async fn open_at(
 }
 
 /// A read that is planned and not begun.
-pub(crate) struct Prepared {
+pub struct Prepared {
     pub spec: Arc<PartSpec>,
     pub partitions: Vec<PartitionId>,
     pub indexes: Vec<String>,
@@ -199,7 +199,7 @@ pub(crate) struct Prepared {
 }
 
 /// Plans a read of the state at a timestamp.
-pub(crate) async fn prepare(
+pub async fn prepare(
     ctx: &OpContext,
     request: &Arc<ReadRequest>,
     at: Timestamp,
@@ -291,7 +291,7 @@ async fn plan(
 }
 
 /// Chooses the plan that explain tells of, which the read that it runs then takes.
-pub(crate) async fn choose_to_explain(
+pub async fn choose_to_explain(
     ctx: &OpContext,
     source: ReadSource,
     request: &ReadRequest,
@@ -309,7 +309,7 @@ pub(crate) async fn choose_to_explain(
 }
 
 /// The trees of all collections and indexes.
-pub(crate) fn existing_trees() -> Vec<TreeId> {
+pub fn existing_trees() -> Vec<TreeId> {
     core_catalog().current().trees().collect()
 }
 
@@ -386,7 +386,7 @@ impl ReadRequest {
 }
 
 /// Parses a sort; an empty one is none.
-pub(crate) fn parse_sort(
+pub fn parse_sort(
     sort: Option<&RawDocument>,
     collation: Option<&Arc<Collation>>,
 ) -> Result<Option<SortPattern>> {

@@ -26,7 +26,7 @@ use crate::options::PlantedFault;
 
 /// A document that was found.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub struct Found {
     /// Orders it among the documents of all parts.
     pub order: Key,
     /// Its key in the collection's tree.
@@ -40,7 +40,7 @@ pub(crate) struct Found {
 
 /// An entry of an index.
 #[derive(Clone, Debug)]
-pub(crate) struct ScannedEntry {
+pub struct ScannedEntry {
     /// Which of the access's branches it is of.
     pub branch: usize,
     pub key: Key,
@@ -48,7 +48,7 @@ pub(crate) struct ScannedEntry {
 }
 
 /// The walk of one part.
-pub(crate) struct Scan {
+pub struct Scan {
     pub(super) spec: Arc<PartSpec>,
     pub(super) partition: Rc<Partition>,
     pub(super) at: ReadAt,

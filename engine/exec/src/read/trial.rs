@@ -25,7 +25,7 @@ use crate::spill::memory;
 
 /// What a plan did in its trial.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trial {
+pub struct Trial {
     pub counters: PartCounters,
     /// Results that it gave.
     pub advanced: u64,

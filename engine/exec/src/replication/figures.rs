@@ -13,7 +13,7 @@ use crate::topology::{MemberFigures, replica_set};
 
 /// What the metrics of replication are read off.
 #[derive(Default)]
-pub(crate) struct ReplicationFigures {
+pub struct ReplicationFigures {
     member: MemberFigures,
     counters: CounterValues,
     storage: StorageStats,
@@ -23,7 +23,7 @@ pub(crate) struct ReplicationFigures {
 
 impl ReplicationFigures {
     /// Takes the figures as they are now, beside the sums of the counters of all cores.
-    pub(crate) async fn take(counters: CounterValues) -> ReplicationFigures {
+    pub async fn take(counters: CounterValues) -> ReplicationFigures {
         let is_ending = pinion_runtime::is_shutdown_requested();
         let Some(set) = replica_set() else {
             return ReplicationFigures {
@@ -102,7 +102,7 @@ fn millis(rounds: Rounds) -> Option<Value> {
 
 /// The metrics, in the order in which `serverStatus` shows them.
 #[rustfmt::skip]
-pub(crate) const METRICS: &[Row<ReplicationFigures>] = &[
+pub const METRICS: &[Row<ReplicationFigures>] = &[
     counter("electionMetrics.stepUpCmd.called", "Elections by `replSetStepUp`, the handoff of a primary that steps down among them.", |f| count(f.member.step_up_command.called)),
     counter("electionMetrics.stepUpCmd.successful", "Those that were won.", |f| count(f.member.step_up_command.successful)),
     counter("electionMetrics.priorityTakeover.called", "Elections because this member has a higher priority than the primary.", |f| count(f.member.priority_takeover.called)),

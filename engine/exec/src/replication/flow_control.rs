@@ -24,7 +24,7 @@ use crate::parameters::replication_parameters;
 
 /// What is left of the tickets of this second; below zero where more were asked for.
 #[derive(Clone, Default)]
-pub(crate) struct NodeTickets(Arc<AtomicI64>);
+pub struct NodeTickets(Arc<AtomicI64>);
 
 impl NodeTickets {
     fn take(&self) -> bool {
@@ -39,7 +39,7 @@ pub(crate) fn tickets() -> Rc<NodeTickets> {
 
 /// One core's part.
 #[derive(Default)]
-pub(crate) struct FlowControl {
+pub struct FlowControl {
     throttles: Cell<bool>,
     /// There are new tickets, or none are needed any more.
     refreshed: Notify,
@@ -122,7 +122,7 @@ pub fn tickets_ran_out() -> bool {
 ///
 /// # Errors
 /// The operation is interrupted.
-pub(crate) async fn take_ticket(ctx: &OpContext, ns: &Namespace) -> Result<()> {
+pub async fn take_ticket(ctx: &OpContext, ns: &Namespace) -> Result<()> {
     let control = &flow_control();
     if !control.throttles.get() || ctx.client.is_internal() || !is_replicated(ns) {
         return Ok(());
@@ -181,7 +181,7 @@ impl Drop for Wait<'_> {
 }
 
 /// Appends `flowControl`, which a standalone does not have.
-pub(crate) async fn append_status(out: &mut DocBuilder) {
+pub async fn append_status(out: &mut DocBuilder) {
     let status = submit_to(CoreId(0), Queue::Foreground, || async {
         flow_control().status.get()
     })

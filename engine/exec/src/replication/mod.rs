@@ -4,6 +4,6 @@
 mod figures;
 mod flow_control;
 
-pub(crate) use figures::{METRICS, ReplicationFigures};
-pub(crate) use flow_control::{FlowControl, NodeTickets, append_status, take_ticket};
+pub use figures::{METRICS, ReplicationFigures};
+pub use flow_control::{FlowControl, NodeTickets, append_status, take_ticket};
 pub use flow_control::{FlowControlStatus, FlowSample, flow_sample, set_tickets, tickets_ran_out};

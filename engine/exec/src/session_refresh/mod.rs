@@ -23,7 +23,7 @@ use pinion_storage::{Key, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
-pub(crate) use self::removal::{is_removal, removals, removals_here};
+pub use self::removal::{is_removal, removals, removals_here};
 use self::removal::{remove, unused_since};
 use crate::acquire::acquire_write;
 use crate::interrupt::pause;
@@ -40,7 +40,7 @@ const TTL_INDEX: &str = "lsidTTLIndex";
 
 /// The task, and what it is to do. That of core 0 is the node's.
 #[derive(Default)]
-pub(crate) struct SessionRefresh {
+pub struct SessionRefresh {
     stopping: Cell<bool>,
     wake: Notify,
     /// What it does now.
@@ -69,18 +69,18 @@ impl SessionRefresh {
 }
 
 /// Begins. Called on core 0.
-pub(crate) fn start() {
+pub fn start() {
     let task = spawn(Queue::Background, keep());
     *session_refresh().task.borrow_mut() = Some(task);
 }
 
 /// How often sessions are told of may be another now.
-pub(crate) fn parameters_changed() {
+pub fn parameters_changed() {
     session_refresh().wake.notify_all();
 }
 
 /// Ends the task; when this returns it writes nothing any more. Called on core 0.
-pub(crate) async fn stop() {
+pub async fn stop() {
     let refresh = &session_refresh();
     refresh.stopping.set(true);
     if let Some(running) = &*refresh.running.borrow() {

@@ -25,7 +25,7 @@ use crate::sessions::check_out_idle;
 use crate::statements::RecordCollections;
 
 /// Whether an entry of one document removes what a session has left behind.
-pub(crate) fn is_removal(entry: &RawDocument, collection: &Collection) -> bool {
+pub fn is_removal(entry: &RawDocument, collection: &Collection) -> bool {
     collection.placement == Placement::Scattered
         && matches!(pinion_bson::get(entry, "op"), Some(RawBsonRef::String("d")))
 }
@@ -34,7 +34,7 @@ pub(crate) fn is_removal(entry: &RawDocument, collection: &Collection) -> bool {
 ///
 /// # Errors
 /// A page cannot be read.
-pub(crate) async fn removals_here(tree: TreeId, session: &Key) -> Result<Vec<Write>> {
+pub async fn removals_here(tree: TreeId, session: &Key) -> Result<Vec<Write>> {
     let storage = storage();
     let mut writes = Vec::new();
     for partition in (0..storage.partition_count()).map(PartitionId) {
@@ -60,7 +60,7 @@ pub(crate) async fn removals_here(tree: TreeId, session: &Key) -> Result<Vec<Wri
 ///
 /// # Errors
 /// A page cannot be read.
-pub(crate) async fn removals(tree: TreeId, session: &Key) -> Result<Vec<Write>> {
+pub async fn removals(tree: TreeId, session: &Key) -> Result<Vec<Write>> {
     let session = session.clone();
     let parts = on_all_cores(move |_| {
         let session = session.clone();

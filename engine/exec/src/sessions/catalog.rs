@@ -50,7 +50,7 @@ pub(super) struct Session {
 
 /// The sessions of one core. What is not here is read from the records.
 #[derive(Default)]
-pub(crate) struct SessionCatalog {
+pub struct SessionCatalog {
     sessions: RefCell<BTreeMap<Lsid, Rc<Session>>>,
     /// Those that have a transaction in progress.
     in_transactions: RefCell<BTreeSet<Lsid>>,
@@ -61,7 +61,7 @@ pub(crate) struct SessionCatalog {
 }
 
 /// Retryable writes of the sessions whose home this core is.
-pub(crate) fn session_catalog() -> Rc<SessionCatalog> {
+pub fn session_catalog() -> Rc<SessionCatalog> {
     pinion_runtime::core_local()
 }
 
@@ -114,7 +114,7 @@ impl SessionCatalog {
     }
 
     /// Forgets those that nobody used since `before`.
-    pub(crate) fn reap(&self, before: Instant) {
+    pub fn reap(&self, before: Instant) {
         let mut sessions = self.sessions.borrow_mut();
         sessions.retain(|_, session| !is_idle(session) || session.last_used.get() >= before);
     }
@@ -272,7 +272,7 @@ struct Brought {
 
 /// A session that this command has alone. It is brought back when this is dropped, as it was unless something may have been
 /// written.
-pub(crate) struct CheckedOut {
+pub struct CheckedOut {
     lsid: Lsid,
     home: CoreId,
     epoch: u64,
@@ -472,7 +472,7 @@ async fn make_way(
 /// # Errors
 /// As of [`admit`], and of [`check_out`] for the parent of a session that executes a retryable write; `TooManyLogicalSessions`;
 /// the operation is interrupted; a record cannot be read.
-pub(crate) async fn check_out_transaction(
+pub async fn check_out_transaction(
     ctx: &OpContext,
     lsid: Lsid,
     txn_number: i64,
@@ -605,7 +605,7 @@ async fn check_out_here(ctx: &OpContext, lsid: Lsid) -> Result<(Rc<Session>, Che
 }
 
 /// Takes a session of which nothing need be known, if no write has it. It is unknown when it comes back.
-pub(crate) async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
+pub async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
     submit_to(home_of(&lsid), Queue::Background, move || async move {
         let catalog = &session_catalog();
         // What is recorded of a prepared transaction stays, and what one is about to record of its parent's write.

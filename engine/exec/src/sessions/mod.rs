@@ -15,9 +15,9 @@ mod retryable;
 mod table;
 
 pub use catalog::forget_all;
-pub(crate) use catalog::{
+pub use catalog::{
     CheckedOut, SessionCatalog, check_out_idle, check_out_transaction, session_catalog,
 };
 pub(crate) use child::check_child;
 pub(crate) use retryable::{RetryableWrite, begin, check_arguments};
-pub(crate) use table::{SessionTable, known, last_uses, session_table};
+pub use table::{SessionTable, known, last_uses, session_table};

@@ -23,7 +23,7 @@ use crate::statements::{
 };
 
 /// A command whose statements are executed once, however often it is sent.
-pub(crate) struct RetryableWrite {
+pub struct RetryableWrite {
     by: By,
     ids: StatementIds,
     collections: Arc<RecordCollections>,

@@ -17,12 +17,12 @@ struct Session {
 
 /// The sessions that operations of one core named.
 #[derive(Default)]
-pub(crate) struct SessionTable {
+pub struct SessionTable {
     sessions: RefCell<BTreeMap<Lsid, Session>>,
 }
 
 /// The sessions that this core has seen.
-pub(crate) fn session_table() -> Rc<SessionTable> {
+pub fn session_table() -> Rc<SessionTable> {
     pinion_runtime::core_local()
 }
 
@@ -45,7 +45,7 @@ impl SessionTable {
         Ok(())
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.sessions.borrow().len()
     }
 
@@ -54,7 +54,7 @@ impl SessionTable {
     }
 
     /// Removes the sessions nobody used since `before` and returns them.
-    pub(crate) fn reap(&self, before: Instant) -> Vec<Lsid> {
+    pub fn reap(&self, before: Instant) -> Vec<Lsid> {
         let mut sessions = self.sessions.borrow_mut();
         let old: Vec<Lsid> = sessions
             .iter()
@@ -81,7 +81,7 @@ impl SessionTable {
 }
 
 /// Every session that any core knows.
-pub(crate) async fn known() -> Vec<Lsid> {
+pub async fn known() -> Vec<Lsid> {
     let mut all: Vec<Lsid> = pinion_runtime::on_all_cores(|_| async { session_table().all() })
         .await
         .into_iter()
@@ -93,7 +93,7 @@ pub(crate) async fn known() -> Vec<Lsid> {
 }
 
 /// Every session that any core knows, with the time of its last use in milliseconds since 1970.
-pub(crate) async fn last_uses() -> Vec<(Lsid, i64)> {
+pub async fn last_uses() -> Vec<(Lsid, i64)> {
     let uses: Vec<(Lsid, Instant)> =
         pinion_runtime::on_all_cores(|_| async { session_table().uses() })
             .await

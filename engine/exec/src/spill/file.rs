@@ -23,7 +23,7 @@ const WRITE_FAILED: ErrorCode = ErrorCode(16821);
 
 /// Numbers the files that operations of this core spill into.
 #[derive(Default)]
-pub(crate) struct SpillFiles(Cell<u64>);
+pub struct SpillFiles(Cell<u64>);
 
 fn next_spill_file() -> u64 {
     let files = pinion_runtime::core_local::<SpillFiles>();
@@ -39,7 +39,7 @@ fn directory(data: &Path) -> PathBuf {
 /// What an operation has spilled in one place, which is gone when this is dropped: the file loses its name at once, so
 /// that nothing is left of it when the node ends, however it ends.
 #[derive(Default)]
-pub(crate) struct SpillFile {
+pub struct SpillFile {
     file: Option<File>,
     end: u64,
     counts: SpillCounts,
@@ -47,7 +47,7 @@ pub(crate) struct SpillFile {
 
 /// What was spilled in one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SpillCounts {
+pub struct SpillCounts {
     /// How often memory was emptied.
     pub spills: u64,
     pub records: u64,

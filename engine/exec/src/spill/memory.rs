@@ -21,7 +21,7 @@ pub struct NodeMemory {
 
 impl NodeMemory {
     /// Operations have a part of the memory that the node was given for its cache, beside that.
-    pub(crate) fn new(cache_bytes: u64) -> NodeMemory {
+    pub fn new(cache_bytes: u64) -> NodeMemory {
         let share = cache_bytes / 100 * NODE_MEMORY_PERCENT;
         NodeMemory {
             held: Held::new(share.max(MIN_NODE_MEMORY_BYTES) as usize),
@@ -30,7 +30,7 @@ impl NodeMemory {
     }
 
     /// Bytes that operations hold in memory, and on disk.
-    pub(crate) fn in_use(&self) -> (u64, u64) {
+    pub fn in_use(&self) -> (u64, u64) {
         let held = self.held.bytes() as u64;
         (held, self.spilled.load(Ordering::Relaxed))
     }
@@ -60,12 +60,12 @@ impl NodeMemory {
 }
 
 /// This node's.
-pub(crate) fn node_memory() -> Rc<NodeMemory> {
+pub fn node_memory() -> Rc<NodeMemory> {
     pinion_runtime::core_local()
 }
 
 /// What an operation may hold whose command says `allowDiskUse`, or does not.
-pub(crate) fn memory(allow_disk_use: Option<bool>) -> Memory {
+pub fn memory(allow_disk_use: Option<bool>) -> Memory {
     let parameters = parameters();
     let parameters = parameters.borrow();
     Memory {

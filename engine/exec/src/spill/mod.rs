@@ -3,5 +3,5 @@
 mod file;
 mod memory;
 
-pub(crate) use file::{SpillCounts, SpillFile, SpillFiles};
-pub(crate) use memory::{NodeMemory, memory, node_memory};
+pub use file::{SpillCounts, SpillFile, SpillFiles};
+pub use memory::{NodeMemory, memory, node_memory};

@@ -14,7 +14,7 @@ use crate::transaction_state::{Active, TxnState};
 
 /// What a statement did with its document, as its entry in the oplog says.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Change {
+pub enum Change {
     /// The `_id` is known where an answer may name it.
     Insert {
         id: Option<RawBson>,
@@ -25,7 +25,7 @@ pub(crate) enum Change {
 
 /// A statement that was executed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Executed {
+pub struct Executed {
     pub ts: Timestamp,
     pub change: Change,
     /// Which document its answer showed, which is kept.

@@ -11,7 +11,7 @@ mod statement_ids;
 
 pub(crate) use history::{Change as ExecutedChange, Executed, History, session_text};
 pub(crate) use load::{for_each as for_each_record, image_of, load, load_statements};
-pub(crate) use records::{
+pub use records::{
     RecordCollections, RecordedChange, RecordedEnd, Stamp, TransactionStamp, is_image_of,
     record_writes, stamp_of,
 };

@@ -24,7 +24,7 @@ use crate::transaction_state::TxnState;
 
 /// The collections that records go to.
 #[derive(Clone, Debug)]
-pub(crate) struct RecordCollections {
+pub struct RecordCollections {
     pub records: Arc<Collection>,
     /// Another's log may not have made it yet.
     pub images: Option<Arc<Collection>>,
@@ -32,7 +32,7 @@ pub(crate) struct RecordCollections {
 
 impl RecordCollections {
     /// Those of this core's catalog, if they are there.
-    pub(crate) fn find() -> Option<RecordCollections> {
+    pub fn find() -> Option<RecordCollections> {
         let catalog = core_catalog().current();
         let found = |name| {
             let collection: Option<&Arc<Collection>> = catalog.get_full(name);
@@ -67,7 +67,7 @@ impl RecordCollections {
 
 /// The statements that a write is of, and where their records go.
 #[derive(Clone, Debug)]
-pub(crate) struct Stamp {
+pub struct Stamp {
     pub session: SessionStamp,
     pub collections: Arc<RecordCollections>,
 }
@@ -83,7 +83,7 @@ impl Stamp {
 }
 
 /// A change of a document, as its records tell of it.
-pub(crate) struct RecordedChange<'a> {
+pub struct RecordedChange<'a> {
     pub kind: OpKind,
     pub old: Option<&'a RawDocument>,
     pub new: Option<&'a RawDocument>,
@@ -95,7 +95,7 @@ pub(crate) struct RecordedChange<'a> {
 }
 
 /// What the statements of a change leave in the partition of its document.
-pub(crate) fn record_writes(
+pub fn record_writes(
     collections: &RecordCollections,
     partition: PartitionId,
     session: &SessionStamp,
@@ -162,7 +162,7 @@ fn encode(session: &SessionStamp, stmt_id: i32, change: &RecordedChange<'_>) -> 
 
 /// What an entry makes of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RecordedEnd {
+pub enum RecordedEnd {
     Committed,
     /// By the last of so many entries.
     Prepared {
@@ -212,14 +212,14 @@ fn encode_end(stamp: &TransactionStamp, end: RecordedEnd, wall_ms: i64, term: i6
 
 /// The transaction that an entry is of.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct TransactionStamp {
+pub struct TransactionStamp {
     pub lsid: Lsid,
     pub txn_number: i64,
 }
 
 impl TransactionStamp {
     /// What an oplog entry says of the transaction whose operations it has; `None` if it is none of a transaction.
-    pub(crate) fn of(entry: &RawDocument) -> Option<TransactionStamp> {
+    pub fn of(entry: &RawDocument) -> Option<TransactionStamp> {
         entry.get_document("o").ok()?.get_array("applyOps").ok()?;
         // Statements that are retryable say which they are.
         if pinion_bson::get(entry, "stmtId").is_some() {
@@ -229,7 +229,7 @@ impl TransactionStamp {
     }
 
     /// The transaction that an oplog entry names.
-    pub(crate) fn named(entry: &RawDocument) -> Option<TransactionStamp> {
+    pub fn named(entry: &RawDocument) -> Option<TransactionStamp> {
         let Some(RawBsonRef::Document(lsid)) = pinion_bson::get(entry, "lsid") else {
             return None;
         };
@@ -240,18 +240,12 @@ impl TransactionStamp {
     }
 
     /// The key of its record.
-    pub(crate) fn key(&self) -> Key {
+    pub fn key(&self) -> Key {
         session_key(&self.lsid)
     }
 
     /// What records what became of it. It is written with the transaction, or what tells of it.
-    pub(crate) fn write(
-        &self,
-        records: &Collection,
-        end: RecordedEnd,
-        wall_ms: i64,
-        term: i64,
-    ) -> Write {
+    pub fn write(&self, records: &Collection, end: RecordedEnd, wall_ms: i64, term: i64) -> Write {
         let key = self.key();
         Write {
             partition: partition_of(records, &key),
@@ -294,11 +288,7 @@ fn encode_image(
 
 /// Whether a document is the image of a statement of this write, and of the transaction of the same child that was prepared
 /// at or behind `prepared`: those that the child has committed before left theirs at an earlier time.
-pub(crate) fn is_image_of(
-    image: &RawDocument,
-    session: &SessionStamp,
-    prepared: Timestamp,
-) -> bool {
+pub fn is_image_of(image: &RawDocument, session: &SessionStamp, prepared: Timestamp) -> bool {
     let child = match pinion_bson::get(image, "child") {
         Some(RawBsonRef::Document(child)) => read_lsid(child),
         _ => None,
@@ -376,7 +366,7 @@ pub(crate) fn timestamp(document: &RawDocument, name: &str) -> Option<Timestamp>
 
 /// What an operation of an oplog entry, or an entry that is no more than one, says of the retryable statements that it is of;
 /// `None` if it is of none.
-pub(crate) fn stamp_of(operation: &RawDocument, entry: &RawDocument) -> Option<SessionStamp> {
+pub fn stamp_of(operation: &RawDocument, entry: &RawDocument) -> Option<SessionStamp> {
     let stmt_ids = match pinion_bson::get(operation, "stmtId")? {
         RawBsonRef::Int32(id) => vec![id],
         RawBsonRef::Array(ids) => pinion_bson::values(ids)

@@ -32,7 +32,7 @@ const COLLECTION: &str = "system.keys";
 
 /// The task. That of core 0 is the node's.
 #[derive(Default)]
-pub(crate) struct Keeper {
+pub struct Keeper {
     is_stopping: Cell<bool>,
     /// There is something to be looked at.
     due: Notify,
@@ -45,7 +45,7 @@ pub(crate) struct Keeper {
 }
 
 /// Begins, where members have a key file. Called on core 0.
-pub(crate) fn start() {
+pub fn start() {
     if member_access().is_none() {
         return;
     }
@@ -54,7 +54,7 @@ pub(crate) fn start() {
 }
 
 /// Ends the task; when this returns it writes nothing any more. Called on core 0.
-pub(crate) async fn stop() {
+pub async fn stop() {
     let time_keys = time_keys();
     let keeper = &time_keys.keeper;
     keeper.is_stopping.set(true);
@@ -70,7 +70,7 @@ pub(crate) async fn stop() {
 }
 
 /// Has the task look at once: a key is missing, or this node is something else in its set than before.
-pub(crate) async fn wake() {
+pub async fn wake() {
     submit_to(CoreId(0), Queue::Background, || async {
         time_keys().keeper.due.notify_one();
     })

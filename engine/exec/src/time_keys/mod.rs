@@ -21,11 +21,11 @@ use crate::interrupt::{check, interruptible};
 use crate::limits::{KEY_PATIENCE, KEY_PAUSE};
 use crate::members::member_access;
 
-pub(crate) use keeper::{Keeper, start, stop, wake};
+pub use keeper::{Keeper, start, stop, wake};
 
 /// The keys that a core knows.
 #[derive(Default)]
-pub(crate) struct TimeKeys {
+pub struct TimeKeys {
     /// All of them.
     known: RefCell<KeyRing>,
     /// Those that a majority has.

@@ -31,7 +31,7 @@ impl CommitQuorum {
     ///
     /// # Errors
     /// `FailedToParse` for what is none.
-    pub(crate) fn parse(value: RawBsonRef<'_>) -> Result<CommitQuorum> {
+    pub fn parse(value: RawBsonRef<'_>) -> Result<CommitQuorum> {
         match value {
             RawBsonRef::String("") => Err(Error::failed_to_parse(
                 "commitQuorum can't be an empty string",
@@ -57,7 +57,7 @@ impl CommitQuorum {
     /// # Errors
     /// `UnsatisfiableCommitQuorum` for more members than there are, and `UnknownReplWriteConcern` for a mode that the
     /// configuration lacks.
-    pub(crate) fn check(&self, view: &SetView) -> Result<()> {
+    pub fn check(&self, view: &SetView) -> Result<()> {
         match self {
             CommitQuorum::Members(members) if *members > view.data_members.min(view.voters) => {
                 Err(Error::new(
@@ -81,7 +81,7 @@ impl CommitQuorum {
     }
 
     /// Reads one that is kept, whatever the configuration has become since; `None` for what is none.
-    pub(crate) fn stored(value: RawBsonRef<'_>) -> Option<CommitQuorum> {
+    pub fn stored(value: RawBsonRef<'_>) -> Option<CommitQuorum> {
         match value {
             RawBsonRef::String(mode) if !mode.is_empty() => {
                 Some(CommitQuorum::Mode(mode.to_owned()))
@@ -95,11 +95,11 @@ impl CommitQuorum {
     }
 
     /// Whether nobody is waited for.
-    pub(crate) fn is_disabled(&self) -> bool {
+    pub fn is_disabled(&self) -> bool {
         *self == CommitQuorum::Members(0)
     }
 
-    pub(crate) fn append(&self, name: &str, out: &mut DocBuilder) {
+    pub fn append(&self, name: &str, out: &mut DocBuilder) {
         match self {
             CommitQuorum::Members(members) => out.append(name, *members as i32),
             CommitQuorum::Mode(mode) => out.append(name, mode.as_str()),

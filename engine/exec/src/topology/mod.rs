@@ -185,7 +185,7 @@ pub trait ReplicaSet {
 
 /// The set that a node is a member of, as one core knows it; a standalone has none.
 #[derive(Default)]
-pub(crate) struct Membership(RefCell<Option<Rc<dyn ReplicaSet>>>);
+pub struct Membership(RefCell<Option<Rc<dyn ReplicaSet>>>);
 
 /// Makes this core part of a member. Called on each core before it serves clients.
 ///
@@ -204,22 +204,22 @@ pub fn replica_set() -> Option<Rc<dyn ReplicaSet>> {
 }
 
 /// Whether the node was started as a member of a replica set.
-pub(crate) fn is_member() -> bool {
+pub fn is_member() -> bool {
     replica_set().is_some()
 }
 
 /// Whether clients may write what is replicated.
-pub(crate) fn is_writable() -> bool {
+pub fn is_writable() -> bool {
     set_view().is_none_or(|view| view.writable)
 }
 
 /// What the node knows of its set; `None` on a standalone.
-pub(crate) fn set_view() -> Option<Arc<SetView>> {
+pub fn set_view() -> Option<Arc<SetView>> {
     replica_set().map(|set| set.view())
 }
 
 /// `$$CLUSTER_TIME` of an operation that begins now; none where there is no cluster.
-pub(crate) fn cluster_time() -> Option<pinion_bson::Timestamp> {
+pub fn cluster_time() -> Option<pinion_bson::Timestamp> {
     let time = is_member().then(|| pinion_storage::storage().cluster_time())?;
     Some(pinion_bson::Timestamp {
         time: time.secs(),
@@ -283,7 +283,7 @@ fn allows_secondary(ctx: &OpContext) -> bool {
 ///
 /// # Errors
 /// `NoReplicationEnabled` on a standalone.
-pub(crate) fn check_from_member(cmd: &Invocation) -> Result<()> {
+pub fn check_from_member(cmd: &Invocation) -> Result<()> {
     match set_view() {
         Some(view) if view.has_config() => Ok(()),
         _ => Err(Error::new(
@@ -298,7 +298,7 @@ pub(crate) fn check_from_member(cmd: &Invocation) -> Result<()> {
 
 /// What an access does with documents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Intent {
+pub enum Intent {
     Read,
     Write,
 }
@@ -336,6 +336,6 @@ pub(crate) fn check_access(
 }
 
 /// The refusal of a write by a member that takes none.
-pub(crate) fn not_primary() -> Error {
+pub fn not_primary() -> Error {
     Error::new(ErrorCode::NOT_WRITABLE_PRIMARY, "not primary")
 }

@@ -12,7 +12,7 @@ use crate::session_ids::at_home;
 use crate::sessions::session_catalog;
 
 /// Begins to look for transactions that are too old. Called on each core.
-pub(crate) fn start() {
+pub fn start() {
     drop(spawn(Queue::Background, async {
         while !pinion_runtime::is_shutdown_requested() {
             sleep(EXPIRY_INTERVAL).await;
@@ -36,7 +36,7 @@ async fn expire() {
 }
 
 /// Aborts the transactions of sessions and of their children; a command that one of them runs is interrupted.
-pub(crate) async fn abort_sessions(lsids: &[Lsid]) {
+pub async fn abort_sessions(lsids: &[Lsid]) {
     let lsids: Arc<BTreeSet<Lsid>> = Arc::new(lsids.iter().map(at_home).collect());
     on_all_cores(move |_| {
         let lsids = lsids.clone();
@@ -53,7 +53,7 @@ pub(crate) async fn abort_sessions(lsids: &[Lsid]) {
 }
 
 /// Aborts all transactions of this node, and interrupts with this code what runs in them.
-pub(crate) async fn abort_all(code: ErrorCode) {
+pub async fn abort_all(code: ErrorCode) {
     on_all_cores(move |_| async move {
         let catalog = &session_catalog();
         for lsid in catalog.with_transactions() {

@@ -14,10 +14,10 @@ mod refusals;
 mod run;
 mod shown;
 
-pub(crate) use abort::{abort_all, abort_sessions, start};
+pub use abort::{abort_all, abort_sessions, start};
 pub(crate) use commit::{abort, commit};
 pub use prepared::hold_prepared;
-pub(crate) use prepared::{
+pub use prepared::{
     abort_prepared, all_prepared, commit_prepared, find, forget, give_up_prepared, prepare,
     register, yield_gates,
 };

@@ -29,7 +29,7 @@ use crate::topology::{is_writable, replica_set};
 use crate::transaction_state::TxnState;
 
 /// Makes a prepared transaction known at its session's home.
-pub(crate) async fn register(transaction: PreparedTransaction) {
+pub async fn register(transaction: PreparedTransaction) {
     submit_to(
         home_of(&transaction.lsid),
         Queue::Foreground,
@@ -39,7 +39,7 @@ pub(crate) async fn register(transaction: PreparedTransaction) {
 }
 
 /// The prepared transaction with this number in its session.
-pub(crate) async fn find(stamp: TransactionStamp) -> Option<PreparedTransaction> {
+pub async fn find(stamp: TransactionStamp) -> Option<PreparedTransaction> {
     submit_to(
         home_of(&stamp.lsid),
         Queue::Foreground,
@@ -52,7 +52,7 @@ pub(crate) async fn find(stamp: TransactionStamp) -> Option<PreparedTransaction>
 }
 
 /// A transaction has its outcome.
-pub(crate) async fn forget(lsid: Lsid) {
+pub async fn forget(lsid: Lsid) {
     submit_to(home_of(&lsid), Queue::Foreground, move || async move {
         transactions().prepared.remove(&lsid);
     })
@@ -60,7 +60,7 @@ pub(crate) async fn forget(lsid: Lsid) {
 }
 
 /// Every prepared transaction of the node.
-pub(crate) async fn all_prepared() -> Vec<PreparedTransaction> {
+pub async fn all_prepared() -> Vec<PreparedTransaction> {
     let all = on_all_cores(|_| async { transactions().prepared.all() });
     all.await.into_iter().flatten().collect()
 }
@@ -69,7 +69,7 @@ pub(crate) async fn all_prepared() -> Vec<PreparedTransaction> {
 ///
 /// # Errors
 /// A unit is not there.
-pub(crate) async fn give_up_prepared() -> Result<()> {
+pub async fn give_up_prepared() -> Result<()> {
     for transaction in all_prepared().await {
         let (unit, at) = (&transaction.unit, transaction.at.ts);
         let given_up = storage().apply_outcome(unit, None, at).await;
@@ -81,7 +81,7 @@ pub(crate) async fn give_up_prepared() -> Result<()> {
 
 /// Lets go of the gates of prepared transactions: this node takes no writes any more, and nobody changes the catalog but by the
 /// log. Who waits to change it goes away before.
-pub(crate) async fn yield_gates() {
+pub async fn yield_gates() {
     on_all_cores(|_| async { core_catalog().gates().give_up_changes(true) }).await;
     for transaction in all_prepared().await {
         let_go_everywhere(transaction.lsid).await;
@@ -110,7 +110,7 @@ pub fn hold_prepared() -> LocalBoxFuture<'static, ()> {
 ///
 /// # Errors
 /// It is aborted then.
-pub(crate) async fn prepare(ctx: &OpContext, running: &Running) -> Result<PreparedTransaction> {
+pub async fn prepare(ctx: &OpContext, running: &Running) -> Result<PreparedTransaction> {
     crate::interrupt::check(ctx)?;
     let open = running.take_open();
     let open = open.expect("a transaction is prepared once");
@@ -202,7 +202,7 @@ fn written_to(known: &Known) -> Arc<[Namespace]> {
 /// # Errors
 /// It is prepared as before: `InvalidOptions` for a time that it cannot be committed at, or while the entry that it was prepared
 /// by is not with a majority.
-pub(crate) async fn commit_prepared(
+pub async fn commit_prepared(
     running: &Running,
     transaction: &PreparedTransaction,
     commit: Timestamp,
@@ -241,10 +241,7 @@ fn check_commit(transaction: &PreparedTransaction, commit: Timestamp) -> Result<
 ///
 /// # Errors
 /// It is prepared as before.
-pub(crate) async fn abort_prepared(
-    running: &Running,
-    transaction: &PreparedTransaction,
-) -> Result<()> {
+pub async fn abort_prepared(running: &Running, transaction: &PreparedTransaction) -> Result<()> {
     decide(running, transaction, None).await
 }
 

@@ -10,21 +10,21 @@ use crate::statements::{Executed, ExecutedChange};
 
 /// A statement that failed.
 #[derive(Debug)]
-pub(crate) struct StatementError {
+pub struct StatementError {
     pub index: usize,
     pub error: Error,
 }
 
 /// A document that an upsert made.
 #[derive(Debug)]
-pub(crate) struct Upserted {
+pub struct Upserted {
     pub index: usize,
     pub id: RawBson,
 }
 
 /// The outcome of a batch.
 #[derive(Debug, Default)]
-pub(crate) struct BatchOutcome {
+pub struct BatchOutcome {
     /// Documents inserted, matched or deleted.
     pub n: i64,
     pub modified: i64,

@@ -70,7 +70,7 @@ struct How {
 }
 
 /// Inserts documents in their order into a collection whose gates let nobody else in.
-pub(crate) async fn insert_capped(
+pub async fn insert_capped(
     ctx: &OpContext,
     collection: &Arc<Collection>,
     documents: Vec<Bytes>,
@@ -376,7 +376,7 @@ async fn oldest_beyond(
 ///
 /// # Errors
 /// Those of a read.
-pub(crate) async fn beyond_bounds(collection: &Arc<Collection>) -> Result<Vec<Vec<Write>>> {
+pub async fn beyond_bounds(collection: &Arc<Collection>) -> Result<Vec<Vec<Write>>> {
     let capped = capped_table().of(collection.tree());
     let evicted = oldest_beyond(collection, &capped, 0, 0).await?;
     let hash = storage().partition_hash();

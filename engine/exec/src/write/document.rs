@@ -24,7 +24,7 @@ fn timestamps(count: usize) -> Timestamp {
 }
 
 /// Brings a document into its stored form: checked, `_id` first, empty timestamps filled in unless they are to be kept.
-pub(crate) async fn prepare_for_insert(
+pub async fn prepare_for_insert(
     document: &RawDocument,
     keep_empty_timestamps: bool,
 ) -> Result<Bytes> {
@@ -59,11 +59,7 @@ fn prepare(
 }
 
 /// What an update needs to know beside the document.
-pub(crate) fn update_context(
-    update: &Update,
-    insert: bool,
-    position: Option<u32>,
-) -> UpdateContext {
+pub fn update_context(update: &Update, insert: bool, position: Option<u32>) -> UpdateContext {
     UpdateContext {
         now_ms: pinion_runtime::wall_ms(),
         timestamp: timestamps(update.timestamps()),

@@ -157,7 +157,7 @@ pub(crate) fn duplicate_of(collection: &Collection, write: &Write) -> pinion_wir
 
 /// How documents are inserted.
 #[derive(Clone, Copy)]
-pub(crate) struct InsertOptions<'s> {
+pub struct InsertOptions<'s> {
     /// Whether the first that fails ends the batch.
     pub ordered: bool,
     pub validation: Validation,
@@ -167,7 +167,7 @@ pub(crate) struct InsertOptions<'s> {
 
 /// What goes into the entries of inserts that are retryable.
 #[derive(Clone, Copy)]
-pub(crate) enum Stamps<'s> {
+pub enum Stamps<'s> {
     None,
     /// They are statements of their own, by their places in the client's batch.
     Batch(&'s RetryableWrite),
@@ -221,7 +221,7 @@ pub(super) enum Attempt {
 }
 
 /// Inserts documents in their order; `index_of_first` is the place of the first in the client's batch.
-pub(crate) async fn insert_documents(
+pub async fn insert_documents(
     ctx: &OpContext,
     acquired: Acquired,
     documents: Vec<(usize, Bytes)>,

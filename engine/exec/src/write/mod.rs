@@ -20,16 +20,16 @@ mod through;
 mod unit;
 mod validation;
 
-pub(crate) use batch::{BatchOutcome, Upserted};
-pub(crate) use capped::{beyond_bounds, insert_capped};
-pub(crate) use document::{prepare_for_insert, update_context};
-pub(crate) use insert::{InsertOptions, Stamps, insert_documents};
-pub(crate) use modify::Change;
-pub(crate) use put::{put, put_document};
-pub(crate) use series::{
+pub use batch::{BatchOutcome, Upserted};
+pub use capped::{beyond_bounds, insert_capped};
+pub use document::{prepare_for_insert, update_context};
+pub use insert::{InsertOptions, Stamps, insert_documents};
+pub use modify::Change;
+pub use put::{put, put_document};
+pub use series::{
     AllSeriesCounts, OpenBuckets, SeriesCounts, insert_measurements, open_buckets, series_counts,
     series_targets,
 };
-pub(crate) use target::{ModifyOutcome, ModifyStatement, run, run_and_tell, sort_beside};
-pub(crate) use through::{Deletion, DeletionTargets, delete_through};
-pub(crate) use validation::Validation;
+pub use target::{ModifyOutcome, ModifyStatement, run, run_and_tell, sort_beside};
+pub use through::{Deletion, DeletionTargets, delete_through};
+pub use validation::Validation;

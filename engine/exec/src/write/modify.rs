@@ -19,7 +19,7 @@ use crate::statements::Stamp;
 
 /// What happens to the documents that match.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub enum Change {
     Update(Update),
     Delete,
 }

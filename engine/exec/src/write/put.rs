@@ -11,7 +11,7 @@ use crate::acquire::acquire_write;
 
 /// Replaces the document with this `_id` of its own, or makes it, and its collection with it. What is the same already is not
 /// written again.
-pub(crate) async fn put_document(
+pub async fn put_document(
     ctx: &OpContext,
     ns: Namespace,
     id: &str,
@@ -21,7 +21,7 @@ pub(crate) async fn put_document(
 }
 
 /// The same of the document with the `_id` that the filter names.
-pub(crate) async fn put(
+pub async fn put(
     ctx: &OpContext,
     ns: Namespace,
     filter: RawDocumentBuf,

@@ -30,7 +30,7 @@ use crate::statements::{ExecutedChange, Stamp};
 
 /// One statement of `update` or `delete`, or a `findAndModify`.
 #[derive(Clone)]
-pub(crate) struct ModifyStatement {
+pub struct ModifyStatement {
     pub filter: RawDocumentBuf,
     pub matcher: Matcher,
     pub change: Arc<Change>,
@@ -46,7 +46,7 @@ pub(crate) struct ModifyStatement {
 
 impl ModifyStatement {
     /// Changes one document, and nothing more.
-    pub(crate) fn plain(matcher: Matcher, filter: RawDocumentBuf, change: Change) -> Self {
+    pub fn plain(matcher: Matcher, filter: RawDocumentBuf, change: Change) -> Self {
         ModifyStatement {
             filter,
             matcher,
@@ -74,7 +74,7 @@ impl ModifyStatement {
 
 /// Parses the sort of a statement. Beside a filter that is nothing but an `_id` it has no meaning, and MongoDB does not look
 /// at it.
-pub(crate) fn sort_beside(
+pub fn sort_beside(
     matcher: &Matcher,
     filter: &RawDocument,
     sort: Option<&RawDocument>,
@@ -89,7 +89,7 @@ pub(crate) fn sort_beside(
 
 /// What a statement did.
 #[derive(Debug, Default)]
-pub(crate) struct ModifyOutcome {
+pub struct ModifyOutcome {
     pub matched: i64,
     pub modified: i64,
     pub upserted: Option<RawBson>,
@@ -146,7 +146,7 @@ impl ModifyOutcome {
 ///
 /// # Errors
 /// As of [`run`].
-pub(crate) async fn run_and_tell(
+pub async fn run_and_tell(
     ctx: &OpContext,
     acquired: Acquired,
     (place, statement): (usize, &ModifyStatement),
@@ -181,7 +181,7 @@ struct Several {
 }
 
 /// Runs one statement. Documents changed before an error stay changed and are counted in `outcome`.
-pub(crate) async fn run(
+pub async fn run(
     ctx: &OpContext,
     acquired: Acquired,
     statement: &ModifyStatement,

@@ -16,7 +16,7 @@ use crate::limits::TARGET_GROUP;
 use crate::read::{Access, Again, ReadRequest, open_ids};
 
 /// What is deleted.
-pub(crate) struct Deletion {
+pub struct Deletion {
     pub access: Access,
     /// What a document that is found must still match when its turn comes.
     pub matcher: Matcher,
@@ -24,14 +24,14 @@ pub(crate) struct Deletion {
 
 /// Where the deletions end, if something is left by then.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DeletionTargets {
+pub struct DeletionTargets {
     pub documents: Option<usize>,
     pub until: Option<Instant>,
 }
 
 /// Deletes; counts what is deleted in `deleted`, also before an error. Gives whether there may be
 /// more. While the node is locked against writes it does not go on.
-pub(crate) async fn delete_through(
+pub async fn delete_through(
     ctx: &OpContext,
     acquired: &Acquired,
     deletion: Deletion,

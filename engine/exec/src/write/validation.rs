@@ -12,7 +12,7 @@ use crate::topology::cluster_time;
 
 /// Whether documents are checked: `bypassDocumentValidation` says that they are not.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) enum Validation {
+pub enum Validation {
     #[default]
     Enforced,
     Bypassed,
@@ -20,7 +20,7 @@ pub(crate) enum Validation {
 
 impl Validation {
     /// What the option of a command asks for.
-    pub(crate) fn unless(bypassed: Option<bool>) -> Validation {
+    pub fn unless(bypassed: Option<bool>) -> Validation {
         match bypassed {
             Some(true) => Validation::Bypassed,
             _ => Validation::Enforced,

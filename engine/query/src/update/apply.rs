@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
-use std::collections::btree_map;
+use std::collections::{BTreeMap, btree_map};
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, Timestamp};
 use pinion_collation::Collation;

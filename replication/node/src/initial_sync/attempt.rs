@@ -5,11 +5,9 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::Rc;
 
+use pinion_apply::{Applier, CloneTarget, begin_clone, clone_catalog, clone_listed, end_clone};
+use pinion_catalog::{ApplyMode, from_fatal};
 use pinion_clock::Timestamp;
-use pinion_exec::{
-    Applier, ApplyMode, CloneTarget, begin_clone, clone_catalog, clone_listed, end_clone,
-    from_fatal,
-};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::node::SourceFailure;
 use pinion_runtime::sim::event;

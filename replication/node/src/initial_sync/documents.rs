@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use pinion_apply::{CloneTarget, ClonedDocument};
 use pinion_bson::{
     Binary, BinarySubtype, DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc,
 };
-use pinion_exec::{CloneTarget, ClonedDocument, replication_parameters};
+use pinion_exec::replication_parameters;
 use pinion_replication_protocol::config::HostPort;
 use pinion_runtime::{Duration, now};
 use pinion_server::RemoteReply;

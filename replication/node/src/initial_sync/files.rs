@@ -9,8 +9,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use pinion_catalog::from_fatal;
 use pinion_clock::Timestamp;
-use pinion_exec::{from_fatal, reopen_as_copy};
+use pinion_instance::reopen_as_copy;
 use pinion_replication_protocol::config::HostPort;
 use pinion_runtime::sim::event;
 use pinion_runtime::{CoreId, Queue, core_count, join_all, now, sleep, spawn, submit_to};

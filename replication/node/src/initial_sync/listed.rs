@@ -1,7 +1,7 @@
 //! The collections of a source that has no rows of a catalog to give: a member of MongoDB's. They are listed as for a client.
 
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use pinion_exec::{ListedCollection, ListedIndex, Uuid, is_replicated};
+use pinion_catalog::{ListedCollection, ListedIndex, Uuid, is_replicated};
 use pinion_server::RemoteReply;
 use pinion_wire::ErrorCode;
 use pinion_wire::idl::Namespace;

@@ -1,8 +1,9 @@
 //! What is asked of the source beside its documents.
 
+use pinion_apply::parse_catalog_rows;
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_catalog::CatalogRows;
 use pinion_clock::Timestamp;
-use pinion_exec::{CatalogRows, parse_catalog_rows};
 use pinion_replication_protocol::config::HostPort;
 use pinion_server::RemoteReply;
 use pinion_wire::ErrorCode;

@@ -43,7 +43,7 @@ struct Written<'d> {
 }
 
 /// `create`.
-pub(crate) async fn create(cmd: Invocation) -> Result<Reply> {
+pub async fn create(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.namespace("create", cmd.db())?;
     let auto_index_id = reader.opt_safe_bool("autoIndexId")?;

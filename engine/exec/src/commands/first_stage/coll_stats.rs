@@ -10,7 +10,6 @@ use pinion_wire::idl::{FieldReader, Path, Types};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::super::count::count_all;
-use super::super::server_status::append_usage;
 use super::super::stats::{append_collection_stats, append_number};
 use super::Place;
 use crate::acquire::Acquired;
@@ -78,7 +77,7 @@ impl CollStats {
             }
             if self.operations {
                 out.start_document("operationStats");
-                append_usage(&mut out, &used.top);
+                used.top.append(&mut out);
                 out.end();
             }
         }

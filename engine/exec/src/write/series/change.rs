@@ -40,7 +40,7 @@ struct Found {
 }
 
 /// Runs a statement on a series. Measurements changed before an error stay changed and are counted.
-pub(in crate::write) async fn run(
+pub async fn run(
     ctx: &OpContext,
     mut acquired: Acquired,
     statement: &ModifyStatement,
@@ -102,14 +102,14 @@ pub(in crate::write) async fn run(
 }
 
 /// The read that finds the buckets of a statement.
-pub(crate) struct SeriesTargets {
+pub struct SeriesTargets {
     pub request: ReadRequest,
     /// Whether all measurements of a bucket match or none.
     pub of_sources: bool,
 }
 
 /// How the buckets of a statement are found; `None` where it does not change a series that is there.
-pub(crate) async fn series_targets(
+pub async fn series_targets(
     ctx: &OpContext,
     acquired: &Acquired,
     statement: &ModifyStatement,

@@ -11,7 +11,7 @@ use crate::metrics::TreeUses;
 
 /// Counts of one series on one core, or their sums.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SeriesCounts {
+pub struct SeriesCounts {
     pub bucket_inserts: u64,
     pub bucket_updates: u64,
     /// Buckets opened since no bucket of the source spanned the time.
@@ -26,7 +26,7 @@ pub(crate) struct SeriesCounts {
 
 /// The counts of one core by the tree of a series' buckets.
 #[derive(Debug, Default)]
-pub(crate) struct AllSeriesCounts(RefCell<TreeUses<SeriesCounts>>);
+pub struct AllSeriesCounts(RefCell<TreeUses<SeriesCounts>>);
 
 fn all_series_counts() -> Rc<AllSeriesCounts> {
     pinion_runtime::core_local()
@@ -41,7 +41,7 @@ where
 }
 
 /// What became of the measurements of a series on all cores.
-pub(crate) async fn series_counts(tree: TreeId) -> SeriesCounts {
+pub async fn series_counts(tree: TreeId) -> SeriesCounts {
     let of_core = move |_| async move { all_series_counts().0.borrow().of(tree) };
     let mut sum = SeriesCounts::default();
     for counts in pinion_runtime::on_all_cores(of_core).await {

@@ -91,7 +91,7 @@ struct Attempt {
 }
 
 /// Inserts measurements. What becomes of a single one stands in the outcome.
-pub(crate) async fn insert_measurements(
+pub async fn insert_measurements(
     ctx: &OpContext,
     acquired: Acquired,
     documents: Vec<(usize, Bytes)>,

@@ -6,9 +6,9 @@ mod counts;
 mod insert;
 mod open;
 
-pub(crate) use change::series_targets;
-pub(crate) use counts::{AllSeriesCounts, SeriesCounts, series_counts};
-pub(crate) use insert::insert_measurements;
-pub(crate) use open::{OpenBuckets, open_buckets};
+pub use change::series_targets;
+pub use counts::{AllSeriesCounts, SeriesCounts, series_counts};
+pub use insert::insert_measurements;
+pub use open::{OpenBuckets, open_buckets};
 
-pub(super) use change::run;
+pub use change::run;

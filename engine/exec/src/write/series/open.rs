@@ -27,13 +27,13 @@ type Sources = FxHashMap<Source, SmallVec<[OpenBucket; OPEN_BUCKETS_OF_SOURCE]>>
 
 /// The open buckets that a core knows. Of two generations of sources the older is forgotten when the newer is full.
 #[derive(Default, Debug)]
-pub(crate) struct OpenBuckets {
+pub struct OpenBuckets {
     newer: Sources,
     older: Sources,
 }
 
 /// The buckets that this core fills.
-pub(crate) fn open_buckets() -> Rc<RefCell<OpenBuckets>> {
+pub fn open_buckets() -> Rc<RefCell<OpenBuckets>> {
     pinion_runtime::core_local()
 }
 

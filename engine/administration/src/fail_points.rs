@@ -1,0 +1,119 @@
+//! The commands of tests: `configureFailPoint` and `waitForFailPoint`, those by which drivers see how a server treats versions
+//! of its API, and what has the node see to its sessions at once.
+
+use pinion_wire::idl::i64_exact;
+use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
+
+use pinion_exec::commands::register;
+use pinion_exec::commands::sessions;
+
+use pinion_exec::fail_points::{Configuration, FailPoint, configure, hold_builds, wait_entered};
+
+/// Registers the commands that only a node has which was started with `enableTestCommands`.
+pub fn register_test_commands(r: &mut Registry) {
+    hold_builds();
+    let spec = |name| CommandSpec::new(name).admin_only();
+    register(
+        r,
+        spec("configureFailPoint").help("have the node show a fault"),
+        None,
+        configure_fail_point,
+    );
+    register(
+        r,
+        spec("waitForFailPoint").help("wait until a fault was shown"),
+        None,
+        wait_for_fail_point,
+    );
+    register(
+        r,
+        spec("refreshLogicalSessionCacheNow").help("tell the set which sessions are in use"),
+        None,
+        sessions::refresh_now,
+    );
+    register(
+        r,
+        spec("reapLogicalSessionCacheNow").help("remove what old sessions left behind"),
+        None,
+        sessions::reap_now,
+    );
+    let spec = |name| CommandSpec::new(name);
+    register(
+        r,
+        spec("testVersion2").help("is not in version 1 of the API"),
+        None,
+        nothing,
+    );
+    register(
+        r,
+        spec("testVersions1And2")
+            .api_v1()
+            .help("is in versions 1 and 2 of the API"),
+        None,
+        nothing,
+    );
+    register(
+        r,
+        spec("testDeprecation")
+            .api_v1()
+            .help("is deprecated in version 1 of the API"),
+        None,
+        test_deprecation,
+    );
+    register(
+        r,
+        spec("testDeprecationInVersion2")
+            .api_v1()
+            .help("is deprecated in version 2 of the API"),
+        None,
+        nothing,
+    );
+}
+
+/// A command that does nothing.
+async fn nothing(_: Invocation) -> Result<Reply> {
+    Ok(Reply::new())
+}
+
+/// `testDeprecation`: fails where the client wants nothing that is deprecated.
+async fn test_deprecation(cmd: Invocation) -> Result<Reply> {
+    match cmd.ctx.args.api.deprecation_errors {
+        false => Ok(Reply::new()),
+        true => Err(Error::new(
+            ErrorCode::API_DEPRECATION_ERROR,
+            "Provided apiDeprecationErrors:true, but the command testDeprecation is deprecated in API Version 1. \
+             Information on deprecated commands and migrations in API Version 1 can be found at \
+             https://dochub.mongodb.org/core/manual-versioned-api",
+        )),
+    }
+}
+
+/// `configureFailPoint`. Fields that it does not know it passes over, as MongoDB does.
+async fn configure_fail_point(cmd: Invocation) -> Result<Reply> {
+    let name = cmd.reader()?.str("configureFailPoint")?.to_owned();
+    let point = FailPoint::named(&name)?;
+    let configuration = Configuration::parse(cmd.body())?;
+    let shown = pinion_query::document_text(&configuration.data);
+    let mode = configuration.mode;
+    let entered = configure(point, configuration).await;
+    tracing::warn!(target: "CONTROL", id = 23_829u64, failPointName = name, mode = ?mode, data = shown, "Set failpoint");
+    let mut out = Reply::new();
+    out.append("count", entered as i64);
+    Ok(out)
+}
+
+/// `waitForFailPoint`.
+async fn wait_for_fail_point(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let point = FailPoint::named(reader.str("waitForFailPoint")?)?;
+    let times = reader.i64("timesEntered")?;
+    let limit = reader.value("maxTimeMS").and_then(i64_exact);
+    reader.finish()?;
+    let times = u64::try_from(times).ok().filter(|times| *times > 0);
+    let times = times.ok_or_else(|| Error::bad_value("'timesEntered' must be greater than 0"))?;
+    if limit.is_none_or(|ms| ms <= 0) {
+        return Err(Error::bad_value("'maxTimeMS' must be greater than 0"));
+    }
+    wait_entered(&cmd.ctx, point, times).await?;
+    Ok(Reply::new())
+}

@@ -1,0 +1,33 @@
+//! Administrative commands: what operators, dashboards and backups ask of a node.
+
+// A module uses those of its own group, in no circle, and of the groups above.
+
+pub mod db_check;
+mod validate;
+
+mod absent;
+mod cluster_parameters;
+mod compact;
+mod connections;
+mod data_size;
+mod db_hash;
+mod default_concerns;
+mod fail_points;
+mod fsync;
+mod lock_info;
+mod metadata;
+mod parameters;
+mod profile;
+mod server_status;
+mod shutdown;
+mod small;
+mod status_sections;
+mod users;
+
+mod table;
+
+pub use compact::{AutoCompact, end_auto_compact};
+pub use fail_points::register_test_commands;
+pub use parameters::set_start_parameters;
+pub use status_sections::{ProcessSource, ProcessUsage, SystemSource};
+pub use table::register_commands;
