@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::modules::module_order;
+use crate::ratchet;
 use crate::tree::File;
 
 type Check = fn(&[File]) -> Vec<String>;
@@ -21,6 +22,10 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("dead files", dead_files),
     ("lints are inherited", lints_inherited),
     ("documented commands", documented_commands),
+    ("words", ratchet::words),
+    ("comment width", ratchet::comment_width),
+    ("function length", ratchet::function_length),
+    ("assertions", ratchet::assertion_density),
 ];
 
 /// The longest file in lines.
@@ -161,7 +166,8 @@ fn package_name(folder: &str) -> String {
     }
 }
 
-/// The crates named in a manifest's `[dependencies]` section (development dependencies may point anywhere above).
+/// The crates named in a manifest's `[dependencies]` section (development dependencies may point
+/// anywhere above).
 fn dependencies(file: &File) -> Vec<&str> {
     let mut out = Vec::new();
     let mut inside = false;
@@ -205,11 +211,11 @@ fn crate_order(files: &[File]) -> Vec<String> {
 
 fn glommio(files: &[File]) -> Vec<String> {
     let allowed = |path: &str| path.starts_with("core/runtime/") || path.starts_with("bench/");
-    let names = |line: &str| {
-        RUNTIME_ONLY
-            .iter()
-            .any(|name| line.contains(&format!("{name}::")))
-    };
+    let paths: Vec<String> = RUNTIME_ONLY
+        .iter()
+        .map(|name| format!("{name}::"))
+        .collect();
+    let names = |line: &str| paths.iter().any(|path| line.contains(path));
     offending_lines(
         files,
         |file| file.is_rust() && !allowed(&file.path),
@@ -229,7 +235,8 @@ fn thread_locals(files: &[File]) -> Vec<String> {
         |line: &str| line.contains("thread_local!") || line.trim_start().starts_with("static mut ");
     offending_lines(
         files,
-        // The budget of one synchronous call, which is made on a core or on a thread that computes: it ends before another begins.
+        // The budget of one synchronous call, on a core or on a compute thread: it ends before
+        // another begins.
         |file| file.is_rust() && server(&file.path) && file.path != "engine/query/src/work.rs",
         bad,
         "use core-local state of pinion_runtime",
@@ -287,7 +294,8 @@ fn banned_words(files: &[File]) -> Vec<String> {
     let mut out = Vec::new();
     for (word, instead) in BANNED {
         let text = |file: &File| {
-            file.path != SELF
+            file.text.contains(word)
+                && file.path != SELF
                 && !file.path.ends_with("Cargo.lock")
                 && !file.path.starts_with("LICENSE")
         };
@@ -322,7 +330,7 @@ fn offending_lines(
     out
 }
 
-/// A Rust file that no `mod` line names is compiled by nobody.
+/// A Rust file that no `mod` line names is not compiled.
 fn dead_files(files: &[File]) -> Vec<String> {
     let mut out = Vec::new();
     for file in files
@@ -346,28 +354,28 @@ fn dead_files(files: &[File]) -> Vec<String> {
             }
             _ => (name.trim_end_matches(".rs"), folder),
         };
-        let declares = |candidate: &&File| {
-            let (dir, file_name) = candidate
-                .path
-                .rsplit_once('/')
-                .unwrap_or(("", &candidate.path));
-            let beside = dir == parent && matches!(file_name, "mod.rs" | "lib.rs" | "main.rs");
-            let sibling = format!("{parent}.rs") == candidate.path;
-            let own_path = candidate.text.contains(&format!("#[path = \"{name}\"]"));
-            (beside || sibling || own_path || dir == parent)
-                && candidate.lines().any(|(_, line)| {
-                    let line = line.trim_start();
-                    let line = line.strip_prefix("pub").map_or(line, |rest| {
-                        rest.trim_start_matches(|c| c != ' ').trim_start()
-                    });
-                    line == format!("mod {module};")
-                })
+        let has_line = |candidate: &File| {
+            candidate.lines().any(|(_, line)| {
+                let line = line.trim_start();
+                let line = line.strip_prefix("pub").map_or(line, |rest| {
+                    rest.trim_start_matches(|c| c != ' ').trim_start()
+                });
+                line == format!("mod {module};")
+            })
         };
-        if !files
-            .iter()
-            .filter(|candidate| candidate.is_rust())
-            .any(|candidate| declares(&candidate))
-        {
+        let is_near = |candidate: &File| {
+            let dir = candidate.path.rsplit_once('/').map_or("", |(dir, _)| dir);
+            dir == parent || format!("{parent}.rs") == candidate.path
+        };
+        let names_path = |candidate: &File| {
+            let attribute = format!("#[path = \"{name}\"]");
+            candidate.text.contains(&attribute)
+        };
+        let rust = || files.iter().filter(|candidate| candidate.is_rust());
+        // Few files are declared from afar, and only those are worth a search in all texts.
+        let is_declared = rust().any(|candidate| is_near(candidate) && has_line(candidate))
+            || rust().any(|candidate| names_path(candidate) && has_line(candidate));
+        if !is_declared {
             out.push(format!("{}: no module declares it", file.path));
         }
     }
@@ -384,8 +392,8 @@ fn lints_inherited(files: &[File]) -> Vec<String> {
         .collect()
 }
 
-/// A cargo command that somebody is told to type must find what it names. Without `-p` cargo looks for a binary among the
-/// default members only.
+/// A cargo command in a document must find what it names. Without `-p` cargo looks for a binary
+/// among the default members only.
 fn documented_commands(files: &[File]) -> Vec<String> {
     let manifests = || {
         files
@@ -429,8 +437,8 @@ fn documented_commands(files: &[File]) -> Vec<String> {
             _ => false,
         })
     };
-    let told = |file: &File| !file.path.ends_with(".lock") && file.path != SELF;
-    offending_lines(files, told, bad, "cargo finds no such package or binary")
+    let wanted = |file: &File| !file.path.ends_with(".lock") && file.path != SELF;
+    offending_lines(files, wanted, bad, "cargo finds no such package or binary")
 }
 
 #[cfg(test)]
@@ -440,10 +448,7 @@ mod tests {
     fn check(check: Check, files: &[(&str, &str)], expected: &[&str]) {
         let files: Vec<File> = files
             .iter()
-            .map(|(path, text)| File {
-                path: (*path).into(),
-                text: (*text).into(),
-            })
+            .map(|(path, text)| File::new(*path, *text))
             .collect();
         let found = check(&files);
         assert_eq!(found.len(), expected.len(), "{found:?}");

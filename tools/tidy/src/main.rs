@@ -1,11 +1,15 @@
-//! Checks the tree: crate order, who names glommio, purpose lines, banned words, leftovers, file length, dead files,
-//! commands that are told to users.
+//! Checks the tree: crate order, names of glommio, purpose lines, words, leftovers, lengths, dead
+//! files, commands in documents.
 
 #![allow(clippy::disallowed_methods)] // A tool that reads the tree; it never runs inside a node.
 
 mod check;
 mod modules;
+mod functions;
+mod ratchet;
+mod source;
 mod tree;
+mod words;
 
 use std::process::ExitCode;
 

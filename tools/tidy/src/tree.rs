@@ -4,15 +4,46 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
+use crate::source::Source;
+
 /// One text file of the tree.
 pub struct File {
     /// Path below the root, with `/`.
     pub path: String,
     /// The whole text.
     pub text: String,
+    /// Code and comments, of Rust and Python.
+    pub source: Option<Source>,
 }
 
 impl File {
+    /// A file with its source divided.
+    pub fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
+        let (path, text) = (path.into(), text.into());
+        let source = match path.rsplit_once('.') {
+            Some((_, "rs")) => Some(Source::of_rust(&text)),
+            Some((_, "py")) => Some(Source::of_python(&text)),
+            _ => None,
+        };
+        Self { path, text, source }
+    }
+
+    /// Whether this is a document in Markdown.
+    pub fn is_document(&self) -> bool {
+        self.path.ends_with(".md")
+    }
+
+    /// The crate that the file belongs to, otherwise the folder: `engine/exec`, `docs`, `.` for the top level.
+    pub fn folder(&self) -> &str {
+        let Some((first, rest)) = self.path.split_once('/') else {
+            return ".";
+        };
+        match rest.split_once('/') {
+            Some((second, _)) => &self.path[..first.len() + 1 + second.len()],
+            None => first,
+        }
+    }
+
     /// Whether this is Rust source.
     pub fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
@@ -41,10 +72,7 @@ pub fn read(root: &Path) -> io::Result<Vec<File>> {
             continue;
         };
         if let Ok(text) = String::from_utf8(bytes) {
-            files.push(File {
-                path: path.to_string(),
-                text,
-            });
+            files.push(File::new(path, text));
         }
     }
     if files.is_empty() {
