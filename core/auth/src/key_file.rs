@@ -90,7 +90,8 @@ fn stripped(text: &str) -> Result<String, KeyFileError> {
     }
 }
 
-/// What the YAML parser comes upon. Its events have the texts as they were written: a key of digits is no number.
+/// What the YAML parser comes upon. Its events have the texts as they were written: a key of digits
+/// is no number.
 #[derive(Default)]
 struct Found {
     keys: Vec<String>,

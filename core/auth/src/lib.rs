@@ -1,6 +1,8 @@
-//! SCRAM (RFC 5802, RFC 7677) from both sides, and the keys by which members of a replica set know each other.
+//! SCRAM (RFC 5802, RFC 7677) from both sides, and the keys by which members of a replica set know
+//! each other.
 //!
-//! Nothing here reads a clock, a file or a random number: nonces, salts and the text of a key file are passed in.
+//! Nothing here reads a clock, a file or a random number: nonces, salts and the text of a key file
+//! are passed in.
 
 mod key_file;
 mod scram;

@@ -4,13 +4,14 @@ use bson::{RawArray, RawDocument};
 
 const _: () = assert!(size_of::<&RawArray>() == size_of::<&RawDocument>());
 
-/// The same bytes seen as an array. The `bson` crate does this itself for array elements, but not for its
-/// users.
+/// The same bytes seen as an array. The `bson` crate does this itself for array elements, but not
+/// for its users.
 #[inline]
 pub fn array_of(document: &RawDocument) -> &RawArray {
     let document: *const RawDocument = document;
-    // SAFETY: RawArray is `repr(transparent)` over RawDocument in bson 3 (a test below reads an array through
-    // the cast), so both have one layout and one validity invariant, and the lifetime is kept.
+    // SAFETY: RawArray is `repr(transparent)` over RawDocument in bson 3 (a test below reads an
+    // array through the cast), so both have one layout and one validity invariant, and the lifetime
+    // is kept.
     unsafe { &*(document as *const RawArray) }
 }
 

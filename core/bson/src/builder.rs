@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 
 use crate::view::{OLD_BINARY_SUBTYPE, RawElem, RawElems, View, with_view};
 
-/// Writes a document into one buffer from front to back. Values are given with their field's name, or without
-/// one inside arrays; a nested document or array is open until `end`.
+/// Writes a document into one buffer from front to back. Values are given with their field's name,
+/// or without one inside arrays; a nested document or array is open until `end`.
 ///
-/// A name must hold no NUL, which would end it inside the document: appending such a name panics. Names from
-/// documents never do; check one that comes from elsewhere with `is_field_name`.
+/// A name must hold no NUL, which would end it inside the document: appending such a name panics.
+/// Names from documents never do; check one that comes from elsewhere with `is_field_name`.
 #[derive(Clone, Debug)]
 pub struct DocBuilder {
     bytes: Vec<u8>,
@@ -56,8 +56,9 @@ impl DocBuilder {
         DocBuilder::with_prefix(bytes)
     }
 
-    /// An empty document written behind bytes that are not part of it, such as a message header, so that both
-    /// end up in one buffer. Lengths count the document alone; `finish_bytes` gives prefix and document.
+    /// An empty document written behind bytes that are not part of it, such as a message header, so
+    /// that both end up in one buffer. Lengths count the document alone; `finish_bytes` gives
+    /// prefix and document.
     pub fn with_prefix(mut bytes: Vec<u8>) -> DocBuilder {
         let root = bytes.len();
         bytes.extend_from_slice(&[0; 4]);
@@ -73,7 +74,8 @@ impl DocBuilder {
         DocBuilder::with_buffer(Vec::with_capacity(capacity))
     }
 
-    /// Makes room for about `additional` bytes more, so that appending them does not move what is there.
+    /// Makes room for about `additional` bytes more, so that appending them does not move what is
+    /// there.
     pub fn reserve(&mut self, additional: usize) {
         self.bytes.reserve(additional);
     }
@@ -198,13 +200,15 @@ impl DocBuilder {
         self.bytes.len() == self.root + 4
     }
 
-    /// Whether a field of this name has been appended to the outermost document, which must be the open one.
+    /// Whether a field of this name has been appended to the outermost document, which must be the
+    /// open one.
     pub fn contains(&self, name: &str) -> bool {
         assert!(self.open.is_empty(), "a nested document is open");
         RawElems::new(&self.bytes[self.root..]).any(|e| e.name == name.as_bytes())
     }
 
-    /// The value of a field that has been appended to the outermost document, which must be the open one.
+    /// The value of a field that has been appended to the outermost document, which must be the
+    /// open one.
     pub fn get(&self, name: &str) -> Option<RawBsonRef<'_>> {
         assert!(self.open.is_empty(), "a nested document is open");
         let mut elements = RawElems::new(&self.bytes[self.root..]);
@@ -232,7 +236,8 @@ impl DocBuilder {
     pub fn finish(self) -> RawDocumentBuf {
         assert_eq!(self.root, 0, "the document stands behind a prefix");
         let mut bytes = self.finish_bytes();
-        // Builders are often given room for what a document comes from. Many small ones may then be kept for long.
+        // Builders are often given room for what a document comes from. Many small ones may then be
+        // kept for long.
         if bytes.capacity() > 2 * bytes.len() + SLACK_BYTES {
             bytes.shrink_to_fit();
         }
@@ -288,8 +293,8 @@ impl DocBuilder {
         append_value(&mut self.bytes, value);
     }
 
-    /// Makes room for a long value that does not fit with what closes the documents around it: else that would move all of
-    /// it.
+    /// Makes room for a long value that does not fit with what closes the documents around it: else
+    /// that would move all of it.
     #[inline]
     fn make_room(&mut self, len: usize) {
         if len >= LONG_VALUE_BYTES && self.bytes.capacity() - self.bytes.len() < len {
@@ -349,7 +354,8 @@ fn append_string(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.push(0);
 }
 
-/// A length field. Callers bound documents far below its range; beyond it nothing sensible can be written.
+/// A length field. Callers bound documents far below its range; beyond it nothing sensible can be
+/// written.
 fn length(len: usize) -> [u8; 4] {
     i32::try_from(len)
         .expect("a BSON length fits 31 bits")

@@ -9,9 +9,10 @@ use crate::limits::MAX_DEPTH;
 use crate::types::canonical_type;
 use crate::view::{OLD_BINARY_SUBTYPE, RawElems, View, with_view};
 
-/// Orders two values as an ascending sort does: by class of type, then by value. Names of the fields that
-/// hold the values play no part; those inside documents do. Numbers of all types compare by their mathematical
-/// value, doubles and decimals exactly; NaN is below all numbers and equal to itself.
+/// Orders two values as an ascending sort does: by class of type, then by value. Names of the
+/// fields that hold the values play no part; those inside documents do. Numbers of all types
+/// compare by their mathematical value, doubles and decimals exactly; NaN is below all numbers and
+/// equal to itself.
 #[inline]
 pub fn compare_values(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     match (a, b) {
@@ -29,7 +30,8 @@ fn compare_as_views(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     with_view(a, |a| with_view(b, |b| compare_views(a, b)))
 }
 
-/// An order of strings that takes the place of that of their bytes. Equal bytes are equal in every such order.
+/// An order of strings that takes the place of that of their bytes. Equal bytes are equal in every
+/// such order.
 pub trait TextOrder {
     /// Orders two strings.
     fn compare_strings(&self, a: &[u8], b: &[u8]) -> Ordering;
@@ -76,8 +78,8 @@ pub fn values_equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
     compare_values(a, b).is_eq()
 }
 
-/// Orders two documents field by field: by class of type, then field name, then value. A document that
-/// is a proper prefix of another comes first.
+/// Orders two documents field by field: by class of type, then field name, then value. A document
+/// that is a proper prefix of another comes first.
 #[inline]
 pub fn compare_documents(a: &RawDocument, b: &RawDocument) -> Ordering {
     compare_fields(&BytesOrder, a.as_bytes(), b.as_bytes(), Names::Matter, 0)
@@ -91,8 +93,9 @@ enum Names {
     Ignored,
 }
 
-/// Orders two documents or arrays given as bytes. What is malformed counts as its end, and what nests deeper than
-/// anything that was ever validated is ordered by its bytes, for it must not cost the stack.
+/// Orders two documents or arrays given as bytes. What is malformed counts as its end, and what
+/// nests deeper than anything that was ever validated is ordered by its bytes, for it must not cost
+/// the stack.
 fn compare_fields(
     order: &impl TextOrder,
     a: &[u8],
@@ -228,7 +231,8 @@ fn compare_rare(order: &impl TextOrder, a: View<'_>, b: View<'_>, depth: usize) 
     }
 }
 
-/// The length a binary value is ordered by: that of the payload, the repeated length of subtype 2 included.
+/// The length a binary value is ordered by: that of the payload, the repeated length of subtype 2
+/// included.
 #[inline]
 fn binary_len(subtype: u8, bytes: &[u8]) -> usize {
     bytes.len() + if subtype == OLD_BINARY_SUBTYPE { 4 } else { 0 }

@@ -1,4 +1,5 @@
-//! Decimal128 in BSON's encoding (IEEE 754 with a binary integer coefficient, "BID"): its parts and its order.
+//! Decimal128 in BSON's encoding (IEEE 754 with a binary integer coefficient, "BID"): its parts and
+//! its order.
 
 mod arithmetic;
 mod double;
@@ -88,7 +89,8 @@ impl Decimal {
         exponent: 0,
     };
 
-    /// Takes an encoded number apart. A coefficient that is not canonical counts as zero, as the standard says.
+    /// Takes an encoded number apart. A coefficient that is not canonical counts as zero, as the
+    /// standard says.
     #[inline]
     pub fn unpack(value: Decimal128) -> Decimal {
         Decimal::from_bid(u128::from_le_bytes(value.bytes()))
@@ -165,8 +167,8 @@ impl Decimal {
         }
     }
 
-    /// The decimal with 15 digits nearest to a double, ties to even: what arithmetic of a double with a decimal
-    /// uses, so that 0.1 becomes 0.100000000000000.
+    /// The decimal with 15 digits nearest to a double, ties to even: what arithmetic of a double
+    /// with a decimal uses, so that 0.1 becomes 0.100000000000000.
     pub fn from_f64_15(x: f64) -> Decimal {
         let negative = x.is_sign_negative();
         if x.is_nan() {
@@ -189,8 +191,9 @@ impl Decimal {
         }
     }
 
-    /// A double with all its digits, or the 34 that a decimal holds: what sums of doubles and decimals use, so that 0.1
-    /// becomes 0.1000000000000000055511151231257827 and 1.5 stays as it is.
+    /// A double with all its digits, or the 34 that a decimal holds: what sums of doubles and
+    /// decimals use, so that 0.1 becomes 0.1000000000000000055511151231257827 and 1.5 stays as it
+    /// is.
     pub fn from_f64_34(x: f64) -> Decimal {
         if x == 0.0 || !x.is_finite() {
             return Decimal::from_f64_15(x);
@@ -270,8 +273,8 @@ impl Decimal {
         }
     }
 
-    /// The double next to the number towards zero, at most the largest finite one unless the number is an infinity,
-    /// and whether it is the number itself. `None` for NaN.
+    /// The double next to the number towards zero, at most the largest finite one unless the number
+    /// is an infinity, and whether it is the number itself. `None` for NaN.
     pub fn to_f64_toward_zero(self) -> Option<(f64, bool)> {
         match self {
             Decimal::Nan => None,

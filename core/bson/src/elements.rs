@@ -4,7 +4,8 @@ use bson::{RawArray, RawBsonRef, RawDocument};
 
 use crate::view::{RawElems, View};
 
-/// The fields of a document. On validated bytes every field comes; malformed bytes end the iteration.
+/// The fields of a document. On validated bytes every field comes; malformed bytes end the
+/// iteration.
 #[derive(Clone, Debug)]
 pub struct Elements<'a>(RawElems<'a>);
 
@@ -57,8 +58,8 @@ pub fn get<'a>(document: &'a RawDocument, name: &str) -> Option<RawBsonRef<'a>> 
         .to_value()
 }
 
-/// The value at a dotted path: field names through documents, indexes through arrays. Arrays are entered by
-/// index only, never fanned out.
+/// The value at a dotted path: field names through documents, indexes through arrays. Arrays are
+/// entered by index only, never fanned out.
 pub fn get_path<'a>(document: &'a RawDocument, path: &str) -> Option<RawBsonRef<'a>> {
     let mut fields = RawElems::new(document.as_bytes());
     let mut rest = path;

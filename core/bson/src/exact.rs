@@ -1,4 +1,5 @@
-//! Exact comparison of a decimal number with a double, whose common scale needs up to a thousand bits.
+//! Exact comparison of a decimal number with a double, whose common scale needs up to a thousand
+//! bits.
 
 use core::cmp::Ordering;
 
@@ -11,7 +12,7 @@ const FIVE_TO_STEP: u64 = 5u64.pow(STEP);
 /// Orders `coefficient * 10^exponent` and a positive finite double.
 ///
 /// # Panics
-/// When the two are so far apart that the exponents alone tell (beyond 10^±360).
+/// When the two are so far apart that the exponents alone decide (beyond 10^±360).
 pub(crate) fn compare_with_double(coefficient: u128, exponent: i32, double: f64) -> Ordering {
     assert!(coefficient != 0 && double > 0.0 && double.is_finite());
     assert!(
@@ -57,7 +58,8 @@ fn compare_scaled(left: u128, right: u128, shift: i32) -> Ordering {
     if tops.is_ne() {
         return tops;
     }
-    // With the highest bits at one place, shifting the shorter number to the longer one loses nothing.
+    // With the highest bits at one place, shifting the shorter number to the longer one loses
+    // nothing.
     if shift >= 0 {
         left.cmp(&(right << shift))
     } else {
@@ -131,7 +133,8 @@ impl Wide {
 mod tests {
     use super::*;
 
-    /// The exact decimal digits of a double, as many as a coefficient takes, and whether they are all.
+    /// The exact decimal digits of a double, as many as a coefficient takes, and whether they are
+    /// all.
     fn leading_digits(double: f64) -> (u128, i32, bool) {
         let text = format!("{double:.1100}");
         let digits: String = text.chars().filter(|c| *c != '.').collect();

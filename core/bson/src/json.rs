@@ -24,8 +24,8 @@ pub fn to_extended_json(document: &RawDocument, mode: JsonMode) -> String {
     to_extended_json_limited(document, mode, usize::MAX)
 }
 
-/// The document as one line of extended JSON, cut off with `...` soon after `max_bytes`: for logs, whose lines must
-/// not grow with what clients send.
+/// The document as one line of extended JSON, cut off with `...` soon after `max_bytes`: for logs,
+/// whose lines must not grow with what clients send.
 pub fn to_extended_json_limited(
     document: &RawDocument,
     mode: JsonMode,

@@ -1,7 +1,7 @@
 //! Raw BSON views, validation of untrusted bytes, comparison order and extended JSON.
 //!
-//! Everything that crosses a boundary is validated once; behind it documents are read as raw bytes. The rest of
-//! the tree names types of the `bson` crate only through this one.
+//! Everything that crosses a boundary is validated once; behind it documents are read as raw bytes.
+//! The rest of the tree names types of the `bson` crate only through this one.
 
 mod array;
 mod builder;

@@ -60,8 +60,8 @@ impl Number {
         compare_values(self.to_value(), other.to_value())
     }
 
-    /// The sum as `$inc` makes it: a decimal if either is one, else a double if either is one, else an int64 if
-    /// either is one or the int32 sum overflows. `None` when an int64 sum overflows.
+    /// The sum as `$inc` makes it: a decimal if either is one, else a double if either is one, else
+    /// an int64 if either is one or the int32 sum overflows. `None` when an int64 sum overflows.
     pub fn checked_add(self, other: Number) -> Option<Number> {
         self.combine(other, i64::checked_add, |a, b| a + b, Add::add)
     }
@@ -82,13 +82,15 @@ impl Number {
             .unwrap_or_else(|| Number::Double(self.to_f64() + other.to_f64()))
     }
 
-    /// The product as aggregation makes it: like `checked_mul`, but an int64 overflow gives a double.
+    /// The product as aggregation makes it: like `checked_mul`, but an int64 overflow gives a
+    /// double.
     pub fn mul_widening(self, other: Number) -> Number {
         self.checked_mul(other)
             .unwrap_or_else(|| Number::Double(self.to_f64() * other.to_f64()))
     }
 
-    /// The difference as aggregation makes it: like `checked_sub`, but an int64 overflow gives a double.
+    /// The difference as aggregation makes it: like `checked_sub`, but an int64 overflow gives a
+    /// double.
     pub fn sub_widening(self, other: Number) -> Number {
         self.checked_sub(other)
             .unwrap_or_else(|| Number::Double(self.to_f64() - other.to_f64()))
@@ -152,7 +154,8 @@ impl Number {
         }
     }
 
-    /// The integer this is exactly; `None` for fractions, for what is not finite, and beyond 64 bits.
+    /// The integer this is exactly; `None` for fractions, for what is not finite, and beyond 64
+    /// bits.
     pub fn to_i64_exact(self) -> Option<i64> {
         match self {
             Number::Int32(v) => Some(i64::from(v)),

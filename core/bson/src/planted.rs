@@ -1,4 +1,5 @@
-//! Errors planted to show that the comparison with MongoDB finds them. Only in builds with the feature `planted`.
+//! Errors planted to show that the comparison with MongoDB finds them. Only in builds with the
+//! feature `planted`.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 

@@ -1,4 +1,5 @@
-//! A seeded generator of values of all types, weighted towards the edges where orders and encodings go wrong.
+//! A seeded generator of values of all types, weighted towards the edges where orders and encodings
+//! go wrong.
 
 use bson::oid::ObjectId;
 use bson::raw::CString;
@@ -188,7 +189,8 @@ fn binary(rng: &mut Rng) -> RawBson {
 
 fn db_pointer(rng: &mut Rng) -> RawBson {
     let mut builder = DocBuilder::new();
-    // MongoDB takes the namespace of a DBPointer to end at its first NUL, so one with a NUL has no order to compare.
+    // MongoDB takes the namespace of a DBPointer to end at its first NUL, so one with a NUL has no
+    // order to compare.
     let namespace = cstring(rng);
     let namespace = namespace.as_str().as_bytes();
     builder.append_view(

@@ -2,9 +2,10 @@
 
 use bson::spec::ElementType;
 
-/// The class a type sorts in; values of one class are compared with each other by value. The order of the
-/// classes is MongoDB's: MinKey, undefined, null, numbers, strings and symbols, documents, arrays, binary,
-/// ObjectId, boolean, date, timestamp, regular expression, DBPointer, code, code with scope, MaxKey.
+/// The class a type sorts in; values of one class are compared with each other by value. The order
+/// of the classes is MongoDB's: MinKey, undefined, null, numbers, strings and symbols, documents,
+/// arrays, binary, ObjectId, boolean, date, timestamp, regular expression, DBPointer, code, code
+/// with scope, MaxKey.
 #[inline]
 pub const fn canonical_type(kind: ElementType) -> u8 {
     match kind {
@@ -59,8 +60,8 @@ const ALIASES: [(&str, i32, ElementType); 21] = [
     ("maxKey", 127, ElementType::MaxKey),
 ];
 
-/// The name MongoDB prints for a type in messages and answers to `$type` in aggregation; also its alias in
-/// the `$type` query operator.
+/// The name MongoDB prints for a type in messages and answers to `$type` in aggregation; also its
+/// alias in the `$type` query operator.
 pub fn type_name(kind: ElementType) -> &'static str {
     let number = type_number(kind);
     ALIASES

@@ -1,4 +1,5 @@
-//! The check of untrusted bytes: what passes can be iterated, compared and encoded without an error.
+//! The check of untrusted bytes: what passes can be iterated, compared and encoded without an
+//! error.
 
 use core::fmt;
 

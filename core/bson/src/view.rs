@@ -1,7 +1,7 @@
 //! Byte-level views: elements of a document and their values without UTF-8 checks or copies.
 //!
-//! Comparison and key encoding work on these. They accept any bytes: what is malformed ends an iteration
-//! or yields no view, and nothing here panics on it.
+//! Comparison and key encoding work on these. They accept any bytes: what is malformed ends an
+//! iteration or yields no view, and nothing here panics on it.
 
 use bson::oid::ObjectId;
 use bson::raw::CStr;
@@ -141,7 +141,8 @@ pub(crate) fn value_size(kind: ElementType, bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Where the first NUL is. Names are short, so eight bytes at a time beat a call into a search routine.
+/// Where the first NUL is. Names are short, so eight bytes at a time beat a call into a search
+/// routine.
 #[inline]
 pub fn find_nul(bytes: &[u8]) -> Option<usize> {
     const LOW: u64 = 0x0101_0101_0101_0101;
@@ -354,8 +355,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The value as the `bson` crate has it; `None` for what is not UTF-8 or malformed, and for a DBPointer,
-    /// which only `RawElem::to_value` can give.
+    /// The value as the `bson` crate has it; `None` for what is not UTF-8 or malformed, and for a
+    /// DBPointer, which only `RawElem::to_value` can give.
     #[inline]
     pub fn to_value(self) -> Option<RawBsonRef<'a>> {
         Some(match self {

@@ -1,5 +1,6 @@
-//! The BSON corpus of the drivers' specifications: what it calls valid validates and prints as it says, what it calls
-//! an error is refused. Runs where `PINION_BSON_CORPUS` names a folder with its files (`tools/bson-corpus` fetches them).
+//! The BSON corpus of the drivers' specifications: what it calls valid validates and prints as it
+//! says, what it calls an error is refused. Runs where `PINION_BSON_CORPUS` names a folder with its
+//! files (`tools/bson-corpus` fetches them).
 
 use pinion_bson::{JsonMode, to_extended_json, validate};
 use serde_json::Value;

@@ -14,12 +14,13 @@ use crate::timestamp::Timestamp;
 /// The length of keys and of proofs.
 pub const KEY_BYTES: usize = 20;
 
-/// The proof covers all times that agree above these bits, as MongoDB's does, so that one computation
-/// serves many gossiped times; a client gains at most a quarter of a million ticks by it.
+/// The proof covers all times that agree above these bits, as MongoDB's does, so that one
+/// computation serves many gossiped times; a client gains at most a quarter of a million ticks by
+/// it.
 const RANGE_MASK: u64 = 0x3_ffff;
 
-/// The name of a key: `_id` of its document in `admin.system.keys`, which is the cluster time when it was
-/// made, as a number.
+/// The name of a key: `_id` of its document in `admin.system.keys`, which is the cluster time when
+/// it was made, as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub i64);
 
@@ -88,7 +89,8 @@ struct KeyRecord {
 #[derive(Clone, Debug, Default)]
 pub struct KeyRing {
     keys: BTreeMap<KeyId, KeyRecord>,
-    /// The last proof computed: most gossip is of the same quarter million ticks under the same key.
+    /// The last proof computed: most gossip is of the same quarter million ticks under the same
+    /// key.
     latest: Cell<Option<(KeyId, u64, [u8; KEY_BYTES])>>,
 }
 
@@ -111,7 +113,8 @@ impl KeyRing {
         self.keys.is_empty()
     }
 
-    /// Signs with the key that expires first of those still valid at this time; `None` if there is none.
+    /// Signs with the key that expires first of those still valid at this time; `None` if there is
+    /// none.
     pub fn sign(&self, time: Timestamp) -> Option<SignedTime> {
         let (id, record) = self
             .keys
@@ -132,7 +135,7 @@ impl KeyRing {
             .get(&signed.key_id)
             .ok_or(VerifyError::UnknownKey(signed.key_id))?;
         let expected = self.proof(signed.key_id, &record.key, signed.time);
-        // No early exit: the time taken must not tell how much of a guess is right.
+        // No early exit: the time taken must not reveal how much of a guess is right.
         let differing = expected
             .iter()
             .zip(&signed.proof)
@@ -158,8 +161,9 @@ impl KeyRing {
         proof
     }
 
-    /// The expiry times of the keys that must be made now, so that at `now` there is a valid key and a
-    /// next one, each lasting `interval_secs` (three months by default). Empty most of the time.
+    /// The expiry times of the keys that must be made now, so that at `now` there is a valid key
+    /// and a next one, each lasting `interval_secs` (three months by default). Empty most of the
+    /// time.
     pub fn missing_keys(&self, now: Timestamp, interval_secs: u32) -> Vec<Timestamp> {
         let mut expiries: Vec<Timestamp> = self
             .keys

@@ -94,7 +94,8 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// The number of an election; every entry of the oplog carries the term of the primary that wrote it.
+/// The number of an election; every entry of the oplog carries the term of the primary that wrote
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(pub i64);
 

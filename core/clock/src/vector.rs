@@ -10,8 +10,8 @@ use crate::timestamp::Timestamp;
 /// `maxAcceptableLogicalClockDriftSecs`, one year.
 pub const DEFAULT_MAX_DRIFT_SECS: u32 = 365 * 24 * 60 * 60;
 
-/// The highest time a clock may reach: both halves as signed 32-bit numbers, which is what every client
-/// can hold.
+/// The highest time a clock may reach: both halves as signed 32-bit numbers, which is what every
+/// client can hold.
 pub const MAX_CLUSTER_TIME: Timestamp = Timestamp::new(i32::MAX as u32, i32::MAX as u32);
 
 /// One consistent reading of the three components: cluster >= config >= topology.
@@ -99,8 +99,8 @@ impl fmt::Display for AdvanceError {
 
 impl std::error::Error for AdvanceError {}
 
-/// Refuses a cluster time from outside that would take a clock too far: past its maximum, or further ahead of the wall
-/// clock than `max_drift_secs`.
+/// Refuses a cluster time from outside that would take a clock too far: past its maximum, or
+/// further ahead of the wall clock than `max_drift_secs`.
 ///
 /// # Errors
 /// [`AdvanceError::BeyondMaximum`] and [`AdvanceError::TooFarAhead`].
@@ -149,17 +149,18 @@ impl VectorClock {
         }
     }
 
-    /// All components as of one instant. Keep it in a variable: components of two snapshots need not be
-    /// in order.
+    /// All components as of one instant. Keep it in a variable: components of two snapshots need
+    /// not be in order.
     pub fn snapshot(&self) -> VectorTime {
         self.time
     }
 
-    /// Ticks the cluster time for `n` writes and gives the first of their `n` consecutive times: right
-    /// after the latest known, or the first of the wall clock's second if that is later.
+    /// Ticks the cluster time for `n` writes and gives the first of their `n` consecutive times:
+    /// right after the latest known, or the first of the wall clock's second if that is later.
     ///
     /// # Panics
-    /// If `n` is zero, or the clock would pass its maximum, which the drift limit keeps decades away.
+    /// If `n` is zero, or the clock would pass its maximum, which the drift limit keeps decades
+    /// away.
     pub fn tick_cluster(&mut self, n: u32, now_secs: u32) -> Timestamp {
         assert!(n > 0, "a tick allots at least one time");
         let first = self.time.cluster.next().max(Timestamp::new(now_secs, 1));
@@ -182,7 +183,8 @@ impl VectorClock {
     /// Raises the config time to the config servers' majority commit point.
     ///
     /// # Panics
-    /// If it is above the cluster time: a commit point is the time of a write that was ticked before.
+    /// If it is above the cluster time: a commit point is the time of a write that was ticked
+    /// before.
     pub fn tick_config_to(&mut self, commit_point: Timestamp) {
         assert!(
             commit_point <= self.time.cluster,
@@ -205,10 +207,11 @@ impl VectorClock {
         self.checked();
     }
 
-    /// Learns times from another node: all of them or, on error, none. Signatures are checked before.
+    /// Learns times from another node: all of them or, on error, none. Signatures are checked
+    /// before.
     pub fn advance(&mut self, gossip: Gossip, now_secs: u32) -> Result<(), AdvanceError> {
         let learned =
-            |known: Timestamp, told: Option<Timestamp>| told.map_or(known, |told| told.max(known));
+            |known: Timestamp, sent: Option<Timestamp>| sent.map_or(known, |sent| sent.max(known));
         let cluster = learned(self.time.cluster, gossip.cluster);
         let config = learned(self.time.config, gossip.config);
         let topology = learned(self.time.topology, gossip.topology);
@@ -322,8 +325,8 @@ mod tests {
         VectorClock::default().tick_config_to(at(1, 1));
     }
 
-    /// Random ticks, gossip and snapshots: the order holds, nothing goes back, a refusal changes nothing,
-    /// and every allotted time is new.
+    /// Random ticks, gossip and snapshots: the order holds, nothing goes back, a refusal changes
+    /// nothing, and every allotted time is new.
     #[test]
     fn random_walks() {
         for seed in 1..200u64 {

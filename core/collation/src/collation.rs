@@ -16,7 +16,7 @@ use crate::provider::Tables;
 use crate::settings::{Alternate, CaseFirst, Invalid, MaxVariable, Options, Settings, Strength};
 
 /// Which tables sort keys come from. A change of the tables changes keys that are stored, so it is
-/// a change of format: the indexes and collections with a collation would have to be built anew.
+/// a change of format: the indexes and collections with a collation would have to be rebuilt.
 pub const TABLES: &str = "ICU4X 2.4, CLDR 49";
 
 /// An order of strings as people of a language expect it.

@@ -108,7 +108,7 @@ pub enum Invalid {
     VariantUnsupported,
     /// `backwards` without a second level.
     Backwards,
-    /// `caseFirst` without a level that tells cases apart.
+    /// `caseFirst` without a level that distinguishes cases.
     CaseFirst,
 }
 

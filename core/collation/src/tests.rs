@@ -56,7 +56,7 @@ fn strength(strength: Strength) -> Options<'static> {
 }
 
 #[test]
-fn strengths_tell_apart_what_they_are_to() {
+fn strengths_distinguish_what_they_should() {
     check(
         strength(Strength::Primary),
         &["a", "=A", "=á", "=Á", "b", "=B"],
@@ -76,7 +76,7 @@ fn strengths_tell_apart_what_they_are_to() {
 }
 
 #[test]
-fn case_level_tells_cases_apart_without_accents() {
+fn case_level_distinguishes_cases_without_accents() {
     let options = Options {
         case_level: Some(true),
         ..strength(Strength::Primary)

@@ -1,5 +1,6 @@
-//! Prints generated values with their place in Pinion's order and their KeyString, for `tools/order-check`:
-//! `ordered_values SEED COUNT` writes one BSON document after another to the standard output.
+//! Prints generated values with their place in Pinion's order and their KeyString, for
+//! `tools/order-check`: `ordered_values SEED COUNT` writes one BSON document after another to the
+//! standard output.
 
 use std::io::Write;
 
@@ -38,7 +39,8 @@ fn main() -> std::io::Result<()> {
     out.flush()
 }
 
-/// The document to store; where Pinion puts it; and the end of its resume token if its `_id` is `{ n, v }`.
+/// The document to store; where Pinion puts it; and the end of its resume token if its `_id` is
+/// `{ n, v }`.
 fn describe(id: i32, rank: i32, value: &RawBson) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     let text = value_to_json(value.as_raw_bson_ref(), JsonMode::Canonical);
@@ -64,8 +66,8 @@ fn describe(id: i32, rank: i32, value: &RawBson) -> RawDocumentBuf {
     out.finish()
 }
 
-/// A resume token of MongoDB 4.4 is a KeyString whose only components with type bits are three int32 values and
-/// then the document's key.
+/// A resume token of MongoDB 4.4 is a KeyString whose only components with type bits are three
+/// int32 values and then the document's key.
 fn resume_token_end(id: i32, value: &RawBson) -> KeyString {
     let mut key = DocBuilder::new();
     key.start_document("_id")

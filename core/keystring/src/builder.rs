@@ -13,7 +13,8 @@ use crate::record_id::{self, RecordId};
 use crate::strings::Strings;
 use crate::type_bits::TypeBits;
 
-/// A finished key: bytes that compare by `memcmp` as the values do, and the types that the bytes do not tell.
+/// A finished key: bytes that compare by `memcmp` as the values do, and the types that the bytes do
+/// not hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyString {
     /// The components, the end byte, and the RecordId if there is one.
@@ -78,7 +79,8 @@ impl Builder {
         self.reset()
     }
 
-    /// Appends a component in the direction the ordering has for it. Nested documents must be validated ones.
+    /// Appends a component in the direction the ordering has for it. Nested documents must be
+    /// validated ones.
     ///
     /// # Panics
     /// After the end of the key, and beyond `MAX_COMPONENTS`.

@@ -9,7 +9,8 @@ use crate::{Corrupt, ctype};
 pub(crate) trait Sink {
     fn push(&mut self, byte: u8);
     fn extend(&mut self, bytes: &[u8]);
-    /// Appends the first `len` bytes of an array: a copy of fixed size is faster than one of any size.
+    /// Appends the first `len` bytes of an array: a copy of fixed size is faster than one of any
+    /// size.
     fn extend_part<const N: usize>(&mut self, bytes: &[u8; N], len: usize);
     /// How much has been written.
     fn position(&self) -> usize;

@@ -10,7 +10,8 @@ pub(crate) const NUMERIC: u8 = 30;
 pub(crate) const NAN: u8 = 30;
 /// At or below -2^63.
 pub(crate) const NEGATIVE_LARGE: u8 = 31;
-/// Negative integers, and numbers with a fraction, whose integer part takes 8 bytes; 7 bytes and fewer follow.
+/// Negative integers, and numbers with a fraction, whose integer part takes 8 bytes; 7 bytes and
+/// fewer follow.
 pub(crate) const NEGATIVE_8_BYTES: u8 = 32;
 pub(crate) const NEGATIVE_1_BYTE: u8 = 39;
 /// Between -1 and 0.
@@ -50,8 +51,8 @@ pub(crate) const LESS: u8 = 1;
 /// Sorts a bound after every key with the same components.
 pub(crate) const GREATER: u8 = 254;
 
-// A string's terminator is told from an escaped NUL by what follows it, so nothing that can follow a component may
-// look like the escape, ascending or inverted.
+// A string's terminator is distinguished from an escaped NUL by what follows it, so nothing that
+// can follow a component may look like the escape, ascending or inverted.
 const _: () = assert!(MAX_KEY < GREATER && GREATER < ESCAPED_NUL && !MIN_KEY < ESCAPED_NUL);
 const _: () = assert!(NUL < LESS && LESS < END && END < MIN_KEY && END < !MAX_KEY);
 const _: () =

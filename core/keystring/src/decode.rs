@@ -26,7 +26,8 @@ impl fmt::Display for Corrupt {
 
 impl core::error::Error for Corrupt {}
 
-/// The values of all components, each in a field with an empty name. What follows the end byte is not read.
+/// The values of all components, each in a field with an empty name. What follows the end byte is
+/// not read.
 pub fn decode(
     bytes: &[u8],
     ordering: Ordering,
@@ -90,8 +91,8 @@ pub fn component_len(bytes: &[u8], descending: bool) -> Result<usize, Corrupt> {
     if !descending {
         return ascending_len(bytes);
     }
-    // Nothing tells the end of an inverted component but a walk through it, so all that could belong to it is inverted.
-    // Most components are short: try their first bytes before the rest of the key.
+    // Only a walk through an inverted component finds its end, so all that could belong to it is
+    // inverted. Most components are short: try their first bytes before the rest of the key.
     let mut prefix = SmallPrefix::default();
     let head = prefix.inverted(&bytes[..bytes.len().min(SmallPrefix::LEN)]);
     match ascending_len(head) {

@@ -129,7 +129,8 @@ pub(crate) fn invert(bytes: &mut [u8]) {
     }
 }
 
-/// Writes documents and arrays without recursion, so depth costs no stack. What is malformed counts as its end.
+/// Writes documents and arrays without recursion, so depth costs no stack. What is malformed counts
+/// as its end.
 fn push_nested<'a>(
     out: &mut impl Sink,
     bits: &mut TypeBits,
@@ -233,7 +234,8 @@ fn push_flat<'a>(
     None
 }
 
-/// Binary sorts by length, then subtype, then bytes. The length that subtype 2 repeats is part of its payload.
+/// Binary sorts by length, then subtype, then bytes. The length that subtype 2 repeats is part of
+/// its payload.
 fn push_binary(out: &mut impl Sink, subtype: u8, bytes: &[u8]) {
     let old = subtype == OLD_BINARY_SUBTYPE;
     let len = bytes.len() + if old { 4 } else { 0 };

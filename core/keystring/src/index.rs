@@ -5,8 +5,9 @@
 //! | record | KeyString of `_id`, end byte |
 //! | index entry | KeyString of the fields in the index's directions, end byte, KeyString of `_id`, end byte |
 //!
-//! The end byte after the fields makes their part prefix-free: without it the key of "a" would be a prefix of the key
-//! of "a\0". So two entries have equal fields exactly if they share the bytes up to and including it.
+//! The end byte after the fields makes their part prefix-free: without it the key of "a" would be a
+//! prefix of the key of "a\0". So two entries have equal fields exactly if they share the bytes up
+//! to and including it.
 
 use pinion_bson::{RawBsonRef, RawDocumentBuf};
 use pinion_collation::Collation;
@@ -28,13 +29,16 @@ pub type RecordKey = SmallVec<[u8; 32]>;
 pub struct IndexEntry {
     /// The entry's key.
     pub key: SmallVec<[u8; 64]>,
-    /// How much of the key the fields and their end byte take: entries with equal fields share it, others do not.
+    /// How much of the key the fields and their end byte take: entries with equal fields share it,
+    /// others do not.
     pub prefix_len: usize,
-    /// The entry's value: type bits of the fields, then those of `_id`; empty when there are none to keep.
+    /// The entry's value: type bits of the fields, then those of `_id`; empty when there are none
+    /// to keep.
     pub type_bits: SmallVec<[u8; 16]>,
 }
 
-/// The key of the record with this `_id`: equal for values that compare equal, never a prefix of another one.
+/// The key of the record with this `_id`: equal for values that compare equal, never a prefix of
+/// another one.
 #[inline]
 pub fn encode_id(id: RawBsonRef<'_>) -> RecordKey {
     encode_id_with_types(id).0
@@ -82,8 +86,8 @@ pub fn encode_index_entry(
     encode_index_entry_in(fields, ordering, |_| Strings::Plain, id, None)
 }
 
-/// As [`encode_index_entry`], with the strings of each field as is told, and those of `_id` in the
-/// collection's collation.
+/// As [`encode_index_entry`], with the strings of each field in the given form, and those of `_id`
+/// in the collection's collation.
 pub fn encode_index_entry_in<'c>(
     fields: &[RawBsonRef<'_>],
     ordering: Ordering,
@@ -119,7 +123,8 @@ pub fn encode_index_entry_in<'c>(
     }
 }
 
-/// The entry of a record in an index, from the fields' key (ended, as `Builder::end` leaves it) and the record's key.
+/// The entry of a record in an index, from the fields' key (ended, as `Builder::end` leaves it) and
+/// the record's key.
 pub fn join_index_entry(
     fields: &[u8],
     field_bits: &TypeBits,

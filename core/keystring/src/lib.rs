@@ -1,8 +1,8 @@
 //! KeyString version 1 encoder and decoder, Ordering and TypeBits.
 //!
-//! A KeyString is a string of bytes for one or more values whose order under `memcmp` is the order of the values.
-//! Values that compare equal have equal bytes; what tells them apart, as 1 from 1.0, is kept in `TypeBits` beside the
-//! key. The layout is MongoDB's, byte for byte:
+//! A KeyString is a string of bytes for one or more values whose order under `memcmp` is the order
+//! of the values. Values that compare equal have equal bytes; what distinguishes them, as 1 from
+//! 1.0, is kept in `TypeBits` beside the key. The layout is MongoDB's, byte for byte:
 //!
 //! | type byte | value | what follows |
 //! |---|---|---|
@@ -21,8 +21,9 @@
 //! | 160 | code | as a string |
 //! | 170 | code with scope | code as a string; the scope as a document without its type byte |
 //!
-//! A descending component has all its bytes inverted. After the last component come, in a bound, a discriminator (1 before,
-//! 254 after all keys with these components), then the end byte 4, then the RecordId if there is one.
+//! A descending component has all its bytes inverted. After the last component come, in a bound, a
+//! discriminator (1 before, 254 after all keys with these components), then the end byte 4, then
+//! the RecordId if there is one.
 
 mod builder;
 mod bytes;

@@ -3,8 +3,8 @@
 /// The components a compound key can have, as MongoDB allows for an index.
 pub const MAX_COMPONENTS: u32 = 32;
 
-/// The depth to which a decoder follows nested documents and arrays: that of documents, the document itself as a
-/// component, and what stands in the deepest.
+/// The depth to which a decoder follows nested documents and arrays: that of documents, the
+/// document itself as a component, and what stands in the deepest.
 pub(crate) const MAX_DECODE_DEPTH: usize = pinion_bson::MAX_DEPTH + 2;
 
 /// The longest binary RecordId.

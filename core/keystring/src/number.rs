@@ -1,5 +1,5 @@
-//! Numbers as bytes: integers of one to eight bytes with a bit for the fraction, doubles in that same scale, and
-//! decimals as the double below them plus what is missing.
+//! Numbers as bytes: integers of one to eight bytes with a bit for the fraction, doubles in that
+//! same scale, and decimals as the double below them plus what is missing.
 //!
 //! | magnitude | bytes after the type byte |
 //! |---|---|
@@ -47,7 +47,7 @@ const TWO_MINUS_255: f64 = f64::from_bits((1023 - 255) << 52);
 /// What lifts the tiniest doubles out of the subnormal ones.
 const TWO_256: f64 = f64::from_bits((1023 + 256) << 52);
 const TWO_MINUS_256: f64 = f64::from_bits((1023 - 256) << 52);
-/// The second highest bit tells tiny doubles from tinier decimals.
+/// The second highest bit distinguishes tiny doubles from tinier decimals.
 const TINY_OFFSET: u64 = 1 << 62;
 const HIGHEST_BIT: u64 = 1 << 63;
 const INFINITY_BITS: u64 = u64::MAX;
@@ -109,7 +109,8 @@ fn push_marked_double(out: &mut impl Sink, magnitude: f64, negative: bool, marke
         let spare = (whole << 1).leading_zeros() / 8;
         // The product is exact: it scales by a power of two and stays below 2^63.
         let scaled = (magnitude * (1u64 << (8 * spare)) as f64) as u64;
-        // Adding the integer part once more, and one, doubles it and sets the fraction bit; the fraction keeps its place.
+        // Adding the integer part once more, and one, doubles it and sets the fraction bit; the
+        // fraction keeps its place.
         let encoded = scaled + ((whole + 1) << (8 * spare));
         assert!(encoded & 3 == 0, "a double with a fraction leaves two bits");
         let word = (encoded | marker as u64) ^ flip(negative);
@@ -152,7 +153,8 @@ fn push_large(out: &mut impl Sink, magnitude: f64, negative: bool, marker: Marke
         ctype::POSITIVE_LARGE
     });
     let encoded = if magnitude.is_finite() {
-        // All of these have the second highest bit set; shifting it out of the way makes room for the marker.
+        // All of these have the second highest bit set; shifting it out of the way makes room for
+        // the marker.
         (magnitude.to_bits() << 1) & !HIGHEST_BIT | u64::from(marker != Marker::Equal)
     } else {
         INFINITY_BITS
@@ -199,7 +201,8 @@ pub(super) enum Shape {
         negative: bool,
         magnitude: u64,
     },
-    /// The eight bytes with integer part, fraction and marker; `spare` of them belong to the fraction.
+    /// The eight bytes with integer part, fraction and marker; `spare` of them belong to the
+    /// fraction.
     Fraction {
         negative: bool,
         word: u64,

@@ -4,7 +4,8 @@ use pinion_bson::{Number, RawDocument, elements};
 
 use crate::limits::MAX_COMPONENTS;
 
-/// One bit for each component; a set bit means descending. Components beyond those given are ascending.
+/// One bit for each component; a set bit means descending. Components beyond those given are
+/// ascending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ordering(u32);
 
@@ -16,8 +17,9 @@ impl Ordering {
         Ordering(0)
     }
 
-    /// The directions of a key pattern such as `{ a: 1, b: -1 }`: a field with a negative number is descending, every
-    /// other one ascending. `None` when the pattern has more than `MAX_COMPONENTS` fields.
+    /// The directions of a key pattern such as `{ a: 1, b: -1 }`: a field with a negative number is
+    /// descending, every other one ascending. `None` when the pattern has more than
+    /// `MAX_COMPONENTS` fields.
     pub fn from_pattern(pattern: &RawDocument) -> Option<Ordering> {
         let mut ordering = Ordering(0);
         for (i, (_, value)) in (0u32..).zip(elements(pattern)) {

@@ -12,9 +12,9 @@ pub enum RecordId {
     Binary(Vec<u8>),
 }
 
-/// Appends a position: the number of bytes between the first and the last stands in the highest three bits of the
-/// first and the lowest three of the last; all other bits are the value. Negative positions, which are only ever
-/// bounds, become 0.
+/// Appends a position: the number of bytes between the first and the last stands in the highest
+/// three bits of the first and the lowest three of the last; all other bits are the value. Negative
+/// positions, which are only ever bounds, become 0.
 pub(crate) fn push_long(out: &mut impl Sink, id: i64) {
     let value = id.max(0).unsigned_abs();
     let bits = 64 - value.leading_zeros();
@@ -24,8 +24,8 @@ pub(crate) fn push_long(out: &mut impl Sink, id: i64) {
     out.push((value << 3) as u8 | between as u8);
 }
 
-/// Appends a clustered key and its length, seven bits to a byte, the lowest first; from the second on the bytes of the
-/// length have the highest bit set, so it is read from the right.
+/// Appends a clustered key and its length, seven bits to a byte, the lowest first; from the second
+/// on the bytes of the length have the highest bit set, so it is read from the right.
 ///
 /// # Panics
 /// When the id is empty or longer than `MAX_RECORD_ID_BYTES`.

@@ -30,7 +30,8 @@ fn descending() -> Ordering {
     Ordering::from_bits(1)
 }
 
-/// Equality of bytes but for what no key keeps: payload and sign of NaN, and coefficients beyond 34 digits.
+/// Equality of bytes but for what no key keeps: payload and sign of NaN, and coefficients beyond 34
+/// digits.
 fn same(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
     match (a, b) {
         (RawBsonRef::Double(x), RawBsonRef::Double(y)) => {

@@ -1,12 +1,12 @@
-//! The bits that tell apart what compares equal: the types of numbers, strings from symbols, the exponents of
-//! decimals, the signs of zeros.
+//! The bits that distinguish what compares equal: the types of numbers, strings from symbols, the
+//! exponents of decimals, the signs of zeros.
 
 use smallvec::SmallVec;
 
 use crate::Corrupt;
 
-/// The types of the ambiguous values of a key, in their order. They are kept beside the key and take no part in
-/// comparison.
+/// The types of the ambiguous values of a key, in their order. They are kept beside the key and
+/// take no part in comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeBits {
     /// Only up to the last byte that is not zero; most keys hold none.
@@ -43,7 +43,7 @@ const BIASED_EXPONENTS: u32 = 6 * (1 << 11);
 const NEGATIVE_DOUBLE_ZERO: u32 = 0b11000;
 /// The decimal zeros take this prefix and the five after it, each with twelve bits more.
 const FIRST_DECIMAL_ZERO: u32 = 0b11010;
-/// The low bits of a decimal's biased exponent; the digits tell the rest.
+/// The low bits of a decimal's biased exponent; the digits give the rest.
 pub(crate) const EXPONENT_BITS: u32 = 6;
 
 impl TypeBits {
@@ -63,9 +63,9 @@ impl TypeBits {
         self.bytes.is_empty()
     }
 
-    /// The stored form, empty when all bits are zero: then the types are the plain ones and nothing need be kept.
-    /// Otherwise up to seven bits stand alone in one byte, and more follow a byte with their length in bytes (over
-    /// 127: the byte 0x80 and four bytes, little endian).
+    /// The stored form, empty when all bits are zero: then the types are the plain ones and nothing
+    /// need be kept. Otherwise up to seven bits stand alone in one byte, and more follow a byte
+    /// with their length in bytes (over 127: the byte 0x80 and four bytes, little endian).
     pub fn as_bytes(&self) -> SmallVec<[u8; 16]> {
         let mut out = SmallVec::new();
         if self.is_all_zeros() {
@@ -99,8 +99,8 @@ impl TypeBits {
         }
     }
 
-    /// Reads the stored form at the front of `bytes` and tells its length. Where more follows, type bits that are all
-    /// zero are stored as one zero byte.
+    /// Reads the stored form at the front of `bytes` and returns its length. Where more follows,
+    /// type bits that are all zero are stored as one zero byte.
     pub fn from_prefix(bytes: &[u8]) -> Result<(TypeBits, usize), Corrupt> {
         let short = Corrupt("type bits are cut off");
         let Some((&first, rest)) = bytes.split_first() else {

@@ -65,7 +65,8 @@ impl Value {
 
 /// A metric of a source of type `S`.
 pub struct Row<S> {
-    /// Where `serverStatus` shows it: the names of documents and of the field, with dots between them.
+    /// Where `serverStatus` shows it: the names of documents and of the field, with dots between
+    /// them.
     pub path: &'static str,
     pub kind: Kind,
     pub unit: Unit,

@@ -6,7 +6,8 @@ use pinion_bson::{DocBuilder, RawBsonRef};
 
 use crate::row::{Kind, Row, Value};
 
-/// Appends the document at `prefix` with the metrics that lie in it: for `metrics.repl` a document `repl`.
+/// Appends the document at `prefix` with the metrics that lie in it: for `metrics.repl` a document
+/// `repl`.
 ///
 /// # Panics
 /// If the rows of the section do not follow one another as their documents do.

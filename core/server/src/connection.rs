@@ -24,7 +24,7 @@ use crate::limits::{LARGE_MESSAGE_BYTES, LAST_FLUSH_TIMEOUT, LINGER_TIMEOUT};
 pub(crate) struct Live {
     pub caller: Caller,
     pub connection: Connection,
-    /// Waiting for a message, with none begun.
+    /// Waiting for a message, with none started.
     pub idle: Cell<bool>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) async fn serve(core: Rc<ServerCore>, live: Rc<Live>) {
         core: &core,
         live: &live,
         frames: FrameReader::default(),
-        told_metadata: false,
+        logged_metadata: false,
     };
     let ended = session.run().await;
     // Replies already queued are delivered; a peer that does not read them is not waited for long.
@@ -99,7 +99,7 @@ struct Session<'a> {
     core: &'a ServerCore,
     live: &'a Live,
     frames: FrameReader,
-    told_metadata: bool,
+    logged_metadata: bool,
 }
 
 impl Session<'_> {
@@ -186,7 +186,7 @@ impl Session<'_> {
         }
     }
 
-    /// The message inside a compressed one. A large one is worked on beside the cores.
+    /// The message inside a compressed one. A large one is unwrapped on a compute thread.
     async fn unwrap(&self, bytes: &Bytes) -> Result<(Bytes, Compressor), CompressionError> {
         let claimed = CompressionState::claimed_bytes(bytes).unwrap_or_default();
         if bytes.len().max(claimed) <= LARGE_MESSAGE_BYTES {
@@ -223,7 +223,7 @@ impl Session<'_> {
         let mut answers = message.request_id();
         loop {
             let mut reply = self.run_command(&message).await;
-            self.tell_metadata();
+            self.log_metadata();
             if reply.is_withheld() {
                 return Flow::Close;
             }
@@ -241,9 +241,9 @@ impl Session<'_> {
                 }
                 false => Flow::Continue,
             };
-            let stream_goes_on = next.is_some() && sent == Flow::Continue && !close;
-            if stream_goes_on != streaming {
-                streaming = stream_goes_on;
+            let stream_continues = next.is_some() && sent == Flow::Continue && !close;
+            if stream_continues != streaming {
+                streaming = stream_continues;
                 let counters = &self.core.counters;
                 let streams = match message.command_name() {
                     "hello" => Some(&counters.exhaust_hello),
@@ -266,8 +266,9 @@ impl Session<'_> {
         }
     }
 
-    /// Runs a command. While a read is under way the connection is watched, and the read interrupted when
-    /// its client goes away. A write is never interrupted so: a client may send it and leave.
+    /// Runs a command. While a read is under way the connection is watched, and the read
+    /// interrupted when its client goes away. A write is never interrupted so: a client may send it
+    /// and leave.
     async fn run_command(&mut self, message: &Message) -> Reply {
         let dispatch = Dispatch::new(self.core, &self.live.caller);
         let command = self.core.registry.find(message.command_name());
@@ -327,13 +328,13 @@ impl Session<'_> {
         }
     }
 
-    /// Logs what the client told of itself, once.
-    fn tell_metadata(&mut self) {
-        if self.told_metadata {
+    /// Logs the client's metadata, once.
+    fn log_metadata(&mut self) {
+        if self.logged_metadata {
             return;
         }
         if let Some(metadata) = self.live.caller.client.metadata() {
-            self.told_metadata = true;
+            self.logged_metadata = true;
             if !self.core.counters.quiet.get() {
                 let doc = pinion_bson::to_extended_json(
                     &metadata.document,

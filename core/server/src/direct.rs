@@ -1,4 +1,5 @@
-//! Messages run as a connection would run them, without a socket: for measurements of what lies behind the network.
+//! Messages run as a connection would run them, without a socket: for measurements of what lies
+//! behind the network.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use pinion_wire::{ClientInfo, Header, ReplyFrame, parse_message};
 use crate::core::ServerCore;
 use crate::dispatch::{Caller, Dispatch};
 
-/// Stands for one connection of the core it is made on. Its messages are run one after another, and none of them is
-/// compressed or streams.
+/// Stands for one connection of the core it is made on. Its messages are run one after another, and
+/// none of them is compressed or streams.
 pub struct Direct {
     core: Rc<ServerCore>,
     caller: Caller,
@@ -27,7 +28,8 @@ impl Direct {
         }
     }
 
-    /// The bytes of the reply to a message; `None` where the message is malformed, or has or wants none.
+    /// The bytes of the reply to a message; `None` where the message is malformed, or has or wants
+    /// none.
     pub async fn answer(&self, message: Bytes) -> Option<Bytes> {
         let dispatch = Dispatch::new(&self.core, &self.caller);
         if let Some(reply) = dispatch.repeat_now(&message).await {

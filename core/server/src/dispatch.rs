@@ -1,4 +1,5 @@
-//! One command from its message to its reply: look-up, generic arguments, rules, handler, statistics.
+//! One command from its message to its reply: look-up, generic arguments, rules, handler,
+//! statistics.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +23,7 @@ use crate::unwind::{CatchUnwind, panic_text};
 /// Whose commands are run, one after another.
 pub(crate) struct Caller {
     pub client: Arc<ClientInfo>,
-    /// The operation that is running, for whoever must interrupt it.
+    /// The operation that is running, for those that must interrupt it.
     pub running: RefCell<Option<OpContext>>,
     /// What the next command may be run by, if it is like the one before.
     prepared: RefCell<Option<Prepared>>,
@@ -49,7 +50,8 @@ impl<'a> Dispatch<'a> {
         Dispatch { core, caller }
     }
 
-    /// The reply to this message if it repeats a command and can be answered at once, here or by another core.
+    /// The reply to this message if it repeats a command and can be answered at once, here or by
+    /// another core.
     pub(crate) async fn repeat_now(&self, bytes: &Bytes) -> Option<Reply> {
         let (started_ns, attempt) = {
             let prepared = self.caller.prepared.borrow();
@@ -91,7 +93,8 @@ impl<'a> Dispatch<'a> {
         self.caller.prepared.borrow().as_ref()?.message(bytes)
     }
 
-    /// Runs the command of a message, as the registry found it. The reply is complete, whether the command succeeded or not.
+    /// Runs the command of a message, as the registry found it. The reply is complete, whether the
+    /// command succeeded or not.
     pub(crate) async fn run(&self, command: Result<&Rc<Command>>, message: &Message) -> Reply {
         match command {
             Ok(command) => self.run_command(command, message).await,
@@ -148,7 +151,7 @@ impl<'a> Dispatch<'a> {
         reply
     }
 
-    /// What comes behind every command: its reply, and what others are told of it.
+    /// The end of every command: its reply, and its entries in the log and the counters.
     fn finish(
         &self,
         command: &Command,
@@ -176,7 +179,8 @@ impl<'a> Dispatch<'a> {
                     .and_then(|extra| code_of(pinion_bson::get(extra, "writeConcernError")?));
                 let labels = labels_for(error.code, write_concern, label_context(ctx));
                 let mut reply = self.failed(Some(ctx), &error, &labels);
-                // Whoever sends writes and waits for no reply learns in this way alone that they come to the wrong node.
+                // A client that sends writes and waits for no reply learns only in this way that
+                // they reach the wrong node.
                 if error.is(Category::NOT_PRIMARY) && !message.wants_reply() {
                     reply.close_connection();
                 }
@@ -277,7 +281,7 @@ impl<'a> Dispatch<'a> {
             to_extended_json_limited(message.body(), JsonMode::Relaxed, SLOW_COMMAND_LOG_BYTES);
         let (error, reply) = (outcome.as_ref().err(), outcome.as_ref().ok());
         let (work, written) = (ctx.work(), ctx.work().written());
-        let told = |documents: u64| (documents > 0).then_some(documents);
+        let known = |documents: u64| (documents > 0).then_some(documents);
         let (mut choice, mut locks) = (DocBuilder::new(), DocBuilder::new());
         if let Some(plan) = work.plan() {
             plan.append_choice(&mut choice);
@@ -296,8 +300,8 @@ impl<'a> Dispatch<'a> {
             cursorid = work.cursor(), keysExamined = work.keys_examined(), docsExamined = work.docs_examined(),
             fromMultiPlanner = chosen("fromMultiPlanner").map(|_| true), hasSortStage = work.has_sort().then_some(true), usedDisk = work.used_disk().then_some(true),
             cursorExhausted = work.is_exhausted().then_some(true), numYields = work.yields(),
-            nMatched = told(written.matched), nModified = told(written.modified), ninserted = told(written.inserted),
-            ndeleted = told(written.deleted), nUpserted = told(written.upserted), nreturned = work.documents_returned(),
+            nMatched = known(written.matched), nModified = known(written.modified), ninserted = known(written.inserted),
+            ndeleted = known(written.deleted), nUpserted = known(written.upserted), nreturned = work.documents_returned(),
             queryHash = hash("queryHash"), planCacheShapeHash = hash("planCacheShapeHash"), planCacheKey = hash("planCacheKey"),
             queryFramework = work.plan().map(|_| "classic"), errCode = error.map(|error| error.code.0),
             errMsg = error.map(|error| &*error.message), reslen = reply.map(|reply| reply.len() as u64),

@@ -27,17 +27,19 @@ pub(crate) enum Foreign {
 }
 
 impl Foreign {
-    /// Whether a message that begins so, and whose length is none or has not arrived, is one of another protocol.
-    fn of(begun: &[u8]) -> Option<Foreign> {
+    /// Whether a message that begins so, and whose length is none or has not arrived, is one of
+    /// another protocol.
+    fn of(start: &[u8]) -> Option<Foreign> {
         const METHODS: [&[u8; 4]; 9] = [
             b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC",
         ];
-        if METHODS.iter().any(|method| begun.starts_with(*method)) {
+        if METHODS.iter().any(|method| start.starts_with(*method)) {
             return Some(Foreign::Http);
         }
-        // A record of a handshake. The same three bytes begin some lengths, but requests answer nothing.
-        let is_handshake = matches!(begun, [0x16, 0x03, 0x00..=0x04, ..]);
-        let header = Header::read(begun).filter(|_| is_handshake)?;
+        // A record of a handshake. The same three bytes begin some lengths, but requests answer
+        // nothing.
+        let is_handshake = matches!(start, [0x16, 0x03, 0x00..=0x04, ..]);
+        let header = Header::read(start).filter(|_| is_handshake)?;
         (!matches!(header.response_to, 0 | -1)).then_some(Foreign::Tls)
     }
 }
@@ -132,8 +134,8 @@ impl FrameReader {
         Ok(Some(message.freeze()))
     }
 
-    /// Makes room for more of a message that is longer than its buffer, beside the cores: the memory may be fresh, and the
-    /// kernel clears it for whoever touches it first.
+    /// Makes room for more of a message that is longer than its buffer, on a compute thread: the
+    /// memory may be fresh, and the kernel clears it for the thread that touches it first.
     async fn grow(&mut self) {
         let Ok(Some(length)) = message_length(&self.buffer) else {
             return;
@@ -176,8 +178,8 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(begun: &[u8], expected: Option<Foreign>) {
-        assert_eq!(Foreign::of(begun), expected, "{begun:?}");
+    fn check(start: &[u8], expected: Option<Foreign>) {
+        assert_eq!(Foreign::of(start), expected, "{start:?}");
     }
 
     #[test]
@@ -185,7 +187,8 @@ mod tests {
         check(b"GET / HTTP/1.1\r\n", Some(Foreign::Http));
         check(b"POST", Some(Foreign::Http));
         check(b"GET", None);
-        // Record and version, its length, a ClientHello and its length, version and the first of its random bytes.
+        // Record and version, its length, a ClientHello and its length, version and the first of
+        // its random bytes.
         let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 0x5a, 1, 2, 3, 4, 5];
         check(&hello, Some(Foreign::Tls));
         check(&hello[..12], None);

@@ -1,8 +1,8 @@
 //! The connection layer: from sockets to registered commands and back.
 //!
-//! A connection is accepted once and belongs to one core. Its task reads a message, runs the command on that
-//! core's registry, and sends the reply, one after another; what a client sends ahead waits in a bounded
-//! buffer. Counters are the core-local `pinion_wire::ServerCounters`.
+//! A connection is accepted once and belongs to one core. Its task reads a message, runs the
+//! command on that core's registry, and sends the reply, one after another; what a client sends
+//! ahead waits in a bounded buffer. Counters are the core-local `pinion_wire::ServerCounters`.
 
 mod connection;
 mod core;

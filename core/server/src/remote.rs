@@ -1,4 +1,5 @@
-//! The other direction: a connection that this node opens to another one, and the commands it sends there.
+//! The other direction: a connection that this node opens to another one, and the commands it sends
+//! there.
 
 use std::net::SocketAddr;
 use std::{fmt, io};
@@ -49,15 +50,15 @@ impl RemoteError {
         }
     }
 
-    /// Whether nobody listens at the address: the other node's process has ended. What else breaks a connection may be
-    /// this node's own fault, or the network's.
+    /// Whether nothing listens at the address: the other node's process has ended. What else breaks
+    /// a connection may be this node's own fault, or the network's.
     pub fn is_refused_connection(&self) -> bool {
         matches!(self, RemoteError::Broken(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    /// As a command of this node reports it: `HostUnreachable` where nobody listens at the address,
-    /// `NetworkInterfaceExceededTimeLimit` where the other node did not answer in time, `SocketException` where the connection
-    /// broke otherwise.
+    /// As a command of this node reports it: `HostUnreachable` where nothing listens at the
+    /// address, `NetworkInterfaceExceededTimeLimit` where the other node did not answer in time,
+    /// `SocketException` where the connection broke otherwise.
     pub fn into_error(self) -> Error {
         if self.is_refused_connection() {
             return Error::new(ErrorCode::HOST_UNREACHABLE, self.to_string());
@@ -96,7 +97,8 @@ impl RemoteReply {
     }
 }
 
-/// A connection to another node. Commands are sent one after another; dropping it closes the connection.
+/// A connection to another node. Commands are sent one after another; dropping it closes the
+/// connection.
 pub struct Remote {
     connection: Connection,
     frames: FrameReader,
@@ -137,7 +139,8 @@ impl Remote {
         self.next().await
     }
 
-    /// Sends a command whose replies may follow one another by themselves; [`Remote::next`] gives them.
+    /// Sends a command whose replies may follow one another by themselves; [`Remote::next`] gives
+    /// them.
     pub async fn stream(&mut self, command: &RawDocument) -> Result<(), RemoteError> {
         self.send(command, Flags::EXHAUST_ALLOWED).await
     }

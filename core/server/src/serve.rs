@@ -15,8 +15,8 @@ use pinion_wire::ServerCounters;
 use crate::core::{ServerCore, ServerOptions, ServerShared};
 use crate::limits::{ACCEPT_PAUSE, MAX_ACCEPT_PAUSE};
 
-/// Serves connections until the node is asked to shut down and `farewell` has completed, which begins then; then ends them and
-/// returns.
+/// Serves connections until the node is asked to shut down and `farewell` has completed, which
+/// begins then; then ends them and returns.
 ///
 /// Called on one core. Before it, every core has set its `Registry` as a core-local value.
 pub async fn serve(
@@ -35,7 +35,8 @@ pub async fn serve(
     drain().await;
 }
 
-/// Sets up the connection layer on every core, without accepting anything: for those who bring their messages to `Direct`.
+/// Sets up the connection layer on every core, without accepting anything: for those who bring
+/// their messages to `Direct`.
 pub async fn install(options: ServerOptions) {
     install_shared(options).await;
 }

@@ -8,8 +8,9 @@ use std::task::{Context, Poll};
 
 /// Runs a future and gives the text of its panic if it panics. The future is gone afterwards.
 ///
-/// State that the handler shares may be half changed after a panic. Whoever keeps an invariant across such a
-/// point poisons itself (storage does, and then refuses every further call).
+/// State that the handler shares may be half changed after a panic. A module that keeps an
+/// invariant across such a point poisons itself (storage does, and then refuses every further
+/// call).
 pub(crate) struct CatchUnwind<F>(Option<Pin<Box<F>>>)
 where
     F: Future + ?Sized;

@@ -32,7 +32,7 @@ struct Seen {
     served: Cell<bool>,
 }
 
-/// Tells behind the replies of some commands with what they failed, if they did.
+/// Records the error of some commands behind their replies, if they failed.
 struct Failures;
 
 impl ReplyEpilogue for Failures {
@@ -88,7 +88,7 @@ fn registry(seen: Rc<Seen>) -> Registry {
         reply.withhold();
         Ok(reply)
     });
-    // Fails where it is told to, and its write concern with the code that it is told.
+    // Fails where the command asks for it, and its write concern with the code asked for.
     registry.register(CommandSpec::new("concern").write(), |inv| async move {
         let failed = rawdoc! { "code": inv.body().get_i32("concern").unwrap_or(0) };
         if inv.body().get_bool("fails").is_ok() {
@@ -444,7 +444,7 @@ fn legacy_handshake() {
             &reply[36..],
             rawdoc! { "isWritablePrimary": true, "ok": 1.0 }.as_bytes()
         );
-        // The same connection goes on with OP_MSG.
+        // The same connection continues with OP_MSG.
         assert_eq!(
             client.command(rawdoc! { "ping": 1, "$db": "test" }).await,
             rawdoc! { "ok": 1.0 }
@@ -529,8 +529,8 @@ fn a_node_runs_commands_on_another() {
         // A refusal and a stream leave the connection as it was.
         assert!(remote.run(&echo).await.is_ok());
 
-        let nobody = Remote::open(&host, PORT + 1).await;
-        assert!(nobody.is_err());
+        let unreachable = Remote::open(&host, PORT + 1).await;
+        assert!(unreachable.is_err());
         assert!(Remote::open("a.name.nobody.has", PORT).await.is_err());
         let shutdown = rawdoc! { "shutdown": 1, "$db": "admin" };
         remote.run(&shutdown).await.unwrap();
@@ -696,8 +696,8 @@ fn shutdown_drains() {
     assert!(seen.served.get(), "serve returned");
 }
 
-/// Slow links, tiny segments, tiny queues: whatever the network does, each client gets its own answers in
-/// its own order, and one that leaves in the middle disturbs nobody.
+/// Slow links, tiny segments, tiny queues: whatever the network does, each client gets its own
+/// answers in its own order, and one that leaves in the middle disturbs no other.
 #[test]
 fn hostile_networks() {
     for seed in 100..116 {
@@ -817,8 +817,9 @@ fn counters_move() {
     assert_eq!(*outcome.borrow(), Some((1, 1, 11, 1, 10, 1)));
 }
 
-/// What ends a transaction may have taken place although its answer is that of another member: only that the transaction is
-/// not known, with a write concern that was reached, says that it is nowhere.
+/// What ends a transaction may have taken place although its answer is that of another member: only
+/// that the transaction is not known, with a write concern that was reached, says that it is
+/// nowhere.
 #[test]
 fn what_ends_a_transaction_is_labelled_by_what_is_known() {
     run(22, ServerOptions::default(), |addr, _| async move {

@@ -6,8 +6,8 @@ pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
 pub const HEADER_BYTES: usize = 16;
 /// The most statements in one batch of writes (`maxWriteBatchSize` of hello).
 pub const MAX_WRITE_BATCH: usize = 100_000;
-/// So many fields of a command, or of a document below it, are read: no command has as many, so among them is one that nobody
-/// asks for.
+/// This number of fields of a command, or of a document below it, is read: no command has as many,
+/// so among them is one that is never asked for.
 pub const MAX_COMMAND_FIELDS: usize = 1000;
 /// The most document sequences in one message.
 pub const MAX_DOCUMENT_SEQUENCES: usize = 16;
@@ -21,9 +21,10 @@ pub const MAX_PATTERN_BYTES: usize = 1024;
 pub const MAX_CLIENT_METADATA_BYTES: usize = 512;
 /// The longest application name in client metadata.
 pub const MAX_APP_NAME_BYTES: usize = 128;
-/// The most members a write concern may name, which is the most voting and non-voting members of a set.
+/// The most members a write concern may name, which is the most voting and non-voting members of a
+/// set.
 pub const MAX_WRITE_CONCERN_MEMBERS: i64 = 50;
-/// Commands that took at least so long are logged, unless the node is told otherwise.
+/// Commands that took at least this long are logged, unless the node is configured otherwise.
 pub const DEFAULT_SLOW_MS: u64 = 100;
 /// What a reply may hold beyond a user document: cursor fields, operation time, cluster time.
 pub const REPLY_ALLOWANCE_BYTES: usize = 64 * 1024;

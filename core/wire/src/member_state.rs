@@ -1,6 +1,8 @@
-//! The states of a member of a replica set, which the server, its members and its clients have in common.
+//! The states of a member of a replica set, which the server, its members and its clients have in
+//! common.
 
-/// What a member of a replica set is doing, by the numbers and names that clients and other members know.
+/// What a member of a replica set is doing, by the numbers and names that clients and other members
+/// know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum MemberState {

@@ -48,7 +48,8 @@ impl ClientConversation {
     /// Reads the server's first message.
     ///
     /// # Errors
-    /// It is none, answers another conversation, or asks for a number of iterations that is not to be believed.
+    /// It is none, answers another conversation, or asks for a number of iterations that is not to
+    /// be believed.
     pub fn challenge(&self, server_first: &str) -> Result<Challenge, ScramError> {
         if server_first.starts_with("m=") {
             return Err(ScramError::new(
@@ -73,7 +74,8 @@ impl ClientConversation {
         })
     }
 
-    /// The client's second message: the proof that it has the secrets, which were derived as the challenge asks.
+    /// The client's second message: the proof that it has the secrets, which were derived as the
+    /// challenge asks.
     ///
     /// # Panics
     /// If the secrets are of another hash.

@@ -1,6 +1,7 @@
 //! SCRAM: what both sides compute, and the two sides of a conversation.
 //!
-//! Source: RFC 5802 and RFC 7677. Channel binding is not offered, since connections have no TLS that could be bound to.
+//! Source: RFC 5802 and RFC 7677. Channel binding is not offered, since connections have no TLS
+//! that could be bound to.
 
 mod client;
 mod secrets;
@@ -24,7 +25,7 @@ pub const MAX_ITERATIONS: u32 = 10_000_000;
 
 const _: () = assert!(MIN_ITERATIONS <= ITERATIONS && ITERATIONS <= MAX_ITERATIONS);
 
-/// Why a conversation ends without success. It never tells what would have been right.
+/// Why a conversation ends without success. It never says what would have been right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScramError(pub(crate) String);
 

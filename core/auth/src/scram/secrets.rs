@@ -73,7 +73,8 @@ fn stretch<M: Mac + Clone>(keyed: &M, salt: &[u8], iterations: u32) -> Vec<u8> {
     sum
 }
 
-/// What either side keeps of a password, for one salt and number of iterations. It never shows in logs.
+/// What either side keeps of a password, for one salt and number of iterations. It never shows in
+/// logs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secrets {
     pub(super) hash: Hash,
@@ -89,7 +90,8 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Derives them, which takes about a third of a microsecond for each iteration: not on a core that has others to serve.
+    /// Derives them, which takes about a third of a microsecond for each iteration: not on a core
+    /// that has others to serve.
     ///
     /// `password` is as the mechanism wants it: MongoDB's SCRAM-SHA-1 takes a digest.
     pub fn derive(hash: Hash, password: &str, salt: &[u8], iterations: u32) -> Secrets {

@@ -50,7 +50,8 @@ impl ClientFirst {
         })
     }
 
-    /// The answer to it, and the conversation that goes on. `nonce` is random text without commas, of this conversation alone.
+    /// The answer to it, and the conversation in its next step. `nonce` is random text without
+    /// commas, used by this conversation alone.
     pub fn challenge(
         self,
         hash: Hash,
@@ -80,7 +81,8 @@ pub struct ServerConversation {
 }
 
 impl ServerConversation {
-    /// Checks the client's proof against each of these secrets, and gives the server's own: its last message.
+    /// Checks the client's proof against each of these secrets, and gives the server's own: its
+    /// last message.
     ///
     /// # Errors
     /// The message is malformed, of another conversation, or proves none of them.
@@ -97,7 +99,7 @@ impl ServerConversation {
             ));
         }
         let messages = format!("{},{without_proof}", self.messages);
-        // Every one of them is tried, so that the time does not tell which it was.
+        // Every one of them is tried, so that the time taken does not reveal which one matched.
         let proven = secrets.iter().fold(None, |proven, secrets| {
             let signature = self.hash.hmac(&secrets.stored_key, messages.as_bytes());
             let client_key: Vec<u8> = proof.iter().zip(&signature).map(|(a, b)| a ^ b).collect();

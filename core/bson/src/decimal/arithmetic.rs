@@ -139,7 +139,8 @@ fn to_dec(value: Decimal) -> dec::Decimal128 {
     if !negative {
         return magnitude;
     }
-    // Negation as an operation turns a zero positive; both encodings keep the sign in the highest bit.
+    // Negation as an operation turns a zero positive; both encodings keep the sign in the highest
+    // bit.
     let mut bytes = magnitude.to_le_bytes();
     bytes[15] |= 0x80;
     dec::Decimal128::from_le_bytes(bytes)

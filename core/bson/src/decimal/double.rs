@@ -6,7 +6,8 @@ use core::fmt::Write;
 use super::{MAX_DIGITS, Rounding, power_of_ten};
 use crate::exact::compare_with_double;
 
-/// The digits of a positive finite double, rounded to exactly `digits` of them, and the exponent of the last one.
+/// The digits of a positive finite double, rounded to exactly `digits` of them, and the exponent of
+/// the last one.
 ///
 /// # Panics
 /// When the double is not positive and finite, or `digits` is not between 1 and 34.
@@ -72,7 +73,8 @@ static EXACT_POWERS: [f64; 23] = [
     1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
 
-/// The double next to `coefficient * 10^exponent` towards zero, and whether it is the number itself.
+/// The double next to `coefficient * 10^exponent` towards zero, and whether it is the number
+/// itself.
 pub(super) fn truncate_to_double(coefficient: u128, exponent: i32) -> (f64, bool) {
     let nearest = nearest_double(coefficient, exponent);
     if nearest == f64::INFINITY {

@@ -1,4 +1,5 @@
-//! Decimals: the next double towards zero, a marker, and where needed how far the decimal lies above it.
+//! Decimals: the next double towards zero, a marker, and where needed how far the decimal lies
+//! above it.
 
 use core::cmp::Ordering;
 
@@ -23,7 +24,7 @@ struct Magnitude {
     exponent: i32,
 }
 
-/// Decimals with fewer digits than this are told apart by doubles.
+/// Decimals with fewer digits than this have distinct doubles.
 const TEN_TO_15: u128 = 10u128.pow(15);
 
 /// Appends a decimal with its type bits.
@@ -129,8 +130,8 @@ fn push_tiny(out: &mut impl Sink, magnitude: Magnitude, double: f64, negative: b
         push_u64(out, low, negative);
         return;
     }
-    // Rounding down at every step keeps the order, and not going below the subnormal double keeps the order with
-    // doubles.
+    // Rounding down at every step keeps the order, and not going below the subnormal double keeps
+    // the order with doubles.
     let lifted = magnitude
         .decimal()
         .multiply(factor(TWO_256), Rounding::TowardZero);
@@ -204,7 +205,8 @@ impl Magnitude {
 
     /// How far this lies above `stored`, in units of the last place of `stored`.
     fn above(self, stored: Magnitude) -> u64 {
-        // A number of at most 34 digits that is not below `stored` has no digits below its last place.
+        // A number of at most 34 digits that is not below `stored` has no digits below its last
+        // place.
         u32::try_from(self.exponent - stored.exponent)
             .ok()
             .filter(|&shift| shift <= 38)
@@ -237,7 +239,7 @@ impl Magnitude {
             self.coefficient /= 10;
             self.exponent += 1;
         }
-        // 34 digits leave fewer choices than the stored bits can tell apart.
+        // 34 digits leave fewer choices than the stored bits can distinguish.
         let period = 1i32 << EXPONENT_BITS;
         let excess = (self.exponent - MIN_EXPONENT - stored as i32).rem_euclid(period);
         let exponent = self.exponent - excess;

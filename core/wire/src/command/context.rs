@@ -82,12 +82,12 @@ impl ClientInfo {
         self.says_internal.store(true, Ordering::Relaxed);
     }
 
-    /// What the client told of itself in its first hello.
+    /// What the client reported of itself in its first hello.
     pub fn metadata(&self) -> Option<&ClientMetadata> {
         self.metadata.get()
     }
 
-    /// Keeps what a hello tells of the client. It is told once: later tellings are refused.
+    /// Keeps the client's metadata of a hello. It is sent once: later metadata is refused.
     pub fn set_metadata(&self, metadata: ClientMetadata) -> Result<()> {
         self.metadata.set(metadata).map_err(|_| {
             Error::new(
@@ -111,8 +111,8 @@ pub struct ClientMetadata {
 }
 
 impl ClientMetadata {
-    /// Checks the document as MongoDB does: its size, the application's name, and the fields of driver and
-    /// operating system that must be there.
+    /// Checks the document as MongoDB does: its size, the application's name, and the fields of
+    /// driver and operating system that must be there.
     pub fn parse(document: &RawDocument) -> Result<ClientMetadata> {
         let size = document.as_bytes().len();
         if size > MAX_CLIENT_METADATA_BYTES {
@@ -193,7 +193,8 @@ pub enum Priority {
     Immediate,
 }
 
-/// What an operation carries. It is cheap to clone and crosses cores; every clone is killed together.
+/// What an operation carries. It is cheap to clone and crosses cores; every clone is killed
+/// together.
 #[derive(Clone, Debug)]
 pub struct OpContext {
     shared: Arc<OpShared>,
@@ -257,7 +258,8 @@ impl OpContext {
         }
     }
 
-    /// Makes it the context of another operation with the same command, database and arguments, starting now.
+    /// Makes it the context of another operation with the same command, database and arguments,
+    /// starting now.
     pub fn renew(&mut self, op_id: i32, now_ns: u64) {
         match Arc::get_mut(&mut self.shared) {
             Some(shared) => {
@@ -303,7 +305,8 @@ impl OpContext {
         self.statement.as_deref().unwrap_or(&self.shared.work)
     }
 
-    /// The same operation, for a statement of it whose work is kept apart until [`OpWork::add`] takes it over.
+    /// The same operation, for a statement of it whose work is kept apart until [`OpWork::add`]
+    /// takes it over.
     #[must_use]
     pub fn for_statement(&self) -> OpContext {
         OpContext {
@@ -331,7 +334,7 @@ impl OpContext {
         written_at.fetch_max(ts.as_u64(), Ordering::Relaxed);
     }
 
-    /// The timestamp of the last write that the operation has told of.
+    /// The timestamp of the last write that the operation has reported.
     pub fn written_at(&self) -> Option<Timestamp> {
         match self.shared.written_at.load(Ordering::Relaxed) {
             0 => None,
@@ -339,7 +342,8 @@ impl OpContext {
         }
     }
 
-    /// Interrupts the operation at its next check. The first interruption stays; false if there was one.
+    /// Interrupts the operation at its next check. The first interruption stays; false if there was
+    /// one.
     pub fn kill(&self, code: ErrorCode) -> bool {
         assert_ne!(code.0, 0, "an interruption has a code");
         self.shared

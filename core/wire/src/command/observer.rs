@@ -1,5 +1,5 @@
-//! What the layers below and above the registry tell each other: a hook of the dispatcher, and the counters of
-//! the connection layer.
+//! What the layers below and above the registry report to each other: a hook of the dispatcher, and
+//! the counters of the connection layer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,12 +12,14 @@ use crate::error::ErrorCode;
 use crate::limits::DEFAULT_SLOW_MS;
 use crate::message::Compressor;
 
-/// What a node puts behind every reply, whatever the command; one for each core, set with `Registry::set_epilogue`.
+/// What a node puts behind every reply, whatever the command; one for each core, set with
+/// `Registry::set_epilogue`.
 pub trait ReplyEpilogue {
     /// Appends it; all other fields are there.
     ///
-    /// `ctx` is that of the command. There is none where the command is not known or its arguments are wrong, and of a read
-    /// that repeated another. `failure` is the code of the command's error, or that of its write concern.
+    /// `ctx` is that of the command. There is none where the command is not known or its arguments
+    /// are wrong, and of a read that repeated another. `failure` is the code of the command's
+    /// error, or that of its write concern.
     fn append(&self, ctx: Option<&OpContext>, failure: Option<ErrorCode>, reply: &mut DocBuilder);
 }
 
@@ -56,8 +58,8 @@ pub struct ServerCounters {
     pub malformed: Cell<u64>,
     /// Handlers that panicked.
     pub panics: Cell<u64>,
-    /// Not a count: commands that took at least so long are logged ("Slow query"). It may be changed at
-    /// any time.
+    /// Not a count: commands that took at least so long are logged ("Slow query"). It may be
+    /// changed at any time.
     pub slow_ms: Cell<u64>,
     /// Not a count either: leaves the lines about single connections out of the log.
     pub quiet: Cell<bool>,
@@ -108,7 +110,7 @@ impl ServerCounters {
         );
     }
 
-    /// Counts a message that was compressed, from so many bytes to so many.
+    /// Counts a message that was compressed, from `from` bytes to `to` bytes.
     pub fn compressed(&self, compressor: Compressor, from: usize, to: usize) {
         if let Some(counters) = self.of(compressor) {
             ServerCounters::add(&counters.compressed_in, from as u64);
@@ -116,7 +118,7 @@ impl ServerCounters {
         }
     }
 
-    /// Counts a message that was decompressed, from so many bytes to so many.
+    /// Counts a message that was decompressed, from `from` bytes to `to` bytes.
     pub fn decompressed(&self, compressor: Compressor, from: usize, to: usize) {
         if let Some(counters) = self.of(compressor) {
             ServerCounters::add(&counters.decompressed_in, from as u64);

@@ -104,7 +104,7 @@ impl CommandSpec {
         self
     }
 
-    /// A read that cannot be told to read a snapshot (count).
+    /// A read that does not accept read concern snapshot (count).
     #[must_use]
     pub const fn no_snapshot(mut self) -> CommandSpec {
         self.read_concern = ReadConcernSupport::NoSnapshot;
@@ -120,8 +120,8 @@ impl CommandSpec {
         self
     }
 
-    /// Takes a write concern, so it writes, and primaries alone run it: [`CommandSpec::on_secondary`] behind it says
-    /// otherwise.
+    /// Takes a write concern, so it writes, and primaries alone run it:
+    /// [`CommandSpec::on_secondary`] behind it says otherwise.
     #[must_use]
     pub const fn write_concern(mut self) -> CommandSpec {
         self.supports_write_concern = true;
@@ -325,7 +325,8 @@ impl Invocation {
     }
 }
 
-/// The rules that hold before any handler runs: where a command may be run, and what it may be given.
+/// The rules that hold before any handler runs: where a command may be run, and what it may be
+/// given.
 pub fn check_permitted(spec: &CommandSpec, message: &Message, ctx: &OpContext) -> Result<()> {
     if !crate::idl::is_valid_database_name(&ctx.db) {
         return Err(Error::new(

@@ -1,8 +1,10 @@
-//! Commands that repeat: what was read of one is kept for those that differ from it in one value alone.
+//! Commands that repeat: what was read of one is kept for those that differ from it in one value
+//! alone.
 //!
-//! Applications send the same few commands over and over. Reading one costs more than running it where it asks for one
-//! document by its key, so a handler may leave a [`Repeatable`] with its reply. The connection keeps it, as
-//! [`Prepared`], and runs the next command through it if that fits.
+//! Applications send the same few commands over and over. Reading one costs more than running it
+//! where it asks for one document by its key, so a handler may leave a [`Repeatable`] with its
+//! reply. The connection keeps it, as [`Prepared`], and runs the next command through it if that
+//! fits.
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -18,7 +20,8 @@ use crate::message::{Message, Pattern, Reply};
 
 /// A command that was read and may be run again, with another value.
 ///
-/// It was permitted and succeeded before. What may have changed since (the catalog, gates, sessions) it looks at each time.
+/// It was permitted and succeeded before. What may have changed since (the catalog, gates,
+/// sessions) it looks at each time.
 pub trait Repeat: Debug {
     /// Runs the command, if it can be answered at once, here or by one call to another core.
     ///
@@ -32,10 +35,11 @@ pub trait Repeat: Debug {
 /// What came of running a command at once.
 pub enum Attempt {
     Ran(Ran),
-    /// Another core was asked. It answers at once, so nobody need see or stop the operation meanwhile.
+    /// Another core was asked. It answers at once, so no client need see or stop the operation
+    /// meanwhile.
     Asked(Pin<Box<dyn Future<Output = Option<Ran>>>>),
-    /// It would have to wait, or it fails: nothing was done and nothing counted, and [`Repeat::run`] is to be called. That is
-    /// also what the other core may answer.
+    /// It would have to wait, or it fails: nothing was done and nothing counted, and
+    /// [`Repeat::run`] is to be called. That is also what the other core may answer.
     Not,
 }
 

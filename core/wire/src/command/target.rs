@@ -14,7 +14,8 @@ pub fn collection_named<'d>(command: &str, body: &'d RawDocument) -> Option<&'d 
     }
 }
 
-/// The namespace that a command is on; that of the database's commands where it names no collection.
+/// The namespace that a command is on; that of the database's commands where it names no
+/// collection.
 pub fn namespace_named(command: &str, db: &str, body: &RawDocument) -> String {
     let collection = collection_named(command, body).unwrap_or("$cmd");
     // Cheaper than formatting, and every command does it.

@@ -6,18 +6,19 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use pinion_bson::DocBuilder;
 
-/// Tells of the plan of an operation, for those few operations that are reported.
+/// Describes the plan of an operation, for those few operations that are reported.
 pub trait PlanReport: Send + Sync {
     /// The plan in a few words.
     fn summary(&self) -> String;
 
-    /// Appends the hashes of the query and of its plans, if it has some, and how the plan was chosen.
+    /// Appends the hashes of the query and of its plans, if it has some, and how the plan was
+    /// chosen.
     fn append_choice(&self, out: &mut DocBuilder) {
         let _ = out;
     }
 
-    /// Appends what the plan's stages did, if that is known of each. `work` is all that the operation
-    /// did, which has taken so long by now.
+    /// Appends what the plan's stages did, if that is known of each. `work` is all that the
+    /// operation did, which has taken so long by now.
     fn append_stages(&self, out: &mut DocBuilder, work: &OpWork, millis: u64) {
         let _ = (out, work, millis);
     }
@@ -86,7 +87,7 @@ pub enum SlowLine {
 }
 
 impl OpWork {
-    /// It opens or continues a change stream, which clients are told whether to resume when it fails.
+    /// It opens or continues a change stream, whose errors say whether the client may resume it.
     pub fn reads_changes(&self) {
         self.reads_changes.store(true, Ordering::Relaxed);
     }
@@ -121,7 +122,7 @@ impl OpWork {
         count(&self.upserted, written.upserted);
     }
 
-    /// Tells the plan; of an operation with several plans the first counts.
+    /// Notes the plan; of an operation with several plans the first counts.
     pub fn planned(&self, plan: Arc<dyn PlanReport>) {
         let _ = self.plan.set(plan);
     }
@@ -131,7 +132,8 @@ impl OpWork {
         self.yields.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts that the operation passed the gate of a namespace, and how long it waited if it had to.
+    /// Counts that the operation passed the gate of a namespace, and how long it waited if it had
+    /// to.
     pub fn passed_gate(&self, access: GateKind, wait_us: Option<u64>) {
         let passes = &self.gates[access as usize];
         passes.passed.fetch_add(1, Ordering::Relaxed);
@@ -141,8 +143,8 @@ impl OpWork {
         }
     }
 
-    /// Appends the gates that were passed, in MongoDB's words: who is behind the gate of a namespace
-    /// holds the collection in an intent mode.
+    /// Appends the gates that were passed, in MongoDB's words: who is behind the gate of a
+    /// namespace holds the collection in an intent mode.
     pub fn append_locks(&self, out: &mut DocBuilder) {
         type Figure = fn(&Passes) -> &AtomicU64;
         let figures: [(&str, Figure); 3] = [
@@ -177,7 +179,7 @@ impl OpWork {
         out.end();
     }
 
-    /// Tells whether the operation waits for a ticket of flow control now.
+    /// Notes whether the operation waits for a ticket of flow control now.
     pub fn set_awaits_ticket(&self, awaits: bool) {
         self.awaits_ticket.store(awaits, Ordering::Relaxed);
     }
@@ -186,7 +188,8 @@ impl OpWork {
         self.awaits_ticket.load(Ordering::Relaxed)
     }
 
-    /// Counts that the operation took a ticket of flow control, and how long it waited if it had to.
+    /// Counts that the operation took a ticket of flow control, and how long it waited if it had
+    /// to.
     pub fn took_ticket(&self, wait_us: Option<u64>) {
         self.tickets.passed.fetch_add(1, Ordering::Relaxed);
         self.waited_for_ticket(wait_us);
@@ -214,17 +217,17 @@ impl OpWork {
         }
     }
 
-    /// Tells that documents are sorted in memory.
+    /// Notes that documents are sorted in memory.
     pub fn sorts(&self) {
         self.sorted.store(true, Ordering::Relaxed);
     }
 
-    /// Tells that something was put on disk for want of memory.
+    /// Notes that the operation spilled to disk.
     pub fn spilled(&self) {
         self.used_disk.store(true, Ordering::Relaxed);
     }
 
-    /// Tells which cursor the operation left; 0 says that it read to the end.
+    /// Notes which cursor the operation left; 0 says that it read to the end.
     pub fn left_cursor(&self, id: i64) {
         match id {
             0 => self.exhausted.store(true, Ordering::Relaxed),
@@ -232,12 +235,13 @@ impl OpWork {
         }
     }
 
-    /// Tells the command that made the cursor which the operation reads on.
+    /// Notes the command that made the cursor which the operation reads on.
     pub fn continues(&self, originating: Bytes) {
         let _ = self.originating.set(originating);
     }
 
-    /// Counts nanoseconds in which the operation waited for data as its client wants it to: they are no part of its time.
+    /// Counts nanoseconds in which the operation waited for data as its client wants it to: they
+    /// are no part of its time.
     pub fn awaited_data(&self, ns: u64) {
         self.awaited_ns.fetch_add(ns, Ordering::Relaxed);
     }

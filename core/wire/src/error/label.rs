@@ -1,4 +1,4 @@
-//! Error labels: what a driver is told about retrying, whatever the code.
+//! Error labels: what a driver learns about retrying, whatever the code.
 
 use super::{Category, ErrorCode};
 

@@ -1,6 +1,7 @@
 //! Read concern, write concern and read preference as clients send them.
 //!
-//! What a topology allows (no `w: 2` and no snapshot reads on a standalone) is decided by the executor.
+//! What a topology allows (no `w: 2` and no snapshot reads on a standalone) is decided by the
+//! executor.
 
 use pinion_bson::{Document, RawBsonRef, RawDocument, elements};
 use pinion_clock::{OpTime, Term, Timestamp};
@@ -132,7 +133,7 @@ fn cluster_time(reader: &FieldReader<'_, '_>, name: &str) -> Result<Option<Times
 /// `w` of a write concern.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WriteConcernW {
-    /// So many members.
+    /// This number of members.
     Members(u8),
     Majority,
     /// A mode that the configuration of the set defines.
@@ -265,8 +266,8 @@ impl ReadPreferenceMode {
     }
 }
 
-/// The mode of `$readPreference`. Tags, staleness and hedging only choose among members, which a client
-/// does before it sends the command; they are checked for their type.
+/// The mode of `$readPreference`. Tags, staleness and hedging only choose among members, which a
+/// client does before it sends the command; they are checked for their type.
 pub(super) fn parse_read_preference(document: &RawDocument) -> Result<ReadPreferenceMode> {
     let reader = FieldReader::object(Path::root("$readPreference"), document)?;
     let mode = reader.str("mode")?;
@@ -297,7 +298,7 @@ pub(super) fn parse_read_preference(document: &RawDocument) -> Result<ReadPrefer
     Ok(mode)
 }
 
-/// Less than this a member cannot tell how far another is behind.
+/// Staleness below this cannot be measured by a member.
 const LEAST_STALENESS_SECS: i64 = 90;
 
 fn named_mode(mode: &str) -> Result<ReadPreferenceMode> {

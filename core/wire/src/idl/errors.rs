@@ -6,7 +6,8 @@ use pinion_bson::{ElementType, RawBsonRef};
 
 use crate::error::{Error, ErrorCode};
 
-/// Where in a command document an object stands: `update`, `update.updates.3`, `update.updates.3.q`.
+/// Where in a command document an object stands: `update`, `update.updates.3`,
+/// `update.updates.3.q`.
 ///
 /// It is a chain of borrowed segments, so that nothing is allocated unless an error is made.
 #[derive(Clone, Copy, Debug)]
@@ -117,8 +118,8 @@ pub fn idl_type_name(kind: ElementType) -> &'static str {
     }
 }
 
-/// "BSON field 'find.limit' is the wrong type 'string', expected types '[long, int, decimal, double']".
-/// The quote and the bracket at the end stand in this order in MongoDB's text too.
+/// "BSON field 'find.limit' is the wrong type 'string', expected types '[long, int, decimal,
+/// double']". The quote and the bracket at the end stand in this order in MongoDB's text too.
 #[cold]
 pub fn wrong_type(path: Path<'_>, found: RawBsonRef<'_>, expected: Types) -> Error {
     let found = idl_type_name(found.element_type());

@@ -24,12 +24,14 @@ pub struct Lsid {
     pub child: Option<ChildSession>,
 }
 
-/// What tells the session of an internal transaction from its parent, for which the transaction is run.
+/// What distinguishes the session of an internal transaction from its parent, for which the
+/// transaction is run.
 ///
 /// Source: sharding document, "Logical Sessions".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChildSession {
-    /// The number of the parent's retryable write that the transaction executes; `None` if it is none of a retryable write.
+    /// The number of the parent's retryable write that the transaction executes; `None` if it is
+    /// none of a retryable write.
     pub txn_number: Option<i64>,
     pub txn_uuid: [u8; 16],
 }
@@ -75,17 +77,19 @@ pub struct GenericArguments {
     pub read_preference: Option<ReadPreferenceMode>,
     /// `None` or 0: no limit.
     pub max_time_ms: Option<u32>,
-    /// `maxTimeMSOpOnly`: the limit of this operation alone, which another server sets beside that of its client.
+    /// `maxTimeMSOpOnly`: the limit of this operation alone, which another server sets beside that
+    /// of its client.
     pub op_time_ms: Option<u32>,
     pub comment: Option<Box<RawBson>>,
     pub cluster_time: Option<SignedTime>,
-    /// The reply is to tell another member what this one knows of their set: `$replData`, and `$oplogQueryData`.
+    /// The reply carries what this member knows of the set to another member: `$replData`, and
+    /// `$oplogQueryData`.
     pub asks_repl_data: bool,
     pub asks_oplog_query_data: bool,
     /// What a collection stores is to be read, and not what it shows.
     pub raw_data: bool,
     pub api: ApiParameters,
-    /// The command is to tell what it does, and not to do it.
+    /// The command is to describe itself, and not to run.
     pub help: bool,
 }
 
@@ -95,7 +99,8 @@ pub fn is_generic_argument(name: &str) -> bool {
 }
 
 pub(super) fn is_generic_name(name: &[u8]) -> bool {
-    // Every name begins with one of these letters, which settles most fields of most commands at once.
+    // Every name begins with one of these letters, which settles most fields of most commands at
+    // once.
     match name.first() {
         Some(b'$') => matches!(
             name,
@@ -221,8 +226,8 @@ impl GenericArguments {
         Ok(found)
     }
 
-    /// The rules between `lsid`, `txnNumber`, `autocommit` and `startTransaction` that hold on every
-    /// topology.
+    /// The rules between `lsid`, `txnNumber`, `autocommit` and `startTransaction` that hold on
+    /// every topology.
     fn check_session(&self) -> Result<()> {
         let refuse = |message: &str| Err(Error::new(ErrorCode::INVALID_OPTIONS, message));
         if self.txn_number.is_some() && self.lsid.is_none() {
@@ -246,8 +251,8 @@ impl GenericArguments {
     }
 }
 
-/// Checks the type of what routers and other tools send along, and a node that is no shard has no use for: it says on whose
-/// behalf the command runs, and what of the cluster the sender knows.
+/// Checks the type of what routers and other tools send along, and a node that is no shard has no
+/// use for: it says on whose behalf the command runs, and what of the cluster the sender knows.
 fn check_of_routers(name: &str, path: Path<'_>, value: RawBsonRef<'_>) -> Result<()> {
     match name {
         "$client" | "$audit" => object(path, value).map(|_| ()),
@@ -308,7 +313,8 @@ fn parse_lsid(document: &RawDocument) -> Result<Lsid> {
 /// Reads the name of a session, as clients and servers send it. Other fields are refused.
 ///
 /// # Errors
-/// Those of the fields; `InvalidOptions` where it says for which write it is, and not which of those it is.
+/// Those of the fields; `InvalidOptions` where it says for which write it is, and not which of
+/// those it is.
 pub fn read_lsid(reader: &FieldReader<'_, '_>) -> Result<Lsid> {
     reader.only(&["id", "uid", "txnNumber", "txnUUID"])?;
     let id = reader

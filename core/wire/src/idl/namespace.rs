@@ -32,11 +32,13 @@ impl Namespace {
         }
     }
 
-    /// The namespace that a command looks for: its name may be longer than that of any collection, and may have a `$`, and
-    /// then there is no such collection. Nothing may be made under it: that takes [`Namespace::new`].
+    /// The namespace that a command looks for: its name may be longer than that of any collection,
+    /// and may have a `$`, and then there is no such collection. Nothing may be made under it: that
+    /// takes [`Namespace::new`].
     ///
     /// # Errors
-    /// InvalidNamespace (73) for what MongoDB does not take as a name at all: an empty one, one with NUL or with a dot in front.
+    /// InvalidNamespace (73) for what MongoDB does not take as a name at all: an empty one, one
+    /// with NUL or with a dot in front.
     pub fn sought(db: &str, collection: &str) -> Result<Namespace> {
         let is_name =
             !collection.is_empty() && !collection.starts_with('.') && !collection.contains('\0');
@@ -110,8 +112,8 @@ fn invalid(text: &str) -> Error {
 
 const _: () = assert!(MAX_DATABASE_NAME_BYTES <= u8::MAX as usize);
 
-/// True for a name a database may have: 1 to 63 bytes without `/ \ . space " $` and NUL; `$external`
-/// is the one name with a dollar.
+/// True for a name a database may have: 1 to 63 bytes without `/ \ . space " $` and NUL;
+/// `$external` is the one name with a dollar.
 pub fn is_valid_database_name(name: &str) -> bool {
     let forbidden = |b: u8| matches!(b, b'/' | b'\\' | b'.' | b' ' | b'"' | b'$' | 0);
     (1..=MAX_DATABASE_NAME_BYTES).contains(&name.len())

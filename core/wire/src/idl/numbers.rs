@@ -14,7 +14,8 @@ pub fn i64_clamped(value: RawBsonRef<'_>) -> Option<i64> {
     let number = Number::from_value(value)?;
     Some(match number {
         Number::Decimal(n) if number.is_finite() && !number.is_integral() => {
-            // What has a fraction is below 10^34, so the quantum of 1 loses no digit in front of the point.
+            // What has a fraction is below 10^34, so the quantum of 1 loses no digit in front of
+            // the point.
             let whole = Decimal::unpack(n).quantize(0, Rounding::HalfEven);
             Number::Decimal(whole.pack()).to_i64_saturating()
         }

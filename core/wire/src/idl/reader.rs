@@ -1,5 +1,5 @@
-//! Field-by-field reading of one document: each field is asked for once, and what nobody asked for
-//! is an unknown field.
+//! Field-by-field reading of one document: each field is asked for once, and one that is never
+//! asked for is an unknown field.
 
 use std::cell::Cell;
 
@@ -27,15 +27,15 @@ pub type CommandReader<'d> = FieldReader<'d, 'd>;
 /// Reads the fields of a document by name.
 ///
 /// `opt_` methods give `None` for a field that is absent, null or undefined, as MongoDB's IDL does;
-/// the others refuse then. Every method that names a field marks it as known; `finish` refuses when a
-/// field is left that no method has named.
+/// the others refuse then. Every method that names a field marks it as known; `finish` refuses when
+/// a field is left that no method has named.
 pub struct FieldReader<'d, 'p> {
     path: Path<'p>,
     generic_allowed: bool,
     fields: SmallVec<[Field<'d>; 12]>,
 }
 
-/// Up to so many fields their names are compared one by one.
+/// Up to this number of fields their names are compared one by one.
 const FEW_FIELDS: usize = 32;
 
 /// A field as it stands in the document; its value is decoded when it is asked for.
@@ -55,7 +55,8 @@ impl<'d> Field<'d> {
 }
 
 impl<'d> FieldReader<'d, 'd> {
-    /// A reader of a command's body. Generic arguments (`$db`, `lsid`, ...) are skipped unless asked for.
+    /// A reader of a command's body. Generic arguments (`$db`, `lsid`, ...) are skipped unless
+    /// asked for.
     pub fn new(command: &'d str, body: &'d RawDocument) -> Result<CommandReader<'d>> {
         FieldReader::read(Path::root(command), body, true)
     }
@@ -205,7 +206,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         })
     }
 
-    /// A boolean or a number, as the commands read it that no IDL describes: what is there has a value, so null is refused.
+    /// A boolean or a number, as the commands read it that no IDL describes: what is there has a
+    /// value, so null is refused.
     pub fn opt_given_bool(&self, name: &str) -> Result<Option<bool>> {
         match self.value(name) {
             None => Ok(None),
@@ -217,8 +219,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         }
     }
 
-    /// A boolean in the form of MongoDB's `optionalBool`: null and numbers are refused, and the text of the
-    /// error is another.
+    /// A boolean in the form of MongoDB's `optionalBool`: null and numbers are refused, and the
+    /// text of the error is another.
     pub fn opt_flag(&self, name: &str) -> Result<Option<bool>> {
         match self.value(name) {
             None => Ok(None),
@@ -363,7 +365,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         Namespace::new(db, self.collection(name)?)
     }
 
-    /// The namespace of a command that only looks for the collection that it names in its own field.
+    /// The namespace of a command that only looks for the collection that it names in its own
+    /// field.
     pub fn sought(&self, name: &str, db: &str) -> Result<Namespace> {
         Namespace::sought(db, self.collection(name)?)
     }
@@ -382,8 +385,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         Ok(array.map(|array| Objects::new(self.path.field(name), array)))
     }
 
-    /// Refuses the first field that is none of these. An unknown field is told before one that is missing, which
-    /// `finish` comes too late for.
+    /// Refuses the first field that is none of these. An unknown field is reported before one that
+    /// is missing, which `finish` comes too late for.
     pub fn only(&self, names: &[&str]) -> Result<()> {
         match self
             .fields
@@ -402,13 +405,14 @@ impl<'d, 'p> FieldReader<'d, 'p> {
         }
     }
 
-    /// Refuses a field that MongoDB has and this server does not have. A value of a type that MongoDB refuses there is of a
-    /// wrong type here too.
+    /// Refuses a field that MongoDB has and this server does not have. A value of a type that
+    /// MongoDB refuses there is of a wrong type here too.
     pub fn unsupported(&self, name: &str, expected: Types) -> Result<()> {
         self.unsupported_unless(name, expected, |_| false)
     }
 
-    /// Refuses such a field unless its value asks for nothing: false, zero, an empty object or array.
+    /// Refuses such a field unless its value asks for nothing: false, zero, an empty object or
+    /// array.
     pub fn unsupported_unless_empty(&self, name: &str, expected: Types) -> Result<()> {
         self.unsupported_unless(name, expected, |value| match value {
             RawBsonRef::Document(document) => document.is_empty(),
@@ -457,8 +461,8 @@ impl<'d, 'p> FieldReader<'d, 'p> {
     }
 }
 
-/// The documents of an array, each with its index; null and undefined are passed over, as MongoDB's IDL does, and an
-/// element of another type is an error that names its path ("insert.documents.0").
+/// The documents of an array, each with its index; null and undefined are passed over, as MongoDB's
+/// IDL does, and an element of another type is an error that names its path ("insert.documents.0").
 pub struct Objects<'d, 's> {
     path: Path<'s>,
     array: Values<'d>,

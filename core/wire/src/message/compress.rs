@@ -84,14 +84,15 @@ impl fmt::Display for CompressionError {
 
 impl std::error::Error for CompressionError {}
 
-/// Layout behind the header: `original opcode i32 | uncompressed size i32 | compressor u8 | bytes`. The size
-/// counts neither header.
+/// Layout behind the header: `original opcode i32 | uncompressed size i32 | compressor u8 | bytes`.
+/// The size counts neither header.
 const PREFIX_BYTES: usize = HEADER_BYTES + 9;
 /// A reply below this size gains nothing from compression.
 const MIN_COMPRESSED_BYTES: usize = 128;
 const ZSTD_LEVEL: i32 = 3;
 
-/// The working memory of the compressors: one for each core, because making it costs more than using it.
+/// The working memory of the compressors: one for each core, because making it costs more than
+/// using it.
 #[derive(Default)]
 pub struct CompressionState {
     snappy: Option<snap::raw::Encoder>,
@@ -107,7 +108,8 @@ impl CompressionState {
         usize::try_from(i32::from_le_bytes(*claimed)).ok()
     }
 
-    /// The message inside an OP_COMPRESSED message, with the header it would have had, and the compressor.
+    /// The message inside an OP_COMPRESSED message, with the header it would have had, and the
+    /// compressor.
     pub fn unwrap(&mut self, bytes: &Bytes) -> Result<(Bytes, Compressor), CompressionError> {
         let header = Header::read(bytes).ok_or(CompressionError::Truncated)?;
         if bytes.len() < PREFIX_BYTES {
@@ -265,8 +267,8 @@ impl CompressionState {
 }
 
 impl Compressor {
-    /// No input grows by more than this, so a claimed size beyond it is a lie that costs no memory. For
-    /// zstd, whose frames may repeat one byte at almost no cost, only the message limit holds.
+    /// No input grows by more than this, so a claimed size beyond it is a lie that costs no memory.
+    /// For zstd, whose frames may repeat one byte at almost no cost, only the message limit holds.
     fn greatest_ratio(self) -> usize {
         match self {
             Compressor::Noop => 1,

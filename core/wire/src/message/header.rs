@@ -20,8 +20,8 @@ impl OpCode {
     pub const MSG: OpCode = OpCode(2013);
 }
 
-/// Layout, little-endian: `length i32 | request_id i32 | response_to i32 | opcode i32`; the length counts the
-/// header too.
+/// Layout, little-endian: `length i32 | request_id i32 | response_to i32 | opcode i32`; the length
+/// counts the header too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub length: u32,

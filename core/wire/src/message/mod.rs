@@ -1,4 +1,5 @@
-//! Messages of the wire protocol: one parsed message owns its bytes, and everything in it is a range.
+//! Messages of the wire protocol: one parsed message owns its bytes, and everything in it is a
+//! range.
 
 mod compress;
 mod header;

@@ -1,4 +1,5 @@
-//! From bytes to a message: OP_MSG, and OP_QUERY of the legacy handshake. Nothing is believed unchecked.
+//! From bytes to a message: OP_MSG, and OP_QUERY of the legacy handshake. Nothing is believed
+//! unchecked.
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ pub struct Answer {
     pub kind: MessageKind,
 }
 
-/// Reads one whole message, header included. The length in the header was checked by `message_length`.
+/// Reads one whole message, header included. The length in the header was checked by
+/// `message_length`.
 ///
 /// Compressed messages are unwrapped first, by `CompressionState::unwrap`.
 pub fn parse_message(bytes: Bytes) -> Result<Message, ParseError> {
@@ -137,8 +139,9 @@ fn parse_op_msg(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
 
 type Sections = (Range, Vec<DocumentSequence>);
 
-/// Sections from `at` to the end: `kind u8 = 0 | document`, or `kind u8 = 1 | size i32 | name cstring |
-/// documents`, the size counting itself, name and documents.
+/// Sections from `at` to the end: `kind u8 = 0 | document`, or
+/// `kind u8 = 1 | size i32 | name cstring | documents`, the size counting itself, name and
+/// documents.
 fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
     let mut body: Option<Range> = None;
     let mut sequences: Vec<DocumentSequence> = Vec::new();
@@ -264,7 +267,8 @@ fn check_disjoint(bytes: &[u8], body: Range, sequences: &[DocumentSequence]) -> 
     Ok(())
 }
 
-/// Commands that MongoDB still takes in OP_QUERY, so that a client of any age learns what the server is.
+/// Commands that MongoDB still takes in OP_QUERY, so that a client of any age learns what the
+/// server is.
 const OP_QUERY_COMMANDS: [&str; 6] = [
     "hello",
     "isMaster",
@@ -277,7 +281,8 @@ const OP_QUERY_COMMANDS: [&str; 6] = [
 const LEGACY_HELP: &str = "The client driver may require an upgrade. For more details see \
                            https://dochub.mongodb.org/core/legacy-opcode-removal";
 
-/// Layout behind the header: `flags i32 | namespace cstring | skip i32 | limit i32 | query [| fields]`.
+/// Layout behind the header:
+/// `flags i32 | namespace cstring | skip i32 | limit i32 | query [| fields]`.
 fn parse_op_query(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
     let answer = Some(Answer {
         request_id: header.request_id,
@@ -307,7 +312,8 @@ fn parse_op_query(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
             format!("OP_QUERY is no longer supported. {LEGACY_HELP}"),
         )));
     };
-    // A read preference makes old clients wrap the command: { $query: { hello: 1 }, $readPreference: .. }.
+    // A read preference makes old clients wrap the command: { $query: { hello: 1 },
+    // $readPreference: .. }.
     let mut command = query;
     let mut command_start = query_start;
     if let Some(first) = raw_elements(query).next()

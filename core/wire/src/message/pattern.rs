@@ -1,4 +1,5 @@
-//! Messages that are alike but for one value. What was checked of the first need not be checked of the others.
+//! Messages that are alike but for one value. What was checked of the first need not be checked of
+//! the others.
 
 use bytes::Bytes;
 use pinion_bson::{ElementType, RawBsonRef, RawDocument, RawElem, View};
@@ -8,13 +9,15 @@ use crate::limits::{HEADER_BYTES, MAX_PATTERN_BYTES};
 
 /// Where the body of an OP_MSG without document sequences in front of it begins.
 const BODY_START: usize = HEADER_BYTES + 5;
-/// Compared from the opcode on: the length is checked by itself, and every message has an id of its own.
+/// Compared from the opcode on: the length is checked by itself, and every message has an id of its
+/// own.
 const COMPARED_FROM: usize = 12;
 
 /// A message of which one value may be another one of the same type.
 ///
-/// A message that fits has no flags and the example's body, byte for byte, but for the value and for the lengths of the
-/// documents around it. So it is valid where the example was, and whatever was read of the example holds for it.
+/// A message that fits has no flags and the example's body, byte for byte, but for the value and
+/// for the lengths of the documents around it. So it is valid where the example was, and whatever
+/// was read of the example holds for it.
 #[derive(Debug)]
 pub struct Pattern {
     example: Box<[u8]>,
@@ -26,7 +29,8 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern of `message` around the value of `elem`, a field of `document`, which is a field of the body.
+    /// The pattern of `message` around the value of `elem`, a field of `document`, which is a field
+    /// of the body.
     ///
     /// `None` for a long message, and for one with flags or document sequences.
     ///

@@ -69,8 +69,8 @@ impl Reply {
         reply
     }
 
-    /// Streams: after this reply the command is run again with `body`, without being asked. Only for an
-    /// invocation that allows it.
+    /// Streams: after this reply the command is run again with `body`, without being asked. Only
+    /// for an invocation that allows it.
     pub fn stream_next(&mut self, body: RawDocumentBuf) -> &mut Reply {
         self.next = Some(body);
         self
@@ -126,7 +126,8 @@ impl Reply {
         self.close_connection
     }
 
-    /// Frames the reply. The fields are complete: the dispatcher has appended `ok` and what follows it.
+    /// Frames the reply. The fields are complete: the dispatcher has appended `ok` and what follows
+    /// it.
     pub fn encode(self, frame: ReplyFrame) -> Bytes {
         let mut bytes = self.fields.finish_bytes();
         match frame.kind {
@@ -222,8 +223,9 @@ impl ReplyFrame {
     }
 }
 
-/// The reply to a command that failed: `ok: 0.0`, `errmsg`, `code`, `codeName`, further fields and labels. Where the further
-/// fields have `errorLabels`, these stand for all others; an empty list is left out.
+/// The reply to a command that failed: `ok: 0.0`, `errmsg`, `code`, `codeName`, further fields and
+/// labels. Where the further fields have `errorLabels`, these stand for all others; an empty list
+/// is left out.
 pub fn error_reply(error: &Error, more_labels: &[&'static str]) -> Reply {
     let mut reply = Reply::new();
     reply

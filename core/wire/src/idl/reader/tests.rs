@@ -318,7 +318,8 @@ fn a_document_of_many_fields() {
         let message = format!("BSON field 'find.f{first}' is a duplicate field");
         check(document, |_| Ok(()), Err((40413, &message)));
     }
-    // Of far too many the first that stands there twice is told, or the first that nobody asks for, without reading all.
+    // Of far too many the first duplicate is reported, or the first that is never asked for,
+    // without reading all.
     let mut builder = pinion_bson::DocBuilder::new();
     builder.append("find", "c");
     for at in 0..2_000_000 {

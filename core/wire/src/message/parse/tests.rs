@@ -162,7 +162,8 @@ fn refused_messages() {
         .map(|n| sequence(&format!("s{n}"), &[]))
         .collect();
     check_refused(op_msg(0, &many), 233, true, true);
-    // Broken BSON is answered and the connection kept; a client that waits for nothing gets nothing.
+    // Broken BSON is answered and the connection kept; a client that waits for nothing gets
+    // nothing.
     check_refused(op_msg(0, &[vec![0, 5, 0, 0, 0, 1]]), 22, false, true);
     check_refused(op_msg(2, &[vec![0, 5, 0, 0, 0, 1]]), 22, false, false);
     check_refused(

@@ -1,4 +1,5 @@
-//! What fits a pattern and what does not; every mutation of a message that still fits must parse, with the same result.
+//! What fits a pattern and what does not; every mutation of a message that still fits must parse,
+//! with the same result.
 
 use pinion_bson::{RawDocumentBuf, get, raw_elements, rawdoc};
 
@@ -81,7 +82,8 @@ fn some_messages_make_no_pattern() {
     assert!(!make(Flags::MORE_TO_COME, "short"));
 }
 
-/// Every change of one byte, and every cut or insertion of some, is either refused or is what the reader makes of it.
+/// Every change of one byte, and every cut or insertion of some, is either refused or is what the
+/// reader makes of it.
 #[test]
 fn what_fits_is_valid() {
     let example = find("abcdef", "db");
