@@ -1,4 +1,5 @@
-//! Long computations: on threads beside the cores, so that the other tasks of a core go on meanwhile.
+//! Long computations are offloaded to compute threads, so that the other tasks of a core continue
+//! meanwhile.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,20 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::context::{self, Backend};
 use crate::{real, yield_now};
 
-/// How long a computation may take. Each kind has threads of its own: what is known to end soon does not wait behind what
-/// nobody knows the end of, such as other clients' queries.
+/// How long a computation may take. Each kind has threads of its own: what is known to end soon
+/// does not wait behind computations of unknown length, such as other clients' queries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Length {
     Open,
     Bounded,
 }
 
-/// Tells a computation that nobody waits for it any more. It then ends as soon as it can: whoever gave up waits for that.
+/// Says to a computation that its caller does not need it any more. It then ends as soon as it can:
+/// the caller waits for that.
 #[derive(Clone, Debug, Default)]
 pub struct Abandoned(Arc<AtomicBool>);
 
 impl Abandoned {
-    /// Whether nobody waits any more.
+    /// Whether the caller does not need the result any more.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -36,15 +38,17 @@ impl Abandoned {
     }
 }
 
-/// Computes something that would hold a core for too long, on a thread beside the cores; it may borrow from the task that
-/// awaits it. A simulated core computes it itself, after the other tasks had their turn.
+/// Offloads to a compute thread what would hold a core for too long; it may borrow from the task
+/// that awaits it. A simulated core computes it itself, after the other tasks had their turn.
 ///
-/// A computation that has begun does not end with the future: dropping that sets `abandoned` and then blocks the core
-/// until the computation has returned. So one that may take long looks at `abandoned`, and who gives up while a core has
-/// other work sets it and goes on awaiting.
+/// A computation that has started does not end with the future: dropping that sets `abandoned` and
+/// then blocks the core until the computation has returned. So one that may take long looks at
+/// `abandoned`, and a caller that gives up while its core has other work sets it and continues to
+/// await.
 ///
 /// # Safety
-/// The future is polled to its end or dropped, never forgotten: the computation may use what it borrows until then.
+/// The future is polled to its end or dropped, never forgotten: the computation may use what it
+/// borrows until then.
 ///
 /// # Panics
 /// When the computation panics.
@@ -69,15 +73,15 @@ async unsafe fn compute_of<T: Send>(
     }
 }
 
-/// As [`compute`], for what is known to take long, and how long at most: nobody need abandon it, and it never waits for a
-/// computation of which that is not known.
+/// As [`compute`], for what is known to take long, and how long at most: it need not be abandoned,
+/// and it never waits for a computation of unknown length.
 ///
-/// The future is in a box, as few tasks ever need its room. It lives in its task, as all of ours do: nothing in this workspace
-/// forgets or leaks one.
+/// The future is in a box, as few tasks ever need its room. It lives in its task, as all of ours
+/// do: nothing in this workspace forgets or leaks one.
 ///
 /// # Panics
 /// When the computation panics.
-pub fn compute_beside<'a, T: Send + 'a>(
+pub fn offload_bounded<'a, T: Send + 'a>(
     f: impl FnOnce() -> T + Send + 'a,
 ) -> Pin<Box<impl Future<Output = T>>> {
     // Without its type, so that the wait is compiled for each type of result only.

@@ -1,4 +1,5 @@
-//! The context of the running core: a thread-local handle through which every public function finds its backend.
+//! The context of the running core: a thread-local handle through which every public function finds
+//! its backend.
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
@@ -120,7 +121,8 @@ impl Locals {
         Some(value.expect("a local is stored under its own type"))
     }
 
-    /// Stores a value and returns the one it replaces, for the caller to drop outside of any borrow.
+    /// Stores a value and returns the one it replaces, for the caller to drop outside of any
+    /// borrow.
     pub(crate) fn set<T: 'static>(&self, value: Rc<T>) -> Option<Rc<dyn Any>> {
         let mut values = self.values.borrow_mut();
         match self.places.borrow_mut().entry(TypeId::of::<T>()) {
@@ -133,7 +135,8 @@ impl Locals {
         }
     }
 
-    /// Takes the value that was set last. Repeated until `None`, it empties the locals in reverse order.
+    /// Takes the value that was set last. Repeated until `None`, it empties the locals in reverse
+    /// order.
     pub(crate) fn pop(&self) -> Option<Rc<dyn Any>> {
         let value = self.values.borrow_mut().pop()?;
         self.places.borrow_mut().remove(&(*value).type_id());

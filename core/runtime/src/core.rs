@@ -47,9 +47,11 @@ pub fn try_core_local<T: 'static>() -> Option<Rc<T>> {
     context::with(|context| context.locals.get())
 }
 
-/// Sets the value of type `T` of this core; there is one for each type. It is dropped when the node ends.
+/// Sets the value of type `T` of this core; there is one for each type. It is dropped when the node
+/// ends.
 pub fn set_core_local<T: 'static>(value: Rc<T>) {
-    // The replaced value is dropped after the context is released: its destructor may use the runtime.
+    // The replaced value is dropped after the context is released: its destructor may use the
+    // runtime.
     let replaced = context::with(|context| context.locals.set(value));
     drop(replaced);
 }

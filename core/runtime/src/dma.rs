@@ -8,8 +8,9 @@ use bytes::Bytes;
 
 use crate::limits::{ALIGN, MAX_IO_BYTES};
 
-/// Bytes at an address that is a multiple of [`ALIGN`], with a capacity that is too. Its length may be anything up to
-/// the capacity: writes need whole multiples of [`ALIGN`], reads at the end of a file give less.
+/// Bytes at an address that is a multiple of [`ALIGN`], with a capacity that is too. Its length may
+/// be anything up to the capacity: writes need whole multiples of [`ALIGN`], reads at the end of a
+/// file give less.
 pub struct DmaBuf {
     /// Start of the allocation of `capacity` bytes; dangling when that is zero.
     start: NonNull<u8>,
@@ -40,8 +41,9 @@ impl DmaBuf {
         buffer
     }
 
-    /// An empty buffer with room for `capacity` bytes, rounded up to a multiple of [`ALIGN`]: for what is filled from front to
-    /// back, so that nothing need be cleared first. It may be larger than one transfer.
+    /// An empty buffer with room for `capacity` bytes, rounded up to a multiple of [`ALIGN`]: for
+    /// what is filled from front to back, so that nothing need be cleared first. It may be larger
+    /// than one transfer.
     pub fn with_capacity(capacity: usize) -> DmaBuf {
         DmaBuf::allocate(capacity, false)
     }
@@ -98,7 +100,8 @@ impl DmaBuf {
         self.len = self.len.min(len);
     }
 
-    /// Sets the length. Bytes between an earlier length and this one are what was last written there, or zero.
+    /// Sets the length. Bytes between an earlier length and this one are what was last written
+    /// there, or zero.
     ///
     /// # Panics
     /// When `len` exceeds what has been written or cleared.
@@ -123,7 +126,8 @@ impl DmaBuf {
             self.capacity,
             self.len
         );
-        // SAFETY: there is room for them behind the first `len` bytes, and nobody else refers to the buffer.
+        // SAFETY: there is room for them behind the first `len` bytes, and nothing else refers to
+        // the buffer.
         unsafe {
             let end = self.start.as_ptr().add(self.len);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), end, bytes.len());

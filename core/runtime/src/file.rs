@@ -66,9 +66,9 @@ impl OpenOptions {
 
 /// An open file of this core. Clones are the same handle.
 ///
-/// A new file is durable only when its directory was synced after it was made, its bytes and its length only when
-/// [`File::datasync`] was called after the writes had completed. Dropping the future of an operation does not take the
-/// operation back.
+/// A new file is durable only when its directory was synced after it was made, its bytes and its
+/// length only when [`File::datasync`] was called after the writes had completed. Dropping the
+/// future of an operation does not take the operation back.
 #[derive(Clone)]
 pub struct File(FileKind);
 
@@ -127,8 +127,8 @@ impl File {
         }
     }
 
-    /// Reads `len` bytes at `offset`, both multiples of [`ALIGN`]. At the end of the file the buffer has the bytes that
-    /// exist, past it none.
+    /// Reads `len` bytes at `offset`, both multiples of [`ALIGN`]. At the end of the file the
+    /// buffer has the bytes that exist, past it none.
     pub async fn read_at(&self, offset: u64, len: usize) -> io::Result<DmaBuf> {
         check_transfer(offset, len)?;
         match &self.0 {
@@ -146,8 +146,9 @@ impl File {
         }
     }
 
-    /// Writes all of `parts`, one behind the other, at `offset`. Each begins at an address that is a multiple of [`ALIGN`] and
-    /// has a length that is one; together they are at most one transfer.
+    /// Writes all of `parts`, one behind the other, at `offset`. Each begins at an address that is
+    /// a multiple of [`ALIGN`] and has a length that is one; together they are at most one
+    /// transfer.
     pub async fn write_parts_at(&self, offset: u64, parts: Vec<Bytes>) -> io::Result<()> {
         check_transfer(offset, parts.iter().map(Bytes::len).sum())?;
         for part in &parts {
@@ -168,7 +169,8 @@ impl File {
         }
     }
 
-    /// Writes all of `data` at `offset`, as [`File::write_at`] does, and makes it durable as [`File::datasync`] would.
+    /// Writes all of `data` at `offset`, as [`File::write_at`] does, and makes it durable as
+    /// [`File::datasync`] would.
     pub async fn write_durable_at(&self, offset: u64, data: DmaBuf) -> io::Result<()> {
         check_transfer(offset, data.len())?;
         match &self.0 {
@@ -180,7 +182,8 @@ impl File {
         }
     }
 
-    /// Makes durable every write that had completed before this call, and the length that reading them needs.
+    /// Makes durable every write that had completed before this call, and the length that reading
+    /// them needs.
     pub async fn datasync(&self) -> io::Result<()> {
         match &self.0 {
             FileKind::Real(file) => file.datasync().await,
@@ -188,7 +191,8 @@ impl File {
         }
     }
 
-    /// Reserves space for the first `len` bytes and makes the file at least that long; new bytes are zero.
+    /// Reserves space for the first `len` bytes and makes the file at least that long; new bytes
+    /// are zero.
     pub async fn allocate(&self, len: u64) -> io::Result<()> {
         match &self.0 {
             FileKind::Real(file) => file.allocate(len).await,

@@ -1,4 +1,5 @@
-//! Directories and names. Every function takes effect at once for this node, and durably after [`sync_dir`].
+//! Directories and names. Every function takes effect at once for this node, and durably after
+//! [`sync_dir`].
 
 use std::io;
 use std::path::Path;

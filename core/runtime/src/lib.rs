@@ -1,7 +1,8 @@
-//! Cores, tasks, timers, files, sockets and the cross-core mesh, with a real and a simulated backend.
+//! Cores, tasks, timers, files, sockets and the cross-core mesh, with a real and a simulated
+//! backend.
 //!
-//! Everything above this crate uses these functions alone; which backend serves them is decided where the program
-//! starts: [`real::run`] or a [`sim::Sim`].
+//! Everything above this crate uses these functions alone; which backend serves them is decided
+//! where the program starts: [`real::run`] or a [`sim::Sim`].
 
 pub mod limits;
 
@@ -21,7 +22,7 @@ pub mod sync;
 mod task;
 mod time;
 
-pub use crate::compute::{Abandoned, compute, compute_beside};
+pub use crate::compute::{Abandoned, compute, offload_bounded};
 pub use crate::core::{
     CoreId, core_count, core_id, core_local, is_core, set_core_local, try_core_local,
 };

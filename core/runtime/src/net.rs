@@ -94,8 +94,8 @@ const _: () = {
     is_send::<Incoming>();
 };
 
-/// A TCP connection owned by this core. Clones are the same connection; when the last is dropped, queued output is
-/// still sent and then the connection is closed.
+/// A TCP connection owned by this core. Clones are the same connection; when the last is dropped,
+/// queued output is still sent and then the connection is closed.
 #[derive(Clone)]
 pub struct Connection(ConnectionKind);
 
@@ -118,7 +118,8 @@ pub async fn connect(addr: SocketAddr) -> io::Result<Connection> {
     }
 }
 
-/// The addresses of a host, at least one. A simulated node knows no names, only addresses written out.
+/// The addresses of a host, at least one. A simulated node knows no names, only addresses written
+/// out.
 ///
 /// # Errors
 /// The name is unknown, or the resolver does not answer.
@@ -134,8 +135,9 @@ pub async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 }
 
 impl Connection {
-    /// Appends received bytes to `into` and says how many, at most [`crate::limits::RECEIVE_CHUNK_BYTES`]; zero when
-    /// the peer has closed its side. One task receives at a time.
+    /// Appends received bytes to `into` and says how many, at most
+    /// [`crate::limits::RECEIVE_CHUNK_BYTES`]; zero when the peer has closed its side. One task
+    /// receives at a time.
     pub async fn recv(&self, into: &mut BytesMut) -> io::Result<usize> {
         match &self.0 {
             ConnectionKind::Real(inner) => inner.recv(into).await,
@@ -143,7 +145,8 @@ impl Connection {
         }
     }
 
-    /// Queues bytes for sending, in order. Waits while more than [`crate::limits::OUTPUT_BUFFER_BYTES`] are queued.
+    /// Queues bytes for sending, in order. Waits while more than
+    /// [`crate::limits::OUTPUT_BUFFER_BYTES`] are queued.
     pub async fn send(&self, data: Bytes) -> io::Result<()> {
         match &self.0 {
             ConnectionKind::Real(inner) => inner.send(data).await,
@@ -159,7 +162,8 @@ impl Connection {
         }
     }
 
-    /// Closes the sending side once the queued output was sent; the peer's bytes can still be received.
+    /// Closes the sending side once the queued output was sent; the peer's bytes can still be
+    /// received.
     pub fn shutdown_write(&self) {
         match &self.0 {
             ConnectionKind::Real(inner) => inner.shutdown_write(),
@@ -167,7 +171,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection at once: queued output is dropped, and whoever waits on it gets an error.
+    /// Closes the connection at once: queued output is dropped, and every waiter gets an error.
     pub fn close(&self) {
         match &self.0 {
             ConnectionKind::Real(inner) => inner.close(),

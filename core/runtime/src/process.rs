@@ -20,7 +20,8 @@ impl ShutdownFlag {
     }
 }
 
-/// Completes once shutdown was requested: by SIGTERM, SIGINT or SIGHUP, or by [`request_shutdown`] on any core.
+/// Completes once shutdown was requested: by SIGTERM, SIGINT or SIGHUP, or by [`request_shutdown`]
+/// on any core.
 pub async fn shutdown_requested() {
     let context = context::current();
     while !context.shutdown.requested.get() {

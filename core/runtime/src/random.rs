@@ -38,7 +38,8 @@ impl Rng {
     /// When `n` is zero.
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "there is no number below zero");
-        // Multiply-shift: the bias is below 2^-32 for every n that occurs, and the result is the same everywhere.
+        // Multiply-shift: the bias is below 2^-32 for every n that occurs, and the result is the
+        // same everywhere.
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
@@ -58,7 +59,8 @@ impl Rng {
 
     /// True with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
-        // Zero takes nothing from the stream, so that switching a fault off leaves the rest of a run as it was.
+        // Zero takes nothing from the stream, so that switching a fault off leaves the rest of a
+        // run as it was.
         probability > 0.0 && self.f64() < probability
     }
 
@@ -137,8 +139,9 @@ impl StreamSource {
     }
 }
 
-/// A new random stream for the consumer `name`. Each call gives another stream; in a simulation it depends on the
-/// seed, the node, the core, its number of starts, the name and how often the name was asked for, and on nothing else.
+/// A new random stream for the consumer `name`. Each call gives another stream; in a simulation it
+/// depends on the seed, the node, the core, its number of starts, the name and how often the name
+/// was asked for, and on nothing else.
 pub fn random_stream(name: &'static str) -> Rng {
     context::with(|context| context.streams.stream(name))
 }

@@ -18,9 +18,10 @@ pub enum Queue {
     Background,
 }
 
-/// A future in a box. The body of an `async fn` is compiled anew in each crate that awaits it, with all that it awaits
-/// itself; one in a box is compiled where the box is made. What a crate offers to others, and is not called for every
-/// statement, is therefore given in a box: without that the executor would be built four times over.
+/// A future in a box. The body of an `async fn` is compiled again in each crate that awaits it,
+/// with all that it awaits itself; one in a box is compiled where the box is made. What a crate
+/// offers to others, and is not called for every statement, is therefore given in a box: without
+/// that the executor would be built four times over.
 pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// The task was aborted, or its node ended before it did.
@@ -51,7 +52,8 @@ impl<T> JoinState<T> {
             return;
         }
         *self.result.borrow_mut() = Some(result);
-        // The task's own waker would keep the finished task in memory for as long as the handle lives.
+        // The task's own waker would keep the finished task in memory for as long as the handle
+        // lives.
         let own = self.task.borrow_mut().take();
         drop(own);
         let joiner = self.joiner.borrow_mut().take();
@@ -74,7 +76,8 @@ impl<T> Drop for FinishOnDrop<T> {
 pub struct JoinHandle<T>(Rc<JoinState<T>>);
 
 impl<T> JoinHandle<T> {
-    /// Drops the task's future the next time its core schedules it; the handle then gives [`Cancelled`].
+    /// Drops the task's future the next time its core schedules it; the handle then gives
+    /// [`Cancelled`].
     pub fn abort(&self) {
         if self.0.finished.get() {
             return;
@@ -164,7 +167,7 @@ fn spawn_boxed<T: 'static>(
     JoinHandle(state)
 }
 
-/// Starts a task that nobody joins.
+/// Starts a task that is not joined.
 #[track_caller]
 pub(crate) fn spawn_detached<F>(queue: Queue, future: F)
 where
@@ -215,8 +218,9 @@ pub fn should_yield() -> bool {
     })
 }
 
-/// A number that has grown since the last call if this core's foreground queue was without work in between, or is now. For
-/// background work that would rather wait than take its share while the foreground has fallen behind.
+/// A number that has grown since the last call if this core's foreground queue was without work in
+/// between, or is now. For background work that would rather wait than take its share while the
+/// foreground has fallen behind.
 pub fn foreground_idles() -> u64 {
     context::with(|context| match &context.backend {
         Backend::Real(core) => core.foreground_idles(),
@@ -224,9 +228,10 @@ pub fn foreground_idles() -> u64 {
     })
 }
 
-/// Gives this core's background queue so many shares beside the foreground's [`FOREGROUND_SHARES`]: while both have work, the
-/// core's time is divided by them. [`BACKGROUND_SHARES`](crate::BACKGROUND_SHARES) is what it has at first. The scheduler
-/// takes note within 10 ms.
+/// Gives this core's background queue `shares` against the foreground's [`FOREGROUND_SHARES`]:
+/// while both have work, the core's time is divided by them.
+/// [`BACKGROUND_SHARES`](crate::BACKGROUND_SHARES) is what it has at first. The scheduler takes
+/// note within 10 ms.
 ///
 /// # Panics
 /// Unless `shares` is 1 to [`FOREGROUND_SHARES`].
@@ -248,8 +253,9 @@ pub async fn yield_if_due() {
     }
 }
 
-/// Runs all futures at the same time on the calling task and returns their outputs in order. Each wake-up polls every
-/// future that is not ready, so this is for tens of them; more belong into tasks.
+/// Runs all futures at the same time on the calling task and returns their outputs in order. Each
+/// wake-up polls every future that is not ready, so this is for tens of them; more belong into
+/// tasks.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut pending: Vec<Option<Pin<Box<F>>>> = futures
         .into_iter()

@@ -138,12 +138,14 @@ impl std::fmt::Display for Elapsed {
 
 impl std::error::Error for Elapsed {}
 
-/// Runs `future` for at most `duration`, then drops it. A future that is ready wins over the time limit.
+/// Runs `future` for at most `duration`, then drops it. A future that is ready wins over the time
+/// limit.
 pub async fn timeout<F: Future>(duration: Duration, future: F) -> Result<F::Output, Elapsed> {
     timeout_at(now() + duration, future).await
 }
 
-/// Runs `future` until `at` at most, then drops it. A future that is ready wins over the time limit.
+/// Runs `future` until `at` at most, then drops it. A future that is ready wins over the time
+/// limit.
 pub async fn timeout_at<F: Future>(at: Instant, future: F) -> Result<F::Output, Elapsed> {
     let mut future = pin!(future);
     let mut sleep: Option<Sleep> = None;

@@ -13,9 +13,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use pinion_runtime::real::{RealOptions, StartError, available_cpus, choose_cpus, run};
 use pinion_runtime::{
-    Connection, CoreId, DmaBuf, File, Listener, OpenOptions, Queue, compute_beside, connect,
-    core_count, core_id, fs, now, on_all_cores, request_shutdown, resolve, shutdown_requested,
-    sleep, spawn, stats, submit_to, timeout, yield_now,
+    Connection, CoreId, DmaBuf, File, Listener, OpenOptions, Queue, connect, core_count, core_id,
+    fs, now, offload_bounded, on_all_cores, request_shutdown, resolve, shutdown_requested, sleep,
+    spawn, stats, submit_to, timeout, yield_now,
 };
 
 /// Runs on this many cores, which share CPUs where the machine has fewer.
@@ -41,7 +41,8 @@ fn on_cores<R: Send + 'static, Fut: Future<Output = R> + 'static>(
 }
 
 fn temp_dir(name: &str) -> std::path::PathBuf {
-    // Not in the system's directory for temporary files, which may lie in memory and refuse direct I/O.
+    // Not in the system's directory for temporary files, which may lie in memory and refuse direct
+    // I/O.
     let path = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
@@ -235,7 +236,7 @@ fn dropping_a_connection_still_sends_and_closing_does_not_wait() {
 }
 
 #[test]
-fn connecting_to_nobody_fails() {
+fn connecting_without_a_listener_fails() {
     on_cores(1, |_| async {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap())
             .await
@@ -480,22 +481,22 @@ fn a_panic_stops_the_node_with_a_message() {
 /// Each of the two kinds has a thread here.
 #[test]
 fn a_thread_for_computations_says_when_it_has_no_work() {
-    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    static IDLE_CALLS: AtomicUsize = AtomicUsize::new(0);
     let options = RealOptions {
         cpus: choose_cpus(Some(1)).unwrap(),
         handle_signals: false,
         on_idle: Some(|| {
-            TOLD.fetch_add(1, Ordering::SeqCst);
+            IDLE_CALLS.fetch_add(1, Ordering::SeqCst);
         }),
         ..RealOptions::default()
     };
     run(options, |_| async {
-        assert_eq!(compute_beside(|| 7).await, 7);
-        assert_eq!(TOLD.load(Ordering::SeqCst), 0);
-        while TOLD.load(Ordering::SeqCst) < 2 {
+        assert_eq!(offload_bounded(|| 7).await, 7);
+        assert_eq!(IDLE_CALLS.load(Ordering::SeqCst), 0);
+        while IDLE_CALLS.load(Ordering::SeqCst) < 2 {
             sleep(Duration::from_millis(10)).await;
         }
-        assert_eq!(compute_beside(|| 8).await, 8);
+        assert_eq!(offload_bounded(|| 8).await, 8);
     })
     .unwrap();
 }
@@ -510,9 +511,10 @@ fn a_task_that_holds_its_core_is_counted() {
     });
 }
 
-/// The kernel divides the CPU between the core and threads that burn it too: the core's task needs several times its time on
-/// the clock, and holds nothing meanwhile. What a hypervisor takes nobody tells and counts as the task's, so that a few of
-/// the polls may be stalls; if waiting counted, all would be.
+/// The kernel divides the CPU between the core and threads that burn it too: the core's task needs
+/// several times its time on the clock, and holds nothing meanwhile. What a hypervisor takes is not
+/// reported and counts as the task's, so that a few of the polls may be stalls; if waiting counted,
+/// all would be.
 #[test]
 fn time_that_others_had_the_processor_is_no_stall() {
     const BURNERS: usize = 4;

@@ -1,4 +1,5 @@
-//! Memory of idle connections on the real backend; alone in its process, because it reads the process's size.
+//! Memory of idle connections on the real backend; alone in its process, because it reads the
+//! process's size.
 #![allow(
     clippy::disallowed_methods,
     reason = "reads what the system says about this process"

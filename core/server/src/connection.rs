@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
-use pinion_runtime::{Connection, compute_beside, timeout, yield_if_due};
+use pinion_runtime::{Connection, offload_bounded, timeout, yield_if_due};
 use pinion_wire::{
     ClientInfo, CommandClass, CompressionError, CompressionState, Compressor, ErrorCode, Header,
     Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame, ServerCounters, error_reply,
@@ -167,7 +167,7 @@ impl Session<'_> {
             Some(message) => Ok(message),
             // Checking takes some nanoseconds for each value, and a message may hold millions.
             None if bytes.len() > LARGE_MESSAGE_BYTES => {
-                compute_beside(|| parse_message(bytes)).await
+                offload_bounded(|| parse_message(bytes)).await
             }
             None => parse_message(bytes),
         };
@@ -192,7 +192,7 @@ impl Session<'_> {
         if bytes.len().max(claimed) <= LARGE_MESSAGE_BYTES {
             return self.core.compression.borrow_mut().unwrap(bytes);
         }
-        compute_beside(|| CompressionState::default().unwrap(bytes)).await
+        offload_bounded(|| CompressionState::default().unwrap(bytes)).await
     }
 
     async fn refuse(&mut self, refused: ParseError) -> Flow {
@@ -315,7 +315,7 @@ impl Session<'_> {
         if let Some(compressor) = compressor {
             let plain_bytes = bytes.len();
             bytes = if plain_bytes > LARGE_MESSAGE_BYTES {
-                compute_beside(|| CompressionState::default().wrap(bytes, compressor)).await
+                offload_bounded(|| CompressionState::default().wrap(bytes, compressor)).await
             } else {
                 self.core.compression.borrow_mut().wrap(bytes, compressor)
             };

@@ -3,7 +3,7 @@
 use std::{fmt, io};
 
 use bytes::{Bytes, BytesMut};
-use pinion_runtime::{Connection, compute_beside, should_yield, yield_now};
+use pinion_runtime::{Connection, offload_bounded, should_yield, yield_now};
 use pinion_wire::{BadLength, Header, message_length};
 
 use crate::limits::{PAGE_BYTES, READ_AHEAD_BYTES, RESERVE_AHEAD, RESERVE_AT_ONCE_BYTES};
@@ -147,7 +147,7 @@ impl FrameReader {
         }
         let room = length.min(RESERVE_AT_ONCE_BYTES.max(RESERVE_AHEAD * arrived));
         let held = std::mem::take(&mut self.buffer);
-        self.buffer = compute_beside(move || {
+        self.buffer = offload_bounded(move || {
             let mut grown = BytesMut::with_capacity(room);
             grown.extend_from_slice(&held);
             for page in grown.spare_capacity_mut().chunks_mut(PAGE_BYTES) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use pinion_query::work;
-use pinion_runtime::{Abandoned, compute_beside};
+use pinion_runtime::{Abandoned, offload_bounded};
 use pinion_wire::{OpContext, Result};
 
 use crate::interrupt::check;
@@ -27,7 +27,7 @@ pub async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) 
     if bytes <= LARGE_DOCUMENT_BYTES {
         return f();
     }
-    compute_beside(f).await
+    offload_bounded(f).await
 }
 
 /// Calls `f` on another thread while this task waits. `f` fails soon after its flag is set, which happens when the operation

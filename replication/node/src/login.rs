@@ -10,7 +10,7 @@ use std::rc::Rc;
 use pinion_auth::{Challenge, ClientConversation, Hash, ScramError, Secrets, nonce_text};
 use pinion_bson::{Binary, BinarySubtype, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_exec::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
-use pinion_runtime::compute_beside;
+use pinion_runtime::offload_bounded;
 use pinion_server::{Remote, RemoteError};
 use pinion_wire::idl::truthy;
 use pinion_wire::{Error, ErrorCode};
@@ -198,7 +198,7 @@ async fn secrets(key: &str, challenge: &Challenge) -> Result<Secrets, RemoteErro
     if let Some(found) = found {
         return Ok(found);
     }
-    let made = compute_beside(|| Secrets::derive(Hash::Sha256, key, salt, iterations)).await;
+    let made = offload_bounded(|| Secrets::derive(Hash::Sha256, key, salt, iterations)).await;
     let mut known = known.0.borrow_mut();
     if known.len() >= MAX_LOGINS {
         known.clear();

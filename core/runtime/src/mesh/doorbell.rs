@@ -1,8 +1,8 @@
 //! The doorbell of a core: it is rung only when the core sleeps.
 //!
-//! A sender publishes a message and then looks whether the receiver sleeps; a receiver says that it is about to sleep
-//! and then looks for messages once more. With a sequentially consistent fence between the two steps on both sides,
-//! at least one of them sees the other.
+//! A sender publishes a message and then looks whether the receiver sleeps; a receiver says that it
+//! is about to sleep and then looks for messages once more. With a sequentially consistent fence
+//! between the two steps on both sides, at least one of them sees the other.
 
 use super::primitives::{AtomicBool, Ordering, fence};
 
@@ -23,7 +23,8 @@ impl Doorbell {
         }
     }
 
-    /// Called by a sender after its push. True when the core sleeps: the caller, and nobody else, must wake it.
+    /// Called by a sender after its push. True when the core sleeps: the caller, and only the
+    /// caller, must wake it.
     pub fn ring(&self) -> bool {
         fence(Ordering::SeqCst);
         self.sleeping.load(Ordering::Relaxed) && self.sleeping.swap(false, Ordering::Relaxed)

@@ -1,9 +1,11 @@
 //! Calls over the mesh: admission of requests, reply slots, and what happens when a queue is full.
 //!
-//! A request waits, in order of arrival, until the queue to its core has room; that is the only wait. The receiving
-//! core starts a task for each request at once, or runs it at once where it is a plain call. A reply goes to a slot that the request reserved, and when the queue
-//! back is full it is kept in a list that is sent before any request: as many replies as the other core has calls
-//! open, so the list is bounded by what was admitted. So two cores that fill each other's queues cannot stop.
+//! A request waits, in order of arrival, until the queue to its core has room; that is the only
+//! wait. The receiving core starts a task for each request at once, or runs it at once where it is
+//! a plain call. A reply goes to a slot that the request reserved, and when the queue back is full
+//! it is kept in a list that is sent before any request: as many replies as the other core has
+//! calls open, so the list is bounded by what was admitted. So two cores that fill each other's
+//! queues cannot stop.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -24,26 +26,26 @@ use crate::task::{self, Queue, join_all};
 type RunRequest = Box<dyn FnOnce(CoreId, usize) + Send>;
 
 /// A function on its way to another core, and what it gave on its way back.
-pub(crate) trait Errand: Send {
+pub(crate) trait RemoteCall: Send {
     fn run(&mut self);
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
 
 /// One allocation goes there and back, so that the core that made it frees it.
-enum CallOn<F, R> {
+enum CallProgress<F, R> {
     Function(F),
     Result(R),
     Running,
 }
 
-impl<F, R> Errand for CallOn<F, R>
+impl<F, R> RemoteCall for CallProgress<F, R>
 where
     F: FnOnce() -> R + Send + 'static,
     R: Send + 'static,
 {
     fn run(&mut self) {
-        if let CallOn::Function(f) = std::mem::replace(self, CallOn::Running) {
-            *self = CallOn::Result(f());
+        if let CallProgress::Function(f) = std::mem::replace(self, CallProgress::Running) {
+            *self = CallProgress::Result(f());
         }
     }
 
@@ -53,7 +55,7 @@ where
 }
 
 /// A message between two cores.
-pub(crate) enum Parcel {
+pub(crate) enum MeshMessage {
     Request {
         slot: usize,
         run: RunRequest,
@@ -61,7 +63,7 @@ pub(crate) enum Parcel {
     /// A request that is run where it is taken in.
     Call {
         slot: usize,
-        errand: Box<dyn Errand>,
+        call: Box<dyn RemoteCall>,
     },
     Reply {
         slot: usize,
@@ -69,12 +71,14 @@ pub(crate) enum Parcel {
     },
 }
 
-impl Parcel {
-    /// Tells parcels apart in a simulation's trace.
+impl MeshMessage {
+    /// Identifies the message in a simulation's trace.
     pub(crate) fn trace_word(&self) -> u64 {
         match self {
-            Parcel::Request { slot, .. } | Parcel::Call { slot, .. } => (*slot as u64) << 1,
-            Parcel::Reply { slot, .. } => (*slot as u64) << 1 | 1,
+            MeshMessage::Request { slot, .. } | MeshMessage::Call { slot, .. } => {
+                (*slot as u64) << 1
+            }
+            MeshMessage::Reply { slot, .. } => (*slot as u64) << 1 | 1,
         }
     }
 }
@@ -82,98 +86,104 @@ impl Parcel {
 enum Slot {
     Waiting(Option<Waker>),
     Ready(Box<dyn Any + Send>),
-    /// The caller went away; the slot stays taken until the reply arrives, so that it is not mistaken for another's.
+    /// The caller went away; the slot stays taken until the reply arrives, so that it is not
+    /// mistaken for another's.
     Abandoned,
 }
 
 /// The way to one other core.
-struct Lane {
+struct MeshLink {
     /// Held by the request that waits for room; the others queue behind it.
     turn: Semaphore,
     space: Notify,
     /// Replies that the queue had no room for.
-    replies: RefCell<VecDeque<Parcel>>,
+    replies: RefCell<VecDeque<MeshMessage>>,
 }
 
 /// One core's end of the mesh.
 pub(crate) struct Exchange {
     slots: RefCell<Slab<Slot>>,
-    lanes: Vec<Lane>,
+    links: Vec<MeshLink>,
 }
 
 impl Exchange {
     pub(crate) fn new(count: usize) -> Exchange {
-        let lane = || Lane {
+        let link = || MeshLink {
             turn: Semaphore::new(1),
             space: Notify::new(),
             replies: RefCell::new(VecDeque::new()),
         };
         Exchange {
             slots: RefCell::new(Slab::new()),
-            lanes: (0..count).map(|_| lane()).collect(),
+            links: (0..count).map(|_| link()).collect(),
         }
     }
 }
 
-fn try_push(context: &CoreContext, to: CoreId, parcel: Parcel) -> Result<(), Parcel> {
+fn try_push(context: &CoreContext, to: CoreId, message: MeshMessage) -> Result<(), MeshMessage> {
     match &context.backend {
-        Backend::Real(core) => core.mesh_try_push(to, parcel),
-        Backend::Sim(core) => core.mesh_try_push(to, parcel),
+        Backend::Real(core) => core.mesh_try_push(to, message),
+        Backend::Sim(core) => core.mesh_try_push(to, message),
     }
 }
 
-async fn push_request(context: &CoreContext, to: CoreId, mut parcel: Parcel) {
-    let lane = &context.mesh.lanes[usize::from(to.0)];
-    let _turn = lane.turn.acquire().await;
+async fn push_request(context: &CoreContext, to: CoreId, mut message: MeshMessage) {
+    let link = &context.mesh.links[usize::from(to.0)];
+    let _turn = link.turn.acquire().await;
     loop {
         // Replies that wait have been owed for longer, and the other core's callers need them.
-        if lane.replies.borrow().is_empty() {
-            match try_push(context, to, parcel) {
+        if link.replies.borrow().is_empty() {
+            match try_push(context, to, message) {
                 Ok(()) => return,
-                Err(refused) => parcel = refused,
+                Err(refused) => message = refused,
             }
         }
-        lane.space.notified().await;
+        link.space.notified().await;
     }
 }
 
-fn send_reply(context: &CoreContext, to: CoreId, parcel: Parcel) {
-    let lane = &context.mesh.lanes[usize::from(to.0)];
-    let mut waiting = lane.replies.borrow_mut();
+fn send_reply(context: &CoreContext, to: CoreId, message: MeshMessage) {
+    let link = &context.mesh.links[usize::from(to.0)];
+    let mut waiting = link.replies.borrow_mut();
     if waiting.is_empty() {
-        if let Err(refused) = try_push(context, to, parcel) {
+        if let Err(refused) = try_push(context, to, message) {
             waiting.push_back(refused);
         }
     } else {
-        waiting.push_back(parcel);
+        waiting.push_back(message);
     }
 }
 
-/// The queue to `to` has room again. Called by the backend after it refused a push; spurious calls are harmless.
+/// The queue to `to` has room again. Called by the backend after it refused a push; spurious calls
+/// are harmless.
 pub(crate) fn space_available(to: CoreId) {
     let context = context::current();
-    let lane = &context.mesh.lanes[usize::from(to.0)];
-    let mut waiting = lane.replies.borrow_mut();
-    while let Some(parcel) = waiting.pop_front() {
-        if let Err(refused) = try_push(&context, to, parcel) {
+    let link = &context.mesh.links[usize::from(to.0)];
+    let mut waiting = link.replies.borrow_mut();
+    while let Some(message) = waiting.pop_front() {
+        if let Err(refused) = try_push(&context, to, message) {
             waiting.push_front(refused);
             return;
         }
     }
     drop(waiting);
-    lane.space.notify_one();
+    link.space.notify_one();
 }
 
 /// Takes in a message from another core. Never waits.
-pub(crate) fn deliver(from: CoreId, parcel: Parcel) {
-    match parcel {
-        Parcel::Request { slot, run } => run(from, slot),
-        Parcel::Call { slot, mut errand } => {
-            errand.run();
-            let value = errand.into_any();
-            send_reply(&context::current(), from, Parcel::Reply { slot, value });
+pub(crate) fn deliver(from: CoreId, message: MeshMessage) {
+    match message {
+        MeshMessage::Request { slot, run } => run(from, slot),
+        MeshMessage::Call { slot, mut call } => {
+            call.run();
+            let value = call.into_any();
+            send_reply(
+                &context::current(),
+                from,
+                MeshMessage::Reply { slot, value },
+            );
         }
-        Parcel::Reply { slot, value } => {
+        MeshMessage::Reply { slot, value } => {
             let context = context::current();
             let mut slots = context.mesh.slots.borrow_mut();
             let state = slots
@@ -254,11 +264,12 @@ impl Drop for Call {
     }
 }
 
-/// Runs `f` on `core` and gives its result. On the caller's own core it runs in place, without a hop and whatever the
-/// queue; elsewhere as a task of `queue`. Requests from one core to another start in the order of their calls.
+/// Runs `f` on `core` and gives its result. On the caller's own core it runs in place, without a
+/// hop and whatever the queue; elsewhere as a task of `queue`. Requests from one core to another
+/// start in the order of their calls.
 ///
-/// Dropping the future before the request was sent withdraws it; afterwards the request runs to its end and its result
-/// is dropped. If the other core ends first, the future never completes.
+/// Dropping the future before the request was sent withdraws it; afterwards the request runs to its
+/// end and its result is dropped. If the other core ends first, the future never completes.
 ///
 /// # Panics
 /// When this node has no such core.
@@ -274,7 +285,8 @@ where
 /// A request before it runs: the future is made on the core that polls it.
 type Body<R> = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = R>>> + Send>;
 
-/// [`submit_to`] without the types of the request, so that its body is compiled once and not for each place that it runs in.
+/// [`submit_to`] without the types of the request, so that its body is compiled once and not for
+/// each place that it runs in.
 async fn submit_boxed<R: Send + 'static>(core: CoreId, queue: Queue, body: Body<R>) -> R {
     if context::with(|context| core == context.core) {
         return body().await;
@@ -282,17 +294,21 @@ async fn submit_boxed<R: Send + 'static>(core: CoreId, queue: Queue, body: Body<
     let run: RunRequest = Box::new(move |from, slot| {
         task::spawn_detached(queue, async move {
             let value: Box<dyn Any + Send> = Box::new(body().await);
-            send_reply(&context::current(), from, Parcel::Reply { slot, value });
+            send_reply(
+                &context::current(),
+                from,
+                MeshMessage::Reply { slot, value },
+            );
         });
     });
-    let value = exchange(core, |slot| Parcel::Request { slot, run }).await;
+    let value = exchange(core, |slot| MeshMessage::Request { slot, run }).await;
     *value
         .downcast::<R>()
         .expect("a reply has the type that its request asked for")
 }
 
-/// Runs `f` on `core` where it takes in its messages, without a task, and gives its result: for what takes a microsecond or two
-/// and waits for nothing. Otherwise as [`submit_to`].
+/// Runs `f` on `core` where it takes in its messages, without a task, and gives its result: for
+/// what takes a microsecond or two and waits for nothing. Otherwise as [`submit_to`].
 ///
 /// # Panics
 /// When this node has no such core.
@@ -304,16 +320,17 @@ where
     if context::with(|context| core == context.core) {
         return f();
     }
-    let errand = Box::new(CallOn::Function(f));
-    let value = exchange(core, |slot| Parcel::Call { slot, errand }).await;
-    match value.downcast::<CallOn<F, R>>().map(|errand| *errand) {
-        Ok(CallOn::Result(result)) => result,
+    let call = Box::new(CallProgress::Function(f));
+    let value = exchange(core, |slot| MeshMessage::Call { slot, call }).await;
+    match value.downcast::<CallProgress<F, R>>().map(|call| *call) {
+        Ok(CallProgress::Result(result)) => result,
         _ => unreachable!("a call comes back with its result"),
     }
 }
 
-/// Sends another core a request, made for the slot that is reserved for it, and gives what comes back.
-async fn exchange(core: CoreId, request: impl FnOnce(usize) -> Parcel) -> Box<dyn Any + Send> {
+/// Sends another core a request, made for the slot that is reserved for it, and gives what comes
+/// back.
+async fn exchange(core: CoreId, request: impl FnOnce(usize) -> MeshMessage) -> Box<dyn Any + Send> {
     let context = context::current();
     assert!(
         usize::from(core.0) < context.count,
@@ -332,7 +349,8 @@ async fn exchange(core: CoreId, request: impl FnOnce(usize) -> Parcel) -> Box<dy
     call.await
 }
 
-/// Runs `f` on every core at the same time, in the foreground queue, and gives the results in the order of the cores.
+/// Runs `f` on every core at the same time, in the foreground queue, and gives the results in the
+/// order of the cores.
 pub async fn on_all_cores<F, Fut, R>(f: F) -> Vec<R>
 where
     F: Fn(CoreId) -> Fut + Send + Clone + 'static,

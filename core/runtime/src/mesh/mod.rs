@@ -5,5 +5,5 @@ mod exchange;
 mod primitives;
 pub mod ring;
 
-pub(crate) use exchange::{Exchange, Parcel, deliver, space_available};
+pub(crate) use exchange::{Exchange, MeshMessage, deliver, space_available};
 pub use exchange::{call_on, on_all_cores, submit_to};

@@ -1,16 +1,20 @@
 //! A lock-free ring from one core to another: one sender, one receiver, bounded.
 //!
-//! The sender owns `tail`, the receiver owns `head`; each keeps a copy of the other's index and rereads it only when
-//! the copy says "full" or "empty", so that a busy ring moves one cache line for a batch of messages, not for each.
+//! The sender owns `tail`, the receiver owns `head`; each keeps a copy of the other's index and
+//! rereads it only when the copy says "full" or "empty", so that a busy ring moves one cache line
+//! for a batch of messages, not for each.
 //!
-//! When a push is refused the sender sets `space_wanted` and tries once more; the receiver looks at the flag after
-//! each batch. A sequentially consistent fence on both sides excludes that each misses the other.
+//! When a push is refused the sender sets `space_wanted` and tries once more; the receiver looks at
+//! the flag after each batch. A sequentially consistent fence on both sides excludes that each
+//! misses the other.
 //!
-//! Model check: `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p pinion-runtime --lib mesh::`.
+//! Model check:
+//! `RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test -p pinion-runtime --lib mesh::`.
 
 use super::primitives::{Arc, AtomicBool, AtomicUsize, Ordering, SlotCell, fence};
 
-/// Keeps what the two sides write on separate cache lines (two, because processors fetch lines in pairs).
+/// Keeps what the two sides write on separate cache lines (two, because processors fetch lines in
+/// pairs).
 #[repr(align(128))]
 struct Padded<T>(T);
 
@@ -24,10 +28,11 @@ struct Shared<T> {
     space_wanted: Padded<AtomicBool>,
 }
 
-// SAFETY: a slot is touched only by the side whose index range it lies in: by the sender while it is in
-// `tail..head + capacity`, by the receiver while it is in `head..tail`. Ownership passes with the release store of an
-// index and the acquire load by the other side. There is one sender and one receiver, because neither type is Clone
-// and both operations take `&mut self`. Values cross threads, so they must be Send.
+// SAFETY: a slot is touched only by the side whose index range it lies in: by the sender while it
+// is in `tail..head + capacity`, by the receiver while it is in `head..tail`. Ownership passes with
+// the release store of an index and the acquire load by the other side. There is one sender and one
+// receiver, because neither type is Clone and both operations take `&mut self`. Values cross
+// threads, so they must be Send.
 unsafe impl<T: Send> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<T> {}
@@ -90,7 +95,8 @@ impl<T: Send> Sender<T> {
         }
         assert!(self.tail.wrapping_sub(self.known_head) < capacity);
         self.shared.slots[self.tail & (capacity - 1)].with_mut(|slot| {
-            // SAFETY: the slot is in `tail..head + capacity`, so it is the sender's alone until `tail` is published.
+            // SAFETY: the slot is in `tail..head + capacity`, so it is the sender's alone until
+            // `tail` is published.
             unsafe { *slot = Some(message) };
         });
         self.tail = self.tail.wrapping_add(1);
@@ -98,7 +104,8 @@ impl<T: Send> Sender<T> {
         Ok(())
     }
 
-    /// Asks to be told when there is room. True when there is some already; then nobody tells.
+    /// Asks for a notification when there is room. True when there is some already; then none
+    /// comes.
     pub fn want_space(&mut self) -> bool {
         self.shared.space_wanted.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -122,7 +129,8 @@ impl<T: Send> Receiver<T> {
         }
         let capacity = self.shared.slots.len();
         let message = self.shared.slots[self.head & (capacity - 1)].with_mut(|slot| {
-            // SAFETY: the slot is in `head..tail`, so it is the receiver's alone until `head` is published.
+            // SAFETY: the slot is in `head..tail`, so it is the receiver's alone until `head` is
+            // published.
             unsafe { (*slot).take() }
         });
         self.head = self.head.wrapping_add(1);
@@ -135,7 +143,8 @@ impl<T: Send> Receiver<T> {
         self.head == self.shared.tail.0.load(Ordering::Acquire)
     }
 
-    /// True when the sender was refused and is to be told that there is room. Called after a batch was received.
+    /// True when the sender was refused and must be notified that there is room. Called after a
+    /// batch was received.
     pub fn take_space_wanted(&mut self) -> bool {
         fence(Ordering::SeqCst);
         // The plain load keeps the common case free of a locked instruction.
@@ -180,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_refuses_and_then_tells_of_room() {
+    fn a_full_ring_refuses_and_then_announces_room() {
         let (mut sender, mut receiver) = channel::<u32>(2);
         assert_eq!(sender.try_send(1), Ok(()));
         assert_eq!(sender.try_send(2), Ok(()));
@@ -279,25 +288,26 @@ mod model {
         });
     }
 
-    /// A sender that was refused either finds room on its second look or is told by the receiver.
+    /// A sender that was refused either finds room on its second look or is notified by the
+    /// receiver.
     #[test]
-    fn refused_sender_is_told() {
+    fn refused_sender_is_notified() {
         loom::model(|| {
             let (mut sender, mut receiver) = channel::<usize>(1);
             assert!(sender.try_send(1).is_ok());
             let receiving = loom::thread::spawn(move || {
                 let message = receiver.try_recv();
                 assert_eq!(message, Some(1));
-                let told = receiver.take_space_wanted();
-                (receiver, told)
+                let notified = receiver.take_space_wanted();
+                (receiver, notified)
             });
             let sent = match sender.try_send(2) {
                 Ok(()) => true,
                 Err(_) => sender.want_space() && sender.try_send(2).is_ok(),
             };
-            let (mut receiver, told) = receiving.join().unwrap();
+            let (mut receiver, notified) = receiving.join().unwrap();
             assert!(
-                sent || told,
+                sent || notified,
                 "the sender waits for room that nobody tells it of"
             );
             if !sent {

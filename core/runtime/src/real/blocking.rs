@@ -1,5 +1,5 @@
-//! The thread for directory operations, which the kernel offers no asynchronous form of (or a form that would use a
-//! thread of its own as well). One for each node; it never panics.
+//! The thread for directory operations, which the kernel offers no asynchronous form of (or a form
+//! that would use a thread of its own as well). One for each node; it never panics.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,4 +1,5 @@
-//! The threads that long computations run on: of each kind as many as cores, and never a core's own.
+//! The threads that long computations run on: of each kind as many as cores, and never a core's
+//! own.
 #![allow(
     clippy::disallowed_types,
     reason = "shared with threads that are no core; a core holds these locks for a move only"
@@ -64,7 +65,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// How far a computation is. Its work is taken out under the lock, by the thread that does it or by the task that gives up.
+/// How far a computation is. Its work is taken out under the lock, by the thread that does it or by
+/// the task that gives up.
 enum Stage {
     Queued(Work),
     Running,
@@ -102,7 +104,8 @@ impl Job {
     }
 }
 
-/// Ends the use of what a computation borrows: one that waits is not done, one that runs is waited for.
+/// Ends the use of what a computation borrows: one that waits is not done, one that runs is waited
+/// for.
 struct EndOnDrop {
     job: Arc<Job>,
     abandoned: Abandoned,
@@ -142,8 +145,9 @@ pub(crate) async unsafe fn compute<T: Send>(
         let result = &mut result;
         Box::new(move || *result = Some(catch_unwind(AssertUnwindSafe(f))))
     };
-    // SAFETY: the work borrows from this future and from what outlives it. It is done or dropped before `end` below is gone,
-    // which is dropped before anything that the work borrows, as the future is not forgotten.
+    // SAFETY: the work borrows from this future and from what outlives it. It is done or dropped
+    // before `end` below is gone, which is dropped before anything that the work borrows, as the
+    // future is not forgotten.
     let work: Work = unsafe { std::mem::transmute(work) };
     let job = Arc::new(Job {
         stage: Mutex::new((Stage::Queued(work), None)),

@@ -1,13 +1,14 @@
 //! One core: what runs on its thread, and the loop that runs it.
 //!
-//! A loop turn takes completions, messages and due timers, runs ready tasks for a while, and hands all that they
-//! queued to the kernel in one system call. With nothing to do the core spins for a moment if it was busy just
-//! before, and then sleeps in that same system call.
+//! A loop turn takes completions, messages and due timers, runs ready tasks for a while, and hands
+//! all that they queued to the kernel in one system call. With nothing to do the core spins for a
+//! moment if it was busy just before, and then sleeps in that same system call.
 //!
-//! The loop is a glommio task in a queue of its own, background tasks run in a second one, and glommio's scheduler
-//! divides the core between the two by shares. When both have nothing to do, glommio has nothing to do either, as
-//! nothing else uses it, so the core sleeps in its own ring: one system call rather than the five or more that
-//! parking a glommio executor and coming back takes.
+//! The loop is a glommio task in a queue of its own, background tasks run in a second one, and
+//! glommio's scheduler divides the core between the two by shares. When both have nothing to do,
+//! glommio has nothing to do either, as nothing else uses it, so the core sleeps in its own ring:
+//! one system call rather than the five or more that parking a glommio executor and coming back
+//! takes.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};
@@ -37,7 +38,7 @@ use super::spin::Spin;
 use super::sys;
 use super::task::{RealYield, Tasks};
 use super::timer::{RealSleep, Wheel};
-use crate::mesh::Parcel;
+use crate::mesh::MeshMessage;
 use crate::{BACKGROUND_SHARES, CoreId, Instant, Queue, RuntimeStats, context};
 
 thread_local! {
@@ -68,7 +69,7 @@ pub(crate) struct CoreState {
     due: Cell<Vec<(Instant, Waker)>>,
     shutdown_seen: Cell<bool>,
     bell_armed: Cell<bool>,
-    /// Start of the poll that is going on.
+    /// Start of the poll in progress.
     poll_started: Cell<u64>,
     heartbeat: Cell<u64>,
     waits: Waits,
@@ -177,8 +178,8 @@ impl RealCore {
         RealSleep::new(self.clone(), at)
     }
 
-    pub fn mesh_try_push(&self, to: CoreId, parcel: Parcel) -> Result<(), Parcel> {
-        self.ports.try_push(&self.node, to, parcel)
+    pub fn mesh_try_push(&self, to: CoreId, message: MeshMessage) -> Result<(), MeshMessage> {
+        self.ports.try_push(&self.node, to, message)
     }
 
     pub fn request_shutdown(&self) {
@@ -196,7 +197,7 @@ impl RealCore {
         self.background_shares.set(shares);
     }
 
-    /// What tells the background queue's shares to the scheduler.
+    /// The background queue's shares, as the scheduler reads them.
     pub(super) fn background_shares(&self) -> Rc<Cell<usize>> {
         Rc::clone(&self.background_shares)
     }
@@ -229,8 +230,9 @@ impl RealCore {
         unsafe { self.uring().push(entry) };
     }
 
-    /// One loop turn: takes in what has happened, runs foreground tasks for at most `budget`, prepares what they
-    /// queued. The kernel sees it with the next [`CoreState::submit`] or [`CoreState::rest`].
+    /// One loop turn: takes in what has happened, runs foreground tasks for at most `budget`,
+    /// prepares what they queued. The kernel sees it with the next [`CoreState::submit`] or
+    /// [`CoreState::rest`].
     pub(super) fn turn(&self, budget: Duration) {
         self.collect();
         self.run_ready(Queue::Foreground, budget);
@@ -251,7 +253,8 @@ impl RealCore {
         }
     }
 
-    /// Takes in completions, messages, wake-ups from other threads, due timers and the shutdown request.
+    /// Takes in completions, messages, wake-ups from other threads, due timers and the shutdown
+    /// request.
     fn collect(&self) {
         let mut completions = self.completions.take();
         self.uring().reap(&mut completions);
@@ -284,8 +287,8 @@ impl RealCore {
         }
     }
 
-    /// Keeps a request in the ring that completes whenever the core's eventfd is signalled. It is edge-triggered, so
-    /// nobody needs to read the eventfd.
+    /// Keeps a request in the ring that completes whenever the core's eventfd is signalled. It is
+    /// edge-triggered, so the eventfd need not be read.
     fn arm_bell(&self) {
         if !self.bell_armed.replace(true) {
             let entry = opcode::PollAdd::new(types::Fd(self.shared.eventfd()), libc::POLLIN as u32)
@@ -307,7 +310,8 @@ impl RealCore {
         self.due.set(due);
     }
 
-    /// Polls ready tasks of a queue until none is left or the budget is used; they may make each other ready.
+    /// Polls ready tasks of a queue until none is left or the budget is used; they may make each
+    /// other ready.
     pub(super) fn run_ready(&self, queue: Queue, budget: Duration) {
         let Some(mut task) = self.tasks.pop(queue) else {
             return;
@@ -342,7 +346,8 @@ impl RealCore {
         }
     }
 
-    /// Counts and reports a poll that took `took_ns`, unless it was short but for the time that others had the processor.
+    /// Counts and reports a poll that took `took_ns`, unless it was short but for the time that
+    /// others had the processor.
     fn report_stall(&self, took_ns: u64, origin: &Location<'_>) {
         let waited_ns = self.waits.during_poll().min(took_ns);
         let held_ns = took_ns - waited_ns;
@@ -383,7 +388,8 @@ impl RealCore {
         self.node.fail(error);
     }
 
-    /// Submits, and waits for something to do: spinning first if that has paid lately, then sleeping.
+    /// Submits, and waits for something to do: spinning first if that has paid lately, then
+    /// sleeping.
     pub(super) fn rest(&self) {
         let begin = sys::monotonic_ns();
         let timer = self.timers().next().map_or(u64::MAX, Instant::as_nanos);
@@ -397,8 +403,8 @@ impl RealCore {
                 if sys::monotonic_ns() >= end {
                     break timer <= end;
                 }
-                // The kernel's threads of this processor carry requests to the disk on; behind a thread that does not give
-                // way they wait for the next tick, up to 4 ms.
+                // The kernel's threads of this processor carry requests to the disk on; behind a
+                // thread that does not give way they wait for the next tick, up to 4 ms.
                 std::thread::yield_now();
             }
         };
@@ -412,7 +418,7 @@ impl RealCore {
 
     fn sleep_once(&self, timer: u64) {
         self.shared.bell.prepare_sleep();
-        // Looked at once more after the bell shows that we sleep: whoever comes later rings it.
+        // Looked at once more after the bell shows that we sleep: later senders ring it.
         let now = sys::monotonic_ns();
         if timer > now && !self.has_messages() && self.ports.nothing_blocked_has_space() {
             let timeout = (timer != u64::MAX).then(|| Duration::from_nanos(timer - now));
@@ -436,8 +442,8 @@ impl RealCore {
             || (self.node.shutdown_requested() && !self.shutdown_seen.get())
     }
 
-    /// Drops all tasks, breaks all connections and waits until the kernel uses nothing of this core any more. Whether
-    /// that succeeded; if not, the core's memory must not be freed.
+    /// Drops all tasks, breaks all connections and waits until the kernel uses nothing of this core
+    /// any more. Whether that succeeded; if not, the core's memory must not be freed.
     pub(super) fn stop(&self) -> bool {
         self.tasks.drop_all();
         self.net.close_all(self);

@@ -1,7 +1,8 @@
 //! Files: direct I/O from and to [`DmaBuf`] on the core's ring.
 //!
-//! glommio's own `DmaFile` reads into and writes from its own buffers only, which belong to one executor; Pinion's
-//! buffers cross cores and become `Bytes` without a copy. So file requests go to the same ring as the sockets.
+//! glommio's own `DmaFile` reads into and writes from its own buffers only, which belong to one
+//! executor; Pinion's buffers cross cores and become `Bytes` without a copy. So file requests go to
+//! the same ring as the sockets.
 
 use std::cell::Cell;
 use std::io;
@@ -48,7 +49,8 @@ impl RealFile {
     pub async fn open(path: &Path, options: &OpenOptions) -> io::Result<RealFile> {
         let core = RealCore::current();
         let mut flags = libc::O_CLOEXEC | libc::O_DIRECT;
-        // Read and write together: some file systems and drivers refuse or slow direct reads otherwise.
+        // Read and write together: some file systems and drivers refuse or slow direct reads
+        // otherwise.
         flags |= if options.write {
             libc::O_RDWR
         } else {
@@ -84,7 +86,8 @@ impl RealFile {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
-            // A short read ends at the end of the file; a direct read goes on only from an aligned place.
+            // A short read ends at the end of the file; a direct read continues only from an
+            // aligned offset.
             let ended =
                 !done.is_multiple_of(crate::limits::ALIGN) || result.is_ok_and(|read| read == 0);
             if done == len || ended {
@@ -101,7 +104,8 @@ impl RealFile {
         self.write(offset, data, false).await
     }
 
-    /// One request to the kernel where a write and then a flush are two, each with a wake-up at its end.
+    /// One request to the kernel where a write and then a flush are two, each with a wake-up at its
+    /// end.
     pub async fn write_durable_at(&self, offset: u64, data: DmaBuf) -> io::Result<()> {
         self.write(offset, data, true).await?;
         add(&self.core.files().flushes, 1);
@@ -157,7 +161,8 @@ impl RealFile {
     }
 
     pub async fn datasync(&self) -> io::Result<()> {
-        // Never tried again after an error: the kernel may have dropped the pages that it could not write.
+        // Never tried again after an error: the kernel may have dropped the pages that it could not
+        // write.
         Op::datasync(&self.core, self.fd.clone()).await.0?;
         add(&self.core.files().flushes, 1);
         Ok(())

@@ -1,5 +1,6 @@
 //! Directories and small files, on the blocking thread.
-#![allow(clippy::disallowed_methods)] // The blocking thread is where the standard library's files may be used.
+// The blocking thread is where the standard library's files may be used.
+#![allow(clippy::disallowed_methods)]
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};

@@ -11,10 +11,11 @@ use super::sys;
 /// What the kernel backs with one huge page.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Maps at least `bytes` of zeroed memory, locked, for as long as the process lives; begins and ends at huge pages. What takes the
-/// time is that the kernel finds and clears it, so `threads` threads share it.
+/// Maps at least `bytes` of zeroed memory, locked, for as long as the process lives; begins and
+/// ends at huge pages. What takes the time is that the kernel finds and clears it, so `threads`
+/// threads share it.
 ///
-/// The problem tells the limit (`RLIMIT_MEMLOCK`), or that the machine has less.
+/// The problem names the limit (`RLIMIT_MEMLOCK`), or that the machine has less.
 pub fn map_locked(bytes: usize, threads: usize) -> Result<Range<usize>, Problem> {
     let size = bytes.next_multiple_of(HUGE_PAGE);
     let mapped = size + HUGE_PAGE;
@@ -33,13 +34,14 @@ pub fn map_locked(bytes: usize, threads: usize) -> Result<Range<usize>, Problem>
         return Err(explain(bytes, &io::Error::last_os_error()));
     }
     let start = place.addr().next_multiple_of(HUGE_PAGE);
-    // SAFETY: the mapping of above, which nobody uses yet. A refusal costs speed only.
+    // SAFETY: the mapping of above, which is not in use yet. A refusal costs speed only.
     unsafe { libc::madvise(start as *mut libc::c_void, size, libc::MADV_HUGEPAGE) };
     lock(start..start + size, threads)?;
     Ok(start..start + size)
 }
 
-/// Locks what is mapped around an address in one piece, its first `bytes` at most; tells how many there are. Contents stay.
+/// Locks what is mapped around an address in one piece, its first `bytes` at most; returns how many
+/// there are. Contents stay.
 pub fn lock_around(address: usize, bytes: usize, threads: usize) -> Result<usize, Problem> {
     let maps = std::fs::read_to_string("/proc/self/maps")
         .map_err(|error| problem(format!("/proc/self/maps cannot be read: {error}")))?;
@@ -68,7 +70,8 @@ fn lock(range: Range<usize>, threads: usize) -> Result<(), Problem> {
             .map(|start| {
                 let size = share.min(range.end - start);
                 scope.spawn(move || {
-                    // SAFETY: locking changes nothing of what pages hold; a range that is not mapped is refused.
+                    // SAFETY: locking changes nothing of what pages hold; a range that is not
+                    // mapped is refused.
                     match unsafe { libc::mlock(start as *const libc::c_void, size) } {
                         0 => Ok(()),
                         _ => Err(io::Error::last_os_error()),

@@ -1,8 +1,9 @@
-//! The monitor thread: turns signals into requests and reports tasks that hold a core and do not come back.
+//! The monitor thread: turns signals into requests and reports tasks that hold a core and do not
+//! come back.
 //!
-//! A core itself counts and reports each poll of more than 10 ms when it ends. The monitor is for polls that do not
-//! end: it reads one word a core, ten times a second. From the same words it sees that a node is quiet. As often it looks at the
-//! process's size, where that has a limit.
+//! A core itself counts and reports each poll of more than 10 ms when it ends. The monitor is for
+//! polls that do not end: it reads one word a core, ten times a second. From the same words it sees
+//! that a node is quiet. As often it looks at the process's size, where that has a limit.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -40,14 +41,16 @@ extern "C" fn on_signal(signal: libc::c_int) {
     }
 }
 
-/// Handles the signals that request shutdown, and SIGUSR1 where that means something, from now until dropped.
+/// Handles the signals that request shutdown, and SIGUSR1 where that means something, from now
+/// until dropped.
 pub(super) struct SignalHandlers {
     previous: Vec<(libc::c_int, libc::sigaction)>,
     fd: i32,
 }
 
 impl SignalHandlers {
-    /// Signals then write to `eventfd`, which must outlive the handlers. `None` when another node has them.
+    /// Signals then write to `eventfd`, which must outlive the handlers. `None` when another node
+    /// has them.
     pub fn install(eventfd: &OwnedFd, with_usr1: bool) -> std::io::Result<Option<SignalHandlers>> {
         let fd = eventfd.as_raw_fd();
         if SIGNAL_FD
@@ -124,7 +127,8 @@ impl Rest {
         }
     }
 
-    /// Whether a window has ended now, and was quiet. Also a quiet one may have had something to do, if not often.
+    /// Whether a window has ended now, and was quiet. Also a quiet one may have had something to
+    /// do, if not often.
     fn has_been(&mut self, now_ns: u64, beats: u64, cores: usize) -> bool {
         let window_ns = now_ns - self.since_ns;
         if window_ns < QUIET.as_nanos() as u64 {
@@ -237,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_is_too_large_is_told_so() {
+    fn a_process_that_is_too_large_is_reported() {
         static SIZE: AtomicU64 = AtomicU64::new(0);
         static ACTED: AtomicU64 = AtomicU64::new(0);
         let second = LARGE_PERIOD.as_nanos() as u64;

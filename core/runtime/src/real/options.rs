@@ -9,32 +9,37 @@ use super::sys;
 /// How a node runs.
 #[derive(Clone, Debug)]
 pub struct RealOptions {
-    /// The CPU of each core, in order: one core per entry. See [`available_cpus`]. Naming a CPU twice is allowed.
+    /// The CPU of each core, in order: one core per entry. See [`available_cpus`]. Naming a CPU
+    /// twice is allowed.
     pub cpus: Vec<usize>,
-    /// How long a core that was busy a moment ago looks for work before it sleeps; zero turns spinning off. An idle
-    /// core does not spin.
+    /// How long a core that was busy a moment ago looks for work before it sleeps; zero turns
+    /// spinning off. An idle core does not spin.
     pub spin: Duration,
     /// Whether SIGTERM, SIGINT and SIGHUP request shutdown, as long as the node runs.
     pub handle_signals: bool,
     /// What SIGUSR1 asks for, where signals are handled. It runs on a thread that is no core.
     pub on_usr1: Option<fn()>,
-    /// What to do every few seconds while the node is quiet, such as giving back memory. It runs on a thread that is no core.
+    /// What to do every few seconds while the node is quiet, such as giving back memory. It runs on
+    /// a thread that is no core.
     pub on_quiet: Option<fn()>,
-    /// What to do while the process is larger than it should be, quiet or not. It runs on a thread that is no core.
+    /// What to do while the process is larger than it should be, quiet or not. It runs on a thread
+    /// that is no core.
     pub on_large: Option<OnLarge>,
-    /// What each of the threads for long computations does every few seconds that it has no work, such as collecting the
-    /// memory that it made and others have freed.
+    /// What each of the threads for long computations does every few seconds that it has no work,
+    /// such as collecting the memory that it made and others have freed.
     pub on_idle: Option<fn()>,
 }
 
-/// What to do while the process is larger than it should be, such as giving back memory that is freed and kept.
+/// What to do while the process is larger than it should be, such as giving back memory that is
+/// freed and kept.
 #[derive(Clone, Copy, Debug)]
 pub struct OnLarge {
     /// Gives the process's size in bytes; asked ten times a second.
     pub size: fn() -> u64,
     /// The size above which it is too large.
     pub limit: u64,
-    /// What to do then: at once, again when the process has grown by an eighth of the limit since, and otherwise every second.
+    /// What to do then: at once, again when the process has grown by an eighth of the limit since,
+    /// and otherwise every second.
     pub act: fn(),
 }
 
@@ -53,7 +58,8 @@ impl Default for RealOptions {
     }
 }
 
-/// The CPUs this process may run on (taskset and cpusets are honoured), in ascending order; never empty.
+/// The CPUs this process may run on (taskset and cpusets are honoured), in ascending order; never
+/// empty.
 pub fn available_cpus() -> io::Result<Vec<usize>> {
     let cpus = sys::affinity()?;
     if cpus.is_empty() {

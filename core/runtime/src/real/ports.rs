@@ -6,13 +6,13 @@ use super::limits::MESH_BATCH;
 use super::shared::Node;
 use crate::CoreId;
 use crate::limits::MESH_RING_SLOTS;
-use crate::mesh::{self, Parcel, ring};
+use crate::mesh::{self, MeshMessage, ring};
 
 /// The rings between this core and each other one; absent for the core itself.
 pub(super) struct Ports {
-    outgoing: Vec<Option<RefCell<ring::Sender<Parcel>>>>,
-    incoming: Vec<Option<RefCell<ring::Receiver<Parcel>>>>,
-    /// Whether the ring to core i refused a parcel since it last had room.
+    outgoing: Vec<Option<RefCell<ring::Sender<MeshMessage>>>>,
+    incoming: Vec<Option<RefCell<ring::Receiver<MeshMessage>>>>,
+    /// Whether the ring to core i refused a message since it last had room.
     blocked: Vec<Cell<bool>>,
     blocked_count: Cell<usize>,
     sent: Cell<u64>,
@@ -44,14 +44,19 @@ impl Ports {
         self.sent.get()
     }
 
-    /// Sends a parcel, waking the other core if it sleeps; gives it back when the ring is full.
-    pub fn try_push(&self, node: &Node, to: CoreId, parcel: Parcel) -> Result<(), Parcel> {
+    /// Sends a message, waking the other core if it sleeps; gives it back when the ring is full.
+    pub fn try_push(
+        &self,
+        node: &Node,
+        to: CoreId,
+        message: MeshMessage,
+    ) -> Result<(), MeshMessage> {
         let index = usize::from(to.0);
         let sender = self.outgoing[index]
             .as_ref()
             .expect("a core sends no parcels to itself");
         let mut sender = sender.borrow_mut();
-        let mut refused = parcel;
+        let mut refused = message;
         loop {
             match sender.try_send(refused) {
                 Ok(()) => {
@@ -59,7 +64,7 @@ impl Ports {
                     node.cores[index].ring_bell();
                     return Ok(());
                 }
-                Err(parcel) => refused = parcel,
+                Err(message) => refused = message,
             }
             if !sender.want_space() {
                 if !self.blocked[index].replace(true) {
@@ -70,7 +75,7 @@ impl Ports {
         }
     }
 
-    /// Delivers parcels that have come, and tells the mesh of rings that have room again.
+    /// Delivers messages that have come, and notifies the mesh of rings that have room again.
     pub fn receive(&self, node: &Node) {
         for (from, incoming) in self.incoming.iter().enumerate() {
             let Some(incoming) = incoming else { continue };
@@ -78,10 +83,10 @@ impl Ports {
                 continue;
             }
             for _ in 0..MESH_BATCH {
-                let Some(parcel) = incoming.borrow_mut().try_recv() else {
+                let Some(message) = incoming.borrow_mut().try_recv() else {
                     break;
                 };
-                mesh::deliver(CoreId(from as u16), parcel);
+                mesh::deliver(CoreId(from as u16), message);
             }
             if incoming.borrow_mut().take_space_wanted() {
                 node.cores[from].ring_bell();
@@ -97,7 +102,7 @@ impl Ports {
         }
     }
 
-    /// Whether parcels have come.
+    /// Whether messages have come.
     pub fn has_mail(&self) -> bool {
         self.incoming
             .iter()
@@ -105,7 +110,8 @@ impl Ports {
             .any(|incoming| !incoming.borrow().is_empty())
     }
 
-    /// Whether every ring that refused a parcel is still full, so that its receiver will ring when it is not.
+    /// Whether every ring that refused a message is still full, so that its receiver will ring when
+    /// it is not.
     pub fn nothing_blocked_has_space(&self) -> bool {
         self.blocked_count.get() == 0
             || self

@@ -1,5 +1,5 @@
-//! What the system must offer, checked before anything starts: each check answers with one line that says what is
-//! missing and how to get it.
+//! What the system must offer, checked before anything starts: each check answers with one line
+//! that says what is missing and how to get it.
 #![allow(clippy::disallowed_methods)] // Runs before there is a core, or on a thread that is none.
 
 use std::fmt;
@@ -52,8 +52,8 @@ pub struct PreflightReport {
     pub warnings: Vec<String>,
 }
 
-/// All checks for a node of `cores` cores with its data in `directory`, which must exist. Raises the soft limit of
-/// open files to the hard one.
+/// All checks for a node of `cores` cores with its data in `directory`, which must exist. Raises
+/// the soft limit of open files to the hard one.
 pub fn preflight(cores: usize, directory: &Path) -> Result<PreflightReport, Problem> {
     check_system(cores)?;
     check_direct_io(directory)?;
@@ -219,12 +219,14 @@ pub fn check_direct_io(directory: &Path) -> Result<(), Problem> {
     result
 }
 
-/// Reads the program's code from the disk before it is needed: a core that runs a part of it for the first time would wait for
-/// the disk, beside a busy one for half a second. Where the kernel cannot (before 5.14), nothing is lost.
+/// Reads the program's code from the disk before it is needed: a core that runs a part of it for
+/// the first time would wait for the disk, beside a busy one for half a second. Where the kernel
+/// cannot (before 5.14), nothing is lost.
 pub fn load_code() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for (start, end) in maps.lines().filter_map(code_range) {
-        // SAFETY: reading pages of a mapping in changes nothing of it; a range that is gone is refused.
+        // SAFETY: reading pages of a mapping in changes nothing of it; a range that is gone is
+        // refused.
         unsafe {
             libc::madvise(
                 start as *mut libc::c_void,
@@ -241,7 +243,8 @@ fn code_range(line: &str) -> Option<(usize, usize)> {
     (path.starts_with('/') && mode.starts_with("r-")).then_some((range.start, range.end))
 }
 
-/// Addresses, mode and path of a line of `/proc/self/maps`: `start-end mode offset device inode path`.
+/// Addresses, mode and path of a line of `/proc/self/maps`:
+/// `start-end mode offset device inode path`.
 pub(super) fn maps_fields(line: &str) -> Option<(Range<usize>, &str, &str)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

@@ -1,4 +1,5 @@
-//! How long a core's thread was ready to run and the kernel gave the processor to others: time that no task held.
+//! How long a core's thread was ready to run and the kernel gave the processor to others: time that
+//! no task held.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -6,8 +7,8 @@ use std::os::unix::fs::FileExt;
 
 use super::limits::WAIT_SAMPLE;
 
-/// A thread's time on the run queue, from a file of the kernel's: `None` where the kernel does not tell, and then all time
-/// counts as the task's.
+/// A thread's time on the run queue, from a file of the kernel's: `None` where the kernel does not
+/// report it, and then all time counts as the task's.
 pub(super) struct WaitClock(Option<File>);
 
 impl WaitClock {
@@ -27,8 +28,8 @@ impl WaitClock {
     }
 }
 
-/// What of a core's polls was waiting. Reading the clock takes about a microsecond, so it is read once in a while and not
-/// for each poll.
+/// What of a core's polls was waiting. Reading the clock takes about a microsecond, so it is read
+/// once in a while and not for each poll.
 pub(super) struct Waits {
     clock: WaitClock,
     sampled_at: Cell<u64>,
@@ -53,7 +54,8 @@ impl Waits {
         }
     }
 
-    /// How long the thread waited for a processor during the poll that has just ended; at most [`WAIT_SAMPLE`] too much.
+    /// How long the thread waited for a processor during the poll that has just ended; at most
+    /// [`WAIT_SAMPLE`] too much.
     pub fn during_poll(&self) -> u64 {
         self.clock.read().saturating_sub(self.sampled.get())
     }

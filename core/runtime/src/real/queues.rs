@@ -1,5 +1,5 @@
-//! The two task queues of a core as glommio sees them: one glommio task each, between which its scheduler divides the
-//! core by shares.
+//! The two task queues of a core as glommio sees them: one glommio task each, between which its
+//! scheduler divides the core by shares.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -40,7 +40,7 @@ impl QueueBell {
     }
 }
 
-/// Tells glommio the background queue's shares of the core.
+/// Gives glommio the background queue's shares of the core.
 struct BackgroundShares(Rc<Cell<usize>>);
 
 impl SharesManager for BackgroundShares {
@@ -53,7 +53,8 @@ impl SharesManager for BackgroundShares {
     }
 }
 
-/// Makes glommio's queues, in this order: foreground, background, which has as many shares as the cell tells.
+/// Makes glommio's queues, in this order: foreground, background, which has as many shares as the
+/// cell says.
 pub(super) fn create(background_shares: Rc<Cell<usize>>) -> (TaskQueueHandle, TaskQueueHandle) {
     let foreground = executor().create_task_queue(
         Shares::Static(FOREGROUND_SHARES),
@@ -89,15 +90,16 @@ pub(super) async fn foreground(core: RealCore) {
         }
         if background {
             if core.bell(Queue::Background).is_asleep() {
-                // glommio places a queue that wakes up by the run time that it has seen of the others. It sees ours,
-                // in which we may have slept for long, only when we yield; without this the background would have
-                // all of that time to catch up with.
+                // glommio places a queue that wakes up by the run time that it has seen of the
+                // others. It sees ours, in which we may have slept for long, only when we yield;
+                // without this the background would have all of that time to catch up with.
                 executor().yield_task_queue_now().await;
                 core.bell(Queue::Background).ring();
             }
             if idle {
-                // The background's task looks after sockets, files and timers until there is foreground work:
-                // two busy queues would divide the core by shares, also when one of them is busy with looking.
+                // The background's task looks after sockets, files and timers until there is
+                // foreground work: two busy queues would divide the core by shares, also when one
+                // of them is busy with looking.
                 let ready = || {
                     core.tasks().has_ready(Queue::Foreground)
                         || !core.tasks().has_ready(Queue::Background)

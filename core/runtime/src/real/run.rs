@@ -1,5 +1,5 @@
-//! Starting and ending a node: one glommio executor for each core, a monitor thread, a blocking thread, and threads for
-//! long computations.
+//! Starting and ending a node: one glommio executor for each core, a monitor thread, a blocking
+//! thread, and threads for long computations.
 #![allow(clippy::disallowed_methods)] // The runtime's own threads are started here.
 
 use std::cell::RefCell;
@@ -33,8 +33,9 @@ const GLOMMIO_RING_DEPTH: usize = 32;
 
 /// Runs `main` on every core and returns what the mains returned, in the order of the cores.
 ///
-/// A core serves calls from other cores until all mains have returned; tasks that still run then are dropped. A
-/// panic in any task stops the whole node, because what it left half done cannot be trusted.
+/// A core serves calls from other cores until all mains have returned; tasks that still run then
+/// are dropped. A panic in any task stops the whole node, because what it left half done cannot be
+/// trusted.
 pub fn run<R, F, Fut>(options: RealOptions, main: F) -> Result<Vec<R>, StartError>
 where
     F: Fn(CoreId) -> Fut + Send + Clone + 'static,
@@ -95,7 +96,8 @@ where
             .io_memory(GLOMMIO_IO_MEMORY)
             .ring_depth(GLOMMIO_RING_DEPTH)
             .preempt_timer(PREEMPTION);
-        // The executor starts threads with the stack that the system library gives them, so it runs in one of ours.
+        // The executor starts threads with the stack that the system library gives them, so it runs
+        // in one of ours.
         let started = thread(&format!("pinion-core-{core}"), move || {
             let executor = builder.make().map_err(|error| error.to_string())?;
             let seed = seed.started();
@@ -124,7 +126,8 @@ where
             .unwrap_or_else(|_| Err("its thread panicked".to_owned()));
         match ended {
             Ok(result) => results.extend(result),
-            // Also what a core that was never run says, after its `Unstarted` has stopped the others.
+            // Also what a core that was never run says, after its `Unstarted` has stopped the
+            // others.
             Err(message) => node.fail(StartError::Core {
                 core,
                 cpu: options.cpus[core],
@@ -135,7 +138,8 @@ where
     drop(handlers);
     stop.store(true, Ordering::SeqCst);
     sys::eventfd_signal(std::os::fd::AsRawFd::as_raw_fd(&*eventfd));
-    // No thread panics, and all but the first end with their last senders, once they have done what was asked of them.
+    // No thread panics, and all but the first end with their last senders, once they have done what
+    // was asked of them.
     let _ = monitor.join();
     let _ = blocking_thread.join();
     for thread in compute_threads {
@@ -187,7 +191,8 @@ fn thread<T: Send + 'static>(
         .map_err(StartError::System)
 }
 
-/// Dropped when a core's executor does not come to run it: the other cores would wait for its main for ever.
+/// Dropped when a core's executor does not come to run it: the other cores would wait for its main
+/// for ever.
 struct Unstarted(Option<Arc<Node>>);
 
 impl Drop for Unstarted {
@@ -265,7 +270,8 @@ where
     let main = AssertUnwindSafe(main);
     {
         let (node, result) = (node.clone(), result.clone());
-        // The future is made inside of the task, so that a panic in `main` itself is contained as well.
+        // The future is made inside of the task, so that a panic in `main` itself is contained as
+        // well.
         let future = std::panic::catch_unwind(|| (main)(id));
         match future {
             Ok(future) => core.spawn(Queue::Foreground, async move {
@@ -326,7 +332,8 @@ where
     result.take()
 }
 
-/// Runs one of the core's own tasks so that a panic stops the node with a clear message: in glommio it would abort.
+/// Runs one of the core's own tasks so that a panic stops the node with a clear message: in glommio
+/// it would abort.
 async fn contained(core: RealCore, task: impl Future<Output = ()>) {
     if let Err(payload) = AssertUnwindSafe(task).catch_unwind().await {
         core.fail(payload.as_ref());

@@ -1,5 +1,5 @@
-//! What other threads may touch of a core (its doorbell, wake-ups from outside, heartbeat), and what all cores of a
-//! running node share.
+//! What other threads may touch of a core (its doorbell, wake-ups from outside, heartbeat), and
+//! what all cores of a running node share.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,7 +13,8 @@ use super::task::TaskId;
 use crate::mesh::doorbell::Doorbell;
 use crate::{CoreId, Queue};
 
-// A core never blocks on these: the lock is held for a push or a swap only, by threads outside of the cores.
+// A core never blocks on these: the lock is held for a push or a swap only, by threads outside of
+// the cores.
 #[allow(clippy::disallowed_types)]
 type Lock<T> = std::sync::Mutex<T>;
 
@@ -135,7 +136,7 @@ impl Node {
         self.stop_now();
     }
 
-    /// Stops all cores; why is told by another call of [`Node::fail`], before or after.
+    /// Stops all cores; the reason is reported by another call of [`Node::fail`], before or after.
     pub fn stop_now(&self) {
         self.failed.store(true, Ordering::SeqCst);
         self.ring_all();

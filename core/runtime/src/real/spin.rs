@@ -1,4 +1,5 @@
-//! When spinning before sleep pays: only if the last pauses between events were about as short as the spin.
+//! When spinning before sleep pays: only if the last pauses between events were about as short as
+//! the spin.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -6,7 +7,8 @@ use std::time::Duration;
 /// Remembers how long a core has been resting between events.
 pub(super) struct Spin {
     limit_ns: u64,
-    /// Moving average of the last rests, each counted up to `CAP` limits so that one long rest is soon forgotten.
+    /// Moving average of the last rests, each counted up to `CAP` limits so that one long rest is
+    /// soon forgotten.
     average_ns: Cell<u64>,
 }
 

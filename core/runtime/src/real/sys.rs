@@ -66,11 +66,12 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 /// Takes ownership of a file descriptor that a system call or completion has just returned.
 pub(super) fn own_fd(fd: RawFd) -> OwnedFd {
     assert!(fd >= 0, "not a file descriptor");
-    // SAFETY: callers pass a descriptor that the kernel has just made for them and nobody else owns.
+    // SAFETY: callers pass a descriptor that the kernel has just made for them and nothing else
+    // owns.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// A counter that wakes whoever reads it.
+/// A counter that wakes its reader.
 pub(super) fn eventfd(flags: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
     check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) }).map(own_fd)
@@ -79,7 +80,8 @@ pub(super) fn eventfd(flags: libc::c_int) -> io::Result<OwnedFd> {
 /// Adds one to an eventfd. Async-signal-safe.
 pub(super) fn eventfd_signal(fd: RawFd) {
     let one = 1u64;
-    // SAFETY: eight bytes are read from `one`. A full counter means that a wake-up is pending already.
+    // SAFETY: eight bytes are read from `one`. A full counter means that a wake-up is pending
+    // already.
     unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
@@ -311,7 +313,8 @@ pub(super) fn set_soft_limit(
     check(unsafe { libc::setrlimit(resource, &limit) }).map(drop)
 }
 
-/// Installs `handler` for a signal and returns what was there before; `SA_RESTART` keeps other calls undisturbed.
+/// Installs `handler` for a signal and returns what was there before; `SA_RESTART` keeps other
+/// calls undisturbed.
 pub(super) fn install_handler(
     signal: libc::c_int,
     handler: extern "C" fn(libc::c_int),

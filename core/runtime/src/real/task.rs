@@ -36,7 +36,8 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // A load first: most redundant wakes come from the core itself, and an exchange costs more than a load.
+        // A load first: most redundant wakes come from the core itself, and an exchange costs more
+        // than a load.
         if self.queued.load(Ordering::Acquire) || self.queued.swap(true, Ordering::AcqRel) {
             return;
         }

@@ -1,7 +1,9 @@
-//! A core's timers: a hierarchical wheel with constant-time insert and cancel, and the sleep future over it.
+//! A core's timers: a hierarchical wheel with constant-time insert and cancel, and the sleep future
+//! over it.
 //!
-//! Six levels of 64 slots; a tick is 2^16 ns (65.5 us). A timer sits in the level of the highest digit (base 64) in
-//! which its tick differs from the current one, and moves down when time reaches its slot.
+//! Six levels of 64 slots; a tick is 2^16 ns (65.5 us). A timer sits in the level of the highest
+//! digit (base 64) in which its tick differs from the current one, and moves down when time reaches
+//! its slot.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -128,7 +130,8 @@ impl Wheel {
         self.armed == 0
     }
 
-    /// A time at or before the next firing, at which [`Wheel::advance`] should be called; `None` without timers.
+    /// A time at or before the next firing, at which [`Wheel::advance`] should be called; `None`
+    /// without timers.
     pub fn next(&self) -> Option<Instant> {
         if self.armed == 0 {
             return None;
@@ -137,8 +140,8 @@ impl Wheel {
             .map(|(_, _, start)| Instant::from_nanos(start << TICK_SHIFT))
     }
 
-    /// The earliest occupied slot and the tick at which it begins. Lower levels come first: all their ticks lie
-    /// before the next slot of a higher level.
+    /// The earliest occupied slot and the tick at which it begins. Lower levels come first: all
+    /// their ticks lie before the next slot of a higher level.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         for level in 0..LEVELS {
             if self.occupied[level] == 0 {
@@ -269,7 +272,8 @@ mod tests {
         *state
     }
 
-    /// Against a list: never early, at most a tick late, cancelled ones never, `next` never past the earliest.
+    /// Against a list: never early, at most a tick late, cancelled ones never, `next` never past
+    /// the earliest.
     #[test]
     fn agrees_with_a_list() {
         for seed in 1..60u64 {

@@ -31,8 +31,8 @@ pub struct SimStats {
     pub exits: u64,
     /// Crashes that [`SimHandle::crash_at`] asked for, by the event at which they fell.
     pub crashes_by_event: BTreeMap<&'static str, u64>,
-    /// Blocks that were not flushed when the power was cut: those that kept the durable content, one of the later
-    /// ones, and a mixture of several.
+    /// Blocks that were not flushed when the power was cut: those that kept the durable content,
+    /// one of the later ones, and a mixture of several.
     pub lost_blocks: u64,
     pub kept_blocks: u64,
     pub torn_blocks: u64,
@@ -59,7 +59,8 @@ pub struct Sim {
     handle: SimHandle,
 }
 
-/// Observes and disturbs a simulation, from the test or from a task in it. It does not keep the simulation alive.
+/// Observes and disturbs a simulation, from the test or from a task in it. It does not keep the
+/// simulation alive.
 #[derive(Clone)]
 pub struct SimHandle {
     world: Weak<World>,
@@ -76,7 +77,8 @@ impl Deref for Sim {
 impl Drop for Sim {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The destructors of tasks would most likely panic again and hide what went wrong: leave them be.
+            // The destructors of tasks would most likely panic again and hide what went wrong:
+            // leave them be.
             std::mem::forget(Rc::clone(&self.world));
         } else {
             self.world.tear_down();
@@ -156,7 +158,8 @@ impl SimHandle {
 
     // Nodes.
 
-    /// Adds a node and starts it: `main` runs on each of its cores. When all have returned, the node exits.
+    /// Adds a node and starts it: `main` runs on each of its cores. When all have returned, the
+    /// node exits.
     pub fn add_node<F, Fut>(&self, name: &str, cores: usize, main: F) -> NodeId
     where
         F: Fn(CoreId) -> Fut + 'static,
@@ -168,8 +171,8 @@ impl SimHandle {
         NodeId(node.index)
     }
 
-    /// Ends a node's life at once, or at the end of the poll when one of its own tasks calls this: whatever that poll
-    /// still does has no effect. Nothing happens when the node is down.
+    /// Ends a node's life at once, or at the end of the poll when one of its own tasks calls this:
+    /// whatever that poll still does has no effect. Nothing happens when the node is down.
     pub fn crash(&self, node: NodeId, death: Death) {
         if let Some(life) = self.life(node) {
             self.world().kill(&life, death);
@@ -184,8 +187,8 @@ impl SimHandle {
         self.crash_after(node, event, nth, Duration::ZERO, death);
     }
 
-    /// Ends the node's life this long after it passes the event `event` for the `nth` time from now: inside of what the
-    /// event begins. It counts as a crash at the event.
+    /// Ends the node's life this long after it passes the event `event` for the `nth` time from
+    /// now: inside of what the event begins. It counts as a crash at the event.
     ///
     /// # Panics
     /// When `nth` is zero.
@@ -447,7 +450,8 @@ impl SimHandle {
         flipped
     }
 
-    /// Changes one bit, drawn from all blocks written in files whose path contains this; says where.
+    /// Changes one bit, drawn from all blocks written in files whose path contains this; says
+    /// where.
     pub fn flip_random_bit(&self, node: NodeId, path_contains: &str) -> Option<(String, u64, u8)> {
         let place = {
             let node = self.node(node);
@@ -500,8 +504,8 @@ impl World {
     }
 }
 
-/// Marks a place in the code, so that a simulation can count how often it is passed and crash the node there. Costs
-/// next to nothing on the real backend.
+/// Marks a place in the code, so that a simulation can count how often it is passed and crash the
+/// node there. Costs next to nothing on the real backend.
 pub fn event(name: &'static str) {
     let Some(context) = context::try_current() else {
         return;
@@ -511,8 +515,8 @@ pub fn event(name: &'static str) {
     }
 }
 
-/// Adds to a figure that a simulation reports among the node's events; crashes are not placed at it. Does nothing on
-/// the real backend.
+/// Adds to a figure that a simulation reports among the node's events; crashes are not placed at
+/// it. Does nothing on the real backend.
 pub fn count(name: &'static str, number: u64) {
     let Some(context) = context::try_current() else {
         return;

@@ -86,27 +86,27 @@ impl SimCore {
     pub(crate) fn mesh_try_push(
         &self,
         to: CoreId,
-        parcel: mesh::Parcel,
-    ) -> Result<(), mesh::Parcel> {
+        message: mesh::MeshMessage,
+    ) -> Result<(), mesh::MeshMessage> {
         let core = &self.0;
         if !core.life().has_effect() {
             return Ok(());
         }
         let world = core.world();
-        let lane = core.lane(to);
-        if lane.under_way.get() >= world.options.mesh_slots {
-            lane.refused.set(true);
-            return Err(parcel);
+        let link = core.link(to);
+        if link.under_way.get() >= world.options.mesh_slots {
+            link.refused.set(true);
+            return Err(message);
         }
-        lane.under_way.set(lane.under_way.get() + 1);
+        link.under_way.set(link.under_way.get() + 1);
         core.stats.borrow_mut().mesh_messages += 1;
         let latency = &world.options.mesh_latency_ns;
         let latency = core
             .mesh_rng
             .borrow_mut()
             .between(*latency.start(), *latency.end());
-        let arrival = lane.last_arrival.get().max(world.now() + latency);
-        lane.last_arrival.set(arrival);
+        let arrival = link.last_arrival.get().max(world.now() + latency);
+        link.last_arrival.set(arrival);
         let from = Rc::clone(core);
         world.schedule_call(arrival, move |world| {
             if !from.life().is_alive() {
@@ -115,14 +115,14 @@ impl SimCore {
             world.trace(
                 Step::Mesh,
                 from.trace_id(),
-                (parcel.trace_word() << 16) | u64::from(to.0),
+                (message.trace_word() << 16) | u64::from(to.0),
             );
             let target = Rc::clone(&from.life().cores.borrow()[usize::from(to.0)]);
             let previous = context::enter(target.context());
-            mesh::deliver(from.id, parcel);
-            let lane = from.lane(to);
-            lane.under_way.set(lane.under_way.get() - 1);
-            if lane.refused.replace(false) {
+            mesh::deliver(from.id, message);
+            let link = from.link(to);
+            link.under_way.set(link.under_way.get() - 1);
+            if link.refused.replace(false) {
                 context::enter(from.context());
                 mesh::space_available(to);
             }

@@ -1,10 +1,11 @@
 //! What a crash leaves on a disk.
 //!
-//! A power cut leaves, of every sector changed since its file was flushed, any of the contents it had since then: the
-//! durable one, or that of any later write, finished or under way, whatever the order of the writes. Lengths and names
-//! likewise, names in the order of their changes within a directory. How much is left is itself drawn, for the whole
-//! disk or for each file, because "nothing", "everything" and "everything before some moment" are the cases in which
-//! careless code fails, and independent coins would hardly ever show them.
+//! A power cut leaves, of every sector changed since its file was flushed, any of the contents it
+//! had since then: the durable one, or that of any later write, finished or under way, whatever the
+//! order of the writes. Lengths and names likewise, names in the order of their changes within a
+//! directory. How much is left is itself drawn, for the whole disk or for each file, because
+//! "nothing", "everything" and "everything before some moment" are the cases in which careless code
+//! fails, and independent coins would hardly ever show them.
 
 use std::rc::Rc;
 
@@ -27,7 +28,8 @@ enum Survival {
     Everything,
     /// All changes up to this number.
     Before(u64),
-    /// Each sector's changes by themselves, with this probability in 1/256 that any of them survives.
+    /// Each sector's changes by themselves, with this probability in 1/256 that any of them
+    /// survives.
     Random(u64),
 }
 
@@ -85,7 +87,8 @@ fn cut_power(disk: &mut Disk, rng: &mut Rng) -> CrashReport {
         None
     };
 
-    // Writes under way are changes like the others: they may have reached the disk, in part or whole.
+    // Writes under way are changes like the others: they may have reached the disk, in part or
+    // whole.
     let pending = std::mem::take(&mut disk.pending);
     for (_, write) in pending {
         if rng.below(2) == 0 {
@@ -175,7 +178,8 @@ fn crash_block(
     Some(Bytes::from(mixed))
 }
 
-/// The process is gone but the system lives: of the writes under way each is done, is not, or is in part.
+/// The process is gone but the system lives: of the writes under way each is done, is not, or is in
+/// part.
 fn kill_process(disk: &mut Disk, rng: &mut Rng) {
     let pending: Vec<PendingWrite> = std::mem::take(&mut disk.pending).into_values().collect();
     for write in pending {
@@ -244,7 +248,8 @@ mod tests {
         disk.complete_write(submission, None);
     }
 
-    /// Every content that a sector had since the last flush can be what is left, and nothing else can.
+    /// Every content that a sector had since the last flush can be what is left, and nothing else
+    /// can.
     #[test]
     fn any_unsynced_sector_content_may_survive() {
         let mut seen = BTreeSet::new();
@@ -277,7 +282,8 @@ mod tests {
         assert!(torn > 0);
     }
 
-    /// Names that were not synced may be lost, in the order of their changes, and synced ones never are.
+    /// Names that were not synced may be lost, in the order of their changes, and synced ones never
+    /// are.
     #[test]
     fn unsynced_names_may_be_lost() {
         let mut outcomes = BTreeSet::new();
@@ -307,7 +313,8 @@ mod tests {
         );
     }
 
-    /// A killed process loses nothing that was handed over and completed, but a later power cut still may.
+    /// A killed process loses nothing that was handed over and completed, but a later power cut
+    /// still may.
     #[test]
     fn a_kill_keeps_completed_writes() {
         for seed in 0..50 {

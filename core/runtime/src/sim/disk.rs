@@ -1,8 +1,10 @@
-//! The simulated disk of a node: what its operating system sees, what is durable, and what lies between.
+//! The simulated disk of a node: what its operating system sees, what is durable, and what lies
+//! between.
 //!
-//! A file is a map of blocks of [`ALIGN`] bytes. For each block written since the last flush the disk keeps every
-//! content it had, so that a power cut can leave any of them, sector by sector (see `crash`). A directory keeps its
-//! durable names and a log of the changes since it was synced, of which a power cut leaves a prefix.
+//! A file is a map of blocks of [`ALIGN`] bytes. For each block written since the last flush the
+//! disk keeps every content it had, so that a power cut can leave any of them, sector by sector
+//! (see `crash`). A directory keeps its durable names and a log of the changes since it was synced,
+//! of which a power cut leaves a prefix.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,7 +38,8 @@ pub(super) struct FileData {
     pub(super) path: String,
     pub(super) current: BTreeMap<u64, Bytes>,
     pub(super) durable: BTreeMap<u64, Bytes>,
-    /// For each block changed since the last flush, the contents it was given, each with the number of its change.
+    /// For each block changed since the last flush, the contents it was given, each with the number
+    /// of its change.
     pub(super) unsynced: BTreeMap<u64, Vec<(u64, Block)>>,
     pub(super) len: u64,
     pub(super) durable_len: u64,
@@ -526,7 +529,8 @@ impl Disk {
         Ok(submission)
     }
 
-    /// Completes a write; `keep` says for each sector whether it reaches the disk, all of them when it succeeds.
+    /// Completes a write; `keep` says for each sector whether it reaches the disk, all of them when
+    /// it succeeds.
     pub(super) fn complete_write(
         &mut self,
         submission: u64,

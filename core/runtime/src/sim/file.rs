@@ -49,8 +49,8 @@ fn draw_latency(
     latency * disk.faults.slowness.max(1)
 }
 
-/// Runs `complete` on the node's disk after the time that the operation takes, and gives its result. What a dying
-/// node asks for never completes.
+/// Runs `complete` on the node's disk after the time that the operation takes, and gives its
+/// result. What a dying node asks for never completes.
 pub(super) async fn disk_operation<T: 'static>(
     core: &Rc<CoreState>,
     latency: impl Fn(&World) -> &std::ops::RangeInclusive<u64>,

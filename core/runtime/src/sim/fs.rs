@@ -12,7 +12,7 @@ use super::trace::{Step, content_hash};
 use crate::fs::Space;
 use crate::limits::MAX_SMALL_FILE_BYTES;
 
-/// Runs an operation on names; `kind` tells them apart in the trace.
+/// Runs an operation on names; `kind` distinguishes them in the trace.
 async fn name_operation<T: 'static>(
     core: &SimCore,
     kind: u64,

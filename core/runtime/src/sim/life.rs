@@ -124,11 +124,11 @@ pub(super) struct CoreState {
     pub(super) mesh_rng: RefCell<Rng>,
     pub(super) stats: RefCell<RuntimeStats>,
     /// For each other core: messages under way, arrival of the last, and whether one was refused.
-    lanes: Vec<MeshLane>,
+    links: Vec<MeshLink>,
 }
 
 #[derive(Default)]
-pub(super) struct MeshLane {
+pub(super) struct MeshLink {
     pub(super) under_way: Cell<usize>,
     pub(super) last_arrival: Cell<u64>,
     pub(super) refused: Cell<bool>,
@@ -156,7 +156,7 @@ impl CoreState {
             started_ns,
             mesh_rng: RefCell::new(mesh_rng),
             stats: RefCell::new(RuntimeStats::default()),
-            lanes: (0..count).map(|_| MeshLane::default()).collect(),
+            links: (0..count).map(|_| MeshLink::default()).collect(),
         })
     }
 
@@ -183,8 +183,8 @@ impl CoreState {
         self.context.replace(context)
     }
 
-    pub(super) fn lane(&self, to: CoreId) -> &MeshLane {
-        &self.lanes[usize::from(to.0)]
+    pub(super) fn link(&self, to: CoreId) -> &MeshLink {
+        &self.links[usize::from(to.0)]
     }
 
     pub(super) fn trace_id(&self) -> u64 {

@@ -1,4 +1,5 @@
-//! The simulated backend: nodes of several cores in one thread, driven by a seed and a virtual clock.
+//! The simulated backend: nodes of several cores in one thread, driven by a seed and a virtual
+//! clock.
 
 mod control;
 mod core;

@@ -1,7 +1,8 @@
 //! The simulated network: listeners, connections, and the links that their bytes travel.
 //!
-//! A connection keeps the order of its bytes and loses none while it lives, as TCP does. What a network does to it is
-//! delay, stalls, cuts and resets; different connections overtake each other freely.
+//! A connection keeps the order of its bytes and loses none while it lives, as TCP does. What a
+//! network does to it is delay, stalls, cuts and resets; different connections overtake each other
+//! freely.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -285,7 +286,7 @@ impl World {
         Ok(SocketAddr::new(ip, port))
     }
 
-    /// A connection that waits to be accepted, or what tells when one arrives.
+    /// A connection that waits to be accepted, or the notification of an arrival.
     pub(super) fn try_accept(
         &self,
         node: usize,
@@ -331,7 +332,7 @@ impl World {
                 io::ErrorKind::HostUnreachable,
                 format!("no node has {}", target.ip()),
             );
-            // Nobody waits when the caller is gone.
+            // No receiver waits when the caller is gone.
             let _ = answer.send(Err(unreachable));
             return;
         };
@@ -365,7 +366,7 @@ impl World {
         error: io::ErrorKind,
     ) {
         self.schedule_call(at, move |_| {
-            // Nobody waits when the caller is gone.
+            // No receiver waits when the caller is gone.
             let _ = answer.send(Err(error.into()));
         });
     }
@@ -464,7 +465,8 @@ impl World {
                 return;
             }
             let mut len = front.remaining().min(room);
-            // A piece may be cut anywhere, and now and then is, so that no reader relies on whole messages.
+            // A piece may be cut anywhere, and now and then is, so that no reader relies on whole
+            // messages.
             {
                 let mut rng = self.network_rng.borrow_mut();
                 if len > 1 && rng.below(8) == 0 {
@@ -486,7 +488,7 @@ impl World {
                 .map_or(0.0, |link| link.faults.reset);
             if node != peer_node && self.network_rng.borrow_mut().chance(reset) {
                 self.stats.borrow_mut().connections_reset += 1;
-                // Whoever has this end has it still, and will be told.
+                // The owner of this end has it still, and gets the error.
                 self.reset(network, id, side);
                 return;
             }
@@ -537,7 +539,7 @@ impl World {
                     peer.input.push_back(piece);
                     peer.readable.notify_all();
                 } else {
-                    // Nobody will read this: the system answers with a reset.
+                    // No task will read this: the system answers with a reset.
                     self.reset(&mut network, id, 1 - side);
                 }
                 self.pump(&mut network, id, side);
@@ -562,7 +564,7 @@ impl World {
         self.schedule_call(at, move |world| world.arrive_reset(id, 1 - side));
     }
 
-    /// Nobody has this end any more, and what it had to send is lost.
+    /// This end has no owner any more, and what it had to send is lost.
     fn abandon(self: &Rc<World>, network: &mut Network, id: ConnectionId, side: usize) {
         if let Some(ends) = network.connections.get_mut(&id) {
             ends[side].attached = false;
@@ -589,7 +591,7 @@ impl World {
         self.forget_if_done(&mut network, id);
     }
 
-    /// The owner of an end lets go of it: at once, or after its output was sent.
+    /// The owner of an end releases it: at once, or after its output was sent.
     pub(super) fn detach(self: &Rc<World>, id: ConnectionId, side: usize, abort: bool) {
         let mut network = self.network.borrow_mut();
         if !network.connections.contains_key(&id) {

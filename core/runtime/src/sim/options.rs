@@ -14,7 +14,8 @@ pub struct SimOptions {
     pub mesh_latency_ns: RangeInclusive<u64>,
     /// Virtual time that one poll of a task takes.
     pub poll_ns: RangeInclusive<u64>,
-    /// Of 1024 polls, how many are followed by a pause of the whole core, as when the system takes its processor away.
+    /// Of 1024 polls, how many are followed by a pause of the whole core, as when the system takes
+    /// its processor away.
     pub pauses_of_1024: u64,
     pub pause_ns: RangeInclusive<u64>,
     pub disk_read_ns: RangeInclusive<u64>,
@@ -59,8 +60,8 @@ impl Default for SimOptions {
 }
 
 impl SimOptions {
-    /// Settings drawn from the seed: from roomy to hostile, so that full queues, pauses and slow disks are common in
-    /// some runs and absent in others.
+    /// Settings drawn from the seed: from roomy to hostile, so that full queues, pauses and slow
+    /// disks are common in some runs and absent in others.
     pub fn random(seed: u64) -> SimOptions {
         let mut rng = Rng::from_seed(derive_seed(&[seed], "options"));
         let mut pick = |choices: &[u64]| choices[rng.below(choices.len() as u64) as usize];
@@ -84,7 +85,8 @@ impl SimOptions {
 /// Faults of the disk of a node. The default has none.
 #[derive(Clone, Debug, Default)]
 pub struct DiskFaults {
-    /// Probability that a read, a write or a flush fails with an I/O error. A failed write may have been done in part.
+    /// Probability that a read, a write or a flush fails with an I/O error. A failed write may have
+    /// been done in part.
     pub read_error: f64,
     pub write_error: f64,
     pub sync_error: f64,
@@ -101,7 +103,8 @@ pub struct DiskFaults {
 pub struct LinkFaults {
     /// Nothing passes.
     pub cut: bool,
-    /// Probability that a piece is lost, which for a TCP stream is a delay of 200 ms to 2 s for it and all behind it.
+    /// Probability that a piece is lost, which for a TCP stream is a delay of 200 ms to 2 s for it
+    /// and all behind it.
     pub loss: f64,
     /// Probability, for each piece, that the connection is reset.
     pub reset: f64,

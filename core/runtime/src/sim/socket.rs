@@ -177,7 +177,8 @@ impl SimConnection {
         Ok(SimConnection::new(core, id, 0, local, peer))
     }
 
-    /// Runs `f` on this end, or fails as a closed connection does. What a dying node asks for is never answered.
+    /// Runs `f` on this end, or fails as a closed connection does. What a dying node asks for is
+    /// never answered.
     fn with_end<T>(&self, f: impl FnOnce(&mut End) -> Outcome<T>) -> Outcome<T> {
         let handle = &self.0;
         if !handle.core.life().has_effect() {
@@ -289,7 +290,7 @@ impl SimConnection {
         }
         let world = handle.core.world();
         {
-            // Whoever waits on this end wakes and finds it closed.
+            // A waiter on this end wakes and finds it closed.
             let mut network = world.network.borrow_mut();
             let end = network.end(handle.id, handle.side);
             end.readable.notify_all();

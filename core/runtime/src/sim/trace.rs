@@ -67,7 +67,8 @@ fn mix(hash: u64, value: u64) -> u64 {
     ((product >> 64) as u64) ^ (product as u64).rotate_left(17)
 }
 
-/// Hash of a message's or a transfer's bytes. Of long ones only both ends and every 512th byte count.
+/// Hash of a message's or a transfer's bytes. Of long ones only both ends and every 512th byte
+/// count.
 pub(super) fn content_hash(bytes: &[u8]) -> u64 {
     const WHOLE: usize = 8192;
     if bytes.len() <= WHOLE {

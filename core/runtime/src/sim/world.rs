@@ -20,7 +20,8 @@ use crate::limits::MAX_CORES;
 use crate::random::{Rng, derive_seed};
 use crate::task::Queue;
 
-/// Virtual time at the start: not zero, so that subtracting a little from it is safe as it is on a machine.
+/// Virtual time at the start: not zero, so that subtracting a little from it is safe as it is on a
+/// machine.
 const START_NS: u64 = 1_000_000_000_000;
 /// Events that the report of a failure names.
 const RECENT_EVENTS: usize = 24;
@@ -162,7 +163,8 @@ impl World {
         }
     }
 
-    /// Does one thing: a due event, else a poll, else the next event. False when there is nothing left to do.
+    /// Does one thing: a due event, else a poll, else the next event. False when there is nothing
+    /// left to do.
     pub(super) fn step(self: &Rc<World>) -> bool {
         let report = ReportOnPanic(self);
         let next = self.events.borrow().next_at();

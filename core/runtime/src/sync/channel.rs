@@ -81,7 +81,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// True when nobody will receive.
+    /// True when there is no receiver any more.
     pub fn is_closed(&self) -> bool {
         !self.state.borrow().receiver_alive
     }

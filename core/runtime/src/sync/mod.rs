@@ -1,4 +1,5 @@
-//! Synchronisation between the tasks of one core. Nothing here crosses cores: for that there is the mesh.
+//! Synchronisation between the tasks of one core. Nothing here crosses cores: for that there is the
+//! mesh.
 
 mod channel;
 mod gate;

@@ -10,7 +10,7 @@ use super::waiters::{Ticket, Waiters};
 
 #[derive(Default)]
 struct State {
-    /// A `notify_one` that found nobody waiting.
+    /// A `notify_one` that found no waiter.
     permit: bool,
     /// Counts the calls of `notify_all`.
     rounds: u64,
@@ -26,8 +26,8 @@ impl Notify {
         Notify::default()
     }
 
-    /// Wakes the task that has waited longest. When nobody waits, the next wait completes at once; several such calls
-    /// count as one.
+    /// Wakes the task that has waited longest. When no task waits, the next wait completes at once;
+    /// several such calls count as one.
     pub fn notify_one(&self) {
         let mut state = self.0.borrow_mut();
         match state.waiters.pop() {
@@ -41,7 +41,8 @@ impl Notify {
         }
     }
 
-    /// Wakes every task whose [`Notify::notified`] was called before; leaves nothing for later ones.
+    /// Wakes every task whose [`Notify::notified`] was called before; leaves nothing for later
+    /// ones.
     pub fn notify_all(&self) {
         let mut state = self.0.borrow_mut();
         state.rounds += 1;
@@ -55,8 +56,8 @@ impl Notify {
         }
     }
 
-    /// Completes at the next notification. A `notify_all` counts from this call on, even before the first poll, so a
-    /// condition checked between this call and the await cannot be missed.
+    /// Completes at the next notification. A `notify_all` counts from this call on, even before the
+    /// first poll, so a condition checked between this call and the await cannot be missed.
     pub fn notified(&self) -> Notified {
         let rounds = self.0.borrow().rounds;
         Notified {

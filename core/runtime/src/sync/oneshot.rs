@@ -51,7 +51,7 @@ impl<T> OneshotSender<T> {
         // Dropping `self` wakes the receiver.
     }
 
-    /// True when nobody will receive.
+    /// True when there is no receiver any more.
     pub fn is_closed(&self) -> bool {
         !self.0.borrow().receiver_alive
     }

@@ -40,12 +40,12 @@ impl Semaphore {
         }
     }
 
-    /// Takes one permit if there is one and nobody waits.
+    /// Takes one permit if there is one and no task waits.
     pub fn try_acquire(&self) -> Option<Permit> {
         self.try_acquire_many(1)
     }
 
-    /// Takes `count` permits if there are that many and nobody waits.
+    /// Takes `count` permits if there are that many and no task waits.
     pub fn try_acquire_many(&self, count: usize) -> Option<Permit> {
         let mut state = self.0.borrow_mut();
         if state.available < count || !state.waiters.is_empty() {
@@ -59,7 +59,7 @@ impl Semaphore {
         })
     }
 
-    /// Permits that nobody holds.
+    /// Permits that are not held.
     pub fn available(&self) -> usize {
         self.0.borrow().available
     }
@@ -135,7 +135,8 @@ impl Drop for Acquire {
             return;
         }
         let waited = self.semaphore.0.borrow_mut().waiters.remove(ticket);
-        // A wait that leaves the front may uncover smaller ones; one that was granted gives its permits back.
+        // A wait that leaves the front may uncover smaller ones; one that was granted gives its
+        // permits back.
         self.semaphore
             .add_permits(if waited { 0 } else { self.count });
     }

@@ -41,7 +41,7 @@ impl<T> Waiters<T> {
         self.waiting.contains_key(&ticket)
     }
 
-    /// Keeps the waker of a wait that goes on.
+    /// Keeps the waker of a wait that continues.
     pub(super) fn set_waker(&mut self, ticket: Ticket, waker: &Waker) {
         if let Some((_, slot)) = self.waiting.get_mut(&ticket) {
             match slot {

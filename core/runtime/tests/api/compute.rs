@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use pinion_runtime::{Abandoned, Queue, compute, compute_beside, join_all, spawn, yield_now};
+use pinion_runtime::{Abandoned, Queue, compute, join_all, offload_bounded, spawn, yield_now};
 
 use crate::suite;
 
@@ -29,7 +29,8 @@ async fn a_computation_borrows_and_gives_its_result() {
     assert_eq!(changed, [1, 2, 3]);
 }
 
-/// Ends only when another task of the same core has had its turns. A simulated core computes by itself.
+/// Ends only when another task of the same core has had its turns. A simulated core computes by
+/// itself.
 #[test]
 fn other_tasks_run_meanwhile() {
     crate::on_real("other_tasks_run_meanwhile", 1, || async {
@@ -79,7 +80,7 @@ fn a_bounded_computation_waits_for_no_open_one() {
         for _ in 0..10 {
             yield_now().await;
         }
-        assert_eq!(compute_beside(|| 7).await, 7);
+        assert_eq!(offload_bounded(|| 7).await, 7);
         abandoned.set();
         assert!(join_all(endless).await.iter().all(Result::is_ok));
     });
@@ -96,7 +97,7 @@ async fn more_computations_than_threads_all_end() {
 }
 
 async fn a_dropped_computation_uses_nothing_any_more() {
-    for begun in [false, true] {
+    for started in [false, true] {
         let abandoned = Abandoned::default();
         let mut data = vec![0_u8; 1 << 16];
         {
@@ -110,7 +111,7 @@ async fn a_dropped_computation_uses_nothing_any_more() {
             };
             // SAFETY: dropped at the end of this block.
             let mut running = pin!(unsafe { compute(abandoned, work) });
-            if begun {
+            if started {
                 poll_fn(|context| {
                     let _ = running.as_mut().poll(context);
                     Poll::Ready(())

@@ -1,7 +1,7 @@
 //! The runtime's interface, tested alike on both backends.
 //!
-//! Each test is an async function that runs on core 0 of a node with the stated number of cores, on the simulator with
-//! several seeds and settings, and on the real backend.
+//! Each test is an async function that runs on core 0 of a node with the stated number of cores, on
+//! the simulator with several seeds and settings, and on the real backend.
 #![allow(
     clippy::disallowed_methods,
     reason = "the tests' own directories are made outside of the runtime"
@@ -60,7 +60,8 @@ where
     F: Fn() -> Fut + Copy + Send + 'static,
     Fut: Future<Output = ()> + 'static,
 {
-    // Not in the system's directory for temporary files, which may lie in memory and refuse direct I/O.
+    // Not in the system's directory for temporary files, which may lie in memory and refuse direct
+    // I/O.
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("api-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();

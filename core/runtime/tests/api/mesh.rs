@@ -15,11 +15,11 @@ suite! {
     a_call_runs_on_its_core(3),
     a_call_to_the_own_core_runs_in_place(2),
     calls_between_two_cores_start_in_order(2),
-    cores_that_fill_each_others_queues_go_on(2),
-    nested_calls_among_all_cores_go_on(4),
+    cores_that_fill_each_others_queues_continue(2),
+    nested_calls_among_all_cores_continue(4),
     a_dropped_call_still_runs(2),
     plain_calls_run_where_they_arrive(3),
-    plain_calls_fill_queues_and_go_on(2),
+    plain_calls_fill_queues_and_continue(2),
     a_dropped_plain_call_still_runs(2),
     calls_carry_large_values(2),
     a_slow_call_does_not_hold_up_others(2),
@@ -69,7 +69,8 @@ async fn calls_between_two_cores_start_in_order() {
         set_core_local(Rc::new(Log::default()))
     })
     .await;
-    // The closure runs where the request is received, before its future is scheduled among the others.
+    // The closure runs where the request is received, before its future is scheduled among the
+    // others.
     let calls = (0..500u32).map(|n| {
         submit_to(OTHER, Queue::Foreground, move || async move {
             core_local::<Log>().0.borrow_mut().push(n);
@@ -86,15 +87,16 @@ async fn calls_between_two_cores_start_in_order() {
     assert_eq!(log, (0..500).collect::<Vec<_>>());
 }
 
-async fn cores_that_fill_each_others_queues_go_on() {
+async fn cores_that_fill_each_others_queues_continue() {
     call_both_ways(|to, n| submit_to(to, Queue::Foreground, move || async move { n })).await;
 }
 
-async fn plain_calls_fill_queues_and_go_on() {
+async fn plain_calls_fill_queues_and_continue() {
     call_both_ways(|to, n| call_on(to, move || n)).await;
 }
 
-/// Two cores call each other, thousands of calls at once, and each gets its own number back from each.
+/// Two cores call each other, thousands of calls at once, and each gets its own number back from
+/// each.
 async fn call_both_ways<Fut>(call: impl Fn(CoreId, u64) -> Fut + Copy + Send + 'static)
 where
     Fut: Future<Output = u64> + 'static,
@@ -153,7 +155,7 @@ async fn a_dropped_plain_call_still_runs() {
     );
 }
 
-async fn nested_calls_among_all_cores_go_on() {
+async fn nested_calls_among_all_cores_continue() {
     /// Goes round all cores and back, without returning in between.
     fn hop(left: u16) -> std::pin::Pin<Box<dyn Future<Output = u64>>> {
         Box::pin(async move {

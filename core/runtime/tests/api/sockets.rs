@@ -23,11 +23,11 @@ suite! {
     a_peer_that_does_not_read_holds_its_sender_back(1),
     large_messages_arrive_whole(2),
     many_connections_at_once(2),
-    nobody_listens_nobody_answers(1),
+    a_connection_without_a_listener_is_refused(1),
     a_port_has_one_listener(1),
     a_closed_connection_wakes_its_reader(1),
     a_reader_that_gives_up_loses_nothing(1),
-    an_incoming_connection_that_nobody_wants_is_closed(1),
+    an_incoming_connection_that_is_not_accepted_is_closed(1),
     bytes_are_counted(1),
 }
 
@@ -254,7 +254,7 @@ async fn many_connections_at_once() {
     server.await.unwrap();
 }
 
-async fn nobody_listens_nobody_answers() {
+async fn a_connection_without_a_listener_is_refused() {
     let listener = listen().await;
     let addr = listener.local_addr();
     drop(listener);
@@ -312,7 +312,7 @@ async fn a_reader_that_gives_up_loses_nothing() {
     }
 }
 
-async fn an_incoming_connection_that_nobody_wants_is_closed() {
+async fn an_incoming_connection_that_is_not_accepted_is_closed() {
     let listener = listen().await;
     let opened = connect(listener.local_addr()).await.unwrap();
     drop(listener.accept().await.unwrap());

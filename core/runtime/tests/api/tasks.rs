@@ -20,7 +20,7 @@ suite! {
     a_task_can_be_aborted_before_it_starts(1),
     an_abort_after_the_end_changes_nothing(1),
     tasks_take_turns_when_they_yield(1),
-    a_long_task_is_told_to_yield(1),
+    a_long_task_is_asked_to_yield(1),
     background_work_does_not_stop_the_foreground(1),
     the_background_sees_whether_the_foreground_has_breaks(1),
     the_background_gets_the_shares_that_it_is_given(1),
@@ -119,7 +119,7 @@ async fn tasks_take_turns_when_they_yield() {
     );
 }
 
-async fn a_long_task_is_told_to_yield() {
+async fn a_long_task_is_asked_to_yield() {
     let other_ran = Rc::new(Cell::new(false));
     let flag = other_ran.clone();
     let other = spawn(Queue::Foreground, async move { flag.set(true) });
@@ -170,7 +170,7 @@ async fn the_background_sees_whether_the_foreground_has_breaks() {
         sleep(Duration::from_millis(2)).await;
         let after = foreground_idles();
         assert!(after > before);
-        // Nobody wakes it meanwhile.
+        // Nothing wakes it meanwhile.
         assert!(foreground_idles() > after);
     });
     watch.await.unwrap();
@@ -183,7 +183,8 @@ struct Division {
     until: Instant,
     last: Cell<Instant>,
     spent: [Cell<Duration>; 2],
-    /// The longest time between two polls: what a machine takes for others, within a queue's time, counts as the queue's.
+    /// The longest time between two polls: what a machine takes for others, within a queue's time,
+    /// counts as the queue's.
     longest: Cell<Duration>,
 }
 

@@ -11,7 +11,8 @@ use pinion_runtime::{
 
 use crate::recorder::{self, Care};
 
-/// Runs the recorder through crashes and gives how many acknowledged numbers were ever missing, and the torn blocks.
+/// Runs the recorder through crashes and gives how many acknowledged numbers were ever missing, and
+/// the torn blocks.
 fn crash_often(seed: u64, care: Care, death: Death) -> (usize, u64) {
     let sim = Sim::new(seed, SimOptions::random(seed));
     let (server, _, known) = recorder::start(&sim, 2, care, 1000);
@@ -296,7 +297,8 @@ fn wall_clocks_may_be_off_and_stepped() {
     assert!(clocks.borrow()[0] < before[0] - 4_000);
 }
 
-/// Whatever its tasks hold and wait for, a dropped simulation leaves no memory behind: campaigns run thousands.
+/// Whatever its tasks hold and wait for, a dropped simulation leaves no memory behind: campaigns
+/// run thousands.
 #[test]
 fn a_dropped_simulation_leaves_nothing_behind() {
     let held = Rc::new(());

@@ -264,7 +264,8 @@ fn errors_come_at_the_rate_that_was_set() {
     );
 }
 
-/// Writes in flight together end in any order, and a flush covers exactly those that had ended before it began.
+/// Writes in flight together end in any order, and a flush covers exactly those that had ended
+/// before it began.
 #[test]
 fn operations_overtake_each_other() {
     let mut winners = BTreeSet::new();
@@ -311,7 +312,8 @@ fn a_flush_does_not_cover_a_write_that_had_not_ended() {
     assert!(lost > 5, "only {lost} of 60 power cuts took the write back");
 }
 
-/// Lengths and names that were not synced may be lost; the bytes of a lost length are not there either.
+/// Lengths and names that were not synced may be lost; the bytes of a lost length are not there
+/// either.
 #[test]
 fn lengths_and_names_may_be_lost() {
     let (mut lens, mut names) = (BTreeSet::new(), BTreeSet::new());

@@ -1,4 +1,5 @@
-//! What the simulator promises beyond the common interface: equal traces, crashes, faults of disks and networks.
+//! What the simulator promises beyond the common interface: equal traces, crashes, faults of disks
+//! and networks.
 
 mod crashes;
 mod disks;

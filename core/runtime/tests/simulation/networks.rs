@@ -17,7 +17,8 @@ use crate::recorder::{self, Care};
 /// Messages as a node received them, with the time.
 type Received = Rc<RefCell<Vec<(Instant, u8)>>>;
 
-/// A node that collects every byte it gets, whatever connection brings it, and one that a test talks from.
+/// A node that collects every byte it gets, whatever connection brings it, and one that a test
+/// talks from.
 fn collector(sim: &Sim) -> (NodeId, SocketAddr, Received) {
     let received = Received::default();
     let shared = received.clone();
@@ -234,7 +235,7 @@ fn resets_are_seen_on_both_ends() {
 }
 
 #[test]
-fn a_reset_connection_is_there_until_its_owner_lets_go() {
+fn a_reset_connection_is_there_until_its_owner_releases_it() {
     let sim = Sim::new(5, SimOptions::default());
     let (target, addr, received) = collector(&sim);
     let source = sim.add_node("source", 1, move |_| async move {
@@ -380,7 +381,7 @@ fn a_listener_on_the_loopback_address_is_not_reached_from_outside() {
 
 /// A service and its client come through everything at once.
 #[test]
-fn work_goes_on_through_all_faults() {
+fn work_continues_through_all_faults() {
     for seed in 0..20 {
         let sim = Sim::new(seed, SimOptions::random(seed));
         let (server, client, known) = recorder::start(&sim, 3, Care::Flush, 80);

@@ -1,6 +1,7 @@
 //! A small durable service and its client, for the tests to disturb.
 //!
-//! The client sends numbers, each four bytes; the server writes each to its own block, flushes, and sends it back.
+//! The client sends numbers, each four bytes; the server writes each to its own block, flushes, and
+//! sends it back.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

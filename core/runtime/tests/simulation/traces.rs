@@ -11,7 +11,8 @@ use pinion_runtime::{
 
 use crate::recorder::{self, Care};
 
-/// A run with everything in it: several cores, files, connections, crashes, faults. Gives its trace.
+/// A run with everything in it: several cores, files, connections, crashes, faults. Gives its
+/// trace.
 fn eventful_run(seed: u64) -> String {
     let sim = Sim::new(seed, SimOptions::random(seed));
     let (server, client, known) = recorder::start(&sim, 3, Care::Flush, 60);
@@ -98,7 +99,8 @@ fn separate_processes_agree() {
     assert_ne!(one, trace_of_another_process(8));
 }
 
-/// Whoever draws from one stream does not change what another sees, and no stream depends on who asked first.
+/// Draws from one stream do not change what another yields, and no stream depends on which was
+/// asked first.
 #[test]
 fn random_streams_do_not_disturb_each_other() {
     let draw = |others: bool| {

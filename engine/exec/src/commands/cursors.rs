@@ -9,7 +9,7 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::stored_document;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_runtime::{Duration, LocalBoxFuture, Queue, compute_beside};
+use pinion_runtime::{Duration, LocalBoxFuture, Queue, offload_bounded};
 use pinion_wire::idl::{FieldReader, Namespace, ReadConcern, Types, missing_field};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
@@ -113,7 +113,7 @@ pub(super) async fn append_batch(
         return append_cursor(out, batch, documents, left);
     }
     let append = || append_cursor(out, batch, documents, left);
-    compute_beside(append).await;
+    offload_bounded(append).await;
 }
 
 /// What a batch leaves behind it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{File, OpenOptions, compute_beside, fs};
+use pinion_runtime::{File, OpenOptions, fs, offload_bounded};
 
 use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, seal};
 use crate::limits::{BLOCK_BYTES, IO_BYTES};
@@ -145,7 +145,7 @@ impl PageFile {
     pub(crate) async fn read(&self, ptr: &PagePtr, tree: TreeId) -> Result<Page, ReadError> {
         let bytes = self.read_bytes(ptr.offset(), ptr.len()).await?;
         let loaded = if ptr.len() > IO_BYTES {
-            compute_beside(|| Page::load(bytes, ptr, tree)).await
+            offload_bounded(|| Page::load(bytes, ptr, tree)).await
         } else {
             Page::load(bytes, ptr, tree)
         };

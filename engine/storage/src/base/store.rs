@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_runtime::sync::Semaphore;
-use pinion_runtime::{DmaBuf, JoinHandle, Queue, compute_beside, spawn};
+use pinion_runtime::{DmaBuf, JoinHandle, Queue, offload_bounded, spawn};
 
 use super::cache::PageCache;
 use super::file::PageFile;
@@ -316,7 +316,7 @@ impl<'a> PageWriter<'a> {
         self.end_run().await?;
         let extent = self.allocate(blocks, blocks).await?;
         // Laid out and checksummed beside the core, which would be held by so many bytes for long.
-        let (ptr, page) = compute_beside(|| {
+        let (ptr, page) = offload_bounded(|| {
             let mut page = build_payload(header, value, blocks);
             let ptr = seal(&mut page, extent.start, false);
             (ptr, Page::built(page.into_bytes()).bytes())
@@ -358,7 +358,7 @@ impl<'a> PageWriter<'a> {
         };
         // Taking room for the list changes the list: one extent more at most, when the list comes out of the middle of
         // one or the file grows. An extent takes at most 18 bytes.
-        let (mut list, blocks) = compute_beside(|| {
+        let (mut list, blocks) = offload_bounded(|| {
             let list = FreeList::new(pending);
             let blocks = payload_blocks(list.encode().len() + 32);
             (list, blocks)
@@ -367,7 +367,7 @@ impl<'a> PageWriter<'a> {
         let extent = self.store.allocate(blocks, blocks).await?;
         let grown = self.store.space.borrow().end() - end;
         let header = self.header(PageKind::FreeList, 0, TreeId::MASTER);
-        let (ptr, page) = compute_beside(|| {
+        let (ptr, page) = offload_bounded(|| {
             if grown > 0 {
                 list.push(Extent {
                     start: end,

@@ -1,5 +1,5 @@
-//! Connections: multishot receive with bounded input, batched sends with bounded output, closing that waits for the
-//! kernel.
+//! Connections: multishot receive with bounded input, batched sends with bounded output, closing
+//! that waits for the kernel.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -43,8 +43,9 @@ struct Input {
     error: Option<i32>,
     /// The multishot receive is in the kernel.
     armed: bool,
-    /// Unread bytes at which it is cancelled, because nobody reads; `None` stands for [`INPUT_HIGH_BYTES`]. Higher
-    /// once a cancellation is under way, so that one which came to nothing is followed by another.
+    /// Unread bytes at which it is cancelled, because the task does not read; `None` stands for
+    /// [`INPUT_HIGH_BYTES`]. Higher once a cancellation is under way, so that one which came to
+    /// nothing is followed by another.
     pause_at: Option<usize>,
 }
 
@@ -57,7 +58,7 @@ struct Output {
     error: Option<i32>,
     /// On the core's list of connections with output to submit.
     dirty: bool,
-    /// No more output comes: tell the peer when all was sent.
+    /// No more output comes: shut down the direction when all was sent.
     finishing: bool,
     finished: bool,
     waiting: Vec<Waker>,
@@ -94,8 +95,8 @@ impl Socket {
         }
         input.armed = true;
         let entry = opcode::RecvMulti::new(types::Fd(self.fd.as_raw_fd()), GROUP).build();
-        // SAFETY: the kernel writes only to provided buffers, which outlive the ring, and the descriptor is open
-        // until the last completion of the request was seen (see `release`).
+        // SAFETY: the kernel writes only to provided buffers, which outlive the ring, and the
+        // descriptor is open until the last completion of the request was seen (see `release`).
         unsafe {
             core.uring()
                 .push(entry.user_data(user_data(Kind::Receive, self.index.get())))
@@ -133,7 +134,8 @@ impl Socket {
             1.. => {}
             negative => match -negative {
                 libc::ENOBUFS => core.net().starved.borrow_mut().push(self.clone()),
-                // The pause has taken effect, or the receive was ended from within: started again when needed.
+                // The pause has taken effect, or the receive was ended from within: started again
+                // when needed.
                 libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
                 code => input.error = Some(code),
             },
@@ -147,7 +149,7 @@ impl Socket {
             input.pause_at = Some(input.len + INPUT_LOW_BYTES);
             core.cancel(user_data(Kind::Receive, self.index.get()));
         }
-        // A receive that ended without a reason goes on, unless the connection holds enough.
+        // A receive that ended without a reason is restarted, unless the connection holds enough.
         let restart = !input.armed && completion.result > 0 && input.len <= INPUT_HIGH_BYTES;
         drop(input);
         if restart {
@@ -293,8 +295,9 @@ impl Socket {
         }
         let outgoing = Outgoing::gather(&mut output.queue);
         let entry = output.in_flight.insert(outgoing).entry(self.fd.as_raw_fd());
-        // SAFETY: the entry points into `in_flight`'s heap memory, which stays until the completion was seen: only
-        // `sent` takes it, and the socket stays in the table until then (see `release`).
+        // SAFETY: the entry points into `in_flight`'s heap memory, which stays until the completion
+        // was seen: only `sent` takes it, and the socket stays in the table until then (see
+        // `release`).
         unsafe {
             core.uring()
                 .push(entry.user_data(user_data(Kind::Send, self.index.get())))

@@ -38,7 +38,8 @@ impl Acceptor {
         let entry = opcode::AcceptMulti::new(types::Fd(self.socket.as_raw_fd()))
             .flags(libc::SOCK_CLOEXEC)
             .build();
-        // SAFETY: the entry points to no memory, and the listening socket stays open while the request is armed.
+        // SAFETY: the entry points to no memory, and the listening socket stays open while the
+        // request is armed.
         unsafe {
             core.uring()
                 .push(entry.user_data(user_data(Kind::Accept, self.index.get())))
@@ -79,7 +80,7 @@ impl Acceptor {
         }
     }
 
-    /// Stops accepting and drops what nobody took.
+    /// Stops accepting and drops connections that were not accepted.
     pub fn stop(&self, core: &RealCore) {
         if self.closed.replace(true) {
             return;
@@ -110,7 +111,8 @@ pub(crate) struct RealListener {
 impl RealListener {
     pub async fn bind(address: SocketAddr) -> io::Result<RealListener> {
         let core = RealCore::current();
-        // The standard library binds without waiting, with address reuse and the system's largest backlog.
+        // The standard library binds without waiting, with address reuse and the system's largest
+        // backlog.
         #[allow(clippy::disallowed_methods)]
         let listener = std::net::TcpListener::bind(address)?;
         let local = listener.local_addr()?;
@@ -130,7 +132,8 @@ impl RealListener {
         Ok(RealListener { core, acceptor })
     }
 
-    /// The next connection. An error (too many open files, say) concerns one attempt: later ones may succeed.
+    /// The next connection. An error (too many open files, say) concerns one attempt: later ones
+    /// may succeed.
     pub async fn accept(&self) -> io::Result<RealIncoming> {
         loop {
             let next = poll_fn(|context| {

@@ -29,7 +29,8 @@ pub(super) struct Net {
     holding: RefCell<Vec<Rc<Socket>>>,
     /// Connections with output to submit at the end of the turn.
     dirty: RefCell<Vec<Rc<Socket>>>,
-    /// Connections whose receive ended for want of buffers: started again when the turn has given them back.
+    /// Connections whose receive ended for want of buffers: started again when the turn has given
+    /// them back.
     starved: RefCell<Vec<Rc<Socket>>>,
     received_bytes: Cell<u64>,
     receives: Cell<u64>,
@@ -84,7 +85,8 @@ impl Net {
         socket.sent(core, completion.result);
     }
 
-    /// Ends a loop turn: frees all receive buffers, restarts starved receives, submits queued output.
+    /// Ends a loop turn: frees all receive buffers, restarts starved receives, submits queued
+    /// output.
     pub fn end_turn(&self, core: &RealCore) {
         // None of these calls adds to the list that it works on, so the lists keep their memory.
         let mut holding = self.holding.take();
@@ -103,7 +105,8 @@ impl Net {
         self.dirty.replace(dirty);
     }
 
-    /// Breaks all connections and stops all listeners; their entries go as the kernel lets go of them.
+    /// Breaks all connections and stops all listeners; their entries go as the kernel releases
+    /// them.
     pub fn close_all(&self, core: &RealCore) {
         let sockets: Vec<_> = self
             .sockets

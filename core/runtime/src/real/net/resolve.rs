@@ -1,5 +1,5 @@
-//! Host names to addresses, as the system's resolver knows them. It blocks, for seconds when no name server answers, so
-//! each look-up has a thread of its own while it lasts.
+//! Host names to addresses, as the system's resolver knows them. It blocks, for seconds when no
+//! name server answers, so each look-up has a thread of its own while it lasts.
 
 #![allow(
     clippy::disallowed_methods,

@@ -25,8 +25,8 @@ pub(super) struct Vector {
 }
 
 impl Outgoing {
-    /// Takes pieces off the front of `queue`, which is not empty: a large one alone, small ones copied together,
-    /// others as a vector.
+    /// Takes pieces off the front of `queue`, which is not empty: a large one alone, small ones
+    /// copied together, others as a vector.
     pub fn gather(queue: &mut VecDeque<Bytes>) -> Outgoing {
         let first = queue.pop_front().expect("there is output");
         if queue.is_empty() {

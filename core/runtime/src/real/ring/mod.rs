@@ -1,4 +1,5 @@
-//! One io_uring per core, for sockets and files: the ring, its receive buffers, its one-shot requests.
+//! One io_uring per core, for sockets and files: the ring, its receive buffers, its one-shot
+//! requests.
 
 mod buffers;
 mod ops;
@@ -8,11 +9,12 @@ pub(super) use buffers::{GROUP, RecvBuffers};
 pub(super) use ops::{Keep, Op, OpTable};
 pub(super) use uring::{Completion, Uring};
 
-/// What a completion belongs to: the high byte of its user data, over the index in that kind's table.
+/// What a completion belongs to: the high byte of its user data, over the index in that kind's
+/// table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// Answers of cancel requests: nobody waits for them.
+    /// Answers of cancel requests: no task waits for them.
     Ignored = 0,
     /// The core's eventfd was signalled.
     Bell = 1,

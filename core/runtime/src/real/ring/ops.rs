@@ -1,5 +1,5 @@
-//! One-shot requests (files, connect): futures whose buffers stay with the core until the kernel is done, also when
-//! the future is dropped before.
+//! One-shot requests (files, connect): futures whose buffers stay with the core until the kernel is
+//! done, also when the future is dropped before.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -23,7 +23,7 @@ use crate::real::sys::{RawAddress, own_fd};
 pub(in crate::real) enum Keep {
     File(Rc<OwnedFd>),
     Buffer(Rc<OwnedFd>, DmaBuf),
-    /// Bytes, and what tells the kernel where they lie.
+    /// Bytes, and the vectors that give the kernel their addresses.
     Parts(Rc<OwnedFd>, Vec<Bytes>, Vec<libc::iovec>),
     Path(CString),
     Address(OwnedFd, Box<RawAddress>),
@@ -92,7 +92,7 @@ impl OpTable {
 }
 
 impl Request {
-    /// Drops a request whose answer nobody takes.
+    /// Drops a request whose answer is not taken.
     fn discard(self, result: i32) {
         if matches!(self.keep, Keep::Path(_)) && result >= 0 {
             drop(own_fd(result));
@@ -104,7 +104,8 @@ impl Request {
 pub(in crate::real) struct Op {
     core: RealCore,
     index: Option<u32>,
-    /// Whether dropping the future should also cancel the request: for those that may wait for a peer.
+    /// Whether dropping the future should also cancel the request: for those that may wait for a
+    /// peer.
     cancel: bool,
 }
 
@@ -113,7 +114,8 @@ impl Op {
     ///
     /// # Safety
     ///
-    /// What the entry points to must lie on the heap, owned by the keep, or be one of its descriptors.
+    /// What the entry points to must lie on the heap, owned by the keep, or be one of its
+    /// descriptors.
     unsafe fn start(
         core: &RealCore,
         keep: Keep,
@@ -123,7 +125,8 @@ impl Op {
         let mut keep = keep;
         let entry = entry(&mut keep);
         let index = core.ops().insert(keep);
-        // SAFETY: the table holds `keep` until the completion; moving it there moved no heap memory.
+        // SAFETY: the table holds `keep` until the completion; moving it there moved no heap
+        // memory.
         unsafe {
             core.uring()
                 .push(entry.user_data(user_data(Kind::Op, index)))
@@ -159,7 +162,8 @@ impl Op {
         }
     }
 
-    /// Writes the buffer, from byte `skip` of it on; if `durable`, it is on the device when this completes.
+    /// Writes the buffer, from byte `skip` of it on; if `durable`, it is on the device when this
+    /// completes.
     pub fn write(
         core: &RealCore,
         file: Rc<OwnedFd>,
@@ -169,10 +173,11 @@ impl Op {
         durable: bool,
     ) -> Op {
         assert!(skip < buffer.len());
-        // The kernel starts the write here and has its own worker flush the device when it is done. Given to a thread of the
-        // ring's instead (`IOSQE_ASYNC`), the same is only begun later: that thread runs on this processor.
+        // The kernel starts the write here and has its own worker flush the device when it is done.
+        // Given to a thread of the ring's instead (`IOSQE_ASYNC`), the same only starts later: that
+        // thread runs on this processor.
         let flags = if durable { libc::RWF_DSYNC } else { 0 };
-        // SAFETY: as for `read`; nobody else can write to the buffer while the keep owns it.
+        // SAFETY: as for `read`; nothing else can write to the buffer while the keep owns it.
         unsafe {
             Op::start(core, Keep::Buffer(file, buffer), false, |keep| {
                 let Keep::Buffer(file, buffer) = keep else {
@@ -209,8 +214,8 @@ impl Op {
             }
         }
         assert!(!vectors.is_empty());
-        // SAFETY: the entry names the keep's descriptor and its vectors; those name ranges of the keep's parts, which nobody
-        // can change while they are shared, and which the kernel only reads.
+        // SAFETY: the entry names the keep's descriptor and its vectors; those name ranges of the
+        // keep's parts, which cannot change while they are shared, and which the kernel only reads.
         unsafe {
             let keep = Keep::Parts(file, parts, vectors);
             Op::start(core, keep, false, |keep| {

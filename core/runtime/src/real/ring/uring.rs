@@ -1,4 +1,5 @@
-//! The io_uring of one core: submission, waiting, reaping. The only module that enters the kernel for I/O.
+//! The io_uring of one core: submission, waiting, reaping. The only module that enters the kernel
+//! for I/O.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +18,7 @@ pub(in crate::real) struct Completion {
 }
 
 impl Completion {
-    /// Whether a multishot request goes on after this completion.
+    /// Whether a multishot request continues after this completion.
     pub fn more(&self) -> bool {
         cqueue::more(self.flags)
     }
@@ -36,8 +37,8 @@ pub(in crate::real) struct Uring {
 }
 
 impl Uring {
-    /// Makes the ring. Task work is deferred to our own enters (kernel 6.1) where the kernel knows that, so
-    /// completions come in batches, once a loop turn.
+    /// Makes the ring. Task work is deferred to our own enters (kernel 6.1) where the kernel knows
+    /// that, so completions come in batches, once a loop turn.
     pub fn new() -> io::Result<Uring> {
         let deferred = IoUring::builder()
             .setup_single_issuer()
@@ -73,7 +74,8 @@ impl Uring {
     ///
     /// # Safety
     ///
-    /// Everything the entry points to must stay valid and unmoved until the request's last completion was reaped.
+    /// Everything the entry points to must stay valid and unmoved until the request's last
+    /// completion was reaped.
     pub unsafe fn push(&mut self, entry: squeue::Entry) {
         if !self.overflow.is_empty() {
             self.overflow.push_back(entry);
@@ -83,7 +85,7 @@ impl Uring {
         if unsafe { self.ring.submission().push(&entry) }.is_ok() {
             return;
         }
-        // An error here is met again, and told, by the submit of this turn.
+        // An error here is met again, and reported, by the submit of this turn.
         let _ = self.enter(0, None);
         // SAFETY: as above.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
@@ -91,8 +93,8 @@ impl Uring {
         }
     }
 
-    /// Hands queued entries to the kernel and lets it post completions, without waiting. No system call when there
-    /// is nothing to do.
+    /// Hands queued entries to the kernel and lets it post completions, without waiting. No system
+    /// call when there is nothing to do.
     pub fn submit(&mut self) -> io::Result<()> {
         loop {
             let queue = self.ring.submission();
@@ -114,7 +116,8 @@ impl Uring {
         self.enter(1, timeout)
     }
 
-    /// Whether completions may be had (by [`Uring::reap`], or by [`Uring::submit`] first): three loads.
+    /// Whether completions may be had (by [`Uring::reap`], or by [`Uring::submit`] first): three
+    /// loads.
     pub fn has_work(&mut self) -> bool {
         if !self.ring.completion().is_empty() {
             return true;
@@ -138,7 +141,7 @@ impl Uring {
     fn refill(&mut self) -> bool {
         let mut moved = false;
         while let Some(entry) = self.overflow.front() {
-            // SAFETY: whoever queued the entry keeps what it points to alive (see `push`).
+            // SAFETY: the caller that queued the entry keeps what it points to alive (see `push`).
             if unsafe { self.ring.submission().push(entry) }.is_err() {
                 break;
             }
@@ -159,7 +162,8 @@ impl Uring {
                 let args = types::SubmitArgs::new().timespec(&timespec);
                 submitter.submit_with_args(want as usize, &args)
             }
-            // SAFETY: no argument structure is passed, and the flags ask for nothing but completions.
+            // SAFETY: no argument structure is passed, and the flags ask for nothing but
+            // completions.
             _ => unsafe {
                 submitter.enter::<libc::sigset_t>(queued, want, EnterFlags::GETEVENTS.bits(), None)
             },
