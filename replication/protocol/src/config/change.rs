@@ -11,7 +11,7 @@ pub struct Initiate<'a> {
     pub set_name: &'a str,
     /// Empty: a set of this node alone.
     pub document: &'a RawDocument,
-    /// How this node is known, for the configuration that nobody wrote.
+    /// How this node is known, for the configuration that is not written by an operator.
     pub host: HostPort,
     /// The identity that the new set gets.
     pub replica_set_id: ObjectId,

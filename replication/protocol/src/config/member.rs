@@ -19,7 +19,7 @@ pub struct Member {
     /// It votes and holds no data.
     pub arbiter_only: bool,
     pub build_indexes: bool,
-    /// Clients are not told of it.
+    /// It is not reported to clients.
     pub hidden: bool,
     pub priority: f64,
     /// In the order given.
@@ -27,7 +27,8 @@ pub struct Member {
     /// It applies entries only when they are so old.
     pub delay_secs: i64,
     pub votes: i64,
-    /// It does not count as a voter yet: a primary of MongoDB's marks members so until they have their data.
+    /// It does not count as a voter yet: a primary of MongoDB's marks members so until they have
+    /// their data.
     pub newly_added: bool,
 }
 
@@ -96,11 +97,11 @@ impl Member {
         Ok(member)
     }
 
-    /// By which name the document of a member tells the delay.
+    /// The name by which a member's document gives the delay.
     pub(super) fn names_in(member: RawBsonRef<'_>) -> Option<FieldNames> {
         let member = member.as_document()?;
-        let tells = |name| pinion_bson::get(member, name).is_some();
-        match (tells(OLD_DELAY), tells(DELAY)) {
+        let has = |name| pinion_bson::get(member, name).is_some();
+        match (has(OLD_DELAY), has(DELAY)) {
             (true, _) => Some(FieldNames::Old),
             (false, true) => Some(FieldNames::New),
             (false, false) => None,

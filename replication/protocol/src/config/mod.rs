@@ -1,6 +1,7 @@
 //! The configuration of a replica set.
 //!
-//! Source: replication document, "Communication" and "Elections"; the rules and their messages are MongoDB's.
+//! Source: replication document, "Communication" and "Elections"; the rules and their messages are
+//! MongoDB's.
 
 mod change;
 mod host;
@@ -40,12 +41,13 @@ pub struct Config {
     pub names: FieldNames,
 }
 
-/// By which name the members' delays are told. Members of MongoDB 4.4 know the older one alone, and no votes that are held back.
+/// The name by which the members' delays are given. Members of MongoDB 4.4 know only the older one,
+/// and no votes that are held back.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum FieldNames {
-    /// None is told.
+    /// No member has a delay.
     #[default]
-    Untold,
+    Absent,
     Old,
     New,
 }
@@ -63,7 +65,8 @@ impl PartialEq for FieldNames {
     }
 }
 
-/// Which of two configurations of a set is the newer one: that of the later term, then of the higher version.
+/// Which of two configurations of a set is the newer one: that of the later term, then of the
+/// higher version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigVersion {
     pub term: i64,
@@ -71,8 +74,8 @@ pub struct ConfigVersion {
 }
 
 impl ConfigVersion {
-    /// Whether a member that has `other` is to take this one. No order of all configurations: one without a term was
-    /// forced upon the set, and beside it versions alone count.
+    /// Whether a member that has `other` is to take this one. No order of all configurations: one
+    /// without a term was forced upon the set, and beside it versions alone count.
     pub fn is_newer_than(self, other: ConfigVersion) -> bool {
         if self.term == other.term || self.term == NO_TERM || other.term == NO_TERM {
             return self.version > other.version;
@@ -102,12 +105,12 @@ impl Config {
         let term = reader.opt_between("term", NO_TERM, MAX_TERM.0)?;
         let term = term.unwrap_or(NO_TERM);
         let mut members = Vec::new();
-        let mut names = FieldNames::Untold;
+        let mut names = FieldNames::Absent;
         let path = reader.path().field("members");
         for (at, value) in pinion_bson::values(reader.array("members")?).enumerate() {
             members.push(Member::parse(path.index(at), value)?);
-            if let Some(told) = Member::names_in(value) {
-                names = told;
+            if let Some(given) = Member::names_in(value) {
+                names = given;
             }
         }
         let protocol_version = reader.opt_i64("protocolVersion")?.unwrap_or(1);
@@ -170,12 +173,13 @@ impl Config {
         self.settings.replica_set_id
     }
 
-    /// The same configuration with the identity of the set where it names none, as an operator's seldom does.
+    /// The same configuration with the identity of the set where it names none, as an operator's
+    /// seldom does.
     #[must_use]
     pub fn with_identity_of(mut self, current: &Config) -> Config {
         let settings = &mut self.settings;
         settings.replica_set_id = settings.replica_set_id.or(current.replica_set_id());
-        if matches!(self.names, FieldNames::Untold) {
+        if matches!(self.names, FieldNames::Absent) {
             self.names = current.names;
         }
         self
@@ -201,8 +205,8 @@ impl Config {
         members.find(|(_, member)| member.host == *host)
     }
 
-    /// Whether the set's default write concern is one of the majority, which MongoDB has unless arbiters could leave it
-    /// unsatisfied.
+    /// Whether the set's default write concern is one of the majority, which MongoDB has unless
+    /// arbiters could leave it unsatisfied.
     pub fn default_is_majority(&self) -> bool {
         let arbiters = self.members.iter().filter(|m| m.arbiter_only).count();
         let bearing = self.voters().filter(|member| !member.arbiter_only).count();

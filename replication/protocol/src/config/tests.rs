@@ -263,7 +263,8 @@ fn majorities() {
     check(plain(0..2), 2, 2, true);
     check(plain(0..3), 2, 2, true);
     check(plain(0..5), 3, 3, true);
-    // Two that bear data and one that votes alone: with one of the two gone no majority write would end.
+    // Two that bear data and one that votes alone: with one of the two gone no majority write would
+    // end.
     check(
         vec![member(0, rawdoc! {}), member(1, rawdoc! {}), arbiter(2)],
         2,
@@ -516,7 +517,8 @@ fn a_set_with_members_of_mongodb_4_4_keeps_their_names() {
     assert!(delay_in(&of_mongodb, old) && !delay_in(&of_mongodb, "secondaryDelaySecs"));
     let again = config(&of_mongodb.to_bson());
     assert!(delay_in(&again, old) && again == of_mongodb);
-    // An operator's document that tells no delay does not end it; one that tells it by the new name does.
+    // An operator's document without a delay does not end it; one with a delay under the new name
+    // does.
     let plain = rawdoc! { "_id": "rs", "version": 4, "members": [{ "_id": 0, "host": "a:1" }] };
     let plain = config(&plain);
     assert!(delay_in(&plain, "secondaryDelaySecs"));

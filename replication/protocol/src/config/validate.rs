@@ -9,7 +9,7 @@ impl Config {
     /// Whether a set can have this configuration.
     ///
     /// # Errors
-    /// The first rule that it breaks, as MongoDB tells it.
+    /// The first rule that it breaks, as MongoDB reports it.
     pub fn validate(&self) -> Result<()> {
         let refuse = |message: String| Err(Error::bad_value(message));
         if self.members.is_empty() || self.members.len() > MAX_MEMBERS {
@@ -54,7 +54,8 @@ impl Config {
         Ok(())
     }
 
-    /// Whether this node may be given the configuration by an operator: a set that has one like it already keeps it.
+    /// Whether this node may be given the configuration by an operator: a set that has one like it
+    /// already keeps it.
     ///
     /// # Errors
     /// It asks for what no member here does.

@@ -7,9 +7,10 @@ use pinion_clock::{OpTime, Term};
 use super::{Position, assert_by_member};
 use crate::config::Config;
 
-/// Where a primary of `term` moves the commit point to, given what every member holds, itself included; `None` where
-/// it stays. It only moves forward, and only to an entry of the primary's own term: an entry of an older one may be
-/// on a majority and still be replaced by a later election.
+/// Where a primary of `term` moves the commit point to, given what every member holds, itself
+/// included; `None` where it stays. It only moves forward, and only to an entry of the primary's
+/// own term: an entry of an older one may be on a majority and still be replaced by a later
+/// election.
 pub fn advance_commit_point(
     config: &Config,
     positions: &[Position],
@@ -34,9 +35,10 @@ pub fn advance_commit_point(
     (committed.term == term && committed > current).then_some(committed)
 }
 
-/// Where a secondary moves the commit point to that a heartbeat told it of; `None` where it stays. Without knowing on
-/// which branch of history the sender is, it believes only a commit point of the term of its own last entry. That
-/// one may lie ahead of what it has applied, so readers go by the smaller of the two.
+/// Where a secondary moves the commit point to that a heartbeat reported; `None` where it stays.
+/// Without knowing on which branch of history the sender is, it believes only a commit point of the
+/// term of its own last entry. That one may lie ahead of what it has applied, so readers go by the
+/// smaller of the two.
 pub fn commit_point_from_heartbeat(
     learned: OpTime,
     last_applied: OpTime,
@@ -45,8 +47,9 @@ pub fn commit_point_from_heartbeat(
     (learned.term == last_applied.term && learned > current).then_some(learned)
 }
 
-/// Where a secondary moves the commit point to that its sync source told it of with a batch (`$oplogQueryData`);
-/// `None` where it stays. Being on the source's branch, all that it holds below the commit point is committed.
+/// Where a secondary moves the commit point to that its sync source reported with a batch
+/// (`$oplogQueryData`); `None` where it stays. Being on the source's branch, all that it holds
+/// below the commit point is committed.
 pub fn commit_point_from_sync_source(
     learned: OpTime,
     last_applied: OpTime,

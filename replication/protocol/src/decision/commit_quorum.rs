@@ -1,7 +1,7 @@
 //! Which members have to be ready before a build of indexes is committed.
 //!
-//! Source: execution document, "Commit Quorum". It is the configuration of the moment that counts, so a member that was taken
-//! out of the set is not waited for.
+//! Source: execution document, "Commit Quorum". It is the configuration of the moment that counts,
+//! so a member that was taken out of the set is not waited for.
 
 use crate::config::{Config, HostPort, Member};
 
@@ -12,14 +12,14 @@ const MAJORITY: &str = "majority";
 /// A commit quorum.
 #[derive(Clone, Copy, Debug)]
 pub enum Readiness<'q> {
-    /// So many members.
+    /// This number of members.
     Members(usize),
     /// `votingMembers`, `majority`, or a mode of the configuration.
     Mode(&'q str),
 }
 
-/// Whether the members that are ready, by their names in the configuration, are enough. A mode that the configuration lacks
-/// by now is not met by any.
+/// Whether the members that are ready, by their names in the configuration, are enough. A mode that
+/// the configuration lacks by now is not met by any.
 pub fn is_ready(config: &Config, ready: &[HostPort], wanted: Readiness<'_>) -> bool {
     let bearing = config.members.iter().filter(|member| !member.arbiter_only);
     let is_ready = |member: &&Member| ready.contains(&member.host);

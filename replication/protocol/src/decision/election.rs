@@ -6,16 +6,17 @@ use super::write_concern::{Holders, Wanted, is_satisfied};
 use super::{Position, assert_by_member};
 use crate::config::Config;
 
-/// How long after it last heard of a primary a member runs for election. The random part, of which `random` is any
-/// number, keeps members from running all at once; it is at most this fraction of the whole.
+/// How long after it last heard of a primary a member runs for election. The random part, of which
+/// `random` is any number, keeps members from running all at once; it is at most this fraction of
+/// the whole.
 pub fn election_timeout_ms(config: &Config, offset_fraction: f64, random: u64) -> u64 {
     let timeout = timeout_ms(config);
     let offset_limit = (timeout as f64 * offset_fraction).round() as u64;
     timeout + random % offset_limit.max(1)
 }
 
-/// How long a member that has a higher priority than the primary waits before it runs for election: the longer, the
-/// more members have a higher one than itself.
+/// How long a member that has a higher priority than the primary waits before it runs for election:
+/// the longer, the more members have a higher one than itself.
 pub fn priority_takeover_delay_ms(config: &Config, me: usize) -> u64 {
     let mine = config.members[me].priority;
     let rank = config.members.iter().filter(|m| m.priority > mine).count() as u64;
@@ -54,7 +55,8 @@ pub enum NoStepDown {
     NotCaughtUp,
 }
 
-/// Whether the primary may step down now. `secondaries` says of each member whether it is up and a secondary.
+/// Whether the primary may step down now. `secondaries` says of each member whether it is up and a
+/// secondary.
 ///
 /// # Errors
 /// The attempt is over, and the node stays primary.
@@ -79,7 +81,8 @@ pub fn may_step_down(
     }
 }
 
-/// Whether a majority, and in it a secondary that can be elected, has applied all that the primary has.
+/// Whether a majority, and in it a secondary that can be elected, has applied all that the primary
+/// has.
 fn is_safe_to_step_down(
     config: &Config,
     me: usize,
@@ -103,9 +106,10 @@ fn is_safe_to_step_down(
         && (0..config.members.len()).any(successor)
 }
 
-/// Whether a primary has not heard, directly or through others, from a majority for an election timeout, so that
-/// another may have been elected. `last_update_ms` has for each member when something was last heard of it, and no
-/// earlier time than that at which this one became the primary.
+/// Whether a primary has not heard, directly or through others, from a majority for an election
+/// timeout, so that another may have been elected. `last_update_ms` has for each member when
+/// something was last heard of it, and no earlier time than that at which this one became the
+/// primary.
 pub fn has_lost_majority(config: &Config, me: usize, last_update_ms: &[u64], now_ms: u64) -> bool {
     assert_by_member(config, last_update_ms);
     let timeout = timeout_ms(config);
@@ -155,8 +159,8 @@ mod tests {
         assert_eq!(delays, [40_000, 20_000, 10_000, 20_000]);
     }
 
-    /// Of the first member, whose last entry is of second 9, 1 s before it gives up waiting and at that time, without
-    /// and with force.
+    /// Of the first member, whose last entry is of second 9, 1 s before it gives up waiting and at
+    /// that time, without and with force.
     #[track_caller]
     fn check(
         config: &Config,

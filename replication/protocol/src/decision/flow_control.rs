@@ -1,7 +1,8 @@
-//! Flow control: how many writes a primary may begin in the next second, so that the majority of its set does not lag further
-//! behind it than is wanted.
+//! Flow control: how many writes a primary may begin in the next second, so that the majority of
+//! its set does not lag further behind it than is wanted.
 //!
-//! Source: execution document, "Flow Control"; what is decided where figures are missing is MongoDB's.
+//! Source: execution document, "Flow Control"; what is decided where figures are missing is
+//! MongoDB's.
 
 use std::collections::VecDeque;
 
@@ -26,7 +27,7 @@ pub struct FlowSettings {
     /// Operations between two samples; a set that is behind by fewer does not lag.
     pub sample_period: u64,
     pub max_samples: usize,
-    /// For how long the majority may stand still before that is told; 0 never tells it.
+    /// For how long the majority may stand still before that is logged; 0 never logs it.
     pub warn_secs: u32,
 }
 
@@ -36,7 +37,7 @@ impl FlowSettings {
     }
 }
 
-/// What a writable primary sees once a second. Counters go on from the start of the node.
+/// What a writable primary sees once a second. Counters run from the start of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowPeriod {
     pub now_ms: u64,
@@ -127,7 +128,7 @@ impl FlowControl {
     /// When the time goes back.
     pub fn step(&mut self, settings: &FlowSettings, period: &FlowPeriod) -> FlowDecision {
         let before = self.before.replace(*period);
-        // Counters begin anew when the data directory is opened again.
+        // Counters restart when the data directory is opened again.
         let before = before.filter(|before| {
             period.operations >= before.operations && period.locks >= before.locks
         });
@@ -170,7 +171,8 @@ impl FlowControl {
         self.decision(period.now_ms, warns)
     }
 
-    /// The rate grows until it is none; writes need tickets as long as those of a second are all used.
+    /// The rate grows until it is none; writes need tickets as long as those of a second are all
+    /// used.
     fn healthy(&mut self, settings: &FlowSettings, period: &FlowPeriod) -> FlowDecision {
         self.target_rate = healthy_tickets(settings, self.target_rate);
         self.throttles &= period.ran_out && self.target_rate < MAX_TICKETS;
@@ -242,8 +244,8 @@ impl FlowControl {
         Some((last.locks - before.locks) as f64 / operations.max(1) as f64)
     }
 
-    /// How many entries there were at a timestamp. Entries of one second are numbered, so within the second of a sample this
-    /// is exact; elsewhere it is what the sample before says.
+    /// How many entries there were at a timestamp. Entries of one second are numbered, so within
+    /// the second of a sample this is exact; elsewhere it is what the sample before says.
     fn operations_at(&self, ts: Timestamp) -> u64 {
         let next = self.samples.partition_point(|sample| sample.ts <= ts);
         let after = self.samples.get(next);
@@ -271,13 +273,13 @@ fn lag_ms(period: &FlowPeriod) -> u64 {
     u64::from(secs) * 1000
 }
 
-/// The tickets of a second in which nothing lags, after one that had so many.
+/// The tickets of a second in which nothing lags, after one that had `before`.
 fn healthy_tickets(settings: &FlowSettings, before: u32) -> u32 {
     capped((f64::from(before) + f64::from(settings.adder)) * settings.multiplier)
 }
 
-/// The tickets of a second while the set lags: as many operations as the majority takes over, and the fewer the further it is
-/// behind. Where it takes over none, half of what was used.
+/// The tickets of a second while the set lags: as many operations as the majority takes over, and
+/// the fewer the further it is behind. Where it takes over none, half of what was used.
 fn lagged_tickets(
     settings: &FlowSettings,
     lag_ms: u64,
@@ -369,7 +371,8 @@ mod tests {
         }
     }
 
-    /// A primary that writes so many operations a second, one lock each, and a majority that takes over so many.
+    /// A primary that writes a number of operations a second, one lock each, and a majority that
+    /// applies a number of them.
     struct Set {
         control: FlowControl,
         secs: u32,
@@ -475,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_rests_starts_anew() {
+    fn one_that_rests_starts_again() {
         let mut set = Set::new();
         set.all_committed(20_000);
         for _ in 0..10 {

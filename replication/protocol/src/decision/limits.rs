@@ -2,7 +2,8 @@
 
 use crate::config::MAX_MEMBERS;
 
-/// How far behind the primary a sync source may be while another one is there (`maxSyncSourceLagSecs`).
+/// How far behind the primary a sync source may be while another one is there
+/// (`maxSyncSourceLagSecs`).
 pub const MAX_SYNC_SOURCE_LAG_SECS: u32 = 30;
 /// The random part of an election timeout, of the whole (`replElectionTimeoutOffsetLimitFraction`).
 pub const ELECTION_OFFSET_FRACTION: f64 = 0.15;

@@ -1,7 +1,8 @@
 //! The decisions of a member, each a pure function over what it knows of its set.
 //!
-//! Source: replication document, "Steady State Replication", "Elections" and "Rollback". Where the document is silent
-//! the rules and their messages are MongoDB's. Times are milliseconds of one monotonic clock, which callers read.
+//! Source: replication document, "Steady State Replication", "Elections" and "Rollback". Where the
+//! document is silent the rules and their messages are MongoDB's. Times are milliseconds of one
+//! monotonic clock, which callers read.
 
 mod commit_point;
 mod commit_quorum;
@@ -38,8 +39,8 @@ pub use sync_source::{
 pub use vote::{LastVote, Verdict, VoterState, judge_vote};
 pub use write_concern::{Holders, Wanted, check_satisfiable, find_mode, is_satisfied};
 
-/// How far a member has come, as this node knows it. Slices of positions are by the index of the member in the
-/// configuration; of an arbiter and of a member not heard of it is null.
+/// How far a member has come, as this node knows it. Slices of positions are by the index of the
+/// member in the configuration; of an arbiter and of a member not heard of it is null.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// The last entry that it has applied.

@@ -6,7 +6,8 @@ use std::fmt;
 
 use pinion_clock::OpTime;
 
-/// What the sync source answers to the first request for its oplog from this member's last entry on.
+/// What the sync source answers to the first request for its oplog from this member's last entry
+/// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstBatch {
     /// The oldest entry of the source's oplog.
@@ -18,7 +19,7 @@ pub struct FirstBatch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstBatchVerdict {
-    /// The batch goes on from this member's last entry.
+    /// The batch continues this member's last entry.
     Follow,
     /// The source is to be denied: it has nothing that this member lacks, or has lost it.
     SourceBehind,
@@ -42,7 +43,8 @@ pub fn judge_first_batch(last_fetched: OpTime, batch: &FirstBatch) -> FirstBatch
     if batch.source_last_applied.max(last_sent) < last_fetched {
         return FirstBatchVerdict::SourceBehind;
     }
-    // An empty batch of a source that is not behind: its last entry is of a later term and an earlier timestamp.
+    // An empty batch of a source that is not behind: its last entry is of a later term and an
+    // earlier timestamp.
     match batch.entries {
         Some((first, _)) if first == last_fetched => FirstBatchVerdict::Follow,
         Some(_) | None => FirstBatchVerdict::Rollback,
@@ -60,7 +62,8 @@ pub enum Oplog {
 pub enum SearchStep {
     /// Feed the next older entry of this oplog.
     Read(Oplog),
-    /// The newest entry that both have, and how many newer ones of the local oplog are to be rolled back.
+    /// The newest entry that both have, and how many newer ones of the local oplog are to be rolled
+    /// back.
     Found { common: OpTime, rolled_back: u64 },
 }
 
@@ -98,8 +101,8 @@ impl fmt::Display for CommonPointError {
 
 impl std::error::Error for CommonPointError {}
 
-/// Finds the newest entry that two oplogs share. Both are in ascending order, so whichever is at the newer entry goes
-/// one further back until they meet.
+/// Finds the newest entry that two oplogs share. Both are in ascending order, so whichever is at
+/// the newer entry goes one further back until they meet.
 #[derive(Clone, Debug)]
 pub struct CommonPointSearch {
     /// No common point may lie before it.
@@ -111,8 +114,9 @@ pub struct CommonPointSearch {
 }
 
 impl CommonPointSearch {
-    /// Begins with the newest entry of the local oplog, so that [`Oplog::Local`] is to be fed first. A commit point
-    /// that this member has heard of and has not reached holds no more back than its newest entry does.
+    /// Begins with the newest entry of the local oplog, so that [`Oplog::Local`] is to be fed
+    /// first. A commit point that this member has heard of and has not reached holds no more back
+    /// than its newest entry does.
     pub fn new(commit_point: OpTime, last_local: OpTime) -> CommonPointSearch {
         CommonPointSearch {
             floor: commit_point.min(last_local),
@@ -156,7 +160,8 @@ impl CommonPointSearch {
                         older: entry,
                     });
                 }
-                // The local entry, if it is above, is of another branch, and so is all down to the floor.
+                // The local entry, if it is above, is of another branch, and so is all down to the
+                // floor.
                 if entry < self.floor {
                     return Err(self.before_commit_point());
                 }

@@ -1,6 +1,7 @@
 //! From whom a secondary fetches its oplog, and when it looks for another one.
 //!
-//! Source: replication document, "Sync Source Selection" and "OplogQueryMetadata"; the two passes are MongoDB's.
+//! Source: replication document, "Sync Source Selection" and "OplogQueryMetadata"; the two passes
+//! are MongoDB's.
 
 use pinion_clock::OpTime;
 use pinion_wire::idl::ReadPreferenceMode;
@@ -35,7 +36,8 @@ impl DenyList {
             *end = until_ms.max(*end);
             return;
         }
-        // More than a configuration has: those of earlier ones are forgotten, the first to end first.
+        // More than a configuration has: those of earlier ones are forgotten, the first to end
+        // first.
         if self.entries.len() == MAX_DENIED {
             self.entries.sort_by_key(|(_, end)| *end);
             self.entries.remove(0);
@@ -91,8 +93,8 @@ impl SourceChoice<'_> {
         self.ignore_chaining || self.config.settings.chaining_allowed
     }
 
-    /// What holds for a source in either pass and for one that is changed to: it answers, can be read, and builds the
-    /// indexes that this member is to have.
+    /// What holds for a source in either pass and for one that is changed to: it answers, can be
+    /// read, and builds the indexes that this member is to have.
     fn is_usable(&self, index: usize) -> bool {
         let me = &self.config.members[self.me];
         let neighbour = &self.neighbours[index];
@@ -145,8 +147,9 @@ fn best(choice: &SourceChoice<'_>, is_wanted: &dyn Fn(usize) -> bool) -> Option<
     closest(choice, &preferred).or_else(|| closest(choice, &|_, index| is_wanted(index)))
 }
 
-/// The quickest to answer of those that are ahead; of equals the last one. The primary need not be ahead: it syncs from
-/// nobody, so no two members wait for each other, and its next entry comes without another choice.
+/// The quickest to answer of those that are ahead; of equals the last one. The primary need not be
+/// ahead: it has no sync source, so no two members wait for each other, and its next entry comes
+/// without another choice.
 fn closest(
     choice: &SourceChoice<'_>,
     accept: &dyn Fn(&SourceChoice<'_>, usize) -> bool,
@@ -204,7 +207,7 @@ pub enum ChangeReason {
     OtherConfig,
     /// Chaining is not allowed, and another member is the primary.
     NotPrimary,
-    /// It has nothing new, is not the primary, and nobody to get it from.
+    /// It has nothing new, is not the primary, and has no sync source.
     NotAhead,
     /// It has nothing new, and syncs from this member.
     Cycle,
@@ -212,7 +215,8 @@ pub enum ChangeReason {
     Lags,
 }
 
-/// Whether a secondary is to leave its sync source after a batch. `rbid` is what the source said when it was chosen.
+/// Whether a secondary is to leave its sync source after a batch. `rbid` is what the source said
+/// when it was chosen.
 pub fn should_change(
     choice: &SourceChoice<'_>,
     source: &HostPort,
@@ -282,7 +286,7 @@ mod tests {
         }
     }
 
-    static NOBODY_DENIED: DenyList = DenyList {
+    static NONE_DENIED: DenyList = DenyList {
         entries: Vec::new(),
     };
 
@@ -294,7 +298,7 @@ mod tests {
             primary: Some(1),
             neighbours,
             last_fetched: at(1, 100),
-            deny_list: &NOBODY_DENIED,
+            deny_list: &NONE_DENIED,
             requested: None,
             pings: 100,
             ignore_chaining: false,

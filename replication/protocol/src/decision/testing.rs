@@ -46,7 +46,7 @@ pub(super) fn with_settings(members: &[RawDocumentBuf], settings: RawDocumentBuf
     config.unwrap_or_else(|error| panic!("{}", error.message))
 }
 
-/// So many members with no more than an id and a host.
+/// `count` members with no more than an id and a host.
 pub(super) fn plain(count: usize) -> Config {
     config(&vec![RawDocumentBuf::new(); count])
 }

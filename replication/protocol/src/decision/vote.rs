@@ -1,14 +1,15 @@
 //! Whom a member votes for.
 //!
-//! Source: replication document, "Voter Perspective"; the order of the rules and their wording are MongoDB's.
+//! Source: replication document, "Voter Perspective"; the order of the rules and their wording are
+//! MongoDB's.
 
 use pinion_clock::{OpTime, Term};
 
 use crate::config::{Config, ConfigVersion};
 use crate::message::VoteRequest;
 
-/// The vote that a member gave last. It is on disk before the candidate hears of it: a member that restarts must not
-/// vote twice in a term.
+/// The vote that a member gave last. It is on disk before the candidate hears of it: a member that
+/// restarts must not vote twice in a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastVote {
     pub term: Term,
@@ -33,7 +34,7 @@ pub struct VoterState<'a> {
 pub enum Verdict {
     /// With the vote to write down first; a dry run has none.
     Granted { record: Option<LastVote> },
-    /// With the reason that the candidate is told.
+    /// With the reason, which the candidate gets.
     Refused(String),
 }
 
@@ -90,7 +91,8 @@ fn refusal(me: &VoterState<'_>, request: &VoteRequest) -> Option<String> {
             vote.term
         ));
     }
-    // Two members that cannot see each other but see the arbiter would otherwise take turns as the primary.
+    // Two members that cannot see each other but see the arbiter would otherwise take turns as the
+    // primary.
     if me.config.members[me.me].arbiter_only
         && let Some(primary) = primary_no_worse(me, request.candidate_index)
     {
@@ -102,8 +104,8 @@ fn refusal(me: &VoterState<'_>, request: &VoteRequest) -> Option<String> {
     None
 }
 
-/// A healthy primary other than the candidate whose priority is no lower. A candidate that the configuration here does
-/// not know has the lowest.
+/// A healthy primary other than the candidate whose priority is no lower. A candidate that the
+/// configuration here does not know has the lowest.
 fn primary_no_worse(me: &VoterState<'_>, candidate: usize) -> Option<usize> {
     let priority = |index: usize| me.config.members.get(index).map_or(0.0, |m| m.priority);
     let mut primaries = me.healthy_primaries.iter().copied();

@@ -10,14 +10,14 @@ use crate::config::{Config, Member, WriteMode};
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'m> {
     pub holders: Holders<'m>,
-    /// Whether the write has to be in their journals (`j`). Where the client does not say, a majority goes by the
-    /// configuration, and all else needs no journal.
+    /// Whether the write has to be in their journals (`j`). Where the client does not say, a
+    /// majority goes by the configuration, and all else needs no journal.
     pub journaled: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub enum Holders<'m> {
-    /// So many members that bear data, the primary among them.
+    /// This number of members that bear data, the primary among them.
     Members(usize),
     /// A majority of those that vote.
     Majority,
@@ -33,9 +33,9 @@ impl Wanted<'_> {
     }
 }
 
-/// Whether enough members hold the write at `optime`, which the primary with the index `me` made in its present term.
-/// A member whose position is of a later term counts for nothing: it may be on another branch of history, whatever its
-/// timestamp.
+/// Whether enough members hold the write at `optime`, which the primary with the index `me` made in
+/// its present term. A member whose position is of a later term counts for nothing: it may be on
+/// another branch of history, whatever its timestamp.
 pub fn is_satisfied(
     config: &Config,
     positions: &[Position],

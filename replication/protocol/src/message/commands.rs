@@ -23,7 +23,8 @@ impl StepDown {
     /// Reads the command.
     ///
     /// # Errors
-    /// A period that is negative, or shorter than the wait; a wait that is no whole number of seconds.
+    /// A period that is negative, or shorter than the wait; a wait that is no whole number of
+    /// seconds.
     pub fn parse(body: &RawDocument) -> Result<StepDown> {
         let reader = CommandReader::new("replSetStepDown", body)?;
         let force = reader.value("force").is_some_and(truthy);
@@ -86,7 +87,8 @@ pub fn parse_step_up(body: &RawDocument) -> Result<bool> {
     Ok(skip_dry_run)
 }
 
-/// `replSetFreeze`: the seconds for which this node does not stand for election; 0 ends an earlier one.
+/// `replSetFreeze`: the seconds for which this node does not stand for election; 0 ends an earlier
+/// one.
 ///
 /// # Errors
 /// A field that is unknown, or negative seconds.

@@ -77,7 +77,7 @@ pub struct HeartbeatResponse {
     pub state: Option<MemberState>,
     /// When a primary was elected.
     pub election_time: Option<Timestamp>,
-    /// Whether there is data; told only when asked.
+    /// Whether there is data; reported only when asked for.
     pub has_data: Option<bool>,
     /// The version of its configuration, -2 for none.
     pub config_version: i64,
@@ -90,14 +90,15 @@ pub struct HeartbeatResponse {
     pub applied: OpTimeAndWallTime,
     pub durable: OpTimeAndWallTime,
     pub written: Option<OpTimeAndWallTime>,
-    /// Whether it would stand for election; members before MongoDB 4.4 do not tell.
+    /// Whether it would stand for election; members before MongoDB 4.4 do not report it.
     pub electable: Option<bool>,
-    /// For how many milliseconds it has heard nothing of the member `primary_id`, which it asks. Pinion's members tell it, where
-    /// it is long enough to matter; MongoDB's do not, and pass it over.
+    /// For how many milliseconds it has heard nothing of the member `primary_id`, which it asks.
+    /// Pinion's members report it, where it is long enough to matter; MongoDB's do not, and ignore
+    /// it.
     pub primary_silent_ms: Option<u64>,
 }
 
-/// The version that a node without a configuration tells.
+/// The version that a node without a configuration reports.
 pub const UNINITIALIZED_VERSION: i64 = -2;
 
 const PRIMARY_SILENT: &str = "primarySilentMillis";

@@ -33,7 +33,8 @@ pub struct ReplSetMetadata {
 }
 
 impl ReplSetMetadata {
-    /// Reads it from a message that may carry it. A request that merely asks for it carries a number there.
+    /// Reads it from a message that may carry it. A request that merely asks for it carries a
+    /// number there.
     ///
     /// # Errors
     /// A field that is missing or of a wrong type.

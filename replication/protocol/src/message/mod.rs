@@ -1,4 +1,5 @@
-//! What members say to each other, in MongoDB's shapes: commands, their replies, and what travels beside these.
+//! What members say to each other, in MongoDB's shapes: commands, their replies, and what travels
+//! beside these.
 
 mod commands;
 mod heartbeat;

@@ -5,14 +5,15 @@ use pinion_clock::{OpTime, Term};
 use pinion_wire::Result;
 use pinion_wire::idl::{FieldReader, Path, missing_field};
 
-/// The highest term that is taken off the wire. No set reaches it, and one that is told it can still count on.
+/// The highest term that is taken off the wire. No set reaches it, and a member that receives it
+/// can still count further.
 pub const MAX_TERM: Term = Term(i64::MAX >> 16);
 
 /// An entry of the oplog with the wall-clock time at which its primary wrote it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpTimeAndWallTime {
     pub optime: OpTime,
-    /// Milliseconds since the Unix epoch; 0 where nobody told.
+    /// Milliseconds since the Unix epoch; 0 where it was not reported.
     pub wall_ms: i64,
 }
 

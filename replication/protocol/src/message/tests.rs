@@ -185,15 +185,15 @@ fn what_is_malformed_is_refused() {
 }
 
 #[test]
-fn newer_members_tell_what_is_written() {
+fn newer_members_report_what_is_written() {
     let mut body = Request::Votes(votes()).to_bson();
     let later = rawdoc! { "ts": pinion_bson::Timestamp { time: 9, increment: 1 }, "t": 6i64 };
     body.append(pinion_bson::cstr!("lastWrittenOpTime"), later);
     let parsed = VoteRequest::parse(&body).unwrap();
     assert_eq!(parsed.last_written, at(9, 6).optime);
-    let mut told = response();
-    told.written = Some(at(20, 6));
-    let parsed = HeartbeatResponse::parse(&told.to_bson()).unwrap();
+    let mut newer = response();
+    newer.written = Some(at(20, 6));
+    let parsed = HeartbeatResponse::parse(&newer.to_bson()).unwrap();
     assert_eq!(parsed.last_written(), at(20, 6).optime);
     assert_eq!(response().last_written(), at(8, 6).optime);
 }
@@ -225,15 +225,15 @@ fn terms_that_no_set_reaches_are_refused() {
         HeartbeatRequest::parse(&Request::Heartbeat(request).to_bson())
     });
     check(|term| {
-        let mut told = response();
-        told.term = Term(term);
-        HeartbeatResponse::parse(&told.to_bson())
+        let mut response = response();
+        response.term = Term(term);
+        HeartbeatResponse::parse(&response.to_bson())
     });
     check(|term| {
-        let mut told = metadata();
-        told.term = Term(term);
+        let mut sent = metadata();
+        sent.term = Term(term);
         let mut out = DocBuilder::new();
-        told.append_to(&mut out);
+        sent.append_to(&mut out);
         ReplSetMetadata::of_message(&out.finish())
     });
     check(|term| {

@@ -16,7 +16,8 @@ pub struct VoteRequest {
     pub set_name: String,
     /// A question whether the vote would be given; nothing follows from the answer.
     pub dry_run: bool,
-    /// Of a dry run the candidate's present term, otherwise the one that it wants to be the primary of.
+    /// Of a dry run the candidate's present term, otherwise the one that it wants to be the primary
+    /// of.
     pub term: Term,
     /// The candidate's place in its configuration.
     pub candidate_index: usize,

@@ -77,8 +77,8 @@ impl Node {
         }
     }
 
-    /// Where no primary has ever written there is none to wait for: an election begins as soon as a majority has the
-    /// configuration.
+    /// Where no primary has ever written there is none to wait for: an election begins as soon as a
+    /// majority has the configuration.
     pub(super) fn hasten_first_election(&mut self) {
         let (Some(config), Some(due_ms)) = (self.config(), self.election_due_ms) else {
             return;
@@ -97,7 +97,7 @@ impl Node {
         }
     }
 
-    /// A set of one needs nobody's vote, so it does not wait.
+    /// A set of one needs no other vote, so it does not wait.
     pub(super) fn elect_alone(&mut self) {
         let alone = self.peers.len() == 1 && self.state() == MemberState::Secondary;
         if alone && self.abstains_until_ms <= self.now.ms {
@@ -207,7 +207,8 @@ impl Node {
         self.count_votes();
     }
 
-    /// The real election begins: a new term, and the own vote, which is durable before others are asked.
+    /// The real election begins: a new term, and the own vote, which is durable before others are
+    /// asked.
     fn vote_for_itself(&mut self) {
         self.forget_vote_requests();
         let own = self.self_index().expect("a candidate is a member");
@@ -279,13 +280,13 @@ impl Node {
                 Phase::OwnVote => panic!("votes are counted when others were asked"),
                 Phase::Asking => self.win(),
             }
-        } else if self.waits_for_nobody() {
+        } else if self.waits_for_no_vote() {
             self.end_candidacy("insufficient votes");
         }
     }
 
-    /// Whether all have voted but those of whom nobody hears anything.
-    fn waits_for_nobody(&self) -> bool {
+    /// Whether all have voted except those that are not heard of.
+    fn waits_for_no_vote(&self) -> bool {
         match &self.role {
             Role::Candidate(candidacy) => {
                 let mut waiting = candidacy.waiting.iter();

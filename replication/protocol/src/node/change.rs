@@ -6,7 +6,7 @@ use pinion_clock::Term;
 use pinion_wire::{Error, ErrorCode, MemberState, Result};
 
 use super::peer::Peer;
-use super::reconfig::Asked;
+use super::reconfig::RequestedChange;
 use super::{Effect, Installed, Mode, Node, Note, Pending, Progress, Role};
 use crate::config::{Config, ConfigVersion, HostPort, MAX_VERSION};
 
@@ -21,7 +21,7 @@ pub(super) enum Change {
         self_index: Option<usize>,
     },
     /// An operator asked for it.
-    Asked(Asked),
+    Requested(RequestedChange),
 }
 
 impl Node {
@@ -47,10 +47,10 @@ impl Node {
             known.unwrap_or_else(|| Peer::new(member, self.now))
         });
         self.peers = peers.collect();
-        self.told.installs += 1;
+        self.announced.installs += 1;
         let may_be_primary = self_index.is_some_and(|at| config.members[at].is_electable());
         self.primary = None;
-        self.watch_nobody();
+        self.watch_no_primary();
         self.note(Note::NewConfig(config.clone()));
         self.installed = Some(Installed { config, self_index });
         if !may_be_primary {
@@ -140,7 +140,7 @@ impl Node {
         let Some(installed) = &self.installed else {
             return;
         };
-        // Another configuration may have come meanwhile, of which it was asked anew.
+        // Another configuration may have come meanwhile, for which it was asked again.
         if installed.self_index.is_none() && self.config_id() == config {
             self.install(installed.config.clone(), Some(index));
         }
@@ -156,7 +156,7 @@ impl Node {
         let change = self.change.take();
         match change.expect("a configuration is being made durable") {
             Change::Learned(_) => panic!("it was not known yet which member this node is"),
-            Change::Asked(asked) => self.asked_config_stored(asked, outcome),
+            Change::Requested(asked) => self.requested_config_stored(asked, outcome),
             Change::Storing { config, self_index } => match outcome {
                 Ok(()) => self.install(config, self_index),
                 Err(error) => self.note(Note::ConfigRefused { why: error.message }),
@@ -165,7 +165,7 @@ impl Node {
     }
 
     pub(super) fn initiated(&mut self, outcome: Result<Progress>) {
-        let Some(Change::Asked(asked)) = self.change.take() else {
+        let Some(Change::Requested(asked)) = self.change.take() else {
             panic!("no set is being initiated");
         };
         assert!(self.installed.is_none(), "a set is initiated once");
@@ -173,13 +173,14 @@ impl Node {
             self.needs_initial_sync = false;
             self.progress(progress);
         });
-        self.asked_config_stored(asked, outcome);
+        self.requested_config_stored(asked, outcome);
     }
 
     // Made by the primary itself.
 
-    /// A new primary makes the configuration one of its term: one of an older term could be changed by an older primary behind
-    /// its back. And it gives members that were added their votes when they have their data.
+    /// A new primary makes the configuration one of its term: one of an older term could be changed
+    /// by an older primary behind its back. And it gives members that were added their votes when
+    /// they have their data.
     pub(super) fn change_config_as_primary(&mut self) {
         let Role::Leader(leader) = &mut self.role else {
             return;
@@ -211,7 +212,8 @@ impl Node {
         }
     }
 
-    /// A member that waits for its vote and has its data. One at a time, as any two majorities must meet.
+    /// A member that waits for its vote and has its data. One at a time, as any two majorities must
+    /// meet.
     fn member_with_data(&self) -> Option<usize> {
         let has_data = |state: MemberState| {
             use MemberState::{Recovering, Rollback, Secondary};

@@ -1,4 +1,5 @@
-//! How far all members are: the commit point, on a primary and on the others, and whether a primary still reaches a majority.
+//! How far all members are: the commit point, on a primary and on the others, and whether a primary
+//! still reaches a majority.
 //!
 //! Source: replication document, "Commit Point Propagation".
 
@@ -13,7 +14,8 @@ use crate::decision::{
 use crate::message::OpTimeAndWallTime;
 
 impl Node {
-    /// Of each member, what it has; of this one too. An entry counts as soon as it is written, applied or not.
+    /// Of each member, what it has; of this one too. An entry counts as soon as it is written,
+    /// applied or not.
     pub(super) fn positions(&self) -> Vec<Position> {
         let own = self.self_index();
         let peers = self.peers.iter().enumerate();
@@ -52,7 +54,7 @@ impl Node {
         let positions = self.positions();
         let advanced = advance_commit_point(config, &positions, self.term, current);
         let advanced = advanced.or_else(|| self.planted_commit_point(&positions));
-        // Nobody can hold what this node did not write: who says so is not believed.
+        // No member can hold what this node did not write: such a report is not believed.
         let Some(optime) = advanced.filter(|optime| *optime <= self.written().optime) else {
             return;
         };
@@ -84,7 +86,8 @@ impl Node {
             .map_or(0, |at| at.wall_ms)
     }
 
-    /// Learns of a commit point by a heartbeat. An arbiter, which has no entries, takes what it is told.
+    /// Learns of a commit point by a heartbeat. An arbiter, which has no entries, takes what is
+    /// reported.
     pub(super) fn learn_commit_point(&mut self, learned: OpTimeAndWallTime) {
         let current = self.commit_point.optime;
         let advances = match self.is_arbiter() {
@@ -108,13 +111,14 @@ impl Node {
         }
     }
 
-    /// The last entry of which it is certain that it is committed and applied here: what a checkpoint may hold, and what
-    /// majority reads see.
+    /// The last entry of which it is certain that it is committed and applied here: what a
+    /// checkpoint may hold, and what majority reads see.
     pub fn stable_optime(&self) -> OpTime {
         self.commit_point.optime.min(self.progress.applied.optime)
     }
 
-    /// A primary that hears nothing of a majority, directly or through others, gives up: another may have been elected.
+    /// A primary that hears nothing of a majority, directly or through others, gives up: another
+    /// may have been elected.
     pub(super) fn check_liveness(&mut self) {
         if !self.is_primary() {
             return;
@@ -127,7 +131,8 @@ impl Node {
         }
     }
 
-    /// When a primary next looks whether it still reaches a majority: as soon as another member has been silent for too long.
+    /// When a primary next looks whether it still reaches a majority: as soon as another member has
+    /// been silent for too long.
     pub(super) fn liveness_deadline_ms(&self) -> Option<u64> {
         if !matches!(self.role, Role::Leader(_)) {
             return None;

@@ -11,7 +11,8 @@ use super::{CommandId, Node};
 use crate::config::{Config, WriteMode};
 use crate::decision::{Holders, Position, Wanted, check_satisfiable, find_mode, is_satisfied};
 
-/// Who waits, by what is waited for: of those with the same concern the earliest is satisfied first.
+/// Who waits, by what is waited for: of those with the same concern the earliest is satisfied
+/// first.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     groups: Vec<Group>,
@@ -115,7 +116,8 @@ impl Node {
         })
     }
 
-    /// Those who wait hear that this node is the primary no more: what they wrote may still be lost.
+    /// Those who wait hear that this node is the primary no more: what they wrote may still be
+    /// lost.
     pub(super) fn interrupt_waiters(&mut self) {
         for group in std::mem::take(&mut self.waiters.groups) {
             for (_, id) in group.waiting {

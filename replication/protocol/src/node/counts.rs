@@ -1,4 +1,5 @@
-//! What a member counts of its decisions since it started, for `electionMetrics` and `metrics.repl` of `serverStatus`.
+//! What a member counts of its decisions since it started, for `electionMetrics` and `metrics.repl`
+//! of `serverStatus`.
 //!
 //! The names, and what counts as which, are MongoDB's.
 

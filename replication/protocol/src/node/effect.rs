@@ -18,7 +18,8 @@ pub enum SyncPurpose {
     InitialSync,
 }
 
-/// What is to be done, begun in the order given. Where something takes time, its end is an input, which is named here.
+/// What is to be done, started in the order given. Where something takes time, its end is an input,
+/// which is named here.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Sends a command; `Input::Response` brings the answer.
@@ -33,30 +34,34 @@ pub enum Effect {
         id: CommandId,
         result: Result<RawDocumentBuf>,
     },
-    /// Makes a vote durable; then `Input::VoteStored`. Several may be under way and complete in order.
+    /// Makes a vote durable; then `Input::VoteStored`. Several may be under way and complete in
+    /// order.
     StoreVote(LastVote),
     /// Finds out which member of a configuration this node is; then `Input::SelfLocated`.
     LocateSelf(Config),
     /// Makes a configuration durable; then `Input::ConfigStored`.
     StoreConfig(Config),
-    /// Makes the oplog of a new set, with its first entry ("initiating set", of term -1), and the configuration durable, the
-    /// configuration last; then `Input::Initiated`.
+    /// Makes the oplog of a new set, with its first entry ("initiating set", of term -1), and the
+    /// configuration durable, the configuration last; then `Input::Initiated`.
     Initiate(Config),
-    /// The state as clients see it. Who reads is let through or not by it.
+    /// The state as clients see it. It decides whether reads are allowed.
     StateChanged(MemberState),
-    /// Something of [`View`](super::View) has changed: the view is taken anew, and those who wait for `hello` are woken.
+    /// Something of [`View`](super::View) has changed: the view is taken again, and waiting `hello`
+    /// commands are woken.
     ViewChanged { counter: i64 },
-    /// No new write of a client is let through and those under way are interrupted; then `Input::WritesStopped`.
+    /// No new write of a client is admitted and those under way are interrupted; then
+    /// `Input::WritesStopped`.
     StopWrites,
-    /// The log is this node's again, after [`Effect::StopWrites`] and without another's entries in between; then
-    /// `Input::WritesResumed`. A later `StopWrites` waits for that.
+    /// The log is this node's again, after [`Effect::StopWrites`] and without another's entries in
+    /// between; then `Input::WritesResumed`. A later `StopWrites` waits for that.
     ResumeWrites,
     /// Clients may write, and their entries carry this term.
     AllowWrites { term: Term },
-    /// Applies all that was fetched; then `Input::Drained`. Meaningless once the node is no primary any more.
+    /// Applies all that was fetched; then `Input::Drained`. Meaningless once the node is no primary
+    /// any more.
     Drain,
-    /// Writes the entry that begins a primary's term; then `Input::NewPrimaryWritten`. The next entry of this node's own carries
-    /// this term, and so do all that clients write.
+    /// Writes the entry that begins a primary's term; then `Input::NewPrimaryWritten`. The next
+    /// entry of this node's own carries this term, and so do all that clients write.
     WriteNewPrimary { term: Term },
     /// Fetches the oplog of this member, and of no other.
     StartFetching {
@@ -67,10 +72,12 @@ pub enum Effect {
     StopFetching,
     /// Copies the data of the source that `StartFetching` names next; then `Input::SyncDone`.
     StartInitialSync,
-    /// Rolls back to the point where this node's oplog and the source's part, and stores the new rollback id with it; then
-    /// `Input::RolledBack` or `Input::RollbackFailed`. What is buffered is dropped.
+    /// Rolls back to the point where this node's oplog and the source's part, and stores the new
+    /// rollback id with it; then `Input::RolledBack` or `Input::RollbackFailed`. What is buffered
+    /// is dropped.
     StartRollback { source: HostPort, rollback_id: i32 },
-    /// A majority holds everything up to `committed`; `stable` is what of it this node has applied, which nothing can undo.
+    /// A majority holds everything up to `committed`; `stable` is what of it this node has applied,
+    /// which nothing can undo.
     CommitPoint {
         committed: OpTimeAndWallTime,
         stable: OpTime,

@@ -6,7 +6,7 @@ use pinion_bson::{RawDocument, RawDocumentBuf, get};
 use pinion_wire::{Error, ErrorCode, MemberState, Result};
 
 use super::limits::MAX_HEARTBEAT_RETRIES;
-use super::suspicion::ToldSilence;
+use super::suspicion::PeerSilence;
 use super::{CommandId, Node, Note, Pending, Role, positive};
 use crate::config::{ConfigVersion, HostPort, NO_TERM};
 use crate::message::{
@@ -134,7 +134,7 @@ impl Node {
         let other = metadata
             .as_ref()
             .and_then(|metadata| metadata.replica_set_id);
-        // MongoDB tells all zeros where it has none yet.
+        // MongoDB sends all zeros where it has none yet.
         if let (Some(own), Some(other)) = (own, other)
             && own != other
             && other.bytes() != [0; 12]
@@ -174,12 +174,12 @@ impl Node {
         }
         self.heard(at);
         let silent_ms = response.primary_silent_ms;
-        let told = silent_ms.map(|silent_ms| ToldSilence {
+        let silence = silent_ms.map(|silent_ms| PeerSilence {
             at_ms: now.ms,
             primary_id: response.primary_id,
             silent_ms,
         });
-        self.take_told_silence(at, told);
+        self.take_peer_silence(at, silence);
         self.update_term(response.term);
         if let Some(metadata) = &metadata {
             self.update_term(metadata.term);
@@ -228,7 +228,8 @@ impl Node {
             let why = error.message.clone();
             self.note(Note::MemberDown { host, why });
         }
-        // A host that refuses connections has lost its process. One that is silent may be busy, or cut off from this node only.
+        // A host that refuses connections has lost its process. One that is silent may be busy, or
+        // cut off from this node only.
         if error.code == ErrorCode::HOST_UNREACHABLE {
             let host = self.peers[at].host.clone();
             self.suspect(&host);
@@ -323,7 +324,7 @@ impl Node {
             durable: self.progress.durable,
             written: Some(self.written()),
             electable: Some(self.unelectable_reason().is_none()),
-            primary_silent_ms: self.told_silence_ms(),
+            primary_silent_ms: self.reported_silence_ms(),
         };
         Ok(response.to_bson())
     }

@@ -1,4 +1,4 @@
-//! What `hello` tells of the set.
+//! What `hello` reports of the set.
 
 use pinion_bson::{DocBuilder, ObjectId, RawDocumentBuf};
 use pinion_clock::Term;
@@ -7,7 +7,8 @@ use pinion_wire::MemberState;
 use super::Node;
 use crate::config::{Config, Member};
 
-/// The name of an election: it sorts by term, so that a driver tells an old primary from a new one.
+/// The name of an election: it sorts by term, so that a driver can distinguish an old primary from
+/// a new one.
 fn election_id(term: Term) -> ObjectId {
     let mut bytes = [0; 12];
     bytes[..4].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff]);
@@ -16,7 +17,8 @@ fn election_id(term: Term) -> ObjectId {
 }
 
 impl Node {
-    /// The fields that `hello` tells of the set, in MongoDB's order; empty while no configuration names this node.
+    /// The fields of the set in `hello`, in MongoDB's order; empty while no configuration names
+    /// this node.
     pub(super) fn hello(&self) -> RawDocumentBuf {
         let mut out = DocBuilder::new();
         let (Some(config), Some(me)) = (self.config(), self.me()) else {
@@ -66,7 +68,7 @@ fn is_passive(member: &Member) -> bool {
     !member.arbiter_only && member.priority == 0.0
 }
 
-/// The members that clients are told of. `hosts` is there even if it is empty.
+/// The members that are reported to clients. `hosts` is there even if it is empty.
 fn append_hosts(
     out: &mut DocBuilder,
     name: &str,

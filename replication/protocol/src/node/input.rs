@@ -1,4 +1,4 @@
-//! What a member is told: by clients, by other members, by its own storage, by the clock.
+//! The inputs of a member: from clients, other members, its own storage and the clock.
 
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Term, Timestamp};
@@ -25,14 +25,15 @@ pub struct Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// Names a command that the node was given, until it has answered. The caller chooses it and uses it once.
+/// Names a command that the node was given, until it has answered. The caller chooses it and uses
+/// it once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CommandId(pub u64);
 
 /// How far this node's oplog is.
 ///
-/// Entries may be durable before they are applied: elections and majorities count what is written or durable, and only readers
-/// wait for what is applied.
+/// Entries may be durable before they are applied: elections and majorities count what is written
+/// or durable, and only readers wait for what is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The last entry of the oplog.
@@ -87,7 +88,7 @@ impl Persisted {
     }
 }
 
-/// What a member may be told to do otherwise than by default.
+/// Parameters that change a member's defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// `enableElectionHandoff`.
@@ -101,14 +102,15 @@ pub struct Parameters {
     pub election_offset_fraction: f64,
     /// `maxSyncSourceLagSecs`.
     pub max_sync_source_lag_secs: u32,
-    /// `enableOverrideClusterChainingSetting`: it syncs from others than the primary, whatever the configuration says.
+    /// `enableOverrideClusterChainingSetting`: it syncs from others than the primary, whatever the
+    /// configuration says.
     pub override_chaining: bool,
     /// `initialSyncSourceReadPreference`.
     pub initial_sync_preference: Option<ReadPreferenceMode>,
     /// `allowMultipleArbiters`.
     pub multiple_arbiters: bool,
-    /// `primarySilenceLimitMillis`: for how long a majority hears nothing of the primary before another is elected; 0: until the
-    /// election timeout has passed.
+    /// `primarySilenceLimitMillis`: for how long a majority hears nothing of the primary before
+    /// another is elected; 0: until the election timeout has passed.
     pub primary_silence_ms: u32,
 }
 
@@ -133,8 +135,8 @@ impl Default for Parameters {
 pub struct Leave {
     /// How long it waits for another member to catch up.
     pub catch_up_ms: u64,
-    /// It steps down even if none has by then, and does not wait while all that could follow refuse connections. Without it the
-    /// command fails, and the node stays primary.
+    /// It steps down even if none has by then, and does not wait while all that could follow refuse
+    /// connections. Without it the command fails, and the node stays primary.
     pub force: bool,
 }
 
@@ -172,8 +174,8 @@ pub enum Command {
         host: HostPort,
     },
     AbortPrimaryCatchUp,
-    /// Waits until members hold all up to this timestamp, which this node wrote or has seen. The deadline is the caller's, who
-    /// withdraws the command when it passes.
+    /// Waits until members hold all up to this timestamp, which this node wrote or has seen. The
+    /// deadline is the caller's, who withdraws the command when it passes.
     AwaitWriteConcern {
         ts: Timestamp,
         concern: WriteConcern,
@@ -200,7 +202,7 @@ pub enum SourceFailure {
 #[derive(Clone, Debug)]
 pub struct Fetched {
     pub source: HostPort,
-    /// What the source's `replSetGetRBID` told before the first batch was asked for.
+    /// What the source's `replSetGetRBID` returned before the first batch was asked for.
     pub source_rollback_id: i32,
     pub repl: ReplSetMetadata,
     pub query: OplogQueryMetadata,
@@ -219,7 +221,7 @@ pub enum Input {
         id: CommandId,
         command: Command,
     },
-    /// Nobody waits for the answer to a command any more. It may have been given already.
+    /// The answer to a command is not awaited any more. It may have been given already.
     Withdrawn(CommandId),
     /// The answer to an [`Effect::Send`](super::Effect::Send): exactly one comes for each, at the latest when its time is up.
     Response {
@@ -228,16 +230,19 @@ pub enum Input {
     },
     /// A vote survives a crash.
     VoteStored(LastVote),
-    /// Which member of the configuration asked about this node is; an error if none is, or several are.
+    /// Which member of the configuration asked about this node is; an error if none is, or several
+    /// are.
     SelfLocated(Result<usize>),
-    /// Which member of the installed configuration this node is, when nobody could tell at the start.
+    /// Which member of the installed configuration this node is, when that was unknown at the
+    /// start.
     SelfFound {
         config: ConfigVersion,
         index: usize,
     },
     /// The configuration survives a crash. An error leaves the old one in place.
     ConfigStored(Result<()>),
-    /// The new set's configuration and the first entry of its oplog survive a crash. An error leaves neither.
+    /// The new set's configuration and the first entry of its oplog survive a crash. An error
+    /// leaves neither.
     Initiated(Result<Progress>),
     /// The oplog has grown, been applied, or become durable.
     Progress(Progress),
@@ -257,8 +262,8 @@ pub enum Input {
         source: HostPort,
         failure: SourceFailure,
     },
-    /// A member refuses connections: its process is gone. If it is the primary, the election timeout is not waited for. That one
-    /// is silent the machine finds out by itself.
+    /// A member refuses connections: its process is gone. If it is the primary, the election
+    /// timeout is not waited for. That one is silent the machine finds out by itself.
     Unreachable(HostPort),
     /// The sync source's oplog does not continue this node's.
     NoCommonEntry {
@@ -268,11 +273,13 @@ pub enum Input {
     RolledBack(Progress),
     /// Rollback gave up before it changed anything.
     RollbackFailed,
-    /// This node's data is to be copied anew, and is not there any more. Not while it is the primary.
+    /// This node's data is to be copied again, and is not there any more. Not while it is the
+    /// primary.
     SyncNeeded,
     /// The data is copied and consistent.
     SyncDone(Progress),
-    /// Clients are sent to other members from now on, and the process ends at that time of `Now::ms` at the latest.
+    /// Clients are sent to other members from now on, and the process ends at that time of
+    /// `Now::ms` at the latest.
     Quiesce {
         until_ms: u64,
     },

@@ -47,7 +47,7 @@ struct AsParticipant {
 }
 
 impl Metrics {
-    /// This node has begun its term with this entry.
+    /// This node has started its term with this entry.
     pub(super) fn term_began(&mut self, term: Term, first: OpTimeAndWallTime) {
         if let Some(candidate) = self.candidate.as_mut().filter(|c| c.term == term) {
             candidate.term_start_wall_ms = Some(first.wall_ms);

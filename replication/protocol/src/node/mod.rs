@@ -1,12 +1,15 @@
-//! One member of a replica set as a state machine: what it is told goes in with the time, what it wants done comes out.
+//! One member of a replica set as a state machine: inputs go in with the time, effects come out.
 //!
-//! It is the replication and the topology coordinator of the replication document in one. Nothing here waits: what takes time
-//! is an effect, and its end an input. What it decides is decided by [`decision`](crate::decision).
+//! It is the replication and the topology coordinator of the replication document in one. Nothing
+//! here waits: what takes time is an effect, and its end an input. What it decides is decided by
+//! [`decision`](crate::decision).
 //!
-//! `input`, `effect` and `view` are what the caller sees. `heartbeat` asks and answers; `voter`, `candidate`, `takeover` elect;
-//! `primary` and `step_down` are a primary's beginning and end; `change`, `reconfig` and `quorum` bring configurations into
-//! force; `suspicion` notices a silent primary; `source` chooses whom to sync from; `commit` and `report` follow how far all are; `concern`, `hello` and `status` tell
-//! clients; `steer` is what operators may do; `settle` is what follows from every input.
+//! `input`, `effect` and `view` are what the caller sees. `heartbeat` asks and answers; `voter`,
+//! `candidate`, `takeover` elect; `primary` and `step_down` are a primary's beginning and end;
+//! `change`, `reconfig` and `quorum` bring configurations into force; `suspicion` notices a silent
+//! primary; `source` chooses whom to sync from; `commit` and `report` follow how far all are;
+//! `concern`, `hello` and `status` report to clients; `steer` is what operators may do; `settle` is
+//! what follows from every input.
 
 mod candidate;
 mod change;
@@ -62,7 +65,7 @@ use primary::Leadership;
 use random::Random;
 use reconfig::AwaitsCommitment;
 use report::Report;
-use settle::Told;
+use settle::Announced;
 use source::Sync;
 use suspicion::Watch;
 use takeover::Takeover;
@@ -95,7 +98,8 @@ pub struct Node {
     peers: Vec<Peer>,
     change: Option<Change>,
     awaits_commitment: Vec<AwaitsCommitment>,
-    /// A heartbeat to one that seems to have a newer configuration, which need not be a member of this node's.
+    /// A heartbeat to one that seems to have a newer configuration, which need not be a member of
+    /// this node's.
     asking_config: bool,
 
     term: Term,
@@ -104,7 +108,7 @@ pub struct Node {
     votes_to_store: VecDeque<(LastVote, AfterVote)>,
     role: Role,
     mode: Mode,
-    /// How often maintenance was begun and not ended.
+    /// How often maintenance was started and not ended.
     maintenance: u32,
     too_stale: bool,
     primary: Option<usize>,
@@ -126,7 +130,7 @@ pub struct Node {
     waiters: Waiters,
     /// The process ends by then.
     quiesces_until_ms: Option<u64>,
-    told: Told,
+    announced: Announced,
     metrics: Metrics,
     counts: NodeCounts,
 }
@@ -191,7 +195,7 @@ enum Mode {
 enum Writers {
     Stopped,
     Allowed,
-    /// Told to stop; some may still be under way, so nothing is fetched yet.
+    /// RequestedChange to stop; some may still be under way, so nothing is fetched yet.
     Stopping,
 }
 
@@ -239,7 +243,7 @@ impl Node {
             report: Report::default(),
             waiters: Waiters::default(),
             quiesces_until_ms: None,
-            told: Told::default(),
+            announced: Announced::default(),
             metrics: Metrics::default(),
             counts: NodeCounts::default(),
         };
@@ -249,10 +253,11 @@ impl Node {
         node
     }
 
-    /// Tells the node what happened, and gives what it wants done.
+    /// Takes in what happened, and returns what is to be done.
     ///
     /// # Panics
-    /// When the time goes back, or the end of something comes that was not begun: the caller is broken.
+    /// When the time goes back, or the end of something comes that was not started: the caller is
+    /// broken.
     #[must_use]
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
         assert!(now.ms >= self.now.ms, "time goes back");
@@ -322,7 +327,7 @@ impl Node {
     }
 
     fn response(&mut self, id: RequestId, reply: Result<RawDocumentBuf>) {
-        // An answer that nobody waits for any more: heartbeats began anew, or the election is over.
+        // An answer that is not awaited any more: heartbeats restarted, or the election is over.
         let Some(pending) = self.pending.remove(&id) else {
             return;
         };
@@ -438,7 +443,7 @@ impl Node {
         self.term = term;
     }
 
-    /// The time so many milliseconds from now, at the end of all time where that is beyond it.
+    /// The time `delay_ms` from now, at the end of all time where that is beyond it.
     fn after_ms(&self, delay_ms: u64) -> u64 {
         self.now.ms.saturating_add(delay_ms)
     }

@@ -4,7 +4,7 @@ use pinion_clock::{Term, Timestamp};
 use pinion_wire::MemberState;
 
 use super::input::Now;
-use super::suspicion::ToldSilence;
+use super::suspicion::PeerSilence;
 use crate::config::{ConfigVersion, HostPort, Member};
 use crate::decision::Neighbour;
 use crate::message::{HeartbeatResponse, OpTimeAndWallTime};
@@ -66,10 +66,10 @@ pub(super) struct Peer {
     pub(super) last_heartbeat_ms: Option<u64>,
     pub(super) last_heartbeat_received_ms: Option<u64>,
     pub(super) last_message: String,
-    /// What the last heartbeat told, which goes back when the member rolls back.
+    /// What the last heartbeat reported, which goes back when the member rolls back.
     pub(super) reported: Position,
     pub(super) reported_written: OpTimeAndWallTime,
-    /// The furthest it has ever told, in whichever way.
+    /// The furthest it has ever reported, in any way.
     pub(super) position: Position,
     /// When its position or a heartbeat came last, from it or through others.
     pub(super) last_update_ms: u64,
@@ -83,12 +83,12 @@ pub(super) struct Peer {
     /// When anything came last from it itself.
     pub(super) last_heard_ms: Option<u64>,
     /// For how long it says to have heard nothing of its primary.
-    pub(super) told_silence: Option<ToldSilence>,
-    /// It was the primary, and a majority hears nothing of it. Nobody waits for its answers.
+    pub(super) peer_silence: Option<PeerSilence>,
+    /// It was the primary, and a majority hears nothing of it. Its answers are not waited for.
     pub(super) given_up: bool,
     /// Its last heartbeat was refused by its host: its process is gone.
     pub(super) refuses: bool,
-    /// Whether it has answered, or been found down, since heartbeats were last begun anew.
+    /// Whether it has answered, or been found down, since heartbeats were last restarted.
     pub(super) heard_since_restart: bool,
 }
 
@@ -119,7 +119,7 @@ impl Peer {
                 ..HeartbeatTimer::default()
             },
             last_heard_ms: None,
-            told_silence: None,
+            peer_silence: None,
             given_up: false,
             refuses: false,
             heard_since_restart: false,
@@ -145,7 +145,7 @@ impl Peer {
         self.refuses
     }
 
-    /// As a sync source it is what its last heartbeat told.
+    /// As a sync source it is what its last heartbeat reported.
     pub(super) fn neighbour(&self) -> Neighbour {
         Neighbour {
             up: self.is_up(),
@@ -164,7 +164,7 @@ impl Peer {
         });
     }
 
-    /// Takes over what a heartbeat told; says whether the member has come further.
+    /// Takes over what a heartbeat reported; says whether the member has come further.
     pub(super) fn set_up(&mut self, response: &HeartbeatResponse, now: Now) -> bool {
         self.health = Health::Up;
         self.refuses = false;

@@ -1,4 +1,5 @@
-//! The beginning of a primary's time: it catches up, drains, writes the first entry of its term, and takes writes.
+//! The beginning of a primary's time: it catches up, drains, writes the first entry of its term,
+//! and takes writes.
 //!
 //! Source: replication document, "Transitioning to PRIMARY".
 
@@ -18,7 +19,8 @@ pub(super) struct Leadership {
     phase: Phase,
     /// The entry that began the term; null until it is written.
     pub(super) first_of_term: OpTime,
-    /// The commit point when the configuration was last changed; null where that was in an earlier term.
+    /// The commit point when the configuration was last changed; null where that was in an earlier
+    /// term.
     pub(super) committed_in_previous_config: OpTime,
     /// Whether the configuration has been made one of this term.
     pub(super) has_config_of_term: bool,
@@ -29,7 +31,7 @@ pub(super) struct Leadership {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     CatchingUp {
-        /// `None`: not everybody has told yet what they have.
+        /// `None`: not all members have reported yet what they have.
         target: Option<OpTime>,
         /// Until then everybody is listened to, and afterwards no more than a majority.
         hearing_until_ms: u64,
@@ -168,8 +170,9 @@ impl Node {
         }
     }
 
-    /// Whether a majority of voters, this node among them, has told since the election what it has: whoever holds something
-    /// that a majority acknowledged is among them or has voted for this node.
+    /// Whether a majority of voters, this node among them, has reported since the election what it
+    /// has: a member that holds something that a majority acknowledged is among them or has voted
+    /// for this node.
     fn majority_heard_since_restart(&self) -> bool {
         let Some(config) = self.config() else {
             return false;
@@ -272,9 +275,10 @@ impl Node {
         }
         let before = std::mem::replace(&mut self.progress, progress);
         self.metrics.applied(progress.applied, self.now);
-        let told = |of: Progress| (of.applied, of.durable);
-        match told(before) == told(progress) {
-            // Upstream hears nothing of what is only written, and a report of it would hold back that of what is durable.
+        let reported = |of: Progress| (of.applied, of.durable);
+        match reported(before) == reported(progress) {
+            // Upstream hears nothing of what is only written, and a report of it would hold back
+            // that of what is durable.
             true => self.judge_positions(),
             false => self.positions_changed(),
         }

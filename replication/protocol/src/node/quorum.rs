@@ -1,10 +1,11 @@
-//! The quorum check: before an operator's configuration is taken, its members are asked whether they could take it.
+//! The quorum check: before an operator's configuration is taken, its members are asked whether
+//! they could take it.
 
 use pinion_bson::RawDocumentBuf;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::change::Change;
-use super::reconfig::{Asked, Kind};
+use super::reconfig::{Kind, RequestedChange};
 use super::{CommandId, Node, Pending};
 use crate::config::Config;
 use crate::message::{HeartbeatResponse, Request};
@@ -44,7 +45,7 @@ impl Node {
             let request = Request::Heartbeat(request.clone());
             self.send(host, request, timeout_ms, Pending::Quorum { index: *at });
         }
-        self.change = Some(Change::Asked(Asked {
+        self.change = Some(Change::Requested(RequestedChange {
             id,
             config,
             self_index,
@@ -60,16 +61,17 @@ impl Node {
     }
 
     pub(super) fn quorum_response(&mut self, index: usize, reply: Result<RawDocumentBuf>) {
-        let Some(Change::Asked(asked)) = &mut self.change else {
+        let Some(Change::Requested(asked)) = &mut self.change else {
             panic!("a change waits for the answers that it asked for");
         };
         asked.hear(index, reply);
         self.judge_quorum();
     }
 
-    /// Goes on with the change when enough have agreed, and answers when it is clear that they will not.
+    /// Continues the change when enough have agreed, and answers when it is clear that they will
+    /// not.
     fn judge_quorum(&mut self) {
-        let Some(Change::Asked(asked)) = &self.change else {
+        let Some(Change::Requested(asked)) = &self.change else {
             panic!("a quorum is asked for a change");
         };
         let Some(mut verdict) = asked.verdict() else {
@@ -80,20 +82,20 @@ impl Node {
             verdict = Err(self.not_primary_for_reconfig());
         }
         self.forget_pending(|pending| matches!(pending, Pending::Quorum { .. }));
-        let Some(Change::Asked(mut asked)) = self.change.take() else {
+        let Some(Change::Requested(mut asked)) = self.change.take() else {
             panic!("a quorum is asked for a change");
         };
         match verdict {
             Err(error) => self.reply(asked.id, Err(error)),
             Ok(()) => {
                 asked.quorum = None;
-                self.store_asked(asked);
+                self.store_requested(asked);
             }
         }
     }
 }
 
-impl Asked {
+impl RequestedChange {
     fn hear(&mut self, index: usize, reply: Result<RawDocumentBuf>) {
         let quorum = self.quorum.as_mut().expect("the quorum is not complete");
         quorum.waiting.retain(|at| *at != index);

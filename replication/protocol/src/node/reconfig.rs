@@ -1,7 +1,8 @@
 //! `replSetInitiate` and `replSetReconfig`, and when a configuration may change again.
 //!
-//! The two majorities of a safe change meet as long as the configuration that it starts from is on a majority: otherwise two
-//! primaries could make different ones, step by step, until their majorities no longer meet.
+//! The two majorities of a safe change meet as long as the configuration that it starts from is on
+//! a majority: otherwise two primaries could make different ones, step by step, until their
+//! majorities no longer meet.
 
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Term};
@@ -15,7 +16,7 @@ use crate::config::{Config, ConfigVersion, MAX_VERSION, NO_TERM, check_reconfig}
 
 /// A change that an operator asked for.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestedChange {
     pub(super) id: CommandId,
     pub(super) config: Config,
     pub(super) self_index: usize,
@@ -132,7 +133,8 @@ impl Node {
         Ok((new, self_index))
     }
 
-    /// A set gets no second arbiter: two of them could elect a primary that lacks what the majority acknowledged.
+    /// A set gets no second arbiter: two of them could elect a primary that lacks what the majority
+    /// acknowledged.
     fn check_arbiters(&self, before: usize, new: &Config) -> Result<()> {
         let now = arbiters(new);
         if now <= before.max(1) || self.identity.parameters.multiple_arbiters {
@@ -155,15 +157,15 @@ impl Node {
     }
 
     /// All who are asked have agreed.
-    pub(super) fn store_asked(&mut self, asked: Asked) {
+    pub(super) fn store_requested(&mut self, asked: RequestedChange) {
         self.effects.push(match asked.kind {
             Kind::Initiate => Effect::Initiate(asked.config.clone()),
             Kind::Reconfig | Kind::Forced => Effect::StoreConfig(asked.config.clone()),
         });
-        self.change = Some(Change::Asked(asked));
+        self.change = Some(Change::Requested(asked));
     }
 
-    pub(super) fn asked_config_stored(&mut self, asked: Asked, outcome: Result<()>) {
+    pub(super) fn requested_config_stored(&mut self, asked: RequestedChange, outcome: Result<()>) {
         assert!(
             asked.quorum.is_none(),
             "a quorum agrees before anything is stored"
@@ -171,7 +173,8 @@ impl Node {
         if let Err(error) = outcome {
             return self.reply(asked.id, Err(error));
         }
-        // It comes into force although this node may have stepped down meanwhile: it is durable and newer.
+        // It comes into force although this node may have stepped down meanwhile: it is durable and
+        // newer.
         let config = asked.config.config_version();
         self.install(asked.config, Some(asked.self_index));
         match asked.kind {
@@ -187,8 +190,9 @@ impl Node {
         }
     }
 
-    /// The configuration must not change again before a majority has it, and before what was committed under the one before is
-    /// committed under it too: only then do the majorities of all configurations overlap.
+    /// The configuration must not change again before a majority has it, and before what was
+    /// committed under the one before is committed under it too: only then do the majorities of all
+    /// configurations overlap.
     pub(super) fn check_commitment(&self) -> Result<()> {
         let refuse = |what: String| {
             Err(Error::new(
@@ -218,7 +222,8 @@ impl Node {
         }
     }
 
-    /// Whether a majority of the voters, arbiters too, have told that they have this very configuration.
+    /// Whether a majority of the voters, arbiters too, have reported that they have this very
+    /// configuration.
     fn is_config_committed(&self) -> bool {
         let Some(config) = self.config() else {
             return false;
@@ -254,8 +259,9 @@ impl Node {
     }
 }
 
-/// A member that is added has no data yet, so it would make a majority harder to reach and hold nothing of it: it gets its vote
-/// when it is synced. What a client gives back was shown to it without the marks.
+/// A member that is added has no data yet, so it would make a majority harder to reach and hold
+/// nothing of it: it gets its vote when it is synced. What a client gives back was shown to it
+/// without the marks.
 fn hold_back_votes(old: &Config, new: &mut Config) {
     for member in &mut new.members {
         let before = old.members.iter().find(|other| other.id == member.id);

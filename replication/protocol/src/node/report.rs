@@ -1,4 +1,4 @@
-//! `replSetUpdatePosition`: positions told upstream, and taken from downstream.
+//! `replSetUpdatePosition`: positions sent upstream, and received from downstream.
 //!
 //! Source: replication document, "Update Position Commands".
 
@@ -12,7 +12,7 @@ use super::{CommandId, Node, Pending};
 use crate::config::HostPort;
 use crate::message::{MemberPosition, Request, UpdatePosition};
 
-/// What is to be told upstream.
+/// What is to be reported upstream.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     /// Something has changed since the last report.
@@ -114,7 +114,7 @@ impl Node {
         let source = self.sync.source.as_ref().expect("reports go to a source");
         let source = source.host.clone();
         let update = UpdatePosition {
-            positions: self.told_positions(),
+            positions: self.reported_positions(),
             metadata: Some(self.repl_metadata()),
         };
         let timeout_ms = self.election_timeout_ms();
@@ -127,12 +127,12 @@ impl Node {
         self.send(source, Request::Position(update), timeout_ms, pending);
     }
 
-    /// What this node knows of all members, but for those that it has not heard of for long: what is passed on counts as a sign
-    /// of life.
-    fn told_positions(&self) -> Vec<MemberPosition> {
+    /// What this node knows of all members, but for those that it has not heard of for long: what
+    /// is passed on counts as a sign of life.
+    fn reported_positions(&self) -> Vec<MemberPosition> {
         let config = self.config().expect("one that reports is a member");
         let own = self.self_index();
-        let told = |(at, member): (usize, &crate::config::Member)| {
+        let reported = |(at, member): (usize, &crate::config::Member)| {
             let is_self = Some(at) == own;
             let peer = &self.peers[at];
             let position = match is_self {
@@ -153,7 +153,12 @@ impl Node {
                 written: Some(position.written()),
             })
         };
-        config.members.iter().enumerate().filter_map(told).collect()
+        config
+            .members
+            .iter()
+            .enumerate()
+            .filter_map(reported)
+            .collect()
     }
 
     pub(super) fn position_response(&mut self, source: &HostPort, reply: Result<RawDocumentBuf>) {
@@ -175,8 +180,9 @@ impl Node {
         }
     }
 
-    /// Another source knows nothing of what the last one was told, and must not wait for its answer: that one may be silent.
-    pub(super) fn report_anew(&mut self) {
+    /// A new source knows nothing of what the last one received, and must not wait for its answer:
+    /// that one may be silent.
+    pub(super) fn restart_reports(&mut self) {
         self.forget_pending(|pending| matches!(pending, Pending::Position { .. }));
         self.report.in_flight = false;
         self.report.dirty = true;

@@ -6,9 +6,9 @@ use pinion_wire::MemberState;
 use super::{Effect, Mode, Node, Role};
 use crate::decision::election_timeout_ms;
 
-/// What those outside were told last.
+/// What was announced to the outside last.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct Announced {
     state: MemberState,
     view: Option<Shown>,
     counter: i64,
@@ -18,9 +18,9 @@ pub(super) struct Told {
     stable: OpTime,
 }
 
-impl Default for Told {
-    fn default() -> Told {
-        Told {
+impl Default for Announced {
+    fn default() -> Announced {
+        Announced {
             state: MemberState::Startup,
             view: None,
             counter: 0,
@@ -51,13 +51,13 @@ impl Node {
         self.change_config_as_primary();
         self.keep_source();
         self.report_position();
-        self.tell_view();
+        self.announce_view();
         self.answer_waiters();
     }
 
-    /// Whoever is answered may read at once what is committed.
+    /// A client that is answered may read at once what is committed.
     pub(super) fn answer_waiters(&mut self) {
-        self.tell_commit_point();
+        self.announce_commit_point();
         self.answer_satisfied();
     }
 
@@ -72,10 +72,10 @@ impl Node {
     /// Does what entering and leaving a state needs.
     pub(super) fn follow_state(&mut self) {
         let state = self.state();
-        if state == self.told.state {
+        if state == self.announced.state {
             return;
         }
-        self.told.state = state;
+        self.announced.state = state;
         self.effects.push(Effect::StateChanged(state));
         if !matches!(state, MemberState::Secondary | MemberState::Primary) {
             self.end_candidacy("this node is no secondary any more");
@@ -147,40 +147,40 @@ impl Node {
         due.into_iter().min()
     }
 
-    fn tell_view(&mut self) {
+    fn announce_view(&mut self) {
         let shown = Shown {
-            state: self.told.state,
+            state: self.announced.state,
             writable: self.is_writable_primary(),
             primary: self.primary,
-            installs: self.told.installs,
+            installs: self.announced.installs,
             term: self.term,
             quiesces_until_ms: self.quiesces_until_ms,
         };
-        if self.told.view != Some(shown) {
-            if self.told.view.is_some() {
-                self.told.counter += 1;
-                let counter = self.told.counter;
+        if self.announced.view != Some(shown) {
+            if self.announced.view.is_some() {
+                self.announced.counter += 1;
+                let counter = self.announced.counter;
                 self.effects.push(Effect::ViewChanged { counter });
             }
-            self.told.view = Some(shown);
+            self.announced.view = Some(shown);
         }
     }
 
-    fn tell_commit_point(&mut self) {
+    fn announce_commit_point(&mut self) {
         let (committed, stable) = (self.commit_point, self.stable_optime());
-        if (committed.optime, stable) != (self.told.committed, self.told.stable) {
+        if (committed.optime, stable) != (self.announced.committed, self.announced.stable) {
             assert!(
-                committed.optime >= self.told.committed,
+                committed.optime >= self.announced.committed,
                 "the commit point goes back"
             );
-            self.told.committed = committed.optime;
-            self.told.stable = stable;
+            self.announced.committed = committed.optime;
+            self.announced.stable = stable;
             self.effects.push(Effect::CommitPoint { committed, stable });
         }
     }
 
     /// The counter of `topologyVersion`.
     pub(super) fn view_counter(&self) -> i64 {
-        self.told.counter
+        self.announced.counter
     }
 }

@@ -92,7 +92,7 @@ impl Node {
             purpose,
         });
         self.sync.source = Some(Source { host, purpose });
-        self.report_anew();
+        self.restart_reports();
     }
 
     fn neighbours(&self) -> Vec<Neighbour> {
@@ -133,7 +133,7 @@ impl Node {
         }
     }
 
-    /// Whom a member copies that nobody has told: the primary, if it votes.
+    /// Which member is copied where the operator named none: the primary, if it votes.
     fn initial_sync_preference(&self) -> ReadPreferenceMode {
         let default = match self.me().is_some_and(|me| me.is_voter()) {
             true => ReadPreferenceMode::PrimaryPreferred,
@@ -158,7 +158,7 @@ impl Node {
         self.sync.retry_ms = self.now.ms;
     }
 
-    /// If nobody's oplog reaches back to this node's end, it cannot follow, and people should look.
+    /// If no oplog reaches back to this node's end, it cannot follow, and an operator should look.
     fn notice_staleness(&mut self, neighbours: &[Neighbour], purpose: SyncPurpose) {
         let too_new = &self.sync.too_new;
         let readable = self
@@ -258,7 +258,8 @@ impl Node {
 
     /// Another one is looked for at once, if it is from this one that this node fetches.
     pub(super) fn leave_source(&mut self, source: &HostPort, why: &'static str) {
-        // What is copied of a source is of use when that comes back: the attempt itself knows for how long it waits.
+        // What is copied of a source is of use when that comes back: the attempt itself knows for
+        // how long it waits.
         let copies = self.mode == Mode::InitialSync;
         if !self.is_source(source) || copies {
             return;
@@ -271,7 +272,8 @@ impl Node {
         self.retry_source_now();
     }
 
-    /// One of the two learns of the newer configuration soon. Until then the source would be left whenever it is chosen.
+    /// One of the two learns of the newer configuration soon. Until then the source would be left
+    /// whenever it is chosen.
     fn leave_until_configs_agree(&mut self, source: &HostPort) {
         let until_ms = self.after_ms(SOURCE_RETRY_MS);
         let deny_list = &mut self.sync.deny_list;
@@ -282,8 +284,9 @@ impl Node {
         }
     }
 
-    /// A member has told which configuration it has: if it is this node's, it may be a source again. Most often it was a batch on its way
-    /// that told of the one before, and a new primary waits for who does not fetch from it.
+    /// A member has reported which configuration it has: if it is this node's, it may be a source
+    /// again. Most often a batch on its way reported the one before, and a new primary waits for
+    /// members that do not fetch from it.
     pub(super) fn return_if_configs_agree(&mut self, at: usize) {
         let own = self.config_id();
         let peer = &self.peers[at];
@@ -346,7 +349,7 @@ impl Node {
         self.stop_sync("this node rolls back");
         self.mode = Mode::Rollback;
         self.follow_state();
-        // Whoever fetches from this node sees that what it was sent may be gone.
+        // A member that fetches from this node sees that what it received may be gone.
         self.rollback_id = self.rollback_id.wrapping_add(1);
         self.effects.push(Effect::StartRollback {
             source,

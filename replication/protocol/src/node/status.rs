@@ -10,7 +10,8 @@ use crate::config::HostPort;
 use crate::message::{OpTimeAndWallTime, append_date, append_optime};
 
 impl Node {
-    /// `replSetGetStatus`, without `ok`; `own` appends what storage knows (`lastStableRecoveryTimestamp`, `initialSyncStatus`).
+    /// `replSetGetStatus`, without `ok`; `own` appends what storage knows
+    /// (`lastStableRecoveryTimestamp`, `initialSyncStatus`).
     ///
     /// # Errors
     /// No configuration, or one that does not name this node.

@@ -1,4 +1,5 @@
-//! What operators may do to a member: freeze it, take it out for maintenance, tell it whom to sync from.
+//! What operators may do to a member: freeze it, take it out for maintenance, choose its sync
+//! source.
 
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_wire::{Error, ErrorCode, MemberState, Result};

@@ -51,7 +51,7 @@ impl Node {
                 return self.reply(id, Ok(RawDocumentBuf::new()));
             }
         };
-        // Nobody can follow, and nobody has to be waited for.
+        // No member can follow, and none has to be waited for.
         if self.peers.len() == 1 {
             return self.reply(id, Ok(RawDocumentBuf::new()));
         }
@@ -74,7 +74,8 @@ impl Node {
         }
     }
 
-    /// An attempt that waits makes room for one with another deadline. Writers stay stopped, or are stopped again where it has failed.
+    /// An attempt that waits makes room for one with another deadline. Writers stay stopped, or are
+    /// stopped again where it has failed.
     fn take_attempt_over(&mut self) {
         let Role::Leader(leader) = &mut self.role else {
             return;
@@ -158,7 +159,7 @@ impl Node {
         let secondaries = self.would_stand();
         let now_ms = self.now.ms;
         let mut terms = attempt.terms;
-        if attempt.ends_alone && self.nobody_can_follow() {
+        if attempt.ends_alone && self.no_member_can_follow() {
             terms.wait_until_ms = now_ms;
         }
         match may_step_down(config, me, &positions, &secondaries, terms, now_ms) {
@@ -169,7 +170,7 @@ impl Node {
     }
 
     /// Whether the processes of all members are gone that could be elected.
-    fn nobody_can_follow(&self) -> bool {
+    fn no_member_can_follow(&self) -> bool {
         let mut electable = self
             .others()
             .filter(|(at, _)| self.member(*at).is_electable());
@@ -192,7 +193,8 @@ impl Node {
         Error::new(ErrorCode::EXCEEDED_TIME_LIMIT, message)
     }
 
-    /// Of each member, whether it is a secondary that does not say that it would not stand for election.
+    /// Of each member, whether it is a secondary that does not say that it would not stand for
+    /// election.
     fn would_stand(&self) -> Vec<bool> {
         let peers = self.peers.iter().enumerate();
         let stands = peers.map(|(at, peer)| {
@@ -229,7 +231,8 @@ impl Node {
         self.abstains_until_ms = attempt.terms.step_down_until_ms;
         self.step_down(attempt.why);
         self.reply(attempt.id, Ok(RawDocumentBuf::new()));
-        // An operator who forces one chooses the successor himself; a node that ends by force does so only if there is none.
+        // An operator who forces one chooses the successor himself; a node that ends by force does
+        // so only if there is none.
         let hands_over = !attempt.terms.force || attempt.why == LEAVES;
         let handoff = self.identity.parameters.election_handoff && hands_over;
         if let (true, Some(at)) = (handoff, successor) {
@@ -254,7 +257,8 @@ impl Node {
     /// The log is this node's again, after an attempt that has failed.
     pub(super) fn writes_resumed(&mut self) {
         let term = self.term;
-        // It may have stepped down meanwhile, and then hears this before its writers have stopped again.
+        // It may have stepped down meanwhile, and then hears this before its writers have stopped
+        // again.
         let Role::Leader(leader) = &mut self.role else {
             return;
         };
@@ -268,7 +272,7 @@ impl Node {
 
     /// This node is primary no more, whatever it was about; nothing happens if it was none.
     pub(super) fn step_down(&mut self, why: &'static str) {
-        // Who has what it waits for is not told that it may be lost.
+        // A client that has what it waits for gets no error that it may be lost.
         self.answer_waiters();
         let Role::Leader(leader) = &mut self.role else {
             return;
@@ -299,7 +303,7 @@ impl Node {
         }
         self.answer_committed_reconfigs();
         self.interrupt_waiters();
-        self.report_anew();
+        self.restart_reports();
         self.retry_source_now();
     }
 }

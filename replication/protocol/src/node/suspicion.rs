@@ -1,11 +1,14 @@
-//! A primary that is silent: noticed by asking it often, and succeeded as soon as a majority of the voters hears nothing of it.
+//! A primary that is silent: noticed by asking it often, and succeeded as soon as a majority of the
+//! voters hears nothing of it.
 //!
-//! One member that hears nothing cannot tell a primary that is gone from a link that is cut, so it would have to wait for the
-//! election timeout, which is long for that reason. Several together can: where a majority of all voters has heard nothing,
-//! the primary commits nothing, and little is lost if it comes back. Every voter asks a primary that has been silent for a while,
-//! arbiters too, since their word is needed in a set of two with data; it tells in its answers to heartbeats for how long it
-//! has heard nothing. One that could be elected asks the others by heartbeats when its own limit is reached, and stands at once
-//! if a majority tells the same. No message is new: members that do not know of this tell nothing, which counts as if they heard
+//! One member that hears nothing cannot distinguish a primary that is gone from a link that is cut,
+//! so it would have to wait for the election timeout, which is long for that reason. Several
+//! together can: where a majority of all voters has heard nothing, the primary commits nothing, and
+//! little is lost if it comes back. Every voter asks a primary that has been silent for a while,
+//! arbiters too, since their word is needed in a set of two with data; its answers to heartbeats
+//! report for how long it has heard nothing. One that could be elected asks the others by
+//! heartbeats when its own limit is reached, and stands at once if a majority reports the same. No
+//! message is new: members that do not know of this report nothing, which counts as if they heard
 //! the primary.
 
 use super::limits::{
@@ -20,17 +23,19 @@ use crate::message::Request;
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     primary: Option<usize>,
-    /// Silence counts from here on at the earliest: since then it is the primary; later by the time in which this node was not scheduled.
+    /// Silence counts from here on at the earliest: since then it is the primary; later by the time
+    /// in which this node was not scheduled.
     since_ms: u64,
     /// It is not probed before.
     probe_ms: u64,
-    /// When the others were asked: what they told before says nothing.
+    /// When the others were asked: earlier reports do not count.
     asked_ms: Option<u64>,
     /// They are not asked before.
     ask_ms: u64,
     /// A majority hears nothing of it, and this node is about to stand for election.
     confirmed: bool,
-    /// When there is something to be done next. A step that comes much later shows that this node was not scheduled.
+    /// When there is something to be done next. A step that comes much later shows that this node
+    /// was not scheduled.
     due_ms: Option<u64>,
 }
 
@@ -42,7 +47,7 @@ impl Watch {
 
 /// For how long another member says that it has heard nothing of a primary.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ToldSilence {
+pub(super) struct PeerSilence {
     pub(super) at_ms: u64,
     pub(super) primary_id: Option<i64>,
     pub(super) silent_ms: u64,
@@ -68,11 +73,12 @@ impl Watched {
 }
 
 impl Node {
-    /// For how long the primary may be silent; `None` where nobody looks.
+    /// For how long the primary may be silent; `None` where it is not watched.
     fn silence_limit_ms(&self) -> Option<u64> {
         let set_ms = u64::from(self.identity.parameters.primary_silence_ms);
         let timeout_ms = self.election_timeout_ms();
-        // Whoever has a longer timeout than usual has slow links or machines, and one that is shorter is what is wanted.
+        // A longer timeout than usual stands for slow links or machines; a shorter one is
+        // deliberate.
         let scaled_ms = set_ms.saturating_mul(timeout_ms) / USUAL_ELECTION_TIMEOUT_MS;
         let limit_ms = scaled_ms.max(set_ms);
         (set_ms > 0 && limit_ms < timeout_ms).then_some(limit_ms)
@@ -86,7 +92,7 @@ impl Node {
         if !votes || self.mode == Mode::Startup {
             return None;
         }
-        // Where nobody can be elected without it nothing is gained.
+        // Where no other member can be elected without it, nothing is gained.
         let others = config.members.iter().enumerate();
         let others = others.filter(|(at, member)| member.is_voter() && *at != primary);
         let enough = others.count() >= config.majority_votes();
@@ -114,7 +120,8 @@ impl Node {
         }
     }
 
-    /// Silence while this node itself was not scheduled does not count. Called before anything is made of what has come meanwhile.
+    /// Silence while this node itself was not scheduled does not count. Called before anything is
+    /// made of what has come meanwhile.
     pub(super) fn notice_stall(&mut self) {
         let (Some(due_ms), Some(watched)) = (self.watch.due_ms, self.watched()) else {
             return;
@@ -133,14 +140,14 @@ impl Node {
         }
     }
 
-    pub(super) fn watch_nobody(&mut self) {
+    pub(super) fn watch_no_primary(&mut self) {
         self.watch = Watch::default();
     }
 
     /// Looks at the primary: asks it, asks others of it, stands for election.
     pub(super) fn watch_primary(&mut self) {
         let Some(watched) = self.watched() else {
-            return self.watch_nobody();
+            return self.watch_no_primary();
         };
         let now = self.now.ms;
         if self.watch.primary != Some(watched.primary) {
@@ -176,7 +183,8 @@ impl Node {
             && self.unelectable_reason().is_none()
     }
 
-    /// A heartbeat beside the others: those wait for their answers as long as the configuration says.
+    /// A heartbeat beside the others: those wait for their answers as long as the configuration
+    /// says.
     fn probe(&mut self, watched: Watched) {
         let host = self.peers[watched.primary].host.clone();
         let request = Request::Heartbeat(self.heartbeat_request());
@@ -215,39 +223,42 @@ impl Node {
         self.watch.ask_ms = self.after_ms(watched.probe_ms());
     }
 
-    /// Whether a majority of all voters, this one among them, has told since it was asked that it has heard nothing for as long.
+    /// Whether a majority of all voters, this one among them, has reported since it was asked that
+    /// it has heard nothing for as long.
     fn majority_hears_nothing(&self, watched: Watched) -> bool {
         let (Some(config), Some(asked_ms)) = (self.config(), self.watch.asked_ms) else {
             return false;
         };
         let id = self.peers[watched.primary].id;
-        let agrees = |told: ToldSilence| {
-            told.at_ms >= asked_ms
-                && told.primary_id == Some(id)
-                && told.silent_ms >= watched.limit_ms
+        let agrees = |silence: PeerSilence| {
+            silence.at_ms >= asked_ms
+                && silence.primary_id == Some(id)
+                && silence.silent_ms >= watched.limit_ms
         };
         let agreeing = self.others().filter(|(at, peer)| {
             *at != watched.primary
                 && config.members[*at].is_voter()
-                && peer.told_silence.is_some_and(agrees)
+                && peer.peer_silence.is_some_and(agrees)
         });
         agreeing.count() + 1 >= config.majority_votes()
     }
 
-    /// A member has answered: if its silence is shorter yet, it is asked again when it would be as long.
-    pub(super) fn take_told_silence(&mut self, at: usize, told: Option<ToldSilence>) {
-        self.peers[at].told_silence = told;
-        let (Some(told), Some(watched)) = (told, self.watched()) else {
+    /// A member has answered: if its silence is shorter yet, it is asked again when it would be as
+    /// long.
+    pub(super) fn take_peer_silence(&mut self, at: usize, silence: Option<PeerSilence>) {
+        self.peers[at].peer_silence = silence;
+        let (Some(silence), Some(watched)) = (silence, self.watched()) else {
             return;
         };
-        if self.watch.asked_ms.is_some() && told.silent_ms < watched.limit_ms {
-            let rest_ms = (watched.limit_ms - told.silent_ms).max(RE_ASK_MS);
+        if self.watch.asked_ms.is_some() && silence.silent_ms < watched.limit_ms {
+            let rest_ms = (watched.limit_ms - silence.silent_ms).max(RE_ASK_MS);
             self.watch.ask_ms = self.watch.ask_ms.min(self.after_ms(rest_ms));
         }
     }
 
-    /// What this node tells others of its primary: for how long it has heard nothing, once it has begun to ask.
-    pub(super) fn told_silence_ms(&self) -> Option<u64> {
+    /// What this node reports of its primary: for how long it has heard nothing, once it has
+    /// started to ask.
+    pub(super) fn reported_silence_ms(&self) -> Option<u64> {
         let watched = self.watched()?;
         if self.watch.primary != Some(watched.primary) {
             return None;
@@ -264,18 +275,20 @@ impl Node {
         watched.is_some_and(|watched| self.silent_ms(primary) >= watched.limit_ms)
     }
 
-    /// Whether a majority hears nothing of the primary, and this node waits for its turn to stand for election.
+    /// Whether a majority hears nothing of the primary, and this node waits for its turn to stand
+    /// for election.
     pub(super) fn is_about_to_succeed(&self) -> bool {
         self.watch.confirmed
     }
 
-    /// An election begins: if it is lost, the others are asked anew.
+    /// An election begins: if it is lost, the others are asked again.
     pub(super) fn suspicion_is_acted_upon(&mut self) {
         self.watch.confirmed = false;
         self.watch.asked_ms = None;
     }
 
-    /// This node has voted for another: whether that has won shows soon, and the silent primary is looked at again only then.
+    /// This node has voted for another: whether that has won shows soon, and the silent primary is
+    /// looked at again only then.
     pub(super) fn let_another_succeed(&mut self) {
         self.suspicion_is_acted_upon();
         self.watch.ask_ms = self.after_ms(self.give_way_ms());
@@ -283,8 +296,8 @@ impl Node {
 
     // How those who have noticed together keep out of each other's way.
 
-    /// After what time this node stands for election when it knows that the primary is gone: later than those who come before it
-    /// by priority, and not at the same time as any.
+    /// After what time this node stands for election when it knows that the primary is gone: later
+    /// than those who come before it by priority, and not at the same time as any.
     pub(super) fn standing_offset_ms(&mut self) -> u64 {
         let random = self.random.below(STANDING_STEP_MS);
         let (Some(config), Some(own)) = (self.config(), self.self_index()) else {
@@ -298,9 +311,10 @@ impl Node {
         rank as u64 * STANDING_STEP_MS + random
     }
 
-    /// As [`Self::standing_offset_ms`], where the primary is silent. Clients whose primary does not answer ask nobody else: a driver
-    /// that has found this node down looks at it again when it always does, and until then it would not learn that this is
-    /// the primary. So a node that has just started goes behind all others. If its priority is higher it takes over later.
+    /// As [`Self::standing_offset_ms`], where the primary is silent. Clients whose primary does not
+    /// answer ask no other member: a driver that has found this node down looks at it again when it
+    /// always does, and until then it would not learn that this is the primary. So a node that has
+    /// just started goes behind all others. If its priority is higher it takes over later.
     fn succession_offset_ms(&mut self) -> u64 {
         let offset_ms = self.standing_offset_ms();
         let is_known = self.now.ms - self.started_ms >= DRIVERS_LOOK_MS;

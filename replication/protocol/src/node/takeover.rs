@@ -1,5 +1,5 @@
-//! Standing for election although there is a primary: one of lower priority, or one that catches up too slowly. And who can stand
-//! at all.
+//! Standing for election although there is a primary: one of lower priority, or one that catches up
+//! too slowly. And who can stand at all.
 //!
 //! Source: replication document, "Step Up".
 
@@ -83,7 +83,7 @@ impl Node {
         latest.term == own.term && own.ts.secs().saturating_add(window) >= latest.ts.secs()
     }
 
-    /// A takeover makes sense while the primary has not begun to write, and by the freshest only.
+    /// A takeover makes sense while the primary has not started to write, and by the freshest only.
     fn is_fresh_for_catch_up_takeover(&self) -> bool {
         let Some(primary) = self.primary else {
             return false;

@@ -23,8 +23,8 @@ pub struct View {
     pub config_term: i64,
     /// `topologyVersion.counter`.
     pub counter: i64,
-    /// What `hello` tells of the set, in MongoDB's order, but for whether the node is writable. Empty while no configuration
-    /// names this node.
+    /// What `hello` reports of the set, in MongoDB's order, but for whether the node is writable.
+    /// Empty while no configuration names this node.
     pub hello: RawDocumentBuf,
     /// The modes that a write concern may name, `majority` not among them.
     pub modes: Vec<String>,
@@ -84,7 +84,8 @@ impl Node {
         matches!(&self.role, Role::Leader(leader) if leader.is_writable())
     }
 
-    /// The last entry that a majority holds, as far as this node knows. It may lie ahead of what it has itself.
+    /// The last entry that a majority holds, as far as this node knows. It may lie ahead of what it
+    /// has itself.
     pub fn commit_point(&self) -> OpTimeAndWallTime {
         self.commit_point
     }
@@ -136,7 +137,8 @@ impl Node {
                 "commitmentStatus is only supported on primary.",
             ));
         }
-        // Which votes are held back is no concern of clients, who would give it back with their next change.
+        // Which votes are held back is no concern of clients, who would give it back with their
+        // next change.
         let mut shown = config.clone();
         for member in &mut shown.members {
             member.newly_added = false;

@@ -1,7 +1,8 @@
 //! The language of scripts, and how they are played.
 //!
-//! A line that begins with `>` is an event, maybe after `+ms` of time; what the member does follows it, indented. Times of
-//! timers are shown by `wait`, which goes to the next one. With `PINION_UPDATE=1` the scripts are rewritten.
+//! A line that begins with `>` is an event, maybe after `+ms` of time; what the member does follows
+//! it, indented. Times of timers are shown by `wait`, which goes to the next one. With
+//! `PINION_UPDATE=1` the scripts are rewritten.
 
 use std::fmt::Write as _;
 
@@ -14,7 +15,7 @@ use crate::node::{Effect, Input, Node, Note, Now, RequestId};
 /// For so long a member has run when its script begins, unless it says that it has `just` started.
 pub(super) const STARTED_LONG_AGO_MS: u64 = 60_000;
 
-/// A member that is being told what a script says.
+/// A member that plays a script.
 pub(super) struct Player {
     pub(super) node: Option<Node>,
     pub(super) now: Now,
@@ -96,7 +97,7 @@ impl Player {
     }
 }
 
-/// What was played so far tells why an assertion failed.
+/// What was played so far shows why an assertion failed.
 impl Drop for Player {
     fn drop(&mut self) {
         if std::thread::panicking() {

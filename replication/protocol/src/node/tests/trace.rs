@@ -129,12 +129,12 @@ pub(super) fn effect(effect: &Effect) -> String {
         Effect::CommitPoint { committed, stable } => {
             format!("committed {} stable {}", at(committed.optime), at(*stable))
         }
-        Effect::Note(told) => format!("note {}", note(told)),
+        Effect::Note(noted) => format!("note {}", note(noted)),
     }
 }
 
-fn note(told: &Note) -> String {
-    match told {
+fn note(noted: &Note) -> String {
+    match noted {
         Note::Election {
             reason,
             term,

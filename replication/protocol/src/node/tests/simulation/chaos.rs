@@ -29,7 +29,7 @@ impl World {
                 let ms = self.random.below(2 * ELECTION_TIMEOUT_MS as u64);
                 self.freeze(at, ms);
             }
-            _ => return self.copy_anew(at),
+            _ => return self.copy_again(at),
         }
         Ok(())
     }
@@ -108,7 +108,8 @@ impl World {
         self.command(at, command, Origin::Operator)
     }
 
-    /// The primary gets a configuration with another priority, another vote, or a member more or less.
+    /// The primary gets a configuration with another priority, another vote, or a member more or
+    /// less.
     fn reconfigure(&mut self) -> Outcome {
         let Some(at) = self.primary() else {
             return Ok(());
@@ -150,8 +151,9 @@ impl World {
         self.command(at, command, Origin::Operator)
     }
 
-    /// A member without a vote loses its data: those of one that has a vote are what a majority relies on.
-    fn copy_anew(&mut self, at: usize) -> Outcome {
+    /// A member without a vote loses its data: those of one that has a vote are what a majority
+    /// relies on.
+    fn copy_again(&mut self, at: usize) -> Outcome {
         let Some(life) = &self.members[at].life else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! What a driver does: it performs effects, and tells what came of them.
+//! What a driver does: it performs effects, and reports what came of them.
 
 use pinion_clock::OpTime;
 use pinion_wire::idl::{WriteConcern, WriteConcernW};
@@ -42,7 +42,8 @@ impl World {
             Event::Tick => self.step(at, Input::Tick),
             Event::Input(input) => self.step(at, input),
             Event::StoredVote(vote) => {
-                // Where a vote is forgotten by a crash, it takes one with another candidate of the same term about.
+                // Where a vote is forgotten by a crash, it takes one with another candidate of the
+                // same term about.
                 let crashes_of_four = match self.planted {
                     Planted::VoteNotDurable => 3,
                     _ => {
@@ -67,12 +68,12 @@ impl World {
                 life.durable = entries;
                 let log = life.log[..entries].to_vec();
                 self.members[at].disk.log = log;
-                self.tell_progress(at)
+                self.report_progress(at)
             }
             Event::Applied { entries } => {
                 let life = self.life(at);
                 life.applied = entries.min(life.log.len()).max(life.applied);
-                self.tell_progress(at)
+                self.report_progress(at)
             }
             Event::Command {
                 from,
@@ -86,7 +87,7 @@ impl World {
             Event::Drained => {
                 let life = self.life(at);
                 life.applied = life.log.len();
-                self.tell_progress(at)?;
+                self.report_progress(at)?;
                 self.step(at, Input::Drained)
             }
             Event::Write => self.write(at),
@@ -171,9 +172,13 @@ impl World {
                 let life = self.members[at].life.as_mut().expect("it lives");
                 let term = life.node.term();
                 let (log, reported) = (&life.log, &mut life.reported);
-                return self
-                    .oracle
-                    .told(reported, log, term, committed.optime, stable);
+                return self.oracle.commit_point_moved(
+                    reported,
+                    log,
+                    term,
+                    committed.optime,
+                    stable,
+                );
             }
             Effect::Note(Note::Elected { term }) => return self.oracle.elected(at, term),
             Effect::Note(Note::Election { .. }) => self.account.candidacies += 1,
@@ -189,7 +194,7 @@ impl World {
         self.at(at, life, 5, event);
     }
 
-    fn tell_progress(&mut self, at: usize) -> Outcome {
+    fn report_progress(&mut self, at: usize) -> Outcome {
         let life = self.life(at);
         let progress = progress(&life.log, life.applied, life.durable);
         self.step(at, Input::Progress(progress))
@@ -199,7 +204,7 @@ impl World {
         let entries = self.life(at).log.len();
         self.soon(at, 10, Event::Flushed { entries });
         self.soon(at, 10, Event::Applied { entries });
-        self.tell_progress(at)
+        self.report_progress(at)
     }
 
     // Commands.

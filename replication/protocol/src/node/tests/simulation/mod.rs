@@ -1,9 +1,11 @@
-//! Sets of one to seven members in a simulated world: messages are late or lost, members crash, stop for a while and are cut off,
-//! operators interfere. After a while all heals, and the set must come to rest.
+//! Sets of one to seven members in a simulated world: messages are late or lost, members crash,
+//! stop for a while and are cut off, operators interfere. After a while all heals, and the set must
+//! come to rest.
 //!
-//! Held: one primary a term; what is committed is in the same place in every member's oplog and is never lost; terms and commit
-//! points never go back; a write that a majority has is committed; after healing a primary takes writes, and all members
-//! have them. Not held here: what the driver does with effects, data, and the real network's order of messages.
+//! Held: one primary a term; what is committed is in the same place in every member's oplog and is
+//! never lost; terms and commit points never go back; a write that a majority has is committed;
+//! after healing a primary takes writes, and all members have them. Not held here: what the driver
+//! does with effects, data, and the real network's order of messages.
 
 mod chaos;
 mod drive;

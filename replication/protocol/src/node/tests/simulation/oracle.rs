@@ -35,7 +35,7 @@ impl Oracle {
     }
 
     /// A member says that a majority holds this much, and what of it it has in its log itself.
-    pub(super) fn told(
+    pub(super) fn commit_point_moved(
         &mut self,
         before: &mut Reported,
         log: &[OpTime],

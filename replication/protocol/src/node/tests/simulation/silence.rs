@@ -1,4 +1,5 @@
-//! Silent primaries, with the timeouts that sets have by default: how soon they are succeeded, and what is no reason to.
+//! Silent primaries, with the timeouts that sets have by default: how soon they are succeeded, and
+//! what is no reason to.
 
 use pinion_wire::MemberState;
 
@@ -20,8 +21,8 @@ fn set(seed: u64, members: &str, silence_ms: &[u32]) -> (World, usize) {
     (world, primary)
 }
 
-/// After what time another member takes writes, and a majority has one of them: where there is an arbiter none has, without the
-/// primary.
+/// After what time another member takes writes, and a majority has one of them: where there is an
+/// arbiter none has, without the primary.
 fn succeeded_after(world: &mut World, primary: usize, limit_ms: u64) -> Option<u64> {
     let began = world.now.ms;
     while world.now.ms < began + limit_ms {
@@ -42,7 +43,8 @@ fn succeeded_after(world: &mut World, primary: usize, limit_ms: u64) -> Option<u
     None
 }
 
-/// Does something to the sets of some seeds and gives the times of [`succeeded_after`], shortest first.
+/// Does something to the sets of some seeds and gives the times of [`succeeded_after`], shortest
+/// first.
 fn times(members: &str, strike: impl Fn(&mut World, usize)) -> Vec<u64> {
     let times = (1..=SEEDS).map(|seed| {
         let (mut world, primary) = set(seed, members, &[SILENCE_MS]);
@@ -69,8 +71,8 @@ fn a_silent_primary_is_succeeded_at_once() {
     }
 }
 
-/// Drivers that wait for a silent primary do not look at a member that they have found down, so another one is elected than one that has
-/// just started, whatever their priorities.
+/// Drivers that wait for a silent primary do not look at a member that they have found down, so
+/// another one is elected than one that has just started, whatever their priorities.
 #[test]
 fn one_that_has_just_started_does_not_succeed() {
     for seed in 1..=SEEDS {
@@ -86,7 +88,7 @@ fn one_that_has_just_started_does_not_succeed() {
     }
 }
 
-/// The same primary all the time, and nobody has even asked whether it would be elected.
+/// The same primary all the time, and no member has even asked whether it would be elected.
 #[track_caller]
 fn check_quiet(members: &str, for_ms: u64, disturb: impl Fn(&mut World, usize)) {
     for seed in 1..=SEEDS {
@@ -104,7 +106,8 @@ fn check_quiet(members: &str, for_ms: u64, disturb: impl Fn(&mut World, usize)) 
 
 #[test]
 fn one_link_that_is_cut_changes_nothing() {
-    // Until the election timeout: behind it a member whose source has lost the primary too asks whether it would be elected.
+    // Until the election timeout: behind it a member whose source has lost the primary too asks
+    // whether it would be elected.
     check_quiet("a,b,c", 9_000, |world, primary| {
         let other = (primary + 1) % 3;
         world.cut.insert((primary, other));
@@ -137,7 +140,7 @@ fn slow_members_and_short_stalls_change_nothing() {
         let ms = world.random.below(900);
         world.freeze(primary, ms);
     });
-    // Those who do not run themselves suspect nobody when they do again.
+    // Members that were suspended suspect no primary when they run again.
     check_quiet("a,b,c", 60_000, |world, primary| {
         let ms = world.random.below(2_500);
         for other in [(primary + 1) % 3, (primary + 2) % 3] {
@@ -180,7 +183,8 @@ fn a_new_set_has_a_primary_at_once() {
     }
 }
 
-/// A primary that wakes is primary no more, and has acknowledged nothing meanwhile: the oracle would have found that.
+/// A primary that wakes is primary no more, and has acknowledged nothing meanwhile: the oracle
+/// would have found that.
 #[test]
 fn a_primary_that_wakes_follows_the_new_one() {
     for seed in 1..=SEEDS {

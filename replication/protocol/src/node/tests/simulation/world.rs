@@ -22,7 +22,8 @@ pub(super) const ELECTION_TIMEOUT_MS: i64 = 1_000;
 const HEARTBEAT_INTERVAL_MS: i64 = 400;
 /// How long things go wrong.
 pub(super) const CHAOS_MS: u64 = 8_000;
-/// How long the set has to come to rest after that: for so long a source that failed is denied, and some elections.
+/// How long the set has to come to rest after that: for so long a source that failed is denied, and
+/// some elections.
 const REST_MS: u64 = 14_000;
 
 /// What survives a crash.
@@ -46,7 +47,7 @@ pub(super) struct Life {
     pub(super) fetch: Option<Fetch>,
     pub(super) commands: BTreeMap<CommandId, Origin>,
     pub(super) reported: Reported,
-    /// When it will be told of the time.
+    /// When it gets the time next.
     tick_ms: Option<u64>,
 }
 
@@ -61,14 +62,14 @@ pub(super) struct Fetch {
     pub(super) source: usize,
     pub(super) purpose: SyncPurpose,
     pub(super) session: u64,
-    /// The source's, once it has told.
+    /// The source's, once it is known.
     pub(super) rollback_id: Option<i32>,
 }
 
 pub(super) struct Member {
     pub(super) disk: Disk,
     pub(super) life: Option<Life>,
-    /// How often it has started: what was begun in an earlier life is over.
+    /// How often it has started: what was started in an earlier life is over.
     pub(super) lives: u64,
     /// How far its clock is ahead.
     skew_secs: u32,
