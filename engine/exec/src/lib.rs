@@ -72,7 +72,7 @@ pub mod commands;
 pub use commands::{MAX_WIRE_VERSION, register_command, register_commands};
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
-pub use fail_points::fetching_goes_on;
+pub use fail_points::fetching_resumed;
 pub use feature_version::compatible_version;
 pub use generate::new_object_id;
 pub use local::{any_local, document_of_uuid, put_local, read_local, write_local};

@@ -239,7 +239,8 @@ fn of_client(cmd: &Invocation) -> String {
     format!("conn{}", cmd.ctx.client.connection_id)
 }
 
-/// Commands that name no write concern must not wait for fewer members all of a sudden, or for more.
+/// Commands that name no write concern must not wait for fewer members all of a sudden, or for
+/// more.
 async fn check_default_write_concern() -> Result<()> {
     match pinion_exec::has_default_write_concern().await {
         true => Ok(()),

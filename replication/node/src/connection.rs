@@ -1,4 +1,5 @@
-//! A connection to another member, counted with those of its core by what it is doing, for `connPoolStats`.
+//! A connection to another member, counted with those of its core by what it is doing, for
+//! `connPoolStats`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

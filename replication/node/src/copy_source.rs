@@ -1,7 +1,8 @@
 //! What a member sends of its files to one that copies them: commands for other members alone.
 //!
-//! `_replFreezeCheckpoint` freezes the newest checkpoint and tells what it is, `_replReadCheckpoint` gives pages of it from an
-//! offset of a page file on, `_replReleaseCheckpoint` lets it go. One that is not read for long is let go by itself.
+//! `_replFreezeCheckpoint` freezes the newest checkpoint and describes it, `_replReadCheckpoint`
+//! gives pages of it from an offset of a page file on, `_replReleaseCheckpoint` releases it. One
+//! that is not read for long is released automatically.
 
 use pinion_bson::{BinarySubtype, RawBinaryRef, RawBsonRef};
 use pinion_exec::register_command;

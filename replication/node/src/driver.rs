@@ -1,4 +1,5 @@
-//! The driver of the state machine, on core 0: it tells the machine what happens and carries out what it wants done.
+//! The driver of the state machine, on core 0: it feeds the machine with inputs and carries out its
+//! effects.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,14 +28,14 @@ use crate::fetch::bson_ts;
 use crate::follower::{Follower, StorageFollows};
 use crate::idle::machine_parameters;
 use crate::initial_sync::InitialSync;
-use crate::known::{Known, set_view};
 use crate::limits::{MAX_OPLOG_BYTES, MIN_OPLOG_BYTES, OPLOG_SHARE, START_PATIENCE, TICK_PAUSE};
 use crate::metrics::Metrics;
 use crate::peers::Peers;
 use crate::persisted;
 use crate::planted::PlantedFault;
-use crate::seam::{CoreMember, Seam, core_member};
+use crate::seam::{CoreTopology, Seam, core_topology};
 use crate::terms::Terms;
+use crate::topology_snapshot::{TopologySnapshot, set_view};
 use crate::walls::{Walls, read_wall};
 
 /// What drives this node's member. It lives on core 0.
@@ -59,28 +60,32 @@ pub(crate) struct Driver {
     pub(crate) retention: Cell<LogRetention>,
     pub(crate) follower: Follower,
     pub(crate) metrics: Metrics,
-    /// Whoever has storage lead or follow has the turn: they come to it in the order in which the machine asked for it.
+    /// A task that has storage lead or follow holds the turn: turns come in the order in which the
+    /// machine asked for them.
     pub(crate) role_turn: Semaphore,
-    /// What tells how far the oplog is durable.
+    /// Watches how far the oplog is durable.
     watching: RefCell<Option<JoinHandle<()>>>,
     /// What fetches from the sync source.
     pub(crate) fetching: RefCell<Option<JoinHandle<()>>>,
     /// While the data of this node are copied.
     pub(crate) initial_sync: RefCell<Option<Rc<InitialSync>>>,
-    last_told: Cell<Progress>,
-    /// Storage is opened again as of an earlier time, which the machine is told of when that has ended.
+    last_reported: Cell<Progress>,
+    /// Storage is opened again as of an earlier time, which is reported to the machine when that
+    /// has ended.
     pub(crate) reopens: Cell<bool>,
     /// It is being found out which member of its configuration this node is.
     pub(crate) locates: Cell<bool>,
     /// What has to be durable, in this order.
     pub(crate) persists: RefCell<VecDeque<Persist>>,
     pub(crate) persist_due: Notify,
-    /// Whoever stores something of those has the turn, or whoever opens the directory again.
+    /// A task that stores something of those holds the turn, and so does one that opens the
+    /// directory again.
     pub(crate) storing: Semaphore,
     publishing: Cell<bool>,
     unpublished: Cell<bool>,
     pub(crate) published: Notify,
-    /// The state that was logged last, and the term in which this node was last said to take writes.
+    /// The state that was logged last, and the term in which this node was last said to take
+    /// writes.
     pub(crate) last_state: Cell<MemberState>,
     pub(crate) writable_in: Cell<Term>,
     /// When the process ends at the latest, once a command has asked for that.
@@ -92,16 +97,17 @@ pub(crate) struct Driver {
 /// Makes every core part of a member, before it serves clients. Called on core 0.
 ///
 /// # Errors
-/// The oplog cannot be shown as a collection, or the data directory is of a form that a member cannot have.
+/// The oplog cannot be shown as a collection, or the data directory is of a form that a member
+/// cannot have.
 pub fn join(options: &MemberOptions) -> LocalBoxFuture<'_, Result<()>> {
     Box::pin(async move {
         pinion_instance::check_own_collections()?;
         pinion_instance::show_oplog(retention(options).await?).await?;
-        let known = Arc::new(Known::before_start(&options.set_name));
+        let snapshot = Arc::new(TopologySnapshot::before_start(&options.set_name));
         on_all_cores(move |_| {
-            let known = known.clone();
+            let snapshot = snapshot.clone();
             async move {
-                let member = CoreMember::new(known);
+                let member = CoreTopology::new(snapshot);
                 set_replica_set(Rc::new(Seam(member.clone())));
                 pinion_runtime::set_core_local(member);
             }
@@ -111,8 +117,8 @@ pub fn join(options: &MemberOptions) -> LocalBoxFuture<'_, Result<()>> {
     })
 }
 
-/// How much of its oplog a member keeps. Its size is what it was when the member began: a disk that fills does not make it
-/// shorter.
+/// How much of its oplog a member keeps. Its size is what it was when the member began: a disk that
+/// fills does not make it shorter.
 async fn retention(options: &MemberOptions) -> Result<LogRetention> {
     let bytes = match (
         pinion_instance::stored_oplog_bytes().await?,
@@ -134,7 +140,8 @@ async fn retention(options: &MemberOptions) -> Result<LogRetention> {
     })
 }
 
-/// The bytes of oplog that a member keeps where nobody says how many: as mongod, a twentieth of what is free.
+/// The bytes of oplog that a member keeps where no option says how many: as mongod, a twentieth of
+/// what is free.
 async fn share_of_disk() -> Result<u64> {
     let space = pinion_runtime::fs::space(storage().dir()).await;
     let free = space
@@ -143,7 +150,8 @@ async fn share_of_disk() -> Result<u64> {
     Ok((free / OPLOG_SHARE).clamp(MIN_OPLOG_BYTES, MAX_OPLOG_BYTES))
 }
 
-/// Takes up what the node knows of its set, and drives the member from then on. Called on core 0 once the node listens.
+/// Takes up what the node knows of its set, and drives the member from then on. Called on core 0
+/// once the node listens.
 ///
 /// # Errors
 /// What the node keeps of its set cannot be read.
@@ -151,7 +159,8 @@ pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         assert!(core_id() == CoreId(0), "a member is driven on core 0");
         let follows = StorageFollows::begin().await?;
-        // Before anything is fetched: what comes to be durable beside them may be an entry that ends them.
+        // Before anything is fetched: what comes to be durable beside them may be an entry that
+        // ends them.
         pinion_catalog::begin_builds().await?;
         let host = HostPort::parse(&node_info().options.host)?;
         if options.planted_fault == PlantedFault::ReadersNotFenced {
@@ -213,7 +222,7 @@ pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
             watching: RefCell::default(),
             fetching: RefCell::default(),
             initial_sync: RefCell::default(),
-            last_told: Cell::new(Progress::default()),
+            last_reported: Cell::new(Progress::default()),
             reopens: Cell::new(false),
             locates: Cell::new(false),
             persists: RefCell::default(),
@@ -239,7 +248,7 @@ pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
         spawn(Queue::Foreground, driver.clone().write_noops());
         spawn(Queue::Foreground, driver.clone().control_flow());
         driver.watch_storage();
-        driver.tell(Input::Tick);
+        driver.step(Input::Tick);
         driver.publish_view();
         Ok(())
     })
@@ -257,7 +266,8 @@ fn arrival() -> Rc<Arrival> {
     })
 }
 
-/// The driver. A node that has just begun to listen reads what it knows of its set first: that is waited for, within a time.
+/// The driver. A node that has just started to listen reads what it knows of its set first: that is
+/// waited for, within a time.
 pub(crate) async fn awaited_driver() -> Option<Rc<Driver>> {
     if driver().is_none() {
         let _ = timeout(START_PATIENCE, arrival().0.notified()).await;
@@ -282,8 +292,8 @@ fn optimes(progress: &Progress) -> [OpTime; 3] {
 }
 
 impl Driver {
-    /// Tells the machine what happened, and sets about what it wants done.
-    pub(crate) fn tell(self: &Rc<Self>, input: Input) {
+    /// Gives the machine an input, and starts to perform its effects.
+    pub(crate) fn step(self: &Rc<Self>, input: Input) {
         let effects = {
             let mut node = self.node.borrow_mut();
             node.set_parameters(machine_parameters(self.options.planted_fault));
@@ -295,41 +305,41 @@ impl Driver {
         self.due.notify_one();
     }
 
-    /// Tells how far this node's own storage is, if it is further.
-    pub(crate) fn tell_progress(self: &Rc<Self>) {
+    /// Reports how far this node's own storage is, if it is further.
+    pub(crate) fn report_progress(self: &Rc<Self>) {
         if self.reopens.get() {
             return;
         }
-        let (progress, before) = (self.progress(), self.last_told.get());
+        let (progress, before) = (self.progress(), self.last_reported.get());
         // When an entry was written may be learned later: that alone moves nothing.
         if optimes(&progress) != optimes(&before) {
-            self.last_told.set(progress);
+            self.last_reported.set(progress);
             self.moved.notify_one();
-            self.tell(Input::Progress(progress));
+            self.step(Input::Progress(progress));
         }
     }
 
-    /// As [`Driver::tell_progress`], and when the entries were written, which is shown to people.
-    pub(crate) fn tell_all_progress(self: &Rc<Self>) {
-        self.tell_progress();
+    /// As [`Driver::report_progress`], and when the entries were written, which is shown to people.
+    pub(crate) fn report_all_progress(self: &Rc<Self>) {
+        self.report_progress();
         if self.reopens.get() {
             return;
         }
         let progress = self.progress();
-        if progress != self.last_told.replace(progress) {
-            self.tell(Input::Progress(progress));
+        if progress != self.last_reported.replace(progress) {
+            self.step(Input::Progress(progress));
         }
     }
 
     /// How far this node's own storage is.
     pub(crate) fn progress(&self) -> Progress {
-        // What is logged beside a part of the data nobody may count upon.
+        // What is logged while the data are incomplete must not be relied upon.
         if self.initial_sync.borrow().is_some() {
             return Progress::default();
         }
         let (storage, terms, walls) = (storage(), self.terms.borrow(), self.walls.borrow());
         let at = |ts: Timestamp| walls.with_wall(terms.optime(ts));
-        // In this order, so that none is told to be ahead of the one that it follows.
+        // In this order, so that none is reported ahead of the one that it follows.
         let (mut durable, applied) = (storage.all_durable(), storage.visible());
         if self.options.planted_fault == PlantedFault::DurableBeforeFlush {
             durable = storage.last_allotted();
@@ -351,13 +361,13 @@ impl Driver {
     /// # Errors
     /// Those of the command.
     pub(crate) async fn command(self: &Rc<Self>, command: Command) -> Result<RawDocumentBuf> {
-        self.tell_all_progress();
+        self.report_all_progress();
         let id = CommandId(self.last_request.get() + 1);
         self.last_request.set(id.0);
         let (answer, answered) = oneshot();
         self.waiting.borrow_mut().insert(id, answer);
         let _withdrawn = Withdraws { driver: self, id };
-        self.tell(Input::Command { id, command });
+        self.step(Input::Command { id, command });
         let stopped = || interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
         answered.await.unwrap_or_else(|_| Err(stopped()))
     }
@@ -377,7 +387,7 @@ impl Driver {
 
     /// `replSetGetStatus`.
     pub(crate) fn status(self: &Rc<Self>, initial_sync: bool) -> Result<RawDocumentBuf> {
-        self.tell_all_progress();
+        self.report_all_progress();
         let recovers_at = storage().checkpoint_timestamp();
         self.with_node(|node| {
             node.status(time(), |out| {
@@ -399,7 +409,7 @@ impl Driver {
         let _ = waiting.map(|answer| answer.send(result));
     }
 
-    /// Tells the machine when the time has come that it waits for.
+    /// Gives the machine the time when the one that it waits for has come.
     async fn keep_time(self: Rc<Self>) {
         while !self.has_left.get() {
             let changed = self.due.notified();
@@ -415,8 +425,8 @@ impl Driver {
                     if self.has_left.get() {
                         return;
                     }
-                    self.tell_progress();
-                    self.tell(Input::Tick);
+                    self.report_progress();
+                    self.step(Input::Tick);
                     // The machine may have to wait for something else behind its deadline.
                     sleep(TICK_PAUSE).await;
                 }
@@ -432,12 +442,12 @@ impl Driver {
         }
     }
 
-    /// Tells the machine how far this node's oplog is durable, as it moves on.
+    /// Reports to the machine how far this node's oplog is durable, as it moves.
     async fn watch_progress(self: Rc<Self>) {
         let storage = storage();
         loop {
             let durable = storage.all_durable();
-            self.tell_progress();
+            self.report_progress();
             if storage.wait_durable_beyond(durable).await.is_err() {
                 return;
             }
@@ -459,10 +469,10 @@ impl Driver {
         let driver = self.clone();
         spawn(Queue::Foreground, async move {
             while driver.unpublished.replace(false) {
-                let known = Arc::new(driver.known());
+                let snapshot = Arc::new(driver.snapshot());
                 on_all_cores(move |_| {
-                    let known = known.clone();
-                    async move { core_member().replace(known) }
+                    let snapshot = snapshot.clone();
+                    async move { core_topology().replace(snapshot) }
                 })
                 .await;
             }
@@ -478,9 +488,9 @@ impl Driver {
         }
     }
 
-    fn known(&self) -> Known {
+    fn snapshot(&self) -> TopologySnapshot {
         let (node, view, terms) = (self.node.borrow(), self.view.borrow(), self.terms.borrow());
-        Known::of(&node, &view, &terms, &self.walls.borrow())
+        TopologySnapshot::of(&node, &view, &terms, &self.walls.borrow())
     }
 
     pub(crate) fn not_initialized() -> Error {
@@ -491,7 +501,7 @@ impl Driver {
     }
 }
 
-/// Takes a command back that nobody waits for any more.
+/// Takes a command back that is not waited for any more.
 struct Withdraws<'d> {
     driver: &'d Rc<Driver>,
     id: CommandId,
@@ -500,7 +510,7 @@ struct Withdraws<'d> {
 impl Drop for Withdraws<'_> {
     fn drop(&mut self) {
         if self.driver.waiting.borrow_mut().remove(&self.id).is_some() {
-            self.driver.tell(Input::Withdrawn(self.id));
+            self.driver.step(Input::Withdrawn(self.id));
         }
     }
 }

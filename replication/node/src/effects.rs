@@ -6,10 +6,7 @@ use std::rc::Rc;
 use pinion_apply::log_note;
 use pinion_bson::{JsonMode, ObjectId, rawdoc, to_extended_json};
 use pinion_clock::{Term, Timestamp};
-use pinion_exec::{
-    Transition, choose_log_form, forget_default_concerns, forget_sessions, hold_prepared,
-    new_object_id, node_info, replication_parameters,
-};
+use pinion_exec::{Transition, choose_log_form, forget_default_concerns, forget_sessions, hold_prepared, new_object_id, node_info, replication_parameters};
 use pinion_instance::{begin_as_primary, interrupt_writers, writes_ended};
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;
@@ -29,7 +26,7 @@ use crate::peers::Peers;
 use crate::persisted;
 use crate::planted::PlantedFault;
 
-/// What has to be on the device before the machine goes on.
+/// What has to be on the device before the machine continues.
 #[derive(Clone, Debug)]
 pub(crate) enum Persist {
     Vote(LastVote),
@@ -50,8 +47,8 @@ impl Driver {
                     let limit = pinion_runtime::Duration::from_millis(timeout_ms);
                     let reply = driver.peers.run(&to, &request.to_bson(), limit).await;
                     let reply = reply.map(|reply| reply.body().to_owned());
-                    driver.tell_progress();
-                    driver.tell(Input::Response {
+                    driver.report_progress();
+                    driver.step(Input::Response {
                         id,
                         reply: reply.map_err(|error| error.into_error()),
                     });
@@ -64,7 +61,7 @@ impl Driver {
                 let driver = self.clone();
                 self.carry_out(async move {
                     let index = driver.locate_learned(&config).await;
-                    driver.tell(Input::SelfLocated(index));
+                    driver.step(Input::SelfLocated(index));
                 });
             }
             Effect::Initiate(config) => {
@@ -119,7 +116,7 @@ impl Driver {
             } => {
                 self.carry_out(self.clone().roll_back(source, rollback_id));
             }
-            Effect::Note(note) => tell_log(&note),
+            Effect::Note(note) => write_to_log(&note),
         }
     }
 
@@ -132,7 +129,8 @@ impl Driver {
         });
     }
 
-    /// Nothing up to here is ever rolled back, so a checkpoint may hold it; of what is before some history is kept.
+    /// Nothing up to here is ever rolled back, so a checkpoint may hold it; of what is before some
+    /// history is kept.
     pub(crate) fn keep_history(&self, stable: Timestamp) {
         if stable.is_null() {
             return;
@@ -170,20 +168,20 @@ impl Driver {
                 Some(Persist::Vote(vote))
                     if self.options.planted_fault == PlantedFault::VoteForgotten =>
                 {
-                    self.tell(Input::VoteStored(vote));
+                    self.step(Input::VoteStored(vote));
                 }
                 Some(Persist::Vote(vote)) => match persisted::store_vote(vote).await {
                     Ok(()) => {
                         event("vote stored");
-                        self.tell(Input::VoteStored(vote));
+                        self.step(Input::VoteStored(vote));
                     }
-                    // A vote that may be forgotten must not be told to anybody.
+                    // A vote that may be forgotten must not be sent.
                     Err(error) => stop_node("the last vote cannot be stored", &error),
                 },
                 Some(Persist::Config(config)) => {
                     let stored = persisted::store_config(&config).await;
                     event("configuration stored");
-                    self.tell(Input::ConfigStored(stored));
+                    self.step(Input::ConfigStored(stored));
                 }
             }
         }
@@ -192,7 +190,7 @@ impl Driver {
     /// The first entry of a new set, and its configuration.
     async fn initiate(self: Rc<Self>, config: Config) {
         let _turn = self.role_turn.acquire().await;
-        let begun = async {
+        let outcome = async {
             if !self.lead().await {
                 return Err(Error::internal(
                     "what this node has logged cannot be applied",
@@ -207,18 +205,19 @@ impl Driver {
             self.follow().await?;
             Ok(self.progress())
         };
-        let begun = begun.await;
+        let outcome = outcome.await;
         // One that has no configuration does not lead, and may be asked again.
-        if begun.is_err()
+        if outcome.is_err()
             && storage().leads()
             && let Err(error) = self.follow().await
         {
             return stop_node("the log cannot be followed", &error);
         }
-        self.tell(Input::Initiated(begun));
+        self.step(Input::Initiated(outcome));
     }
 
-    /// Ends all writes of clients: none passes the door any more, and those behind it come to their ends.
+    /// Ends all writes of clients: none passes the door any more, and those behind it come to their
+    /// ends.
     async fn stop_writes(self: Rc<Self>) {
         self.publish_view();
         // The first entry of the term may be about to be written.
@@ -247,8 +246,8 @@ impl Driver {
         }
         writes_ended().await;
         event("writes stopped");
-        self.tell_progress();
-        self.tell(Input::WritesStopped);
+        self.report_progress();
+        self.step(Input::WritesStopped);
     }
 
     /// What clients write is logged again: another was to take over, and did not.
@@ -260,8 +259,8 @@ impl Driver {
         // They had let go when writers were stopped.
         hold_prepared().await;
         event("writes resumed");
-        self.tell_progress();
-        self.tell(Input::WritesResumed);
+        self.report_progress();
+        self.step(Input::WritesResumed);
     }
 
     /// Clients write, and the node does what a primary does first.
@@ -287,8 +286,8 @@ impl Driver {
             return;
         }
         event("drained");
-        self.tell_progress();
-        self.tell(Input::Drained);
+        self.report_progress();
+        self.step(Input::Drained);
     }
 
     /// The first entry of a primary's term.
@@ -319,8 +318,8 @@ impl Driver {
                 self.learn_wall(first).await;
                 let optime = self.terms.borrow().optime(first);
                 let at = self.walls.borrow().with_wall(optime);
-                self.tell_progress();
-                self.tell(Input::NewPrimaryWritten { term, at });
+                self.report_progress();
+                self.step(Input::NewPrimaryWritten { term, at });
             }
             Err(error) => stop_node("the first entry of a term cannot be written", &error),
         }
@@ -354,27 +353,28 @@ pub(crate) enum Located {
     Unknown,
 }
 
-/// As [`locate`], of a configuration that was checked before, by the primary that made it or by this node: no two of its members are
-/// one node, so who says first to be this one is it. Of the others one may be silent, and a new primary's configuration must not
-/// wait for it. Members of whom `may_be` says no are not asked.
+/// As [`locate`], of a configuration that was checked before, by the primary that made it or by
+/// this node: no two of its members are one node, so who says first to be this one is it. Of the
+/// others one may be silent, and a new primary's configuration must not wait for it. Members of
+/// whom `may_be` says no are not asked.
 pub(crate) async fn locate_accepted(
     peers: &Rc<Peers>,
     config: &Config,
     may_be: impl Fn(&HostPort) -> bool,
 ) -> Located {
-    let (told, mut answers) = channel(config.members.len().max(1));
+    let (sender, mut answers) = channel(config.members.len().max(1));
     let members = config.members.iter().enumerate();
     let asked = members.filter(|(_, member)| may_be(&member.host));
     let asked = asked.map(|(at, member)| {
-        let (peers, host, told) = (peers.clone(), member.host.clone(), told.clone());
+        let (peers, host, sender) = (peers.clone(), member.host.clone(), sender.clone());
         spawn(Queue::Foreground, async move {
             let answer = is_self(&peers, &host).await;
             // Another may have answered before.
-            let _ = told.send((at, answer)).await;
+            let _ = sender.send((at, answer)).await;
         })
     });
     let asked: Vec<JoinHandle<()>> = asked.collect();
-    drop(told);
+    drop(sender);
     let mut located = Located::Nowhere;
     while let Some((at, answer)) = answers.recv().await {
         match answer {
@@ -396,12 +396,13 @@ impl Driver {
     /// The place of this node in a configuration that another member has sent.
     ///
     /// # Errors
-    /// As of [`find_self`]: it was removed. One that nobody answers for a while counts as removed until somebody does.
+    /// As of [`find_self`]: it was removed. A member counts as removed while no host of the
+    /// configuration answers for a while, until one does.
     async fn locate_learned(self: &Rc<Self>, config: &Config) -> Result<usize> {
         let known = self.with_node(|node| Some((node.config()?.clone(), node.self_index()?)));
         let own = known.as_ref().map(|(known, at)| &known.members[*at].host);
-        // Whose address did not change is asked nothing: it may be busy, with a rollback for example, and must not take that for
-        // its removal.
+        // Whose address did not change is asked nothing: it may be busy, with a rollback for
+        // example, and must not take that for its removal.
         let located = find_self(config, |host| own == Some(host));
         if located.is_ok() {
             return located;
@@ -422,7 +423,7 @@ impl Driver {
         located
     }
 
-    /// Finds out later which member of its configuration this node is, where nobody could tell.
+    /// Finds out later which member of its configuration this node is, where that is unknown.
     pub(crate) fn start_locating(self: &Rc<Self>) {
         if !self.locates.replace(true) {
             spawn(Queue::Foreground, self.clone().locate_late());
@@ -445,7 +446,7 @@ impl Driver {
                 Located::At(index) => {
                     let config = config.config_version();
                     // If another one came meanwhile that was not heard, and is asked about next.
-                    self.tell(Input::SelfFound { config, index });
+                    self.step(Input::SelfFound { config, index });
                 }
                 Located::Nowhere => break,
                 Located::Unknown => {}
@@ -473,7 +474,7 @@ pub(crate) fn new_set_id() -> ObjectId {
     new_object_id()
 }
 
-fn tell_log(note: &Note) {
+fn write_to_log(note: &Note) {
     match note {
         Note::Election {
             reason,

@@ -1,11 +1,12 @@
-//! Fetching the oplog of a sync source: a cursor on it that waits for more, from this node's last entry on.
+//! Fetching the oplog of a sync source: a cursor on it that waits for more, from this node's last
+//! entry on.
 
 use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp, rawdoc};
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::{fetching_goes_on, replication_parameters};
+use pinion_exec::{fetching_resumed, replication_parameters};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{FirstBatch, FirstBatchVerdict, judge_first_batch};
 use pinion_replication_protocol::message::{
@@ -69,13 +70,13 @@ impl Driver {
     /// Fetches from a source until it is of no use any more, or the future is dropped.
     pub(crate) async fn fetch(self: Rc<Self>, source: HostPort) {
         match self.fetch_until_end(&source).await {
-            Some(failure) => self.tell(Input::SourceFailed { source, failure }),
-            None => self.tell(Input::NoCommonEntry { source }),
+            Some(failure) => self.step(Input::SourceFailed { source, failure }),
+            None => self.step(Input::NoCommonEntry { source }),
         }
     }
 
-    /// Fetches from a source until it is of no use any more, and gives why; `None` if its oplog does not have this node's last
-    /// entry.
+    /// Fetches from a source until it is of no use any more, and gives why; `None` if its oplog
+    /// does not have this node's last entry.
     pub(crate) async fn fetch_until_end(
         self: &Rc<Self>,
         source: &HostPort,
@@ -96,7 +97,7 @@ impl Driver {
                 End::Broken(why) => match self.probe(source).await {
                     Presence::Gone => {
                         tracing::info!(target: "REPL", id = 7_400_005u64, source = %source, why, "The sync source is gone");
-                        self.tell(Input::Unreachable(source.clone()));
+                        self.step(Input::Unreachable(source.clone()));
                         SourceFailure::Unreachable
                     }
                     // Its process may be there, or be heard by others: the machine finds out.
@@ -120,7 +121,7 @@ impl Driver {
         }
     }
 
-    /// How often fetching begins anew with the same source before it is given up.
+    /// How often fetching restarts with the same source before it is given up.
     fn fetcher_restarts(&self) -> u32 {
         let set = replication_parameters();
         let restarts = match self.initial_sync.borrow().is_some() {
@@ -130,7 +131,7 @@ impl Driver {
         restarts.unsigned_abs()
     }
 
-    /// What becomes of a member, which was to answer, when it is asked anew.
+    /// What becomes of a member, which was to answer, when it is asked again.
     async fn probe(&self, host: &HostPort) -> Presence {
         self.peers.forget(host);
         let ping = rawdoc! { "ping": 1, "$db": "admin" };
@@ -192,7 +193,7 @@ impl Driver {
         entries: Vec<Fetched>,
         (repl, query): (ReplSetMetadata, OplogQueryMetadata),
     ) -> Result<(), End> {
-        fetching_goes_on().await;
+        fetching_resumed().await;
         let count = entries.len() as u64;
         let bytes = entries.iter().map(|entry| entry.bytes.len()).sum();
         self.metrics.fetched(entries.len(), bytes);
@@ -204,7 +205,7 @@ impl Driver {
             last = entry.optime;
         }
         self.hand_over(entries).await;
-        self.tell(Input::Fetched(node::Fetched {
+        self.step(Input::Fetched(node::Fetched {
             source: source.clone(),
             source_rollback_id: fetch.rollback_id,
             repl,
@@ -264,7 +265,8 @@ impl Fetch {
         Ok(reply)
     }
 
-    /// The next batch. The source sends it when there is something new for it to tell: entries, or a commit point beyond this.
+    /// The next batch. The source sends it when there is something new to send: entries, or a
+    /// commit point beyond this.
     async fn more(&mut self, term: i64, committed: OpTime) -> Result<RemoteReply, End> {
         if !self.streams {
             let mut more = rawdoc! {
@@ -310,7 +312,8 @@ impl Fetch {
     }
 }
 
-/// How long the source waits for something new before it answers with nothing: so often it shows that it is there.
+/// How long the source waits for something new before it answers with nothing: so often it shows
+/// that it is there.
 const AWAIT: Duration = Duration::from_millis(500);
 
 fn timed_out() -> End {

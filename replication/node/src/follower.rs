@@ -1,7 +1,8 @@
-//! What a member does with the entries that it has fetched: it logs them with the timestamps that they have, and applies them.
+//! What a member does with the entries that it has fetched: it logs them with the timestamps that
+//! they have, and applies them.
 //!
-//! One task does so for as long as the node runs, whoever the entries come from: a fetcher may be given up at any time, and
-//! what it has handed over is applied all the same.
+//! One task does so for as long as the node runs, whatever source the entries come from: a fetcher
+//! may be given up at any time, and what it has handed over is applied all the same.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -55,7 +56,7 @@ fn bytes_of(entries: &[Fetched]) -> usize {
 
 enum Work {
     Entries(Vec<Fetched>),
-    /// Told when everything before it is applied.
+    /// Notified when everything before it is applied.
     Barrier(OneshotSender<()>),
 }
 
@@ -70,12 +71,12 @@ pub(crate) struct Follower {
     /// What applies the entries, while something does.
     applier: RefCell<Option<Rc<Applier>>>,
     /// How many wait for all that was handed over: a delay does not hold it back then.
-    hurrying: Cell<u32>,
-    hurry: Notify,
+    delay_skips: Cell<u32>,
+    delay_skipped: Notify,
 }
 
-/// Shows that storage follows: no core of this node allots a timestamp. A driver is made of it, so nothing elects this member or
-/// fetches for it before.
+/// Shows that storage follows: no core of this node allots a timestamp. A driver is made of it, so
+/// nothing elects this member or fetches for it before.
 pub(crate) struct StorageFollows(());
 
 impl StorageFollows {
@@ -87,11 +88,11 @@ impl StorageFollows {
 }
 
 /// While this lives, a delay holds nothing back.
-struct Hurry<'a>(&'a Follower);
+struct SkipDelay<'a>(&'a Follower);
 
-impl Drop for Hurry<'_> {
+impl Drop for SkipDelay<'_> {
     fn drop(&mut self) {
-        self.0.hurrying.set(self.0.hurrying.get() - 1);
+        self.0.delay_skips.set(self.0.delay_skips.get() - 1);
     }
 }
 
@@ -104,15 +105,15 @@ impl Follower {
             last: Cell::new(last),
             logs_only: Cell::new(false),
             applier: RefCell::new(None),
-            hurrying: Cell::new(0),
-            hurry: Notify::new(),
+            delay_skips: Cell::new(0),
+            delay_skipped: Notify::new(),
         }
     }
 
-    fn hurry(&self) -> Hurry<'_> {
-        self.hurrying.set(self.hurrying.get() + 1);
-        self.hurry.notify_all();
-        Hurry(self)
+    fn skip_delay(&self) -> SkipDelay<'_> {
+        self.delay_skips.set(self.delay_skips.get() + 1);
+        self.delay_skipped.notify_all();
+        SkipDelay(self)
     }
 
     /// What is fetched next comes behind this entry.
@@ -140,7 +141,7 @@ impl Follower {
 }
 
 impl Driver {
-    /// From now on entries come from others: nobody on this node writes what is replicated.
+    /// From now on entries come from others: this node writes nothing that is replicated.
     pub(crate) async fn follow(self: &Rc<Self>) -> Result<()> {
         StorageFollows::begin().await?;
         self.start_following();
@@ -158,11 +159,11 @@ impl Driver {
         self.follower.task.replace(Some(task));
     }
 
-    /// Takes nothing more, and completes when everything is applied that was taken. False where it could not be: the node
-    /// stops.
+    /// Takes nothing more, and completes when everything is applied that was taken. False where it
+    /// could not be: the node stops.
     #[must_use]
     pub(crate) async fn stop_following(&self) -> bool {
-        let _hurry = self.follower.hurry();
+        let _skip_delay = self.follower.skip_delay();
         *self.follower.work.borrow_mut() = None;
         match self.follower.task.take() {
             None => true,
@@ -171,8 +172,8 @@ impl Driver {
         }
     }
 
-    /// From now on this node writes entries of its own, above all that it has. False where not all that it has could be
-    /// applied: the node stops.
+    /// From now on this node writes entries of its own, above all that it has. False where not all
+    /// that it has could be applied: the node stops.
     #[must_use]
     pub(crate) async fn lead(self: &Rc<Self>) -> bool {
         let applied = self.stop_following().await;
@@ -183,7 +184,8 @@ impl Driver {
         applied
     }
 
-    /// Takes over entries that follow one another and the last ones; waits while too many are not applied yet.
+    /// Takes over entries that follow one another and the last ones; waits while too many are not
+    /// applied yet.
     pub(crate) async fn hand_over(&self, entries: Vec<Fetched>) {
         let Some(last) = entries.last().map(|entry| entry.optime) else {
             return;
@@ -200,10 +202,11 @@ impl Driver {
         }
     }
 
-    /// Waits until everything that was handed over is applied. False where it could not be: the node stops.
+    /// Waits until everything that was handed over is applied. False where it could not be: the
+    /// node stops.
     #[must_use]
     pub(crate) async fn apply_all(&self) -> bool {
-        let _hurry = self.follower.hurry();
+        let _skip_delay = self.follower.skip_delay();
         let work = self.follower.work.borrow().clone();
         let Some(work) = work else {
             return true;
@@ -216,9 +219,9 @@ impl Driver {
     async fn take_entries(self: Rc<Self>, mut work: Receiver<Work>) -> bool {
         let applier = Rc::new(Applier::new(ApplyMode::Secondary));
         *self.follower.applier.borrow_mut() = Some(applier.clone());
-        let telling = spawn(
+        let publishing = spawn(
             Queue::Foreground,
-            self.clone().tell_applied(applier.clone()),
+            self.clone().publish_applied(applier.clone()),
         );
         while let Some(work) = work.recv().await {
             let done = match work {
@@ -226,7 +229,7 @@ impl Driver {
                 Work::Barrier(done) => {
                     let applied = applier.barrier().await;
                     self.set_applied(applier.applied());
-                    // Who waits is not told that what has failed is applied.
+                    // A waiter must not learn that what has failed is applied.
                     if applied.is_ok() {
                         let _ = done.send(());
                     }
@@ -240,7 +243,7 @@ impl Driver {
         }
         let applied = applier.barrier().await;
         self.set_applied(applier.applied());
-        telling.abort();
+        publishing.abort();
         *self.follower.applier.borrow_mut() = None;
         if let Err(error) = &applied {
             stop_node(
@@ -266,10 +269,10 @@ impl Driver {
             let Some(next) = later.first() else {
                 return Ok(());
             };
-            let hurried = self.follower.hurry.notified();
+            let skipped = self.follower.delay_skipped.notified();
             let wait = self.until_due(next.optime.ts).min(DELAY_POLL);
-            if self.follower.hurrying.get() == 0 {
-                let _ = timeout(wait, hurried).await;
+            if self.follower.delay_skips.get() == 0 {
+                let _ = timeout(wait, skipped).await;
             }
             entries = later;
         }
@@ -277,7 +280,9 @@ impl Driver {
 
     /// How many of the entries are old enough.
     fn due_entries(&self, entries: &[Fetched]) -> usize {
-        if self.follower.logs_only.get() || self.follower.hurrying.get() > 0 || self.delay_ms() == 0
+        if self.follower.logs_only.get()
+            || self.follower.delay_skips.get() > 0
+            || self.delay_ms() == 0
         {
             return entries.len();
         }
@@ -313,7 +318,7 @@ impl Driver {
             begins_term |= self.terms.borrow_mut().begin(ts, entry.optime.term);
             predecessor = ts;
         }
-        // No core may tell an entry's time with the term before.
+        // No core may report an entry's time with the term before.
         if begins_term {
             self.publish();
             self.all_published().await;
@@ -332,9 +337,9 @@ impl Driver {
         if self.follower.logs_only.get() {
             return Ok(());
         }
-        // Whoever wrote them may wait for a majority that has them durable.
+        // Their writers may wait for a majority that has them durable.
         storage().flush_soon();
-        self.tell_progress();
+        self.report_progress();
         self.options.planted_fault.spoil(&mut entries);
         self.metrics.applies(predecessor, entries.len());
         for entry in entries {
@@ -345,11 +350,11 @@ impl Driver {
     }
 
     /// Reads see what is applied, as it is.
-    async fn tell_applied(self: Rc<Self>, applier: Rc<Applier>) {
+    async fn publish_applied(self: Rc<Self>, applier: Rc<Applier>) {
         loop {
             let seen = applier.applied();
             self.set_applied(seen);
-            self.tell_progress();
+            self.report_progress();
             if applier.wait_beyond(seen).await.is_err() {
                 return;
             }

@@ -15,7 +15,8 @@ pub fn gave_up() -> Option<String> {
     try_core_local::<GaveUp>().and_then(|gave_up| gave_up.0.borrow().clone())
 }
 
-/// Ends the node: what a member cannot keep it must not act upon. The process exits with an error. Called on core 0.
+/// Ends the node: what a member cannot keep it must not act upon. The process exits with an error.
+/// Called on core 0.
 ///
 /// A node that is being ended does not give up: its storage closes under whatever is still at work.
 pub fn give_up(what: &str, error: &Error) {

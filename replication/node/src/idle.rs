@@ -1,17 +1,15 @@
-//! What a primary does once in a while by itself: an entry that changes nothing where nobody writes, and flow control.
+//! What a primary does periodically: an entry that changes nothing where there are no writes, and
+//! flow control.
 //!
-//! The entry moves the commit point, the times that clients wait for, and what is told of lag, on a set that is idle.
-//! Source: execution document, "Flow Control"; what the entry says is MongoDB's.
+//! The entry moves the commit point, the times that clients wait for, and the reported lag, on a
+//! set that is idle. Source: execution document, "Flow Control"; what the entry says is MongoDB's.
 
 use std::rc::Rc;
 
 use pinion_apply::log_note;
 use pinion_bson::rawdoc;
 use pinion_clock::Timestamp;
-use pinion_exec::{
-    FlowControlStatus, ReplicationParameters, flow_sample, replication_parameters, set_tickets,
-    tickets_ran_out,
-};
+use pinion_exec::{FlowControlStatus, ReplicationParameters, flow_sample, replication_parameters, set_tickets, tickets_ran_out};
 use pinion_replication_protocol::decision::{FlowControl, FlowDecision, FlowPeriod, FlowSettings};
 use pinion_replication_protocol::node::Parameters;
 use pinion_runtime::sim::event;
@@ -54,7 +52,7 @@ fn flow_settings(set: &ReplicationParameters) -> FlowSettings {
 }
 
 impl Driver {
-    /// Writes an entry whenever nobody has written one for a while.
+    /// Writes an entry whenever none has been written for a while.
     pub(crate) async fn write_noops(self: Rc<Self>) {
         let secs = replication_parameters().periodic_noop_secs.unsigned_abs();
         let interval = Duration::from_secs(secs.into());
@@ -73,7 +71,7 @@ impl Driver {
     }
 
     async fn write_noop(&self) -> Option<Timestamp> {
-        // Whoever has storage follow has the turn.
+        // A task that has storage follow holds the turn.
         let _turn = self.role_turn.acquire().await;
         if !self.with_node(|node| node.is_writable_primary()) || !storage().leads() {
             return None;
@@ -93,7 +91,7 @@ impl Driver {
     /// Once a second looks how far the majority is behind this primary, and slows writes down.
     pub(crate) async fn control_flow(self: Rc<Self>) {
         let mut control = FlowControl::default();
-        let mut told = None;
+        let mut logged = None;
         while !is_shutdown_requested() {
             sleep(FLOW_PERIOD).await;
             let set = replication_parameters();
@@ -108,8 +106,8 @@ impl Driver {
             if decision.warns {
                 tracing::warn!(target: "REPL", id = 22_225u64, "Flow control is engaged and the sustainer point is not moving. Please check the health of all secondaries.");
             }
-            if decision.tickets.is_some() || told != Some(decision) {
-                told = Some(decision);
+            if decision.tickets.is_some() || logged != Some(decision) {
+                logged = Some(decision);
                 set_tickets(decision.tickets, status_of(&decision)).await;
             }
         }

@@ -1,7 +1,8 @@
-//! What a rollback takes away, kept in files of BSON below `rollback/`, as MongoDB keeps it: one file for each collection, in a folder
-//! that its UUID names.
+//! What a rollback takes away, kept in files of BSON below `rollback/`, as MongoDB keeps it: one
+//! file for each collection, in a folder that its UUID names.
 //!
-//! A file has its name once all of it is on the device; until then it is called otherwise, and goes at the next start.
+//! A file has its name once all of it is on the device; until then it is called otherwise, and goes
+//! at the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -69,7 +70,8 @@ pub(crate) async fn keep_documents(affected: &BTreeMap<Uuid, Vec<RawBson>>) -> R
     Ok(())
 }
 
-/// Removes the files of rollbacks that ended in the middle: the documents are there still, or in a whole file.
+/// Removes the files of rollbacks that ended in the middle: the documents are there still, or in a
+/// whole file.
 ///
 /// # Errors
 /// A folder cannot be read, or a file not be removed.

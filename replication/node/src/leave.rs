@@ -1,9 +1,10 @@
 //! What a member does between the request to end its process and the end of its connections.
 //!
-//! A primary steps down, so that nothing is lost that it has acknowledged, and has another member take over. Then clients are sent
-//! to the other members: each `hello`, those that wait included, answers `ShutdownInProgress`, and what clients have begun comes to
-//! its end. MongoDB stays in this state for all of its time; here it ends when the successor is elected and no operation of a client
-//! runs, since there is nothing left to wait for.
+//! A primary steps down, so that nothing is lost that it has acknowledged, and has another member
+//! take over. Then clients are sent to the other members: each `hello`, those that wait included,
+//! answers `ShutdownInProgress`, and what clients have started comes to its end. MongoDB stays in
+//! this state for all of its time; here it ends when the successor is elected and no operation of a
+//! client runs, since there is nothing left to wait for.
 //!
 //! Source: replication document, "Step Down"; the states and messages are MongoDB's "quiesce mode".
 
@@ -20,8 +21,9 @@ use crate::driver::{Driver, driver};
 use crate::give_up::gave_up;
 use crate::limits::{LEAVE_GRACE, QUIESCE_POLL};
 
-/// Takes this node out of its set, in the time that `shutdownTimeoutMillisForSignaledShutdown` or the command gives it. Called on core
-/// 0 when the process is to end, while connections are served. From its end on the member does nothing more.
+/// Takes this node out of its set, in the time that `shutdownTimeoutMillisForSignaledShutdown` or
+/// the command gives it. Called on core 0 when the process is to end, while connections are served.
+/// From its end on the member does nothing more.
 pub fn leave() -> LocalBoxFuture<'static, ()> {
     Box::pin(async {
         let Some(driver) = driver() else { return };
@@ -48,7 +50,8 @@ impl Driver {
         if self.with_node(|node| node.state()) == MemberState::Primary {
             let left = until.saturating_since(now());
             tracing::info!(target: "REPL", id = 4_784_900u64, waitTimeMillis = left.as_millis() as u64, "Stepping down the ReplicationCoordinator for shutdown");
-            // The protocol looks at the time when no write of a client runs any more, which may take longer.
+            // The protocol looks at the time when no write of a client runs any more, which may
+            // take longer.
             let stepped_down =
                 timeout_at(until + LEAVE_GRACE, self.step_down_to_leave(left, true)).await;
             match stepped_down {
@@ -66,10 +69,11 @@ impl Driver {
         }
     }
 
-    /// Has a primary step down because its process is to end. The time counts from now, for what comes behind it too.
+    /// Has a primary step down because its process is to end. The time counts from now, for what
+    /// comes behind it too.
     ///
     /// # Errors
-    /// `ExceededTimeLimit` without force: nobody could take over, and the node stays primary.
+    /// `ExceededTimeLimit` without force: no member could take over, and the node stays primary.
     pub(crate) async fn step_down_to_leave(
         self: &Rc<Self>,
         limit: Duration,
@@ -89,12 +93,13 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends clients to the other members until none has an operation here, and until the successor is elected.
+    /// Sends clients to the other members until none has an operation here, and until the successor
+    /// is elected.
     async fn quiesce(self: &Rc<Self>, until: Instant) {
         let left = until.saturating_since(now());
         tracing::info!(target: "REPL", id = 4_695_102u64, quiesceTimeMillis = left.as_millis() as u64, "Entering quiesce mode for shutdown");
         let until_ms = until.as_nanos() / 1_000_000;
-        self.tell(Input::Quiesce { until_ms });
+        self.step(Input::Quiesce { until_ms });
         self.all_published().await;
         event("quiesces");
         let ended = async {

@@ -1,8 +1,9 @@
-//! A member of a replica set: drives the state machine of `replication/protocol` with the node's clock, its connections to
-//! other members and its storage.
+//! A member of a replica set: drives the state machine of `replication/protocol` with the node's
+//! clock, its connections to other members and its storage.
 //!
-//! The machine runs on core 0 ([`driver`]); every core has a copy of what clients need to know of it ([`seam`]), which core 0
-//! replaces whole. Commands of other members and of operators are taken to core 0 from whatever core they come in on.
+//! The machine runs on core 0 ([`driver`]); every core has a copy of what clients need to know of
+//! it ([`seam`]), which core 0 replaces whole. Commands of other members and of operators are taken
+//! to core 0 from whatever core they come in on.
 
 mod commands;
 mod connection;
@@ -15,7 +16,6 @@ mod give_up;
 mod idle;
 mod initial_sync;
 mod kept;
-mod known;
 mod leave;
 mod limits;
 mod login;
@@ -26,6 +26,7 @@ mod planted;
 mod rollback;
 mod seam;
 mod terms;
+mod topology_snapshot;
 mod walls;
 
 pub use commands::register_commands;
@@ -37,7 +38,7 @@ pub use planted::PlantedFault;
 use pinion_runtime::Duration;
 use pinion_storage::LogRetention;
 
-/// What a node is told about the set that it is to be a member of.
+/// What a node is given about the set that it is to be a member of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberOptions {
     /// `--replSet`.

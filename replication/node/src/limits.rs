@@ -13,18 +13,21 @@ pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 /// Secrets that are kept of the keys, one for each member and each of its starts.
 pub(crate) const MAX_LOGINS: usize = 128;
 
-/// Iterations that another member may ask for: more than MongoDB's default, and no way to keep this one busy.
+/// Iterations that another member may ask for: more than MongoDB's default, and no way to keep this
+/// one busy.
 pub(crate) const MAX_LOGIN_ITERATIONS: u32 = 100_000;
 
-/// How long a host has to tell whether it is this node.
+/// How long a host has to answer whether it is this node.
 pub(crate) const SELF_CHECK: Duration = Duration::from_secs(5);
-/// How often the members of a configuration are asked while none says to be this node and not all answer, and the pause in between.
+/// How often the members of a configuration are asked while none says to be this node and not all
+/// answer, and the pause in between.
 pub(crate) const SELF_CHECKS: usize = 12;
 pub(crate) const SELF_CHECK_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause, once the node goes on without being a member.
+/// The longest pause, once the node continues without being a member.
 pub(crate) const MAX_SELF_CHECK_PAUSE: Duration = Duration::from_secs(30);
 
-/// How much longer than the time for it a step-down at the end of the process may take, before it is not waited for any more.
+/// How much longer than the time for it a step-down at the end of the process may take, before it
+/// is not waited for any more.
 pub(crate) const LEAVE_GRACE: Duration = Duration::from_secs(1);
 
 /// The pause between two looks at whether clients have ended what they do, before the process ends.
@@ -55,35 +58,40 @@ pub(crate) const TICK_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) const BATCHES_AHEAD: usize = 4;
 pub(crate) const MAX_BATCH_BYTES: usize = 48_000_000;
 
-/// How long a source has beside the time that it is told to wait.
+/// How long a source has beyond the time that it is asked to wait.
 pub(crate) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a source may take for the first batch of a read while data are copied.
 pub(crate) const FIRST_FETCH_TIME: Duration = Duration::from_secs(60);
 
-/// For how long a source may send nothing, beside the time that it is told to wait, before it is asked whether it is there.
+/// For how long a source may send nothing, beyond the time that it is asked to wait, before it is
+/// asked whether it is there.
 pub(crate) const SILENCE: Duration = Duration::from_millis(1000);
 
 /// How long it has to answer that.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(1000);
 
-/// Collections that each core copies at once. Each has a batch of documents in memory, and one on its way.
+/// Collections that each core copies at once. Each has a batch of documents in memory, and one on
+/// its way.
 pub(crate) const COPIES_PER_CORE: u16 = 2;
 
 /// How a copier of files may call itself.
 pub(crate) const MAX_COPIER_NAME_BYTES: usize = 512;
 
-/// How often a source hears that its frozen checkpoint is wanted, while its pages are not read: well within what it waits for that.
+/// How often a source hears that its frozen checkpoint is wanted, while its pages are not read:
+/// well within what it waits for that.
 pub(crate) const KEEP_FROZEN: Duration = Duration::from_secs(60);
 
-/// For how long at most a source whose files are copied may be away: then it has given the checkpoint up.
+/// For how long at most a source whose files are copied may be away: then it has given the
+/// checkpoint up.
 pub(crate) const MAX_PAGES_RETRY: Duration = Duration::from_secs(600);
 
-/// How often it is looked at what is applied at the end of an initial sync, and what a majority has.
+/// How often it is looked at what is applied at the end of an initial sync, and what a majority
+/// has.
 pub(crate) const APPLIED_POLL: Duration = Duration::from_millis(20);
 pub(crate) const COMMITTED_POLL: Duration = Duration::from_secs(1);
 
-/// How often in a row a question to the source is asked anew, and the pause before.
+/// How often in a row a question to the source is asked again, and the pause before.
 pub(crate) const COPY_RETRIES: u32 = 10;
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -110,5 +118,5 @@ pub(crate) const FLOW_PERIOD: Duration = Duration::from_secs(1);
 /// How often a member with a delay looks whether that has changed.
 pub(crate) const DELAY_POLL: Duration = Duration::from_secs(1);
 
-/// How long commands of the set wait for a member that has just begun to listen.
+/// How long commands of the set wait for a member that has just started to listen.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(5);

@@ -1,7 +1,9 @@
-//! How this node proves to another member that it has a key of the set, and has that one prove it too.
+//! How this node proves to another member that it has a key of the set, and has that one prove it
+//! too.
 //!
-//! Source: RFC 5802; as in MongoDB it is by SCRAM-SHA-256, as the user `__system` of `local`. While keys are changed the other
-//! member may have a later key than the first one here, so each is tried.
+//! Source: RFC 5802; as in MongoDB it is by SCRAM-SHA-256, as the user `__system` of `local`. While
+//! keys are changed the other member may have a later key than the first one here, so each is
+//! tried.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -56,18 +58,18 @@ impl Login {
         start
     }
 
-    /// Goes on behind the other member's first message.
-    async fn go_on(
+    /// Continues behind the other member's first message.
+    async fn continue_after(
         mut self,
         remote: &mut Remote,
         key: &str,
-        begun: &RawDocument,
+        first_reply: &RawDocument,
     ) -> Result<(), RemoteError> {
-        let challenge = self.conversation.challenge(payload(begun)?);
+        let challenge = self.conversation.challenge(payload(first_reply)?);
         let challenge = challenge.map_err(failed)?;
         let secrets = secrets(key, &challenge).await?;
         let proof = self.conversation.answer(&challenge, &secrets);
-        let conversation = pinion_bson::get(begun, "conversationId");
+        let conversation = pinion_bson::get(first_reply, "conversationId");
         let id = conversation.and_then(pinion_wire::idl::i32_clamped);
         let mut sent = proof;
         let mut is_verified = false;
@@ -97,7 +99,7 @@ impl Login {
     }
 }
 
-/// Proves to have a key, on a connection whose hello has begun that.
+/// Proves to have a key, on a connection whose hello has started that.
 ///
 /// # Errors
 /// `Refused` with `AuthenticationFailed` where either side does not have a key of the other's.
@@ -107,15 +109,15 @@ pub(crate) async fn log_in(
     speculative: Login,
     greeted: &RawDocument,
 ) -> Result<(), RemoteError> {
-    let begun = match pinion_bson::get(greeted, "speculativeAuthenticate") {
-        Some(RawBsonRef::Document(begun)) => Some((speculative, begun)),
+    let first_reply = match pinion_bson::get(greeted, "speculativeAuthenticate") {
+        Some(RawBsonRef::Document(first_reply)) => Some((speculative, first_reply)),
         _ => None,
     };
-    let mut begun = begun;
+    let mut first_reply = first_reply;
     let mut outcome = Ok(());
     for key in auth.keys.all() {
-        outcome = match begun.take() {
-            Some((login, begun)) => login.go_on(remote, key, begun).await,
+        outcome = match first_reply.take() {
+            Some((login, first_reply)) => login.continue_after(remote, key, first_reply).await,
             None => attempt(remote, key).await,
         };
         match &outcome {
@@ -132,11 +134,11 @@ pub(crate) async fn log_in(
 
 async fn attempt(remote: &mut Remote, key: &str) -> Result<(), RemoteError> {
     let login = Login::new()?;
-    let begun = remote.run(&login.command()).await?;
-    login.go_on(remote, key, begun.body()).await
+    let first_reply = remote.run(&login.command()).await?;
+    login.continue_after(remote, key, first_reply.body()).await
 }
 
-/// Whether the other side answered that it does not let this node in; the connection can go on.
+/// Whether the other side answered that it does not accept this node; the connection stays usable.
 fn is_refusal(error: &RemoteError) -> bool {
     let codes = [
         ErrorCode::AUTHENTICATION_FAILED,

@@ -17,10 +17,11 @@ use crate::limits::{BATCHES_AHEAD, MAX_BATCH_BYTES};
 pub(crate) struct Metrics {
     figures: RefCell<MemberFigures>,
     last_source: RefCell<Option<HostPort>>,
-    /// Entries that were fetched and are not logged, and their bytes. A batch may be logged before the fetcher
-    /// learns that it was taken, so they can be below zero for a moment.
+    /// Entries that were fetched and are not logged, and their bytes. A batch may be logged before
+    /// the fetcher learns that it was taken, so they can be below zero for a moment.
     unwritten: Cell<[i64; 2]>,
-    /// The batches that are logged and not applied, by their last entries: how many entries, and since when.
+    /// The batches that are logged and not applied, by their last entries: how many entries, and
+    /// since when.
     unapplied: RefCell<VecDeque<(Timestamp, u64, Instant)>>,
     effects: Rc<Cell<u64>>,
 }

@@ -1,4 +1,5 @@
-//! Connections to the other members. Each command has one to itself while it runs; what is left over is kept for the next.
+//! Connections to the other members. Each command has one to itself while it runs; what is left
+//! over is kept for the next.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -46,8 +47,8 @@ impl Peers {
         self.running.get()
     }
 
-    /// Runs a command on a member, which names its database, within a time. It may be run twice: a connection that was left
-    /// over may turn out to be closed.
+    /// Runs a command on a member, which names its database, within a time. It may be run twice: a
+    /// connection that was left over may turn out to be closed.
     ///
     /// # Errors
     /// `Broken` also when the time is up.
@@ -77,7 +78,8 @@ impl Peers {
         }
     }
 
-    /// A refusal leaves the connection as it was; anything else leaves it in the middle of something.
+    /// A refusal leaves the connection as it was; anything else leaves it in the middle of
+    /// something.
     fn keep(
         &self,
         address: &HostPort,
@@ -119,7 +121,8 @@ impl Peers {
     }
 }
 
-/// Opens a connection, introduces this node on it and, where the set has a key, proves to have that.
+/// Opens a connection, introduces this node on it and, where the set has a key, proves to have
+/// that.
 ///
 /// # Errors
 /// `Refused` with `AuthenticationFailed` where either side does not have a key of the other's.
@@ -140,7 +143,8 @@ pub(crate) async fn connect(address: &HostPort) -> Result<Connection, RemoteErro
     Ok(Connection::made(remote, counted))
 }
 
-/// The first command on a connection between members. Members of MongoDB 4.4 know it by its older name alone.
+/// The first command on a connection between members. Members of MongoDB 4.4 know it by its older
+/// name alone.
 fn introduction() -> RawDocumentBuf {
     rawdoc! {
         "isMaster": 1,

@@ -1,4 +1,5 @@
-//! What a member keeps in its `local` database: the configuration, its last vote, and whether its data are complete.
+//! What a member keeps in its `local` database: the configuration, its last vote, and whether its
+//! data are complete.
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, rawdoc};
 use pinion_catalog::Uuid;
@@ -16,7 +17,8 @@ use pinion_wire::{Error, ErrorCode, Result};
 const CONFIG: &str = "system.replset";
 const ELECTION: &str = "replset.election";
 const LAST_VOTE: &str = "lastVote";
-/// The data of this node are those of its set: the first member's by definition, others' after their initial sync.
+/// The data of this node are those of its set: the first member's by definition, others' after
+/// their initial sync.
 const SYNCED: &str = "replset.initialSyncId";
 const ROLLBACK_ID: &str = "system.rollback.id";
 const ROLLBACK_ID_NAME: &str = "rollbackId";
@@ -75,7 +77,8 @@ pub(crate) async fn is_synced() -> Result<bool> {
     Ok(any_local(SYNCED).await?.is_some())
 }
 
-/// The document is as MongoDB has it: a member of MongoDB that copies this one knows it again by it.
+/// The document is as MongoDB has it: a member of MongoDB that copies this one knows it again by
+/// it.
 pub(crate) async fn store_synced() -> Result<()> {
     if is_synced().await? {
         return Ok(());
@@ -95,8 +98,9 @@ pub(crate) async fn store_rollback_id(id: i32) -> Result<()> {
     write_local(ROLLBACK_ID, ROLLBACK_ID_NAME, &document).await
 }
 
-/// The rollback id of a member that starts. What was not durable when a process was killed is gone as after a rollback, and a
-/// member that copies this node's data may have seen it: such an end counts as one. One in order does not.
+/// The rollback id of a member that starts. What was not durable when a process was killed is gone
+/// as after a rollback, and a member that copies this node's data may have seen it: such an end
+/// counts as one. One in order does not.
 pub(crate) async fn rollback_id_at_start(is_member: bool) -> Result<i32> {
     let id = rollback_id().await?;
     if storage().was_closed() || !is_member {

@@ -14,7 +14,7 @@ pub enum PlantedFault {
     None,
     /// What a member has logged counts as durable at once.
     DurableBeforeFlush,
-    /// A vote is told before it is on the device.
+    /// A vote is sent before it is on the device.
     VoteForgotten,
     /// A primary commits what a majority holds of an older term.
     CommitOverTerms,
@@ -28,7 +28,7 @@ pub enum PlantedFault {
     SessionsRemembered,
     /// An initial sync now and then does not apply an entry that came while it copied.
     InitialSyncSkips,
-    /// Readers go on while a member applies a command that changes what they read.
+    /// Readers continue while a member applies a command that changes what they read.
     ReadersNotFenced,
 }
 
@@ -72,7 +72,7 @@ impl PlantedFault {
     }
 }
 
-/// One entry of so many is skipped.
+/// One entry of this number is skipped.
 const SKIPPED_OF: u32 = 61;
 const SYNC_SKIPPED_OF: u32 = 3;
 

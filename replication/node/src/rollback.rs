@@ -1,7 +1,8 @@
 //! Rollback: this node has entries that its set does not have, and gives them up.
 //!
-//! The point where the two oplogs part is looked for backwards; what the documents behind it are now is kept in files; then the
-//! data directory is opened again as of that point. What a majority holds is never given up: there the node stops.
+//! The point where the two oplogs part is looked for backwards; what the documents behind it are
+//! now is kept in files; then the data directory is opened again as of that point. What a majority
+//! holds is never given up: there the node stops.
 //!
 //! Source: replication document, "Rollback".
 
@@ -32,7 +33,8 @@ use crate::limits::{FETCH_TIMEOUT, ROLLBACK_BATCH, ROLLBACK_BATCH_BYTES};
 use crate::peers::connect;
 use crate::persisted;
 
-/// The `_id`s of the documents that entries have written, by the UUID of their collection: its name may have changed on the way.
+/// The `_id`s of the documents that entries have written, by the UUID of their collection: its name
+/// may have changed on the way.
 type Affected = BTreeMap<Uuid, Vec<RawBson>>;
 
 /// What a search has found.
@@ -70,7 +72,7 @@ impl Driver {
             Err(NoRollback::Unreachable(why)) => {
                 tracing::warn!(target: "ROLLBACK", id = 21_607u64, source = %source, why, "The common point of a rollback cannot be found now");
                 self.start_following();
-                return self.tell(Input::RollbackFailed);
+                return self.step(Input::RollbackFailed);
             }
             Err(NoRollback::Impossible(error)) => {
                 return stop_node("a rollback is not possible", &error);
@@ -116,13 +118,14 @@ impl Driver {
             Ok(()) => {
                 event("rolled back");
                 tracing::info!(target: "ROLLBACK", id = 21_612u64, rollbackId = rollback_id, entries = rolled_back, "Rollback complete");
-                self.tell(Input::RolledBack(self.progress()));
+                self.step(Input::RolledBack(self.progress()));
             }
             Err(error) => stop_node("a rollback has failed", &error),
         }
     }
 
-    /// Over how many seconds what goes was written: from the first entry behind the common point to the last.
+    /// Over how many seconds what goes was written: from the first entry behind the common point to
+    /// the last.
     async fn undone_secs(&self, common: Timestamp) -> u32 {
         let mut log = storage().log_after(common);
         let first = log.next_batch(1, 1).await.ok();
@@ -132,7 +135,8 @@ impl Driver {
     }
 
     async fn go_back(self: &Rc<Self>, common: OpTime, rollback_id: i32) -> Result<()> {
-        // First, as whoever copies this node's data must learn of it, even if this node dies on the way.
+        // First, as a member that copies this node's data must learn of it, even if this node dies
+        // on the way.
         persisted::store_rollback_id(rollback_id).await?;
         let highest = storage().cluster_time();
         let storing = self.storing.acquire().await;
@@ -148,7 +152,8 @@ impl Driver {
         self.take_up_reopened(highest).await
     }
 
-    /// Goes on with storage that was opened again, behind what is logged. The cluster time was `highest`.
+    /// Continues with storage that was opened again, behind what is logged. The cluster time was
+    /// `highest`.
     pub(crate) async fn take_up_reopened(self: &Rc<Self>, highest: Timestamp) -> Result<()> {
         // No timestamp is used again for something else.
         storage().advance_cluster_time(highest);

@@ -1,4 +1,5 @@
-//! What a core of a member tells the executor: the copy that core 0 has last sent, and waiting for one that says more.
+//! What a core of a member reports to the executor: the copy that core 0 has last sent, and waiting
+//! for one that says more.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,9 +8,7 @@ use std::sync::Arc;
 use pinion_apply::log_note;
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::{
-    CommitQuorum, HostConnections, LastWrite, MemberFigures, ReplicaSet, SetView, Waiting,
-};
+use pinion_exec::{CommitQuorum, HostConnections, LastWrite, MemberFigures, ReplicaSet, SetView, Waiting};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{Readiness, is_ready};
 use pinion_replication_protocol::message::{OplogQueryMetadata, ReplSetMetadata};
@@ -23,55 +22,55 @@ use pinion_wire::{Error, ErrorCode, Reply, Result};
 use crate::commands::await_members;
 use crate::connection::ConnectionCounts;
 use crate::driver::{Driver, driver};
-use crate::known::Known;
 use crate::limits::BUILD_VOTE;
+use crate::topology_snapshot::TopologySnapshot;
 
 /// One core's part of a member.
-pub(crate) struct CoreMember {
-    known: RefCell<Arc<Known>>,
+pub(crate) struct CoreTopology {
+    snapshot: RefCell<Arc<TopologySnapshot>>,
     /// There is a new copy.
     replaced: Notify,
 }
 
-impl CoreMember {
-    pub(crate) fn new(known: Arc<Known>) -> Rc<CoreMember> {
-        Rc::new(CoreMember {
-            known: RefCell::new(known),
+impl CoreTopology {
+    pub(crate) fn new(snapshot: Arc<TopologySnapshot>) -> Rc<CoreTopology> {
+        Rc::new(CoreTopology {
+            snapshot: RefCell::new(snapshot),
             replaced: Notify::new(),
         })
     }
 
-    pub(crate) fn known(&self) -> Arc<Known> {
-        self.known.borrow().clone()
+    pub(crate) fn snapshot(&self) -> Arc<TopologySnapshot> {
+        self.snapshot.borrow().clone()
     }
 
     /// Takes over what core 0 has sent.
-    pub(crate) fn replace(&self, known: Arc<Known>) {
-        if known.view.writable {
-            storage().set_term(known.view.term);
+    pub(crate) fn replace(&self, snapshot: Arc<TopologySnapshot>) {
+        if snapshot.view.writable {
+            storage().set_term(snapshot.view.term);
         }
-        self.known.replace(known);
+        self.snapshot.replace(snapshot);
         self.replaced.notify_all();
     }
 
     /// Waits until what is known gives an answer.
-    async fn wait_for<T>(&self, mut answer: impl FnMut(&Known) -> Option<T>) -> T {
+    async fn wait_for<T>(&self, mut answer: impl FnMut(&TopologySnapshot) -> Option<T>) -> T {
         loop {
             let replaced = self.replaced.notified();
-            if let Some(answer) = answer(&self.known()) {
+            if let Some(answer) = answer(&self.snapshot()) {
                 return answer;
             }
             replaced.await;
         }
     }
 
-    async fn hold(self: Rc<CoreMember>, ts: Timestamp, concern: WriteConcern) -> Result<()> {
+    async fn hold(self: Rc<CoreTopology>, ts: Timestamp, concern: WriteConcern) -> Result<()> {
         let majority = concern.w == Some(WriteConcernW::Majority);
         let journaled = concern.journal.unwrap_or(majority);
         // Before anything is waited for: after a rollback another entry may stand at this time.
         let (optime, since) = {
-            let known = self.known();
-            (known.terms.optime(ts), known.view.term)
+            let snapshot = self.snapshot();
+            (snapshot.terms.optime(ts), snapshot.view.term)
         };
         if journaled {
             let durable = storage().wait_durable(ts).await;
@@ -80,7 +79,7 @@ impl CoreMember {
         match concern.w {
             None | Some(WriteConcernW::Members(0 | 1)) => Ok(()),
             Some(WriteConcernW::Majority) => {
-                self.wait_for(|known| match known.is_committed(optime, since) {
+                self.wait_for(|snapshot| match snapshot.is_committed(optime, since) {
                     Ok(false) => None,
                     Ok(true) => Some(Ok(())),
                     Err(error) => Some(Err(error)),
@@ -93,39 +92,40 @@ impl CoreMember {
 }
 
 /// This core's part of the member that the node is.
-pub(crate) fn core_member() -> Rc<CoreMember> {
-    pinion_runtime::core_local::<CoreMember>()
+pub(crate) fn core_topology() -> Rc<CoreTopology> {
+    pinion_runtime::core_local::<CoreTopology>()
 }
 
 /// The seam's form of a core's part, which its waits can hold.
-pub(crate) struct Seam(pub(crate) Rc<CoreMember>);
+pub(crate) struct Seam(pub(crate) Rc<CoreTopology>);
 
 impl ReplicaSet for Seam {
     fn view(&self) -> Arc<SetView> {
-        self.0.known.borrow().view.clone()
+        self.0.snapshot.borrow().view.clone()
     }
 
     fn wait_changed(&self, counter: i64) -> Waiting<()> {
         let member = self.0.clone();
         Box::pin(async move {
-            let changed = |known: &Known| (known.view.counter > counter).then_some(());
+            let changed =
+                |snapshot: &TopologySnapshot| (snapshot.view.counter > counter).then_some(());
             member.wait_for(changed).await;
         })
     }
 
     fn last_write(&self) -> LastWrite {
-        let known = self.0.known();
-        let op_time = known.terms.optime(storage().visible());
+        let snapshot = self.0.snapshot();
+        let op_time = snapshot.terms.optime(storage().visible());
         LastWrite {
             op_time,
-            wall_ms: known.walls.wall_ms(op_time.ts),
-            majority_op_time: known.committed.min(op_time),
-            majority_wall_ms: known.walls.wall_ms(known.committed.min(op_time).ts),
+            wall_ms: snapshot.walls.wall_ms(op_time.ts),
+            majority_op_time: snapshot.committed.min(op_time),
+            majority_wall_ms: snapshot.walls.wall_ms(snapshot.committed.min(op_time).ts),
         }
     }
 
     fn commit_point(&self) -> OpTime {
-        self.0.known.borrow().committed
+        self.0.snapshot.borrow().committed
     }
 
     fn wait_committed(&self, ts: Timestamp) -> Waiting<Result<()>> {
@@ -135,7 +135,7 @@ impl ReplicaSet for Seam {
                 .wait_durable(ts)
                 .await
                 .map_err(pinion_catalog::from_fatal)?;
-            let reached = |known: &Known| (known.committed.ts >= ts).then_some(());
+            let reached = |snapshot: &TopologySnapshot| (snapshot.committed.ts >= ts).then_some(());
             member.wait_for(reached).await;
             Ok(())
         })
@@ -144,7 +144,7 @@ impl ReplicaSet for Seam {
     fn wait_commit_beyond(&self, ts: Timestamp) -> Waiting<()> {
         let member = self.0.clone();
         Box::pin(async move {
-            let beyond = |known: &Known| (known.committed.ts > ts).then_some(());
+            let beyond = |snapshot: &TopologySnapshot| (snapshot.committed.ts > ts).then_some(());
             member.wait_for(beyond).await;
         })
     }
@@ -170,11 +170,11 @@ impl ReplicaSet for Seam {
     }
 
     fn append_metadata(&self, args: &GenericArguments, out: &mut Reply) {
-        let known = self.0.known();
-        let Some((repl, query)) = &known.metadata else {
+        let snapshot = self.0.snapshot();
+        let Some((repl, query)) = &snapshot.metadata else {
             return;
         };
-        let applied = known.terms.optime(storage().visible());
+        let applied = snapshot.terms.optime(storage().visible());
         if args.asks_repl_data {
             let last_visible = applied;
             ReplSetMetadata {
@@ -184,8 +184,9 @@ impl ReplicaSet for Seam {
             .append_to(out);
         }
         if args.asks_oplog_query_data {
-            // Who syncs from this node chooses by what can be fetched: what is logged, as in the state machine.
-            let last_applied = known.terms.optime(storage().last_allotted());
+            // Who syncs from this node chooses by what can be fetched: what is logged, as in the
+            // state machine.
+            let last_applied = snapshot.terms.optime(storage().last_allotted());
             OplogQueryMetadata {
                 last_applied,
                 ..query.clone()
@@ -262,7 +263,7 @@ impl ReplicaSet for Seam {
     }
 
     fn write_noop(&self, why: &'static str) -> Waiting<Result<Timestamp>> {
-        let writable = self.0.known.borrow().view.writable;
+        let writable = self.0.snapshot.borrow().view.writable;
         Box::pin(async move {
             if !writable {
                 return Err(Error::new(ErrorCode::NOT_WRITABLE_PRIMARY, "not primary"));

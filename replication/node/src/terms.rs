@@ -7,13 +7,14 @@ use pinion_clock::{OpTime, Term, Timestamp};
 
 use crate::limits::MAX_TERMS;
 
-/// The first timestamps of terms, in order. Storage knows entries by their timestamps alone; members compare them with terms.
-/// A copy shares them.
+/// The first timestamps of terms, in order. Storage knows entries by their timestamps alone;
+/// members compare them with terms. A copy shares them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Terms(Arc<VecDeque<(Timestamp, Term)>>);
 
 impl Terms {
-    /// Everything from the last entry of the oplog on, as far as it is not said otherwise, is of its term.
+    /// Everything from the last entry of the oplog on, as far as it is not said otherwise, is of
+    /// its term.
     pub(crate) fn starting_at(last: OpTime) -> Terms {
         let mut terms = Terms::default();
         if !last.is_null() {
@@ -22,7 +23,7 @@ impl Terms {
         terms
     }
 
-    /// Entries from `first` on are of this term. Tells whether it is a later one.
+    /// Entries from `first` on are of this term. Returns whether it is a later one.
     ///
     /// # Panics
     /// When timestamps or terms go back.
@@ -41,8 +42,8 @@ impl Terms {
         true
     }
 
-    /// The entry at a timestamp, or the last one below it. What is older than all that is remembered counts to the oldest
-    /// term.
+    /// The entry at a timestamp, or the last one below it. What is older than all that is
+    /// remembered counts to the oldest term.
     pub(crate) fn optime(&self, ts: Timestamp) -> OpTime {
         if ts.is_null() {
             return OpTime::NULL;
@@ -85,8 +86,9 @@ mod tests {
         }
         terms.cut(at(29, 4));
         check(&terms, 30, 4);
-        // A process that has read its last entry alone knows of no other term. A rollback told it to be of the later one, and the
-        // next entry of the term that it was in stopped the node: seed 20 of the simulated sets.
+        // A process that has read its last entry alone knows of no other term. A rollback took it
+        // to be of the later one, and the next entry of the term that it was in stopped the node:
+        // seed 20 of the simulated sets.
         let mut terms = Terms::starting_at(at(30, 5));
         terms.cut(at(22, 4));
         check(&terms, 22, 4);

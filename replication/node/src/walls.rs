@@ -1,7 +1,9 @@
-//! When entries of the oplog were written, by the clock of the primary that wrote them: what `wall` says in them.
+//! When entries of the oplog were written, by the clock of the primary that wrote them: what `wall`
+//! says in them.
 //!
-//! Timestamps need not be near to it, since cluster time runs ahead of a clock that was set back. Storage knows entries by their
-//! timestamps alone, so the newest ones are looked at as they come, some times a second.
+//! Timestamps need not be near to it, since cluster time runs ahead of a clock that was set back.
+//! Storage knows entries by their timestamps alone, so the newest ones are looked at as they come,
+//! some times a second.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -21,7 +23,8 @@ use crate::limits::{MAX_WALLS, WALL_PERIOD};
 pub(crate) struct Walls(Arc<VecDeque<(Timestamp, i64)>>);
 
 impl Walls {
-    /// Of an entry, or of the last one below it that was looked at. Before any was, it is what the timestamp says.
+    /// Of an entry, or of the last one below it that was looked at. Before any was, it is what the
+    /// timestamp says.
     pub(crate) fn wall_ms(&self, ts: Timestamp) -> i64 {
         let known = self.0.iter().rev().find(|(known, _)| *known <= ts);
         known.map_or(i64::from(ts.secs()) * 1000, |(_, wall_ms)| *wall_ms)
@@ -53,7 +56,8 @@ impl Walls {
     }
 }
 
-/// What the newest entry at or below a timestamp says; `None` where there is none, or it cannot be read.
+/// What the newest entry at or below a timestamp says; `None` where there is none, or it cannot be
+/// read.
 pub(crate) async fn read_wall(ts: Timestamp) -> Option<i64> {
     let mut log = storage().log_backward(ts);
     let batch = log.next_batch(1, 1).await.ok()?;

@@ -259,7 +259,7 @@ pub async fn configure(point: FailPoint, configuration: Configuration) -> u64 {
 }
 
 /// Waits while a test has stopped this member from taking over entries of the oplog.
-pub async fn fetching_goes_on() {
+pub async fn fetching_resumed() {
     while enter(FailPoint::StopReplProducer, |_| true).await.is_some() {
         pinion_runtime::sleep(FAIL_POINT_POLL).await;
     }

@@ -50,7 +50,7 @@ impl Driver {
             .begin_at(rollback_id, begin.applying.optime.ts);
         begin_clone().await?;
         self.begin_log(&begin).await?;
-        source.has_begun = true;
+        source.has_started = true;
 
         let done = async {
             let mut applying = self.reach(&begin, halt).await?;
@@ -64,7 +64,7 @@ impl Driver {
             Ok(applying)
         };
         let mut applying = self.while_fetching(host, halt, done).await?;
-        // Fetching has ended, whoever has asked for it: what is logged is all there will be.
+        // Fetching has ended, whatever asked for it: what is logged is all there will be.
         let last = storage().last_allotted();
         applying.apply_to(sync, last, &Halt::default()).await?;
         let placed = applying.applier.place_prepared().await;
@@ -76,8 +76,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Does a part of an attempt while the oplog of the source is fetched, and has it give up when that ends. What was handed over
-    /// is logged on return, and applied where entries are.
+    /// Does a part of an attempt while the oplog of the source is fetched, and has it give up when
+    /// that ends. What was handed over is logged on return, and applied where entries are.
     ///
     /// # Errors
     /// Those of the part, or why fetching has ended; an entry cannot be applied.
@@ -110,8 +110,9 @@ impl Driver {
         }
     }
 
-    /// Fetches from the source of an initial sync, which may be away for a while (`initialSyncTransientErrorRetryPeriodSeconds`): what
-    /// was copied is of use as long as its oplog continues from what was fetched. Gives why it ends, as [`Driver::fetch_until_end`].
+    /// Fetches from the source of an initial sync, which may be away for a while
+    /// (`initialSyncTransientErrorRetryPeriodSeconds`): what was copied is of use as long as its
+    /// oplog continues from what was fetched. Gives why it ends, as [`Driver::fetch_until_end`].
     async fn fetch_patiently(self: &Rc<Self>, host: &HostPort) -> Option<SourceFailure> {
         let mut outage = Outage::default();
         loop {
@@ -134,20 +135,21 @@ impl Driver {
         }
     }
 
-    /// Where the log and the data begin. This node's log goes on from what earlier attempts have logged, so the data begin not
-    /// before that.
+    /// Where the log and the data begin. This node's log continues what earlier attempts have
+    /// logged, so the data begin not before that.
     async fn beginning(&self, source: &mut Source) -> Result<Beginning, Failed> {
         let patience = pinion_runtime::now() + BEHIND_PATIENCE;
         loop {
-            // What is prepared by this entry, or between it and the one that the data begin with, is in the log either way. Each
-            // time that the source was behind it is another one: the log cannot begin with an entry that it has passed.
+            // What is prepared by this entry, or between it and the one that the data begin with,
+            // is in the log either way. Each time that the source was behind it is another one: the
+            // log cannot begin with an entry that it has passed.
             let before = source.last_applied().await?;
             let prepared = source.oldest_prepared().await?;
             let applying = source.last_applied().await?;
             let last = self.terms.borrow().optime(storage().last_allotted());
             if before.optime.ts > last.ts || before.optime == last {
-                let fetching = match prepared.filter(|begun| *begun < before.optime.ts) {
-                    Some(begun) => prepared_entry(source, begun).await?,
+                let fetching = match prepared.filter(|prepared| *prepared < before.optime.ts) {
+                    Some(prepared) => prepared_entry(source, prepared).await?,
                     None => before,
                 };
                 return Ok(Beginning { fetching, applying });
@@ -161,7 +163,8 @@ impl Driver {
         }
     }
 
-    /// Begins the log with the entry that is fetched first, or goes on with that of an earlier attempt.
+    /// Begins the log with the entry that is fetched first, or continues that of an earlier
+    /// attempt.
     async fn begin_log(&self, begin: &Beginning) -> Result<(), Failed> {
         let (storage, first) = (storage(), &begin.fetching);
         let (ts, last) = (first.optime.ts, storage.last_allotted());
@@ -169,8 +172,8 @@ impl Driver {
             self.terms.replace(Terms::starting_at(first.optime));
             let before = ts.prev().expect("it is above another");
             if before > last {
-                let begun = storage.begin_log_at(before).await;
-                begun.map_err(from_fatal)?;
+                let opened = storage.begin_log_at(before).await;
+                opened.map_err(from_fatal)?;
             }
             self.hand_over(vec![first.clone()]).await;
             self.applied_all().await?;
@@ -190,8 +193,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits until the log has come to the entry that the data begin with, which they have in them, and looks back at what is
-    /// prepared by then.
+    /// Waits until the log has come to the entry that the data begin with, which they have in them,
+    /// and looks back at what is prepared by then.
     async fn reach(&self, begin: &Beginning, halt: &Halt) -> Result<Applying, Failed> {
         let failed = |error: &dyn std::fmt::Display| Failed::new(error.to_string());
         let (storage, ts) = (storage(), begin.applying.optime.ts);
@@ -268,10 +271,10 @@ async fn make_collections(source: &mut Source) -> Result<(Vec<CloneTarget>, Sour
 }
 
 /// The entry with which a transaction begins that is prepared.
-async fn prepared_entry(source: &mut Source, begun: Timestamp) -> Result<Fetched, Failed> {
+async fn prepared_entry(source: &mut Source, prepared: Timestamp) -> Result<Fetched, Failed> {
     event("initial sync fetches from a prepared transaction on");
-    let entry = source.newest_entry(begun).await?;
-    match entry.optime.ts == begun {
+    let entry = source.newest_entry(prepared).await?;
+    match entry.optime.ts == prepared {
         true => Ok(entry),
         false => Err(Failed::new(
             "the source has lost an entry of a transaction that is prepared",
@@ -281,8 +284,8 @@ async fn prepared_entry(source: &mut Source, begun: Timestamp) -> Result<Fetched
 
 /// Where an attempt begins.
 struct Beginning {
-    /// The first entry that is fetched: of a transaction that is prepared by then all entries are, as they take place, if they do,
-    /// with one that comes later.
+    /// The first entry that is fetched: of a transaction that is prepared by then all entries are,
+    /// as they take place, if they do, with one that comes later.
     fetching: Fetched,
     /// The entry behind which they are applied: whatever is copied has it in it.
     applying: Fetched,
@@ -317,7 +320,7 @@ async fn copy_one_by_one(
         };
         let copied = submit_to(core, Queue::Background, move || copy(job)).await;
         if copied.is_err() {
-            // The others need not go on.
+            // The others need not continue.
             halt.set();
         }
         copied?;
@@ -370,16 +373,16 @@ impl Applying {
                 let applied = self.applier.apply(ts, entry).await;
                 applied.map_err(|error| failed(&error))?;
             }
-            self.tell();
+            self.publish_applied();
         }
         let applied = self.applier.barrier().await;
         applied.map_err(|error| failed(&error))?;
-        self.tell();
+        self.publish_applied();
         Ok(())
     }
 
     /// What is applied goes into the base: it is given up as a whole or not at all.
-    fn tell(&self) {
+    fn publish_applied(&self) {
         let (storage, applied) = (storage(), self.applier.applied());
         if applied > storage.visible() {
             storage.set_applied(applied);

@@ -1,4 +1,5 @@
-//! The documents of one collection: read in their order at the source, and put into this node's partitions.
+//! The documents of one collection: read in their order at the source, and put into this node's
+//! partitions.
 
 use std::sync::Arc;
 
@@ -46,8 +47,9 @@ struct Place {
     over: bool,
 }
 
-/// Copies all documents of a collection that there are at some time from now on. A connection that breaks is made anew, and
-/// what was copied is not read again where documents come in the order of their `_id`.
+/// Copies all documents of a collection that there are at some time from now on. A connection that
+/// breaks is opened again, and what was copied is not read again where documents come in the order
+/// of their `_id`.
 ///
 /// # Errors
 /// The source cannot be read any more; the attempt is given up; storage has failed.
@@ -164,7 +166,7 @@ fn find(job: &Job, place: &Place) -> RawDocumentBuf {
     } else if place.last.is_some() {
         in_order_of_id(&mut find, target, place);
     }
-    // Members of MongoDB 4.4 want it told on connections of members.
+    // Members of MongoDB 4.4 require it on connections of members.
     find.start_document("readConcern")
         .append("level", "local")
         .end();
@@ -175,7 +177,8 @@ fn find(job: &Job, place: &Place) -> RawDocumentBuf {
     find.finish()
 }
 
-/// Asks for the documents in the order of their `_id`, from the last one on that is here; for records in their own order.
+/// Asks for the documents in the order of their `_id`, from the last one on that is here; for
+/// records in their own order.
 fn in_order_of_id(find: &mut DocBuilder, target: &CloneTarget, place: &Place) {
     if target.is_ordered_by_record() {
         return;

@@ -1,9 +1,11 @@
-//! An attempt that copies the source's files: the pages of a checkpoint that it freezes, and then its oplog from there on.
+//! An attempt that copies the source's files: the pages of a checkpoint that it freezes, and then
+//! its oplog from there on.
 //!
-//! The files are written beside this node's, and looked through, page by page. Then the node closes its data directory and opens
-//! the copy in its place, with what is not replicated kept: from here on it is as any member that follows, only that it is not
-//! told to have anything. It is complete when everything is applied that was the source's last entry then, if the source has not
-//! rolled back. A node that dies before has no word that its data are those of its set, and begins anew.
+//! The files are written beside this node's, and looked through, page by page. Then the node closes
+//! its data directory and opens the copy in its place, with what is not replicated kept: from here
+//! on it is as any member that follows, except that its progress is not reported. It is complete
+//! when everything is applied that was the source's last entry then, if the source has not rolled
+//! back. A node that dies before has no word that its data are those of its set, and starts again.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -108,7 +110,8 @@ impl Driver {
         Ok(ByFiles::Done)
     }
 
-    /// Brings the files, and the entries that the log begins with; the inner error is why that cannot be done with this source.
+    /// Brings the files, and the entries that the log begins with; the inner error is why that
+    /// cannot be done with this source.
     async fn copy_beside(
         &self,
         sync: &Rc<InitialSync>,
@@ -116,7 +119,7 @@ impl Driver {
         frozen: &Frozen,
         copy: &CheckpointCopy,
     ) -> Result<Result<Vec<Fetched>, String>, Failed> {
-        let begun = now();
+        let started = now();
         let entries = source.entries_between(copy.log_from(), copy.base()).await;
         let entries = match entries {
             Ok(entries) => entries,
@@ -135,7 +138,7 @@ impl Driver {
         failures.sort_by_key(|failed| failed.is_halted);
         failures.into_iter().next().map_or(Ok(()), Err)?;
         let (_, bytes) = sync.status.borrow().totals();
-        let millis = begun.elapsed().as_millis() as u64;
+        let millis = started.elapsed().as_millis() as u64;
         tracing::info!(target: "INITSYNC", id = 7_400_011u64, bytes, millis, "Finished copying files. Looking through them");
         match copy.verify(core_count()).await {
             Ok(()) => {}
@@ -154,7 +157,7 @@ impl Driver {
     async fn take_over(self: &Rc<Self>, copy: &CheckpointCopy, entries: &[Fetched]) {
         // Nothing that was fetched before is under way any more.
         if !self.stop_following().await {
-            // There is nothing to go on with until the node has ended.
+            // There is nothing to continue with until the node has ended.
             std::future::pending::<()>().await;
         }
         self.reopens.set(true);
@@ -174,7 +177,7 @@ impl Driver {
         self.reopens.set(false);
         if let Err(error) = taken {
             stop_node("copied files cannot be taken over", &error);
-            // There is nothing to go on with until the node has ended.
+            // There is nothing to continue with until the node has ended.
             std::future::pending::<()>().await;
         }
         event("files taken over");
@@ -198,8 +201,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits until everything is applied that the source has now. What a majority has goes into the base meanwhile, so that memory
-    /// does not run out; all else may have to be rolled back.
+    /// Waits until everything is applied that the source has now. What a majority has goes into the
+    /// base meanwhile, so that memory does not run out; all else may have to be rolled back.
     async fn follow_to_end(
         &self,
         sync: &InitialSync,
@@ -249,7 +252,7 @@ async fn copy_one_by_one(
         };
         let copied = submit_to(core, Queue::Background, move || copy_pages(job)).await;
         if copied.is_err() {
-            // The others need not go on.
+            // The others need not continue.
             source.halt.set();
         }
         copied?;

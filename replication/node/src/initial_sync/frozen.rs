@@ -14,7 +14,7 @@ use crate::fetch::{bson_ts, cursor_of};
 use crate::follower::Fetched;
 use crate::limits::KEEP_FROZEN;
 
-/// What the source tells of it.
+/// What the source reports of it.
 pub(super) struct Frozen {
     pub number: u64,
     pub bytes: u64,
@@ -65,7 +65,8 @@ impl Source {
         frozen().ok_or_else(|| malformed("_replFreezeCheckpoint"))
     }
 
-    /// Tells the source that the checkpoint is wanted no more. What it does not hear it finds out.
+    /// Releases the checkpoint at the source. If the message is lost, the source releases it after
+    /// a while.
     pub(super) async fn release_checkpoint(&mut self, number: u64) {
         let ask = rawdoc! {
             "_replReleaseCheckpoint": 1,
@@ -133,7 +134,7 @@ impl Source {
             .get_document("lastWrite")
             .and_then(|last| last.get_document("majorityOpTime"))
             .and_then(|committed| committed.get_timestamp("ts"));
-        // One that knows of none does not tell.
+        // A source that knows of none does not report one.
         Ok(committed.map_or(Timestamp::MIN, |ts| Timestamp::new(ts.time, ts.increment)))
     }
 }

@@ -1,4 +1,5 @@
-//! The collections of a source that has no rows of a catalog to give: a member of MongoDB's. They are listed as for a client.
+//! The collections of a source that has no rows of a catalog to give: a member of MongoDB's. They
+//! are listed as for a client.
 
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{ListedCollection, ListedIndex, Uuid, is_replicated};

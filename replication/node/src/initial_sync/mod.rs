@@ -1,12 +1,14 @@
-//! Initial sync: a new member copies the data of another one, and applies what that one's oplog got meanwhile.
+//! Initial sync: a new member copies the data of another one, and applies what that one's oplog got
+//! meanwhile.
 //!
-//! An attempt has one source. From its last applied entry on the oplog of the source is fetched into this node's log, and
-//! applied when all collections are copied, up to what was the source's last entry then. What is copied in between may be of
-//! any time since the beginning; the entries make one state of it. If the source has rolled back meanwhile, or anything else
-//! goes wrong, the attempt was for nothing: the next one drops what it has brought.
+//! An attempt has one source. From its last applied entry on the oplog of the source is fetched
+//! into this node's log, and applied when all collections are copied, up to what was the source's
+//! last entry then. What is copied in between may be of any time since the beginning; the entries
+//! make one state of it. If the source has rolled back meanwhile, or anything else goes wrong, the
+//! attempt was for nothing: the next one drops what it has brought.
 //!
-//! Instead of collections and documents the files of a checkpoint can be copied (`files.rs`), where the source has as many
-//! partitions.
+//! Instead of collections and documents the files of a checkpoint can be copied (`files.rs`), where
+//! the source has as many partitions.
 //!
 //! Source: replication document, "Initial Sync".
 
@@ -50,13 +52,13 @@ pub(crate) struct InitialSync {
 
 struct Attempt {
     halt: Halt,
-    /// Nobody wants to hear how it ends.
+    /// Its outcome is not wanted.
     given_up: Rc<Cell<bool>>,
     task: JoinHandle<()>,
 }
 
-/// Whether an attempt is to end: asked before every step, on any core. What was begun of a step is always completed, as the
-/// next attempt must not meet it.
+/// Whether an attempt is to end: asked before every step, on any core. A step that was started is
+/// always completed, as the next attempt must not meet it.
 #[derive(Clone, Default)]
 struct Halt(Arc<AtomicBool>);
 
@@ -135,7 +137,7 @@ impl Failed {
     }
 }
 
-/// For how long a source is away that is needed for what was begun with it.
+/// For how long a source is away that is needed for what was started with it.
 #[derive(Default)]
 struct Outage(Option<Instant>);
 
@@ -181,7 +183,8 @@ impl From<RemoteError> for Failed {
 }
 
 impl Driver {
-    /// This node has no data, or none that are of use: it copies those of the source that is named next.
+    /// This node has no data, or none that are of use: it copies those of the source that is named
+    /// next.
     pub(crate) fn begin_initial_sync(&self) {
         self.initial_sync.replace(Some(Rc::new(InitialSync {
             failed: Cell::new(0),
@@ -207,9 +210,9 @@ impl Driver {
                     let _ = before.task.await;
                 }
                 // The one before may have been successful in the end.
-                let goes_on = (driver.initial_sync.borrow().as_ref())
+                let continues = (driver.initial_sync.borrow().as_ref())
                     .is_some_and(|sync| Rc::ptr_eq(sync, &attempted));
-                if goes_on && !given_up.get() {
+                if continues && !given_up.get() {
                     driver.attempt(attempted, source, halt, given_up).await;
                 }
             })
@@ -232,7 +235,8 @@ impl Driver {
         }
     }
 
-    /// Appends `initialSyncStatus` to what `replSetGetStatus` tells, while there is something to tell.
+    /// Appends `initialSyncStatus` to the reply of `replSetGetStatus`, while there is something to
+    /// report.
     pub(crate) fn append_initial_sync(&self, out: &mut DocBuilder) {
         if let Some(sync) = &*self.initial_sync.borrow() {
             sync.status.borrow().append_to(out);
@@ -278,7 +282,7 @@ impl Driver {
                 tracing::info!(target: "INITSYNC", id = 21_163u64, source = %source, "Initial sync done");
                 self.initial_sync.replace(None);
                 self.metrics.initial_sync_done();
-                return self.tell(Input::SyncDone(self.progress()));
+                return self.step(Input::SyncDone(self.progress()));
             }
             Err(failed) => failed,
         };
@@ -295,7 +299,7 @@ impl Driver {
             return stop_node(what, &Error::internal(failed.why));
         }
         let failure = failed.failure;
-        self.tell(Input::SourceFailed { source, failure });
+        self.step(Input::SourceFailed { source, failure });
     }
 }
 

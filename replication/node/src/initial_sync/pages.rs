@@ -1,4 +1,5 @@
-//! The pages of one partition: read from a frozen checkpoint of the source, and written into the file of the copy.
+//! The pages of one partition: read from a frozen checkpoint of the source, and written into the
+//! file of the copy.
 
 use std::sync::Arc;
 
@@ -31,8 +32,8 @@ impl From<CopyError> for Failed {
     }
 }
 
-/// Copies the file of a partition, which is durable on return. A connection that breaks is made anew, and reading goes on where
-/// it was, as long as the source has the checkpoint.
+/// Copies the file of a partition, which is durable on return. A connection that breaks is opened
+/// again, and reading continues where it was, as long as the source has the checkpoint.
 ///
 /// # Errors
 /// The source cannot be read any more; the attempt is given up; the disk fails.

@@ -15,12 +15,14 @@ use crate::follower::Fetched;
 use crate::limits::{COPY_RETRIES, FETCH_TIMEOUT, FIRST_FETCH_TIME, RETRY_PAUSE};
 use crate::peers::connect;
 
-/// The source of an attempt, with a connection that is made anew when it breaks. It belongs to one core.
+/// The source of an attempt, with a connection that is opened again when it breaks. It belongs to
+/// one core.
 pub(super) struct Source {
     pub host: HostPort,
     pub halt: Halt,
-    /// Something is copied of it, so it is waited for as long as the parameter says: before, another source would do.
-    pub has_begun: bool,
+    /// Something is copied of it, so it is waited for as long as the parameter says: before,
+    /// another source would do.
+    pub has_started: bool,
     remote: Option<Connection>,
 }
 
@@ -29,12 +31,13 @@ impl Source {
         Source {
             host,
             halt,
-            has_begun: false,
+            has_started: false,
             remote: None,
         }
     }
 
-    /// The connection: it is used by one command at a time, and given back when that has ended well.
+    /// The connection: it is used by one command at a time, and given back when that has ended
+    /// well.
     pub(super) async fn take(&mut self) -> Result<Connection, Failed> {
         match self.remote.take() {
             Some(remote) => Ok(remote),
@@ -70,7 +73,7 @@ impl Source {
             match self.run_once(command).await {
                 Err(failed)
                     if failed.is_broken()
-                        && match self.has_begun {
+                        && match self.has_started {
                             true => !outage.is_too_long(),
                             false => tries < COPY_RETRIES,
                         } =>
@@ -91,7 +94,8 @@ impl Source {
         id.ok_or_else(|| Failed::new("the source does not tell its rollback id"))
     }
 
-    /// The last entry that the source has applied: whatever is read of it from now on has that in it.
+    /// The last entry that the source has applied: whatever is read of it from now on has that in
+    /// it.
     pub(super) async fn last_applied(&mut self) -> Result<Fetched, Failed> {
         let hello = self.run(&rawdoc! { "isMaster": 1, "$db": "admin" }).await?;
         let applied = hello
@@ -129,7 +133,8 @@ impl Source {
         }
     }
 
-    /// The time of the first entry of the oldest transaction that is prepared at the source and has no outcome.
+    /// The time of the first entry of the oldest transaction that is prepared at the source and has
+    /// no outcome.
     pub(super) async fn oldest_prepared(&mut self) -> Result<Option<Timestamp>, Failed> {
         let asking = |raw: bool| {
             let mut find = rawdoc! {
@@ -194,7 +199,7 @@ impl Source {
         };
         match self.run(&ask).await {
             Ok(reply) => (number(reply.body(), "count"), number(reply.body(), "size")),
-            // It is told, and nothing depends on it.
+            // It is reported, and nothing depends on it.
             Err(_) => (0, 0),
         }
     }
@@ -211,7 +216,8 @@ pub(super) fn batch_of(reply: &RawDocument) -> Result<&pinion_bson::RawArray, Fa
     batch.map_err(|_| Failed::new("a reply of the source has no batch"))
 }
 
-/// Whether a document of the source's catalog is the row of the collection with this UUID, and in which database that is.
+/// Whether a document of the source's catalog is the row of the collection with this UUID, and in
+/// which database that is.
 pub(super) fn database_of(row: &RawDocumentBuf, uuid: &[u8; 16]) -> Option<String> {
     let options = row
         .get_document("md")

@@ -159,7 +159,7 @@ impl Status {
         self.begin = begin;
     }
 
-    /// So many bytes of files are to be copied, which hold everything up to `begin`.
+    /// `bytes` of files are to be copied, which hold everything up to `begin`.
     pub(super) fn begin_files(&mut self, rollback_id: i32, begin: Timestamp, bytes: u64) {
         self.begin_at(rollback_id, begin);
         self.files = Some(Files {

@@ -12,20 +12,21 @@ use crate::terms::Terms;
 use crate::walls::Walls;
 
 /// What is known of the set and of this member's place in it.
-pub(crate) struct Known {
+pub(crate) struct TopologySnapshot {
     pub(crate) view: Arc<SetView>,
     /// The last entry that a majority holds. It may lie ahead of what this node has.
     pub(crate) committed: OpTime,
     pub(crate) terms: Terms,
     pub(crate) walls: Walls,
-    /// What travels beside replies, where it is asked for; there is none while the machine does not run.
+    /// What travels beside replies, where it is asked for; there is none while the machine does not
+    /// run.
     pub(crate) metadata: Option<(ReplSetMetadata, OplogQueryMetadata)>,
 }
 
-impl Known {
+impl TopologySnapshot {
     /// What is known before the machine runs.
-    pub(crate) fn before_start(set_name: &str) -> Known {
-        Known {
+    pub(crate) fn before_start(set_name: &str) -> TopologySnapshot {
+        TopologySnapshot {
             view: Arc::new(SetView {
                 set_name: set_name.to_owned(),
                 state: MemberState::Startup,
@@ -50,8 +51,13 @@ impl Known {
         }
     }
 
-    pub(crate) fn of(node: &Node, view: &Arc<SetView>, terms: &Terms, walls: &Walls) -> Known {
-        Known {
+    pub(crate) fn of(
+        node: &Node,
+        view: &Arc<SetView>,
+        terms: &Terms,
+        walls: &Walls,
+    ) -> TopologySnapshot {
+        TopologySnapshot {
             view: view.clone(),
             committed: node.commit_point().optime,
             terms: terms.clone(),
@@ -60,12 +66,14 @@ impl Known {
         }
     }
 
-    /// Whether a majority holds the entry at `optime`, which is in the oplog of this node, asked first in the term `since`.
+    /// Whether a majority holds the entry at `optime`, which is in the oplog of this node, asked
+    /// first in the term `since`.
     ///
     /// # Errors
     /// It has ceased to be the primary of that term, so the entry may still be lost.
     pub(crate) fn is_committed(&self, optime: OpTime, since: i64) -> Result<bool> {
-        // A term has one primary, so of two of its entries the later one is behind the earlier one in every oplog.
+        // A term has one primary, so of two of its entries the later one is behind the earlier one
+        // in every oplog.
         if self.committed.term == optime.term && self.committed.ts >= optime.ts {
             return Ok(true);
         }
@@ -107,12 +115,12 @@ mod tests {
 
     use super::*;
 
-    fn known(state: MemberState, term: i64, committed: OpTime) -> Known {
-        let mut known = Known::before_start("set");
-        let view = Arc::get_mut(&mut known.view).expect("nobody else has it");
+    fn snapshot(state: MemberState, term: i64, committed: OpTime) -> TopologySnapshot {
+        let mut snapshot = TopologySnapshot::before_start("set");
+        let view = Arc::get_mut(&mut snapshot.view).expect("nobody else has it");
         (view.state, view.term) = (state, term);
-        known.committed = committed;
-        known
+        snapshot.committed = committed;
+        snapshot
     }
 
     #[test]
@@ -133,7 +141,7 @@ mod tests {
             (Secondary, 4, at(12, 4), at(11, 3), stepped_down),
             (Secondary, 4, at(12, 3), at(11, 3), Ok(true)),
         ] {
-            let found = known(state, term, committed).is_committed(optime, 3);
+            let found = snapshot(state, term, committed).is_committed(optime, 3);
             assert_eq!(
                 found.map_err(|error| error.code),
                 answer,
