@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Tells when a processor stood still for everybody: a virtual machine's host takes processors away and need not say so.
+"""Reports when a processor stood still for everybody: a virtual machine's host takes processors
+away and need not say so.
 
-On each processor a process of real-time priority, before which no other may run, looks at the clock every 2 ms. Where more than 6 ms
-lie between two looks, the processor ran nothing for that time, or the kernel let nothing else run.
+On each processor a process of real-time priority, before which no other may run, looks at the clock
+every 2 ms. Where more than 6 ms lie between two looks, the processor ran nothing for that time, or
+the kernel let nothing else run.
 """
 
 import os
@@ -17,7 +19,8 @@ PRIORITY = 50
 
 
 class StillProcessors:
-    """Watches while it is entered. `spans` then has, for each processor, the times (seconds since 1970) from and to which it stood still.
+    """Watches while it is entered. `spans` then has, for each processor, the times (seconds since
+    1970) from and to which it stood still.
 
     Without the right to real-time priority nothing is seen."""
 
@@ -30,7 +33,7 @@ class StillProcessors:
             for cpu in sorted(os.sched_getaffinity(0))
         }
         for watcher in self.watchers.values():
-            # It says when it has begun.
+            # It says when it has started.
             watcher.stdout.readline()
         return self
 

@@ -1,4 +1,5 @@
-"""BSON with every type, also those that PyMongo no longer writes or reads as another: undefined, symbol, dbPointer."""
+"""BSON with every type, also those that PyMongo no longer writes or reads as another: undefined,
+symbol, dbPointer."""
 
 import struct
 

@@ -17,7 +17,8 @@ DROPPED = {"$clusterTime", "operationTime", "electionId", "opTime", "ok", "topol
 
 
 def encode(value):
-    """Exact bytes of a value: types, field order and signs count; what a server made itself counts as one value."""
+    """Exact bytes of a value: types, field order and signs count; what a server made itself counts
+    as one value."""
     return codec.encode(SON([("", without_made(value))]))
 
 
@@ -39,7 +40,8 @@ class Server:
         self.cursor = 0
 
     def run(self, database, command, keep_open=False):
-        """The reply, with the batches of a cursor joined into one list unless the program goes on with it itself."""
+        """The reply, with the batches of a cursor joined into one list unless the program continues
+        it itself."""
         if next(iter(command)) in ("getMore", "killCursors"):
             command = with_cursor(command, self.cursor)
         reply = self.client.command(database, command)
@@ -71,7 +73,7 @@ class Server:
                                                 ("sizes", [len(batch) for batch in batches if batch])]))])
 
     def hide_cursor(self, reply):
-        """`killCursors` tells the ids it was given."""
+        """`killCursors` returns the ids it was given."""
         for name in ("cursorsKilled", "cursorsNotFound"):
             if isinstance(reply.get(name), list):
                 reply[name] = ["last" if id == self.cursor else id for id in reply[name]]
@@ -114,7 +116,7 @@ def normal(command, reply):
         elif key == "databases":
             out.append((key, [entry["name"] for entry in value if entry["name"] not in ("admin", "config", "local")]))
         elif fields is not None and isinstance(value, (int, float)):
-            # 7.0 tells counts and sizes as other number types than 4.4.
+            # 7.0 reports counts and sizes as other number types than 4.4.
             out.append((key, float(value)))
         else:
             out.append((key, encode(value)))
@@ -149,7 +151,8 @@ def strip_info(name, document, sets=()):
         if "idIndex" in document:
             document["idIndex"] = strip_info("listIndexes", document["idIndex"])
     if name == "listIndexes":
-        # 4.4 puts `unique` before the key and keeps options as they were given; 7.0 puts it last and makes them bools.
+        # 4.4 puts `unique` before the key and keeps options as they were given; 7.0 puts it last
+        # and makes them bools.
         options = {key: bool(document[key]) for key in ("unique", "sparse", "hidden") if document.get(key)}
         rest = {key: value for key, value in document.items() if key not in ("ns", "unique", "sparse", "hidden")}
         if "background" in rest:
@@ -205,7 +208,8 @@ def difference(program, servers, database, coverage=None, rules=None):
     return None
 
 
-# What a rule may ask: whether a command failed before, which indexes the collection has, and what was sent before.
+# What a rule may ask: whether a command failed before, which indexes the collection has, and what
+# was sent before.
 Before = namedtuple("Before", "failed indexes commands")
 
 
@@ -217,7 +221,8 @@ def indexes_of(server, database, command):
 def half_done(command, reply):
     """Whether an update of several documents failed.
 
-    What it had changed until then stays changed, and which documents those are is a matter of natural order.
+    What it had changed until then stays changed, and which documents those are is a matter of
+    natural order.
     """
     if next(iter(command)) != "update":
         return False
@@ -226,7 +231,7 @@ def half_done(command, reply):
 
 
 def continues(rest):
-    """Whether the program itself goes on with the cursor that the command before `rest` opens."""
+    """Whether the program itself continues the cursor that the command before `rest` opens."""
     for command in rest:
         name = next(iter(command))
         if name in ("getMore", "killCursors") and mentions_cursor(command):
@@ -245,7 +250,8 @@ def mentions_cursor(value):
 
 
 def documents_of(server, database, command):
-    """The documents that a command lists; none where there is nothing to list them of, as with a view's indexes."""
+    """The documents that a command lists; none where there is nothing to list them of, as with a
+    view's indexes."""
     return server.run(database, command).get("cursor", {}).get("documents", [])
 
 
@@ -254,14 +260,16 @@ def collections(server, database):
     names = sorted(info["name"] for info in documents_of(server, database, SON([("listCollections", 1), ("nameOnly", True)])))
     for name in names:
         if name == "system.views":
-            # MongoDB makes it before it finds a view's definition wrong. Pinion has no views, so it never holds any.
+            # MongoDB makes it before it finds a view's definition wrong. Pinion has no views, so it
+            # never holds any.
             continue
         by_id = SON([("find", name), ("filter", SON()), ("sort", SON([("_id", 1)]))])
         yield name, documents_of(server, database, by_id), documents_of(server, database, SON([("listIndexes", name)]))
 
 
 def state(server, database):
-    """Documents and indexes of every collection, and whether reading through each index finds them all."""
+    """Documents and indexes of every collection, and whether reading through each index finds them
+    all."""
     out = {}
     for name, documents, indexes in collections(server, database):
         expected = sorted(encode(document) for document in documents)

@@ -1,4 +1,5 @@
-"""What a run has sent, by command, field and operator; a run that never sent something it must send fails."""
+"""What a run has sent, by command, field and operator; a run that never sent something it must send
+fails."""
 
 from collections import Counter
 

@@ -1,7 +1,7 @@
 """What two explains of the same command must agree about.
 
-Plans are compared where MongoDB had no choice to make: with several plans in question it tries them against each
-other on the data, so which one wins says nothing about what is right.
+Plans are compared where MongoDB had no choice to make: with several plans in question it tries them
+against each other on the data, so which one wins says nothing about what is right.
 """
 
 from bson.son import SON
@@ -9,11 +9,12 @@ from bson.son import SON
 import codec
 
 READING = {"COLLSCAN", "IXSCAN", "IDHACK", "EOF"}
-# Plans that read no documents. Pinion has none: it counts and collects values with an ordinary scan.
+# Plans that read no documents. Pinion has none: it counts and collects values with an ordinary
+# scan.
 KEYS_ALONE = {"COUNT_SCAN", "DISTINCT_SCAN", "RECORD_STORE_FAST_COUNT"}
 UNDEFINED = "[undefined, undefined]"
-# What a stage tells that must be equal.
-TOLD = ["direction", "indexBounds", "keyPattern", "indexName", "isMultiKey", "multiKeyPaths", "isUnique", "isSparse"]
+# The fields of a stage that must be equal.
+STAGE_FIELDS = ["direction", "indexBounds", "keyPattern", "indexName", "isMultiKey", "multiKeyPaths", "isUnique", "isSparse"]
 
 
 def planner_of(reply):
@@ -34,17 +35,18 @@ def stages(plan):
 
 
 def access(reply):
-    """How the winning plan reads: its scans, each with what it tells."""
+    """How the winning plan reads: its scans, each with its fields."""
     planner = planner_of(reply)
     if not isinstance(planner, dict) or "winningPlan" not in planner:
         return None
     found = []
     for stage in stages(planner["winningPlan"]):
         if stage.get("stage") == "IXSCAN" and is_point_on_id(stage):
-            # 4.4 takes the short way only for {_id: value}, 7.0 and Pinion for {_id: {$eq: value}} too.
+            # 4.4 takes the short way only for {_id: value}, 7.0 and Pinion for {_id: {$eq: value}}
+            # too.
             found.append(codec.encode(SON([("stage", "IDHACK")])))
         elif stage.get("stage") in READING:
-            found.append(codec.encode(SON([("stage", stage["stage"]), *((name, stage[name]) for name in TOLD if name in stage)])))
+            found.append(codec.encode(SON([("stage", stage["stage"]), *((name, stage[name]) for name in STAGE_FIELDS if name in stage)])))
     # The branches of a disjunction come in no particular order.
     return sorted(found)
 
@@ -72,7 +74,8 @@ def reads_point_or_nothing(a, b):
 
 
 def differ_in_bounds_alone(a, b, simplify):
-    """Whether the scans are equal when `simplify(path, intervals)` is what counts of their bounds."""
+    """Whether the scans are equal when `simplify(path, intervals)` is what counts of their
+    bounds."""
     def simple(reply):
         scans = [codec.decode(scan) for scan in access(reply) or []]
         for scan in scans:
@@ -83,7 +86,8 @@ def differ_in_bounds_alone(a, b, simplify):
 
 
 def multikey_too_soon(a, b):
-    """Whether the scans differ in nothing but that a's index is multikey and b's is not, and in bounds."""
+    """Whether the scans differ in nothing but that a's index is multikey and b's is not, and in
+    bounds."""
     def plain(reply):
         return [{name: value for name, value in codec.decode(scan).items() if name not in ("isMultiKey", "multiKeyPaths", "indexBounds")} for scan in access(reply) or []]
 
@@ -118,7 +122,7 @@ def reads_keys_alone(reply):
 
 
 def agree(a, b):
-    """Whether two explains tell the same."""
+    """Whether two explains say the same."""
     if chose_among_several(a) or chose_among_several(b) or reads_keys_alone(a) or reads_keys_alone(b):
         return results(a) == results(b)
     return results(a) == results(b) and access(a) == access(b)

@@ -1,4 +1,5 @@
-"""Differences that are meant, each with its reason. Every entry is a fact about MongoDB 7.0 or about Pinion's design."""
+"""Differences that are meant, each with its reason. Every entry is a fact about MongoDB 7.0 or
+about Pinion's design."""
 
 import decimal
 import math
@@ -10,7 +11,7 @@ from bson.decimal128 import Decimal128
 
 import explained
 from codec import Symbol, Undefined
-from known_fields import (bson_name, is_name, name_of, named_field, null_field, read_by_idl, told_of, values_at, values_of)
+from known_fields import (bson_name, is_name, name_of, named_field, names_field, null_field, read_by_idl, values_at, values_of)
 from made import without_made
 
 # Codes whose message MongoDB has not changed between 4.4 and 7.0.
@@ -113,7 +114,8 @@ FILTERS = ("filter", "query", "q", "$match", "$pull", "arrayFilters", "$lookup",
 
 
 def filters_null(key, value):
-    """Whether this part of a command is a filter with null in it, or a join, in which a missing value is null."""
+    """Whether this part of a command is a filter with null in it, or a join, in which a missing
+    value is null."""
     return key in FILTERS and (key.endswith("ookup") or contains(value, names_null))
 
 
@@ -136,7 +138,8 @@ def is_rare_range(key, value):
 
 
 def paths_where(value, wanted):
-    """The fields in a filter, at any depth, below which something satisfies `wanted(key, value)`."""
+    """The fields in a filter, at any depth, below which something satisfies
+    `wanted(key, value)`."""
     found = set()
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -184,7 +187,8 @@ def calls_multikey_early(command, a, b, before):
 
 
 def distinct_by_keys(command, a, b, before):
-    """Whether only null, undefined and what nested arrays hold differ, where an index over the key is."""
+    """Whether only null, undefined and what nested arrays hold differ, where an index over the key
+    is."""
     if name_of(command) != "distinct" or code(a) or code(b):
         return False
     over_key = any(command["key"] in spec["key"] for spec in before.indexes())
@@ -192,8 +196,9 @@ def distinct_by_keys(command, a, b, before):
 
 
 def present(values):
-    """The values without null and undefined, and the items of arrays, as a sorted text each. Numbers that are equal are one
-    value, and the order of the scan decides which of them stands for all."""
+    """The values without null and undefined, and the items of arrays, as a sorted text each.
+    Numbers that are equal are one value, and the order of the scan decides which of them stands for
+    all."""
     out = set()
     for value in values:
         if isinstance(value, list):
@@ -214,13 +219,14 @@ def exact_number(value):
 
 
 def matched(reply):
-    """How many documents a reply tells of, -1 for an error."""
-    told = reply.get("lastErrorObject", reply)
-    return -1 if code(reply) else told["n"] if "n" in told else len(reply.get("cursor", {}).get("documents", []))
+    """How many documents a reply reports, -1 for an error."""
+    reported = reply.get("lastErrorObject", reply)
+    return -1 if code(reply) else reported["n"] if "n" in reported else len(reply.get("cursor", {}).get("documents", []))
 
 
 def infinite(command, field):
-    """Whether a field holds what no 64-bit integer is: 4.4 read it as the least one, 7.0 clamps it."""
+    """Whether a field holds what no 64-bit integer is: 4.4 read it as the least one, 7.0 clamps
+    it."""
     return any(holds_number(value, lambda n: not abs(n) < 2.0**63) for value in values_of(command, field))
 
 
@@ -242,7 +248,7 @@ def write_concern_unread(command, a, b):
 
 
 def unknown_first(command, a, b):
-    """One server tells of an unknown field, the other of one of a wrong type or a missing one."""
+    """One server reports an unknown field, the other of one of a wrong type or a missing one."""
     return (code(a) == 40415) != (code(b) == 40415) and {code(a), code(b)} < {9, 14, 40414, 40415} and names_own_field(command, a if code(a) == 40415 else b)
 
 
@@ -282,7 +288,8 @@ class Met:
 
 
 def diverged(command, a, b):
-    """Whether the data may differ from here on, because one server carried out what the other refused."""
+    """Whether the data may differ from here on, because one server carried out what the other
+    refused."""
     if name_of(command) in READS:
         return False
     if name_of(command) in ("getMore", "killCursors"):
@@ -314,7 +321,7 @@ RULES = [
      and "must be positive, but received: -9223372036854775808" in b.get("errmsg", "")),
     ("`getMore` of the cursor 0 finds none in 7.0; 4.4 refused the number", lambda c, a, b: name_of(c) == "getMore" and code(a) == 43 and "must be non-zero" in b.get("errmsg", "")),
     ("`find` clamps infinite and too great numbers to 64 bits in 7.0; 4.4 made them negative", lambda c, a, b: "non-negative, but received: -9223372036854775808"
-     in b.get("errmsg", "") and any(infinite(c, field) and told_of(field, b) for field in ("find.limit", "find.skip", "find.batchSize"))),
+     in b.get("errmsg", "") and any(infinite(c, field) and names_field(field, b) for field in ("find.limit", "find.skip", "find.batchSize"))),
     ("the `cursor` of a command clamps an infinite batch size in 7.0; 4.4 made it negative",
      lambda c, a, b: "cursor.batchSize must not be negative" in b.get("errmsg", "") and infinite(c, f"{name_of(c)}.cursor.batchSize") and code(a) == 0),
     ("`count` clamps its skip to a whole number of 64 bits in 7.0; 4.4 wanted one", lambda c, a, b: name_of(c) == "count" and code(b) == 9 and "skip: " in b["errmsg"]
@@ -419,8 +426,8 @@ RULES = [
     ("which of several duplicates an index build meets first is a matter of natural order",
      lambda c, a, b: name_of(c) == "createIndexes" and code(a) == code(b) == 11000 and a.get("keyPattern") == b.get("keyPattern")),
 ]
-# Those that ask what was before: `before.indexes()` lists the indexes of the collection, `before.failed` tells of failed writes,
-# `before.commands` are those that were sent.
+# Those that ask what was before: `before.indexes()` lists the indexes of the collection,
+# `before.failed` has the failed writes, `before.commands` are those that were sent.
 RULES_OF_WHAT_WAS = [
     ("`$mod` passes over numbers beyond 64 bits in 7.0; 4.4 cut them down, and what it chose so it changed or gave",
      lambda c, a, b, before: contains(c, key_is("$mod")) and holds_number([c, *before.commands], lambda n: not abs(n) < 2.0**63)),

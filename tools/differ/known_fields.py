@@ -1,11 +1,13 @@
-"""Fields of commands that MongoDB 7.0 reads otherwise than 4.4 did: by its IDL instead of by hand."""
+"""Fields of commands that MongoDB 7.0 reads otherwise than 4.4 did: by its IDL instead of by
+hand."""
 
 import re
 
 from codec import Undefined
 
-# Fields that 4.4 read by hand, with "*" for a place in a list. It gave a wrong type codes of the command's own (2, 9,
-# 10065, 31160, ...) or took it as it was; 7.0 answers TypeMismatch (14), and 40414 where the field is required and absent.
+# Fields that 4.4 read by hand, with "*" for a place in a list. It gave a wrong type codes of the
+# command's own (2, 9, 10065, 31160, ...) or took it as it was; 7.0 answers TypeMismatch (14), and
+# 40414 where the field is required and absent.
 HAND_READ = set("""
     find.filter find.sort find.projection find.hint find.skip find.limit find.batchSize find.singleBatch find.allowDiskUse find.noCursorTimeout
     find.tailable find.awaitData find.allowPartialResults find.collation find.min find.max find.returnKey find.showRecordId
@@ -26,7 +28,8 @@ HAND_READ = set("""
     maxTimeMS readConcern readConcern.level writeConcern writeConcern.w writeConcern.j writeConcern.wtimeout
     $readPreference $readPreference.mode
 """.split())
-# Optional fields of those, and of the ones that 4.4 read by its first IDL: null is as if they were absent in 7.0.
+# Optional fields of those, and of the ones that 4.4 read by its first IDL: null is as if they were
+# absent in 7.0.
 NULL_IS_ABSENT = HAND_READ | set("lsid lsid.id txnNumber comment create.capped create.autoIndexId create.idIndex create.collation create.storageEngine create.validator create.indexOptionDefaults create.size create.max create.viewOn create.validationLevel create.validationAction".split())
 # Arguments that every command takes.
 GENERIC = {"lsid", "txnNumber", "maxTimeMS", "readConcern", "writeConcern", "$readPreference", "comment"}
@@ -37,7 +40,8 @@ def name_of(command):
 
 
 def named_field(reply):
-    """The field that an error of 7.0's IDL names: the command's, or one that every command takes."""
+    """The field that an error of 7.0's IDL names: the command's, or one that every command
+    takes."""
     found = re.search(r"(?:BSON field|for field|Field|Expected field) '?([\w$.]+?)'?(?:to be| is| should| value|$)", reply.get("errmsg", ""))
     return re.sub(r"\.\d+", ".*", found.group(1)) if found else ""
 
@@ -49,7 +53,8 @@ def inner(command):
 
 
 def in_list(command, path, fields):
-    """The path as a list of fields has it, or None; a path may lack the command's name, and explain names the inner command."""
+    """The path as a list of fields has it, or None; a path may lack the command's name, and explain
+    names the inner command."""
     name = name_of(inner(command))
     head, _, tail = path.partition(".")
     own = [tail if tail.split(".")[0] in GENERIC else f"{name}.{tail}", f"explain.{tail}"] if head in (name, "explain") else []
@@ -102,7 +107,8 @@ def bson_name(value):
 
 
 def truly_wrong(command, field, reply):
-    """Whether the command's value there has the type that the error says it has, and not one that it says it wants."""
+    """Whether the command's value there has the type that the error says it has, and not one that
+    it says it wants."""
     found = re.search(r"wrong type '(\w+)', expected types? '\[?([\w, ]+)", reply["errmsg"])
     types = {bson_name(value) for value in values_of(command, field)}
     if found:
@@ -126,7 +132,7 @@ def last_name(field):
     return parts[-1]
 
 
-def told_of(field, reply):
+def names_field(field, reply):
     """Whether an error speaks of this field."""
     return re.search(rf"\b{re.escape(last_name(field).lstrip('$'))}\b", reply.get("errmsg", ""), re.IGNORECASE) is not None
 
@@ -134,7 +140,7 @@ def told_of(field, reply):
 def null_field(command, b):
     """A field that holds null or undefined and that 4.4's error speaks of."""
     for field in NULL_IS_ABSENT:
-        if any(value is None or isinstance(value, Undefined) for value in values_of(command, field)) and told_of(field, b):
+        if any(value is None or isinstance(value, Undefined) for value in values_of(command, field)) and names_field(field, b):
             return field
     return None
 

@@ -1,8 +1,9 @@
-"""Random programs: lists of commands on one database, chosen so that both servers have one right answer.
+"""Random programs: lists of commands on one database, chosen so that both servers have one right
+answer.
 
-Natural order is `_id` order in Pinion and insertion order in MongoDB. Programs therefore insert in ascending
-`_id` order, sort by `_id` last where a limit could choose, and let a single update or delete pick among several
-documents only where no secondary index could offer them in another order.
+Natural order is `_id` order in Pinion and insertion order in MongoDB. Programs therefore insert in
+ascending `_id` order, sort by `_id` last where a limit could choose, and let a single update or
+delete pick among several documents only where no secondary index could offer them in another order.
 """
 
 import random
@@ -19,7 +20,8 @@ from writes import Writes
 COLLECTION = "c"
 WRONG = [1, "x", True, None, [], SON(), 1.5, values.Int64(7), [1], SON([("x", 1)]), -1]
 SERVER_COMMANDS = server_commands.commands()
-# Spoiled commands that change documents stand at the end of a program, where what only one server did hides nothing.
+# Spoiled commands that change documents stand at the end of a program, where what only one server
+# did hides nothing.
 LATE = {"insert", "update", "delete", "findAndModify"}
 
 

@@ -1,4 +1,5 @@
-"""Random reads: find, count, distinct, aggregate, explain, and cursors that are continued and closed by hand."""
+"""Random reads: find, count, distinct, aggregate, explain, and cursors that are continued and
+closed by hand."""
 
 from bson import Int64
 from bson.son import SON

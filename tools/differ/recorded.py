@@ -1,8 +1,9 @@
 """MongoDB's recorded answers in the place of a live server.
 
-A recording is Zstandard around a sequence of `seed u32, exchanges u32, bytes u32`, then for each exchange
-`length u32, command, length u32, reply`: raw BSON documents, little-endian lengths, `$db` in the command. A program
-begins behind its `dropDatabase`, and the reads of `compare.state` follow its own commands.
+A recording is Zstandard around a sequence of `seed u32, exchanges u32, bytes u32`, then for each
+exchange `length u32, command, length u32, reply`: raw BSON documents, little-endian lengths, `$db`
+in the command. A program begins behind its `dropDatabase`, and the reads of `compare.state` follow
+its own commands.
 """
 
 import struct
@@ -17,7 +18,8 @@ HELLO = ("hello", "isMaster", "ismaster")
 
 
 class Ended(Exception):
-    """The recording of a program ends here: the server that it was held against then answered so otherwise that they parted."""
+    """The recording of a program ends here: the server that it was held against then answered so
+    otherwise that they parted."""
 
 
 class NotRecorded(Exception):
@@ -38,7 +40,7 @@ class Recording:
         RECORDED_SECS.append(self.answered_secs())
 
     def answered_secs(self):
-        """When the recorded server answered: the first time that it told."""
+        """When the recorded server answered: the first time that it reported."""
         for seed in self.programs:
             for command, reply in self.exchanges(seed):
                 # A reply that holds no such field need not be read.
@@ -67,18 +69,18 @@ class Client:
     def __init__(self, recording):
         self.recording = recording
         self.left = iter(())
-        self.begun = False
+        self.started = False
 
     def begin(self, seed):
         """What is sent from here on is the program of this seed."""
         self.left = self.recording.exchanges(seed)
-        self.begun = False
+        self.started = False
 
     def command(self, database, command):
         """The recorded reply."""
-        if not self.begun:
+        if not self.started:
             # Each program begins with an empty database, which is not recorded.
-            self.begun = True
+            self.started = True
             if next(iter(command)) == "dropDatabase":
                 return SON([("ok", 1.0)])
         sent = codec.encode(command if "$db" in command else SON([*command.items(), ("$db", database)]))

@@ -1,4 +1,5 @@
-"""Commands about the server and its sessions. What they tell differs, so only the stable part of a reply counts."""
+"""Commands about the server and its sessions. Their replies differ, so only the stable part of a
+reply counts."""
 
 from bson import Binary, Int64
 from bson.son import SON

@@ -24,7 +24,8 @@ def candidates(program):
             yield program[:i] + [smaller] + program[i + 1 :]
 
 
-# Without these the answer would be a matter of natural order, and the smaller program would differ for another reason.
+# Without these the answer would be a matter of natural order, and the smaller program would differ
+# for another reason.
 KEPT = {"_id", "sort", "$sort"}
 
 

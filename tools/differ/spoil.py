@@ -1,6 +1,8 @@
-"""Every command with each of its fields of every wrong type, with a field left out, and with an unknown one.
+"""Every command with each of its fields of every wrong type, with a field left out, and with an
+unknown one.
 
-The list is made once and in order; program n takes the entries that fall to it, so a campaign sends them all.
+The list is made once and in order; program n takes the entries that fall to it, so a campaign sends
+them all.
 """
 
 import copy
@@ -136,10 +138,11 @@ def all_spoiled():
 SPOILED = all_spoiled()
 # The few that leave a field out or add one come in every program.
 FIELDS_ALONE = [entry for entry in SPOILED if not entry[0].startswith("wrong")]
-# Neighbours in the list are alike: a step that shares no factor with its length spreads them over the programs.
+# Neighbours in the list are alike: a step that shares no factor with its length spreads them over
+# the programs.
 STEP = 7919
 PER_PROGRAM = 2
-# A run of so many programs in a row has sent them all.
+# A run of this number of programs in a row has sent them all.
 PROGRAMS_FOR_ALL = -(-len(SPOILED) // PER_PROGRAM)
 
 

@@ -91,7 +91,8 @@ def path(rng):
 
 
 def ids(rng, count):
-    """`count` different `_id` values in ascending BSON order, so that insertion order is `_id` order."""
+    """`count` different `_id` values in ascending BSON order, so that insertion order is `_id`
+    order."""
     if rng.random() < 0.6:
         return list(range(count))
     numbers = sorted(rng.sample([-5, 0, 1, 2.5, 7, Int64(2**40), 1e12, Int64(2**62)], rng.randint(1, 6)))

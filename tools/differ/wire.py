@@ -1,4 +1,5 @@
-"""A bare OP_MSG client: it sends a command exactly as it is, also one that a driver would refuse to send."""
+"""A bare OP_MSG client: it sends a command exactly as it is, also one that a driver would refuse to
+send."""
 
 import socket
 import struct

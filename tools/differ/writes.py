@@ -28,12 +28,14 @@ class Writes(Filters):
                 documents[-1] = rng.choice([SON([("_id", [1])]), SON([("_id", values.Regex("a"))]), SON([("_id", values.Undefined())]),
                                             SON([("_id", SON([("$a", 1)]))]), SON([("_id", key), ("", 1)]), SON([("_id", key), ("a", SON([("b.c", 1)]))])])
         if not self.numeric_ids:
-            # A new id would come last in MongoDB's natural order whatever its value, so only a refused one is sent.
+            # A new id would come last in MongoDB's natural order whatever its value, so only a
+            # refused one is sent.
             documents = [SON([("_id", rng.choice([[1], values.Regex("a")]))])]
         return SON([("insert", self.collection), ("documents", documents), ("ordered", rng.random() < 0.5)])
 
     def single_filter(self):
-        """A filter that picks at most one document, or any where no index can change their order."""
+        """A filter that picks at most one document, or any where no index can change their
+        order."""
         if self.indexed or not self.numeric_ids:
             return SON([("_id", self.rng.randint(0, 10))])
         return self.filter()

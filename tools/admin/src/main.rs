@@ -1,4 +1,5 @@
-//! Inspects a data directory that no node has open: superblocks, rings, trees, every checksum. It never writes.
+//! Inspects a data directory that no node has open: superblocks, rings, trees, every checksum. It
+//! never writes.
 
 mod options;
 mod output;
@@ -23,7 +24,7 @@ const FAILED: u8 = 3;
 
 /// Why a command did not come to its end.
 enum Failure {
-    /// Nobody reads the output any more.
+    /// The output is not read any more.
     Closed,
     /// One line for standard error.
     Line(String),

@@ -133,7 +133,8 @@ fn ring_filter(matches: &ArgMatches) -> RingFilter {
     }
 }
 
-/// `SECS`, `SECS:INC` or `Timestamp(SECS, INC)`; the increment that is missing is for the caller to choose.
+/// `SECS`, `SECS:INC` or `Timestamp(SECS, INC)`; the increment that is missing is for the caller to
+/// choose.
 fn timestamp(text: &str, increment: u32) -> Result<Timestamp, String> {
     let inner = text
         .strip_prefix("Timestamp(")

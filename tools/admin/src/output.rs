@@ -1,4 +1,5 @@
-//! What is printed: lines or JSON to standard output. A reader that goes away is an error, not a panic.
+//! What is printed: lines or JSON to standard output. A reader that goes away is an error, not a
+//! panic.
 
 use std::io::{self, BufWriter, Stdout, Write};
 

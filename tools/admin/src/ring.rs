@@ -60,7 +60,8 @@ pub async fn print(
     Ok(sound)
 }
 
-/// The writes that are not replicated. Their trees are named by their numbers, as `tree` shows them.
+/// The writes that are not replicated. Their trees are named by their numbers, as `tree` shows
+/// them.
 async fn print_own(
     inspector: &Inspector,
     filter: &RingFilter,
@@ -100,7 +101,8 @@ async fn print_own(
     Ok(sound)
 }
 
-/// A change as JSON: a document as it is, other bytes in hexadecimal digits, and null for what is gone.
+/// A change as JSON: a document as it is, other bytes in hexadecimal digits, and null for what is
+/// gone.
 fn change(change: &OwnChange, mode: JsonMode) -> String {
     let value = match &change.value {
         None => "null".to_owned(),
@@ -217,7 +219,8 @@ pub fn rings_json(report: &RingsReport) -> Value {
     })
 }
 
-/// The ring of what is not replicated as JSON, where there is one: as the others, with numbers in place of timestamps.
+/// The ring of what is not replicated as JSON, where there is one: as the others, with numbers in
+/// place of timestamps.
 pub fn own_json(report: Option<&RingsReport>) -> Value {
     let Some(report) = report else {
         return Value::Null;

@@ -1,4 +1,5 @@
-//! `pinion-admin verify`: every checksum of a data directory, and whether its files agree with each other.
+//! `pinion-admin verify`: every checksum of a data directory, and whether its files agree with each
+//! other.
 
 use pinion_storage::{Inspector, PartitionId, PartitionReport, Problem, RingsReport};
 use serde_json::{Value, json};

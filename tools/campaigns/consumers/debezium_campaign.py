@@ -1,4 +1,5 @@
-"""Debezium's MongoDB connector: a snapshot, then every change in order, across restarts, kills and a change of the primary."""
+"""Debezium's MongoDB connector: a snapshot, then every change in order, across restarts, kills and
+a change of the primary."""
 
 import contextlib
 import json
@@ -44,7 +45,8 @@ class Event:
 
 
 class Consumer:
-    """A run of the engine; it goes on at the offset that the one before it has left in the file."""
+    """A run of the engine; it continues at the offset that the one before it has left in the
+    file."""
 
     def __init__(self, classes, home, log, uri):
         self.events = queue.Queue()
@@ -72,7 +74,7 @@ class Consumer:
         return self.events.get(timeout=timeout_secs)
 
     def take(self, count, timeout_secs=EVENT_SECS):
-        """So many changes of documents, fewer when they do not come in time."""
+        """`count` changes of documents, fewer when they do not come in time."""
         found, end = [], time.monotonic() + timeout_secs
         with contextlib.suppress(queue.Empty):
             while len(found) < count:
@@ -112,7 +114,7 @@ def documents():
     return [{"_id": at, "n": at % 10, **types} for at in range(SNAPSHOT_ORDERS)]
 
 
-def told(events):
+def described(events):
     return [f"{event.collection} {event.op} {event.key}" for event in events]
 
 
@@ -149,7 +151,7 @@ def changes(client, consumer, check):
     tens = SNAPSHOT_ORDERS // 10
     events = consumer.take(9 + tens + 3)
     first = ["orders c new", *["orders u new"] * 4, "orders d new", "items u i3", "items u i4", "items d i5"]
-    check(told(events[:9]) == first, f"inserts, updates, replacements and deletes come in order: {told(events[:9])}")
+    check(described(events[:9]) == first, f"inserts, updates, replacements and deletes come in order: {described(events[:9])}")
     described = [event.value.get("updateDescription") or {} for event in events[:9]]
     check(json_util.loads(described[1].get("updatedFields") or "{}") == {"n": 2, "sub": {"deep": 3}} and described[3].get("removedFields") == ["sub"],
           f"updates tell which fields were changed and removed {described[1]} {described[3]}")
@@ -160,7 +162,7 @@ def changes(client, consumer, check):
     check(events[0].before is None and events[5].before is None, "and nowhere else")
     check(sorted(event.after["_id"] for event in events[9 : 9 + tens]) == [at for at in range(SNAPSHOT_ORDERS) if at % 10 == 9],
           "an update of many gives an event for each")
-    check(told(events[9 + tens :]) == ["items c b", "items u b", "items d b"], "a mixed bulk comes in its order")
+    check(described(events[9 + tens :]) == ["items c b", "items u b", "items d b"], "a mixed bulk comes in its order")
 
 
 def transactions(client, consumer, check):
@@ -178,11 +180,11 @@ def transactions(client, consumer, check):
             orders.insert_many([{"_id": f"m{at}"} for at in range(2000)], session=session)
     orders.insert_one({"_id": "after"})
     seen, end = [], time.monotonic() + EVENT_SECS
-    while time.monotonic() < end and not (seen and told(seen[-1:]) == ["orders c after"]):
+    while time.monotonic() < end and not (seen and described(seen[-1:]) == ["orders c after"]):
         with contextlib.suppress(queue.Empty):
             seen.append(consumer.next(1))
     events = [event for event in seen if event.op]
-    check(told(events[:4]) == ["orders c t1", "items u i1", "orders d t1", "orders c t2"], f"a transaction comes as a whole, in order {told(events[:4])}")
+    check(described(events[:4]) == ["orders c t1", "items u i1", "orders d t1", "orders c t2"], f"a transaction comes as a whole, in order {described(events[:4])}")
     check(events[1].before and events[1].before["stock"] == 1 and events[1].after["stock"] == 0, "its updates have their images")
     check([event.key for event in events[4:]] == [f"m{at}" for at in range(2000)] + ["after"], "one of 2,000 inserts too, and nothing of one that was aborted")
     ids = {(event.source.get("lsid"), event.source.get("txnNumber")) for event in events[:4]}
@@ -196,7 +198,7 @@ def large(client, consumer, check):
     client.shop.items.insert_one({"_id": "large", "text": text})
     client.shop.items.update_one({"_id": "large"}, {"$set": {"y": 1}})
     events = consumer.take(2)
-    check(told(events) == ["items c large", "items u large"] and events[1].before["text"] == text and events[1].after["y"] == 1,
+    check(described(events) == ["items c large", "items u large"] and events[1].before["text"] == text and events[1].after["y"] == 1,
           f"a document of {LARGE_BYTES >> 20} MiB comes with both its images")
 
 
@@ -237,7 +239,7 @@ def killed(client, consumer, start, check):
     events = consumer.take(STREAMED - len(kept))
     events += consumer.rest()
     before, after = [event.key for event in kept], [event.key for event in events]
-    # In order and without a gap; what was printed but not committed is told again.
+    # In order and without a gap; what was printed but not committed is delivered again.
     at = wanted.index(after[0]) if after and after[0] in wanted else -1
     check(before == wanted[: len(before)] and after == wanted[at:] and 0 <= at <= len(before),
           f"killed under writes it loses nothing ({len(before)} before, {len(after)} after, {len(before) - at} told again)")
@@ -256,7 +258,8 @@ def primary_killed(members, client, consumer, check):
 
 def by_signal(client, consumer, check):
     shop = client.shop
-    # More than one chunk of such a snapshot. Keys of one type: it pages by comparisons, which find those of their type alone.
+    # More than one chunk of such a snapshot. Keys of one type: it pages by comparisons, which find
+    # those of their type alone.
     shop.parts.insert_many({"_id": at} for at in range(PARTS))
     check([event.key for event in consumer.take(PARTS)] == list(range(PARTS)), f"{PARTS} inserts of one command come in order")
     shop.signals.insert_one({"_id": "ask", "type": "execute-snapshot", "payload": json.dumps({"data-collections": ["shop.parts"], "type": "INCREMENTAL"})})
@@ -266,7 +269,8 @@ def by_signal(client, consumer, check):
 
 
 def campaign(members, classes, log, check):
-    """Everything in turn; `check` is told whether something holds, and what. The engine logs into a file of its own."""
+    """Everything in turn; `check` gets whether something holds, and what. The engine logs into a
+    file of its own."""
     log.unlink(missing_ok=True)
     consumer = None
     with tempfile.TemporaryDirectory(prefix="pinion-debezium-") as home, members.client() as client:

@@ -1,4 +1,5 @@
-//! The allocator: mimalloc, asked for alignment only where its blocks do not have it anyway, and told to keep freed memory.
+//! The allocator: mimalloc, asked for alignment only where its blocks do not have it anyway, and
+//! set to keep freed memory.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{c_int, c_long, c_void};
@@ -10,12 +11,13 @@ use libmimalloc_sys::{
     mi_zalloc_aligned,
 };
 
-/// mimalloc for Rust. The crate of that name asks for an alignment with every block, and above 1 KiB mimalloc then takes a
-/// slow way, with a larger block.
+/// mimalloc for Rust. The crate of that name asks for an alignment with every block, and above 1
+/// KiB mimalloc then takes a slow way, with a larger block.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator;
 
-/// What every block of at least this size is aligned to (`MI_MAX_ALIGN_SIZE`); smaller ones are to a word.
+/// What every block of at least this size is aligned to (`MI_MAX_ALIGN_SIZE`); smaller ones are to
+/// a word.
 const BLOCK_ALIGNMENT: usize = 16;
 const WORD: usize = size_of::<usize>();
 
@@ -25,8 +27,8 @@ fn is_natural(size: usize, alignment: usize) -> bool {
     alignment <= WORD || (alignment <= BLOCK_ALIGNMENT && size >= BLOCK_ALIGNMENT)
 }
 
-// SAFETY: blocks are of the size asked for, and aligned as `is_natural` says or as asked for. All are blocks of mimalloc, which
-// frees and resizes them however they were made.
+// SAFETY: blocks are of the size asked for, and aligned as `is_natural` says or as asked for. All
+// are blocks of mimalloc, which frees and resizes them however they were made.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -75,27 +77,31 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// The option for how long freed memory is kept, by its place in mimalloc 3's `mi_option_e`, and that time in milliseconds.
+/// The option for how long freed memory is kept, by its place in mimalloc 3's `mi_option_e`, and
+/// that time in milliseconds.
 const PURGE_DELAY: mi_option_t = 15;
 const PURGE_DELAY_MS: c_long = 150_000;
 
-/// Keeps freed memory for longer than from one checkpoint to the next, unless `MIMALLOC_PURGE_DELAY` says otherwise: what a
-/// checkpoint frees, the writes until the next need again, and memory that comes back from the system is cleared on the core
-/// that touches it first. Measured on a virtual machine whose host had to find the memory: 4.4 ms for each 2 MiB. With ten
-/// seconds, 40 s of YCSB A with a checkpoint every 20 s took 88,000 page faults; kept for longer, 360.
+/// Keeps freed memory for longer than from one checkpoint to the next, unless
+/// `MIMALLOC_PURGE_DELAY` says otherwise: what a checkpoint frees, the writes until the next need
+/// again, and memory that comes back from the system is cleared on the core that touches it first.
+/// Measured on a virtual machine whose host had to find the memory: 4.4 ms for each 2 MiB. With ten
+/// seconds, 40 s of YCSB A with a checkpoint every 20 s took 88,000 page faults; kept for longer,
+/// 360.
 pub fn keep_freed_memory() {
     // SAFETY: sets a number, which the allocator reads atomically.
     unsafe { mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) };
 }
 
-/// The option for how many allocations that need more than a free block at hand lie between two looks through all pages that
-/// a thread has blocks in, and the most that mimalloc takes.
+/// The option for how many allocations that need more than a free block at hand lie between two
+/// looks through all pages that a thread has blocks in, and the most that mimalloc takes.
 const GENERIC_COLLECT: mi_option_t = 34;
 const GENERIC_COLLECT_CALLS: c_long = 1_000_000;
 
-/// Looks through a thread's pages a hundred times less often than mimalloc does by itself, unless `MIMALLOC_GENERIC_COLLECT`
-/// says otherwise: a core's heap may be all of the node's cache, and the look holds the core. Pages in which others freed the last
-/// block are met when the next block of that size is wanted. Measured: 4.4 % of the processor time of inserts into 3 GB.
+/// Looks through a thread's pages a hundred times less often than mimalloc does by itself, unless
+/// `MIMALLOC_GENERIC_COLLECT` says otherwise: a core's heap may be all of the node's cache, and the
+/// look holds the core. Pages in which others freed the last block are met when the next block of
+/// that size is wanted. Measured: 4.4 % of the processor time of inserts into 3 GB.
 pub fn look_through_pages_rarely() {
     // SAFETY: sets a number, as above.
     unsafe { mi_option_set_default(GENERIC_COLLECT, GENERIC_COLLECT_CALLS) };
@@ -110,15 +116,17 @@ pub fn keep_freed_memory_forever() {
 /// What mimalloc cuts its arenas into (`MI_BCHUNK_SIZE`): the size of a region that it takes whole.
 const CHUNK_BYTES: usize = 32 << 20;
 
-/// The size of a region that has room for so many bytes.
+/// The size of a region that has room for `bytes`.
 pub fn region_bytes(bytes: usize) -> usize {
     bytes.next_multiple_of(CHUNK_BYTES)
 }
 
-/// Gives mimalloc memory that stays: it allocates from there before it asks the system for more. False if it does not take it.
+/// Gives mimalloc memory that stays: it allocates from there before it asks the system for more.
+/// False if it does not take it.
 ///
 /// # Safety
-/// The region is mapped for as long as the process lives, begins at a multiple of 64 KiB, is zeroed, and belongs to nobody.
+/// The region is mapped for as long as the process lives, begins at a multiple of 64 KiB, is
+/// zeroed, and has no other owner.
 pub unsafe fn take_locked_region(region: Range<usize>) -> bool {
     const ANY_NUMA_NODE: c_int = -1;
     // Committed, pinned, zero, not exclusive.
@@ -143,8 +151,9 @@ pub fn give_back_freed_memory() {
     unsafe { mi_collect(true) };
 }
 
-/// Takes back what this thread allocated and other threads have freed: until the thread that made a block looks, a large one
-/// belongs to nobody else. Where the memory goes is as with all that is freed.
+/// Takes back what this thread allocated and other threads have freed: until the thread that made a
+/// block looks, a large one cannot be used by others. Where the memory goes is as with all that is
+/// freed.
 pub fn collect_freed_by_others() {
     // SAFETY: as above.
     unsafe { mi_collect(false) };
@@ -174,7 +183,8 @@ mod tests {
         for size in sizes {
             for alignment in [1, 2, 4, 8, 16, 32, 64, 4096] {
                 let layout = Layout::from_size_align(size, alignment).expect("a layout");
-                // SAFETY: the size is not zero, and the blocks are given back with the layout they have.
+                // SAFETY: the size is not zero, and the blocks are given back with the layout they
+                // have.
                 unsafe {
                     let zeroed = Allocator.alloc_zeroed(layout);
                     assert_eq!(*zeroed.add(size - 1), 0);

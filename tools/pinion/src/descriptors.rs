@@ -2,12 +2,13 @@
 
 /// The part of the limit that connections leave to the node, as mongod's do.
 const OWN_PERCENT: u64 = 20;
-/// Descriptors of the node itself: its files, its rings, connections to other members; and of each core.
+/// Descriptors of the node itself: its files, its rings, connections to other members; and of each
+/// core.
 const OF_NODE: u64 = 24;
 const OF_CORE: u64 = 8;
 
-/// The most connections at one time, where `asked` were asked for. There is always room for one: what the node itself cannot open
-/// then, it says by name.
+/// The most connections at one time, where `asked` were asked for. There is always room for one:
+/// what the node itself cannot open then, it says by name.
 pub fn max_connections(asked: usize, open_files: u64, cores: usize) -> usize {
     let own = OF_NODE + OF_CORE * cores as u64;
     let part = open_files - open_files.div_ceil(100 / OWN_PERCENT);

@@ -19,13 +19,15 @@ const MONGOD: [&str; 6] = [
 const MONGOD_LOCK: &str = "mongod.lock";
 /// What makes a directory one of Pinion's.
 const SUPERBLOCK: &str = "superblock";
-/// What a start leaves that is ended before it has made the superblock; storage says what it thinks of rings.
+/// What a start leaves that is ended before it has made the superblock; storage says what it thinks
+/// of rings.
 const UNFINISHED: [&str; 4] = ["superblock.new", "manifest-", "partition-", "ring-"];
 /// Names in a line that says what is in the way.
 const NAMES_SHOWN: usize = 3;
 
-/// Refuses a directory in which others' files lie and none of Pinion's. It changes nothing there. `named` are the files that
-/// the options name, which may be inside; rotated logs have longer names.
+/// Refuses a directory in which others' files lie and none of Pinion's. It changes nothing there.
+/// `named` are the files that the options name, which may be inside; rotated logs have longer
+/// names.
 ///
 /// # Errors
 /// One line that says what lies there; or that the directory cannot be read.
@@ -103,7 +105,8 @@ fn may_be_there(name: &str) -> bool {
             .any(|unfinished| name.starts_with(unfinished))
 }
 
-/// Whether a file is one that the options name, or an older one of it: a log that was rotated has a time behind its name.
+/// Whether a file is one that the options name, or an older one of it: a log that was rotated has a
+/// time behind its name.
 fn is_named(name: &str, own: &str) -> bool {
     let rest = name.strip_prefix(own);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))

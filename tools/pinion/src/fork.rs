@@ -1,10 +1,12 @@
-//! `--fork`: the process that was started has another one run the server, and ends when that serves clients, as mongod's does.
+//! `--fork`: the process that was started has another one run the server, and ends when that serves
+//! clients, as mongod's does.
 //!
-//! The other process is this program begun again, not a copy of this one, so nothing that this one has set up is in it. It says on its
-//! standard output that it serves; what it has to say before that about a start that fails goes to its standard error, which this
-//! process passes on.
+//! The other process is this program started again, not a copy of this one, so nothing that this
+//! one has set up is in it. It says on its standard output that it serves; what it has to say
+//! before that about a start that fails goes to its standard error, which this process passes on.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // The process that starts another one runs no core.
+// The process that starts another one runs no core.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -22,9 +24,9 @@ pub fn is_forked() -> bool {
 }
 
 /// Says that clients are served.
-pub fn tell_serves() {
+pub fn report_serving() {
     let mut out = std::io::stdout();
-    // Nobody may wait for it any more.
+    // The reader may be gone.
     let _ = writeln!(out, "{SERVES}").and_then(|()| out.flush());
 }
 

@@ -1,4 +1,5 @@
-//! The Pinion node as a library: options, log, and the constructor that the binary and the simulator share.
+//! The Pinion node as a library: options, log, and the constructor that the binary and the
+//! simulator share.
 
 pub mod alloc;
 mod descriptors;

@@ -1,10 +1,13 @@
-//! The log: `tracing` events as JSON lines in MongoDB's format, to standard output or a file, and to getLog.
+//! The log: `tracing` events as JSON lines in MongoDB's format, to standard output or a file, and
+//! to getLog.
 //!
-//! An event's target is the component (`NETWORK`, `STORAGE`, ...), its message `msg`; the fields `id`, `ctx` and
-//! `tags` have their places, every other field goes to `attr`. Lines are written by a thread of their own, so a
-//! slow reader of standard output cannot hold a core; when it is too slow lines are dropped and counted.
+//! An event's target is the component (`NETWORK`, `STORAGE`, ...), its message `msg`; the fields
+//! `id`, `ctx` and `tags` have their places, every other field goes to `attr`. Lines are written by
+//! a thread of their own, so a slow reader of standard output cannot hold a core; when it is too
+//! slow lines are dropped and counted.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // Serves every core of a real process; the simulator does not use it.
+// Serves every core of a real process; the simulator does not use it.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
@@ -24,13 +27,14 @@ use crate::verbosity;
 /// Lines that wait for the writer at most; more are dropped.
 const QUEUE_LINES: usize = 8_192;
 
-/// The tag of what getLog: "startupWarnings" tells.
+/// The tag of what getLog: "startupWarnings" returns.
 pub const STARTUP_WARNINGS: &str = "startupWarnings";
 
-/// Where lines go besides the file: getLog's memory. The flag says that the line has the tag `startupWarnings`.
+/// Where lines go besides the file: getLog's memory. The flag says that the line has the tag
+/// `startupWarnings`.
 pub type Sink = Box<dyn Fn(&str, bool) + Send + Sync>;
 
-/// What happens to the log file when a new one is begun: mongod's `--logRotate`.
+/// What happens to the log file when a new one is started: mongod's `--logRotate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rotation {
     /// The node moves the file aside.
@@ -53,8 +57,8 @@ enum Message {
 /// The way to the writer thread, for those who ask it to rotate.
 static WRITER: OnceLock<SyncSender<Message>> = OnceLock::new();
 
-/// Begins a new log file, behind every line logged so far. A log on standard output goes on as it is. The outcome comes on the
-/// channel; none comes when the writer is too far behind.
+/// Begins a new log file, behind every line logged so far. A log on standard output continues as it
+/// is. The outcome comes on the channel; none comes when the writer is too far behind.
 pub fn rotate() -> Receiver<io::Result<()>> {
     let (outcome, receiver) = sync_channel(1);
     tracing::info!(target: "CONTROL", id = 23_166u64, "Log rotation initiated");
@@ -135,8 +139,9 @@ fn open(path: &Path, append: bool) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// Renames a log to its path with the time behind it, as mongod does; its milliseconds keep those of one second apart, and of
-/// two in one millisecond the later waits. What is no file, a terminal or a device, stays.
+/// Renames a log to its path with the time behind it, as mongod does; its milliseconds keep those
+/// of one second apart, and of two in one millisecond the later waits. What is no file, a terminal
+/// or a device, stays.
 fn move_aside(path: &Path) -> io::Result<()> {
     if !path.is_file() {
         return Ok(());

@@ -9,7 +9,7 @@ use std::path::Path;
 use pinion_administration::ProcessUsage;
 use pinion_exec::HostInfo;
 
-/// What hostInfo tells. Files that are not there leave their fields empty.
+/// What hostInfo reports. Files that are not there leave their fields empty.
 pub fn host_info() -> HostInfo {
     let memory_bytes = memory_bytes();
     let usable_cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i32);
@@ -17,7 +17,7 @@ pub fn host_info() -> HostInfo {
         hostname: first_line("/proc/sys/kernel/hostname"),
         cpus: distinct_cpus(&["processor"]).max(usable_cpus),
         usable_cpus,
-        // Machines that tell no sockets and cores have one, with all processors in it.
+        // Machines that report no sockets and cores have one, with all processors in it.
         physical_cpus: match distinct_cpus(&["physical id", "core id"]) {
             0 => usable_cpus,
             cores => cores,
@@ -63,7 +63,8 @@ fn memory_bytes() -> u64 {
         * 1024
 }
 
-/// The least of the limits of this process's control group and of all those above it, as far as the mount shows them.
+/// The least of the limits of this process's control group and of all those above it, as far as the
+/// mount shows them.
 fn cgroup_limit_bytes() -> Option<u64> {
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
     limit_of_groups(&groups, |path| read_to_string(path).ok())
@@ -73,7 +74,8 @@ fn cgroup_limit_bytes() -> Option<u64> {
 fn limit_of_groups(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let mut limits = Vec::new();
     for (root, file, group) in memory_groups(groups) {
-        // A group of another name space is not below the mount; its own limit is at the mount's root then.
+        // A group of another name space is not below the mount; its own limit is at the mount's
+        // root then.
         for group in Path::new(group.trim_start_matches('/')).ancestors() {
             let text = read(&Path::new(root).join(group).join(file));
             // "max", or a number beyond any memory, is no limit.
@@ -83,7 +85,8 @@ fn limit_of_groups(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Opti
     limits.into_iter().min()
 }
 
-/// Where the hierarchies that limit memory are mounted, the file of a limit, and this process's group in each.
+/// Where the hierarchies that limit memory are mounted, the file of a limit, and this process's
+/// group in each.
 fn memory_groups(groups: &str) -> Vec<(&'static str, &'static str, &str)> {
     const V2: (&str, &str) = ("/sys/fs/cgroup", "memory.max");
     const V1: (&str, &str) = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes");
@@ -130,7 +133,7 @@ pub fn process_memory() -> (u64, u64) {
 
 /// What this process has used of the machine. A file that cannot be read leaves its fields zero.
 pub fn process_usage() -> ProcessUsage {
-    /// Linux tells processor time in hundredths of a second, whatever its own clock does.
+    /// Linux reports processor time in hundredths of a second, whatever its own clock does.
     const TICK_US: u64 = 10_000;
     let stat = read_to_string("/proc/self/stat").unwrap_or_default();
     // The command's name, which may hold anything, stands in parentheses before the fields.
@@ -165,7 +168,8 @@ fn named(path: &str, name: &str) -> u64 {
     first.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// How many different values the lines with these names have together in `/proc/cpuinfo`: sockets, or cores.
+/// How many different values the lines with these names have together in `/proc/cpuinfo`: sockets,
+/// or cores.
 fn distinct_cpus(names: &[&str]) -> i32 {
     let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let processors = text.split("\n\n").filter_map(|processor| {
@@ -178,7 +182,7 @@ fn distinct_cpus(names: &[&str]) -> i32 {
     processors.collect::<BTreeSet<_>>().len() as i32
 }
 
-/// Nodes of memory; one where the system tells of none.
+/// Nodes of memory; one where the system reports none.
 fn numa_nodes() -> i32 {
     let ids = std::fs::read_dir("/sys/devices/system/node").map_or(0, |entries| {
         let names = entries.flatten().map(|entry| entry.file_name());

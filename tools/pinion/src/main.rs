@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use pinion_node::alloc::{self, Allocator};
-use pinion_node::options::{Asked, parse};
+use pinion_node::options::{StartAction, parse};
 use pinion_node::{fork, machine, start};
 
 #[global_allocator]
@@ -24,15 +24,17 @@ fn main() -> ExitCode {
         return ExitCode::from(BAD_OPTIONS);
     }
     match parse(std::env::args_os(), machine::usable_memory_bytes()) {
-        Ok(Asked::Print(text)) => {
+        Ok(StartAction::Print(text)) => {
             println!("{}", text.trim_end());
             ExitCode::SUCCESS
         }
-        Ok(Asked::Run(options)) if options.fork && !fork::is_forked() => fork::start_another(),
-        Ok(Asked::Run(options)) => match start::run(*options) {
+        Ok(StartAction::Run(options)) if options.fork && !fork::is_forked() => {
+            fork::start_another()
+        }
+        Ok(StartAction::Run(options)) => match start::run(*options) {
             Ok(()) => ExitCode::SUCCESS,
             Err(stop) => {
-                // Nobody may read it.
+                // It may have no reader.
                 let _ = writeln!(std::io::stderr(), "{}", stop.line);
                 ExitCode::from(stop.status)
             }

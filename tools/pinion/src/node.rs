@@ -17,7 +17,8 @@ use pinion_server::ServerOptions;
 use pinion_storage::{StorageOptions, storage};
 use pinion_wire::Registry;
 
-/// Everything a node is built from. The binary reads it from its options, the simulator draws it from a seed.
+/// Everything a node is built from. The binary reads it from its options, the simulator draws it
+/// from a seed.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub node: NodeOptions,
@@ -51,9 +52,11 @@ pub enum NodeError {
     Listen(SocketAddr, std::io::Error),
     /// A parameter given at start is unknown or has a wrong value.
     Parameter(String),
-    /// The member cannot go on in its set: what it would have to take back is too much, or nobody's data can be copied.
+    /// The member cannot stay in its set: it would have to roll back too much, or has no source to
+    /// copy from.
     Member(String),
-    /// A write or a flush failed, or a page that a checkpoint needs is damaged: the node stops rather than guess.
+    /// A write or a flush failed, or a page that a checkpoint needs is damaged: the node stops
+    /// rather than guess.
     Storage(String),
 }
 
@@ -74,7 +77,8 @@ impl fmt::Display for NodeError {
 impl std::error::Error for NodeError {}
 
 impl NodeConfig {
-    /// The node of a simulation, or of a measurement: the same parts, facts about the machine left out.
+    /// The node of a simulation, or of a measurement: the same parts, facts about the machine left
+    /// out.
     pub fn for_simulation(storage: StorageOptions, port: u16, planted_fault: PlantedFault) -> Self {
         let any = SocketAddr::from(([0, 0, 0, 0], port));
         let node = NodeOptions {
@@ -111,8 +115,8 @@ impl NodeConfig {
 const BIND_PATIENCE: Duration = Duration::from_millis(1000);
 const BIND_PAUSE: Duration = Duration::from_millis(50);
 
-/// A core's life in the node. Core 0 opens, serves and closes; the other cores do what it and each other's
-/// messages ask for, for as long as core 0 runs.
+/// A core's life in the node. Core 0 opens, serves and closes; the other cores do what it and each
+/// other's messages ask for, for as long as core 0 runs.
 pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeError> {
     if core != CoreId(0) {
         return Ok(());
@@ -166,7 +170,8 @@ async fn drive_member(member: MemberOptions) {
     }
 }
 
-/// Opens the node that `config` describes and registers its commands on every core. Called on core 0.
+/// Opens the node that `config` describes and registers its commands on every core. Called on core
+/// 0.
 pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
     let mut options = config.node.clone();
     options.port = port;
@@ -224,8 +229,8 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
         result.map_err(NodeError::Parameter)?;
     }
     if !is_member {
-        let begun = pinion_instance::begin_standalone_builds().await;
-        begun.map_err(|error| NodeError::Open(error.message))?;
+        let outcome = pinion_instance::begin_standalone_builds().await;
+        outcome.map_err(|error| NodeError::Open(error.message))?;
     }
     Ok(())
 }
@@ -239,7 +244,8 @@ pub async fn close() -> Result<(), NodeError> {
     }
 }
 
-/// Binds an address. The kernel may hold the sockets of a process that was killed for a moment longer than the process.
+/// Binds an address. The kernel may hold the sockets of a process that was killed for a moment
+/// longer than the process.
 async fn bind(address: SocketAddr) -> Result<Listener, NodeError> {
     let patience = now() + BIND_PATIENCE;
     loop {

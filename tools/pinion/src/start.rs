@@ -1,6 +1,7 @@
 //! From options to a running process: preflight, log, configuration, cores.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // The main thread, before and after the cores run, and the log.
+// The main thread, before and after the cores run, and the log.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,7 +19,8 @@ use crate::node::{NodeConfig, NodeError, run_core};
 use crate::options::{DEFAULT_MAX_CONNECTIONS, Given, Options};
 use crate::{alloc, descriptors, directory, fork, log, machine, system, verbosity};
 
-/// What ends a start: one line for standard error, and the process's exit status as mongod gives it.
+/// What ends a start: one line for standard error, and the process's exit status as mongod gives
+/// it.
 #[derive(Debug)]
 pub struct Stop {
     pub line: String,
@@ -108,7 +110,7 @@ pub fn run(options: Options) -> Result<(), Stop> {
     };
     let outcome = real::run(real_options, move |core| run_core(core, config.clone()));
     if let Err(stop) = outcome_of(outcome) {
-        // Also in the log: standard error may be read by nobody.
+        // Also in the log: standard error may have no reader.
         tracing::error!(target: "CONTROL", id = 20_557u64, ctx = "initandlisten", error = stop.line, "Exiting with an error");
         return Err(stop);
     }
@@ -161,14 +163,16 @@ fn cpus(options: &Options) -> Result<Vec<usize>, String> {
     Ok(cpus)
 }
 
-/// Above this many resident bytes freed memory is not kept, however busy the node is: the budget, a fifth more for memory that pages
-/// have given up and changes could not use, and room for what is in no budget, such as code, connections and what queries hold.
+/// Above this many resident bytes freed memory is not kept, however busy the node is: the budget, a
+/// fifth more for memory that pages have given up and changes could not use, and room for what is
+/// in no budget, such as code, connections and what queries hold.
 fn resident_limit(cache_bytes: u64) -> u64 {
     const BESIDE_THE_BUDGET: u64 = 128 << 20;
     cache_bytes + cache_bytes / 5 + BESIDE_THE_BUDGET
 }
 
-/// Locks that much memory for the allocator: what it has reserved already, and a region beside it for the rest.
+/// Locks that much memory for the allocator: what it has reserved already, and a region beside it
+/// for the rest.
 fn lock_memory(bytes: u64, threads: usize) -> Result<(), String> {
     let began = Instant::now();
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -196,8 +200,8 @@ fn write_pid(path: &Path) -> Result<(), String> {
 /// Lines kept for getLog until a core takes them.
 const EARLY_LINES: usize = 256;
 
-/// getLog's memory belongs to the cores. Lines of threads that are no core (before the cores run, the watchdog) wait here
-/// for the next line of a core.
+/// getLog's memory belongs to the cores. Lines of threads that are no core (before the cores run,
+/// the watchdog) wait here for the next line of a core.
 #[derive(Default)]
 struct Early(Mutex<EarlyLines>);
 
@@ -298,7 +302,7 @@ fn config(
             set: verbosity::set,
             rotate: log::rotate,
         }),
-        on_serving: fork::is_forked().then_some(fork::tell_serves),
+        on_serving: fork::is_forked().then_some(fork::report_serving),
         startup_warnings,
     }
 }

@@ -6,7 +6,7 @@ use std::fs::read_to_string;
 
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 
-/// Linux tells processor time in hundredths of a second, whatever its own clock does.
+/// Linux reports processor time in hundredths of a second, whatever its own clock does.
 const TICK_MS: i64 = 10;
 
 /// Counters of virtual memory that collectors take.
@@ -19,8 +19,8 @@ const VMSTAT: [&str; 6] = [
     "pswpout",
 ];
 
-/// The sections `cpu`, `memory`, `vmstat` and `disks`, under the names that MongoDB has for them. Files that cannot be read leave
-/// their sections empty.
+/// The sections `cpu`, `memory`, `vmstat` and `disks`, under the names that MongoDB has for them.
+/// Files that cannot be read leave their sections empty.
 pub fn system_metrics() -> RawDocumentBuf {
     let read = |path| read_to_string(path).unwrap_or_default();
     let mut out = DocBuilder::new();
@@ -120,7 +120,7 @@ fn append_disks(out: &mut DocBuilder, diskstats: &str) {
             continue;
         };
         let counts: Vec<i64> = fields.map(|field| field.parse().unwrap_or(0)).collect();
-        // Loop and memory devices that nobody has used say nothing.
+        // Loop and memory devices that were never used say nothing.
         if counts.iter().take(NAMES.len()).all(|count| *count == 0) {
             continue;
         }

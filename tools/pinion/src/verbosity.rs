@@ -16,7 +16,8 @@ const fn part(target: &'static str, above: usize) -> Component {
     Component { target, above }
 }
 
-/// The components of MongoDB by their dotted names; the first is what the others go by that have no verbosity of their own.
+/// The components of MongoDB by their dotted names; the first is what the others go by that have no
+/// verbosity of their own.
 pub const COMPONENTS: [&str; 20] = [
     "",
     "accessControl",

@@ -1,8 +1,10 @@
-//! Whether indexes and collection agree: each index read forwards and backwards, and its entries counted.
+//! Whether indexes and collection agree: each index read forwards and backwards, and its entries
+//! counted.
 //!
-//! Both directions must give every document once, in the order of the document's own values, and the index must hold
-//! exactly as many entries as the documents make. So neither a missing nor a stale entry goes unnoticed, nor one in
-//! place of the other, unless its value happens to fit in between its neighbours.
+//! Both directions must give every document once, in the order of the document's own values, and
+//! the index must hold exactly as many entries as the documents make. So neither a missing nor a
+//! stale entry goes unnoticed, nor one in place of the other, unless its value happens to fit in
+//! between its neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +73,7 @@ struct Read {
     keys_examined: i64,
 }
 
-/// The indexes of the documents, read while nobody writes.
+/// The indexes of the documents, read while there are no writes.
 pub struct Indexes(Vec<Read>);
 
 impl Indexes {

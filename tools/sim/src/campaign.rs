@@ -1,6 +1,7 @@
 //! Many seeds, on all processors: their totals, and which failed.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // Around the simulations: threads, and time that passes.
+// Around the simulations: threads, and time that passes.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -191,8 +192,8 @@ const MUST_HAPPEN_TO_SETS: &[&str] = &[
     "crash at term begun",
 ];
 
-/// What the line of a seed of sets tells, and what it counts.
-const TOLD_OF_SETS: &[(&str, &[&str])] = &[
+/// What the line of a seed of sets reports, and what it counts.
+const REPORTED_OF_SETS: &[(&str, &[&str])] = &[
     ("crashes", &["power cuts", "kills"]),
     ("cuts", &["links cut"]),
     ("one-way cuts", &["links cut one way"]),
@@ -245,7 +246,7 @@ pub fn campaign(of: Kind, first: u64, count: u64, fault: Fault) -> Result<(), St
     let all = seeds.len();
     for (seed, outcome) in run_all(of, &seeds, fault) {
         if of == Kind::Set {
-            println!("seed {seed}: {}", told_of_set(&outcome));
+            println!("seed {seed}: {}", summary_of_set(&outcome));
         }
         for (name, number) in outcome.counts {
             *totals.entry(name).or_default() += number;
@@ -279,18 +280,23 @@ pub fn campaign(of: Kind, first: u64, count: u64, fault: Fault) -> Result<(), St
     }
 }
 
-fn told_of_set(outcome: &Outcome) -> String {
-    let told = TOLD_OF_SETS.iter().filter_map(|(what, names)| {
+fn summary_of_set(outcome: &Outcome) -> String {
+    let reported = REPORTED_OF_SETS.iter().filter_map(|(what, names)| {
         let counts = names.iter().filter_map(|name| outcome.counts.get(*name));
         let count: u64 = counts.sum();
         (count > 0).then(|| format!("{count} {what}"))
     });
-    let told: Vec<String> = told.collect();
-    format!("{:.1} s; {}", outcome.took.as_secs_f64(), told.join(", "))
+    let reported: Vec<String> = reported.collect();
+    format!(
+        "{:.1} s; {}",
+        outcome.took.as_secs_f64(),
+        reported.join(", ")
+    )
 }
 
-/// Plants each fault and looks for a seed that finds it. Each processor takes one fault after the other: of several seeds with one
-/// fault all but the first that finds it would have run for nothing.
+/// Plants each fault and looks for a seed that finds it. Each processor takes one fault after the
+/// other: of several seeds with one fault all but the first that finds it would have run for
+/// nothing.
 pub fn faults(of: Kind, seeds: u64) -> Result<(), String> {
     let all = of.faults();
     let next = AtomicUsize::new(0);
@@ -319,7 +325,7 @@ pub fn faults(of: Kind, seeds: u64) -> Result<(), String> {
     }
 }
 
-/// Tells which seed finds a fault.
+/// Prints which seed finds a fault.
 fn is_found(of: Kind, fault: Fault, seeds: u64) -> bool {
     let (name, began) = (fault.name(), Instant::now());
     // The fault may be one that a kept seed has met.

@@ -1,4 +1,5 @@
-//! The checker: a client that makes the collections, and after each opening compares everything with the oracle.
+//! The checker: a client that makes the collections, and after each opening compares everything
+//! with the oracle.
 
 use std::cell::Cell;
 use std::rc::Rc;

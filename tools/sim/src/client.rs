@@ -38,8 +38,8 @@ impl Refusal {
         }
     }
 
-    /// The node is stopping, the connection broke, or memory does not suffice for the snapshot: it tells nothing about
-    /// the data.
+    /// The node is stopping, the connection broke, or memory does not suffice for the snapshot: it
+    /// says nothing about the data.
     pub fn is_of_the_moment(&self) -> bool {
         match self {
             Refusal::Broken | Refusal::Answer(SNAPSHOT_TOO_OLD, _) => true,

@@ -1,5 +1,5 @@
-//! The log of simulated nodes: each seed keeps its last warnings, which tell why a node has stopped; all lines are printed on
-//! request.
+//! The log of simulated nodes: each seed keeps its last warnings, which say why a node has stopped;
+//! all lines are printed on request.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,7 +22,8 @@ struct Log {
     prints: bool,
 }
 
-/// Collects the log of all simulations of this process; `prints` it with everything below a warning.
+/// Collects the log of all simulations of this process; `prints` it with everything below a
+/// warning.
 pub fn install(prints: bool) {
     let level = if prints { Level::DEBUG } else { Level::WARN };
     let installed = tracing::subscriber::set_global_default(Log { level, prints });

@@ -1,4 +1,4 @@
-//! Runs seeds of the simulated node and tells what they went through.
+//! Runs seeds of the simulated node and reports what they went through.
 
 mod agreement;
 mod campaign;

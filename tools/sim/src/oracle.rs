@@ -1,11 +1,12 @@
 //! What the node promised, and whether it kept it.
 //!
-//! For each key the oracle keeps the states that may be found after a crash, with the moments at which each was sent
-//! and acknowledged. A state is durable for certain when it was journaled, when a journaled write was sent after its
-//! acknowledgement, or when something that was sent after its acknowledgement is found: what survives is a prefix of
-//! the oplog. The oracle checks single documents, uniqueness, agreement of indexes with documents, and that a read
-//! over several partitions is a snapshot. It does not check the order of writes that were under way at the same time,
-//! nor timing.
+//! For each key the oracle keeps the states that may be found after a crash, with the moments at
+//! which each was sent and acknowledged. A state is durable for certain when it was journaled, when
+//! a journaled write was sent after its acknowledgement, or when something that was sent after its
+//! acknowledgement is found: what survives is a prefix of the oplog. The oracle checks single
+//! documents, uniqueness, agreement of indexes with documents, and that a read over several
+//! partitions is a snapshot. It does not check the order of writes that were under way at the same
+//! time, nor timing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,8 +64,9 @@ struct LogBatch {
     journaled: bool,
 }
 
-/// The keys of one worker, and its part of the log collection; nobody else writes them. The last worker is the one that
-/// changes the catalog: its keys are an index and a collection, which are there or not.
+/// The keys of one worker, and its part of the log collection; no other client writes them. The
+/// last worker is the one that changes the catalog: its keys are an index and a collection, which
+/// are there or not.
 #[derive(Default)]
 pub struct Worker {
     keys: BTreeMap<String, Key>,
@@ -144,7 +146,7 @@ impl Worker {
 }
 
 impl Oracle {
-    /// An oracle for so many workers, and one that changes the catalog.
+    /// An oracle for `workers`, and one that changes the catalog.
     pub fn new(workers: usize) -> Self {
         Self {
             workers: (0..=workers).map(|_| Worker::default()).collect(),
@@ -257,7 +259,8 @@ impl Oracle {
         self.durable_before = self.tick();
     }
 
-    /// The state that a key has for certain, or nothing while the outcome of its last write is unknown.
+    /// The state that a key has for certain, or nothing while the outcome of its last write is
+    /// unknown.
     pub fn known(&self, worker: usize, key: &str) -> Option<State> {
         let Some(key) = self.workers[worker].keys.get(key) else {
             return Some(None);
@@ -266,8 +269,8 @@ impl Oracle {
         last.acknowledged.map(|_| last.state.clone())
     }
 
-    /// After a crash: compares everything there is with what may be there, and takes it as the state from now on.
-    /// `catalog` names the keys of the catalog's worker that are there.
+    /// After a crash: compares everything there is with what may be there, and takes it as the
+    /// state from now on. `catalog` names the keys of the catalog's worker that are there.
     pub fn check_all(
         &mut self,
         docs: &[RawDocumentBuf],
@@ -310,7 +313,8 @@ impl Oracle {
         (self.tick, self.durable_before) = (0, 0);
     }
 
-    /// When the latest of what is found was sent. A state that is not unique counts as its earliest.
+    /// When the latest of what is found was sent. A state that is not unique counts as its
+    /// earliest.
     fn latest_found(&self, found: &BTreeMap<String, Vec<u8>>, log: &[BTreeSet<i64>]) -> Tick {
         let keys = self.workers.iter().flat_map(|worker| &worker.keys);
         let keys = keys.filter_map(|(name, key)| {
@@ -380,8 +384,9 @@ impl Oracle {
         Some(seen)
     }
 
-    /// Checks a read of the log collection: every worker's numbers are there without a gap, but for what came while a read took
-    /// newer states. `at_least` is what each worker had acknowledged when the read began.
+    /// Checks a read of the log collection: every worker's numbers are there without a gap, but for
+    /// what came while a read took newer states. `at_least` is what each worker had acknowledged
+    /// when the read began.
     pub fn check_log(&mut self, documents: &[RawDocumentBuf], at_least: &[i64], is_snapshot: bool) {
         match is_snapshot {
             true => self.snapshots_checked += 1,

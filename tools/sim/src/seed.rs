@@ -1,4 +1,5 @@
-//! One seed: a node with its clients, crashes wherever the seed says, and a check after each; at the end flipped bits.
+//! One seed: a node with its clients, crashes wherever the seed says, and a check after each; at
+//! the end flipped bits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -208,8 +209,8 @@ impl Run {
         ))
     }
 
-    /// More lives, with a bit flipped before each. The node may refuse, or report the damage, or nothing that was
-    /// promised is lost; what it does give must be right.
+    /// More lives, with a bit flipped before each. The node may refuse, or report the damage, or
+    /// nothing that was promised is lost; what it does give must be right.
     fn damage(&mut self) -> Result<(), String> {
         for _ in 0..MAX_FLIPS {
             if !self.live()? {
@@ -236,7 +237,8 @@ impl Run {
         Ok(())
     }
 
-    /// Starts the node again, with any number of cores, and may place a crash inside of its opening.
+    /// Starts the node again, with any number of cores, and may place a crash inside of its
+    /// opening.
     fn start(&mut self) {
         if self.rng.chance(0.3) {
             let (event, most) = OPEN_EVENTS[self.rng.below(OPEN_EVENTS.len() as u64) as usize];
@@ -255,8 +257,9 @@ impl Run {
         self.sim.crash_after(self.node, event, nth, after, death);
     }
 
-    /// Waits until the checker has found everything right, restarting the node where a crash falls into its opening.
-    /// False when the node refuses its directory, or reports damage, as it should.
+    /// Waits until the checker has found everything right, restarting the node where a crash falls
+    /// into its opening. False when the node refuses its directory, or reports damage, as it
+    /// should.
     fn open(&mut self) -> Result<bool, String> {
         self.checks.order();
         let deadline = self.sim.now() + PATIENCE;
@@ -292,7 +295,8 @@ impl Run {
             || self.shared.oracle.borrow().problem().is_some()
     }
 
-    /// True when the node has refused its directory, has stopped, or has reported damage, as it should.
+    /// True when the node has refused its directory, has stopped, or has reported damage, as it
+    /// should.
     fn has_ended(&mut self) -> Result<bool, String> {
         let ended = self.ended.borrow().clone();
         if let Some(why) = &ended {
@@ -313,8 +317,8 @@ impl Run {
         Ok(noticed)
     }
 
-    /// Lets the clients work until the crash, or until the node has shut down in order. False when the node has
-    /// noticed damage.
+    /// Lets the clients work until the crash, or until the node has shut down in order. False when
+    /// the node has noticed damage.
     fn live(&mut self) -> Result<bool, String> {
         self.sim.cancel_crashes(self.node);
         let in_order = self.rng.chance(0.1);

@@ -1,4 +1,5 @@
-//! What the clients do: workers that write keys of their own, a reader of snapshots, and one that changes indexes.
+//! What the clients do: workers that write keys of their own, a reader of snapshots, and one that
+//! changes indexes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,16 +19,19 @@ use crate::oracle::{Oracle, State};
 const CONTESTED_VALUES: u64 = 20;
 /// Documents of one batch into the log.
 const MAX_BATCH: u64 = 12;
-/// Documents that one statement moves at most, and the part of the other operations that are such statements.
+/// Documents that one statement moves at most, and the part of the other operations that are such
+/// statements.
 const MAX_MOVED: u64 = 8;
 const MOVES: f64 = 0.1;
 const DUPLICATE_KEY: i32 = 11_000;
 /// What comes and goes in the catalog, as the oracle names it.
 pub const EXTRA_INDEX: &str = "index extra";
 pub const SIDE_COLLECTION: &str = "collection side";
-/// WriteConflict and TemporarilyUnavailable: right answers to a write when others write too, or memory is short.
+/// WriteConflict and TemporarilyUnavailable: right answers to a write when others write too, or
+/// memory is short.
 const BUSY: [i32; 2] = [112, 365];
-/// Index changes at once meet each other or a collection that is not there: these answers are right.
+/// Index changes at once meet each other or a collection that is not there: these answers are
+/// right.
 const DDL_REFUSALS: [i32; 5] = [26, 27, 48, 85, 86];
 /// An index build that somebody has ended, which leaves nothing of it.
 const INDEX_BUILD_ABORTED: i32 = 276;
@@ -38,7 +42,7 @@ const FAILURES: [&str; 2] = ["simulated I/O error", "storage has stopped"];
 pub struct Shared {
     pub address: Cell<SocketAddr>,
     pub oracle: RefCell<Oracle>,
-    /// Nobody begins anything while this is set.
+    /// No worker starts anything while this is set.
     pub paused: Cell<bool>,
     /// Operations under way.
     pub active: Cell<usize>,
@@ -46,7 +50,8 @@ pub struct Shared {
     pub stopped: Cell<bool>,
     /// Whether indexes come and go.
     pub with_ddl: bool,
-    /// Names of the files in which a bit was flipped, one of which must be in every report of damage.
+    /// Names of the files in which a bit was flipped, one of which must be in every report of
+    /// damage.
     pub damaged: RefCell<Vec<String>>,
     /// Operations of the disk fail now and then.
     pub failing: Cell<bool>,
@@ -63,7 +68,8 @@ impl Shared {
         Some(Active(self.clone()))
     }
 
-    /// The node says that something is wrong. That is right only when something is, and then it must name a file.
+    /// The node says that something is wrong. That is right only when something is, and then it
+    /// must name a file.
     pub fn report(&self, what: &str) {
         if self.failing.get() && FAILURES.iter().any(|failure| what.contains(failure)) {
             return;
@@ -218,8 +224,8 @@ async fn update(
     .await;
 }
 
-/// Moves several documents of a worker forward in the index by which one statement finds them: each once, however often the
-/// statement meets it.
+/// Moves several documents of a worker forward in the index by which one statement finds them: each
+/// once, however often the statement meets it.
 async fn move_some(
     shared: &Rc<Shared>,
     client: &mut Client,
@@ -363,7 +369,8 @@ async fn write(
                 oracle.acknowledged(worker, key, journaled);
             }
             DUPLICATE_KEY => {
-                // Nobody else ever writes a worker's own keys, neither as _id nor as the unique value.
+                // No other client ever writes a worker's own keys, neither as _id nor as the unique
+                // value.
                 if !error_message(&reply).contains("contested-") {
                     oracle.fail(format!("nobody has what {key} asks for: {reply:?}"));
                 }
@@ -443,8 +450,8 @@ async fn append(
     }
 }
 
-/// Reads the whole log again and again and checks that each read has all that was acknowledged before it, and is a snapshot where
-/// no part of a read took a newer state meanwhile.
+/// Reads the whole log again and again and checks that each read has all that was acknowledged
+/// before it, and is a snapshot where no part of a read took a newer state meanwhile.
 pub async fn watch(shared: Rc<Shared>, mut rng: Rng) {
     let mut client = Client::new(shared.address.get());
     loop {
@@ -465,7 +472,8 @@ pub async fn watch(shared: Rc<Shared>, mut rng: Rng) {
     }
 }
 
-/// Reads the log once, where it is said after it has set whether reads take a newer state behind every document.
+/// Reads the log once, where it is said after it has set whether reads take a newer state behind
+/// every document.
 async fn watch_once(
     shared: &Rc<Shared>,
     client: &mut Client,

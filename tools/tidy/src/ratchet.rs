@@ -24,12 +24,6 @@ const WORDS: Table = &[
     ("engine/exec", 815),
     ("engine/query", 319),
     ("engine/storage", 337),
-    ("tools", 2),
-    ("tools/admin", 1),
-    ("tools/campaigns", 10),
-    ("tools/differ", 26),
-    ("tools/pinion", 27),
-    ("tools/sim", 62),
     ("tools/tests", 303),
 ];
 
@@ -48,14 +42,7 @@ const WIDE_COMMENTS: Table = &[
     ("engine/exec", 823),
     ("engine/query", 312),
     ("engine/storage", 870),
-    ("tools", 3),
-    ("tools/admin", 7),
-    ("tools/campaigns", 3),
-    ("tools/differ", 47),
-    ("tools/pinion", 64),
-    ("tools/sim", 108),
     ("tools/tests", 143),
-    ("tools/tidy", 3),
 ];
 
 /// Functions above `MAX_FUNCTION_LINES`, without tests.

@@ -1,6 +1,7 @@
 //! Separates the code of a Rust or Python file from its comments; strings are dropped from both.
 
-/// A file's code and comments. Both have as many lines as the file; what belongs to neither is blank.
+/// A file's code and comments. Both have as many lines as the file; what belongs to neither is
+/// blank.
 pub struct Source {
     /// The code: contents of strings and comments are spaces.
     pub code: String,
@@ -146,7 +147,8 @@ impl<'a> Scan<'a> {
         self.take(quotes.len(), kind);
     }
 
-    /// Whether the byte before this one belongs to the same name. `b` and `c` may precede a raw string.
+    /// Whether the byte before this one belongs to the same name. `b` and `c` may precede a raw
+    /// string.
     fn is_inside_name(&self) -> bool {
         let before = |ahead: usize| {
             self.at

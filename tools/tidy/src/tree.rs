@@ -33,7 +33,8 @@ impl File {
         self.path.ends_with(".md")
     }
 
-    /// The crate that the file belongs to, otherwise the folder: `engine/exec`, `docs`, `.` for the top level.
+    /// The crate that the file belongs to, otherwise the folder: `engine/exec`, `docs`, `.` for the
+    /// top level.
     pub fn folder(&self) -> &str {
         let Some((first, rest)) = self.path.split_once('/') else {
             return ".";

@@ -1,4 +1,5 @@
-//! The configuration file: YAML, flattened to dotted paths, or lines of `name = value`, which mongod reads as well.
+//! The configuration file: YAML, flattened to dotted paths, or lines of `name = value`, which
+//! mongod reads as well.
 
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -14,7 +15,8 @@ pub(super) enum Key {
     Name(String),
 }
 
-/// The values of a configuration file, in its order. As for mongod it is YAML if that makes a mapping of it.
+/// The values of a configuration file, in its order. As for mongod it is YAML if that makes a
+/// mapping of it.
 pub(super) fn read(text: &str, name: &str) -> Result<Vec<(Key, Given)>, OptionError> {
     match YamlLoader::load_from_str(text).as_deref() {
         Ok([Yaml::String(_)]) => lines(text, name),

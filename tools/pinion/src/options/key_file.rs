@@ -42,7 +42,7 @@ pub(super) fn member_auth(reader: &Reader) -> Result<Option<MemberAuth>, OptionE
     }))
 }
 
-/// Reads a key file. What is wrong is told in MongoDB's words.
+/// Reads a key file. Errors are reported in MongoDB's words.
 fn read(name: &str) -> Result<MemberKeys, String> {
     let found = metadata(name).map_err(|error| format!("Error reading file {name}: {error}"))?;
     if found.permissions().mode() & OTHERS != 0 {

@@ -1,4 +1,5 @@
-//! Start options: the command line and the YAML file, in mongod's names, checked and turned into one value.
+//! Start options: the command line and the YAML file, in mongod's names, checked and turned into
+//! one value.
 
 mod file;
 mod key_file;
@@ -15,7 +16,7 @@ use pinion_replication_node::MemberOptions;
 use crate::log::Rotation;
 
 pub(crate) use parse::DEFAULT_MAX_CONNECTIONS;
-pub use parse::{Asked, OptionError, parse};
+pub use parse::{OptionError, StartAction, parse};
 
 /// What the node was started with.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +33,7 @@ pub struct Options {
     pub log_path: Option<PathBuf>,
     /// Append to the log file rather than move the old one aside.
     pub log_append: bool,
-    /// How a new log file is begun.
+    /// How a new log file is started.
     pub log_rotate: Rotation,
     /// Leave out connection lines.
     pub quiet: bool,
@@ -44,9 +45,10 @@ pub struct Options {
     pub pid_file: Option<PathBuf>,
     /// Seconds between checkpoints; 0 takes none but those asked for.
     pub sync_delay_secs: u64,
-    /// Operations that take longer than so many milliseconds are logged.
+    /// Operations that take longer than this number of milliseconds are logged.
     pub slow_ms: Option<u64>,
-    /// Which operations are written to `system.profile`: none, slow ones, all; and which share of the slow ones.
+    /// Which operations are written to `system.profile`: none, slow ones, all; and which share of
+    /// the slow ones.
     pub profile_level: i64,
     pub profile_sample_rate: f64,
     /// Most milliseconds between journal flushes.
@@ -69,7 +71,8 @@ pub struct Options {
     pub member_auth: Option<MemberAuth>,
     /// The arguments as given, for getCmdLineOpts.
     pub argv: Vec<String>,
-    /// The options in the configuration file's shape (`path`, value as text or boolean), for getCmdLineOpts.
+    /// The options in the configuration file's shape (`path`, value as text or boolean), for
+    /// getCmdLineOpts.
     pub parsed: Vec<(String, Given)>,
 }
 
@@ -87,7 +90,8 @@ pub enum Given {
 }
 
 impl Options {
-    /// What may be the paths of files that the options name: the log, the process id, the key, the configuration.
+    /// What may be the paths of files that the options name: the log, the process id, the key, the
+    /// configuration.
     pub fn named_files(&self) -> Vec<&Path> {
         let texts = self.parsed.iter().filter_map(|(_, given)| match given {
             Given::Text(text) => Some(text.as_str()),

@@ -15,7 +15,7 @@ use super::table::{OPTIONS, OptionSpec, Shape, Support};
 use super::{Given, Options};
 use crate::log::Rotation;
 
-/// One line that tells what is wrong with the options, or the help text asked for.
+/// One line that says what is wrong with the options, or the help text asked for.
 #[derive(Debug, PartialEq)]
 pub struct OptionError(pub String);
 
@@ -29,7 +29,7 @@ impl std::error::Error for OptionError {}
 
 /// What the arguments ask for.
 #[derive(Debug, PartialEq)]
-pub enum Asked {
+pub enum StartAction {
     /// Run a node.
     Run(Box<Options>),
     /// Print this text and end with success (`--help`, `--version`).
@@ -41,11 +41,12 @@ const GIB: f64 = (1u64 << 30) as f64;
 const MIN_CACHE_GB: f64 = 0.25;
 const MAX_CACHE_GB: f64 = 10_000.0;
 const MAX_PARTITIONS: u64 = 256;
-/// mongod's default of `net.maxIncomingConnections` on Linux is bound by the open-file limit; this is our own.
+/// mongod's default of `net.maxIncomingConnections` on Linux is bound by the open-file limit; this
+/// is our own.
 pub(crate) const DEFAULT_MAX_CONNECTIONS: usize = 65_536;
 
 /// Reads the arguments (the first is the program's name) and the file they name.
-pub fn parse<I>(argv: I, machine_memory_bytes: u64) -> Result<Asked, OptionError>
+pub fn parse<I>(argv: I, machine_memory_bytes: u64) -> Result<StartAction, OptionError>
 where
     I: IntoIterator<Item = OsString>,
 {
@@ -55,7 +56,7 @@ where
         Err(error) => return refuse(error),
     };
     if matches.get_flag(VERSION) {
-        return Ok(Asked::Print(version()));
+        return Ok(StartAction::Print(version()));
     }
     let mut given: BTreeMap<&'static str, Vec<Given>> = BTreeMap::new();
     if let Some(path) = matches.get_one::<String>("config") {
@@ -89,7 +90,7 @@ where
         .iter()
         .map(|arg| arg.to_string_lossy().into_owned())
         .collect();
-    build(given, argv, machine_memory_bytes).map(|options| Asked::Run(Box::new(options)))
+    build(given, argv, machine_memory_bytes).map(|options| StartAction::Run(Box::new(options)))
 }
 
 const VERSION: &str = "version";
@@ -145,10 +146,10 @@ fn command() -> Command {
     command
 }
 
-fn refuse(error: clap::Error) -> Result<Asked, OptionError> {
+fn refuse(error: clap::Error) -> Result<StartAction, OptionError> {
     use clap::error::ErrorKind;
     match error.kind() {
-        ErrorKind::DisplayHelp => Ok(Asked::Print(error.to_string())),
+        ErrorKind::DisplayHelp => Ok(StartAction::Print(error.to_string())),
         _ => {
             let text = error.to_string();
             let line = text
@@ -431,7 +432,8 @@ fn set_parameters(reader: &Reader) -> Result<Vec<(String, String)>, OptionError>
     values.iter().map(split).collect()
 }
 
-/// The options in the configuration file's shape, numbers and booleans as such, as getCmdLineOpts answers.
+/// The options in the configuration file's shape, numbers and booleans as such, as getCmdLineOpts
+/// answers.
 fn parsed(given: &BTreeMap<&'static str, Vec<Given>>) -> Vec<(String, Given)> {
     let mut out = Vec::new();
     for (name, values) in given {
@@ -509,8 +511,8 @@ mod tests {
             .chain(args.iter().copied())
             .map(OsString::from);
         match parse(argv, MEMORY) {
-            Ok(Asked::Run(options)) => Ok(*options),
-            Ok(Asked::Print(text)) => Err(text),
+            Ok(StartAction::Run(options)) => Ok(*options),
+            Ok(StartAction::Print(text)) => Err(text),
             Err(error) => Err(error.0),
         }
     }

@@ -1,4 +1,5 @@
-//! The table of start options: mongod's names on the command line and in the configuration file, and which of them Pinion has.
+//! The table of start options: mongod's names on the command line and in the configuration file,
+//! and which of them Pinion has.
 
 /// What follows an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,8 @@ pub(super) enum Support {
     Yes,
     /// It does not; the start stops with this reason rather than run without what was asked for.
     No(&'static str),
-    /// mongod's option names a behaviour that Pinion always has, so only this value can be accepted.
+    /// mongod's option names a behaviour that Pinion always has, so only this value can be
+    /// accepted.
     Only(&'static str, &'static str),
 }
 

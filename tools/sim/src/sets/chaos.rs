@@ -62,7 +62,8 @@ pub enum Happening {
         force: bool,
     },
     StepUp(usize),
-    /// A primary is cut off from all others while its clients ask for no majority: what they write is rolled back.
+    /// A primary is cut off from all others while its clients ask for no majority: what they write
+    /// is rolled back.
     Strand(usize),
     /// The primary dies, and the whole set loses power when the next one has just been elected.
     TornElection(usize),
@@ -70,7 +71,8 @@ pub enum Happening {
     Blackout(usize),
     /// Another primary is elected, and its voters forget what was not on their disks.
     ForgottenVotes(usize),
-    /// What a primary wrote alone gets to the others when it is elected a second time, and somebody else takes it back.
+    /// What a primary wrote alone gets to the others when it is elected a second time, and somebody
+    /// else takes it back.
     CommitOverTerms(usize),
     /// A member is added, or the configuration is changed otherwise.
     Reconfig,
@@ -188,7 +190,8 @@ pub fn down_time(rng: &mut Rng) -> Duration {
     Duration::from_millis(rng.below(most + 1))
 }
 
-/// Does to the network and the disks of members what `happening` says; crashes and commands are the run's.
+/// Does to the network and the disks of members what `happening` says; crashes and commands are the
+/// run's.
 pub fn disturb(sim: &SimHandle, nodes: &[NodeId], happening: &Happening, rng: &mut Rng) {
     let others = |member: usize| {
         let nodes = nodes.iter().enumerate();

@@ -12,7 +12,7 @@ const CLOSELY: Duration = Duration::from_micros(50);
 const LOOSELY: Duration = Duration::from_millis(1);
 /// How long a scene lets happen what comes of it.
 const AFTERMATH_MS: u64 = 15_000;
-/// Within which time a primary that nobody hears writes what nobody gets, as the totals call it.
+/// The time within which an isolated primary writes what is not replicated, as the totals call it.
 const UNHEARD: Duration = Duration::from_millis(1_200);
 const ALONE: &str = "writes acknowledged by one";
 /// How long a primary lives at most that is to die, while clients read from it.
@@ -47,7 +47,8 @@ impl Run {
             .collect()
     }
 
-    /// Waits until one of these members has gone through an event, which it does once more than `before` says.
+    /// Waits until one of these members has gone through an event, which it does once more than
+    /// `before` says.
     fn wait_for(
         &mut self,
         members: &[usize],
@@ -79,8 +80,9 @@ impl Run {
         members.filter(|member| !these.contains(member)).collect()
     }
 
-    /// The primary is cut off. When one of the others is elected, those that voted for it lose power at once, and come back to the
-    /// old primary while the new one is cut off: whoever forgets its vote gives it a second time in the same term.
+    /// The primary is cut off. When one of the others is elected, those that voted for it lose
+    /// power at once, and come back to the old primary while the new one is cut off: a member that
+    /// forgets its vote gives it a second time in the same term.
     pub(super) fn forget_votes(&mut self, primary: usize) -> Result<(), String> {
         let others = self.others(&[primary]);
         self.part(&[primary], &others);
@@ -100,10 +102,12 @@ impl Run {
         Ok(())
     }
 
-    /// What a majority holds of an older term is not committed by that (Raft, figure 8). A primary writes what nobody gets, and
-    /// dies; another one is elected, begins its term where nobody hears it, and dies too. The first comes back and is elected when
-    /// the others hold what it wrote, and is cut off from them before they have an entry of its own term; clients read from it what
-    /// a majority has. Then it dies, and the second one comes back, whose log is the later one, and takes that back.
+    /// What a majority holds of an older term is not committed by that (Raft, figure 8). A primary
+    /// writes what is not replicated, and dies; another one is elected, begins its term in
+    /// isolation, and dies too. The first comes back and is elected when the others hold what it
+    /// wrote, and is cut off from them before they have an entry of its own term; clients read from
+    /// it what a majority has. Then it dies, and the second one comes back, whose log is the later
+    /// one, and takes that back.
     pub(super) fn commit_over_terms(&mut self, first: usize) -> Result<(), String> {
         let others = self.others(&[first]);
         let usual = self.shared.alone.replace(1.0);
@@ -139,7 +143,7 @@ impl Run {
         Ok(())
     }
 
-    /// Waits until a primary that nobody hears has written what it acknowledges alone.
+    /// Waits until an isolated primary has written what it acknowledges alone.
     fn write_unheard(&mut self) -> Result<(), String> {
         let written = |run: &Run| {
             let history = run.shared.history.borrow();
@@ -152,20 +156,21 @@ impl Run {
         self.pass(FLUSHED)
     }
 
-    /// One of these is elected and begins its term, which nobody hears of. Which, if that came about.
+    /// One of these is elected and begins its term, which is not replicated. Returns which, if that
+    /// came about.
     fn begin_unheard(
         &mut self,
         members: &[usize],
         (elected, drained): (&[u64], &[u64]),
     ) -> Result<Option<usize>, String> {
-        let begun = self.counts_of("term begun");
+        let terms = self.counts_of("term begun");
         self.wait_for(members, "elected", elected, LOOSELY)?;
         let Some(member) = self.wait_for(members, "drained", drained, CLOSELY)? else {
             return Ok(None);
         };
         self.part(&[member], &self.others(&[member]));
-        let begun = self.wait_for(&[member], "term begun", &begun, LOOSELY)?;
+        let terms = self.wait_for(&[member], "term begun", &terms, LOOSELY)?;
         self.pass(FLUSHED)?;
-        Ok(begun)
+        Ok(terms)
     }
 }

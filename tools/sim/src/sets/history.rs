@@ -1,12 +1,14 @@
 //! What clients wrote to the set and saw of it, and what may therefore be there.
 //!
-//! Every document has one writer, whose operations append their numbers to it. So a document tells which operations it has seen,
-//! whether one was executed twice, and whether one came behind a later one.
+//! Every document has one writer, whose operations append their numbers to it. So a document shows
+//! which operations it has seen, whether one was executed twice, and whether one came behind a
+//! later one.
 //!
-//! Operations of one transaction are there together or not at all, in whatever snapshot. Other reads take newer states while they run.
+//! Operations of one transaction are there together or not at all, in whatever snapshot. Other
+//! reads take newer states while they run.
 //!
-//! Not checked: the order of operations on different documents; reads of an earlier time that go by an index; that a transaction is
-//! not seen by others before it is committed.
+//! Not checked: the order of operations on different documents; reads of an earlier time that go by
+//! an index; that a transaction is not seen by others before it is committed.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +18,8 @@ use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 #[derive(Clone, Debug)]
 struct Operation {
     number: i64,
-    /// A majority has acknowledged it, or a read of what a majority has has seen it: it stays for ever.
+    /// A majority has acknowledged it, or a read of what a majority has has seen it: it stays for
+    /// ever.
     is_certain: bool,
 }
 
@@ -122,7 +125,8 @@ impl History {
         all
     }
 
-    /// Checks documents that `who` has read: that each holds what was sent, once and in order, and what `floor` says.
+    /// Checks documents that `who` has read: that each holds what was sent, once and in order, and
+    /// what `floor` says.
     pub fn check(&mut self, who: &str, documents: &[RawDocumentBuf], floor: &Floor) -> Vec<Found> {
         let mut all = Vec::new();
         for document in documents {

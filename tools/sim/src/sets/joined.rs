@@ -1,6 +1,8 @@
-//! Reads that last: each meets a collection twice in one command, and waits in between for the outcome of a prepared transaction.
+//! Reads that last: each meets a collection twice in one command, and waits in between for the
+//! outcome of a prepared transaction.
 //!
-//! While a read waits another collection takes the place of what it reads (`moving`). It sees the same one all the same, or is refused.
+//! While a read waits another collection takes the place of what it reads (`moving`). It sees the
+//! same one all the same, or is refused.
 
 use std::rc::Rc;
 

@@ -1,4 +1,5 @@
-//! The judge: a client that no fault reaches. It begins the set, gives members orders, and finds at the end whether they agree.
+//! The judge: a client that no fault reaches. It begins the set, gives members orders, and finds at
+//! the end whether they agree.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -40,7 +41,7 @@ pub struct Orders {
     pub given: RefCell<VecDeque<Order>>,
     /// The members have to agree by now.
     pub compares: Cell<bool>,
-    pub begun: Cell<bool>,
+    pub started: Cell<bool>,
     pub agreed: Cell<bool>,
     /// Why they do not agree yet.
     pub disagreement: RefCell<String>,
@@ -54,8 +55,8 @@ struct Contents {
     /// Digests of collections, by database.
     digests: BTreeMap<String, RawDocumentBuf>,
     indexes: BTreeMap<String, Vec<RawDocumentBuf>>,
-    /// The images of retryable statements, by their sessions. One that was changed while the member copied another could not be
-    /// known, and is none.
+    /// The images of retryable statements, by their sessions. One that was changed while the member
+    /// copied another could not be known, and is none.
     images: BTreeMap<Vec<u8>, Option<RawDocumentBuf>>,
 }
 
@@ -77,7 +78,7 @@ pub async fn judge(shared: Rc<Shared>, orders: Rc<Orders>, config: RawDocumentBu
     };
     let count = operator::hosts(&config).len();
     let initiate = rawdoc! { "replSetInitiate": config, "$db": "admin" };
-    while !judge.is_begun(count, &initiate).await {
+    while !judge.has_started(count, &initiate).await {
         sleep(LOOK_EVERY).await;
     }
     while shared.beginning.get().is_none() {
@@ -85,7 +86,7 @@ pub async fn judge(shared: Rc<Shared>, orders: Rc<Orders>, config: RawDocumentBu
         shared.beginning.set(time);
         sleep(LOOK_EVERY).await;
     }
-    orders.begun.set(true);
+    orders.started.set(true);
     while !shared.stopped.get() {
         sleep(LOOK_EVERY).await;
         let order = orders.given.borrow_mut().pop_front();
@@ -130,7 +131,7 @@ impl Judge {
     }
 
     /// Whether every member has taken its place; the set is initiated where it is not yet.
-    async fn is_begun(&mut self, count: usize, initiate: &RawDocument) -> bool {
+    async fn has_started(&mut self, count: usize, initiate: &RawDocument) -> bool {
         let status = rawdoc! { "replSetGetStatus": 1_i32, "$db": "admin" };
         if self.ask(0, &status).await.is_err() {
             let _ = self.clients[0].command(initiate).await;
@@ -166,7 +167,8 @@ impl Judge {
         false
     }
 
-    /// Looks whether a majority has a change, and asks for it where it is not there. False where it was asked for.
+    /// Looks whether a majority has a change, and asks for it where it is not there. False where it
+    /// was asked for.
     async fn try_config(&mut self, change: Change, is_asked: bool) -> Result<bool, String> {
         let primary = self.find_primary().await?;
         let (config, is_committed) = self.config(primary).await?;

@@ -1,4 +1,5 @@
-//! One seed of a whole replica set: members with their clients, what happens to them, and whether they kept what they promised.
+//! One seed of a whole replica set: members with their clients, what happens to them, and whether
+//! they kept what they promised.
 
 mod chaos;
 mod elections;
@@ -227,7 +228,7 @@ impl Run {
     /// Waits until the set is initiated and every member has its data.
     fn begin(&mut self) -> Result<(), String> {
         let deadline = self.sim.now() + BEGINNING;
-        while !self.orders.begun.get() {
+        while !self.orders.started.get() {
             if self.sim.now() >= deadline {
                 return Err("the set does not begin".into());
             }
@@ -256,7 +257,8 @@ impl Run {
         self.pass(Duration::from_millis(lasts))
     }
 
-    /// Notices members that have died, starts those whose time has come, and finds those that have stopped by themselves.
+    /// Notices members that have died, starts those whose time has come, and finds those that have
+    /// stopped by themselves.
     fn look_after_members(&mut self) -> Result<(), String> {
         let now = self.sim.now();
         for (at, member) in self.members.iter_mut().enumerate() {
@@ -397,11 +399,11 @@ impl Run {
     }
 }
 
-/// What all members of a set are told alike.
+/// What all members of a set have in common.
 struct SetKind {
     /// They know each other by a key.
     auth: Option<MemberAuth>,
-    /// An initial sync copies files where it can; so many partitions most members have then.
+    /// An initial sync copies files where it can; most members have this number of partitions then.
     copied_partitions: Option<u16>,
     /// Memory so small that old versions, and what is not stable yet, go to disk.
     cache_bytes: Option<u64>,

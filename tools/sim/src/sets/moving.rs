@@ -1,7 +1,8 @@
-//! A collection whose place another one takes over and over, and who reads it meanwhile: each reader sees all documents of one of
-//! them, or none.
+//! A collection whose place another one takes over and over, and who reads it meanwhile: each
+//! reader sees all documents of one of them, or none.
 //!
-//! The documents of each come by one transaction, so no member has a part of them, whatever branch of history it is on.
+//! The documents of each come by one transaction, so no member has a part of them, whatever branch
+//! of history it is on.
 
 use std::rc::Rc;
 
@@ -27,7 +28,8 @@ const BUSY_READS: u64 = 200;
 const WTIMEOUT_MS: i32 = 5_000;
 /// How long a reader waits for an answer.
 const ANSWER: Duration = Duration::from_secs(4);
-/// QueryPlanKilled: the collection went away under the reader. NamespaceNotFound is no answer to a `find`.
+/// QueryPlanKilled: the collection went away under the reader. NamespaceNotFound is no answer to a
+/// `find`.
 const GONE: i32 = 175;
 
 /// Whether a reader of the place may be refused so.

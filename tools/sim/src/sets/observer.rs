@@ -1,7 +1,8 @@
-//! Observers: clients that no fault of the network reaches, which ask each member again and again what it is.
+//! Observers: clients that no fault of the network reaches, which ask each member again and again
+//! what it is.
 //!
-//! Asserted: a term has one primary at most, writable or not; terms, commit points and stable timestamps of a life never go back. What a
-//! member was between two questions is not seen.
+//! Asserted: a term has one primary at most, writable or not; terms, commit points and stable
+//! timestamps of a life never go back. What a member was between two questions is not seen.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -35,8 +35,8 @@ const TEARS: [&str; 5] = [
 const MOST_TORN_US: u64 = 120_000;
 
 impl Run {
-    /// A primary is cut off from the others, and its clients ask for no majority: what they write before it notices, or before
-    /// they do, is rolled back.
+    /// A primary is cut off from the others, and its clients ask for no majority: what they write
+    /// before it notices, or before they do, is rolled back.
     pub(super) fn strand(&mut self, primary: usize) -> Result<(), String> {
         let usual = self.shared.alone.replace(1.0);
         self.pass_some(500)?;
@@ -51,8 +51,9 @@ impl Run {
         Ok(())
     }
 
-    /// The primary dies. When another one is elected and has hardly begun, all lose power, on disks so slow that little of its
-    /// term is on any of them. Then all come back, and elect again.
+    /// The primary dies. When another one is elected and has hardly started, all lose power, on
+    /// disks so slow that little of its term is on any of them. Then all come back, and elect
+    /// again.
     pub(super) fn tear_election(&mut self, primary: usize) -> Result<(), String> {
         let nodes = self.nodes();
         let slow = DiskFaults {
@@ -103,8 +104,8 @@ impl Run {
         self.pass_some(15_000)
     }
 
-    /// All lose power at once while clients write. What a majority has acknowledged is on the disks of those that come back
-    /// first, however slow these are.
+    /// All lose power at once while clients write. What a majority has acknowledged is on the disks
+    /// of those that come back first, however slow these are.
     pub(super) fn black_out(&mut self, primary: usize) -> Result<(), String> {
         let nodes = self.nodes();
         // Now and then nothing that is written in the meantime comes to a disk.
@@ -164,8 +165,8 @@ impl Run {
         done
     }
 
-    /// Takes a member out of the set and its disk away. When a majority has the configuration without it, nobody counts upon
-    /// what it had, its vote neither.
+    /// Takes a member out of the set and its disk away. When a majority has the configuration
+    /// without it, no member counts upon what it had, its vote neither.
     pub(super) fn replace(&mut self, member: usize) -> Result<(), String> {
         if self.outside.is_some() || self.sightings.borrow().seen(member).state == PRIMARY {
             return Ok(());

@@ -1,4 +1,5 @@
-//! A client of the whole set: a session that finds the primary, retries, and is causally consistent, as a driver's.
+//! A client of the whole set: a session that finds the primary, retries, and is causally
+//! consistent, as a driver's.
 
 use std::net::SocketAddr;
 
@@ -15,15 +16,17 @@ const SEARCH_PAUSE_MS: u64 = 150;
 /// How long a commit waits for a majority before it is asked for again.
 const COMMIT_WTIMEOUT_MS: i32 = 5_000;
 
-/// Answers that say nothing of a write but that it may go better elsewhere or later: NotWritablePrimary,
-/// NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary, PrimarySteppedDown, ShutdownInProgress, InterruptedAtShutdown,
-/// InterruptedDueToReplStateChange, HostUnreachable, HostNotFound.
+/// Answers that say nothing of a write but that it may go better elsewhere or later:
+/// NotWritablePrimary, NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary, PrimarySteppedDown,
+/// ShutdownInProgress, InterruptedAtShutdown, InterruptedDueToReplStateChange, HostUnreachable,
+/// HostNotFound.
 const MOVED: [i32; 9] = [10_107, 13_435, 13_436, 189, 91, 11_600, 11_602, 6, 7];
-/// WriteConflict, TemporarilyUnavailable, WriteConcernTimeout (the write is there, and is asked for again), MaxTimeMSExpired,
-/// NotYetInitialized.
+/// WriteConflict, TemporarilyUnavailable, WriteConcernTimeout (the write is there, and is asked for
+/// again), MaxTimeMSExpired, NotYetInitialized.
 const BUSY: [i32; 5] = [112, 365, 64, 50, 94];
-/// SnapshotTooOld, SnapshotUnavailable, ReadConcernMajorityNotAvailableYet, LinearizableReadConcernError, CursorNotFound, LockTimeout (it
-/// waits for an outcome that comes behind a change of the catalog, which waits for the read): a read may be refused so.
+/// SnapshotTooOld, SnapshotUnavailable, ReadConcernMajorityNotAvailableYet,
+/// LinearizableReadConcernError, CursorNotFound, LockTimeout (it waits for an outcome that comes
+/// behind a change of the catalog, which waits for the read): a read may be refused so.
 const UNREADABLE: [i32; 6] = [239, 246, 134, 151, 43, 24];
 
 const NO_SUCH_TRANSACTION: i32 = 251;
@@ -86,10 +89,11 @@ fn is_transient(reply: &RawDocument) -> bool {
     labels.any(|label| label == "TransientTransactionError")
 }
 
-/// Whether a primary that leads since a moment does not know yet that a majority has the entry of what is prepared.
+/// Whether a primary that leads since a moment does not know yet that a majority has the entry of
+/// what is prepared.
 fn is_not_committed_yet(reply: &RawDocument) -> bool {
-    let told = reply.get_str("errmsg").unwrap_or_default();
-    told.ends_with("before its prepare oplog entry has been majority committed")
+    let message = reply.get_str("errmsg").unwrap_or_default();
+    message.ends_with("before its prepare oplog entry has been majority committed")
 }
 
 /// The write concern of a commit that a majority acknowledges.
@@ -175,7 +179,8 @@ impl Session {
         None
     }
 
-    /// Executes a write once, on whichever member is primary, and retries it until its outcome is known.
+    /// Executes a write once, on whichever member is primary, and retries it until its outcome is
+    /// known.
     pub async fn write(&mut self, body: &RawDocument) -> Written {
         self.txn_number += 1;
         let mut body = body.to_owned();
@@ -212,8 +217,9 @@ impl Session {
         Written::Unknown
     }
 
-    /// Runs statements in a transaction, as a driver's `withTransaction` does: begun anew when it may be tried again as a whole, and
-    /// committed until that is known. `seen` is shown what a find at its end has read.
+    /// Runs statements in a transaction, as a driver's `withTransaction` does: started again when
+    /// it may be retried as a whole, and committed until that is known. `seen` is shown what a find
+    /// at its end has read.
     pub async fn transact(
         &mut self,
         statements: &[RawDocumentBuf],
@@ -243,12 +249,13 @@ impl Session {
                 Attempt::Aborted | Attempt::RolledBack => continue,
             }
         }
-        // Nobody commits what is left.
+        // What is left is never committed.
         Written::Unknown
     }
 
-    /// Runs statements in a transaction and commits it; `seen` is shown the place of each statement and what it has read.
-    /// With `of_commit` as the write concern of its commit, or without one: it is aborted then.
+    /// Runs statements in a transaction and commits it; `seen` is shown the place of each statement
+    /// and what it has read. With `of_commit` as the write concern of its commit, or without one:
+    /// it is aborted then.
     pub async fn attempt(
         &mut self,
         statements: &[RawDocumentBuf],
@@ -271,8 +278,9 @@ impl Session {
         self.commit(of_commit, now() + RETRYING).await
     }
 
-    /// Runs statements in a transaction, prepares it and, after a pause, has it committed or aborted, however long that takes:
-    /// nobody else ends it. Once a majority has it prepared nothing but that answer ends it.
+    /// Runs statements in a transaction, prepares it and, after a pause, has it committed or
+    /// aborted, however long that takes: nothing else ends it. Once a majority has it prepared
+    /// nothing but that answer ends it.
     pub async fn attempt_prepared(
         &mut self,
         statements: &[RawDocumentBuf],
@@ -291,7 +299,7 @@ impl Session {
             rawdoc! { "prepareTransaction": 1_i32, "writeConcern": majority(), "$db": "admin" };
         let prepare = self.in_transaction(&prepare);
         let prepared = match self.until_answered(&prepare).await {
-            // A primary that does not have it prepared leads now, and nobody will have it.
+            // A primary that does not have it prepared leads now, and no member will have it.
             Err(reply) if is_transient(&reply) => return Attempt::Aborted,
             // It has made a collection, which is not supported.
             Err(reply) if error_code(&reply) == NOT_IN_TRANSACTION => {
@@ -330,7 +338,7 @@ impl Session {
         }
     }
 
-    /// Sends a command to whoever is primary until it is answered for good.
+    /// Sends a command to the current primary until it is answered finally.
     async fn until_answered(
         &mut self,
         command: &RawDocument,

@@ -1,8 +1,9 @@
-//! Clients of change streams, which begin at the set's beginning and are resumed over and over, by whatever member.
+//! Clients of change streams, which begin at the set's beginning and are resumed over and over, by
+//! whatever member.
 //!
-//! From the events they build what documents hold: an event that is missing, comes twice, or comes out of its place does not fit
-//! to what is there already. At the end that must be what the members have, so nothing was shown that was rolled back, and
-//! nothing was left out. Tokens must rise.
+//! From the events they build what documents hold: an event that is missing, comes twice, or comes
+//! out of its place does not fit to what is there already. At the end that must be what the members
+//! have, so nothing was shown that was rolled back, and nothing was left out. Tokens must rise.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -34,9 +35,9 @@ pub type Held = BTreeMap<Place, Vec<i64>>;
 #[derive(Default)]
 pub struct Shown {
     pub held: Held,
-    /// The token of the last event, as the client goes on from it.
+    /// The token of the last event, from which the client continues.
     token: Option<RawDocumentBuf>,
-    /// The last that was told, of an event or behind a batch.
+    /// The last token received, of an event or behind a batch.
     last: String,
 }
 
@@ -168,7 +169,8 @@ pub async fn watch(shared: Rc<Shared>, shown: Rc<RefCell<Shown>>, rng: Rng) {
 }
 
 impl Watcher {
-    /// Opens a stream by some member and reads it for a while; `None` when the member could not be asked.
+    /// Opens a stream by some member and reads it for a while; `None` when the member could not be
+    /// asked.
     async fn watch_one(&mut self) -> Option<()> {
         let members = &self.shared.members;
         let member = self.rng.below(members.len() as u64) as usize;
@@ -246,7 +248,8 @@ impl Watcher {
         }
     }
 
-    /// Takes the events of a batch, or some of them, as a client does that dies; `None` then. Gives the cursor.
+    /// Takes the events of a batch, or some of them, as a client does that dies; `None` then. Gives
+    /// the cursor.
     fn take(&mut self, reply: &RawDocument, name: &str) -> Option<i64> {
         let events = batch(reply, name);
         let dies_at = match self.rng.chance(0.1) {
@@ -277,10 +280,10 @@ impl Watcher {
                 shown.last = text.to_owned();
                 shown.token = Some(token.to_owned());
             }
-            told => {
+            token => {
                 let last = &shown.last;
                 self.shared
-                    .fail(format!("a batch goes on from {told:?}, behind {last}"));
+                    .fail(format!("a batch goes on from {token:?}, behind {last}"));
                 return None;
             }
         }

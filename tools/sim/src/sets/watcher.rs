@@ -1,6 +1,8 @@
-//! Clients that read what a majority has while leaders come and go, each from one member, without a pause.
+//! Clients that read what a majority has while leaders come and go, each from one member, without a
+//! pause.
 //!
-//! What one of them has seen has to stay for ever, however short the life of whoever showed it was.
+//! What one of them has seen has to stay for ever, however short the life of the member that showed
+//! it was.
 
 use std::rc::Rc;
 

@@ -1,4 +1,5 @@
-//! What the clients of a set do: writers of documents of their own, which also read everybody's, and one that changes the catalog.
+//! What the clients of a set do: writers of documents of their own, which also read everybody's,
+//! and one that changes the catalog.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,17 +29,19 @@ const AGAIN: f64 = 0.15;
 pub const INCOMPLETE_HISTORY: i32 = 217;
 /// How often a read goes by the index that comes and goes.
 const BY_INDEX: f64 = 0.4;
-/// BadValue (the index of the hint is not there), IndexNotFound, QueryPlanKilled: what a read by an index may be refused with.
+/// BadValue (the index of the hint is not there), IndexNotFound, QueryPlanKilled: what a read by an
+/// index may be refused with.
 const NO_INDEX: [i32; 3] = [2, 27, 175];
-/// NamespaceNotFound, IndexNotFound, NamespaceExists, IndexOptionsConflict, BackgroundOperationInProgressForNamespace, IndexBuildAborted:
-/// right answers to changes of the catalog that are sent twice.
+/// NamespaceNotFound, IndexNotFound, NamespaceExists, IndexOptionsConflict,
+/// BackgroundOperationInProgressForNamespace, IndexBuildAborted: right answers to changes of the
+/// catalog that are sent twice.
 const DDL_REFUSALS: [i32; 6] = [26, 27, 48, 85, 12_587, 276];
 
 /// What clients, observers and the run share. All of a simulation is one thread.
 pub struct Shared {
     pub members: Vec<SocketAddr>,
     pub history: RefCell<History>,
-    /// Nobody begins anything while this is set.
+    /// No worker starts anything while this is set.
     pub paused: Cell<bool>,
     /// Operations under way.
     pub active: Cell<usize>,
@@ -71,7 +74,7 @@ impl Drop for Active {
 }
 
 impl Shared {
-    /// Waits until something may be begun; `None` when everybody ends.
+    /// Waits until something may be started; `None` when everybody ends.
     pub async fn begin(self: &Rc<Self>) -> Option<Active> {
         while self.paused.get() {
             sleep(Duration::from_millis(20)).await;
@@ -83,8 +86,8 @@ impl Shared {
         Some(Active(self.clone()))
     }
 
-    /// The longest pause behind so many operations. Reads are of ever more: a run of long virtual time must not take as much
-    /// longer.
+    /// The longest pause behind this number of operations. Reads are of ever more: a run of long
+    /// virtual time must not take as much longer.
     pub fn pause_of(&self, operations: u64) -> u64 {
         self.pause_ms * (1 + operations / BUSY_OPERATIONS)
     }
@@ -108,7 +111,8 @@ struct Writer {
     last: i64,
     /// Its documents, with how many operations each has had.
     documents: Vec<(String, usize)>,
-    /// What this client has written or read with majority concerns, and must see whenever it asks so again.
+    /// What this client has written or read with majority concerns, and must see whenever it asks
+    /// so again.
     seen: BTreeMap<String, Vec<i64>>,
 }
 
@@ -311,7 +315,8 @@ impl Writer {
         }
     }
 
-    /// Sends the last write once more, as if its answer had been lost: it must not be executed a second time.
+    /// Sends the last write once more, as if its answer had been lost: it must not be executed a
+    /// second time.
     async fn write_again(&mut self) {
         match self.session.again().await {
             Some(Written::Acknowledged) => self.shared.count("writes sent again"),
@@ -339,8 +344,8 @@ impl Writer {
         }
     }
 
-    /// Reads everything and checks it. A causal read sees what this client has seen before with a majority's concern; a
-    /// linearizable one what anybody had acknowledged when it began.
+    /// Reads everything and checks it. A causal read sees what this client has seen before with a
+    /// majority's concern; a linearizable one what anybody had acknowledged when it began.
     async fn read_with(&mut self, member: Option<usize>, level: &'static str, causal: bool) {
         let mut concern = rawdoc! { "level": level };
         let causal = causal && self.session.operation_time.is_some();
@@ -349,7 +354,8 @@ impl Writer {
         }
         let floor = match level {
             "linearizable" => self.shared.history.borrow().floor(),
-            // A local read may see a branch of history that parted before what this client has seen.
+            // A local read may see a branch of history that parted before what this client has
+            // seen.
             "majority" | "snapshot" if causal => self.seen.clone(),
             _ => Floor::new(),
         };

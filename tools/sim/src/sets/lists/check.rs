@@ -1,12 +1,17 @@
-//! The checker of histories of lists: whether transactions have run under snapshot isolation, and whether what was promised is there.
+//! The checker of histories of lists: whether transactions have run under snapshot isolation, and
+//! whether what was promised is there.
 //!
-//! As Elle does it (Kingsbury and Alvaro, "Elle: Inferring Isolation Anomalies from Experimental Observations", 2020): since every
-//! number is appended once, a list tells in which order its writers came, and what a reader has seen of them. The order is that of
-//! the lists as all members have them at the end. From it follow the dependencies: `ww`, who wrote behind whom; `wr`, who read whose
-//! version; `rw`, who read the version that another one replaced. Snapshot isolation forbids every cycle in which no two `rw` follow
-//! each other (Cerone and Gotsman, "Analysing Snapshot Isolation", 2016); what else there is of cycles is write skew, which it allows.
+//! As Elle does it (Kingsbury and Alvaro, "Elle: Inferring Isolation Anomalies from Experimental
+//! Observations", 2020): since every number is appended once, a list shows in which order its
+//! writers came, and what a reader has seen of them. The order is that of the lists as all members
+//! have them at the end. From it follow the dependencies: `ww`, which transaction wrote behind
+//! which; `wr`, which read whose version; `rw`, which read the version that another one replaced.
+//! Snapshot isolation forbids every cycle in which no two `rw` follow each other (Cerone and
+//! Gotsman, "Analysing Snapshot Isolation", 2016); what else there is of cycles is write skew,
+//! which it allows.
 //!
-//! Not checked: that a transaction sees what ended before it began, but for those of its own client.
+//! Not checked: that a transaction sees what ended before it began, but for those of its own
+//! client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +22,7 @@ use super::txn::{Finals, Key, Op, Outcome, Txn};
 /// What was wrong, by its name in the literature where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A number that nobody appended to this list.
+    /// A number that was never appended to this list.
     Garbage,
     /// A number is there twice.
     Duplicate,
@@ -141,7 +146,7 @@ impl<'h> Checker<'h> {
         }
     }
 
-    /// What is wrong with a list whoever has seen it.
+    /// What is wrong with a list, whichever reader has seen it.
     fn check_list(&mut self, key: Key, list: &[i64], of_aborted: Kind, who: &dyn fmt::Display) {
         let mut seen = BTreeSet::new();
         for number in list {

@@ -1,4 +1,5 @@
-//! What clients do to lists: transactions over several collections and partitions, single appends, and reads of every concern.
+//! What clients do to lists: transactions over several collections and partitions, single appends,
+//! and reads of every concern.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,9 +20,11 @@ const IN_USE: u64 = 3;
 const APPENDS_OF_A_ROUND: i32 = 100;
 /// Most statements of a transaction.
 const MOST_STATEMENTS: u64 = 5;
-/// How much longer their clients pause than others do: there are as many, and what they have done takes time to check.
+/// How much longer their clients pause than others do: there are as many, and what they have done
+/// takes time to check.
 const PAUSES: u64 = 2;
-/// How often a transaction is aborted by its client, a commit sent again, and a single append sent again.
+/// How often a transaction is aborted by its client, a commit sent again, and a single append sent
+/// again.
 const ABORTED: f64 = 0.08;
 const AGAIN: f64 = 0.15;
 
@@ -204,7 +207,8 @@ impl Changer {
         }
     }
 
-    /// A read concern, with what the client has been told before where it is to be causal, and whether it is.
+    /// A read concern, with what was reported to the client before where it is to be causal, and
+    /// whether it is.
     fn read_concern(&mut self, level: &'static str) -> (RawDocumentBuf, bool) {
         let mut concern = rawdoc! { "level": level };
         match self.session.operation_time.filter(|_| self.rng.chance(0.7)) {
@@ -300,8 +304,8 @@ impl Changer {
         match self.session.commit_again().await {
             Attempt::Committed => self.shared.count("commits sent again"),
             Attempt::Unknown => {}
-            told @ (Attempt::Aborted | Attempt::RolledBack | Attempt::Refused(_)) => {
-                let problem = format!("a commit that a majority had was answered: {told:?}");
+            outcome @ (Attempt::Aborted | Attempt::RolledBack | Attempt::Refused(_)) => {
+                let problem = format!("a commit that a majority had was answered: {outcome:?}");
                 self.shared.fail(problem);
             }
         }
@@ -339,7 +343,8 @@ impl Changer {
 
     /// Reads without a transaction, on whatever member.
     async fn read(&mut self) {
-        // Reads that do not wait for what is prepared may see a part of it, where it is committed in their past.
+        // Reads that do not wait for what is prepared may see a part of it, where it is committed
+        // in their past.
         let level = match self.shared.prepared > 0.0 {
             true => "snapshot",
             false => ["snapshot", "majority", "local"][self.rng.below(3) as usize],

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 /// The nodes behind each node.
 pub type Edges = Vec<Vec<usize>>;
 
-/// The strongly connected components that have a cycle. No node has an edge to itself but where that is a cycle.
+/// The strongly connected components that have a cycle. No node has an edge to itself but where
+/// that is a cycle.
 pub fn cyclic_components(edges: &Edges) -> Vec<Vec<usize>> {
     let mut search = Search {
         index: vec![None; edges.len()],
@@ -79,7 +80,8 @@ impl Search {
     }
 }
 
-/// A shortest path between two nodes, both of them included; from a node to itself a shortest cycle.
+/// A shortest path between two nodes, both of them included; from a node to itself a shortest
+/// cycle.
 pub fn path(edges: &Edges, from: usize, to: usize) -> Option<Vec<usize>> {
     let mut before: Vec<Option<usize>> = vec![None; edges.len()];
     let mut queue = VecDeque::from([from]);

@@ -241,7 +241,8 @@ fn read_skew_is_found() {
 
 #[test]
 fn snapshots_that_disagree_are_found() {
-    // A long fork: two readers see two writes in different orders, with a write of each between the `rw`.
+    // A long fork: two readers see two writes in different orders, with a write of each between the
+    // `rw`.
     let history = [
         txn(0, &[append(X, 1)]),
         txn(1, &[append(Y, 2)]),

@@ -1,4 +1,5 @@
-//! Transactions of clients that append numbers to lists and read lists: what was asked and what was answered.
+//! Transactions of clients that append numbers to lists and read lists: what was asked and what was
+//! answered.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +23,7 @@ pub type Finals = BTreeMap<Key, Vec<i64>>;
 /// One statement of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// No number is appended twice, by nobody.
+    /// No number is appended twice, by any client.
     Append(Key, i64),
     Read(Key, Vec<i64>),
 }
@@ -32,7 +33,7 @@ pub enum Op {
 pub enum Outcome {
     /// A majority has it.
     Committed,
-    /// The primary has answered, and nobody else was asked: it may be rolled back.
+    /// The primary has answered, and no other member was asked: it may be rolled back.
     AcknowledgedByOne,
     /// Nothing of it was or will ever be there.
     Aborted,
@@ -70,7 +71,7 @@ impl fmt::Display for Txn {
         for op in &self.ops {
             match op {
                 Op::Append(key, number) => write!(f, " {key}+{number}")?,
-                // Of a long list its end tells enough.
+                // Of a long list its end says enough.
                 Op::Read(key, list) => {
                     let tail = &list[list.len().saturating_sub(4)..];
                     write!(f, " {key}={}:{tail:?}", list.len())?;
