@@ -15,7 +15,8 @@ BLOCK = 4096
 
 
 def make(*options):
-    """A node that was killed: three partitions, a checkpoint, and entries in every ring that came after it."""
+    """A node that was killed: three partitions, a checkpoint, and entries in every ring that came
+    after it."""
     node = Node("--cpus", "2", "--partitions", "3", "--syncdelay", "0", *options)
     node.start()
     try:
@@ -48,7 +49,8 @@ def make(*options):
 
 
 def client_of_core(node, core):
-    """A client whose one connection for commands is this core's. Connections are given to the two cores in turn, those of drivers' monitors too."""
+    """A client whose one connection for commands is this core's. Connections are given to the two
+    cores in turn, those of drivers' monitors too."""
     while True:
         client = node.client(maxPoolSize=1)
         if client.admin.command("hello")["connectionId"] % 2 == core:
@@ -97,7 +99,8 @@ def checksummed(data):
 
 
 def choose(things, count, seed):
-    """Flips, as many of each kind, uniformly over the bytes of a kind: kind, file, start of the thing, bit in the file."""
+    """Flips, as many of each kind, uniformly over the bytes of a kind: kind, file, start of the
+    thing, bit in the file."""
     random_stream = random.Random(seed)
     flips = []
     for number in range(count):
@@ -116,7 +119,8 @@ def flip_bit(path, bit):
 
 
 def find(data, flips):
-    """Flips one bit after the other, each alone, and gives those that pinion-admin does not name with file and offset."""
+    """Flips one bit after the other, each alone, and gives those that pinion-admin does not name
+    with file and offset."""
     missed = []
     for kind, file, offset, bit in flips:
         path = data / pathlib.Path(file)
@@ -130,7 +134,8 @@ def find(data, flips):
 
 
 def run(data, count, seed, workers=2):
-    """Flips `count` bits, in several copies of the directory at once. Gives the number of flips by kind and those missed."""
+    """Flips `count` bits, in several copies of the directory at once. Gives the number of flips by
+    kind and those missed."""
     things = {kind: [(str(pathlib.Path(file).relative_to(data)), offset, length) for file, offset, length in found]
               for kind, found in checksummed(data).items()}
     flips = choose(things, count, seed)

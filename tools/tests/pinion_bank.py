@@ -1,4 +1,5 @@
-"""Accounts between which clients move money in transactions, and who watches that it never becomes more or less."""
+"""Accounts between which clients move money in transactions, and who watches that it never becomes
+more or less."""
 
 import random
 import threading
@@ -49,7 +50,7 @@ class Teller(threading.Thread):
                 try:
                     session.with_transaction(move, write_concern=MAJORITY)
                 except PyMongoError:
-                    # Nobody knows whether it has taken place.
+                    # Whether it has taken place is unknown.
                     continue
                 self.acknowledged.append(key)
                 now = time.monotonic()
@@ -118,7 +119,7 @@ class Bank:
             thread.join(300)
 
     def verdict(self):
-        """What is wrong, when nobody moves money any more."""
+        """What is wrong, when no money is moved any more."""
         problems = [problem for auditor in self.auditors for problem in auditor.problems]
         problems += [f"{thread} goes on" for thread in self.tellers + self.auditors if thread.is_alive()]
         with self.members.client() as client:

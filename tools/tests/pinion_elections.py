@@ -4,8 +4,9 @@ from pinion_node import wait_until
 
 
 def elected(members):
-    """The member that leads, where the one before has just gone or stepped down. Who stands at once may be refused by one that has not
-    noticed yet, so while nobody leads those that are there are asked to stand."""
+    """The member that leads, where the one before has just gone or stepped down. A candidate that
+    stands at once may be refused by a member that has not noticed yet, so while there is no primary
+    the members that are there are asked to stand."""
     alive = [node for node in members.nodes if node.alive()]
     wait_until(lambda: any(map(members.leads, alive)) or any(takes_over(members, node) for node in alive))
     return members.primary()

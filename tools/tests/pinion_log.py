@@ -4,12 +4,14 @@ import itertools
 
 from pinion_node import wait_until
 
-# Of a parameter that no other test changes at the same time: each value stands in one line of the log.
+# Of a parameter that no other test changes at the same time: each value stands in one line of the
+# log.
 MARKS = itertools.count(201)
 
 
 def lines(node, **wanted):
-    """The lines with these values. A thread of its own writes the log, so a line is waited for that comes behind all there are."""
+    """The lines with these values. A thread of its own writes the log, so a line is waited for that
+    comes behind all there are."""
     mark = next(MARKS)
     with node.client() as client:
         client.admin.command("setParameter", 1, maxValidateMemoryUsageMB=mark)

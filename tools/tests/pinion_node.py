@@ -18,26 +18,30 @@ BINARY = os.environ.get("PINION_BIN", "target/release/pinion")
 # Built beside the node.
 ADMIN = str(pathlib.Path(BINARY).with_name("pinion-admin"))
 # Of each member's log, when a test of a set failed.
-LOG_LINES_TOLD = 40
-# For how long anything is waited for that is to come. It ends a wait that is in vain, so it is far longer than a slow machine takes.
+LOG_LINES_SHOWN = 40
+# For how long anything is waited for that is to come. It ends a wait that is in vain, so it is far
+# longer than a slow machine takes.
 PATIENCE_SECS = 120
 PATIENCE_MS = PATIENCE_SECS * 1000
-# For how long a driver looks for a server. Whatever asks a member that is gone for more of a cursor waits so long in vain.
+# For how long a driver looks for a server. Whatever asks a member that is gone for more of a cursor
+# waits so long in vain.
 SELECTION_MS = PATIENCE_MS // 2
 # Options of a node that has fail points.
 TEST_COMMANDS = ("--setParameter", "enableTestCommands=1")
-# Settings of a set whose tests are not about elections: a member that is slow stays primary. Where the primary's process is gone, or it
-# hands over, another is elected as soon as with any other settings.
+# Settings of a set whose tests are not about elections: a member that is slow stays primary. Where
+# the primary's process is gone, or it hands over, another is elected as soon as with any other
+# settings.
 STEADY = {"electionTimeoutMillis": 60_000}
 # An election that was asked for is not won.
 COMMAND_FAILED = 125
-# Errors by which a change of a set's configuration says that the one before it has to come to an end first.
+# Errors by which a change of a set's configuration says that the one before it has to come to an
+# end first.
 CONFIGURATION_IN_PROGRESS = 109
 CURRENT_CONFIG_NOT_COMMITTED_YET = 308
 
 
 def free_port():
-    """A port that nobody listens on, for servers that cannot choose one themselves."""
+    """A port without a listener, for servers that cannot choose one themselves."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -70,7 +74,8 @@ def next_event(stream):
 
 
 class Beside(threading.Thread):
-    """A call that is made beside the test, and what became of it: its answer, or the driver's error."""
+    """A call that is made beside the test, and what became of it: its answer, or the driver's
+    error."""
 
     def __init__(self, call):
         super().__init__(daemon=True)
@@ -99,7 +104,7 @@ class FailPoint:
         self.before = self.set(mode, **data)
 
     def set(self, mode, **data):
-        """Sets it, and tells how often it has acted."""
+        """Sets it, and returns how often it has acted."""
         return self.admin.command({"configureFailPoint": self.name, "mode": mode, "data": data})["count"]
 
     def wait(self, times=1):
@@ -111,7 +116,8 @@ class FailPoint:
 
 
 class Node:
-    """One process of the server with its own data directory. `log_file` is where it logs, if not to standard output."""
+    """One process of the server with its own data directory. `log_file` is where it logs, if not to
+    standard output."""
 
     def __init__(self, *options, directory=None, binary=None, env=None, log_file=None):
         self.directory = pathlib.Path(directory or tempfile.mkdtemp(prefix="pinion-test-"))
@@ -131,7 +137,8 @@ class Node:
         return f"mongodb://127.0.0.1:{self.port}"
 
     def start(self, timeout_secs=PATIENCE_SECS):
-        """Starts the process and waits until it says that it serves clients. Takes seconds it needed."""
+        """Starts the process and waits until it says that it serves clients. Takes seconds it
+        needed."""
         began = time.monotonic()
         self.process = subprocess.Popen(
             [self.binary, "--dbpath", str(self.directory / "data"), "--port", str(self.port), *self.options],
@@ -170,7 +177,8 @@ class Node:
             ready.set()
 
     def messages(self):
-        """The log's lines as values, all of them once the process has ended; a line that is not JSON fails the test."""
+        """The log's lines as values, all of them once the process has ended; a line that is not
+        JSON fails the test."""
         if not self.alive():
             self.reader.join(PATIENCE_SECS)
         return [json.loads(line) for line in self.log]
@@ -216,11 +224,13 @@ class Node:
 
 
 class ReplicaSet:
-    """Nodes that are members of one replica set. The first has the highest priority, and is the first primary."""
+    """Nodes that are members of one replica set. The first has the highest priority, and is the
+    first primary."""
 
     def __init__(self, members=3, settings=None, options=()):
         self.nodes = [Node("--replSet", "rs0", "--cpus", "2", *options) for _ in range(members)]
-        # A short election timeout, which a busy machine still bears; tests of failover use the default.
+        # A short election timeout, which a busy machine still bears; tests of failover use the
+        # default.
         self.settings = {"electionTimeoutMillis": 4000} if settings is None else settings
 
     @property
@@ -245,7 +255,8 @@ class ReplicaSet:
         return node.client(directConnection=True, **options)
 
     def add(self, *options):
-        """Starts one more member and puts it into the configuration; it copies the data by itself."""
+        """Starts one more member and puts it into the configuration; it copies the data by
+        itself."""
         node = Node("--replSet", "rs0", "--cpus", "2", *options)
         node.start()
         self.reconfigure(lambda config: config["members"].append(
@@ -255,7 +266,8 @@ class ReplicaSet:
         return node
 
     def reconfigure(self, change, timeout_secs=PATIENCE_SECS, **options):
-        """Changes the configuration in place. Tries again while the one before it is not committed, as with MongoDB one has to."""
+        """Changes the configuration in place. Tries again while the one before it is not committed,
+        as with MongoDB one has to."""
         def changed():
             with self.client() as client:
                 config = client.admin.command("replSetGetConfig")["config"]
@@ -283,7 +295,8 @@ class ReplicaSet:
                 return 0
 
     def leads(self, node):
-        """Whether it is primary and takes writes, which one that still applies what it has does not."""
+        """Whether it is primary and takes writes, which one that still applies what it has does
+        not."""
         with self.member(node) as client:
             # Members of MongoDB 4.4.0 know it by this name alone.
             return client.admin.command("isMaster")["ismaster"]
@@ -327,11 +340,12 @@ class ReplicaSet:
         self.primary()
         for node in self.nodes:
             wait_until(lambda node=node: self.state(node) in (1, 2))
-        # Where another has won the first election, this one would take over by its priority in the middle of a test.
+        # Where another has won the first election, this one would take over by its priority in the
+        # middle of a test.
         wait_until(lambda: self.steps_up(self.nodes[0]))
 
     def steps_up(self, node):
-        """Whether this member is the primary; if it is not, it is told to stand for election."""
+        """Whether this member is the primary; if it is not, it is asked to stand for election."""
         with self.member(node) as client:
             # MongoDB 4.4 has no hello.
             if not client.admin.command("isMaster")["ismaster"]:
@@ -346,6 +360,6 @@ class ReplicaSet:
     def __exit__(self, kind, *_):
         for at, node in enumerate(self.nodes):
             if kind is not None:
-                # What the members said, for whoever reads why a test failed.
-                print(f"the log of member {at}:\n" + "".join(node.log[-LOG_LINES_TOLD:]))
+                # What the members said, for a reader of why a test failed.
+                print(f"the log of member {at}:\n" + "".join(node.log[-LOG_LINES_SHOWN:]))
             node.__exit__()

@@ -1,7 +1,8 @@
-"""The Python of the tests' own environment, which lies below target/ and has the packages that tests, campaigns and benchmarks need.
+"""The Python of the tests' own environment, which lies below target/ and has the packages that
+tests, campaigns and benchmarks need.
 
-A program that needs them begins with `pinion_python.enter()`: from then on it runs in that environment, whatever the machine's own
-Python has.
+A program that needs them begins with `pinion_python.enter()`: from then on it runs in that
+environment, whatever the machine's own Python has.
 """
 
 import fcntl

@@ -1,4 +1,5 @@
-"""Commands as raw messages on a connection: with what PyMongo does not write, and nothing that it adds."""
+"""Commands as raw messages on a connection: with what PyMongo does not write, and nothing that it
+adds."""
 
 import socket
 import struct

@@ -1,4 +1,5 @@
-"""Clients that insert without retries while members of a set come and go, and what became of what was acknowledged."""
+"""Clients that insert without retries while members of a set come and go, and what became of what
+was acknowledged."""
 
 import threading
 import time
@@ -39,7 +40,8 @@ class Writer(threading.Thread):
         self.client.close()
 
     def report(self, found):
-        """Prints what became of its writes, given the keys that the set has; returns whether it wrote and nothing was lost."""
+        """Prints what became of its writes, given the keys that the set has; returns whether it
+        wrote and nothing was lost."""
         lost = [key for key in self.acknowledged if key not in found]
         good = bool(self.acknowledged) and not lost
         print(
@@ -51,7 +53,8 @@ class Writer(threading.Thread):
 
 
 def report_all(members, writers):
-    """Ends the writers, waits until the members are alike, and returns for each writer whether it wrote and nothing was lost."""
+    """Ends the writers, waits until the members are alike, and returns for each writer whether it
+    wrote and nothing was lost."""
     for writer in writers:
         writer.end()
     members.wait_alike("rolling")

@@ -1,4 +1,5 @@
-"""Each driver runs the life of a small application with its defaults; its packages are installed below target/."""
+"""Each driver runs the life of a small application with its defaults; its packages are installed
+below target/."""
 
 import json
 import os

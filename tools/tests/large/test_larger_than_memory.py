@@ -1,4 +1,5 @@
-"""More data than memory: load, checkpoint, restart, read all, update half, delete half, and once more.
+"""More data than memory: load, checkpoint, restart, read all, update half, delete half, and once
+more.
 
 The campaign is the same test with more data: PINION_LARGE_MIB=4096 tools/test large.
 """
@@ -95,7 +96,8 @@ def delete_half(collection, keys):
 
 
 class Phases:
-    """Prints how long each phase took, how many documents a second that was, and what it took of processor time."""
+    """Prints how long each phase took, how many documents a second that was, and what it took of
+    processor time."""
 
     def __init__(self, node):
         self.node = node
@@ -113,8 +115,8 @@ class Phases:
 
 
 def round_of(node):
-    """One round; gives the size of the page files at its end, and of counters what matters: those of the page cache at its
-    end, and how often writers were held up and ring segments reused."""
+    """One round; gives the size of the page files at its end, and of counters what matters: those
+    of the page cache at its end, and how often writers were held up and ring segments reused."""
     phase = Phases(node)
     client = node.client()
     client.large.c.drop()

@@ -48,7 +48,8 @@ class Load:
                 # What was not acknowledged may be there or not.
                 self.failed.append(error)
             except pymongo.errors.OperationFailure as error:
-                # 217: a findAndModify that is tried again on another member than the one that has executed it.
+                # 217: a findAndModify that is tried again on another member than the one that has
+                # executed it.
                 if not error.has_error_label("RetryableWriteError") and not error.has_error_label("TransientTransactionError") \
                         and error.code not in (91, 189, 11600, 11602, 10107, 13435, 26, 27, 48, 68, 276, 211, 217, 246):
                     self.broken = error
@@ -114,8 +115,9 @@ class Load:
 
 
 class RandomLoad:
-    """Random writes and commands on collections, by several clients, most of which succeed. What fails is passed over, unless it
-    says that a member has come to something that it does not understand."""
+    """Random writes and commands on collections, by several clients, most of which succeed. What
+    fails is passed over, unless it says that a member has come to something that it does not
+    understand."""
 
     # Internal errors, and those of entries that cannot be applied.
     NEVER = (1, 8, 4772604, 317)

@@ -66,7 +66,8 @@ class MixedSet(ReplicaSet):
         node.__exit__()
 
     def change(self, change):
-        """Changes the configuration by the primary, again while that is another or the last change is not everywhere yet."""
+        """Changes the configuration by the primary, again while that is another or the last change
+        is not everywhere yet."""
         end = time.monotonic() + 60
         while True:
             try:

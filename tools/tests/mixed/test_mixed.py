@@ -1,5 +1,5 @@
-"""A member of Pinion among members of MongoDB 4.4: it copies, follows, is elected, is followed and copied, and steps down again,
-and the data are alike on all throughout."""
+"""A member of Pinion among members of MongoDB 4.4: it copies, follows, is elected, is followed and
+copied, and steps down again, and the data are alike on all throughout."""
 
 import os
 import time

@@ -1,5 +1,6 @@
-"""Random writes while the members of a mixed set change their roles, are killed, and come and go: whenever it is quiet, all members
-have the same documents, collections and indexes. `PINION_MIXED_SEEDS` says how many seeds, `PINION_MIXED_FIRST` from which one on."""
+"""Random writes while the members of a mixed set change their roles, are killed, and come and go:
+whenever it is quiet, all members have the same documents, collections and indexes.
+`PINION_MIXED_SEEDS` says how many seeds, `PINION_MIXED_FIRST` from which one on."""
 
 import os
 import random
@@ -30,7 +31,7 @@ def step_down(mixed, _):
         try:
             client.admin.command("replSetStepDown", 8, secondaryCatchUpPeriodSecs=5)
         except pymongo.errors.PyMongoError:
-            # It closes the connection, or nobody has caught up.
+            # It closes the connection, or no member has caught up.
             pass
 
 

@@ -1,4 +1,5 @@
-"""pinion-admin on the directory of a node that was killed: what it prints, what it refuses, and the damage it finds."""
+"""pinion-admin on the directory of a node that was killed: what it prints, what it refuses, and the
+damage it finds."""
 
 import json
 import pathlib
@@ -236,7 +237,8 @@ def test_truncated_and_empty_files(broken):
     newest.unlink()
     assert (newest, 0) in damage(data)
     newest.write_bytes(content)
-    # Frames of the other ring, written later, know that entries were durable which are gone with the end of their segment.
+    # Frames of the other ring, written later, know that entries were durable which are gone with
+    # the end of their segment.
     lost = entries(data, "--ns", "admin_test.later")[0]
     segment, last = pathlib.Path(lost["file"]), lost["offset"]
     with open(segment, "r+b") as file:
@@ -252,7 +254,8 @@ def test_truncated_and_empty_files(broken):
 
 
 def test_a_newer_version_is_named(broken):
-    """A superblock of another version with its right checksum: not damage of the bytes, and not understood."""
+    """A superblock of another version with its right checksum: not damage of the bytes, and not
+    understood."""
     path = broken / "superblock"
     content = bytearray(path.read_bytes())
     for at in range(0, len(content), BLOCK):
@@ -317,7 +320,8 @@ def test_random_bytes_never_make_it_panic(broken):
 
 @pytest.fixture(scope="module")
 def spilled():
-    """A node that was killed while each partition had spilled changes: of a tree, and of one that has no page yet."""
+    """A node that was killed while each partition had spilled changes: of a tree, and of one that
+    has no page yet."""
     node = Node("--cpus", "2", "--partitions", "3", "--syncdelay", "0")
     node.start()
     try:
@@ -349,7 +353,8 @@ def manifest_flags(data):
 
 def test_spilled_changes_are_shown_verified_and_opened(spilled):
     data = spilled.directory / "data"
-    # By its flags a program that knows nothing of spilled changes, or of what is not replicated, refuses the directory.
+    # By its flags a program that knows nothing of spilled changes, or of what is not replicated,
+    # refuses the directory.
     assert manifest_flags(data) == SPILLED | OWN
     assert json.loads(printed(data, "superblock", "--json"))["manifest"]["spilled"] is True
     assert "with spilled changes" in printed(data, "superblock")

@@ -52,7 +52,7 @@ def test_compact_merges_what_waits(client, collection):
     client.admin.command({"autoCompact": False})
 
 
-def test_indexes_made_anew(client, collection):
+def test_indexes_made_again(client, collection):
     collection.insert_many([{"_id": n, "x": n % 7, "u": n} for n in range(500)])
     collection.create_index("x")
     collection.create_index("u", unique=True)
@@ -65,7 +65,7 @@ def test_indexes_made_anew(client, collection):
     fails(collection.database, {"reIndex": "nosuch"}, 26)
 
 
-def test_commands_tell_what_they_do(client):
+def test_commands_describe_themselves(client):
     assert client.admin.command({"reIndex": "c", "help": True})["help"].startswith("help for: reIndex ")
     assert client.admin.command({"shutdown": 1, "help": True})["ok"] == 1
 
@@ -98,8 +98,8 @@ def test_log_components_have_a_verbosity(node, client, collection):
     client.admin.command({"setParameter": 1, "logComponentVerbosity": {"command": {"verbosity": 1}}})
     fails(collection.database, {"count": collection.name, "nosuch": 1}, 40415)
     assert lines() == before + 1
-    told = client.admin.command({"getParameter": 1, "logComponentVerbosity": 1})["logComponentVerbosity"]
-    assert told["verbosity"] == 0 and told["command"]["verbosity"] == 1 and told["storage"]["recovery"]["verbosity"] == -1
+    reported = client.admin.command({"getParameter": 1, "logComponentVerbosity": 1})["logComponentVerbosity"]
+    assert reported["verbosity"] == 0 and reported["command"]["verbosity"] == 1 and reported["storage"]["recovery"]["verbosity"] == -1
     client.admin.command({"setParameter": 1, "logComponentVerbosity": {"command": {"verbosity": -1}}})
 
 

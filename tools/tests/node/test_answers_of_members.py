@@ -1,4 +1,5 @@
-"""What a member of a set answers and logs, in the small: keys of inserts, empty timestamps, series in transactions, reIndex."""
+"""What a member of a set answers and logs, in the small: keys of inserts, empty timestamps, series
+in transactions, reIndex."""
 
 import datetime
 

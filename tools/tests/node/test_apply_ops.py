@@ -45,10 +45,10 @@ def test_documents(client):
 
 
 def test_what_is_not_found_and_what_is_wrong(client):
-    told = fails(lambda: apply(client, op("i", {"_id": 1}), op("u", {"a": 1}, {"_id": 9}), op("i", {"_id": 2})), 8)
-    assert (told["applied"], told["results"]) == (3, [True, False, True])
-    told = fails(lambda: apply(client, op("i", {"_id": 3}), op("i", {"_id": 1}, ns="ops.none"), op("i", {"_id": 4})), 26)
-    assert (told["applied"], told["results"]) == (2, [True, False])
+    reported = fails(lambda: apply(client, op("i", {"_id": 1}), op("u", {"a": 1}, {"_id": 9}), op("i", {"_id": 2})), 8)
+    assert (reported["applied"], reported["results"]) == (3, [True, False, True])
+    reported = fails(lambda: apply(client, op("i", {"_id": 3}), op("i", {"_id": 1}, ns="ops.none"), op("i", {"_id": 4})), 26)
+    assert (reported["applied"], reported["results"]) == (2, [True, False])
     assert [d["_id"] for d in client.ops.c.find()] == [1, 2, 3]
     fails(lambda: apply(client, op("i", {})), 4)
     fails(lambda: apply(client, {"op": "i", "ns": "ops.c"}), 40414)

@@ -1,4 +1,5 @@
-"""Every argument of every command in every BSON type: which types MongoDB's definition of the command takes, and what it answers to the others."""
+"""Every argument of every command in every BSON type: which types MongoDB's definition of the
+command takes, and what it answers to the others."""
 
 import datetime
 import struct
@@ -32,7 +33,8 @@ BROKEN = {"fraction", "NaN", "infinity", "decimal fraction", "decimal NaN", "dec
 
 
 class Rule:
-    """The values that an argument may have, the codes of what is refused, and the codes that a value which is taken may still meet."""
+    """The values that an argument may have, the codes of what is refused, and the codes that a
+    value which is taken may still meet."""
 
     def __init__(self, taken, code=14, refused=(), later=()):
         self.taken, self.code, self.refused, self.later = frozenset(taken), code, dict(refused), tuple(later)
@@ -86,7 +88,8 @@ CURSOR = OBJECT(40415)
 
 
 def unsupported(rule, *harmless):
-    """What Pinion does not have is refused by its name, behind its type, but for values that ask for nothing."""
+    """What Pinion does not have is refused by its name, behind its type, but for values that ask
+    for nothing."""
     return rule.but(rule.taken - ABSENT - set(harmless), 238)
 
 
@@ -116,8 +119,9 @@ REFUSED = {name: code for code, names in {
 
 SEARCHES = ["createSearchIndexes", "updateSearchIndex", "dropSearchIndex", "listSearchIndexes"]
 
-# What is sent with an argument of each value in turn: the database, the command as it is without the argument, and its arguments. A function
-# makes the command of a document inside it, whose fields the arguments are.
+# What is sent with an argument of each value in turn: the database, the command as it is without
+# the argument, and its arguments. A function makes the command of a document inside it, whose
+# fields the arguments are.
 COMMANDS = {
     "find": ("args", {"find": "c"}, {
         "find": NAME_OR_UUID(26), "filter": OWNED, "projection": OWNED, "sort": OWNED, "hint": HINT(2), "collation": COLLATION, "skip": NOT_NEGATIVE,

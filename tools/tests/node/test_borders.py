@@ -1,4 +1,5 @@
-"""Answers at the borders: undefined beside null, explains and replies that outgrow a document, types of arguments."""
+"""Answers at the borders: undefined beside null, explains and replies that outgrow a document,
+types of arguments."""
 
 import bson
 import pytest

@@ -1,4 +1,5 @@
-"""Change streams by PyMongo: what events tell, where streams go on, and that a set's failover loses none."""
+"""Change streams by PyMongo: what events report, where streams continue, and that a set's failover
+loses none."""
 
 import time
 
@@ -45,7 +46,7 @@ def database(alone):
 
 
 def take(stream, count):
-    """The next so many events."""
+    """The next `count` events."""
     return [next_event(stream) for _ in range(count)]
 
 
@@ -154,11 +155,11 @@ def test_expanded_events_of_what_is_made_and_goes(database):
     assert events[-1]["collectionUUID"] == uuid and "operationDescription" not in events[-1]
 
 
-def test_what_updates_tell(database):
+def test_what_updates_report(database):
     collection = database.c
     collection.insert_one({"_id": 1, "l": [1, 2, 3], "n": {"0": 1, "a.b": 1, "x": {"y": 1}}, "0": {"z": 1}, "long": "x" * 100})
     with collection.watch(show_expanded_events=True, max_await_time_ms=200) as stream:
-        def told(update):
+        def reported(update):
             collection.update_one({"_id": 1}, update)
             event = take(stream, 1)[0]
             assert event["operationType"] == "update"
@@ -166,13 +167,13 @@ def test_what_updates_tell(database):
             assert list(description) == ["updatedFields", "removedFields", "truncatedArrays", "disambiguatedPaths"]
             return tuple(description.values())
 
-        assert told({"$push": {"l": 4}}) == ({"l.3": 4}, [], [], {})
-        assert told({"$set": {"l.0": 5}}) == ({"l.0": 5}, [], [], {})
-        assert told({"$pull": {"l": 5}}) == ({"l": [2, 3, 4]}, [], [], {})
-        assert told({"$inc": {"n.0": 1}}) == ({"n.0": 2}, [], [], {"n.0": ["n", "0"]})
-        assert told({"$set": {"n.x.y": 2}, "$unset": {"0.z": 1}}) == ({"n.x.y": 2}, ["0.z"], [], {})
+        assert reported({"$push": {"l": 4}}) == ({"l.3": 4}, [], [], {})
+        assert reported({"$set": {"l.0": 5}}) == ({"l.0": 5}, [], [], {})
+        assert reported({"$pull": {"l": 5}}) == ({"l": [2, 3, 4]}, [], [], {})
+        assert reported({"$inc": {"n.0": 1}}) == ({"n.0": 2}, [], [], {"n.0": ["n", "0"]})
+        assert reported({"$set": {"n.x.y": 2}, "$unset": {"0.z": 1}}) == ({"n.x.y": 2}, ["0.z"], [], {})
         dotted = [{"$set": {"n": {"$setField": {"field": "a.b", "input": "$n", "value": 2}}, "l": [2, 3], "pad": "x"}}]
-        updated, removed, truncated, paths = told(dotted)
+        updated, removed, truncated, paths = reported(dotted)
         assert (removed, truncated) == ([], [{"field": "l", "newSize": 2}])
         assert updated == {"n.a.b": 2, "pad": "x"} and paths == {"n.a.b": ["n", "a.b"]}
 
@@ -276,7 +277,7 @@ def test_images(database):
         client.admin.command("setClusterParameter", {"changeStreamOptions": parameter})
 
 
-def test_streams_go_on_where_they_were(database):
+def test_streams_continue_where_they_were(database):
     collection = database.c
     with collection.watch(max_await_time_ms=200) as stream:
         collection.insert_many([{"_id": i} for i in range(10)])
@@ -371,9 +372,9 @@ def test_cursors_of_streams(database):
     assert first["postBatchResumeToken"] == first["nextBatch"][-1]["_id"]
     rest = more()
     assert len(rest["nextBatch"]) == 3
-    begun = time.monotonic()
+    started = time.monotonic()
     assert more()["nextBatch"] == []
-    assert time.monotonic() - begun > 0.15
+    assert time.monotonic() - started > 0.15
     assert database.command({"killCursors": "c", "cursors": [opened["id"]]})["cursorsKilled"] == [opened["id"]]
     fails(database, {"getMore": opened["id"], "collection": "c"}, 43)
 
@@ -410,8 +411,9 @@ def test_a_log_that_does_not_go_back_that_far():
         with collection.watch(max_await_time_ms=100) as stream:
             collection.insert_one({"_id": "first"})
             token = take(stream, 1)[0]["_id"]
-        # One that has not begun to read, and one that is not asked while more comes than is kept for it.
-        not_begun = client.test.command({"aggregate": "c", "pipeline": [{"$changeStream": {"resumeAfter": token}}], "cursor": {"batchSize": 0}})
+        # One that has not started to read, and one that is not asked while more comes than is kept
+        # for it.
+        not_started = client.test.command({"aggregate": "c", "pipeline": [{"$changeStream": {"resumeAfter": token}}], "cursor": {"batchSize": 0}})
         not_asked = client.test.command({"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}})
         first = client.local["oplog.rs"].find_one()["ts"]
 
@@ -424,14 +426,14 @@ def test_a_log_that_does_not_go_back_that_far():
         with pytest.raises(OperationFailure) as caught:
             collection.watch(resume_after=token)
         assert caught.value.code == 286 and caught.value.has_error_label("NonResumableChangeStreamError")
-        for opened in (not_begun, not_asked):
+        for opened in (not_started, not_asked):
             with pytest.raises(OperationFailure) as caught:
                 for _ in range(2):
                     client.test.command({"getMore": opened["cursor"]["id"], "collection": "c", "maxTimeMS": 1000})
             assert caught.value.code == 286 and caught.value.has_error_label("NonResumableChangeStreamError")
 
 
-def test_a_stream_goes_on_after_a_restart():
+def test_a_stream_continues_after_a_restart():
     with ReplicaSet(1) as members:
         node = members.nodes[0]
         collection = members.client().test.c
@@ -458,9 +460,9 @@ def test_secondaries_show_the_same(three):
         primary.test.same.insert_one({"_id": i, "n": 0})
         primary.test.same.update_one({"_id": i}, {"$set": {"n": 1}})
         primary.test.same.delete_one({"_id": i})
-    told = [take(stream, 15) for stream in streams]
-    assert told[0] == told[1] == told[2]
-    assert told[0][1]["fullDocumentBeforeChange"] == {"_id": 0, "n": 0}
+    reported = [take(stream, 15) for stream in streams]
+    assert reported[0] == reported[1] == reported[2]
+    assert reported[0][1]["fullDocumentBeforeChange"] == {"_id": 0, "n": 0}
     for stream in streams:
         stream.close()
 

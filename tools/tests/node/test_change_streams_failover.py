@@ -1,4 +1,5 @@
-"""Change streams of a set whose members die and give way, and of a node that has very many of them."""
+"""Change streams of a set whose members die and give way, and of a node that has very many of
+them."""
 
 import itertools
 import threading
@@ -48,7 +49,8 @@ class Writer:
 
 
 class Reader:
-    """Reads a stream by its own resume tokens: a new cursor, perhaps of another member, wherever one breaks."""
+    """Reads a stream by its own resume tokens: a new cursor, perhaps of another member, wherever
+    one breaks."""
 
     def __init__(self, members, preference):
         # So long it asks a member that is gone.
@@ -85,7 +87,7 @@ class Reader:
         self.client.close()
 
 
-def test_every_event_comes_once_and_in_order_whoever_dies(three):
+def test_every_event_comes_once_and_in_order_whichever_member_dies(three):
     readers = [Reader(three, ReadPreference.PRIMARY), Reader(three, ReadPreference.SECONDARY_PREFERRED)]
     writer = Writer(three)
     try:
@@ -135,7 +137,7 @@ def test_every_event_comes_once_and_in_order_whoever_dies(three):
         data = [token["_data"] for token in reader.tokens]
         assert data == sorted(data)
     assert readers[0].tokens == readers[1].tokens
-    # Whoever begins anywhere in it by now, on whatever member, sees the rest of it.
+    # A stream that starts anywhere in it by now, on any member, sees the rest of it.
     tokens, times = readers[0].tokens, readers[0].times
     for node in three.nodes:
         collection = three.member(node).test.get_collection("chased", read_preference=ReadPreference.SECONDARY_PREFERRED)
@@ -166,10 +168,10 @@ def test_a_thousand_streams_on_one_node():
             return [event["documentKey"]["_id"] for event in reply["cursor"]["nextBatch"]]
 
         def several(cursor, ns, count):
-            found, begun = [], time.monotonic()
+            found, started = [], time.monotonic()
             while len(found) < count:
                 found += more(cursor, ns)
-                assert time.monotonic() < begun + PATIENCE_SECS, found
+                assert time.monotonic() < started + PATIENCE_SECS, found
             return found
 
         for cursor, ns, _ in opened:
@@ -180,7 +182,7 @@ def test_a_thousand_streams_on_one_node():
         for cursor, ns, name in opened:
             expected = [number for number in range(3 * names) if name is None or number % names == name]
             assert several(cursor, ns, len(expected)) == expected
-        # Those that nobody asks for do not keep what comes: they read it when they are asked.
+        # Those that are not asked for do not keep what comes: they read it when they are asked.
         for number in range(100, 1500):
             database.c0.insert_one({"_id": number, "x": "y" * 500})
         cursor, ns, _ = opened[0]

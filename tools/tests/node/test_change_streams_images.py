@@ -1,4 +1,5 @@
-"""Images of documents that have no room in the entry of their change: they are there on every member, as long as the change is."""
+"""Images of documents that have no room in the entry of their change: they are there on every
+member, as long as the change is."""
 
 import pytest
 from bson import ObjectId

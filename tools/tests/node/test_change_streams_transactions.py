@@ -1,4 +1,5 @@
-"""What change streams tell of transactions: their operations in their order, at one time, with the session's name and number."""
+"""What change streams report of transactions: their operations in their order, at one time, with
+the session's name and number."""
 
 import pytest
 from bson import ObjectId
@@ -26,7 +27,7 @@ def take(stream, count):
     return [next_event(stream) for _ in range(count)]
 
 
-def told(events):
+def reported(events):
     return [(event["operationType"], event["ns"]["coll"], event["documentKey"]["_id"]) for event in events]
 
 
@@ -47,7 +48,7 @@ def test_operations_come_in_their_order_at_one_time(database):
         database.a.insert_one({"_id": "alone"})
         events = take(stream, 9)
         of_b_events = take(of_b, 4)
-    assert told(events) == [
+    assert reported(events) == [
         ("insert", "b", 0), ("insert", "b", 1), ("insert", "b", 2), ("update", "a", 0), ("update", "a", 0), ("delete", "b", 1),
         ("replace", "a", 0), ("insert", "a", "last"), ("insert", "a", "alone"),
     ]
@@ -64,20 +65,20 @@ def test_operations_come_in_their_order_at_one_time(database):
     assert tokens == sorted(tokens) and len(set(tokens)) == 9
     # One that shows less of it has the same events, with the same tokens.
     assert of_b_events == [events[at] for at in (0, 1, 2, 5)]
-    # Each place in the middle of it is one to go on from.
+    # Each place in the middle of it is one to continue from.
     for at in range(8):
         with database.watch(resume_after=events[at]["_id"], max_await_time_ms=100) as stream:
             assert take(stream, 8 - at) == events[at + 1:]
 
 
-def test_nothing_is_told_of_what_was_aborted(database):
+def test_nothing_is_reported_of_what_was_aborted(database):
     database.create_collection("c")
     with database.c.watch(max_await_time_ms=100) as stream, database.client.start_session() as session:
         session.start_transaction()
         database.c.insert_many([{"x": "y" * (5 << 20)} for _ in range(4)], session=session)
         session.abort_transaction()
         database.c.insert_one({"_id": 1})
-        assert told(take(stream, 1)) == [("insert", "c", 1)]
+        assert reported(take(stream, 1)) == [("insert", "c", 1)]
 
 
 def test_a_transaction_of_several_entries(database):
@@ -91,14 +92,14 @@ def test_a_transaction_of_several_entries(database):
         events = take(stream, 9)
     entries = database.client.local["oplog.rs"].find({"txnNumber": events[0]["txnNumber"], "lsid.id": events[0]["lsid"]["id"]})
     assert len(list(entries)) == 3
-    assert [key for _, _, key in told(events)] == [*range(7), "z", "behind"]
+    assert [key for _, _, key in reported(events)] == [*range(7), "z", "behind"]
     assert len({event["clusterTime"] for event in events[:8]}) == 1
     assert all(len(event["fullDocument"]["x"]) == 5 << 20 for event in events[:7])
     tokens = [event["_id"]["_data"] for event in events]
     assert tokens == sorted(tokens)
     for at in (0, 3, 6, 7):
         with database.watch(resume_after=events[at]["_id"], max_await_time_ms=500) as stream:
-            assert told(take(stream, 8 - at)) == told(events[at + 1:])
+            assert reported(take(stream, 8 - at)) == reported(events[at + 1:])
 
 
 def test_images_of_what_a_transaction_changes(three, database):
@@ -126,7 +127,7 @@ def test_images_of_what_a_transaction_changes(three, database):
             assert take(stream, 5) == events[1:]
 
 
-def test_a_committed_transaction_is_told_once_whoever_is_primary(three, database):
+def test_a_committed_transaction_is_reported_once_whichever_member_is_primary(three, database):
     database.create_collection("c")
     collection = database.c.with_options(write_concern=WriteConcern("majority"))
     with collection.watch(max_await_time_ms=500) as stream:

@@ -209,7 +209,7 @@ def test_stages_compare_as_what_they_read(folded):
     lookup[1]["$lookup"]["from"] = folded.name
     assert [len(found["l"]) for found in other.aggregate(lookup)] == [0]
     assert [len(found["l"]) for found in other.aggregate(lookup, collation=CASE)] == [1, 1]
-    # What tells documents apart has to compare as the pipeline does.
+    # What distinguishes documents has to compare as the pipeline does.
     refused(51183, other.aggregate, [{"$project": {"_id": "$w"}}, {"$merge": folded.name}])
     renamed = [{"$match": {"w": "x"}}, {"$project": {"_id": "$w", "m": {"$literal": 1}}}]
     other.aggregate([*renamed, {"$merge": folded.name}], collation=CASE)

@@ -1,4 +1,5 @@
-"""Collections with options, as a user meets them: validators, clustering, what `collMod` changes and what a restart keeps."""
+"""Collections with options, as a user meets them: validators, clustering, what `collMod` changes
+and what a restart keeps."""
 
 import datetime
 
@@ -21,7 +22,7 @@ def info(database, name):
     return found
 
 
-def test_validators_refuse_and_tell_why(client):
+def test_validators_refuse_and_say_why(client):
     database = client.validated
     database.command({"create": "c", "validator": {"$jsonSchema": {"required": ["x"]}}})
     details = refused(lambda: database.c.insert_one({"_id": 7}))
@@ -37,7 +38,7 @@ def test_validators_refuse_and_tell_why(client):
         database.c.insert_many([{"_id": 3}, {"_id": 4, "x": 1}], ordered=False)
     assert [error["index"] for error in caught.value.details["writeErrors"]] == [0]
     assert database.c.count_documents({}) == 2
-    # Whoever may bypass it may.
+    # A command may bypass it.
     database.command({"insert": "c", "documents": [{"_id": 5}], "bypassDocumentValidation": True})
     database.command({"update": "c", "updates": [{"q": {"_id": 5}, "u": {"$set": {"y": 1}}}], "bypassDocumentValidation": True})
     assert database.c.find_one({"_id": 5}) == {"_id": 5, "y": 1}

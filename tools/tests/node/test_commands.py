@@ -198,7 +198,7 @@ def test_kill_op_stops_an_operation(node, client, collection):
     assert finding.error.code == 11601
 
 
-def test_a_cursor_goes_on_from_another_connection_and_ends_with_its_session(node, client, collection):
+def test_a_cursor_continues_on_another_connection_and_ends_with_its_session(node, client, collection):
     collection.insert_many({"_id": i} for i in range(300))
     with client.start_session() as session:
         reply = collection.database.command({"find": collection.name, "batchSize": 10}, session=session)
@@ -307,7 +307,7 @@ def get(value, path):
     return value
 
 
-def test_nothing_of_a_replica_set_or_router_is_told(client):
+def test_nothing_of_a_replica_set_or_router_is_reported(client):
     hello = client.admin.command("hello")
     for name in ("setName", "hosts", "primary", "me", "msg", "electionId", "lastWrite", "secondary"):
         assert name not in hello

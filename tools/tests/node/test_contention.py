@@ -1,7 +1,8 @@
-"""A node whose processors are wanted by others: it is slow, and no core of it falls asleep over its work.
+"""A node whose processors are wanted by others: it is slow, and no core of it falls asleep over its
+work.
 
-What this looks for depends on when the kernel takes a thread off its processor, so a run may miss it; without the bound on
-glommio's sleep a core slept for ever within seconds.
+What this looks for depends on when the kernel takes a thread off its processor, so a run may miss
+it; without the bound on glommio's sleep a core slept for ever within seconds.
 """
 
 import multiprocessing

@@ -1,4 +1,5 @@
-"""Reads that are answered by the entries of indexes alone: they give what reads of the documents give."""
+"""Reads that are answered by the entries of indexes alone: they give what reads of the documents
+give."""
 
 import datetime
 import random
@@ -89,38 +90,38 @@ def explain(c, command, verbosity="executionStats"):
 
 def test_explain_of_counts(pair):
     c = pair[0]
-    told = explain(c, {"count": "with", "query": {"u": {"$gte": 100, "$lt": 300}}})
-    plan = told["queryPlanner"]["winningPlan"]
+    reported = explain(c, {"count": "with", "query": {"u": {"$gte": 100, "$lt": 300}}})
+    plan = reported["queryPlanner"]["winningPlan"]
     assert list(stages(plan)) == ["COUNT", "COUNT_SCAN"]
     assert plan["inputStage"]["indexBounds"] == {
         "startKey": {"u": 100}, "startKeyInclusive": True, "endKey": {"u": 300}, "endKeyInclusive": False}
-    stats = told["executionStats"]
+    stats = reported["executionStats"]
     assert (stats["totalDocsExamined"], stats["executionStages"]["nCounted"]) == (0, 200)
-    told = explain(c, {"count": "with", "query": {"u": {"$in": [1, 5]}}})
-    assert list(stages(told["queryPlanner"]["winningPlan"])) == ["COUNT", "IXSCAN"]
-    assert told["executionStats"]["totalDocsExamined"] == 0
-    told = explain(c, {"count": "with", "query": {"u": 1, "nope": 1}})
-    assert list(stages(told["queryPlanner"]["winningPlan"])) == ["COUNT", "FETCH", "IXSCAN"]
+    reported = explain(c, {"count": "with", "query": {"u": {"$in": [1, 5]}}})
+    assert list(stages(reported["queryPlanner"]["winningPlan"])) == ["COUNT", "IXSCAN"]
+    assert reported["executionStats"]["totalDocsExamined"] == 0
+    reported = explain(c, {"count": "with", "query": {"u": 1, "nope": 1}})
+    assert list(stages(reported["queryPlanner"]["winningPlan"])) == ["COUNT", "FETCH", "IXSCAN"]
 
 
 def test_explain_of_distinct(pair):
     c = pair[0]
-    told = explain(c, {"distinct": "with", "key": "a", "query": {"a": {"$gt": 0}}})
-    plan = told["queryPlanner"]["winningPlan"]
+    reported = explain(c, {"distinct": "with", "key": "a", "query": {"a": {"$gt": 0}}})
+    plan = reported["queryPlanner"]["winningPlan"]
     assert list(stages(plan)) == ["PROJECTION_COVERED", "DISTINCT_SCAN"] and plan["transformBy"] == {"_id": 0, "a": 1}
-    assert told["executionStats"]["totalDocsExamined"] == 0
-    assert told["executionStats"]["totalKeysExamined"] < 50, "it goes from value to value"
-    told = explain(c, {"distinct": "with", "key": "a", "query": {"nope": 1}})
-    assert list(stages(told["queryPlanner"]["winningPlan"])) == ["COLLSCAN"]
+    assert reported["executionStats"]["totalDocsExamined"] == 0
+    assert reported["executionStats"]["totalKeysExamined"] < 50, "it goes from value to value"
+    reported = explain(c, {"distinct": "with", "key": "a", "query": {"nope": 1}})
+    assert list(stages(reported["queryPlanner"]["winningPlan"])) == ["COLLSCAN"]
 
 
 def test_explain_of_covered_plans(pair):
     c = pair[0]
-    told = explain(c, {"find": "with", "filter": {"u": {"$gte": 100, "$lt": 300}}, "projection": {"_id": 0, "u": 1}})
-    assert list(stages(told["queryPlanner"]["winningPlan"])) == ["PROJECTION_COVERED", "IXSCAN"]
-    assert (told["executionStats"]["totalDocsExamined"], told["executionStats"]["nReturned"]) == (0, 200)
-    told = explain(c, {"find": "with", "filter": {"u": {"$gte": 100}}, "projection": {"u": 1}})
-    assert list(stages(told["queryPlanner"]["winningPlan"])) == ["PROJECTION_SIMPLE", "FETCH", "IXSCAN"]
+    reported = explain(c, {"find": "with", "filter": {"u": {"$gte": 100, "$lt": 300}}, "projection": {"_id": 0, "u": 1}})
+    assert list(stages(reported["queryPlanner"]["winningPlan"])) == ["PROJECTION_COVERED", "IXSCAN"]
+    assert (reported["executionStats"]["totalDocsExamined"], reported["executionStats"]["nReturned"]) == (0, 200)
+    reported = explain(c, {"find": "with", "filter": {"u": {"$gte": 100}}, "projection": {"u": 1}})
+    assert list(stages(reported["queryPlanner"]["winningPlan"])) == ["PROJECTION_SIMPLE", "FETCH", "IXSCAN"]
 
 
 def test_arrays_are_not_covered(client):
@@ -159,8 +160,8 @@ def test_scans_are_merged_in_the_order_of_a_sort(sortable):
     with_, without = sortable
     for filter, stage in MERGED:
         for sort in ([("c", 1), ("u", -1)], [("c", -1), ("u", 1)], [("c", 1)]):
-            told = explain(with_, {"find": "with", "filter": filter, "sort": dict(sort)})
-            assert stage in set(stages(told["queryPlanner"]["winningPlan"])), (filter, sort)
+            reported = explain(with_, {"find": "with", "filter": filter, "sort": dict(sort)})
+            assert stage in set(stages(reported["queryPlanner"]["winningPlan"])), (filter, sort)
             for options in ({}, {"skip": 5, "limit": 20}, {"batch_size": 7}):
                 found = [list(c.find(filter, sort=sort, **options)) for c in sortable]
                 keys = [[(one["c"], one["u"] if len(sort) > 1 else 0) for one in one_of] for one_of in found]
@@ -172,19 +173,19 @@ def test_scans_are_merged_in_the_order_of_a_sort(sortable):
 
 def test_a_merge_reads_no_more_than_is_asked_for(sortable):
     command = {"find": "with", "filter": {"a": {"$in": [1, 3, 5]}}, "sort": {"c": 1}, "limit": 2}
-    told = explain(sortable[0], command)["executionStats"]
+    reported = explain(sortable[0], command)["executionStats"]
     # Documents that lie apart from their entries are fetched in groups.
-    assert told["totalDocsExamined"] < 200 and told["nReturned"] == 2
+    assert reported["totalDocsExamined"] < 200 and reported["nReturned"] == 2
 
 
 def test_a_count_of_everything_looks_at_nothing(client):
     c = client.covered.everything
     c.drop()
     c.insert_many([{"_id": number} for number in range(20)])
-    for command, told in (({}, (20, 0)), ({"skip": 5, "limit": 3}, (3, 5)), ({"query": {}, "skip": 30}, (0, 20))):
+    for command, reported in (({}, (20, 0)), ({"skip": 5, "limit": 3}, (3, 5)), ({"query": {}, "skip": 30}, (0, 20))):
         stats = explain(c, {"count": "everything", **command})["executionStats"]
         stage = stats["executionStages"]
         assert stage["stage"] == "RECORD_STORE_FAST_COUNT" and stats["totalDocsExamined"] == 0
-        assert (stage["nCounted"], stage["nSkipped"]) == told
+        assert (stage["nCounted"], stage["nSkipped"]) == reported
     stage = explain(c, {"count": "everything", "hint": "_id_", "skip": 2})["executionStats"]["executionStages"]
     assert (stage["stage"], stage["nCounted"], stage["nSkipped"]) == ("COUNT", 18, 2)

@@ -1,4 +1,5 @@
-"""SIGKILL under load: every acknowledged journaled write is there afterwards, and indexes agree with documents."""
+"""SIGKILL under load: every acknowledged journaled write is there afterwards, and indexes agree
+with documents."""
 
 import os
 import random
@@ -15,7 +16,8 @@ WRITES_OF_A_ROUND = 1_000
 
 
 class Writer(threading.Thread):
-    """One connection that inserts, updates and deletes keys of its own, and remembers what was acknowledged."""
+    """One connection that inserts, updates and deletes keys of its own, and remembers what was
+    acknowledged."""
 
     def __init__(self, node, number, state, seed):
         super().__init__(daemon=True)
@@ -104,7 +106,8 @@ def check(node, writers):
     for writer in writers:
         for key in writer.uncertain:
             uncertain.add(key)
-            # What was in flight is there whole or not at all; either way it is the state from now on.
+            # What was in flight is there whole or not at all; either way it is the state from now
+            # on.
             if key in found:
                 writer.state[key] = found[key]
             else:
@@ -118,7 +121,8 @@ def check(node, writers):
 
 
 def device_flushes():
-    """Completed flush requests of all block devices (the 16th number of a stat file counts them)."""
+    """Completed flush requests of all block devices (the 16th number of a stat file counts
+    them)."""
     total = 0
     for name in os.listdir("/sys/block"):
         fields = open(f"/sys/block/{name}/stat").read().split()

@@ -1,4 +1,5 @@
-"""`dbCheck`: what members of a set find of one another, what they write into `local.system.healthlog`, and what ends a run."""
+"""`dbCheck`: what members of a set find of one another, what they write into
+`local.system.healthlog`, and what ends a run."""
 
 import contextlib
 
@@ -203,7 +204,7 @@ def test_a_run_ends_with_its_primary():
             wait_until(lambda: not running(clients[0]))
             wait_until(lambda: replica_set.leads(other), 60)
             wait_until(lambda: len(health(clients[0], severity="warning", msg="dbCheck terminated")) == 1)
-            # Nobody continues with it.
+            # No process continues with it.
             assert all(not running(client) for client in clients)
             assert all(stops(client) == 0 for client in clients[1:])
             assert not any(health(client, severity="error") for client in clients)

@@ -1,4 +1,5 @@
-"""What exporters and agents read of locks, latencies, operators, plans, cursors and the oplog: each number twice, around what moves it."""
+"""What exporters and agents read of locks, latencies, operators, plans, cursors and the oplog: each
+number twice, around what moves it."""
 
 import bson
 import pymongo

@@ -1,4 +1,5 @@
-"""Fail points as drivers' tests use them, on a node that was started for tests; and that no other node has them."""
+"""Fail points as drivers' tests use them, on a node that was started for tests; and that no other
+node has them."""
 
 import json
 
@@ -48,7 +49,8 @@ def test_names_and_modes(client):
 
 
 def test_a_command_fails_on_whichever_core_it_runs(node):
-    """Each of several connections is another core's; together they see the fault as often as it was told."""
+    """Each of several connections is another core's; together they see the fault as often as it was
+    set to act."""
     with node.client() as client:
         configure(client, {"times": 3}, failCommands=["find"], errorCode=8)
     failed = 0
@@ -137,7 +139,8 @@ def test_the_parameter():
 def test_a_retryable_write_loses_its_connection_or_fails():
     with ReplicaSet(1, options=TEST_COMMANDS) as members, members.client() as client:
         collection, point = client.test.c, {"configureFailPoint": "onPrimaryTransactionalWrite", "mode": {"times": 1}}
-        # The write is there before its connection is closed, and not made again when it is sent again.
+        # The write is there before its connection is closed, and not made again when it is sent
+        # again.
         before = client.admin.command(point)["count"]
         collection.update_one({"_id": 1}, {"$inc": {"n": 1}}, upsert=True)
         assert collection.find_one() == {"_id": 1, "n": 1}
@@ -157,7 +160,8 @@ def test_a_retryable_write_loses_its_connection_or_fails():
 
 
 class Pools(pymongo.monitoring.ConnectionPoolListener):
-    """Counts how often a driver's connections were given up; of the other events nothing is wanted."""
+    """Counts how often a driver's connections were given up; of the other events nothing is
+    wanted."""
 
     def __init__(self):
         self.cleared = 0
@@ -175,16 +179,17 @@ class Pools(pymongo.monitoring.ConnectionPoolListener):
 
 
 def test_an_error_of_a_node_that_stays_is_news_to_a_driver():
-    """A driver passes over what is no newer than what it knows of the topology, so only a node that goes away says how new that is."""
+    """A driver passes over what is no newer than what it knows of the topology, so only a node that
+    goes away says how new that is."""
     pools = Pools()
     with ReplicaSet(1, options=TEST_COMMANDS) as members, members.client(event_listeners=[pools]) as client:
         client.test.c.insert_one({"_id": 1})
-        for code, tells in [(91, False), (11600, False), (10107, True), (189, True), (8, False)]:
+        for code, has_version in [(91, False), (11600, False), (10107, True), (189, True), (8, False)]:
             configure(client, {"times": 1}, failCommands=["ping"], errorCode=code)
             with members.member(members.nodes[0]) as direct, pytest.raises(pymongo.errors.PyMongoError) as caught:
                 direct.test.command("ping")
             assert caught.value.details["code"] == code
-            assert ("topologyVersion" in caught.value.details) == tells, code
+            assert ("topologyVersion" in caught.value.details) == has_version, code
         before = pools.cleared
         configure(client, {"times": 1}, failCommands=["find"], errorCode=91)
         assert client.test.c.find_one() == {"_id": 1}
@@ -213,7 +218,7 @@ def test_documents_of_a_retryable_insert_count_as_they_do_in_mongodb():
 
 def test_what_members_ask_of_each_other_is_not_meant():
     with ReplicaSet(3, STEADY, TEST_COMMANDS) as members, members.client() as client:
-        # What fails while a change stream is read says that, so the driver goes on.
+        # What fails while a change stream is read says that, so the driver continues.
         with client.test.c.watch(max_await_time_ms=100) as stream:
             configure(client, {"times": 1}, name="failGetMoreAfterCursorCheckout", errorCode=262, closeConnection=False)
             assert stream.try_next() is None
@@ -223,7 +228,7 @@ def test_what_members_ask_of_each_other_is_not_meant():
         cursor = client.test.c.find(batch_size=2)
         next(cursor)
         before = configure(client, {"times": 1}, failCommands=["getMore"], errorCode=8)
-        # The secondaries go on asking for the oplog, and each is told of this.
+        # The secondaries continue to ask for the oplog, and each gets this error.
         for node in members.secondaries():
             with members.member(node) as secondary:
                 asked = lambda secondary=secondary: secondary.admin.command("serverStatus")["metrics"]["repl"]["network"]["getmores"]["num"]

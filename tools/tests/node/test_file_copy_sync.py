@@ -1,4 +1,5 @@
-"""A new member copies the files of its source, while that is written to, and whatever dies meanwhile."""
+"""A new member copies the files of its source, while that is written to, and whatever dies
+meanwhile."""
 
 import pymongo
 import pytest
@@ -35,7 +36,7 @@ def check_own_data(members, node):
         assert "mine" not in copier["local"].list_collection_names()
         assert "system.profile" in source.test.list_collection_names()
         assert "system.profile" not in copier.test.list_collection_names()
-        # The source has voted for itself; the copier, which has no vote, for nobody.
+        # The source has voted for itself; the copier, which has no vote, for no member.
         assert source["local"]["replset.election"].find_one()["candidateIndex"] == 0
         assert copier["local"]["replset.election"].find_one() is None
         config = [client["local"]["system.replset"].find_one() for client in (source, copier)]
@@ -56,10 +57,10 @@ def test_a_member_that_copies_files_while_clients_write():
         with Node(*COPIER, *PARTITIONS) as node:
             with Writers(members):
                 add(members, node)
-                told = watched(members, node)
+                reported = watched(members, node)
             assert taken_over(node) and not says(node, "Files cannot be copied"), "".join(node.log)
             assert attempts(node) == 1
-            by_files = [status for status in told if status["method"] == "fileCopyBased"]
+            by_files = [status for status in reported if status["method"] == "fileCopyBased"]
             for status in by_files:
                 assert status["failedInitialSyncAttempts"] == 0 and "databases" not in status, status
                 assert status["approxTotalDataSize"] > 0 and status["approxTotalBytesCopied"] >= 0, status
@@ -69,7 +70,7 @@ def test_a_member_that_copies_files_while_clients_write():
                 assert "initialSyncStatus" not in client.admin.command("replSetGetStatus")
                 assert client.config.transactions.count_documents({"_id.id": lsid["id"]}) == 1
                 assert client["local"]["oplog.rs"].find_one() is not None
-            # It goes on as any other, and has its data after a restart, and after a crash.
+            # It continues as any other, and has its data after a restart, and after a crash.
             for end in (node.stop, node.kill):
                 with members.client(w=2, wtimeoutMS=PATIENCE_MS) as client:
                     client.test.documents.insert_one({"u": f"{end}"})
@@ -106,7 +107,7 @@ def test_a_member_that_copied_files_becomes_primary():
 
 @pytest.mark.parametrize("words", ["Starting initial sync attempt", "Finished copying files", "Copied files are taken over"])
 @pytest.mark.parametrize("end", ["killed", "stopped"])
-def test_a_copier_that_dies_begins_anew(words, end):
+def test_a_copier_that_dies_starts_again(words, end):
     with ReplicaSet(1, options=PARTITIONS) as members:
         with members.client() as client:
             fill(client.test)
@@ -130,7 +131,7 @@ def test_a_copier_that_dies_begins_anew(words, end):
             members.nodes.pop()
 
 
-def test_a_source_that_dies_is_copied_anew():
+def test_a_source_that_dies_is_copied_again():
     with ReplicaSet(1, options=(*PARTITIONS, *TEST_COMMANDS)) as members:
         source = members.nodes[0]
         with members.client() as client:
@@ -154,7 +155,7 @@ def test_a_source_that_dies_is_copied_anew():
 
 
 def test_connections_that_are_cut():
-    """Reading goes on where it was, within the attempt."""
+    """Reading continues where it was, within the attempt."""
     with ReplicaSet(1, options=(*PARTITIONS, *TEST_COMMANDS)) as members:
         with members.client() as client:
             fill(client.test)
@@ -176,10 +177,10 @@ def test_a_source_with_other_partitions_is_copied_by_documents():
         with Node(*COPIER, "--partitions", "2") as node:
             with Writers(members):
                 add(members, node)
-                told = watched(members, node)
+                reported = watched(members, node)
             why = [line for line in node.log if "Files cannot be copied" in line]
             assert len(why) == 1 and "the source has 3 partitions, and this node 2" in why[0], why
-            assert {status["method"] for status in told if "initialSyncOplogStart" in status} <= {"logical"}
+            assert {status["method"] for status in reported if "initialSyncOplogStart" in status} <= {"logical"}
             assert attempts(node) == 1 and not taken_over(node)
             alike(members)
             members.nodes.pop()
@@ -220,7 +221,7 @@ def test_strangers_get_no_files(tmp_path):
 
 
 def test_commands_of_copiers():
-    """Without a key file everybody is let in; what is asked wrongly is refused."""
+    """Without a key file every client is accepted; wrong requests are refused."""
     with ReplicaSet(1, options=PARTITIONS) as members, members.client() as client:
         fill(client.test)
         admin = client.admin

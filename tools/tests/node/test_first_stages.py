@@ -19,13 +19,13 @@ def test_coll_stats_count_what_a_collection_was_used_for(client):
     for _ in range(3):
         assert list(collection.find({"a": 1})) == []
     asked = {"latencyStats": {"histograms": True}, "queryExecStats": {}, "operationStats": {}, "count": {}}
-    (told,) = collection.aggregate([{"$collStats": asked}])
-    reads, writes = told["latencyStats"]["reads"], told["latencyStats"]["writes"]
-    assert (reads["ops"], writes["ops"]) == (3, 1), told
+    (reported,) = collection.aggregate([{"$collStats": asked}])
+    reads, writes = reported["latencyStats"]["reads"], reported["latencyStats"]["writes"]
+    assert (reads["ops"], writes["ops"]) == (3, 1), reported
     assert sum(bucket["count"] for bucket in reads["histogram"]) == 3
-    assert told["queryExecStats"]["collectionScans"] == {"total": 3, "nonTailable": 3}
-    assert told["operationStats"]["insert"]["count"] == 1
-    assert told["count"] == 20
+    assert reported["queryExecStats"]["collectionScans"] == {"total": 3, "nonTailable": 3}
+    assert reported["operationStats"]["insert"]["count"] == 1
+    assert reported["count"] == 20
     assert "buckets" in fails(client.first, "none", {"$collStats": {"buckets": {}}}, 40415)
     assert "queryExecStats" in fails(client.first, "none", {"$collStats": {"queryExecStats": {}}}, 26)
 

@@ -1,4 +1,5 @@
-"""`fsync {lock: true}`: nothing is written anywhere until `fsyncUnlock`, and what is in the files then can be copied."""
+"""`fsync {lock: true}`: nothing is written anywhere until `fsyncUnlock`, and what is in the files
+then can be copied."""
 
 import contextlib
 import hashlib
@@ -79,8 +80,8 @@ def test_replies_and_counts(node):
     assert lock(other, fsyncLockAcquisitionTimeoutMillis=-1)["lockCount"] == 2
     # It is of the node, not of the connection.
     other.close()
-    told = client.admin.command("currentOp")
-    assert told["fsyncLock"] is True and "db.fsyncUnlock()" in told["info"]
+    reported = client.admin.command("currentOp")
+    assert reported["fsyncLock"] is True and "db.fsyncUnlock()" in reported["info"]
     assert client.admin.command("fsync") == {"numFiles": node.partitions, "ok": 1.0}
     assert unlock(client) == {"info": "fsyncUnlock completed", "lockCount": 1, "ok": 1.0}
     assert client.admin.command("currentOp")["fsyncLock"] is True
@@ -191,29 +192,30 @@ def test_no_write_passes_and_each_takes_place_once(node):
 
 
 def test_what_was_under_way_has_ended_when_the_lock_is_there(node):
-    """Writers on many connections; each time the node is locked there is exactly what they were told."""
+    """Writers on many connections; each time the node is locked there is exactly what was
+    acknowledged."""
     client = node.client()
     client.t.c.create_index("w")
     client.t.many.insert_many({"_id": i, "n": 0} for i in range(20_000))
     stop = threading.Event()
-    told = [0] * 8
+    reported = [0] * 8
 
     def write(number):
         def act(client):
             while not stop.is_set():
-                at = told[number]
+                at = reported[number]
                 client.t.c.insert_many([{"w": number, "at": at, "i": i} for i in range(7)])
-                told[number] += 1
+                reported[number] += 1
         return act
 
-    writers = [Writer(node, write(number)) for number in range(len(told))]
+    writers = [Writer(node, write(number)) for number in range(len(reported))]
     many = Writer(node, lambda client: [client.t.many.update_many({}, {"$inc": {"n": 1}}) for _ in iter(stop.is_set, True)])
     for _ in range(5):
         time.sleep(0.2)
         lock(client)
         counts = {doc["_id"]: doc["n"] for doc in client.t.c.aggregate([{"$group": {"_id": "$w", "n": {"$sum": 1}}}])}
         # The last replies are on their way still.
-        wait_until(lambda counts=counts: [counts.get(number, 0) for number in range(len(told))] == [7 * n for n in told])
+        wait_until(lambda counts=counts: [counts.get(number, 0) for number in range(len(reported))] == [7 * n for n in reported])
         total = [{"$group": {"_id": None, "n": {"$sum": "$n"}}}]
         sums = [list(client.t.many.aggregate(total)) for _ in range(2)]
         assert sums[0] == sums[1]
@@ -221,7 +223,7 @@ def test_what_was_under_way_has_ended_when_the_lock_is_there(node):
     stop.set()
     for writer in [*writers, many]:
         assert writer.ended().error is None
-    assert sum(told) > 0 and client.t.c.count_documents({}) == 7 * sum(told)
+    assert sum(reported) > 0 and client.t.c.count_documents({}) == 7 * sum(reported)
     # Each document was met once by each update, however often the lock came between.
     assert len(client.t.many.distinct("n")) == 1
 
@@ -245,7 +247,8 @@ def test_a_waiting_writer_can_be_stopped_and_has_done_nothing(node):
     for op in waiting(client, "insert", "drop"):
         client.admin.command("killOp", op=op["opid"])
     assert [writer.ended().error.code for writer in killed] == [11601, 11601]
-    # A client that leaves while it waits: its write may take place later, but nothing is left behind.
+    # A client that leaves while it waits: its write may take place later, but nothing is left
+    # behind.
     left = Writer(node, lambda client: client.t.left.insert_one({"_id": 1}))
     wait_until(lambda: len(waiting(client, "insert")) == 1)
     before = everything(client)
@@ -265,7 +268,7 @@ def test_the_lock_gives_up_on_what_keeps_writers_out(node):
     point.wait()
     assert code_of(lock, client, fsyncLockAcquisitionTimeoutMillis=1) == 24
     assert code_of(lock, client, maxTimeMS=20) == 50
-    # A checkpoint that nobody waits for any more goes on to its end.
+    # A checkpoint that is not waited for any more continues to its end.
     with contextlib.suppress(OperationFailure):
         client.admin.command("fsync", maxTimeMS=1)
     assert not checker.done

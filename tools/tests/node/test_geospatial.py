@@ -1,4 +1,5 @@
-"""Geospatial queries with and without indexes, of a node whose collections lie on several partitions."""
+"""Geospatial queries with and without indexes, of a node whose collections lie on several
+partitions."""
 
 import random
 
@@ -85,7 +86,7 @@ def test_near_gives_documents_by_their_distance(collection):
         assert collection.count_documents({"flat": {"$geoWithin": within}}) == len(flat)
 
 
-def test_near_goes_on_over_batches_and_stops_at_a_distance(collection):
+def test_near_continues_over_batches_and_stops_at_a_distance(collection):
     near = {"$geometry": {"type": "Point", "coordinates": [0, 0]}, "$maxDistance": 5e6}
     query = {"at": {"$near": near}, "kind": 1}
     at_once = [d["_id"] for d in collection.find(query)]

@@ -1,4 +1,5 @@
-"""What a node keeps from its clients, and what it does about those that speak something else or take too much."""
+"""What a node keeps from its clients, and what it does about those that speak something else or
+take too much."""
 
 import os
 import re
@@ -56,7 +57,7 @@ def answer(node, request):
     return said
 
 
-def test_other_protocols_are_told_apart():
+def test_other_protocols_are_distinguished():
     with Node() as node:
         said = answer(node, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head, text = said.split(b"\r\n\r\n", 1)
@@ -66,7 +67,8 @@ def test_other_protocols_are_told_apart():
         assert answer(node, hello) == b""
 
         def driver_knows_why():
-            """It says so once it has tried to connect; before that it says that it has found no server yet."""
+            """It says so once it has tried to connect; before that it says that it has found no
+            server yet."""
             client = pymongo.MongoClient(node.uri, tls=True, tlsAllowInvalidCertificates=True, serverSelectionTimeoutMS=1000)
             with client, pytest.raises(pymongo.errors.ServerSelectionTimeoutError) as caught:
                 client.admin.command("ping")
@@ -107,7 +109,8 @@ def test_clients_leave_descriptors_to_the_node(limited):
             for n in range(3):
                 client.test.c.insert_one({"after": n})
                 assert client.admin.command("fsync")["ok"] == 1
-            # Accepting rests where no descriptor is free, so the last are turned away a little later.
+            # Accepting rests where no descriptor is free, so the last are turned away a little
+            # later.
             wait_until(lambda: client.admin.command("serverStatus")["connections"]["rejected"] >= LIMIT + 50 - most)
         finally:
             for connection in taken:

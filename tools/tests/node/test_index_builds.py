@@ -20,7 +20,8 @@ def node(request):
 
 
 def fill(collection, documents=DOCUMENTS):
-    """Documents with enough entries in a wildcard index that there is time to write while one is built."""
+    """Documents with enough entries in a wildcard index that there is time to write while one is
+    built."""
     fields = {"f%02d" % n: n for n in range(30)}
     for first in range(0, documents, 1000):
         collection.insert_many([{"_id": n, "n": n, "text": "t%d" % (n * 7919 % documents), **fields}
@@ -34,7 +35,8 @@ def create(collection, *indexes, **options):
 
 
 class Build:
-    """A build of indexes beside the test, held up in its scan of the collection until it is to go on."""
+    """A build of indexes beside the test, held up in its scan of the collection until it is to
+    proceed."""
 
     def __init__(self, collection, *indexes):
         self.collection = collection
@@ -42,7 +44,7 @@ class Build:
         self.call = Beside(lambda: create(collection, *indexes))
         self.point.wait()
 
-    def go_on(self):
+    def proceed(self):
         self.point.off()
 
     def ended(self):
@@ -87,7 +89,7 @@ def test_an_index_has_what_was_written_while_it_was_built(node):
     while build.call.is_alive() or second.call.is_alive():
         writes += 1
         if writes == 100:
-            build.go_on()
+            build.proceed()
         collection.update_one({"_id": writes * 37 % DOCUMENTS}, {"$set": {"n": -writes}, "$unset": {"f01": 1}})
         collection.delete_one({"_id": writes * 41 % DOCUMENTS})
         collection.insert_one({"_id": DOCUMENTS + writes, "n": DOCUMENTS + writes, "f01": [writes]})
@@ -123,7 +125,7 @@ def test_a_build_is_seen(node):
     with pytest.raises(OperationFailure) as raised:
         collection.rename("d")
     assert raised.value.code == 12587
-    build.go_on()
+    build.proceed()
     assert build.ended() is None and operation(client, collection) is None
 
 
@@ -136,7 +138,7 @@ def test_the_same_index_is_built_once(node):
     commands = [{"$currentOp": {}}, {"$match": {"command.createIndexes": "c", "connectionId": {"$exists": True}}}]
     wait_until(lambda: len(list(client.admin.aggregate(commands))) == 2)
     assert again.is_alive()
-    build.go_on()
+    build.proceed()
     reply = again.ended().answer
     assert reply["note"] == "all indexes already exist" and reply["numIndexesAfter"] == 2
     assert build.ended() is None
@@ -163,7 +165,7 @@ def test_builds_are_ended(node, end):
         client.drop_database("builds")
     error = build.fails(11601 if end == "killOp of the command" else 276)
     assert "Index build failed: " in str(error)
-    build.go_on()
+    build.proceed()
     if end.startswith("drop") and end != "dropIndexes":
         assert client.builds.list_collection_names() == []
         return
@@ -183,7 +185,7 @@ def test_one_of_several_indexes_of_a_build_is_not_dropped(node):
     with pytest.raises(OperationFailure) as raised:
         collection.drop_index("n_1")
     assert raised.value.code == 12587
-    build.go_on()
+    build.proceed()
     assert build.ended() is None
     assert names(collection) == {"_id_", "all", "n_1"}
 
@@ -197,7 +199,7 @@ def test_a_unique_build_judges_what_is_there_at_its_end(node):
     build = Build(collection, ALL, {"key": {"n": 1}, "name": "u", "unique": True})
     collection.delete_one({"_id": 6})
     collection.insert_one({"_id": "new", "n": "new"})
-    build.go_on()
+    build.proceed()
     assert build.ended() is None
     with pytest.raises(OperationFailure) as raised:
         collection.insert_one({"n": "new"})
@@ -206,7 +208,7 @@ def test_a_unique_build_judges_what_is_there_at_its_end(node):
     collection.drop_index("all")
     build = Build(collection, ALL, {"key": {"text": 1}, "name": "text_1", "unique": True})
     collection.insert_one({"_id": "late", "text": "t0"})
-    build.go_on()
+    build.proceed()
     error = build.fails(11000)
     assert error.details["keyPattern"] == {"text": 1} and error.details["keyValue"] == {"text": "t0"}
     assert "dup key: { text: \"t0\" }" in str(error)
@@ -285,14 +287,14 @@ def test_a_finished_build_outlives_the_node(node):
     is_valid(collection)
 
 
-def test_writers_go_on(node):
+def test_writers_continue(node):
     client = node.client()
     collection = client.builds.c
     fill(collection)
     build = Build(collection, ALL)
     # It would wait for its end, which does not come, if it had to.
     collection.update_one({"_id": 3}, {"$set": {"n": -3}})
-    build.go_on()
+    build.proceed()
     assert build.ended() is None
 
 
@@ -302,7 +304,7 @@ def test_a_locked_node_holds_a_build_up(node):
     fill(collection)
     build = Build(collection, ALL)
     client.admin.command({"fsync": 1, "lock": True})
-    build.go_on()
+    build.proceed()
     time.sleep(2)
     assert "all" in {index["spec"]["name"] for index in build.listed(includeBuildUUIDs=True) if "spec" in index}
     client.admin.command({"fsyncUnlock": 1})

@@ -88,7 +88,8 @@ def alike(members):
 
 
 def watched(members, node, on_report=lambda: None):
-    """What a member reports of its initial sync until it is a secondary. Calls `on_report` each time it has."""
+    """What a member reports of its initial sync until it is a secondary. Calls `on_report` each
+    time it has."""
     reports = []
 
     def is_secondary():
@@ -138,7 +139,7 @@ def test_a_member_that_is_added_while_clients_write():
                 natural = [document["_id"] for document in client.test.log.find()]
             with members.member(members.nodes[0]) as client:
                 assert natural == [document["_id"] for document in client.test.log.find()]
-            # It goes on as any other, and has its data after a restart.
+            # It continues as any other, and has its data after a restart.
             with members.client(w=2) as client:
                 client.test.documents.with_options(write_concern=WriteConcern(2, wtimeout=PATIENCE_MS)).insert_one({"u": -1})
             node.stop()
@@ -149,7 +150,7 @@ def test_a_member_that_is_added_while_clients_write():
 
 
 @pytest.mark.parametrize("moment", ["begin", "copied", "stopped"])
-def test_a_copy_that_was_cut_off_begins_anew(moment):
+def test_a_copy_that_was_cut_off_starts_again(moment):
     with ReplicaSet(1) as members:
         with members.client() as client:
             fill(client.test)
@@ -169,7 +170,7 @@ def test_a_copy_that_was_cut_off_begins_anew(moment):
 
 
 def test_a_source_whose_connections_are_cut():
-    """Each collection goes on where it was; what comes twice is there once."""
+    """Each collection continues where it was; what comes twice is there once."""
     with ReplicaSet(1, options=TEST_COMMANDS) as members:
         with members.client() as client:
             fill(client.test)

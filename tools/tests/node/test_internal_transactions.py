@@ -1,5 +1,5 @@
-"""Internal transactions on real sets: a retryable write that servers execute for a client happens once, whoever leads by then,
-and whoever sends it again.
+"""Internal transactions on real sets: a retryable write that servers execute for a client happens
+once, whichever member leads by then, and whichever server sends it again.
 """
 
 import threading
@@ -73,7 +73,7 @@ def three():
         yield members
 
 
-def test_the_log_and_the_record_tell_of_it():
+def test_the_log_and_the_record_show_it():
     with ReplicaSet(1) as members:
         fill(members)
         with members.member(members.nodes[0]) as client:
@@ -159,7 +159,7 @@ def test_a_new_member_knows_of_it(options):
 
 
 def test_clients_have_none(tmp_path):
-    """Where members know each other by a key, nobody else executes a client's write for it."""
+    """Where members know each other by a key, no other client executes a client's write for it."""
     with ReplicaSet(1, options=("--keyFile", key_file(tmp_path / "key", "afirstkey"))) as members, members.client() as client:
         write = Write()
         error = fails(72, begin, client, write.child(), increment([0], [0]))
@@ -167,7 +167,8 @@ def test_clients_have_none(tmp_path):
 
 
 def test_it_happens_once_while_primaries_die(three):
-    """Each worker has one write executed by one transaction after the other, and by itself, until it is sure of it."""
+    """Each worker has one write executed by one transaction after the other, and by itself, until
+    it is sure of it."""
     stop, errors, counted = threading.Event(), [], [0] * 4
 
     def attempt(client, write, turn, worker):

@@ -1,4 +1,5 @@
-"""Key files: members authenticate to each other, clients do not, and keys are changed without an end of service."""
+"""Key files: members authenticate to each other, clients do not, and keys are changed without an
+end of service."""
 
 import json
 
@@ -35,13 +36,15 @@ def with_options(node, *options):
 
 
 def write(members, document):
-    """A write that is acknowledged by a majority. Retried where the primary has changed meanwhile."""
+    """A write that is acknowledged by a majority. Retried where the primary has changed
+    meanwhile."""
     with members.client(w="majority", wtimeoutMS=PATIENCE_MS) as client:
         client.test.c.insert_one(document)
 
 
 def restart_one_by_one(members, *options):
-    """What an operator does to give every member other options: the primary last, and the set serves meanwhile."""
+    """What an operator does to give every member other options: the primary last, and the set
+    serves meanwhile."""
     primary = members.primary()
     for at, node in enumerate([*members.secondaries(), primary]):
         with_options(node, *options)
@@ -58,7 +61,7 @@ def peers_of(members, node):
 
 
 def is_timed(members, node):
-    """Whether a member tells its clients the cluster time."""
+    """Whether a member reports the cluster time to its clients."""
     with members.member(node) as client:
         return "$clusterTime" in client.admin.command("ping")
 
@@ -71,7 +74,8 @@ def name(node):
 def three(tmp_path_factory):
     path = tmp_path_factory.mktemp("key") / "key"
     with ReplicaSet(3, STEADY, ("--keyFile", key_file(path, OLD))) as members:
-        # As in MongoDB, replies carry no times before a majority has the keys that these are signed with.
+        # As in MongoDB, replies carry no times before a majority has the keys that these are signed
+        # with.
         for node in members.nodes:
             wait_until(lambda node=node: is_timed(members, node))
         yield members
@@ -147,22 +151,22 @@ def test_a_tool_with_the_key_is_a_member(three):
 
 def test_times_are_signed_and_forged_ones_refused(three):
     with three.client(w="majority") as client:
-        told = client.test.command("ping")["$clusterTime"]
-        assert told["signature"]["keyId"] != 0 and len(told["signature"]["hash"]) == 20
+        reported = client.test.command("ping")["$clusterTime"]
+        assert reported["signature"]["keyId"] != 0 and len(reported["signature"]["hash"]) == 20
         keys = list(client.admin["system.keys"].find().sort("_id"))
         assert [key["purpose"] for key in keys] == ["HMAC", "HMAC"]
-        assert keys[0]["_id"] == told["signature"]["keyId"]
+        assert keys[0]["_id"] == reported["signature"]["keyId"]
     for node in three.nodes:
         with three.member(node) as client:
             def ping(signature):
-                time = Timestamp(told["clusterTime"].time + 1000, 1)
+                time = Timestamp(reported["clusterTime"].time + 1000, 1)
                 with client.start_session() as session:
                     session.advance_cluster_time({"clusterTime": time, "signature": signature})
                     client.test.command("ping", session=session)
 
             wait_until(lambda: client.test.command("ping").get("$clusterTime", {}).get("signature", {}).get("keyId") == keys[0]["_id"])
             with pytest.raises(OperationFailure, match="Proof does not match") as caught:
-                ping(told["signature"])
+                ping(reported["signature"])
             assert caught.value.code == 204
             with pytest.raises(OperationFailure, match="No keys found for HMAC") as caught:
                 ping({"hash": bytes(20), "keyId": 0})

@@ -1,4 +1,5 @@
-"""The log file: a new one is begun by SIGUSR1 and by logRotate, and no line is lost between the two."""
+"""The log file: a new one is started by SIGUSR1 and by logRotate, and no line is lost between the
+two."""
 
 import json
 import signal
@@ -17,7 +18,7 @@ def asides(path):
     return sorted(path.parent.glob(path.name + ".*"))
 
 
-def test_a_new_log_is_begun_by_command_and_by_signal(tmp_path):
+def test_a_new_log_is_started_by_command_and_by_signal(tmp_path):
     path = tmp_path / "log"
     with Node("--logpath", str(path), log_file=path) as node:
         admin = node.client().admin
@@ -46,7 +47,7 @@ def test_reopen_leaves_the_moving_to_others(tmp_path):
     assert lines(path)[-1]["msg"] == "Now exiting"
 
 
-def test_a_log_that_cannot_be_moved_goes_on(tmp_path):
+def test_a_log_that_cannot_be_moved_continues(tmp_path):
     folder = tmp_path / "logs"
     folder.mkdir()
     path = folder / "log"

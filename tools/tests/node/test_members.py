@@ -1,5 +1,5 @@
-"""What members of a set can be and what an operator does with them: arbiters, delayed and hidden members, tags, maintenance,
-settings that are applied, idle and lagging primaries."""
+"""What members of a set can be and what an operator does with them: arbiters, delayed and hidden
+members, tags, maintenance, settings that are applied, idle and lagging primaries."""
 
 import shutil
 import signal
@@ -25,7 +25,7 @@ def fails(database, command, code):
 
 
 def status(members, node):
-    """What the primary tells of a member."""
+    """What the primary reports of a member."""
     with members.member(members.primary()) as client:
         found = client.admin.command("replSetGetStatus")["members"]
     return next(member for member in found if member["name"] == f"127.0.0.1:{node.port}")
@@ -69,18 +69,18 @@ def test_an_idle_primary_writes_what_changes_nothing(three):
 def test_settings_take_effect_where_they_are_applied(three):
     secondary = three.secondaries()[0]
     with three.client() as client, three.member(secondary) as member:
-        def told(name):
+        def reported(name):
             (found,) = member.admin.command("getClusterParameter", name)["clusterParameters"]
             return found
 
         client.admin.command({"setClusterParameter": {"defaultMaxTimeMS": {"readOperations": 500_000}}})
-        wait_until(lambda: told("defaultMaxTimeMS")["readOperations"] == 500_000)
-        assert told("defaultMaxTimeMS") == client.admin.command("getClusterParameter", "defaultMaxTimeMS")["clusterParameters"][0]
+        wait_until(lambda: reported("defaultMaxTimeMS")["readOperations"] == 500_000)
+        assert reported("defaultMaxTimeMS") == client.admin.command("getClusterParameter", "defaultMaxTimeMS")["clusterParameters"][0]
         client.admin.command({"setClusterParameter": {"changeStreams": {"expireAfterSeconds": 7}}})
-        wait_until(lambda: told("changeStreams")["expireAfterSeconds"] == 7)
-        assert told("defaultMaxTimeMS")["readOperations"] == 500_000
+        wait_until(lambda: reported("changeStreams")["expireAfterSeconds"] == 7)
+        assert reported("defaultMaxTimeMS")["readOperations"] == 500_000
         client.admin.command({"setClusterParameter": {"defaultMaxTimeMS": {"readOperations": 0}}})
-        wait_until(lambda: told("defaultMaxTimeMS")["readOperations"] == 0)
+        wait_until(lambda: reported("defaultMaxTimeMS")["readOperations"] == 0)
 
         client.test.settled.insert_one({"_id": 1, "a": 1})
         query = {"find": "settled", "filter": {"a": 1}, "$db": "test"}
@@ -113,10 +113,10 @@ def test_settings_take_effect_where_they_are_applied(three):
         wait_until(lambda: member.profiled.command("profile", -1)["was"] == 0)
 
 
-def test_what_a_member_tells_of_its_replication(three):
+def test_what_a_member_reports_of_its_replication(three):
     primary, secondary = three.primary(), three.secondaries()[0]
     with three.member(primary) as client, three.member(secondary) as member:
-        client.test.told.with_options(write_concern=WriteConcern(3)).insert_many({"_id": i} for i in range(100))
+        client.test.reported.with_options(write_concern=WriteConcern(3)).insert_many({"_id": i} for i in range(100))
         # They are acknowledged when they are logged.
         wait_until(lambda: member.admin.command("serverStatus")["metrics"]["repl"]["apply"]["ops"] >= 100)
         of_primary, of_member = client.admin.command("serverStatus", oplog=1), member.admin.command("serverStatus", oplog=1)
@@ -142,7 +142,7 @@ def test_what_a_member_tells_of_its_replication(three):
 
 def test_writes_of_a_primary_are_slowed_down_while_the_others_lag():
     options = [*HASTY, "--setParameter", "flowControlTargetLagSeconds=2", "--setParameter", "flowControlSamplePeriod=100"]
-    # Nobody takes the primary for gone while the others stand still.
+    # No member takes the primary for gone while the others stand still.
     with ReplicaSet(3, {"electionTimeoutMillis": 600_000}, options=options) as members:
         primary, *others = members.nodes
         with members.member(primary, w=1) as client:
@@ -186,16 +186,17 @@ def test_writes_of_a_primary_are_slowed_down_while_the_others_lag():
 
                 wait_until(lambda: ("insert", "test.flow") in waits())
 
-                def go_on():
+                def proceed():
                     with members.member(primary, w=1) as other:
                         for at in range(400):
                             other.test.flow.find_one()
                             other.local.own.insert_one({"_id": at})
 
-                # Reads and what is not replicated go on: of tickets they would have to wait for nearly each.
-                going_on = threading.Thread(target=go_on)
-                going_on.start()
-                while going_on.is_alive():
+                # Reads and what is not replicated continue: of tickets they would have to wait for
+                # nearly each.
+                running = threading.Thread(target=proceed)
+                running.start()
+                while running.is_alive():
                     assert not waits() & {("query", "test.flow"), ("insert", "local.own")}
                 assert client.local.own.count_documents({}) == 400
                 # A write that waits can be interrupted.
@@ -372,7 +373,7 @@ def test_maintenance_and_freezing(three):
         assert not hello["secondary"] and not hello["isWritablePrimary"]
         fails(member.get_database("test", read_preference=ReadPreference.SECONDARY_PREFERRED), {"find": "c"}, 13436)
         wait_until(lambda: status(three, secondary)["stateStr"] == "RECOVERING")
-        # It goes on replicating.
+        # It continues to replicate.
         primary.test.kept.with_options(write_concern=WriteConcern(3, wtimeout=120_000)).insert_one({})
         member.admin.command("replSetMaintenance", False)
         assert member.admin.command("replSetGetStatus")["myState"] == 3
@@ -400,9 +401,9 @@ def test_a_member_that_lost_its_data_copies_them_again():
             assert client.admin.command("serverStatus")["metrics"]["repl"]["initialSync"]["completed"] == 1
 
 
-def test_a_member_syncs_from_whom_it_is_told(three):
+def test_a_member_syncs_from_the_source_it_is_given(three):
     first, second = three.secondaries()
-    # Nobody is asked to sync from one that syncs from itself.
+    # No member is asked to sync from one that syncs from itself.
     with three.member(second) as member:
         primary = f"127.0.0.1:{three.primary().port}"
         member.admin.command("replSetSyncFrom", primary)

@@ -1,4 +1,5 @@
-"""What a node has used and freed stays with it while it is busy, and goes back to the system when it is quiet, unless memory is locked."""
+"""What a node has used and freed stays with it while it is busy, and goes back to the system when
+it is quiet, unless memory is locked."""
 
 import ctypes
 import pathlib
@@ -54,7 +55,7 @@ def test_locked_memory_is_there_from_the_start_and_stays():
 def test_memory_that_cannot_be_locked_stops_the_start(tmp_path):
     def may_lock_little():
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (8 * MIB, 8 * MIB))
-        # Root's way around the limit; whoever is not root has none, and the call fails.
+        # Root's way around the limit; other users have none, and the call fails.
         ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0)
 
     done = subprocess.run(

@@ -1,4 +1,5 @@
-"""What exporters and agents read of a node and of a set: every number is read before and after the event that moves it."""
+"""What exporters and agents read of a node and of a set: every number is read before and after the
+event that moves it."""
 
 import signal
 import threading
@@ -42,7 +43,7 @@ class Moves:
 @pytest.fixture(scope="module")
 def three():
     with ReplicaSet(3, STEADY, options=HASTY) as members:
-        # Nobody takes over by its priority either: who is elected is so by an order.
+        # No member takes over by its priority either: elections are by order only.
         members.reconfigure(lambda config: [member.update(priority=1) for member in config["members"]])
         yield members
 
@@ -142,10 +143,10 @@ def test_elections(three):
         became = Moves(loser, "metrics.repl.syncSource.numSelections")
         attempts = []
 
-        def is_told():
+        def is_reported():
             attempts.append(new)
             return three.steps_up(new)
-        wait_until(is_told)
+        wait_until(is_reported)
         # The last of them has found it to be primary already.
         assert called.by()[1] == 1 <= called.by()[0] < len(attempts)
         wait_until(lambda: ended.by() == [1])

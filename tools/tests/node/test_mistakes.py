@@ -1,4 +1,4 @@
-"""Commands with mistakes in them: which is told, and what is taken all the same."""
+"""Commands with mistakes in them: which is reported, and what is accepted all the same."""
 
 import pymongo
 import pytest
@@ -26,7 +26,7 @@ REFUSED = [
     (40353, {"distinct": "c", "key": "a."}),
     (15998, {"distinct": "c", "key": "a..b"}),
     (16410, {"distinct": "c", "key": "$a"}),
-    # Which of two mistakes is told.
+    # Which of two mistakes is reported.
     (40415, {"update": "c", "updates": [{"x": 1}]}),
     (40415, {"delete": "c", "deletes": [{"x": 1}]}),
     (40415, {"killSessions": [{"x": 1}]}),
@@ -91,7 +91,7 @@ def test_unordered_inserts_of_one_value_are_taken_in_order(collection):
         assert sorted(d["_id"] for d in collection.find()) == [0, 1, 2]
 
 
-def test_a_taken_id_is_told_before_parallel_arrays(collection):
+def test_a_taken_id_is_reported_before_parallel_arrays(collection):
     collection.create_index([("a", 1), ("b", 1)])
     parallel = {"a": [1], "b": [2]}
     for ordered in (True, False):
@@ -104,7 +104,7 @@ def test_a_taken_id_is_told_before_parallel_arrays(collection):
     assert caught.value.code == 171
 
 
-def test_a_value_taken_in_an_earlier_index_is_told_before_parallel_arrays(collection):
+def test_a_value_taken_in_an_earlier_index_is_reported_before_parallel_arrays(collection):
     collection.create_index("u", unique=True)
     collection.create_index([("a", 1), ("b", 1)])
     collection.create_index("late", unique=True)
@@ -116,7 +116,8 @@ def test_a_value_taken_in_an_earlier_index_is_told_before_parallel_arrays(collec
         assert caught.value.code == expected
         collection.insert_one({"_id": 2 + n, "u": 20 + n, "late": 20 + n})
         for change in ({"$set": document}, {"_id": 2 + n, **document}):
-            # The replacement of a document is an update too, and neither holds a document's own values against it.
+            # The replacement of a document is an update too, and neither holds a document's own
+            # values against it.
             with pytest.raises(pymongo.errors.WriteError) as caught:
                 act = collection.update_one if "$set" in change else collection.replace_one
                 act({"_id": 2 + n}, change)
@@ -282,7 +283,7 @@ def test_validate_reads_its_options_as_flags(collection):
     assert database.command({**command, "repair": "x"})["repairMode"] == "FixErrors"
 
 
-def test_of_several_taken_values_the_first_is_told(collection):
+def test_of_several_taken_values_the_first_is_reported(collection):
     for name in ("x", "y", "z"):
         collection.create_index(name, unique=True)
     collection.insert_many({"_id": i, "x": [2 * i, 2 * i + 1], "y": i, "z": i} for i in range(20))

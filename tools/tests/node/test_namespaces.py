@@ -1,4 +1,5 @@
-"""Names of databases and collections: every command that takes one, on every kind of name, by the rules of what the command does with it."""
+"""Names of databases and collections: every command that takes one, on every kind of name, by the
+rules of what the command does with it."""
 
 import pytest
 from bson import Binary, Int64
@@ -27,7 +28,8 @@ def bulk(op):
 
 UPDATE = {"q": {}, "u": {"$set": {"a": 1}}}
 INDEX = [{"key": {"a": 1}, "name": "a_1"}]
-# Each class of commands: for each kind of name what is answered. What is no name is refused with 73 by all of them.
+# Each class of commands: for each kind of name what is answered. What is no name is refused with 73
+# by all of them.
 LOOKED_FOR = {"dollars": "ok", "pseudo": "ok", "long": "ok", "system": "ok", "plain": "ok"}
 READ = {**LOOKED_FOR, "dollars": 73}
 GONE = dict.fromkeys(LOOKED_FOR, 26)

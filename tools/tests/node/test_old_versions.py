@@ -1,4 +1,5 @@
-"""Old versions, and changes above the commit point, are on disk: snapshots last, and writes go on, far beyond the memory for them."""
+"""Old versions, and changes above the commit point, are on disk: snapshots last, and writes
+continue, far beyond the memory for them."""
 
 from pinion_elections import takes_over
 from pinion_node import STEADY, Node, ReplicaSet, wait_until
@@ -36,7 +37,7 @@ def test_a_snapshot_lasts_whatever_others_write():
         assert collection.count_documents({"v": 4}) == 40000
 
 
-def test_writes_go_on_while_the_commit_point_stands_still():
+def test_writes_continue_while_the_commit_point_stands_still():
     arbiter = Node("--replSet", "rs0", "--cpus", "1")
     with ReplicaSet(2, STEADY, options=CACHE) as members, members.client() as client:
         arbiter.start()
@@ -56,7 +57,8 @@ def test_writes_go_on_while_the_commit_point_stands_still():
             assert collection.count_documents({}) == 201_000
             assert collection.count_documents({"v": 1}) == 5000
             assert collection.find_one({"_id": 3})["v"] == 1
-            # All of it is there after a crash, and comes into the base when the other member is back.
+            # All of it is there after a crash, and comes into the base when the other member is
+            # back.
             members.nodes[0].kill()
             members.nodes[0].start()
             members.nodes[1].start()

@@ -1,4 +1,5 @@
-"""Parameters and options that change what a node does: each with its effect, from the start and at run time."""
+"""Parameters and options that change what a node does: each with its effect, from the start and at
+run time."""
 
 import time
 
@@ -88,12 +89,12 @@ def test_slow_commands_are_logged_from_the_threshold_on():
         client.test.c.create_index("a")
         list(client.test.c.find({"a": {"$gte": 0}}))
         list(client.test.c.find({"b": None}).limit(7))
-        told = {message["attr"]["planSummary"]: message["attr"] for message in lines(node, msg="Slow query") if "planSummary" in message["attr"]}
-        assert set(told) >= {"IDHACK", "IXSCAN { a: 1 }", "COLLSCAN"}
-        assert told["IDHACK"]["docsExamined"] == told["IDHACK"]["nreturned"] == 1 and told["IDHACK"]["ns"] == "test.c"
-        assert told["COLLSCAN"]["locks"] == {"Collection": {"acquireCount": {"r": 1}}} and len(told["COLLSCAN"]["queryHash"]) == 8
-        assert told["IXSCAN { a: 1 }"]["keysExamined"] == 0 and told["COLLSCAN"]["nreturned"] == 7
-        assert told["COLLSCAN"]["docsExamined"] >= 7 and told["COLLSCAN"]["reslen"] > 7 * 14
+        reported = {message["attr"]["planSummary"]: message["attr"] for message in lines(node, msg="Slow query") if "planSummary" in message["attr"]}
+        assert set(reported) >= {"IDHACK", "IXSCAN { a: 1 }", "COLLSCAN"}
+        assert reported["IDHACK"]["docsExamined"] == reported["IDHACK"]["nreturned"] == 1 and reported["IDHACK"]["ns"] == "test.c"
+        assert reported["COLLSCAN"]["locks"] == {"Collection": {"acquireCount": {"r": 1}}} and len(reported["COLLSCAN"]["queryHash"]) == 8
+        assert reported["IXSCAN { a: 1 }"]["keysExamined"] == 0 and reported["COLLSCAN"]["nreturned"] == 7
+        assert reported["COLLSCAN"]["docsExamined"] >= 7 and reported["COLLSCAN"]["reslen"] > 7 * 14
 
 
 def test_waiting_for_data_is_no_time_of_a_command():
@@ -113,7 +114,7 @@ def test_waiting_for_data_is_no_time_of_a_command():
         assert top["getmore"]["count"] == 1 and top["getmore"]["time"] < 4_000_000
 
 
-def test_the_journal_interval_is_told():
+def test_the_journal_interval_is_reported():
     with Node("--journalCommitInterval", "37") as node:
         assert node.client().admin.command("getParameter", 1, journalCommitInterval=1)["journalCommitInterval"] == 37
 

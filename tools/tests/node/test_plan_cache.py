@@ -1,4 +1,5 @@
-"""The plan cache and index filters: which plans are kept, when they are used, and what commands change of them."""
+"""The plan cache and index filters: which plans are kept, when they are used, and what commands
+change of them."""
 
 import pytest
 from pymongo.errors import OperationFailure
@@ -32,9 +33,9 @@ def index_of(plan):
 
 def test_a_trial_finds_the_better_plan(c):
     query = {"a": 1, "b": 17}
-    told = plan(c, query)
-    assert index_of(told["winningPlan"]) == "b_1" and told["winningPlan"]["isCached"] is False
-    assert [index_of(rejected) for rejected in told["rejectedPlans"]] == ["a_1"]
+    reported = plan(c, query)
+    assert index_of(reported["winningPlan"]) == "b_1" and reported["winningPlan"]["isCached"] is False
+    assert [index_of(rejected) for rejected in reported["rejectedPlans"]] == ["a_1"]
     assert cached(c) == [], "explain keeps nothing"
     assert [found["_id"] for found in c.find(query)] == [17]
     (entry,) = cached(c)
@@ -42,7 +43,7 @@ def test_a_trial_finds_the_better_plan(c):
     assert entry["createdFromQuery"] == {"query": query, "sort": {}, "projection": {}}
     assert index_of(entry["cachedPlan"]) == "b_1" and len(entry["creationExecStats"]) == 2
     assert entry["candidatePlanScores"] == sorted(entry["candidatePlanScores"], reverse=True)
-    assert (entry["planCacheShapeHash"], entry["planCacheKey"]) == (told["planCacheShapeHash"], told["planCacheKey"])
+    assert (entry["planCacheShapeHash"], entry["planCacheKey"]) == (reported["planCacheShapeHash"], reported["planCacheKey"])
     assert entry["queryHash"] == entry["planCacheShapeHash"] != entry["planCacheKey"]
     assert entry["estimatedSizeBytes"] > 0 and "host" in entry and entry["indexFilterSet"] is False
 
@@ -107,12 +108,12 @@ def test_index_filters_restrict_and_win_over_hints(c):
     c.database.command("planCacheSetFilter", "c", query={"a": 5, "b": 6}, indexes=["a_1"])
     assert cached(c) == []
     for options in ({}, {"hint": "b_1"}, {"hint": {"$natural": 1}}, {"hint": "none"}):
-        told = plan(c, query, **options)
-        assert told["indexFilterSet"] is True and told["rejectedPlans"] == []
-        assert index_of(told["winningPlan"]) == "a_1"
+        reported = plan(c, query, **options)
+        assert reported["indexFilterSet"] is True and reported["rejectedPlans"] == []
+        assert index_of(reported["winningPlan"]) == "a_1"
         assert [found["_id"] for found in c.find(query, **options)] == [17]
-    told = plan(c, {"a": 1, "b": {"$gt": 17}})
-    assert told["indexFilterSet"] is False and len(told["rejectedPlans"]) == 1
+    reported = plan(c, {"a": 1, "b": {"$gt": 17}})
+    assert reported["indexFilterSet"] is False and len(reported["rejectedPlans"]) == 1
     assert filters(c) == [
         {"query": {"a": 5, "b": 6}, "sort": {}, "projection": {}, "indexes": ["a_1"]}]
     c.database.command("planCacheSetFilter", "c", query={"a": 5, "b": 6}, indexes=[{"s": 1}, {"b": 1}, "b_1", {"b": 1}])
@@ -145,8 +146,8 @@ def test_index_filters_are_of_sort_projection_and_collation(c):
 
 def test_writes_use_index_filters(c):
     c.database.command("planCacheSetFilter", "c", query={"a": 1, "b": 1}, indexes=["a_1"])
-    told = c.database.command("explain", {"update": "c", "updates": [{"q": {"a": 1, "b": 17}, "u": {"$set": {"t": 1}}}]})
-    assert told["queryPlanner"]["indexFilterSet"] is True
+    reported = c.database.command("explain", {"update": "c", "updates": [{"q": {"a": 1, "b": 17}, "u": {"$set": {"t": 1}}}]})
+    assert reported["queryPlanner"]["indexFilterSet"] is True
     assert c.update_one({"a": 1, "b": 17}, {"$set": {"t": 1}}).modified_count == 1
 
 
@@ -178,7 +179,7 @@ def test_views_and_absent_collections(c):
     db.command("planCacheClearFilters", "nothing", query=1, sort=2)
 
 
-def test_a_plan_that_disappoints_is_tried_anew(c):
+def test_a_plan_that_disappoints_is_tried_again(c):
     """A plan that is cached for a rare value takes far more than it promised for a frequent one."""
     c.insert_many([{"_id": 1000 + i, "a": 7, "b": 1000 + i} for i in range(3000)])
     for _ in range(2):
@@ -187,5 +188,5 @@ def test_a_plan_that_disappoints_is_tried_anew(c):
     assert active == [True]
     assert len(list(c.find({"a": 7, "b": {"$gte": 3999}}))) == 1
     assert [entry["isActive"] for entry in cached(c)] == [False]
-    told = plan(c, {"a": 7, "b": {"$gte": 3999}})
-    assert index_of(told["winningPlan"]) == "b_1"
+    reported = plan(c, {"a": 7, "b": {"$gte": 3999}})
+    assert index_of(reported["winningPlan"]) == "b_1"

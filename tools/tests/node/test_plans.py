@@ -1,5 +1,6 @@
-"""Answers do not depend on indexes or partitions: random documents and queries, each asked of a collection without indexes
-and of the same documents under every kind of index, on nodes of one partition and of several."""
+"""Answers do not depend on indexes or partitions: random documents and queries, each asked of a
+collection without indexes and of the same documents under every kind of index, on nodes of one
+partition and of several."""
 
 import random
 
@@ -115,7 +116,8 @@ def fit(documents, kind):
 
 
 def plain_number(value):
-    """Equal numbers of several types are one distinct value; which of them stands for it depends on the order of the scan."""
+    """Equal numbers of several types are one distinct value; which of them stands for it depends on
+    the order of the scan."""
     if isinstance(value, bson.Decimal128):
         return float(value.to_decimal())
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value

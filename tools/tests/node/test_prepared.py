@@ -1,4 +1,5 @@
-"""Prepared transactions on real sets: what becomes of them when processes die, and what waits for them meanwhile.
+"""Prepared transactions on real sets: what becomes of them when processes die, and what waits for
+them meanwhile.
 
 Drivers do not prepare, so the commands come with sessions of their own making.
 """
@@ -39,22 +40,23 @@ TEST_COMMANDS = ("--setParameter", "enableTestCommands=1")
 
 
 def inserted(base):
-    """The first `_id` of the documents that a transaction inserts which changes those from `base` on."""
+    """The first `_id` of the documents that a transaction inserts which changes those from `base`
+    on."""
     return 1000 + 10 * base
 
 
 class Prepared:
-    """A transaction of a session that is told with every command."""
+    """A transaction of a session that is sent with every command."""
 
     def __init__(self, number=1, lsid=None):
         self.lsid = lsid or {"id": Binary(uuid.uuid4().bytes, 4)}
-        self.number, self.has_begun, self.at = number, False, None
+        self.number, self.has_started, self.at = number, False, None
 
     def command(self, client, command, database="test"):
         command = {**command, "lsid": self.lsid, "txnNumber": Int64(self.number), "autocommit": False}
-        if not self.has_begun:
+        if not self.has_started:
             command["startTransaction"] = True
-            self.has_begun = True
+            self.has_started = True
         with own_sessions(client):
             return client[database].command(command)
 
@@ -161,7 +163,7 @@ def test_a_prepared_transaction_from_its_begin_to_its_end(alone):
         ended = client.local["oplog.rs"].find_one({"o.commitTransaction": 1, "lsid.id": transaction.lsid["id"]})
         assert ended["o"]["commitTimestamp"] == transaction.at < ended["ts"]
         assert ended["prevOpTime"]["ts"] == transaction.at
-        # At the time of the commit it is there, though that was told later.
+        # At the time of the commit it is there, though that was reported later.
         at = {"level": "snapshot", "atClusterTime": transaction.at}
         reply = client.test.command({"count": "c", "query": {"_id": {"$gte": inserted(0), "$lt": inserted(0) + 20}}} | {"readConcern": {"level": "local"}})
         assert reply["n"] == 20
@@ -227,7 +229,8 @@ def test_readers_and_writers_wait(alone):
 
 def test_neither_age_nor_the_end_of_its_session_takes_it(alone):
     with alone.member(alone.nodes[0]) as client:
-        # It begins with so short a life, and is prepared before that is over: on a slow machine perhaps not at once.
+        # It begins with so short a life, and is prepared before that is over: on a slow machine
+        # perhaps not at once.
         client.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=3)
         tries = []
 
@@ -257,12 +260,12 @@ def test_neither_age_nor_the_end_of_its_session_takes_it(alone):
         later = Prepared(2, transaction.lsid)
         done = []
 
-        def go_on():
+        def proceed():
             with alone.member(alone.nodes[0]) as connection:
                 later.command(connection, {"insert": "c", "documents": [{"_id": "later"}], "comment": "continues"})
                 done.append(True)
 
-        thread = threading.Thread(target=go_on)
+        thread = threading.Thread(target=proceed)
         thread.start()
         wait_until(lambda: running(client, {"command.comment": "continues"}))
         time.sleep(0.5)
@@ -426,7 +429,8 @@ def test_a_step_down_keeps_it(three):
 
 
 def test_what_only_the_old_primary_had_is_rolled_back(three):
-    """Of three transactions the old primary has prepared one alone, committed another, and aborted the last."""
+    """Of three transactions the old primary has prepared one alone, committed another, and aborted
+    the last."""
     old, rest = three.nodes[0], three.nodes[1:]
     lost, committed, aborted = Prepared(), Prepared(), Prepared()
     with three.member(old) as client:
@@ -535,7 +539,8 @@ def test_one_that_takes_several_entries(three):
 
 
 def test_many_at_once_while_primaries_die(three):
-    """Each worker prepares and ends one transaction after the other, whoever is primary; each is there as a whole or not at all."""
+    """Each worker prepares and ends one transaction after the other, whichever member is primary;
+    each is there as a whole or not at all."""
     stop, expected, lock = threading.Event(), {}, threading.Lock()
     errors = []
 

@@ -32,8 +32,8 @@ def test_all_operations_are_written(database):
     assert (scanned["planSummary"], scanned["docsExamined"], scanned["nreturned"]) == ("COLLSCAN", 2, 0)
     assert [entry["planSummary"] for entry in by_id] == ["IDHACK"] * 3 and by_id[2]["nreturned"] == 1
     assert failed["errCode"] == 2 and failed["ok"] == 0 and failed["millis"] >= 0
-    (told,) = database.list_collections(filter={"name": "system.profile"})
-    assert told["options"] == {"capped": True, "size": 1024 * 1024}
+    (reported,) = database.list_collections(filter={"name": "system.profile"})
+    assert reported["options"] == {"capped": True, "size": 1024 * 1024}
     with pytest.raises(OperationFailure, match="turn off profiling"):
         database["system.profile"].drop()
     database.command("profile", 0)
@@ -60,10 +60,10 @@ def test_statements_are_written_one_by_one(database):
     assert "responseLength" not in every
 
 
-def stages(told):
-    while told:
-        yield told["stage"], told
-        told = told.get("inputStage")
+def stages(reported):
+    while reported:
+        yield reported["stage"], reported
+        reported = reported.get("inputStage")
 
 
 def test_stages_of_plans_are_written(database):
@@ -130,8 +130,8 @@ def test_slow_ones_and_filters(database):
     database.c.insert_one({})
     database.c.find_one()
     assert [entry["op"] for entry in written(database)] == ["query", "insert"]
-    told = database.command("profile", -1, filter="unset")
-    assert told["filter"] == {"op": {"$eq": "insert"}} and told["was"] == 1
+    reported = database.command("profile", -1, filter="unset")
+    assert reported["filter"] == {"op": {"$eq": "insert"}} and reported["was"] == 1
     assert "filter" in database.command("profile", 0, filter="unset")
     assert "filter" not in database.command("profile", -1)
 

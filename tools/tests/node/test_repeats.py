@@ -1,4 +1,5 @@
-"""Finds by `_id` that repeat one another on a connection: they are run without being read again, and nobody can tell."""
+"""Finds by `_id` that repeat one another on a connection: they are run without being read again,
+and no client can see it."""
 
 import datetime
 import uuid

@@ -50,7 +50,8 @@ def test_a_node_that_is_not_initiated_yet():
 
 
 def test_members_have_what_only_pipelines_and_options_make(three):
-    """Documents whose fields look like operators or differences, and a tree with a name of its own, on members and after restarts."""
+    """Documents whose fields look like operators or differences, and a tree with a name of its own,
+    on members and after restarts."""
     with three.client(w="majority", journal=True) as client:
         collection = client.odd.c
         made = [{"_id": 1, "$a": 1}, {"_id": 2, "$set": {"b": 1}}, {"_id": 3, "$v": 2, "diff": {"d": {"x": False}}}]
@@ -172,7 +173,7 @@ def test_concerns(three):
     assert caught.value.code == 100
 
 
-def test_a_primary_that_nobody_can_take_over_from_goes_on(three):
+def test_a_primary_without_a_successor_continues(three):
     primary = three.primary()
 
     def maintain(on):

@@ -143,9 +143,9 @@ def test_a_build_of_a_majority_does_not_wait_for_one_that_is_gone():
         gone.kill()
         build = Build(members, commitQuorum="majority")
         assert build.code() == 0 and build.reply["commitQuorum"] == "majority"
-        # Nobody else is waited for.
+        # No other member is waited for.
         assert Build(members, "b_1", {"b": 1}, commitQuorum=0, writeConcern={"w": 1}).code() == 0
-        # What waits for all can be told to wait for fewer.
+        # What waits for all can be set to wait for fewer.
         waits = Build(members, "x_1", {"x": 1})
         wait_waiting(members, members.nodes[:2])
         with members.client() as client:
@@ -198,7 +198,7 @@ def test_a_build_outlives_its_primary():
         check_alike(members)
 
 
-def test_a_build_goes_on_after_a_restart():
+def test_a_build_continues_after_a_restart():
     with filled() as members:
         primary, secondary, gone = members.nodes
         gone.kill()

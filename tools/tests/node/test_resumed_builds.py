@@ -1,4 +1,5 @@
-"""Builds of indexes over a restart of the node: in each phase what continues, and what begins again."""
+"""Builds of indexes over a restart of the node: in each phase what continues, and what begins
+again."""
 
 import pathlib
 import threading

@@ -1,4 +1,5 @@
-"""A primary that is silent, with a set's default settings: another is elected soon, and the old one does no harm when it wakes."""
+"""A primary that is silent, with a set's default settings: another is elected soon, and the old one
+does no harm when it wakes."""
 
 import signal
 import time
@@ -54,7 +55,8 @@ def test_another_takes_writes_and_the_old_one_acknowledges_nothing():
             old.process.send_signal(signal.SIGCONT)
             write.join(120)
             read.join(120)
-            # It has a write of its own, at the most, which no majority has; and it finds nobody who confirms that it is primary.
+            # It has a write of its own, at the most, which no majority has; and it finds no member
+            # that confirms that it is primary.
             assert write.error is not None, write.answer
             assert read.error is not None, read.answer
             wait_until(lambda: members.state(old) in (1, 2))
@@ -67,8 +69,9 @@ def test_another_takes_writes_and_the_old_one_acknowledges_nothing():
 
 
 def test_one_that_has_just_started_lets_another_succeed():
-    # A driver that has found a member down looks at it again after ten seconds, or when it misses a primary: one that is silent it does
-    # not miss. If the member that has just started succeeded, its clients would wait for so long.
+    # A driver that has found a member down looks at it again after ten seconds, or when it misses a
+    # primary: one that is silent it does not miss. If the member that has just started succeeded,
+    # its clients would wait for so long.
     with ReplicaSet(3, settings={}) as members, members.client() as client, Arrivals(client) as arrivals:
         old, started, _ = members.nodes
         # The third has run for longer.
@@ -92,7 +95,7 @@ def test_one_that_has_just_started_lets_another_succeed():
         wait_until(lambda: members.state(old) == 1)
 
 
-def test_members_that_did_not_run_suspect_nobody():
+def test_members_that_did_not_run_suspect_no_primary():
     with ReplicaSet(3, settings={}) as members:
         primary = members.primary()
         before = term(members, primary)
@@ -109,7 +112,8 @@ def test_members_that_did_not_run_suspect_nobody():
 
 
 def test_it_can_be_switched_off():
-    # The limit that is set further down is reached long before this; under a timeout that is longer than usual it is as much longer.
+    # The limit that is set further down is reached long before this; under a timeout that is longer
+    # than usual it is as much longer.
     settings = {"electionTimeoutMillis": 30_000, "heartbeatTimeoutSecs": 60}
     members = ReplicaSet(3, settings, options=("--setParameter", "primarySilenceLimitMillis=0"))
     with members:

@@ -1,4 +1,5 @@
-"""Sorts, groups and their kin that outgrow their memory go on by the disk, answer the same, and leave nothing there."""
+"""Sorts, groups and their kin that outgrow their memory continue on disk, answer the same, and
+leave nothing there."""
 
 import pytest
 from pymongo.errors import OperationFailure
@@ -85,15 +86,15 @@ def test_a_find_says_whether_it_may_use_the_disk(node, little_memory):
     assert stage["usedDisk"] and stage["spills"] > 1 and stage["spilledRecords"] == DOCUMENTS
 
 
-def test_the_profiler_tells_of_it(node, little_memory):
+def test_the_profiler_reports_it(node, little_memory):
     little_memory()
     db = node.client().test
     db.command("profile", 2)
     list(db.c.aggregate([{"$sort": {"k": 1}}, {"$limit": 10_000}], batchSize=100_000))
     list(db.c.find({"_id": 1}))
     db.command("profile", 0)
-    told = [entry.get("usedDisk", False) for entry in db["system.profile"].find({"ns": "test.c"}).sort("ts", 1)]
-    assert told == [True, False]
+    reported = [entry.get("usedDisk", False) for entry in db["system.profile"].find({"ns": "test.c"}).sort("ts", 1)]
+    assert reported == [True, False]
 
 
 def test_the_memory_of_one_group_has_an_end(node):

@@ -1,4 +1,5 @@
-"""What stages of pipelines take: for each stage the codes of wrong types, unknown and missing fields, and numbers at their borders."""
+"""What stages of pipelines take: for each stage the codes of wrong types, unknown and missing
+fields, and numbers at their borders."""
 
 import datetime
 import re

@@ -21,7 +21,7 @@ def test_lookup_reads_a_collection_that_none_can_be_called(client):
     assert list(collection.aggregate([{"$lookup": lookup}])) == [{"_id": 1, "found": []}]
 
 
-def test_out_is_told_what_is_wrong_with_its_target(client):
+def test_out_reports_what_is_wrong_with_its_target(client):
     collection = client.stages.out_of
     collection.insert_one({"_id": 1})
     for db, name, code in (("a b", "c", 73), ("", "c", 73), ("d" * 64, "c", 73), ("d", "c" * 254, 20), ("d", "$c", 20)):

@@ -1,4 +1,5 @@
-"""Commands over values near 16 MiB and over millions of matches hold no core: other clients go on, and the log tells no stall."""
+"""Commands over values near 16 MiB and over millions of matches hold no core: other clients
+continue, and the log reports no stall."""
 
 import threading
 import time
@@ -9,7 +10,8 @@ from pymongo.errors import ExecutionTimeout, OperationFailure
 from pinion_node import Node
 
 MIB = 1024 * 1024
-# Beside others memory is slower; each of these commands has held a core for longer, some for seconds.
+# Beside others memory is slower; each of these commands has held a core for longer, some for
+# seconds.
 HELD_LIMIT_MS = 100
 LARGE = "ab" * (8 * MIB - 8192)
 # "^(a+)+$" tries as many ways as it may, and finds none that matches.
@@ -133,9 +135,9 @@ COMMANDS = {
 def test_no_core_is_held(node, name):
     before = len(stalls(node))
     COMMANDS[name](node.client().test)
-    told = stalls(node)[before:]
+    reported = stalls(node)[before:]
     # Another process beside this one makes all memory slower, but nothing takes ten times as long.
-    assert max(map(held, told), default=0) < HELD_LIMIT_MS, [held(line) for line in told]
+    assert max(map(held, reported), default=0) < HELD_LIMIT_MS, [held(line) for line in reported]
 
 
 @pytest.mark.parametrize("compressor", ["zlib", "snappy", "zstd"])
@@ -150,8 +152,8 @@ def test_large_compressed_messages_hold_no_core(node, compressor):
             pytest.skip(str(missing))
         raise
     assert len(reply["cursor"]["firstBatch"]) == 1
-    told = stalls(node)[before:]
-    assert max(map(held, told), default=0) < HELD_LIMIT_MS, [held(line) for line in told]
+    reported = stalls(node)[before:]
+    assert max(map(held, reported), default=0) < HELD_LIMIT_MS, [held(line) for line in reported]
 
 
 # Hours of work: a range of ranges of ranges.
@@ -174,7 +176,8 @@ def test_an_interrupted_write_fails_as_a_whole(node, command):
 
 
 def test_an_interrupted_insert_fails_as_a_whole(node):
-    """Wherever the interruption comes, also while the index becomes multikey for the first document."""
+    """Wherever the interruption comes, also while the index becomes multikey for the first
+    document."""
     db = node.client().test
     documents = [{"_id": 1, "list": list(range(300_000))}, {"_id": 2}]
     interrupted = 0
@@ -189,12 +192,13 @@ def test_an_interrupted_insert_fails_as_a_whole(node):
     assert interrupted > 0
 
 
-def test_an_interrupted_wait_for_the_journal_is_told_beside_the_write(node):
+def test_an_interrupted_wait_for_the_journal_is_reported_beside_the_write(node):
     """The write has taken place: only what it was asked to wait for has not."""
     documents = node.client().test.journaled
     began = time.monotonic()
     documents.insert_one({"_id": -1, "text": LARGE})
-    # The time that it has comes ever closer to what the write alone takes, whatever that is on this machine.
+    # The time that it has comes ever closer to what the write alone takes, whatever that is on this
+    # machine.
     waits, millis = 0, round(1000 * (time.monotonic() - began))
     for at in range(1000):
         try:
@@ -205,14 +209,14 @@ def test_an_interrupted_wait_for_the_journal_is_told_beside_the_write(node):
             millis += 1 + millis // 20
             continue
         assert documents.find_one({"_id": at})["text"] == LARGE
-        told = reply.pop("writeConcernError", None)
+        reported = reply.pop("writeConcernError", None)
         assert reply == {"n": 1, "ok": 1.0}
-        if not told:
+        if not reported:
             millis = max(1, millis - 1 - millis // 20)
         else:
             waits += 1
             concern = {"w": 1, "j": True, "wtimeout": 0, "provenance": "clientSupplied"}
-            assert told == {"code": 50, "codeName": "MaxTimeMSExpired", "errmsg": "operation exceeded time limit",
+            assert reported == {"code": 50, "codeName": "MaxTimeMSExpired", "errmsg": "operation exceeded time limit",
                             "errInfo": {"writeConcern": concern}}
             if waits > 2:
                 break
@@ -220,7 +224,7 @@ def test_an_interrupted_wait_for_the_journal_is_told_beside_the_write(node):
     assert waits > 0
 
 
-def test_an_endless_evaluation_lets_others_work_and_ends_when_told(node):
+def test_an_endless_evaluation_lets_others_work_and_ends_when_interrupted(node):
     """It would hold its core, and its connection's others with it."""
     with pytest.raises(ExecutionTimeout):
         node.client(socketTimeoutMS=120_000).test.command("aggregate", "one", pipeline=[{"$project": {"r": ENDLESS}}], cursor={}, maxTimeMS=1500)
@@ -242,7 +246,8 @@ def test_an_endless_evaluation_lets_others_work_and_ends_when_told(node):
         found = [op for op in client.admin.command("currentOp")["inprog"] if op.get("command", {}).get("comment") == "endless"]
         time.sleep(0.01)
     assert client.test.one.find_one({"_id": 1}) == {"_id": 1}
-    # What is done beside the cores as well, and is known to end, waits for none of them: large messages, documents, pages.
+    # What is offloaded as well, and is known to end, waits for none of them: large messages,
+    # documents, pages.
     client.test.written.insert_one({"_id": 1, "text": LARGE})
     client.admin.command("fsync")
     assert client.test.written.find_one({"_id": 1})["text"] == LARGE

@@ -1,4 +1,5 @@
-"""What a node says of parts that it has none of, and of its sessions, connections and operations."""
+"""What a node says of parts that it has none of, and of its sessions, connections and
+operations."""
 
 import threading
 import time
@@ -36,10 +37,10 @@ def test_sessions_are_killed_by_pattern(client):
         pipeline = [{"$listLocalSessions": {"allUsers": True}}]
         return {bytes(one["_id"]["id"]) for one in client.admin.aggregate(pipeline)}
 
-    begun = [client.admin.command("startSession")["id"] for _ in range(3)]
-    names = [bytes(one["id"]) for one in begun]
+    started = [client.admin.command("startSession")["id"] for _ in range(3)]
+    names = [bytes(one["id"]) for one in started]
     assert sessions() >= set(names)
-    client.admin.command("killAllSessionsByPattern", [{"lsid": begun[0]}])
+    client.admin.command("killAllSessionsByPattern", [{"lsid": started[0]}])
     assert names[0] not in sessions() and sessions() >= set(names[1:])
     client.admin.command("killAllSessionsByPattern", [{"uid": Binary(b"x" * 32)}])
     assert sessions() >= set(names[1:])
@@ -134,5 +135,5 @@ def test_the_version_is_stored(tmp_path):
         version = client.admin.command("getParameter", 1, featureCompatibilityVersion=1)["featureCompatibilityVersion"]["version"]
         assert client.admin["system.version"].find_one() == {"_id": "featureCompatibilityVersion", "version": version}
         assert client.list_database_names() == ["admin", "local"]
-        told = client.admin.command("getParameter", 1, syncdelay=1, localLogicalSessionTimeoutMinutes=1)
-        assert told["syncdelay"] == 60.0 and told["localLogicalSessionTimeoutMinutes"] == 30
+        reported = client.admin.command("getParameter", 1, syncdelay=1, localLogicalSessionTimeoutMinutes=1)
+        assert reported["syncdelay"] == 60.0 and reported["localLogicalSessionTimeoutMinutes"] == 30

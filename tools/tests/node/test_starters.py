@@ -1,4 +1,5 @@
-"""What programs rely on that start a MongoDB for others: the version that it prints, --fork, and files in the older form."""
+"""What programs rely on that start a MongoDB for others: the version that it prints, --fork, and
+files in the older form."""
 
 import json
 import os
@@ -34,7 +35,7 @@ def test_another_process_runs_the_server(tmp_path):
         assert status == 48 and "ERROR: child process failed, exited with 48" in printed and "in use" in printed, printed
     finally:
         os.kill(process, signal.SIGTERM)
-    # Nobody is its parent here, so its end is seen by what it leaves.
+    # It has no parent here, so its end is seen by what it leaves.
     wait_until(lambda: "Now exiting" in log.read_text())
 
 

@@ -21,8 +21,8 @@ def test_a_processor_that_stands_still_is_seen():
         watcher.send_signal(signal.SIGSTOP)
         time.sleep(0.1)
         watcher.send_signal(signal.SIGCONT)
-        going_on = time.time()
+        running = time.time()
         time.sleep(0.1)
-    seen = processors.still_secs(cpu, stopped, going_on)
-    assert 0.08 < seen <= going_on - stopped
-    assert processors.still_secs(cpu, going_on + 1, going_on + 2) == 0
+    seen = processors.still_secs(cpu, stopped, running)
+    assert 0.08 < seen <= running - stopped
+    assert processors.still_secs(cpu, running + 1, running + 2) == 0

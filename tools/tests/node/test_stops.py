@@ -1,4 +1,5 @@
-"""How members end and start again: during builds of indexes, under writes, one after another, and as standalones meanwhile."""
+"""How members end and start again: during builds of indexes, under writes, one after another, and
+as standalones meanwhile."""
 
 import contextlib
 import signal
@@ -61,13 +62,14 @@ def test_a_set_of_one_starts_again_with_an_unfinished_build(end):
         wait_leads(node)
         with node.client(directConnection=True) as client:
             client.test.c.insert_one({})
-            # A build that had just begun may be lost by a crash.
+            # A build that had just started may be lost by a crash.
             if end is Node.stop or "w" in client.test.b.index_information():
                 wait_until(lambda: is_built(node))
 
 
 def alone(node, work):
-    """Opens a stopped member as a standalone, has `work` done with a client of it, and stops it again."""
+    """Opens a stopped member as a standalone, has `work` done with a client of it, and stops it
+    again."""
     options = node.options
     node.options = [option for option in options if option not in ("--replSet", "rs0")]
     node.start()
@@ -118,7 +120,8 @@ def test_a_set_of_one_is_written_to_as_a_standalone():
 
 
 def test_an_index_is_built_on_each_member_as_a_standalone():
-    """MongoDB's rolling build: each member in turn runs without its set, which is written to meanwhile."""
+    """MongoDB's rolling build: each member in turn runs without its set, which is written to
+    meanwhile."""
     with ReplicaSet(settings=STEADY) as members:
         with members.client() as client:
             client.test.c.insert_many([{"_id": at, "a": at % 7} for at in range(500)])
@@ -169,8 +172,9 @@ def members_but(members, absent):
 
 
 class HelloWatch(pymongo.monitoring.ServerHeartbeatListener):
-    """A driver's monitor, which the node sends each change of the topology without being asked again; keeps the error that ends it. One
-    that asks for each change may ask when the node has ended: what nobody waits for does not keep it."""
+    """A driver's monitor, which the node sends each change of the topology without being asked
+    again; keeps the error that ends it. One that asks for each change may ask when the node has
+    ended: what is not waited for does not keep it."""
 
     def __init__(self, node):
         self.version = self.error = None
@@ -231,7 +235,7 @@ def test_a_primary_that_is_stopped_hands_over_and_loses_nothing():
                 assert not set(acknowledged) - found
 
 
-def test_shutdown_of_a_primary_that_nobody_follows():
+def test_shutdown_of_a_primary_without_followers():
     with ReplicaSet(settings=STEADY) as members:
         primary = members.nodes[0]
         for node in members.secondaries():

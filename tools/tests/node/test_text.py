@@ -180,7 +180,7 @@ def test_views_and_inner_pipelines(articles):
     refused(2, lambda: list(articles.aggregate([{"$graphLookup": {**graph, "restrictSearchWithMatch": search("cake")}}])))
 
 
-def test_a_listed_index_is_made_anew(articles):
+def test_a_listed_index_is_made_again(articles):
     listed = [dict(index) for index in articles.list_indexes()]
     articles.drop_indexes()
     articles.database.command("createIndexes", articles.name, indexes=listed)

@@ -1,4 +1,5 @@
-"""Time series: the same answers as a collection of the measurements, and what their buckets are like."""
+"""Time series: the same answers as a collection of the measurements, and what their buckets are
+like."""
 
 import datetime
 import random
@@ -144,7 +145,7 @@ def test_buckets(node):
     db.series.insert_one({"t": at(36000), "m": {"a": 2, "b": 1}})
     db.series.insert_one({"t": at(-1), "m": {"a": 2, "b": 1}})
     assert buckets.count_documents({}) == 6
-    # Another process goes on with the bucket.
+    # Another process continues with the bucket.
     db.series.insert_one({"t": at(50_000), "m": "q"})
     node.stop()
     node.start()
@@ -298,10 +299,10 @@ def test_statistics(node):
     db.series.insert_many([{"t": at(n), "m": 1, "n": n} for n in range(1500)])
     db.series.insert_one({"t": at(5), "m": 2})
     stats = db.command("collStats", "series")
-    told = stats["timeseries"]
-    assert (told["bucketsNs"], told["bucketCount"]) == ("data.system.buckets.series", 3) and "count" not in stats
-    assert (told["numBucketInserts"], told["numBucketUpdates"], told["numMeasurementsCommitted"]) == (3, 0, 1501)
-    assert (told["numBucketsOpenedDueToMetadata"], told["numBucketsClosedDueToCount"]) == (2, 1)
+    reported = stats["timeseries"]
+    assert (reported["bucketsNs"], reported["bucketCount"]) == ("data.system.buckets.series", 3) and "count" not in stats
+    assert (reported["numBucketInserts"], reported["numBucketUpdates"], reported["numMeasurementsCommitted"]) == (3, 0, 1501)
+    assert (reported["numBucketsOpenedDueToMetadata"], reported["numBucketsClosedDueToCount"]) == (2, 1)
     [stats] = db.series.aggregate([{"$collStats": {"storageStats": {}}}])
     assert stats["storageStats"]["timeseries"]["bucketCount"] == 3
 

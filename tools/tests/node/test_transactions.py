@@ -1,4 +1,5 @@
-"""Transactions through PyMongo: on a set of one, and what a set of three keeps of them when its primary is gone."""
+"""Transactions through PyMongo: on a set of one, and what a set of three keeps of them when its
+primary is gone."""
 
 import threading
 import time
@@ -42,7 +43,8 @@ def test_a_standalone_has_no_transactions():
 
 
 def test_a_transaction_over_a_direct_connection(alone):
-    # As mongosh connects: the driver then sends the read preference primaryPreferred with each statement.
+    # As mongosh connects: the driver then sends the read preference primaryPreferred with each
+    # statement.
     with alone.member(alone.nodes[0]) as client, client.start_session() as session:
         client.test.direct.drop()
         with session.start_transaction():
@@ -134,7 +136,8 @@ def test_a_duplicate_key_aborts(alone):
 
 
 def test_a_snapshot_is_one_for_all_partitions(alone):
-    """Money moves between accounts all the time; no transaction sees more or less of it than there is."""
+    """Money moves between accounts all the time; no transaction sees more or less of it than there
+    is."""
     with alone.client() as client:
         accounts = client.test.accounts
         accounts.drop()
@@ -241,7 +244,8 @@ def test_a_drop_waits_for_a_transaction(alone):
 
 
 def test_a_large_transaction(three):
-    """Sixty megabytes do not fit into one entry of the oplog, nor beside others into a log; members have all of it or nothing."""
+    """Sixty megabytes do not fit into one entry of the oplog, nor beside others into a log; members
+    have all of it or nothing."""
     with three.client() as client, client.start_session() as session:
         things = client.test.get_collection("large", write_concern=MAJORITY)
         things.insert_one({"_id": -1})
@@ -295,8 +299,8 @@ def test_collections_and_indexes_are_made_with_their_transaction(three):
         expected = {"explicit", "implicit"}
         assert set(database.list_collection_names()) == expected
         entry = client.local["oplog.rs"].find_one({"o.applyOps.o.create": "explicit"})
-        told = [(op["op"], *list(op["o"])[:1]) for op in entry["o"]["applyOps"] if op["op"] == "c"]
-        assert told == [("c", "create"), ("c", "createIndexes"), ("c", "create")]
+        reported = [(op["op"], *list(op["o"])[:1]) for op in entry["o"]["applyOps"] if op["op"] == "c"]
+        assert reported == [("c", "create"), ("c", "createIndexes"), ("c", "create")]
     for node in three.secondaries():
         node.kill()
         node.start()
@@ -313,7 +317,8 @@ def test_collections_and_indexes_are_made_with_their_transaction(three):
 
 
 def test_what_is_committed_survives_the_primary(three):
-    """The primary is killed while clients run transactions: each is there as a whole or not at all, and what was acknowledged is."""
+    """The primary is killed while clients run transactions: each is there as a whole or not at all,
+    and what was acknowledged is."""
     with three.client(retryWrites=True) as client:
         left, right = (client.test.get_collection(name, write_concern=MAJORITY) for name in ("left", "right"))
         left.insert_one({"_id": "first"})
@@ -376,7 +381,8 @@ def test_a_step_down_aborts(three):
 
 
 def test_money_is_neither_made_nor_lost(three):
-    """Transactions move it while primaries are killed and step down; every snapshot has all of it."""
+    """Transactions move it while primaries are killed and step down; every snapshot has all of
+    it."""
     bank = Bank(three)
     enough = 5
     with bank:

@@ -122,7 +122,8 @@ def no_intent_is_left(node, collection):
 
 
 def test_the_first_of_an_unordered_batch_wins_each_value():
-    """Also where many want the same, and where a document wants two values of which an earlier one has taken one."""
+    """Also where many want the same, and where a document wants two values of which an earlier one
+    has taken one."""
     with Node("--cpus", "2", "--partitions", "4") as node:
         db = node.client().test
         db.u.create_indexes([pymongo.IndexModel("a", unique=True), pymongo.IndexModel("b", unique=True)])
@@ -141,7 +142,8 @@ def test_the_first_of_an_unordered_batch_wins_each_value():
 
 
 def test_very_many_errors_of_a_batch():
-    """Each is told, the first with their texts; the time does not grow with the square of how many want the same."""
+    """Each is reported, the first with their texts; the time does not grow with the square of how
+    many want the same."""
     with Node("--cpus", "1") as node:
         db = node.client().test
         reply = db.command("insert", "u", documents=[{"_id": "x" * 250}] * 40_000, ordered=False)
@@ -152,13 +154,14 @@ def test_very_many_errors_of_a_batch():
         n, errors = first
         assert (n, [error["index"] for error in errors]) == (1, list(range(1, 40_000)))
         assert all(error["code"] == 11000 and error["keyValue"] == {"_id": "x" * 250} for error in errors)
-        told = [error["errmsg"] for error in errors if error["errmsg"]]
-        assert [error["errmsg"] for error in errors[:len(told)]] == told and told[0].startswith("E11000 duplicate key error")
-        assert 1024 * 1024 <= sum(map(len, told)) <= 1024 * 1024 + len(told[0])
+        reported = [error["errmsg"] for error in errors if error["errmsg"]]
+        assert [error["errmsg"] for error in errors[:len(reported)]] == reported and reported[0].startswith("E11000 duplicate key error")
+        assert 1024 * 1024 <= sum(map(len, reported)) <= 1024 * 1024 + len(reported[0])
 
 
 def test_a_batch_of_which_all_want_one_value_of_a_second_index():
-    """And each an _id of its own. Without the values of errors that would make the reply longer than a message may be."""
+    """And each an _id of its own. Without the values of errors that would make the reply longer
+    than a message may be."""
     with Node("--cpus", "2", "--partitions", "4") as node:
         collection = node.client().test.u
         collection.create_index("a", unique=True)

@@ -24,7 +24,6 @@ const WORDS: Table = &[
     ("engine/exec", 815),
     ("engine/query", 319),
     ("engine/storage", 337),
-    ("tools/tests", 303),
 ];
 
 /// Lines of comments and documents above `MAX_COLUMNS`.
@@ -42,7 +41,6 @@ const WIDE_COMMENTS: Table = &[
     ("engine/exec", 823),
     ("engine/query", 312),
     ("engine/storage", 870),
-    ("tools/tests", 143),
 ];
 
 /// Functions above `MAX_FUNCTION_LINES`, without tests.

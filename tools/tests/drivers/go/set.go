@@ -59,7 +59,7 @@ func onSet(ctx context.Context, client *mongo.Client) {
 	var middle bson.Raw
 	for _, want := range []string{"accounts insert a", "accounts insert b", "accounts update a", "accounts update b", "notes insert 1"} {
 		equal(stream.Next(ctx), true)
-		equal(told(stream), want)
+		equal(reported(stream), want)
 		if want == "accounts update a" {
 			middle = stream.ResumeToken()
 		}
@@ -68,7 +68,7 @@ func onSet(ctx context.Context, client *mongo.Client) {
 	stream, err = db.Watch(ctx, mongo.Pipeline{}, options.ChangeStream().SetResumeAfter(middle))
 	must(err)
 	equal(stream.Next(ctx), true)
-	equal(told(stream), "accounts update b")
+	equal(reported(stream), "accounts update b")
 	must(stream.Close(ctx))
 
 	causal := mongo.NewSessionContext(ctx, session)
@@ -79,7 +79,7 @@ func onSet(ctx context.Context, client *mongo.Client) {
 	must(db.Drop(ctx))
 }
 
-func told(stream *mongo.ChangeStream) string {
+func reported(stream *mongo.ChangeStream) string {
 	var event struct {
 		OperationType string `bson:"operationType"`
 		Ns            struct{ Coll string }

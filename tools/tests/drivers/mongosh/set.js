@@ -6,8 +6,8 @@ function fails(act, ...texts) {
   try {
     act();
   } catch (error) {
-    const told = `${error.codeName} ${error.message}`;
-    for (const text of texts) check(told.includes(text), `${told} lacks ${text}`);
+    const reported = `${error.codeName} ${error.message}`;
+    for (const text of texts) check(reported.includes(text), `${reported} lacks ${text}`);
     return;
   }
   throw new Error(`this should have failed: ${act}`);
@@ -49,7 +49,7 @@ fails(() => rs.addArb(hosts[3]), "NewReplicaSetConfigurationIncompatible", "impl
 db.adminCommand({ setDefaultRWConcern: 1, defaultWriteConcern: { w: 1 } });
 changes(() => rs.addArb(hosts[3]), "addArb");
 settled("PRIMARY,SECONDARY,SECONDARY,ARBITER");
-check(db.hello().arbiters[0] === hosts[3], "hello tells the arbiter");
+check(db.hello().arbiters[0] === hosts[3], "hello has_version the arbiter");
 changes(() => rs.remove(hosts[3]), "remove");
 settled("PRIMARY,SECONDARY,SECONDARY");
 const removed = new Mongo(`mongodb://${hosts[3]}/?directConnection=true`).getDB("admin");

@@ -16,7 +16,7 @@ public final class OnSet {
         if (!Objects.equals(got, want)) throw new AssertionError("got " + got + ", want " + want);
     }
 
-    private static String told(ChangeStreamDocument<Document> event) {
+    private static String reported(ChangeStreamDocument<Document> event) {
         var id = event.getDocumentKey().get("_id");
         return event.getNamespace().getCollectionName() + " " + event.getOperationType().getValue() + " " + (id.isString() ? id.asString().getValue() : id.asInt32().getValue());
     }
@@ -52,12 +52,12 @@ public final class OnSet {
                 }
                 for (String want : List.of("accounts insert a", "accounts insert b", "accounts update a", "accounts update b", "notes insert 1")) {
                     var event = stream.next();
-                    equal(told(event), want);
+                    equal(reported(event), want);
                     if (want.equals("accounts update a")) middle = event.getResumeToken();
                 }
             }
             try (var stream = db.watch().resumeAfter(middle).cursor()) {
-                equal(told(stream.next()), "accounts update b");
+                equal(reported(stream.next()), "accounts update b");
             }
             try (ClientSession causal = client.startSession()) {
                 notes.insertOne(causal, new Document("_id", 2));
