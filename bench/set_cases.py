@@ -1,4 +1,5 @@
-"""The cases of `sets`. Each starts its servers, measures in rounds that take the servers in turn, and gives what it found."""
+"""The cases of `sets`. Each starts its servers, measures in rounds that take the servers in turn,
+and gives what it found."""
 
 import contextlib
 import mmap
@@ -55,7 +56,8 @@ def enter_sets(stack, options, members, settings=None):
 
 
 def in_turns(options, servers):
-    """Each round, and each server of it once all are at rest. Every round begins with another server."""
+    """Each round, and each server of it once all are at rest. Every round begins with another
+    server."""
     for number in range(options.rounds):
         at = number % len(servers)
         for server in servers[at:] + servers[:at]:
@@ -83,7 +85,8 @@ def rate_and_latency(found, results, what, ratio_to, **aims):
 
 
 def majority(options, found):
-    """Inserts of 1 KB that wait for a majority of three, beside MongoDB's and a Redis that waits for its replica."""
+    """Inserts of 1 KB that wait for a majority of three, beside MongoDB's and a Redis that waits
+    for its replica."""
     with contextlib.ExitStack() as stack:
         servers = enter_sets(stack, options, 3)
         if shutil.which("redis-server"):
@@ -101,7 +104,7 @@ def majority(options, found):
 
 
 def wait_alike(members, one, other, database="ycsb", collection="usertable"):
-    """Both have as many documents; whoever lags has come up before."""
+    """Both have as many documents; a lagging member has caught up before."""
     counts = []
     for node in (one, other):
         with members.member(node) as client:
@@ -110,7 +113,8 @@ def wait_alike(members, one, other, database="ycsb", collection="usertable"):
 
 
 def apply(options, found):
-    """How fast a secondary applies what a primary has written while nothing was fetched, beside how fast it was written."""
+    """How fast a secondary applies what a primary has written while nothing was fetched, beside how
+    fast it was written."""
     written, applied = [], []
     with PinionSet(options.pinion, 2, options=(*FOR_TESTS, *NO_FLOW_CONTROL)) as members:
         primary, secondary = members.primary(), members.secondaries()[0]
@@ -137,8 +141,9 @@ def apply(options, found):
 
 
 class Probes(threading.Thread):
-    """Writes a document to the primary every so often, and asks a secondary, the others in turn, for it as soon as it is acknowledged:
-    a read that waits there until the write's time is applied."""
+    """Writes a document to the primary every so often, and asks a secondary, the others in turn,
+    for it as soon as it is acknowledged: a read that waits there until the write's time is
+    applied."""
 
     def __init__(self, members):
         super().__init__(daemon=True)
@@ -175,7 +180,8 @@ class Probes(threading.Thread):
             try:
                 return database.command(command, read_preference=pymongo.ReadPreference.SECONDARY_PREFERRED)
             except pymongo.errors.OperationFailure as error:
-                # MongoDB's members take no time from a client without a signature, and refuse one of which they have not heard.
+                # MongoDB's members take no time from a client without a signature, and refuse one
+                # of which they have not heard.
                 if error.code != TIME_NOT_KNOWN:
                     raise
 
@@ -191,7 +197,8 @@ class Probes(threading.Thread):
 
 
 def lag(options, found):
-    """How long after its acknowledgement by the primary a write is to be read at a secondary, at 70 % of the closed loop's rate."""
+    """How long after its acknowledgement by the primary a write is to be read at a secondary, at 70
+    % of the closed loop's rate."""
     rates, middle, longest = {}, {}, {}
     with contextlib.ExitStack() as stack:
         servers = enter_sets(stack, options, 3)
@@ -250,7 +257,7 @@ def one_sync(members, method, count):
         node.start()
         number = 1 + max(member["_id"] for member in members.config["members"])
         member = {"_id": number, "host": f"127.0.0.1:{node.port}", "priority": 0, "votes": 0}
-        # Its clock begins where it is told of the set.
+        # Its clock begins where it learns of the set.
         members.reconfigure(lambda config: config["members"].append(member))
         began = time.monotonic()
         wait_until(lambda: members.state(node) == 2, 600)
@@ -267,7 +274,8 @@ def one_sync(members, method, count):
 
 
 def initial_sync(options, found):
-    """How fast an added member copies, by files and by documents, beside how fast its disk takes what is written in sequence."""
+    """How fast an added member copies, by files and by documents, beside how fast its disk takes
+    what is written in sequence."""
     times, rates = {}, {"disk": []}
     with PinionSet(options.pinion, 1) as members:
         primary = members.primary()
@@ -297,13 +305,15 @@ def follows(members):
 
 
 def step_down(options, found):
-    """For how long a client with retryable writes has none acknowledged when the primary is told to step down."""
+    """For how long a client with retryable writes has none acknowledged when the primary is asked
+    to step down."""
     taken = {}
     with contextlib.ExitStack() as stack:
         for members in enter_sets(stack, options, 3, settings={}):
             with members.client(w="majority") as client, Arrivals(client, every_secs=0.01) as arrivals:
                 wait_until(lambda: arrivals.acknowledged, 60)
-                # Ten times that of Pinion; the other's are ten times as long and vary less than they differ.
+                # Ten times that of Pinion; the other's are ten times as long and vary less than
+                # they differ.
                 for _ in range(3 if options.quick or members.name != "pinion" else 10):
                     wait_until(lambda: follows(members), FOLLOW_SECS)
                     # Who stepped down before must be able to stand again.
@@ -322,7 +332,8 @@ def step_down(options, found):
 
 
 def rollback(options, found):
-    """How long a primary that was alone with its writes needs until it follows the next one, which has none of them."""
+    """How long a primary that was alone with its writes needs until it follows the next one, which
+    has none of them."""
     took, refused = [], options.rollback
     # A primary that is alone stays primary for as long as the election timeout.
     settings = {"electionTimeoutMillis": ALONE_SECS * 1000}
@@ -371,7 +382,8 @@ def rollback(options, found):
 
 
 def transfers(options, found):
-    """Transactions of two updates, beside PostgreSQL's and MongoDB's, all with 64 clients on one processor."""
+    """Transactions of two updates, beside PostgreSQL's and MongoDB's, all with 64 clients on one
+    processor."""
     for count in options.transfer_members:
         with contextlib.ExitStack() as stack:
             with on_processors(SERVER_CPU) if count == 1 else contextlib.nullcontext():
@@ -428,7 +440,8 @@ STREAM_DRAIN_SECS = 10
 
 
 def streams(options, found):
-    """What 1, 100 and 1,000 change streams on one node deliver while writers write, and how soon at half of that rate of writes."""
+    """What 1, 100 and 1,000 change streams on one node deliver while writers write, and how soon at
+    half of that rate of writes."""
     with contextlib.ExitStack() as stack:
         with on_processors(SERVER_CPU):
             servers = enter_sets(stack, options, 1)
@@ -483,7 +496,8 @@ CASES = {
     "streams": streams,
     "standalone": standalone,
 }
-# Their servers have one processor, and so has the client; members of a larger set and their client share all.
+# Their servers have one processor, and so has the client; members of a larger set and their client
+# share all.
 ON_ONE_PROCESSOR = {"transfers", "one-statement", "streams", "standalone"}
 
 

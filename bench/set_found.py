@@ -21,7 +21,7 @@ class Found:
     def __init__(self, name):
         self.name = name
         self.rows = []
-        # What the generator has written of each run, for whoever wants more.
+        # What the generator has written of each run, for readers that want more.
         self.runs = []
         self.notes = []
 
@@ -29,19 +29,21 @@ class Found:
         self.notes.append(text)
 
     def run(self, server, round_number, result):
-        """Keeps a run of the generator; one that is not valid is told."""
+        """Keeps a run of the generator; one that is not valid is reported."""
         self.runs.append({"server": server, "round": round_number, **result})
         if not result["valid"]:
             self.note(f"round {round_number + 1}, {server}: not valid: {'; '.join(result['invalid'])}")
         return result
 
     def row(self, what, unit, values, ratio_to=(), least=None, most=None, base="pinion"):
-        """Adds a row. `values`: for each server the values of its rounds. `ratio_to`: ratios of `base` to these servers, by round, each
-        with what is aimed at, or none. `least`, `most`: what is aimed at for the values of `base` themselves (their median)."""
+        """Adds a row. `values`: for each server the values of its rounds. `ratio_to`: ratios of
+        `base` to these servers, by round, each with what is aimed at, or none. `least`, `most`:
+        what is aimed at for the values of `base` themselves (their median)."""
         values = {server: each for server, each in values.items() if each}
         row = {"what": what, "unit": unit, "values": {server: spread(each) for server, each in values.items()}, "ratios": {}, "aims": []}
         for server, aim in dict(ratio_to).items():
-            # A value of nothing has no ratio; a case has as many rounds of each server, or it has failed.
+            # A value of nothing has no ratio; a case has as many rounds of each server, or it has
+            # failed.
             pairs = [(own, other) for own, other in zip(values.get(base, []), values.get(server, [])) if other]
             if pairs:
                 ratio = spread([own / other for own, other in pairs])

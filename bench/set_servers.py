@@ -1,4 +1,5 @@
-"""The servers that `sets` measures: sets of Pinion and of MongoDB, a pair of Redis, PostgreSQL, and what drives them."""
+"""The servers that `sets` measures: sets of Pinion and of MongoDB, a pair of Redis, PostgreSQL, and
+what drives them."""
 
 import contextlib
 import json
@@ -21,7 +22,8 @@ from mixed_set import Mongod
 from pinion_node import Node, ReplicaSet, free_port, wait_until
 
 CACHE_GB = "1"
-# A server that uses less than this share of a core has come to rest; one that does not is measured all the same.
+# A server that uses less than this share of a core has come to rest; one that does not is measured
+# all the same.
 REST_SHARE = 0.05
 REST_SECS = 10
 # Beyond its own time a run may need so much for connecting, a load, or a backlog.
@@ -45,7 +47,8 @@ def on_processors(processors):
 
 
 def pinion_node(binary, *options):
-    # All members share the processors with each other and with the client: what one spins, another has not.
+    # All members share the processors with each other and with the client: what one spins, another
+    # has not.
     return Node("--cpus", "1", "--spinMicros", "0", "--wiredTigerCacheSizeGB", CACHE_GB, *options, binary=binary)
 
 
@@ -76,7 +79,8 @@ class PinionSet(ReplicaSet):
         return self.primary().uri
 
     def __exit__(self, kind, *rest):
-        # What members said goes where other diagnostics go, and of one whose end was asked for nobody wants it.
+        # What members said goes where other diagnostics go, and of one whose end was asked for it
+        # is not wanted.
         with contextlib.redirect_stdout(sys.stderr):
             super().__exit__(kind if kind and issubclass(kind, Exception) else None, *rest)
 
@@ -210,7 +214,8 @@ class RedisPair(Program):
 
 
 class Postgres(Program):
-    """PostgreSQL with its defaults but for the cache and how much log lies between two checkpoints."""
+    """PostgreSQL with its defaults but for the cache and how much log lies between two
+    checkpoints."""
 
     name = "postgresql"
     # It ends its other processes itself.
@@ -297,13 +302,13 @@ class Bench:
     def finish(self, started, timeout_secs):
         process, result = started
         try:
-            told, _ = process.communicate(timeout=timeout_secs)
+            output, _ = process.communicate(timeout=timeout_secs)
         except BaseException:
             process.kill()
             process.wait()
             raise
         if process.returncode not in (0, INVALID):
-            raise Failed(f"{' '.join(process.args)}: {told.strip()[-1000:]}")
+            raise Failed(f"{' '.join(process.args)}: {output.strip()[-1000:]}")
         found = json.loads(result.read_text())
         result.unlink()
         # Charts are not made of these.

@@ -1,5 +1,6 @@
-//! Binds WiredTiger, where WIREDTIGER_DIR names a build of it (`bench/engine/get-wiredtiger` makes one), and finds a
-//! RocksDB that was not built here (`bench/engine/get-rocksdb`) when the program starts.
+//! Binds WiredTiger, where WIREDTIGER_DIR names a build of it (`bench/engine/get-wiredtiger` makes
+//! one), and finds a RocksDB that was not built here (`bench/engine/get-rocksdb`) when the program
+//! starts.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(wiredtiger_linked)");

@@ -10,7 +10,8 @@ use crate::options::Options;
 use crate::plan::Plan;
 use crate::session::{Durability, Outcome, text};
 
-/// Where the memory controller of cgroups is, in the version that has one hierarchy for each controller and in the other.
+/// Where the memory controller of cgroups is, in the version that has one hierarchy for each
+/// controller and in the other.
 const MEMORY_V1: &str = "/sys/fs/cgroup/memory";
 const MEMORY_V2: &str = "/sys/fs/cgroup";
 
@@ -43,7 +44,8 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // The kernel refuses as long as a process is in it; then an empty group stays behind, which costs nothing.
+        // The kernel refuses as long as a process is in it; then an empty group stays behind, which
+        // costs nothing.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
@@ -92,7 +94,8 @@ impl Engine {
             .args(["--data-bytes", &options.data_bytes().to_string()])
             .args(["--clients", &options.clients.to_string()])
             .args(["--cpus", &cpus.join(",")]);
-        // As a node of Pinion has it while it is busy: what is freed is kept for longer than from one checkpoint to the next.
+        // As a node of Pinion has it while it is busy: what is freed is kept for longer than from
+        // one checkpoint to the next.
         command.env("MIMALLOC_PURGE_DELAY", "150000");
         if durability == Durability::Commit {
             command.arg("--commit");

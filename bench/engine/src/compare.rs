@@ -15,7 +15,8 @@ use crate::table;
 /// The first field of the result, by which `pinion-bench report` knows it.
 const FORMAT: &str = "pinion-bench-engine-1";
 
-/// Part of `seconds` for which an engine runs before it is measured again, after another had the processor.
+/// Part of `seconds` for which an engine runs before it is measured again, after another had the
+/// processor.
 const WARM_UP: f64 = 0.2;
 
 /// The measurements of one phase: of each engine one for each round.

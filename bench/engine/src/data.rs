@@ -1,4 +1,5 @@
-//! Keys and values: the same for every engine, made without looking anything up, and told from one another when read.
+//! Keys and values: the same for every engine, made without looking anything up, and distinguished
+//! from one another when read.
 
 /// The bytes of a key: eight that spread the records at random, then the record's number.
 pub const KEY_BYTES: usize = 16;
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_tells_its_record() {
+    fn a_value_names_its_record() {
         let values = Values::new(1000);
         let mut value = Vec::new();
         values.make(7, 3, &mut value);
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_spread_and_told() {
+    fn keys_are_spread_and_distinct() {
         let mut keys: Vec<Key> = (0..1000).map(key).collect();
         assert!(
             keys.iter()

@@ -8,7 +8,7 @@ use crate::session::{Outcome, Session};
 
 /// Reads between two looks at the clock.
 const READS_PER_LOOK: u64 = 64;
-/// One value in so many is compared byte for byte.
+/// One value in this number is compared byte for byte.
 const COMPARE_EVERY: u64 = 1000;
 
 /// One client of an interval.
@@ -179,7 +179,8 @@ impl Client<'_> {
         seen.finish()
     }
 
-    /// Updates at a constant rate until the readers' time is over; what it is late with it does without a pause.
+    /// Updates at a constant rate until the readers' time is over; what it is late with it does
+    /// without a pause.
     async fn update_at_rate(&self, session: &mut impl Session) -> Outcome<Counted> {
         let plan = &self.plan;
         let mut random = self.random();

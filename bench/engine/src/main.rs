@@ -1,7 +1,8 @@
-//! `pinion-bench-engine`: the storage engine in process beside RocksDB, WiredTiger, LMDB, redb and fjall.
+//! `pinion-bench-engine`: the storage engine in process beside RocksDB, WiredTiger, LMDB, redb and
+//! fjall.
 //!
-//! `run` starts a process for each engine and drives them in turns, so that every engine's CPU time, memory and
-//! traffic to the device are its process's.
+//! `run` starts a process for each engine and drives them in turns, so that every engine's CPU
+//! time, memory and traffic to the device are its process's.
 
 mod child;
 mod compare;

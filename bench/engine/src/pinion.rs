@@ -32,7 +32,8 @@ const LOOK_FOR_REQUESTS: Duration = Duration::from_millis(1);
 /// How long a write that memory refused waits before it is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(5);
 
-/// The logged document: `{ts: timestamp, t: i64, k: binary, v: binary}`. What comes before each value.
+/// The logged document: `{ts: timestamp, t: i64, k: binary, v: binary}`. What comes before each
+/// value.
 const BEFORE_TS: &[u8] = b"\0\0\0\0\x11ts\0";
 const BEFORE_TERM: &[u8] = b"\x12t\0";
 const BEFORE_KEY: &[u8] = b"\x05k\0\x10\0\0\0\0";
@@ -89,7 +90,8 @@ impl Applier for Again {
     }
 }
 
-/// Serves until it is closed. The executor has this process's cores; another thread reads what the parent asks for.
+/// Serves until it is closed. The executor has this process's cores; another thread reads what the
+/// parent asks for.
 pub fn serve(settings: Settings) -> Outcome<()> {
     let mut cpus = real::available_cpus().map_err(text)?;
     cpus.truncate(settings.cores);
@@ -244,7 +246,8 @@ impl PinionSession {
         }
     }
 
-    /// Writes records, each a statement of its own, and waits as the settings say. What memory refuses is tried again.
+    /// Writes records, each a statement of its own, and waits as the settings say. What memory
+    /// refuses is tried again.
     async fn write(&self, mut records: impl Iterator<Item = Statement> + Clone) -> Outcome<()> {
         loop {
             let outcomes = self.storage.execute(records.clone().collect(), true).await;

@@ -1,4 +1,4 @@
-//! What a child is told to do and what it answers; both travel as one line of JSON.
+//! What a child has to do and what it answers; both travel as one line of JSON.
 
 use serde_json::{Value, json};
 

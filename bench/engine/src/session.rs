@@ -1,7 +1,7 @@
 //! What an engine must do to be measured, and the session that each client has with it.
 //!
-//! Everything is asynchronous, so that one loop drives all: Pinion's own executor runs its sessions, and the
-//! peers' are polled once by the thread that calls them, for theirs never wait.
+//! Everything is asynchronous, so that one loop drives all: Pinion's own executor runs its
+//! sessions, and the peers' are polled once by the thread that calls them, for theirs never wait.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -22,10 +22,11 @@ pub enum Durability {
     Commit,
 }
 
-/// How often everything acknowledged is made durable where a commit does not wait for it. It is Pinion's own interval.
+/// How often everything acknowledged is made durable where a commit does not wait for it. It is
+/// Pinion's own interval.
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(100);
-/// How often every engine that has checkpoints takes one while writes are measured. While reads are measured none comes by
-/// time: what was changed stays where it is.
+/// How often every engine that has checkpoints takes one while writes are measured. While reads are
+/// measured none comes by time: what was changed stays where it is.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How an engine is opened.
@@ -53,7 +54,7 @@ impl Settings {
 }
 
 /// One client's dealings with an engine.
-#[allow(async_fn_in_trait)] // Nobody outside of this program calls it.
+#[allow(async_fn_in_trait)] // It is called inside this program only.
 pub trait Session {
     /// Reads from now on see the state of this moment.
     async fn refresh(&mut self) -> Outcome<()>;
@@ -61,7 +62,8 @@ pub trait Session {
     /// Hands the value of `key` to `see`; false when there is none.
     async fn get(&mut self, key: &Key, see: impl FnMut(&[u8])) -> Outcome<bool>;
 
-    /// Hands up to `limit` records in the order of keys to `see`, from `from` on or all; says how many there were.
+    /// Hands up to `limit` records in the order of keys to `see`, from `from` on or all; says how
+    /// many there were.
     async fn scan(
         &mut self,
         from: Option<&Key>,
@@ -75,7 +77,7 @@ pub trait Session {
     /// Writes many records with one commit.
     async fn put_all(&mut self, records: &[(Key, Vec<u8>)]) -> Outcome<()>;
 
-    /// Lets others on this thread go on.
+    /// Lets other tasks of this thread run.
     async fn breathe(&mut self) {}
 
     /// Waits.

@@ -1,7 +1,9 @@
-//! What a cache line takes from one core to another and back: whatever cores tell one another costs at least that.
+//! What a cache line takes from one core to another and back: whatever cores exchange costs at
+//! least that.
 //!
-//! On a virtual machine it changes with where the host runs the processors: measured on one, 50 ns while they shared a cache of
-//! the third level, 330 ns while they did not, for seconds or minutes at a time.
+//! On a virtual machine it changes with where the host runs the processors: measured on one, 50 ns
+//! while they shared a cache of the third level, 330 ns while they did not, for seconds or minutes
+//! at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,7 +35,8 @@ pub async fn round_trip_ns() -> f64 {
     took[0]
 }
 
-/// Adds one whenever the ball is even (`side` 1) or odd (`side` 0). Gives the nanoseconds from the first catch on, for each round.
+/// Adds one whenever the ball is even (`side` 1) or odd (`side` 0). Gives the nanoseconds from the
+/// first catch on, for each round.
 fn throw(ball: &AtomicU32, side: u32) -> f64 {
     let wait_for = |value| {
         while ball.load(Ordering::Acquire) != value {

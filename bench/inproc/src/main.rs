@@ -1,7 +1,9 @@
-//! Measures a node in its own process, without sockets: the bytes of OP_MSG are handed to the connection layer of each core.
+//! Measures a node in its own process, without sockets: the bytes of OP_MSG are handed to the
+//! connection layer of each core.
 //!
-//! On the real backend it compares one core with several. On the simulated one it does a number of operations for callgrind,
-//! which counts the instructions of everything but the network and the ring.
+//! On the real backend it compares one core with several. On the simulated one it does a number of
+//! operations for callgrind, which counts the instructions of everything but the network and the
+//! ring.
 
 #![allow(
     clippy::disallowed_methods,
@@ -111,7 +113,8 @@ fn config(options: &ArgMatches, directory: &Path, partitions: u16) -> Arc<NodeCo
 struct Round {
     read: Measured,
     insert: Measured,
-    /// Round trip of a cache line between two cores, the mean of before and after the reads, in nanoseconds.
+    /// Round trip of a cache line between two cores, the mean of before and after the reads, in
+    /// nanoseconds.
     line_ns: f64,
 }
 
@@ -228,7 +231,7 @@ async fn opened(config: &NodeConfig) {
     pinion_server::install(config.server.clone()).await;
 }
 
-/// Runs `main` on core 0 of a node of so many cores.
+/// Runs `main` on core 0 of a node of `cores`.
 fn on_cores<F, Fut>(cores: usize, main: F) -> Round
 where
     F: Fn() -> Fut + Send + Sync + Clone + 'static,

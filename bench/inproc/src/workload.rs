@@ -1,4 +1,5 @@
-//! Point reads and inserts of documents of 1 KB, brought to the connection layer of every core as the bytes of OP_MSG.
+//! Point reads and inserts of documents of 1 KB, brought to the connection layer of every core as
+//! the bytes of OP_MSG.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,7 +18,7 @@ const DB: &str = "bench";
 const COLLECTION: &str = "c";
 const VALUE_BYTES: usize = 1000;
 const LOAD_BATCH: u64 = 100;
-/// One reply in so many is looked into.
+/// One reply in this number is looked into.
 const CHECK_EVERY: u64 = 1000;
 
 /// What is done.
@@ -34,7 +35,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
     Elapsed(Duration),
-    /// So many operations on each core.
+    /// This number of operations on each core.
     Operations(u64),
 }
 
@@ -163,7 +164,8 @@ pub async fn count() -> u64 {
     })
 }
 
-/// User and system time of this process, in the kernel's ticks of 10 ms (proc(5), stat, fields 14 and 15).
+/// User and system time of this process, in the kernel's ticks of 10 ms (proc(5), stat, fields 14
+/// and 15).
 fn cpu_nanos() -> u64 {
     const NANOS_OF_A_TICK: u64 = 10_000_000;
     let stat = std::fs::read_to_string("/proc/self/stat").expect("a process sees itself");
@@ -184,7 +186,8 @@ pub async fn warm(tasks: usize, records: u64) {
     run(Kind::Warm, of_each_core, tasks, records, 0).await;
 }
 
-/// Runs `tasks` connections on every core. Reads ask for uniform keys below `records`; inserts get ids from `first` on.
+/// Runs `tasks` connections on every core. Reads ask for uniform keys below `records`; inserts get
+/// ids from `first` on.
 pub async fn run(kind: Kind, until: Until, tasks: usize, records: u64, first: u64) -> Measured {
     let (started, cpu_before) = (now(), cpu_nanos());
     let cores =

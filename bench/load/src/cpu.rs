@@ -34,8 +34,8 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     }
 }
 
-/// A child that stays on one processor from its first instruction on, and gets a signal when this program ends, however
-/// it ends, so that nothing stays behind.
+/// A child that stays on one processor from its first instruction on, and gets a signal when this
+/// program ends, however it ends, so that nothing stays behind.
 pub fn bind_child(command: &mut Command, cpu: usize, last_signal: libc::c_int) {
     let bind = move || {
         // SAFETY: the call takes numbers only.
@@ -70,7 +70,8 @@ pub struct Server {
     pub resident_bytes: u64,
 }
 
-/// Sums a process and all that descend from it (PostgreSQL has a process for each connection), the ended ones included.
+/// Sums a process and all that descend from it (PostgreSQL has a process for each connection), the
+/// ended ones included.
 pub fn server(pid: u32) -> io::Result<Server> {
     let mut processes = BTreeMap::new();
     for entry in std::fs::read_dir("/proc")? {

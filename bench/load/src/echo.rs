@@ -1,5 +1,6 @@
-//! A server that stores nothing: it answers what the generator asks over MongoDB's protocol as fast as one thread can, or
-//! late, as it is told. It gives what the machine and the generator cost alone, and it can stall on purpose.
+//! A server that stores nothing: it answers what the generator asks over MongoDB's protocol as fast
+//! as one thread can, or late, as its options say. It gives what the machine and the generator cost
+//! alone, and it can stall on purpose.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -117,8 +118,8 @@ impl Echo {
         let mut events = Events::with_capacity(1024);
         let mut buffer = vec![0; READ_BYTES];
         loop {
-            // The poll knows milliseconds only. A server that spins instead uses up its share of a processor that others
-            // want too, and is late then.
+            // The poll knows milliseconds only. A server that spins instead uses up its share of a
+            // processor that others want too, and is late then.
             if let Some((due, ..)) = self.late.front() {
                 let wait = due.saturating_duration_since(Instant::now());
                 self.timer.set(wait.as_nanos() as u64)?;
@@ -158,7 +159,8 @@ impl Echo {
             match self.listener.accept() {
                 Ok((mut stream, _)) => {
                     stream.set_nodelay(true)?;
-                    // Numbers are not used again: an answer that is late belongs to nobody else then.
+                    // Numbers are not used again: a late answer then belongs to no other
+                    // connection.
                     let token = Token(self.connections.len());
                     let interest = Interest::READABLE | Interest::WRITABLE;
                     self.poll

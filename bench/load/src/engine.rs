@@ -40,8 +40,8 @@ fn target_directory(workspace: &Path) -> PathBuf {
     }
 }
 
-/// Gets the two peers that cargo does not build, then builds the rest. A peer that cannot be had is left out, and the
-/// program says so whenever it is asked for it.
+/// Gets the two peers that cargo does not build, then builds the rest. A peer that cannot be had is
+/// left out, and the program says so whenever it is asked for it.
 fn build(workspace: &Path, target: &Path) -> Result<(), String> {
     let mut cargo = Command::new("cargo");
     cargo

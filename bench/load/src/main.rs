@@ -1,6 +1,8 @@
-//! `pinion-bench`: drives database servers over the wire, storage engines in process, and shows what was measured.
+//! `pinion-bench`: drives database servers over the wire, storage engines in process, and shows
+//! what was measured.
 
-// A client outside of a node: its clocks, threads, files and sockets are real, and its threads may wait for each other.
+// A client outside of a node: its clocks, threads, files and sockets are real, and its threads may
+// wait for each other.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod cpu;
@@ -19,7 +21,8 @@ mod workload;
 
 use std::process::ExitCode;
 
-/// The run was made and its figures must not be used: errors, misses, wrong replies or a late generator.
+/// The run was made and its figures must not be used: errors, misses, wrong replies or a late
+/// generator.
 const INVALID: u8 = 2;
 
 fn main() -> ExitCode {

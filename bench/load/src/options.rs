@@ -234,7 +234,7 @@ impl Settings {
             } else {
                 given_duration.unwrap_or(Duration::from_secs(10))
             },
-            // A load counts every document, and so does a run of so many operations.
+            // A load counts every document, and so does a run of a number of operations.
             warm_up: if endless {
                 Duration::ZERO
             } else {

@@ -18,11 +18,11 @@ impl Timer {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was just made and belongs to nobody else.
+        // SAFETY: the descriptor was just made and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Fires once after so many nanoseconds; whatever was set before is forgotten.
+    /// Fires once after `wait_ns`; whatever was set before is forgotten.
     pub fn set(&self, wait_ns: u64) -> io::Result<()> {
         let spec = libc::itimerspec {
             it_interval: libc::timespec {

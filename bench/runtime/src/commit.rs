@@ -1,7 +1,7 @@
 //! Group commit: how several logs on one disk become durable at the same time.
 //!
-//! Each log writes 4 KiB frames one after another into space that was written before, and a frame is committed when it
-//! is durable.
+//! Each log writes 4 KiB frames one after another into space that was written before, and a frame
+//! is committed when it is durable.
 
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -15,7 +15,8 @@ use crate::options::{Options, median};
 const FRAME: u64 = 4096;
 const LOG_BYTES: u64 = 16 << 20;
 
-/// Commits a second over all logs, and the median and 99th percentile of one commit in microseconds.
+/// Commits a second over all logs, and the median and 99th percentile of one commit in
+/// microseconds.
 type Sample = (f64, f64, f64);
 type Scheme = fn(&[TestFile], usize, Duration) -> Sample;
 
@@ -94,7 +95,8 @@ fn synchronous_writes(files: &[TestFile], logs: usize, duration: Duration) -> Sa
     independent(files, logs, duration, libc::RWF_DSYNC, false)
 }
 
-/// Every log goes on by itself: a write, a flush if the write is not durable by itself, the next write.
+/// Every log continues on its own: a write, a flush if the write is not durable by itself, the next
+/// write.
 fn independent(
     files: &[TestFile],
     logs: usize,

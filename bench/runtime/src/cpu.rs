@@ -8,7 +8,8 @@ pub fn server_and_client() -> (usize, usize) {
 
 /// Pins the calling thread.
 pub fn pin(cpu: usize) {
-    // SAFETY: all zeroes is an empty set, `cpu` is below CPU_SETSIZE, and the set's size is passed with it.
+    // SAFETY: all zeroes is an empty set, `cpu` is below CPU_SETSIZE, and the set's size is passed
+    // with it.
     let result = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -17,8 +18,8 @@ pub fn pin(cpu: usize) {
     assert_eq!(result, 0, "CPU {cpu} cannot be used");
 }
 
-/// User and system time, in nanoseconds, of all threads of a process: what the scheduler accounts, io_uring's worker
-/// threads included.
+/// User and system time, in nanoseconds, of all threads of a process: what the scheduler accounts,
+/// io_uring's worker threads included.
 pub fn process_ns(pid: u32) -> u64 {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return 0;

@@ -34,7 +34,8 @@ struct Peer {
 
 pub fn run(options: &Options) {
     let (server_cpu, client_cpu) = cpu::server_and_client();
-    // Started before this thread is pinned: a process inherits the CPUs of the thread that starts it.
+    // Started before this thread is pinned: a process inherits the CPUs of the thread that starts
+    // it.
     let servers: Vec<Server> = KINDS
         .iter()
         .map(|kind| Server::start(kind, options.spin_us))

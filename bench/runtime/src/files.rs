@@ -1,4 +1,5 @@
-//! Random and sequential file I/O: the runtime, a bare ring, and glommio's `DmaFile`, interleaved on the same file.
+//! Random and sequential file I/O: the runtime, a bare ring, and glommio's `DmaFile`, interleaved
+//! on the same file.
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! A bare io_uring with provided receive buffers: what the client and the bare-ring server are written on, and the
-//! least that any server on io_uring can cost.
+//! A bare io_uring with provided receive buffers: what the client and the bare-ring server are
+//! written on, and the least that any server on io_uring can cost.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -83,7 +83,8 @@ impl Kit {
     }
 
     pub fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
-        // SAFETY: inside the mapping; the kernel does not write to a buffer that a completion has named.
+        // SAFETY: inside the mapping; the kernel does not write to a buffer that a completion has
+        // named.
         unsafe {
             std::slice::from_raw_parts(
                 self.memory.add(buffer as usize * BUFFER_BYTES),

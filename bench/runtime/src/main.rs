@@ -1,7 +1,9 @@
 //! Measures the runtime beside glommio's own sockets, a plain epoll server and a bare ring.
 //!
-//! `pinion-bench-runtime echo|idle|mesh|files|commit|all [--seconds S] [--rounds N] [--spin-us U] [--dir D]`
-#![allow(clippy::disallowed_methods)] // A load generator runs outside of a node: its clocks, threads and sockets are real.
+//! `pinion-bench-runtime echo|idle|mesh|files|commit|all`
+//! with `[--seconds S] [--rounds N] [--spin-us U] [--dir D]`
+// A load generator runs outside of a node: its clocks, threads and sockets are real.
+#![allow(clippy::disallowed_methods)]
 
 mod commit;
 mod cpu;

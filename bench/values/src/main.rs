@@ -1,4 +1,5 @@
-//! Nanoseconds per key: encoding, decoding and comparing KeyStrings, beside validating and comparing raw BSON.
+//! Nanoseconds per key: encoding, decoding and comparing KeyStrings, beside validating and
+//! comparing raw BSON.
 //!
 //! Each line is the best of several rounds over the same generated inputs, on one core:
 //! `cargo run --release -p pinion-bench-values`.
@@ -13,7 +14,8 @@ use pinion_bson::{
 };
 use pinion_keystring::{Builder, KeyString, Ordering, decode, encode_id, encode_index_entry};
 
-/// Inputs in each round: enough to leave the branch predictor guessing, few enough to stay in the cache.
+/// Inputs in each round: enough to leave the branch predictor guessing, few enough to stay in the
+/// cache.
 const INPUTS: usize = 4096;
 const ROUNDS: usize = 64;
 

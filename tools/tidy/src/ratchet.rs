@@ -13,12 +13,6 @@ type Table = &'static [(&'static str, usize)];
 /// Uses of the words in `words.rs`.
 const WORDS: Table = &[
     (".", 10),
-    ("bench", 21),
-    ("bench/engine", 8),
-    ("bench/inproc", 4),
-    ("bench/load", 110),
-    ("bench/results", 6),
-    ("bench/runtime", 1),
     ("docs", 67),
     ("engine/catalog", 169),
     ("engine/exec", 815),
@@ -29,13 +23,6 @@ const WORDS: Table = &[
 /// Lines of comments and documents above `MAX_COLUMNS`.
 const WIDE_COMMENTS: Table = &[
     (".", 90),
-    ("bench", 162),
-    ("bench/engine", 19),
-    ("bench/inproc", 9),
-    ("bench/load", 97),
-    ("bench/results", 21),
-    ("bench/runtime", 13),
-    ("bench/values", 2),
     ("docs", 362),
     ("engine/catalog", 237),
     ("engine/exec", 823),

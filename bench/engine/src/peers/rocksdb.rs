@@ -22,7 +22,7 @@ pub struct RocksDbSession<'a> {
     snapshot: Option<Snapshot<'a>>,
 }
 
-/// The library writes its own version into a file beside the data; it has no call that tells.
+/// The library writes its own version into a file beside the data; it has no call that returns it.
 fn written_version(dir: &std::path::Path) -> Option<String> {
     let entries = std::fs::read_dir(dir).ok()?;
     let options = entries
@@ -73,7 +73,8 @@ impl Peer for RocksDb {
         options.set_compression_type(DBCompressionType::None);
         options.set_max_background_jobs(settings.cores.max(2) as i32);
         options.set_level_compaction_dynamic_level_bytes(true);
-        // Memtables take from the same budget as blocks, up to the part that Pinion's changes may take.
+        // Memtables take from the same budget as blocks, up to the part that Pinion's changes may
+        // take.
         let memtables = settings.cache_bytes as usize / 100 * 40;
         options.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager_with_cache(
             memtables, false, cache,

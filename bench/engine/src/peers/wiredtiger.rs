@@ -25,7 +25,8 @@ pub struct WiredTiger {
     connection: NonNull<ffi::WT_CONNECTION>,
 }
 
-// SAFETY: a connection may be used by any thread; a session is used by the thread that opened it alone.
+// SAFETY: a connection may be used by any thread; a session is used by the thread that opened it
+// alone.
 unsafe impl Sync for WiredTiger {}
 // SAFETY: as above.
 unsafe impl Send for WiredTiger {}
@@ -183,7 +184,8 @@ impl Peer for WiredTiger {
 
 impl Drop for WiredTigerSession<'_> {
     fn drop(&mut self) {
-        // Closing a session closes its cursors and ends its transaction; there is nothing to do about an error.
+        // Closing a session closes its cursors and ends its transaction; there is nothing to do
+        // about an error.
         let _ = call!(self.session, close, null());
     }
 }

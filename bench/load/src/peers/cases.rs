@@ -2,7 +2,8 @@
 
 use super::server::{Durability, Kind};
 
-/// The rate of an open loop, as a share of what a server reached in the closed loop of another case.
+/// The rate of an open loop, as a share of what a server reached in the closed loop of another
+/// case.
 #[derive(Clone, Copy, Debug)]
 pub struct RateOf {
     pub server: Kind,
@@ -22,9 +23,11 @@ pub struct Case {
     pub rate: Option<RateOf>,
     /// Changes documents, so a checkpoint is taken behind it.
     pub writes: bool,
-    /// Inserts into a table of its own, which is made anew for each run, so that no run finds more than another.
+    /// Inserts into a table of its own, which is created again for each run, so that no run finds
+    /// more than another.
     pub fresh: bool,
-    /// Inserts into the table of all cases: a fast server more than a slow one, so what comes next begins with another load.
+    /// Inserts into the table of all cases: a fast server more than a slow one, so what comes next
+    /// begins with another load.
     pub grows: bool,
 }
 
@@ -93,8 +96,8 @@ const fn half_read_rate(name: &'static str, connections: usize) -> Case {
     }
 }
 
-/// All cases in the order in which they run: what only reads goes before what leaves dirty pages behind, and, as YCSB
-/// has it, what inserts behind what does not.
+/// All cases in the order in which they run: what only reads goes before what leaves dirty pages
+/// behind, and, as YCSB has it, what inserts behind what does not.
 pub const CASES: &[Case] = &[
     Case {
         name: "read",
@@ -209,7 +212,8 @@ pub const USUAL: &[&str] = &[
     "f",
 ];
 
-/// The cases of those names; `all` is every one. A case whose rate another gives brings that one along.
+/// The cases of those names; `all` is every one. A case whose rate another gives brings that one
+/// along.
 pub fn named(names: &[String]) -> Result<Vec<&'static Case>, String> {
     let mut wanted: Vec<&str> = Vec::new();
     for name in names {

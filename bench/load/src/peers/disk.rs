@@ -13,8 +13,8 @@ const FILE_BYTES: usize = 64 << 20;
 #[repr(align(4096))]
 struct Frame([u8; WRITE_BYTES]);
 
-/// The median time in microseconds of a write of 4 KiB past the kernel's cache into space that was written before,
-/// durable when it returns: RWF_DSYNC, as one group commit does it.
+/// The median time in microseconds of a write of 4 KiB past the kernel's cache into space that was
+/// written before, durable when it returns: RWF_DSYNC, as one group commit does it.
 pub fn durable_write_us(directory: &Path, duration: Duration) -> Result<f64, String> {
     let path = directory.join("raw-disk");
     let measured = measure(&path, duration).map_err(|error| format!("{}: {error}", path.display()));
@@ -40,7 +40,8 @@ fn measure(path: &Path, duration: Duration) -> std::io::Result<f64> {
             iov_base: frame.0.as_ptr() as *mut libc::c_void,
             iov_len: WRITE_BYTES,
         };
-        // SAFETY: `part` names a frame that lives during the call and is only read; there is one of it.
+        // SAFETY: `part` names a frame that lives during the call and is only read; there is one of
+        // it.
         let written = unsafe {
             libc::pwritev2(
                 file.as_raw_fd(),

@@ -1,4 +1,5 @@
-//! `pinion-bench peers`: servers in turns on one core, driven from another, and the ratios of what they do.
+//! `pinion-bench peers`: servers in turns on one core, driven from another, and the ratios of what
+//! they do.
 
 mod cases;
 mod disk;
@@ -28,7 +29,8 @@ pub use server::{Common, Kind, Server, find_program, plain_session};
 const SETTLE: Duration = Duration::from_secs(2);
 /// How long the raw disk is measured in each round.
 const DISK: Duration = Duration::from_secs(2);
-/// Reads of a warm-up for each document, at random: pages hold several documents, so next to none stays cold.
+/// Reads of a warm-up for each document, at random: pages hold several documents, so next to none
+/// stays cold.
 const WARMING_READS: u64 = 2;
 
 /// Runs everything, prints the ratios and writes the result. False if a run was not valid.
@@ -75,8 +77,9 @@ struct Comparison<'a> {
     results: Results,
     /// What `run` wrote in the last round, with its series.
     last: Vec<Value>,
-    /// The seed of the turn that goes on: a warm-up or a round of a case. Its servers make the same choices, and no turn
-    /// those of another: an update that a server has seen before would change nothing.
+    /// The seed of the current turn: a warm-up or a round of a case. Its servers make the same
+    /// choices, and no turn those of another: an update that a server has seen before would change
+    /// nothing.
     seed: u64,
     versions: Vec<(Kind, String)>,
     invalid: Vec<String>,
@@ -169,7 +172,8 @@ impl<'a> Comparison<'a> {
                 if !matches!(server.kind, Kind::Pinion | Kind::MongoDb) {
                     continue;
                 }
-                // What the first connections need once, and what allocators keep of the last round, is not counted.
+                // What the first connections need once, and what allocators keep of the last round,
+                // is not counted.
                 server.stop()?;
                 server.start()?;
                 drop(server.idle_connections(100)?);
@@ -204,7 +208,7 @@ impl<'a> Comparison<'a> {
         self.seed = self.seed.wrapping_add(1);
     }
 
-    /// Loads anew, takes a checkpoint, starts anew and reads until the caches are warm.
+    /// Loads again, takes a checkpoint, restarts and reads until the caches are warm.
     fn load(&mut self) -> Result<(), String> {
         let records = self.options.records;
         for place in 0..self.servers.len() {

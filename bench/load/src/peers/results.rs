@@ -19,11 +19,12 @@ pub struct Figures {
     pub p999_us: f64,
     pub server_cpu_us: Option<f64>,
     pub client_cpu_us: f64,
-    /// The client never slept: its CPU time tells nothing.
+    /// The client never slept: its CPU time says nothing.
     pub busy_poll: bool,
     pub resident_bytes: Option<f64>,
     pub checkpoints: Option<f64>,
-    /// Cores that other programs kept busy meanwhile: with more than a little, a figure is worth less.
+    /// Cores that other programs kept busy meanwhile: with more than a little, a figure is worth
+    /// less.
     pub others_cores: Option<f64>,
     pub valid: bool,
 }

@@ -1,4 +1,5 @@
-//! The servers that are compared: how each is started, told to checkpoint, and stopped, and what it promises.
+//! The servers that are compared: how each is started, checkpointed and stopped, and what it
+//! promises.
 
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +16,8 @@ use std::sync::Arc;
 
 /// How long a server may take until it answers; it may have a log to read.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
-/// A server that ends sooner than this after its start may find its port taken, and is started again so often.
+/// A server that ends sooner than this after its start may find its port taken, and is started
+/// again so often.
 const QUICK_END: Duration = Duration::from_secs(1);
 const STARTS_AGAIN: usize = 20;
 /// How long a server may take to end by itself.
@@ -35,7 +37,8 @@ pub enum Kind {
     MongoDb,
     Redis,
     Postgres,
-    /// The generator's own server that stores nothing: what the machine and the generator cost alone.
+    /// The generator's own server that stores nothing: what the machine and the generator cost
+    /// alone.
     Echo,
     /// A server that somebody else runs.
     Uri,
@@ -211,8 +214,8 @@ impl Server {
             };
             let ended = self.process.as_mut().map(Child::try_wait);
             if let Some(Ok(Some(status))) = ended {
-                // What was killed may hold its port for a moment longer than it lives, where the kernel cleans up its ring
-                // behind it; whoever watches a service starts it again.
+                // What was killed may hold its port for a moment longer than it lives, where the
+                // kernel cleans up its ring behind it; a supervisor starts it again.
                 if began.elapsed() < QUICK_END && again < STARTS_AGAIN {
                     again += 1;
                     std::thread::sleep(QUICK_END / 4);
@@ -314,7 +317,8 @@ impl Server {
         } else {
             libc::SIGTERM
         };
-        // SAFETY: the process is this one's child and not yet waited for, so the number is still its own.
+        // SAFETY: the process is this one's child and not yet waited for, so the number is still
+        // its own.
         unsafe { libc::kill(process.id() as i32, signal) };
         let began = Instant::now();
         while began.elapsed() < STOP_TIMEOUT {
@@ -399,7 +403,7 @@ impl Server {
         }
     }
 
-    /// Its name and version, as it tells them.
+    /// Its name and version, as it reports them.
     pub fn version(&self) -> Result<String, String> {
         match self.scheme()? {
             Scheme::MongoDb => self.with::<Mongo, _>(|mongo, stream| mongo.server(stream)),

@@ -6,7 +6,8 @@ use super::server::Kind;
 /// What of two servers is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Measure {
-    /// Operations a second; where the client's core was the limit of either, the reciprocal of CPU for each operation.
+    /// Operations a second; where the client's core was the limit of either, the reciprocal of CPU
+    /// for each operation.
     Rate,
     /// The peer's CPU for each operation over Pinion's.
     ServerCpu,
@@ -70,7 +71,7 @@ const fn aiming(mut target: Target, aim: f64) -> Target {
 use Kind::{MongoDb, Pinion, Postgres, Redis};
 use Measure::{IdleMemory, P50OfCase, P50OfDisk, P99OfCase, P999, Rate, ServerCpu, TailOfMedian};
 
-/// All of them, in the order in which they are told.
+/// All of them, in the order in which they are reported.
 pub const TARGETS: &[Target] = &[
     aiming(
         target("point read, Redis GET", "read", Redis, Rate, 0.8),

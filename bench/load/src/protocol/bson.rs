@@ -1,5 +1,5 @@
-//! As much BSON as requests and replies need, written and read in place. It is not Pinion's own, so that a fault in
-//! that one cannot hide itself.
+//! As much BSON as requests and replies need, written and read in place. It is not Pinion's own, so
+//! that a fault in that one cannot hide itself.
 
 pub const DOUBLE: u8 = 1;
 pub const STRING: u8 = 2;
@@ -115,7 +115,8 @@ impl<'a> Element<'a> {
     }
 }
 
-/// The elements of a document; ends early, with `None`, at bytes that are not BSON, which `whole` tells.
+/// The elements of a document; ends early, with `None`, at bytes that are not BSON, which `whole`
+/// reports.
 pub struct Elements<'a> {
     rest: &'a [u8],
 }

@@ -1,4 +1,5 @@
-//! The three protocols, each behind one trait: how a request is written and how its reply is checked.
+//! The three protocols, each behind one trait: how a request is written and how its reply is
+//! checked.
 
 pub mod bson;
 mod endpoint;
@@ -33,7 +34,8 @@ pub enum Outcome {
     Miss,
     /// The server says that it failed.
     Error(String),
-    /// A transaction that another one was in the way of; it is to be tried again from its beginning.
+    /// A transaction that another one was in the way of; it is to be tried again from its
+    /// beginning.
     Conflict,
     /// The server says that it did, but what came is not what must come.
     Wrong(String),
@@ -61,7 +63,8 @@ impl Counter {
     }
 }
 
-/// What writes and reads promise; MongoDB's names, `journal` for PostgreSQL too (`synchronous_commit`).
+/// What writes and reads promise; MongoDB's names, `journal` for PostgreSQL too
+/// (`synchronous_commit`).
 #[derive(Clone, Default, Debug)]
 pub struct Concerns {
     pub w: Option<String>,
@@ -69,9 +72,10 @@ pub struct Concerns {
     pub wtimeout_ms: Option<i32>,
     pub read_concern: Option<String>,
     pub read_preference: Option<String>,
-    /// MongoDB: writes name their session and a number, so that they can be repeated, as a driver's do by default.
+    /// MongoDB: writes name their session and a number, so that they can be repeated, as a driver's
+    /// do by default.
     pub retryable: bool,
-    /// Redis: each write is followed by a WAIT for so many replicas, in the same packet.
+    /// Redis: each write is followed by a WAIT for this number of replicas, in the same packet.
     pub redis_wait: Option<u32>,
 }
 
@@ -112,7 +116,7 @@ pub trait Protocol: Send + Sized + 'static {
     /// The cheapest request that a server answers: the end of opening a connection.
     fn ping(&mut self, stream: &mut dyn Stream) -> Result<(), String>;
 
-    /// What the server has done so far beside answering; empty where it does not tell.
+    /// What the server has done so far beside answering; empty where it does not report it.
     fn counters(&mut self, stream: &mut dyn Stream) -> Result<Vec<Counter>, String>;
 
     /// Appends the bytes of a request.
@@ -121,7 +125,8 @@ pub trait Protocol: Send + Sized + 'static {
     /// Where the first reply ends, once all of it is there.
     fn reply_end(&self, input: &[u8]) -> Result<Option<usize>, String>;
 
-    /// Whether a reply, whole, is what its request must give. `compare`: every byte of the values too.
+    /// Whether a reply, whole, is what its request must give. `compare`: every byte of the values
+    /// too.
     fn check(&mut self, request: &Request, reply: &[u8], compare: bool) -> Outcome;
 }
 

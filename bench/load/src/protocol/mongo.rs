@@ -242,7 +242,8 @@ impl Mongo {
         &self.database
     }
 
-    /// Appends a command of any kind; gives the number that its reply names. Whoever uses it checks its replies by `reply_body`.
+    /// Appends a command of any kind; gives the number that its reply names. Its user checks the
+    /// replies by `reply_body`.
     pub fn request(
         &mut self,
         database: &str,
@@ -465,7 +466,8 @@ impl Protocol for Mongo {
             }
         }
         if spec.has(Kind::Transaction) && !spec.load {
-            // Nothing is written: the transaction reads, and what counts is whether the server begins it at all.
+            // Nothing is written: the transaction reads, and what counts is whether the server
+            // begins it at all.
             let mut fields = Vec::new();
             self.transaction_fields(0, &mut fields);
             let (database, table) = (self.database.clone(), spec.table.clone());
@@ -508,7 +510,8 @@ impl Protocol for Mongo {
                 ..Counter::new("checkpoint", count)
             });
         }
-        // A node of Pinion tells when it held writers up and when one of its cores was busy for too long.
+        // A node of Pinion reports when it held writers up and when one of its cores was busy for
+        // too long.
         for (what, path) in [
             ("writers held up", ["pinion", "storage", "delayedWrites"]),
             ("a core stalled", ["pinion", "runtime", "stalls"]),

@@ -122,7 +122,7 @@ pub fn write(request: &Request, body: &[u8], n: Option<u64>) -> Outcome {
     }
 }
 
-/// An error, or a conflict of a transaction, which must tell by its label that it can be tried again.
+/// An error, or a conflict of a transaction, which must say by its label that it can be retried.
 fn failed_write(request: &Request, body: &[u8]) -> Outcome {
     let code = bson::get(body, "code").and_then(|code| code.number());
     if request.kind != Kind::Transaction || code != Some(WRITE_CONFLICT) {

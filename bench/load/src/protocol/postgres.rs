@@ -8,7 +8,8 @@ use super::postgres_session::{
 use super::{Counter, Outcome, Protocol, Session, Stream, Transport, exchange};
 use crate::workload::{Kind, Request, Spec, check_value, value};
 
-/// How the text of an error ends by which one of two transactions gives way: to be serialized, or out of a deadlock.
+/// How the text of an error ends by which one of two transactions gives way: to be serialized, or
+/// out of a deadlock.
 const CONFLICTS: [&str; 2] = ["(SQLSTATE 40001)", "(SQLSTATE 40P01)"];
 
 /// One connection.
@@ -223,7 +224,8 @@ impl Postgres {
             }
             return Ok(());
         }
-        // A scan's later rows have numbers that are not known; only with an index does the length depend on them.
+        // A scan's later rows have numbers that are not known; only with an index does the length
+        // depend on them.
         if place == 0 || !self.spec.document.indexed {
             let expected = self.document_bytes(request.key);
             if doc.len() != expected {

@@ -171,9 +171,9 @@ fn authenticate(
                 }
                 (b'R', [0, 0, 0, 10, ..]) => {
                     // PostgreSQL takes the name from the startup message.
-                    let begun = Scram::new(Hash::Sha256, "", password, nonce()?)?;
-                    let first = begun.first();
-                    scram = Some(begun);
+                    let client = Scram::new(Hash::Sha256, "", password, nonce()?)?;
+                    let first = client.first();
+                    scram = Some(client);
                     message(&mut out, b'p', |out| {
                         text(out, Hash::Sha256.mechanism());
                         out.extend_from_slice(&(first.len() as u32).to_be_bytes());

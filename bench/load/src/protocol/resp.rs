@@ -11,7 +11,7 @@ const MAX_BULK_BYTES: usize = 512 << 20;
 /// One connection.
 pub struct Resp {
     spec: Arc<Spec>,
-    /// Each write is followed by a WAIT for so many replicas.
+    /// Each write is followed by a WAIT for this number of replicas.
     wait: Option<u32>,
     key: Vec<u8>,
     scratch: Vec<u8>,
@@ -60,7 +60,7 @@ impl Resp {
             Self::bulk(out, ttl_secs.to_string().as_bytes());
         }
         if let Some(replicas) = self.wait {
-            // For as long as it takes: whoever waits for the reply has a limit of its own.
+            // For as long as it takes: the waiter for the reply has a limit of its own.
             out.extend_from_slice(b"*3\r\n$4\r\nWAIT\r\n");
             Self::bulk(out, replicas.to_string().as_bytes());
             out.extend_from_slice(b"$1\r\n0\r\n");

@@ -11,8 +11,8 @@ pub struct Scram {
 }
 
 impl Scram {
-    /// `password` as the mechanism wants it (MongoDB's SCRAM-SHA-1 takes a digest). Names and passwords outside ASCII
-    /// would need SASLprep, so they are refused.
+    /// `password` as the mechanism wants it (MongoDB's SCRAM-SHA-1 takes a digest). Names and
+    /// passwords outside ASCII would need SASLprep, so they are refused.
     pub fn new(hash: Hash, user: &str, password: &str, nonce: String) -> Result<Self, String> {
         if !password.is_ascii() {
             return Err("SCRAM: passwords must be ASCII".into());

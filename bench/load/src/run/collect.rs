@@ -1,4 +1,4 @@
-//! Puts the threads' intervals together and shows them while the run goes on.
+//! Puts the threads' intervals together and shows them during the run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Collector {
     threads: usize,
     interval: Duration,
     bar: ProgressBar,
-    /// Lines instead of a bar, where nobody sees a bar.
+    /// Lines instead of a bar, where no terminal shows a bar.
     lines: bool,
     label: String,
     load: bool,
@@ -71,7 +71,8 @@ impl Collector {
         }
     }
 
-    /// Takes one thread's interval. Threads send each number at most once, in order, and skip what had no turn.
+    /// Takes one thread's interval. Threads send each number at most once, in order, and skip what
+    /// had no turn.
     pub fn take(&mut self, interval: Interval) {
         let number = interval.number;
         match self.open.entry(number) {
@@ -83,7 +84,8 @@ impl Collector {
                 place.get_mut().1.add(interval);
             }
         }
-        // Threads turn within milliseconds of each other; what two intervals have passed has all it gets.
+        // Threads turn within milliseconds of each other; what two intervals have passed has all it
+        // gets.
         while let Some(entry) = self.open.first_entry() {
             let whole = entry.get().0 >= self.threads;
             if !whole && *entry.key() + 2 > number {

@@ -10,7 +10,7 @@ use crate::workload::Request;
 #[derive(Clone, Copy)]
 pub struct Pending {
     pub request: Request,
-    /// When it should have begun (open loop) or began (closed loop).
+    /// When it should have started (open loop) or started (closed loop).
     pub start_ns: u64,
 }
 

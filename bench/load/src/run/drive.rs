@@ -119,7 +119,8 @@ impl Drive<'_> {
         let shared = Arc::new(Shared::new(spec, first_insert));
         let storm = spec.has(Kind::Connect);
         let groups = if storm { Vec::new() } else { self.open::<P>()? };
-        // Opening a connection waits for the server, so a storm has a thread for each that is under way.
+        // Opening a connection waits for the server, so a storm has a thread for each that is under
+        // way.
         let count = if storm {
             settings.connections
         } else {
@@ -233,7 +234,8 @@ impl Drive<'_> {
                 if let (Some(before), Some(after)) = (server_before, server_after) {
                     let server_us = after.cpu_us.saturating_sub(before.cpu_us);
                     measured.server_cpu_us = Some(server_us);
-                    // Both counts are in ticks, so a machine that does nothing else may come out below nothing.
+                    // Both counts are in ticks, so a machine that does nothing else may come out
+                    // below nothing.
                     measured.others_cores = machine_us.map(|(after, before)| {
                         let others = (after - before).saturating_sub(client_cpu_us + server_us);
                         others as f64 / counted.as_micros().max(1) as f64

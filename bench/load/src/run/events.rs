@@ -1,4 +1,5 @@
-//! What the server does beside answering: its counters, asked for on a connection of their own while a run goes on.
+//! What the server does beside answering: its counters, asked for on a connection of their own
+//! during a run.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::{Counter, Protocol, Session};
 
-/// Events of one run that are kept; a server whose counters all grow all the time would fill memory.
+/// Events of one run that are kept; a server whose counters all grow all the time would fill
+/// memory.
 const MOST_EVENTS: usize = 10_000;
 
 /// Something that the server did.
@@ -16,7 +18,7 @@ pub struct Event {
     pub what: &'static str,
     /// Seconds since the measuring began, when it was seen; it ended at most one interval before.
     pub at_secs: f64,
-    /// How long it took, where the server tells.
+    /// How long it took, where the server reports it.
     pub took_ms: Option<f64>,
     /// Written to the device since the last event of this sort was seen.
     pub written_bytes: Option<f64>,
@@ -42,7 +44,8 @@ pub fn watch<P: Protocol>(
             let now = protocol.counters(&mut stream)?;
             let at = Instant::now();
             let at_secs = at.saturating_duration_since(from).as_secs_f64();
-            // What happened before the measuring is not part of it, but what comes after is counted from there.
+            // What happened before the measuring is not part of it, but what comes after is counted
+            // from there.
             if at >= from {
                 events.extend(grown(&mut last, &now, at_secs));
             } else {
@@ -53,7 +56,8 @@ pub fn watch<P: Protocol>(
     })
 }
 
-/// Which counters have grown. `last` takes over what was seen; bytes are taken over only with an event.
+/// Which counters have grown. `last` takes over what was seen; bytes are taken over only with an
+/// event.
 fn grown(last: &mut Vec<Counter>, now: &[Counter], at_secs: f64) -> Vec<Event> {
     let mut out = Vec::new();
     for counter in now {
@@ -69,7 +73,7 @@ fn grown(last: &mut Vec<Counter>, now: &[Counter], at_secs: f64) -> Vec<Event> {
                 });
                 *before = counter.clone();
             }
-            // Less than before: the server has started anew.
+            // Less than before: the server has restarted.
             Some(before) if counter.count < before.count => *before = counter.clone(),
             Some(_) => {}
             None => last.push(counter.clone()),
@@ -92,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_grows_is_an_event_and_one_that_begins_anew_is_none() {
+    fn a_counter_that_grows_is_an_event_and_one_that_restarts_is_none() {
         let mut last = vec![counter(3.0, 100.0)];
         assert_eq!(grown(&mut last, &[counter(3.0, 150.0)], 1.0), []);
         let events = grown(&mut last, &[counter(5.0, 300.0)], 2.0);

@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 
 use crate::workload::Kind;
 
-/// Latencies up to this are told apart; longer ones count as this.
+/// Latencies up to this are distinguished; longer ones count as this.
 const MAX_LATENCY_NS: u64 = 600_000_000_000;
 /// Messages of failures that are kept; the rest is counted.
 const KEPT_MESSAGES: usize = 5;

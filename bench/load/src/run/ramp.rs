@@ -7,7 +7,7 @@ use super::drive::{Drive, Measured};
 use crate::options::Settings;
 use crate::protocol::{Protocol, Session};
 
-/// Rates are told apart no finer than this share.
+/// Rates are distinguished no finer than this share.
 const PRECISION: f64 = 0.05;
 /// The steps of a search; each lasts as long as `--duration` says.
 const MAX_STEPS: usize = 24;

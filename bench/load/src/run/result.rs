@@ -11,7 +11,7 @@ use super::drive::Measured;
 use crate::options::Settings;
 use crate::workload::Kind;
 
-/// The percentiles that are told.
+/// The percentiles that are reported.
 const QUANTILES: &[(&str, f64)] = &[
     ("p50", 0.5),
     ("p75", 0.75),
@@ -213,7 +213,7 @@ fn curve(histogram: &Histogram<u64>) -> Vec<Value> {
         .collect()
 }
 
-/// The command as it was given; a password in a URI is not told.
+/// The command as it was given; a password in a URI is left out.
 fn command_line(settings: &Settings) -> String {
     let password = &settings.endpoint.password;
     std::env::args()

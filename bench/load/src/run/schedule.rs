@@ -22,7 +22,8 @@ impl Schedule {
         }
     }
 
-    /// When the next request is due. It is computed from the beginning, so errors of rounding do not add up.
+    /// When the next request is due. It is computed from the beginning, so errors of rounding do
+    /// not add up.
     pub fn next_ns(&self) -> u64 {
         self.start_ns + (self.issued as f64 * self.period_ns).round() as u64
     }

@@ -1,4 +1,5 @@
-//! A connection storm: each operation opens a connection, authenticates, is answered once and closes.
+//! A connection storm: each operation opens a connection, authenticates, is answered once and
+//! closes.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use super::worker::{Finished, Job};
 use crate::protocol::{Protocol, Session};
 use crate::workload::Kind;
 
-/// One thread's part; a storm goes on when a connection fails, and counts it.
+/// One thread's part; a storm continues when a connection fails, and counts it.
 pub fn run<P: Protocol>(mut job: Job, session: &Session) -> Finished {
     let mut finished = Finished::new();
     let mut interval = Interval::new(0);

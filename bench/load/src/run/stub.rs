@@ -29,7 +29,8 @@ pub enum Reply {
     Short,
     /// Says that it answers another request.
     OtherRequest,
-    /// Each fourth update is a conflict of its transaction, with the label that says that it can be tried again.
+    /// Each fourth update is a conflict of its transaction, with the label that says that it can be
+    /// tried again.
     Conflicts,
     /// The same without the label.
     UnlabelledConflicts,
@@ -163,7 +164,7 @@ impl Connection {
         }
         let filter = bson::get(body, "filter").unwrap();
         let id = bson::get(filter.value, "_id").unwrap().text();
-        // Keys are named in order here, so a name tells the number.
+        // Keys are named in order here, so a name gives the number.
         let key: u64 = id.strip_prefix("user").unwrap().parse().unwrap();
         let fields = self.document.fields - usize::from(matches!(self.manner, Reply::Short));
         Some(document(|out| {

@@ -41,14 +41,16 @@ pub fn alone() -> std::fs::File {
     file
 }
 
-/// Latencies in milliseconds that a constant rate of one request a millisecond must see in five seconds, from smallest to
-/// largest. The server answers in the order in which requests come, `delay_ms` after they come, nothing in the first
-/// `STALL_MS` of each second, and needs `service_ms` for each answer; requests that find no connection free wait for one.
+/// Latencies in milliseconds that a constant rate of one request a millisecond must see in five
+/// seconds, from smallest to largest. The server answers in the order in which requests come,
+/// `delay_ms` after they come, nothing in the first `STALL_MS` of each second, and needs
+/// `service_ms` for each answer; requests that find no connection free wait for one.
 fn computed_ms(connections: usize, delay_ms: f64, service_ms: f64) -> Vec<f64> {
     let mut free_ms = std::collections::VecDeque::from(vec![0.0; connections]);
     let (mut answered_ms, mut latencies) = (0.0_f64, Vec::new());
     for number in 0..REQUESTS {
-        // Where a stall begins between two requests is not known; the middle is never wrong by more than half of that.
+        // Where a stall begins between two requests is not known; the middle is never wrong by more
+        // than half of that.
         let due_ms = number as f64 + 0.5;
         let sent_ms = due_ms.max(free_ms.pop_front().expect("there is a connection"));
         let ready_ms = sent_ms + delay_ms;
@@ -66,7 +68,8 @@ const REQUESTS: usize = 5000;
 
 #[test]
 fn the_computed_latencies_are_those_of_a_stall() {
-    // A fifth of the answers comes between 0 and 200 ms late, and with few connections as late, for all wait.
+    // A fifth of the answers comes between 0 and 200 ms late, and with few connections as late, for
+    // all wait.
     for connections in [300, 16] {
         let computed = computed_ms(connections, 0.0, 0.0);
         let at = |quantile: f64| computed[(quantile * REQUESTS as f64) as usize];
@@ -86,8 +89,8 @@ fn the_computed_latencies_are_those_of_a_stall() {
     );
 }
 
-/// A server with one thread: with one for each connection, as the stub has them, threads that all wake when a stall ends
-/// take the generator's processor, and what is measured is the scheduler.
+/// A server with one thread: with one for each connection, as the stub has them, threads that all
+/// wake when a stall ends take the generator's processor, and what is measured is the scheduler.
 fn start_echo(manner: Manner) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -107,8 +110,9 @@ fn drive_echo(port: u16, options: &str) -> (Settings, Measured) {
     (settings, measured)
 }
 
-/// This thread, and those that it starts from now on, go before all that is not real-time: what is compared is the
-/// generator with a computation, not the scheduler. Both sleep most of the time, so nothing else has to stop for it.
+/// This thread, and those that it starts from now on, go before all that is not real-time: what is
+/// compared is the generator with a computation, not the scheduler. Both sleep most of the time, so
+/// nothing else has to stop for it.
 fn go_before_others() {
     let priority = libc::sched_param { sched_priority: 10 };
     // SAFETY: `priority` lives during the call.
@@ -121,7 +125,8 @@ fn check_stall(connections: usize, delay_ms: u64, quantiles: &[f64]) {
     let _alone = alone();
     go_before_others();
     let mut last = String::new();
-    // A machine that does other work meanwhile disturbs the server as well as the generator; the whole is tried again.
+    // A machine that does other work meanwhile disturbs the server as well as the generator; the
+    // whole is tried again.
     for _ in 0..5 {
         let port = start_echo(Manner::default());
         let (_, closed) = drive_echo(port, &format!("--duration 1 --connections {connections}"));
@@ -164,21 +169,21 @@ fn check_stall(connections: usize, delay_ms: u64, quantiles: &[f64]) {
 
 #[test]
 #[ignore = "compares times within 5 %: takes real-time priority, which not everybody may"]
-fn an_open_loop_tells_a_stall_as_it_was() {
+fn an_open_loop_shows_a_stall_as_it_was() {
     check_stall(300, 50, &[0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999, 1.0]);
 }
 
 #[test]
 #[ignore = "compares times within 5 %: takes real-time priority, which not everybody may"]
-fn an_open_loop_with_few_connections_tells_it_too() {
+fn an_open_loop_with_few_connections_shows_it_too() {
     check_stall(16, 0, &[0.85, 0.9, 0.95, 0.99, 0.999]);
 }
 
 #[test]
 fn an_open_loop_with_few_connections_omits_nothing() {
     let _alone = alone();
-    // 200 requests come due in a stall, and 16 of them can be sent: the others' latency counts all the same. Whatever
-    // else the machine does can only add to it.
+    // 200 requests come due in a stall, and 16 of them can be sent: the others' latency counts all
+    // the same. Whatever else the machine does can only add to it.
     let port = start_echo(Manner {
         delay: Duration::ZERO,
         stall: Duration::from_millis(200),
@@ -368,7 +373,7 @@ fn allowed_failures_do_not_fail_the_run() {
 }
 
 #[test]
-fn a_rate_that_the_server_does_not_hold_is_told() {
+fn a_rate_that_the_server_does_not_hold_is_reported() {
     let _alone = alone();
     let port = start_echo(Manner {
         delay: Duration::from_millis(50),
@@ -423,7 +428,8 @@ fn repeated(first: &[Vec<u8>], second: &[Vec<u8>]) -> usize {
         .count()
 }
 
-/// A server that has seen an update before has nothing to do for it: a run must not repeat another unless it is told to.
+/// A server that has seen an update before has nothing to do for it: a run must not repeat another
+/// unless asked to.
 #[test]
 fn no_run_repeats_the_choices_of_another() {
     let (first, second) = (updates(""), updates(""));
@@ -461,7 +467,8 @@ fn a_conflict_is_tried_again_and_fails_nothing() {
     );
     assert_eq!(measured.invalid(&settings), [""; 0]);
     assert_eq!(measured.operations(), 500);
-    // Behind the first transaction it is always the second update of one that fails, and both are made again.
+    // Behind the first transaction it is always the second update of one that fails, and both are
+    // made again.
     assert_eq!(measured.total.failures.conflicts, 499);
     assert_eq!(stub.answered.load(Ordering::Relaxed), 2 + 4 * 499);
     let (settings, _, measured) = run(

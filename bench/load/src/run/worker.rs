@@ -1,4 +1,5 @@
-//! The loop of one thread: what is due goes out, what comes in is checked, and nothing waits but for the poll.
+//! The loop of one thread: what is due goes out, what comes in is checked, and nothing waits but
+//! for the poll.
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
@@ -24,7 +25,8 @@ const EVENTS: usize = 1024;
 const READ_BYTES: usize = 1 << 18;
 /// The timer's place among the connections.
 const TIMER: Token = Token(usize::MAX);
-/// A turn without anything to do is not longer than this, so that intervals end and the end is seen.
+/// A turn without anything to do is not longer than this, so that intervals end and the end is
+/// seen.
 const LONGEST_TURN: Duration = Duration::from_millis(50);
 /// What is due sooner than this is waited for without sleeping.
 const SPIN_NS: u64 = 20_000;
@@ -45,11 +47,11 @@ pub struct Job {
     /// An open loop's times; none: closed loop.
     pub schedule: Option<Schedule>,
     pub pipeline: usize,
-    /// One reply in so many is compared byte for byte; 0: none.
+    /// One reply in this number is compared byte for byte; 0: none.
     pub compare_every: u64,
     /// How long replies may stay out.
     pub timeout_ns: u64,
-    /// An open loop's backlog may go on for so long after the end.
+    /// An open loop's backlog may take this long after the end.
     pub drain_ns: u64,
     /// The processor that the thread stays on.
     pub cpu: Option<usize>,
@@ -87,11 +89,12 @@ impl Job {
     }
 }
 
-/// What a thread tells at its end.
+/// What a thread reports at its end.
 pub struct Finished {
     /// How late requests went out although a connection was free.
     pub lag_ns: Histogram<u64>,
-    /// Open loops: how long replies that the poll told of lay there before this thread came to read them.
+    /// Open loops: how long replies that the poll reported lay there before this thread came to
+    /// read them.
     pub unread_ns: Histogram<u64>,
     /// Requests of the schedule that were never sent.
     pub never_sent: u64,
@@ -193,23 +196,23 @@ impl<P: Protocol> Worker<P> {
                 other => other.map_err(failed)?,
             }
             // A closed loop sends nothing before it has read: there is no schedule to fall behind.
-            let told_ns = self.job.schedule.as_ref().map(|_| self.now_ns());
+            let polled_ns = self.job.schedule.as_ref().map(|_| self.now_ns());
             for event in &events {
                 if event.token() == TIMER {
                     continue;
                 }
                 let number = event.token().0;
-                self.event(number, event.is_writable(), told_ns, &mut buffer)?;
+                self.event(number, event.is_writable(), polled_ns, &mut buffer)?;
             }
         }
     }
 
-    /// Takes what the poll told of a connection, in an open loop at `told_ns`.
+    /// Takes what the poll reported of a connection, in an open loop at `polled_ns`.
     fn event(
         &mut self,
         number: usize,
         writable: bool,
-        told_ns: Option<u64>,
+        polled_ns: Option<u64>,
         buffer: &mut [u8],
     ) -> Result<(), String> {
         if writable {
@@ -235,10 +238,10 @@ impl<P: Protocol> Worker<P> {
                 Ok(())
             })?;
             if completed_ns > 0 {
-                if let Some(told_ns) = told_ns
+                if let Some(polled_ns) = polled_ns
                     && completed_ns >= self.job.from_ns
                 {
-                    let unread_ns = completed_ns.saturating_sub(told_ns);
+                    let unread_ns = completed_ns.saturating_sub(polled_ns);
                     self.finished.unread_ns.saturating_record(unread_ns.max(1));
                 }
                 self.last_reply_ns = completed_ns;
@@ -293,7 +296,8 @@ impl<P: Protocol> Worker<P> {
                 }
             }
             self.in_flight += 1;
-            // With a pipeline, requests for one connection stand next to each other and go in one write.
+            // With a pipeline, requests for one connection stand next to each other and go in one
+            // write.
             if let Some(before) = unflushed.replace(number)
                 && before != number
             {
@@ -340,8 +344,8 @@ impl<P: Protocol> Worker<P> {
     /// How long the poll may wait; what is due between two milliseconds is left to the timer.
     fn until_due(&self, timer: &Timer) -> Result<Duration, String> {
         if self.job.busy_poll {
-            // The kernel's own threads of this processor, which disks and timers need, would wait for a tick of some
-            // milliseconds behind a thread that never gives way.
+            // The kernel's own threads of this processor, which disks and timers need, would wait
+            // for a tick of some milliseconds behind a thread that never gives way.
             std::thread::yield_now();
             return Ok(Duration::ZERO);
         }

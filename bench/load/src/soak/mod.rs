@@ -1,5 +1,6 @@
-//! `pinion-bench soak`: hours of mixed load on a server that is ended and started again, every document held against
-//! what must be, and memory, descriptors, space and latency held against what they were.
+//! `pinion-bench soak`: hours of mixed load on a server that is ended and started again, every
+//! document held against what must be, and memory, descriptors, space and latency held against what
+//! they were.
 
 mod model;
 mod plant;
@@ -63,7 +64,7 @@ struct Options {
     json: Option<PathBuf>,
 }
 
-/// Runs and tells. False if something is wrong with the server.
+/// Runs and reports. False if something is wrong with the server.
 pub fn command(matches: &ArgMatches) -> Result<bool, String> {
     let connections: usize = required(matches, "connections")?;
     let rate: f64 = required(matches, "rate")?;
@@ -199,7 +200,7 @@ impl Soak {
             }
         }
         watched?;
-        self.tell()
+        self.report()
     }
 
     /// Looks and restarts until the time is over or something is wrong.
@@ -312,12 +313,12 @@ impl Soak {
         Ok(())
     }
 
-    fn tell(mut self) -> Result<bool, String> {
+    fn report(mut self) -> Result<bool, String> {
         let mut wrong = self.failures();
         if wrong.is_empty() && self.restarts.len() < self.options.restarts {
             wrong.push("there were fewer restarts than asked for".into());
         }
-        if !watch::tells_anything(&self.samples) {
+        if !watch::can_show_drift(&self.samples) {
             wrong.push("every life was too short to tell a drift: a longer --duration, a shorter --sample or fewer --restarts".into());
         }
         wrong.extend(watch::drift(&self.samples));

@@ -30,7 +30,7 @@ pub struct Key {
     durable: State,
     /// Acknowledged after that without being journaled, in this order.
     later: Vec<State>,
-    /// Sent, and nobody knows whether it was done.
+    /// Sent, with an unknown outcome.
     unknown: Option<State>,
     /// Versions are never given twice, so that what was lost cannot come back as something else.
     newest: u64,
@@ -91,7 +91,7 @@ impl Key {
             End::Asked => vec![self.now()],
         };
         allowed.extend(self.unknown);
-        // The newest of equals: a deleted document does not tell which of several deletions it was.
+        // The newest of equals: a deleted document does not show which of several deletions it was.
         match allowed.iter().rev().find(|state| state.found() == found) {
             Some(state) => {
                 self.durable = *state;

@@ -8,7 +8,7 @@ use crate::protocol::{Mongo, Protocol, bson};
 
 /// Bytes that one look's time adds.
 const STEP_BYTES: usize = 4 << 20;
-/// Of one document that nobody deletes.
+/// Of one document that is never deleted.
 const DOCUMENT_BYTES: usize = 8 << 20;
 /// Of an unfinished message; below MongoDB's maxMessageSizeBytes.
 const MESSAGE_BYTES: usize = 40 << 20;
@@ -18,9 +18,9 @@ const MESSAGE_BYTES: usize = 40 << 20;
 pub enum Plant {
     /// The server's memory grows: it holds ever more of messages that never end.
     Leak,
-    /// Its descriptors grow: connections that nobody closes.
+    /// Its descriptors grow: connections that are never closed.
     Descriptors,
-    /// Its files grow: documents that nobody deletes.
+    /// Its files grow: documents that are never deleted.
     Space,
     /// A journaled document is gone behind the first restart.
     LostWrite,
@@ -57,7 +57,7 @@ impl Planted {
         }
     }
 
-    /// The server has started anew, and what was held is gone.
+    /// The server has restarted, and what was held is gone.
     pub fn server_is_new(&mut self) {
         self.held.clear();
     }

@@ -1,4 +1,4 @@
-//! What is looked at while the load goes on, and whether it drifts.
+//! What is looked at during the load, and whether it drifts.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cpu;
 
-/// A life with fewer samples than this is too short to tell a drift.
+/// A life with fewer samples than this is too short to show a drift.
 const LEAST_SAMPLES: usize = 16;
 const MIB: f64 = 1_048_576.0;
 
@@ -107,8 +107,8 @@ fn level(samples: &[Sample], rule: &Rule) -> f64 {
     values.get(place).copied().unwrap_or(0.0)
 }
 
-/// What has grown where it must not: within each life the last quarter against the second (the first fills caches), and
-/// at the ends of lives the last life against the first.
+/// What has grown where it must not: within each life the last quarter against the second (the
+/// first fills caches), and at the ends of lives the last life against the first.
 pub fn drift(samples: &[Sample]) -> Vec<String> {
     let mut out = Vec::new();
     let lives: Vec<&[Sample]> = samples
@@ -145,8 +145,8 @@ pub fn drift(samples: &[Sample]) -> Vec<String> {
     out
 }
 
-/// Whether any life was long enough to tell a drift.
-pub fn tells_anything(samples: &[Sample]) -> bool {
+/// Whether any life was long enough to show a drift.
+pub fn can_show_drift(samples: &[Sample]) -> bool {
     samples
         .chunk_by(|a, b| a.life == b.life)
         .any(|life| life.len() >= LEAST_SAMPLES)

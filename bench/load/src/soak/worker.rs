@@ -1,4 +1,5 @@
-//! One connection's load: it writes keys that no other writes, so it knows what each of them must be.
+//! One connection's load: it writes keys that no other writes, so it knows what each of them must
+//! be.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,7 +26,7 @@ const UPDATES: u64 = 35;
 const DELETES: u64 = 10;
 const RANGES: u64 = 10;
 const BY_INDEX: u64 = 5;
-/// One write in so many is journaled.
+/// One write in this number is journaled.
 const JOURNALED: u64 = 4;
 
 /// What the controller and all workers share.
@@ -46,7 +47,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Notes what must not be; a few tell as much as many.
+    /// Notes what must not be; a few say as much as many.
     pub fn fail(&self, why: String) {
         let mut failures = self.failures.lock().expect("no holder panics");
         if failures.len() < 20 {
@@ -98,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// Works until it is told to stop, through restarts.
+    /// Works until it is stopped, through restarts.
     pub fn run(mut self) {
         let mut phase = self.shared.phase.load(Ordering::Acquire);
         if let Err(why) = self.fill() {
@@ -120,7 +121,8 @@ impl Worker {
             }
             if self.connection.is_none() {
                 if now != phase {
-                    // Nothing is asked before everything was verified, even if the server answers already.
+                    // Nothing is asked before everything was verified, even if the server answers
+                    // already.
                     std::thread::sleep(Duration::from_millis(20));
                     continue;
                 }

@@ -91,8 +91,8 @@ impl Link {
         Ok(())
     }
 
-    /// Reads all there is. Each whole reply is asked for its successor, and then its events go to `event`, with their
-    /// place in the stream.
+    /// Reads all there is. Each whole reply is asked for its successor, and then its events go to
+    /// `event`, with their place in the stream.
     pub fn read(
         &mut self,
         buffer: &mut [u8],

@@ -1,4 +1,5 @@
-//! `pinion-bench streams`: what change streams deliver of what is written meanwhile, and how long after its acknowledgement.
+//! `pinion-bench streams`: what change streams deliver of what is written meanwhile, and how long
+//! after its acknowledgement.
 
 mod link;
 mod race;
@@ -20,7 +21,8 @@ use race::{Measured, Race};
 const COLLECTION: &str = "watched";
 /// The JSON's format; a reader refuses others.
 const FORMAT: &str = "pinion-bench-streams-1";
-/// A rate of writes that was asked for is held if so much of it was written, but for what is under way at both ends.
+/// A rate of writes that was asked for is held if so much of it was written, but for what is under
+/// way at both ends.
 const HELD: f64 = 0.99;
 const UNDER_WAY: f64 = 2.0;
 

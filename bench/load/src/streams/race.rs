@@ -20,9 +20,9 @@ const TIMER: Token = Token(usize::MAX);
 const LONGEST_TURN: Duration = Duration::from_millis(50);
 /// The write is not acknowledged, as far as this program has read.
 const UNACKNOWLEDGED: u64 = u64::MAX;
-/// One document in so many is compared byte for byte.
+/// One document in this number is compared byte for byte.
 const COMPARE_EVERY: u64 = 100;
-/// Failures that are told.
+/// Failures that are reported.
 const KEPT_FAILURES: usize = 5;
 
 /// What came of it; counts are of the measured time.
@@ -56,8 +56,8 @@ impl Measured {
     }
 }
 
-/// What was written, and in which order the streams tell it.
-struct Told {
+/// What was written, and in which order the streams deliver it.
+struct Delivered {
     /// When each write was acknowledged, by its key.
     acknowledged_ns: Vec<u64>,
     /// The keys in the order of the first stream that came so far; all others must have the same.
@@ -74,7 +74,7 @@ pub struct Race<'a> {
     writers: Vec<Connection<Mongo>>,
     free: Vec<usize>,
     links: Vec<Link>,
-    told: Told,
+    deliveries: Delivered,
     schedule: Option<Schedule>,
     zero: Instant,
     /// What the slowest stream has, when it was last looked at.
@@ -105,7 +105,7 @@ impl<'a> Race<'a> {
             free: (0..writers.len()).collect(),
             writers,
             links,
-            told: Told {
+            deliveries: Delivered {
                 acknowledged_ns: Vec::new(),
                 order: Vec::new(),
                 delivered: Vec::new(),
@@ -178,17 +178,17 @@ impl<'a> Race<'a> {
         }
         let (streams, acknowledged) = (self.links.len() as u64, self.acknowledged);
         let delivered: u64 = self.links.iter().map(|link| link.position as u64).sum();
-        self.told.measured.undelivered = (streams * acknowledged).saturating_sub(delivered);
-        Ok(self.told.measured)
+        self.deliveries.measured.undelivered = (streams * acknowledged).saturating_sub(delivered);
+        Ok(self.deliveries.measured)
     }
 
     /// Whether all is written and delivered, or too late.
     fn over(&mut self) -> bool {
         let now = self.now_ns();
-        if now < self.told.until_ns {
+        if now < self.deliveries.until_ns {
             return false;
         }
-        let late = now > self.told.until_ns + self.plan.drain.as_nanos() as u64;
+        let late = now > self.deliveries.until_ns + self.plan.drain.as_nanos() as u64;
         let all = self.free.len() == self.writers.len() && {
             self.look_for_the_slowest();
             self.slowest as u64 >= self.acknowledged
@@ -205,7 +205,7 @@ impl<'a> Race<'a> {
     fn issue(&mut self) -> Result<(), String> {
         while let Some(&writer) = self.free.last() {
             let now = self.now_ns();
-            if now >= self.told.until_ns
+            if now >= self.deliveries.until_ns
                 || self
                     .schedule
                     .as_ref()
@@ -213,12 +213,13 @@ impl<'a> Race<'a> {
             {
                 break;
             }
-            let key = self.told.delivered.len() as u64;
+            let key = self.deliveries.delivered.len() as u64;
             if key - self.slowest as u64 >= self.plan.ahead {
                 self.look_for_the_slowest();
             }
             let holds = key - self.slowest as u64 >= self.plan.ahead;
-            self.told.measured.held += u64::from(holds && !self.holds && now >= self.told.from_ns);
+            self.deliveries.measured.held +=
+                u64::from(holds && !self.holds && now >= self.deliveries.from_ns);
             self.holds = holds;
             if holds {
                 break;
@@ -226,8 +227,8 @@ impl<'a> Race<'a> {
             if let Some(schedule) = &mut self.schedule {
                 schedule.advance();
             }
-            self.told.delivered.push(false);
-            self.told.acknowledged_ns.push(UNACKNOWLEDGED);
+            self.deliveries.delivered.push(false);
+            self.deliveries.acknowledged_ns.push(UNACKNOWLEDGED);
             self.free.pop();
             let request = Request {
                 kind: Kind::Insert,
@@ -245,7 +246,8 @@ impl<'a> Race<'a> {
     }
 
     fn write_event(&mut self, number: usize, buffer: &mut [u8]) -> Result<(), String> {
-        let (told, free, acknowledged) = (&mut self.told, &mut self.free, &mut self.acknowledged);
+        let (deliveries, free, acknowledged) =
+            (&mut self.deliveries, &mut self.free, &mut self.acknowledged);
         let zero = self.zero;
         let writer = &mut self.writers[number];
         writer.flush()?;
@@ -257,12 +259,13 @@ impl<'a> Race<'a> {
                     .ok_or("a reply without a request")?;
                 match connection.protocol.check(&pending.request, reply, false) {
                     Outcome::Right => {}
-                    // What became of the write is not known, so neither is what the streams must tell.
+                    // What became of the write is not known, so neither is what the streams must
+                    // deliver.
                     other => return Err(format!("a write failed: {other:?}")),
                 }
                 let now = zero.elapsed().as_nanos() as u64;
-                told.acknowledged_ns[pending.request.key as usize] = now;
-                told.measured.writes += u64::from(told.measures(now));
+                deliveries.acknowledged_ns[pending.request.key as usize] = now;
+                deliveries.measured.writes += u64::from(deliveries.measures(now));
                 *acknowledged += 1;
                 free.push(number);
                 Ok(())
@@ -275,17 +278,19 @@ impl<'a> Race<'a> {
 
     fn link_event(&mut self, number: usize, buffer: &mut [u8]) -> Result<(), String> {
         let now = self.now_ns();
-        let (told, link) = (&mut self.told, &mut self.links[number]);
+        let (deliveries, link) = (&mut self.deliveries, &mut self.links[number]);
         link.flush()?;
-        let replies = link.read(buffer, |position, event| told.take(position, event, now))?;
-        if told.measures(now) {
-            told.measured.batches += replies;
+        let replies = link.read(buffer, |position, event| {
+            deliveries.take(position, event, now)
+        })?;
+        if deliveries.measures(now) {
+            deliveries.measured.batches += replies;
         }
         Ok(())
     }
 }
 
-impl Told {
+impl Delivered {
     fn measures(&self, now: u64) -> bool {
         (self.from_ns..self.until_ns).contains(&now)
     }
@@ -320,7 +325,7 @@ impl Told {
         Ok(())
     }
 
-    /// The key's number, after the event was held against what an insert of it must be told as.
+    /// The key's number, after the event was held against the event that its insert must have.
     fn key_of(&mut self, event: &[u8]) -> Result<u64, String> {
         let (mut operation, mut id, mut document) = (None, None, None);
         let mut elements = bson::Elements::new(event).ok_or("an event has a wrong length")?;

@@ -10,7 +10,7 @@ use super::{Plan, invalid, measure, options, plan};
 use crate::protocol::bson;
 use crate::run::tests::alone;
 
-/// What the stub's streams tell.
+/// What the stub's streams deliver.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
     Right,
@@ -178,7 +178,8 @@ fn planned(manner: Manner, given: &str) -> Plan {
 #[test]
 fn each_event_of_each_stream_is_counted_once() {
     let _alone = alone();
-    // More writes on their way than a batch has: the stub holds events back for those that are still to come.
+    // More writes on their way than a batch has: the stub holds events back for those that are
+    // still to come.
     let plan = planned(Manner::Right, "--streams 3 --writers 2 --ahead 100");
     let (server, measured) = measure(&plan).unwrap();
     assert!(server.contains("version stub"), "{server}");
@@ -218,7 +219,7 @@ fn check_invalid(manner: Manner, streams: usize, what: &str) {
 }
 
 #[test]
-fn what_streams_tell_wrong_is_found() {
+fn what_streams_deliver_wrong_is_found() {
     let _alone = alone();
     check_invalid(Manner::Swapped, 2, "where another stream has");
     check_invalid(Manner::Lost, 1, "were not delivered");

@@ -30,7 +30,8 @@ impl Shared {
 
     /// An operation has done what it should.
     pub fn done(&self, spec: &Spec, request: &Request) {
-        // Nobody reads where there are only inserts, and a load's keys are not those of the sequence.
+        // Nothing is read where there are only inserts, and a load's keys are not those of the
+        // sequence.
         if request.kind == Kind::Insert && !spec.load && !spec.only_inserts() {
             for key in request.key..request.key + request.count {
                 self.inserts.acknowledge(key);
@@ -188,7 +189,8 @@ impl Chooser {
             .map_or(Kind::Read, |(kind, _)| *kind)
     }
 
-    /// The two documents of a transaction, which are never the same, in the order in which it updates them.
+    /// The two documents of a transaction, which are never the same, in the order in which it
+    /// updates them.
     fn second_key(&mut self, first: u64) -> (u64, u64) {
         let drawn = (0..SECOND_KEY_DRAWS)
             .map(|_| self.key())

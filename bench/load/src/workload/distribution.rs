@@ -23,8 +23,8 @@ fn zeta(from: u64, to: u64, theta: f64, initial: f64) -> f64 {
     (from..to).fold(initial, |sum, i| sum + 1.0 / ((i + 1) as f64).powf(theta))
 }
 
-/// YCSB's `ZipfianGenerator`: ranks 0.., the lower the more frequent (Gray et al., "Quickly generating billion-record
-/// synthetic databases").
+/// YCSB's `ZipfianGenerator`: ranks 0.., the lower the more frequent (Gray et al., "Quickly
+/// generating billion-record synthetic databases").
 #[derive(Clone)]
 pub struct Zipfian {
     items: u64,
@@ -57,14 +57,15 @@ impl Zipfian {
         zipfian
     }
 
-    /// Gray's eta is that of the number of items; YCSB's stays with what they were at the beginning, which makes the third
-    /// rank rarer the more they have grown. It is followed, so that both ask the same.
+    /// Gray's eta is that of the number of items; YCSB's stays with what they were at the
+    /// beginning, which makes the third rank rarer the more they have grown. It is followed, so
+    /// that both ask the same.
     fn set_eta(&mut self) {
         self.eta = (1.0 - (2.0 / self.first_items as f64).powf(1.0 - self.theta))
             / (1.0 - self.zeta2 / self.zeta_n);
     }
 
-    /// The number of items has grown: zeta is continued, not computed anew.
+    /// The number of items has grown: zeta is continued, not computed again.
     pub fn grow(&mut self, items: u64) {
         if items > self.items {
             self.zeta_n = zeta(self.items, items, self.theta, self.zeta_n);
@@ -135,7 +136,8 @@ impl Distribution {
         }
     }
 
-    /// YCSB's `ExponentialGenerator`: `percentile` percent of the operations fall into the newest `range` keys.
+    /// YCSB's `ExponentialGenerator`: `percentile` percent of the operations fall into the newest
+    /// `range` keys.
     pub fn exponential(percentile: f64, range: f64) -> Self {
         Self::Exponential {
             gamma: -(1.0 - percentile / 100.0).ln() / range,

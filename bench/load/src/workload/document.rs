@@ -1,12 +1,13 @@
-//! Documents: names of keys, and values that key, field and version determine, so that any reply can be checked.
+//! Documents: names of keys, and values that key, field and version determine, so that any reply
+//! can be checked.
 
 use super::distribution::fnv_hash;
 use super::random::mix;
 
 /// Characters at a value's beginning that carry its version, six bits each.
 const VERSION_CHARS: usize = 11;
-/// The 64 characters of values are '#'..='b', but '~' in the place of the backslash: printable, and nothing that JSON
-/// must escape.
+/// The 64 characters of values are '#'..='b', but '~' in the place of the backslash: printable, and
+/// nothing that JSON must escape.
 const FIRST: u8 = b'#';
 
 /// What all documents of a run look like.
@@ -52,7 +53,8 @@ impl Document {
 fn clean(word: u64) -> u64 {
     const LOW: u64 = 0x0101_0101_0101_0101;
     let word = (word & (LOW * 0x3f)) + LOW * u64::from(FIRST);
-    // A backslash becomes '~': the high bit is left in exactly those bytes that differ in nothing from a backslash.
+    // A backslash becomes '~': the high bit is left in exactly those bytes that differ in nothing
+    // from a backslash.
     let backslash = (LOW * 0x80 - (word ^ (LOW * u64::from(b'\\')))) & (LOW * 0x80);
     word ^ ((backslash >> 7) * u64::from(b'\\' ^ b'~'))
 }

@@ -8,7 +8,8 @@ use std::path::Path;
 pub struct Properties(BTreeMap<String, String>);
 
 impl Properties {
-    /// What `-P` gives: `name=value`, or the path of a file (which may have a `=` in its name, if it is there).
+    /// What `-P` gives: `name=value`, or the path of a file (which may have a `=` in its name, if
+    /// it is there).
     pub fn add(&mut self, given: &str) -> Result<(), String> {
         match given.split_once('=') {
             Some((name, value)) if !Path::new(given).exists() => {

@@ -12,7 +12,8 @@ pub fn mix(word: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The seed of one of many streams that shall share nothing: a run's seed, and what tells the streams of that run apart.
+/// The seed of one of many streams that shall share nothing: a run's seed, and what distinguishes
+/// the streams of that run.
 pub fn derive(seed: u64, parts: &[u64]) -> u64 {
     parts
         .iter()

@@ -1,12 +1,13 @@
-//! The keys of inserts: given out once each, and told to readers when they are acknowledged.
+//! The keys of inserts: given out once each, and announced to readers when they are acknowledged.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Keys that may be given out and not yet acknowledged.
 const WINDOW: usize = 1 << 20;
 
-/// YCSB's `AcknowledgedCounterGenerator`, shared by all threads: `newest` is the last key below which every insert is
-/// acknowledged, so that no reader asks for a document that may not be there yet.
+/// YCSB's `AcknowledgedCounterGenerator`, shared by all threads: `newest` is the last key below
+/// which every insert is acknowledged, so that no reader asks for a document that may not be there
+/// yet.
 pub struct Sequence {
     next: AtomicU64,
     newest: AtomicU64,
@@ -25,7 +26,7 @@ impl Sequence {
         }
     }
 
-    /// `count` consecutive keys that nobody else gets.
+    /// `count` consecutive keys that no other caller gets.
     pub fn take(&self, count: u64) -> u64 {
         self.next.fetch_add(count, Ordering::Relaxed)
     }
@@ -38,7 +39,8 @@ impl Sequence {
     /// A key's insert was acknowledged.
     pub fn acknowledge(&self, key: u64) {
         self.slot(key).store(true, Ordering::Release);
-        // Whoever holds the flag advances for all; a key acknowledged meanwhile is seen by the next to come.
+        // The thread that holds the flag advances for all; a key acknowledged meanwhile is seen by
+        // the next to come.
         while !self.advancing.swap(true, Ordering::AcqRel) {
             let before = self.newest.load(Ordering::Relaxed);
             let mut newest = before;

@@ -93,7 +93,8 @@ pub struct Spec {
     pub ttl_secs: u64,
     /// Documents that a transaction updates: 1 or 2.
     pub transaction_updates: u64,
-    /// A transaction updates its documents in the order of their keys, so that no two wait for each other.
+    /// A transaction updates its documents in the order of their keys, so that no two wait for each
+    /// other.
     pub transaction_ordered: bool,
     pub target: Option<f64>,
 }
@@ -389,7 +390,8 @@ impl Spec {
         self.mix.iter().any(|(known, _)| *known == kind)
     }
 
-    /// Writes new documents and does nothing else, so its keys need not follow those that were loaded.
+    /// Writes new documents and does nothing else, so its keys need not follow those that were
+    /// loaded.
     pub fn only_inserts(&self) -> bool {
         !self.load && self.mix.iter().all(|(kind, _)| *kind == Kind::Insert)
     }

@@ -6,8 +6,8 @@ use super::{Chooser, Document, Kind, Properties, Shared, Spec, check_value, valu
 
 const DRAWS: u64 = 400_000;
 
-/// Draws, counts, and compares with the expected shares by a chi-square test at about one in 10,000; the seed is fixed,
-/// so it fails always or never.
+/// Draws, counts, and compares with the expected shares by a chi-square test at about one in
+/// 10,000; the seed is fixed, so it fails always or never.
 fn check(mut distribution: Distribution, newest: u64, expected: &[f64]) {
     let mut random = Random::new(42);
     let mut counts = vec![0_u64; expected.len()];
@@ -38,7 +38,8 @@ fn check_counts(counts: &[u64], expected: &[f64]) {
     if rest_share > 0.0 {
         add(rest_count, rest_share);
     }
-    // Wilson and Hilferty: the cube root of chi-square over its degrees of freedom is nearly normal.
+    // Wilson and Hilferty: the cube root of chi-square over its degrees of freedom is nearly
+    // normal.
     let free: f64 = cells - 1.0;
     assert!(free >= 1.0, "a test with one cell tests nothing");
     let limit = free * (1.0 - 2.0 / (9.0 * free) + 3.72 * (2.0 / (9.0 * free)).sqrt()).powi(3);
@@ -48,7 +49,8 @@ fn check_counts(counts: &[u64], expected: &[f64]) {
     );
 }
 
-/// The shares that the generator of Gray et al. gives: the formula inverted. It is not quite the Zipfian law itself.
+/// The shares that the generator of Gray et al. gives: the formula inverted. It is not quite the
+/// Zipfian law itself.
 fn gray(items: u64) -> Vec<f64> {
     gray_grown(items, items)
 }
@@ -142,7 +144,8 @@ fn latest_prefers_the_newest() {
 
 #[test]
 fn scrambled_ranks_fall_where_the_hash_says() {
-    // The 2,000,000 hottest of 10,000,000,001 ranks one by one; the rest is spread evenly by the hash.
+    // The 2,000,000 hottest of 10,000,000,001 ranks one by one; the rest is spread evenly by the
+    // hash.
     let (items, zeta, theta) = (100_u64, 26.469_028_201_783_02, 0.99);
     let all = 10_000_000_001_f64;
     let zeta2 = 1.0 + 0.5_f64.powf(theta);

@@ -1,4 +1,5 @@
-//! Echo on a bare io_uring: multishot accept and receive, provided buffers, one system call for each batch.
+//! Echo on a bare io_uring: multishot accept and receive, provided buffers, one system call for
+//! each batch.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
@@ -57,7 +58,8 @@ pub fn serve(cpu: usize) {
                     kit.give_back(buffer);
                 }
                 if event.result == 0 || (event.result < 0 && event.result != -libc::ENOBUFS) {
-                    // SAFETY: the descriptor came from accept and is closed once, when its receive has ended.
+                    // SAFETY: the descriptor came from accept and is closed once, when its receive
+                    // has ended.
                     unsafe { libc::close(fd) };
                 } else if !event.more() {
                     kit.receive(fd, fd as u64);
