@@ -12,8 +12,6 @@ type Table = &'static [(&'static str, usize)];
 
 /// Uses of the words in `words.rs`.
 const WORDS: Table = &[
-    (".", 10),
-    ("docs", 67),
     ("engine/catalog", 169),
     ("engine/exec", 815),
     ("engine/query", 319),
@@ -22,8 +20,6 @@ const WORDS: Table = &[
 
 /// Lines of comments and documents above `MAX_COLUMNS`.
 const WIDE_COMMENTS: Table = &[
-    (".", 90),
-    ("docs", 362),
     ("engine/catalog", 237),
     ("engine/exec", 823),
     ("engine/query", 312),
