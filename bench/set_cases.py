@@ -316,7 +316,7 @@ def step_down(options, found):
                 # they differ.
                 for _ in range(3 if options.quick or members.name != "pinion" else 10):
                     wait_until(lambda: follows(members), FOLLOW_SECS)
-                    # Who stepped down before must be able to stand again.
+                    # A member that stepped down before must be able to stand again.
                     time.sleep(3)
                     with members.member(members.primary()) as direct:
                         began = time.monotonic()

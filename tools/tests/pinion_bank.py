@@ -1,5 +1,5 @@
-"""Accounts between which clients move money in transactions, and who watches that it never becomes
-more or less."""
+"""Accounts between which clients move money in transactions, and auditors that watch that it never
+becomes more or less."""
 
 import random
 import threading

@@ -66,7 +66,7 @@ fn build(workspace: &Path, target: &Path) -> Result<(), String> {
         }
     }
     cargo.args(["--no-default-features", "--features", &features.join(",")]);
-    // clang's own headers, for those who have its library alone.
+    // clang's own headers, for machines that have only its library.
     if std::env::var_os("BINDGEN_EXTRA_CLANG_ARGS").is_none()
         && let Some(headers) = output(Command::new("cc").arg("-print-file-name=include"))
     {

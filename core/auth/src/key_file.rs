@@ -55,7 +55,7 @@ impl MemberKeys {
     /// # Errors
     /// It holds no key, or something that is none.
     pub fn parse(text: &str) -> Result<MemberKeys, KeyFileError> {
-        let mut found = Found::default();
+        let mut found = KeyFileEvents::default();
         let mut parser = Parser::new_from_str(text);
         let parsed = parser.load(&mut found, true);
         parsed.map_err(|error| KeyFileError::NotKeys(error.to_string()))?;
@@ -93,13 +93,13 @@ fn stripped(text: &str) -> Result<String, KeyFileError> {
 /// What the YAML parser comes upon. Its events have the texts as they were written: a key of digits
 /// is no number.
 #[derive(Default)]
-struct Found {
+struct KeyFileEvents {
     keys: Vec<String>,
     is_in_list: bool,
     is_other: bool,
 }
 
-impl EventReceiver for Found {
+impl EventReceiver for KeyFileEvents {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Scalar(text, ..) if self.is_in_list || self.keys.is_empty() => {

@@ -1,4 +1,4 @@
-//! Signed cluster times: only who holds a key can make time go forward.
+//! Signed cluster times: only a holder of a key can make time go forward.
 //!
 //! Source: sharding document, "SignedComponentFormat" and "Key management".
 

@@ -57,7 +57,7 @@ impl KnownLocale {
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Found {
+pub(crate) enum LocaleLookup {
     Locale(KnownLocale),
     /// MongoDB has it, ICU4X has not.
     Unsupported,
@@ -68,13 +68,13 @@ pub(crate) enum Found {
 }
 
 /// Looks a locale up by MongoDB's name.
-pub(crate) fn find(name: &str) -> Found {
+pub(crate) fn find(name: &str) -> LocaleLookup {
     let Some(entry) = entry(name) else {
-        return Found::Unknown { meant: meant(name) };
+        return LocaleLookup::Unknown { meant: meant(name) };
     };
     match entry.tag {
-        None => Found::Unsupported,
-        Some(tag) => Found::Locale(KnownLocale {
+        None => LocaleLookup::Unsupported,
+        Some(tag) => LocaleLookup::Locale(KnownLocale {
             name: entry.name,
             tag,
             flags: entry.flags,

@@ -3,7 +3,7 @@
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 
-use crate::locales::{Found, find};
+use crate::locales::{LocaleLookup, find};
 
 /// The version that collation documents carry: that of the ICU which MongoDB has. Drivers and tools
 /// compare it.
@@ -134,9 +134,9 @@ impl Settings {
     /// The settings that options mean, and the BCP 47 tag of the locale.
     pub(crate) fn resolve(options: &Options<'_>) -> Result<(Settings, &'static str), Invalid> {
         let locale = match find(options.locale) {
-            Found::Locale(locale) => locale,
-            Found::Unsupported => return Err(Invalid::VariantUnsupported),
-            Found::Unknown { meant } => return Err(Invalid::Locale { meant }),
+            LocaleLookup::Locale(locale) => locale,
+            LocaleLookup::Unsupported => return Err(Invalid::VariantUnsupported),
+            LocaleLookup::Unknown { meant } => return Err(Invalid::Locale { meant }),
         };
         let settings = Settings {
             locale: locale.name,

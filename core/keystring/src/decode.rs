@@ -80,7 +80,7 @@ pub(crate) fn decode_prefix_as<'c>(
             strings_kept: strings(component).are_kept(),
         };
         let byte = decoder.reader.u8()?;
-        decoder.value(byte, Place::Named(""), 0)?;
+        decoder.value(byte, Destination::Named(""), 0)?;
         at += len;
     }
     Ok((builder.finish(), at))
@@ -219,7 +219,7 @@ fn db_pointer<'a>(reader: &mut Reader<'a>) -> Result<(&'a [u8], [u8; 12]), Corru
 
 /// Where a decoded value goes.
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum Destination<'a> {
     Named(&'a str),
     /// The next position of the open array.
     Next,
@@ -235,7 +235,7 @@ struct Decoder<'a, 'b, 't> {
 
 impl Decoder<'_, '_, '_> {
     /// Reads a value whose type byte has been read.
-    fn value(&mut self, byte: u8, place: Place<'_>, depth: usize) -> Result<(), Corrupt> {
+    fn value(&mut self, byte: u8, place: Destination<'_>, depth: usize) -> Result<(), Corrupt> {
         if depth >= MAX_DECODE_DEPTH {
             return Err(Corrupt("nested too deep"));
         }
@@ -309,21 +309,21 @@ impl Decoder<'_, '_, '_> {
             }
             ctype::OBJECT => {
                 match place {
-                    Place::Named(name) => self.out.start_document(name),
-                    Place::Next => self.out.push_document(),
+                    Destination::Named(name) => self.out.start_document(name),
+                    Destination::Next => self.out.push_document(),
                 };
                 self.fields(depth)?;
                 self.out.end();
             }
             ctype::ARRAY => {
                 match place {
-                    Place::Named(name) => self.out.start_array(name),
-                    Place::Next => self.out.push_array(),
+                    Destination::Named(name) => self.out.start_array(name),
+                    Destination::Next => self.out.push_array(),
                 };
                 loop {
                     match self.reader.u8()? {
                         ctype::NUL => break,
-                        byte => self.value(byte, Place::Next, depth + 1)?,
+                        byte => self.value(byte, Destination::Next, depth + 1)?,
                     }
                 }
                 self.out.end();
@@ -365,14 +365,14 @@ impl Decoder<'_, '_, '_> {
         while self.reader.u8()? != ctype::NUL {
             let name = utf8(self.reader.cstring()?)?;
             let byte = self.reader.u8()?;
-            self.value(byte, Place::Named(name), depth + 1)?;
+            self.value(byte, Destination::Named(name), depth + 1)?;
         }
         Ok(())
     }
 
     fn text(
         &mut self,
-        place: Place<'_>,
+        place: Destination<'_>,
         text: &[u8],
         escapes: bool,
         kind: ElementType,
@@ -396,10 +396,10 @@ impl Decoder<'_, '_, '_> {
         Ok(())
     }
 
-    fn put(&mut self, place: Place<'_>, view: View<'_>) {
+    fn put(&mut self, place: Destination<'_>, view: View<'_>) {
         match place {
-            Place::Named(name) => self.out.append_view(name, view),
-            Place::Next => self.out.push_view(view),
+            Destination::Named(name) => self.out.append_view(name, view),
+            Destination::Next => self.out.push_view(view),
         };
     }
 }

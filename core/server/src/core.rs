@@ -54,9 +54,9 @@ impl ServerShared {
     }
 
     /// Takes a place for one more connection; `None` when all are taken.
-    pub(crate) fn admit(self: &Arc<ServerShared>) -> Option<Place> {
+    pub(crate) fn admit(self: &Arc<ServerShared>) -> Option<ConnectionPermit> {
         if self.open.fetch_add(1, Ordering::Relaxed) < self.options.max_connections {
-            return Some(Place(self.clone()));
+            return Some(ConnectionPermit(self.clone()));
         }
         self.open.fetch_sub(1, Ordering::Relaxed);
         None
@@ -72,9 +72,9 @@ impl ServerShared {
 }
 
 /// The right to hold one connection; dropping it gives it back.
-pub(crate) struct Place(Arc<ServerShared>);
+pub(crate) struct ConnectionPermit(Arc<ServerShared>);
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
@@ -140,7 +140,12 @@ impl ServerCore {
     }
 
     /// Makes this core serve a connection.
-    pub(crate) fn take(self: Rc<ServerCore>, incoming: Incoming, place: Place, connection_id: i32) {
+    pub(crate) fn take(
+        self: Rc<ServerCore>,
+        incoming: Incoming,
+        place: ConnectionPermit,
+        connection_id: i32,
+    ) {
         let Ok(guard) = self.gate.enter() else { return };
         let (remote, local) = (incoming.peer_addr(), incoming.local_addr());
         let connection = match incoming.attach() {

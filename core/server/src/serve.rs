@@ -30,12 +30,12 @@ pub async fn serve(
         farewell.await;
     };
     accept_until(end, &listeners, &shared).await;
-    // Who connects from here on is refused by the system at once.
+    // A client that connects from here on is refused by the system at once.
     drop(listeners);
     drain().await;
 }
 
-/// Sets up the connection layer on every core, without accepting anything: for those who bring
+/// Sets up the connection layer on every core, without accepting anything: for callers that bring
 /// their messages to `Direct`.
 pub async fn install(options: ServerOptions) {
     install_shared(options).await;

@@ -234,7 +234,7 @@ async fn change_config(
     driver.command(asked).await
 }
 
-/// "conn7", as the log names who sends a command.
+/// "conn7", as the log names the sender of a command.
 fn of_client(cmd: &Invocation) -> String {
     format!("conn{}", cmd.ctx.client.connection_id)
 }

@@ -254,7 +254,7 @@ pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
     })
 }
 
-/// Notifies those who wait for the driver.
+/// Notifies the waiters for the driver.
 #[derive(Default)]
 struct Arrival(Notify);
 

@@ -354,8 +354,8 @@ pub(crate) enum Located {
 }
 
 /// As [`locate`], of a configuration that was checked before, by the primary that made it or by
-/// this node: no two of its members are one node, so who says first to be this one is it. Of the
-/// others one may be silent, and a new primary's configuration must not wait for it. Members of
+/// this node: no two of its members are one node, so the first that says to be this one is it. Of
+/// the others one may be silent, and a new primary's configuration must not wait for it. Members of
 /// whom `may_be` says no are not asked.
 pub(crate) async fn locate_accepted(
     peers: &Rc<Peers>,

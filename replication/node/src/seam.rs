@@ -184,8 +184,8 @@ impl ReplicaSet for Seam {
             .append_to(out);
         }
         if args.asks_oplog_query_data {
-            // Who syncs from this node chooses by what can be fetched: what is logged, as in the
-            // state machine.
+            // A member that syncs from this node chooses by what can be fetched: what is logged, as
+            // in the state machine.
             let last_applied = snapshot.terms.optime(storage().last_allotted());
             OplogQueryMetadata {
                 last_applied,

@@ -9,7 +9,7 @@ use crate::output::{self, Output};
 use crate::{ring, tree};
 
 /// Everything that was read.
-struct Found {
+struct Findings {
     partitions: Vec<(u16, PartitionReport)>,
     rings: RingsReport,
     /// The ring of what is not replicated.
@@ -23,7 +23,7 @@ pub async fn print(
     extents: bool,
     out: &mut Output,
 ) -> Result<bool, Failure> {
-    let mut found = Found {
+    let mut found = Findings {
         partitions: Vec::new(),
         rings: RingsReport::default(),
         own: None,
@@ -54,7 +54,7 @@ pub async fn print(
     Ok(found.problems.is_empty())
 }
 
-fn print_lines(inspector: &Inspector, found: &Found, out: &mut Output) -> Result<(), Failure> {
+fn print_lines(inspector: &Inspector, found: &Findings, out: &mut Output) -> Result<(), Failure> {
     let valid = inspector
         .superblocks()
         .iter()
@@ -90,7 +90,7 @@ fn print_lines(inspector: &Inspector, found: &Found, out: &mut Output) -> Result
 
 fn print_json(
     inspector: &Inspector,
-    found: &Found,
+    found: &Findings,
     extents: bool,
     out: &mut Output,
 ) -> Result<(), Failure> {
@@ -129,7 +129,7 @@ fn print_json(
 }
 
 /// Where the pages lie that are in use.
-fn page_extents(found: &Found) -> Value {
+fn page_extents(found: &Findings) -> Value {
     let mut all = Vec::new();
     for (_, report) in &found.partitions {
         for (offset, bytes) in &report.pages.extents {

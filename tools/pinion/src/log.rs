@@ -54,7 +54,7 @@ enum Message {
     End,
 }
 
-/// The way to the writer thread, for those who ask it to rotate.
+/// The way to the writer thread, for callers that ask it to rotate.
 static WRITER: OnceLock<SyncSender<Message>> = OnceLock::new();
 
 /// Begins a new log file, behind every line logged so far. A log on standard output continues as it

@@ -16,7 +16,7 @@ use pinion_server::ServerOptions;
 use pinion_storage::StorageOptions;
 
 use crate::node::{NodeConfig, NodeError, run_core};
-use crate::options::{DEFAULT_MAX_CONNECTIONS, Given, Options};
+use crate::options::{DEFAULT_MAX_CONNECTIONS, OptionValue, Options};
 use crate::{alloc, descriptors, directory, fork, log, machine, system, verbosity};
 
 /// What ends a start: one line for standard error, and the process's exit status as mongod gives
@@ -312,10 +312,12 @@ fn parsed(options: &Options) -> RawDocumentBuf {
     let mut root = Document::new();
     for (path, given) in &options.parsed {
         let value = match given {
-            Given::Switch(value) => Bson::Boolean(*value),
-            Given::Int(value) => i32::try_from(*value).map_or(Bson::Int64(*value), Bson::Int32),
-            Given::Double(value) => Bson::Double(*value),
-            Given::Text(value) => Bson::String(value.clone()),
+            OptionValue::Switch(value) => Bson::Boolean(*value),
+            OptionValue::Int(value) => {
+                i32::try_from(*value).map_or(Bson::Int64(*value), Bson::Int32)
+            }
+            OptionValue::Double(value) => Bson::Double(*value),
+            OptionValue::Text(value) => Bson::String(value.clone()),
         };
         insert(&mut root, path, value);
     }

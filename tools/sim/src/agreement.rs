@@ -16,15 +16,15 @@ use crate::oracle::id;
 /// Where a document's entries lie: its lowest and its highest.
 type Ends = ((i64, String), (i64, String));
 
-struct Known {
+struct IndexCase {
     name: &'static str,
     /// Entries of one document.
     entries: i64,
     ends: fn(&RawDocument) -> Option<Ends>,
 }
 
-const KNOWN: [Known; 3] = [
-    Known {
+const INDEX_CASES: [IndexCase; 3] = [
+    IndexCase {
         name: "n_1",
         entries: 2,
         ends: |document| {
@@ -32,7 +32,7 @@ const KNOWN: [Known; 3] = [
             Some(((low, String::new()), (high, String::new())))
         },
     },
-    Known {
+    IndexCase {
         name: "u_1",
         entries: 1,
         ends: |document| {
@@ -41,7 +41,7 @@ const KNOWN: [Known; 3] = [
         },
     },
     // The second field descends, so it is left out of the order.
-    Known {
+    IndexCase {
         name: "extra",
         entries: 2,
         ends: |document| {
@@ -67,7 +67,7 @@ pub fn numbers(document: &RawDocument) -> Option<(i64, i64)> {
 
 /// One index, read.
 struct Read {
-    known: &'static Known,
+    known: &'static IndexCase,
     forwards: Vec<RawDocumentBuf>,
     backwards: Vec<RawDocumentBuf>,
     keys_examined: i64,
@@ -80,7 +80,7 @@ impl Indexes {
     /// Reads every index there is.
     pub async fn read(client: &mut Client) -> Result<Indexes, Refusal> {
         let mut reads = Vec::new();
-        for known in &KNOWN {
+        for known in &INDEX_CASES {
             match Read::of(client, known).await {
                 Ok(read) => reads.push(read),
                 Err(Refusal::Answer(BAD_VALUE, _)) if known.name == OPTIONAL => {}
@@ -137,7 +137,7 @@ impl Indexes {
 }
 
 impl Read {
-    async fn of(client: &mut Client, known: &'static Known) -> Result<Read, Refusal> {
+    async fn of(client: &mut Client, known: &'static IndexCase) -> Result<Read, Refusal> {
         let sort = |direction: i32| match known.name {
             "n_1" => rawdoc! { "n": direction },
             "u_1" => rawdoc! { "u": direction },

@@ -258,7 +258,7 @@ def test_write_concern(client, collection):
     assert caught.value.code == 2
     wait_until(lambda: collection.find_one("unacknowledged"))
     assert {d["_id"] for d in collection.find()} >= {"unacknowledged", "majority", "journaled"}
-    # Who takes a reply all the same learns nothing of the outcome.
+    # A client that takes a reply all the same learns nothing of the outcome.
     again = SON([("insert", collection.name), ("documents", [{"_id": "majority"}]), ("writeConcern", {"w": 0})])
     assert collection.database.command(again) == {"ok": 1.0}
     again["writeConcern"]["j"] = True

@@ -108,7 +108,7 @@ def test_members_that_are_alike():
             with pytest.raises(pymongo.errors.NotPrimaryError):
                 clients[1].test.command("dbCheck", "c")
             assert code_of(lambda: clients[0].admin.command("setParameter", 1, dbCheckHealthLogEveryNBatches=0)) == 2
-        # What was compared is not compared again by who recovers.
+        # What was compared is not compared again by a recovering member.
         secondary = replica_set.secondaries()[0]
         with replica_set.member(secondary) as client:
             before = len(health(client))

@@ -170,7 +170,7 @@ def test_no_write_passes_and_each_takes_place_once(node):
     assert client.t.c.count_documents({"k": {"$gte": 50}}) == 50
     assert client.t.c.find_one({"_id": 1})["n"] == 0
     assert list(client.t.c.aggregate([{"$group": {"_id": None, "n": {"$sum": 1}}}])) == [{"_id": None, "n": 100}]
-    # Who waits uses no processor.
+    # A waiter uses no processor.
     used, began = node.cpu_secs(), time.monotonic()
     time.sleep(1)
     assert node.cpu_secs() - used < 0.15 * (time.monotonic() - began)

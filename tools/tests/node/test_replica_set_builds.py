@@ -1,4 +1,5 @@
-"""Indexes built on replica sets of real processes: who is waited for, and what a build survives."""
+"""Indexes built on replica sets of real processes: which members are waited for, and what a build
+survives."""
 
 import contextlib
 import threading

@@ -30,7 +30,7 @@ const REST_TIMEOUT: Duration = Duration::from_secs(90);
 /// PostgreSQL takes no shorter time between checkpoints.
 const POSTGRES_LEAST_CHECKPOINT_SECS: u64 = 30;
 
-/// Who is compared.
+/// The servers that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Pinion,

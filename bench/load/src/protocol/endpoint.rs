@@ -8,7 +8,7 @@ pub enum Scheme {
     Postgres,
 }
 
-/// Where the server is and who asks.
+/// Where the server is and as which user the client connects.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     pub scheme: Scheme,

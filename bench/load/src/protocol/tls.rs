@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// Whom to trust and who we are.
+/// The certificates to trust and the client's own.
 #[derive(Clone, Default, Debug)]
 pub struct TlsOptions {
     pub ca_file: Option<String>,

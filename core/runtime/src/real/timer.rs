@@ -23,7 +23,7 @@ const HORIZON: u64 = 1 << (DIGIT_BITS * LEVELS as u32);
 const NIL: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum TimerPosition {
     Slot { level: u8, slot: u8 },
     Fired,
 }
@@ -33,7 +33,7 @@ struct Entry {
     /// Tick at which the timer fires: never before `at`.
     tick: u64,
     waker: Waker,
-    place: Place,
+    place: TimerPosition,
     previous: u32,
     next: u32,
 }
@@ -67,7 +67,7 @@ impl Wheel {
             at,
             tick,
             waker,
-            place: Place::Fired,
+            place: TimerPosition::Fired,
             previous: NIL,
             next: NIL,
         });
@@ -79,7 +79,7 @@ impl Wheel {
     /// Whether the timer has fired; if not, `waker` replaces its waker.
     pub fn fired(&mut self, key: usize, waker: &Waker) -> bool {
         let entry = &mut self.entries[key];
-        if entry.place == Place::Fired {
+        if entry.place == TimerPosition::Fired {
             return true;
         }
         entry.waker.clone_from(waker);
@@ -88,7 +88,7 @@ impl Wheel {
 
     /// Frees a key, cancelling the timer if it has not fired.
     pub fn remove(&mut self, key: usize) {
-        if self.entries[key].place != Place::Fired {
+        if self.entries[key].place != TimerPosition::Fired {
             self.unlink(key as u32);
             self.armed -= 1;
         }
@@ -111,7 +111,7 @@ impl Wheel {
                 let entry = &mut self.entries[key as usize];
                 let next = entry.next;
                 if entry.tick <= self.current {
-                    entry.place = Place::Fired;
+                    entry.place = TimerPosition::Fired;
                     due.push((entry.at, entry.waker.clone()));
                     self.armed -= 1;
                 } else {
@@ -173,7 +173,7 @@ impl Wheel {
             self.entries[head as usize].previous = key;
         }
         let entry = &mut self.entries[key as usize];
-        entry.place = Place::Slot {
+        entry.place = TimerPosition::Slot {
             level: level as u8,
             slot: slot as u8,
         };
@@ -186,7 +186,7 @@ impl Wheel {
     fn unlink(&mut self, key: u32) {
         let entry = &self.entries[key as usize];
         let (previous, next) = (entry.previous, entry.next);
-        let Place::Slot { level, slot } = entry.place else {
+        let TimerPosition::Slot { level, slot } = entry.place else {
             unreachable!("only armed timers are unlinked");
         };
         if next != NIL {

@@ -69,7 +69,7 @@ impl Semaphore {
         self.0.borrow().waiters.len()
     }
 
-    /// Adds permits, and serves those who wait.
+    /// Adds permits, and serves the waiters.
     pub fn add_permits(&self, count: usize) {
         let mut state = self.0.borrow_mut();
         state.available += count;

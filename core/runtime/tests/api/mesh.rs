@@ -253,6 +253,6 @@ async fn all_cores_hear_of_a_shutdown() {
         on_all_cores(|_| async { is_shutdown_requested() }).await,
         [true; 3]
     );
-    // Also for those who ask afterwards.
+    // Also for calls that come afterwards.
     shutdown_requested().await;
 }

@@ -91,19 +91,19 @@ async fn answer(
 
 /// What the client knows.
 #[derive(Default)]
-pub struct Known {
+pub struct ClientRecord {
     pub acknowledged: RefCell<BTreeSet<u32>>,
     pub failures: Cell<u64>,
 }
 
-impl Known {
+impl ClientRecord {
     pub fn count(&self) -> usize {
         self.acknowledged.borrow().len()
     }
 }
 
 /// Sends every number below `goal` until it was acknowledged, over connections that may fail.
-pub async fn record(known: Rc<Known>, addr: SocketAddr, goal: u32) {
+pub async fn record(known: Rc<ClientRecord>, addr: SocketAddr, goal: u32) {
     let mut rng = random_stream("client");
     while known.count() < goal as usize {
         if send_all(&known, addr, goal).await.is_err() {
@@ -113,7 +113,7 @@ pub async fn record(known: Rc<Known>, addr: SocketAddr, goal: u32) {
     }
 }
 
-async fn send_all(known: &Known, addr: SocketAddr, goal: u32) -> std::io::Result<()> {
+async fn send_all(known: &ClientRecord, addr: SocketAddr, goal: u32) -> std::io::Result<()> {
     let connection = connect(addr).await?;
     let mut buffer = BytesMut::new();
     for number in 0..goal {
@@ -140,7 +140,7 @@ async fn send_all(known: &Known, addr: SocketAddr, goal: u32) -> std::io::Result
 }
 
 /// The acknowledged numbers that are not on the server's disk.
-pub fn missing(sim: &SimHandle, server: NodeId, known: &Known) -> Vec<u32> {
+pub fn missing(sim: &SimHandle, server: NodeId, known: &ClientRecord) -> Vec<u32> {
     let content = sim.read_file(server, FILE).unwrap_or_default();
     let acknowledged = known.acknowledged.borrow();
     let is_there = |number: u32| {
@@ -157,10 +157,15 @@ pub fn missing(sim: &SimHandle, server: NodeId, known: &Known) -> Vec<u32> {
 }
 
 /// Adds a server and a client that sends the numbers below `goal`.
-pub fn start(sim: &SimHandle, cores: usize, care: Care, goal: u32) -> (NodeId, NodeId, Rc<Known>) {
+pub fn start(
+    sim: &SimHandle,
+    cores: usize,
+    care: Care,
+    goal: u32,
+) -> (NodeId, NodeId, Rc<ClientRecord>) {
     let server = sim.add_node("server", cores, move |core| serve(core, care));
     let addr = SocketAddr::new(sim.node_ip(server), PORT);
-    let known = Rc::new(Known::default());
+    let known = Rc::new(ClientRecord::default());
     let shared = known.clone();
     let client = sim.add_node("client", 1, move |_| record(shared.clone(), addr, goal));
     (server, client, known)

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::idl::{GenericArguments, Path, ReadConcern, Types, wrong_type};
 use crate::limits::{MAX_APP_NAME_BYTES, MAX_CLIENT_METADATA_BYTES};
 
-/// Who sent an operation. One for each connection, shared by its operations.
+/// The client that sent an operation. One for each connection, shared by its operations.
 #[derive(Debug)]
 pub struct ClientInfo {
     /// Counts from 1 through the life of the node; `connectionId` of hello and "conn7" in the log.

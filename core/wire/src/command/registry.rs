@@ -60,7 +60,7 @@ pub struct CommandSpec {
     pub sequences: &'static [&'static str],
     /// Runs even while the node drains for shutdown, and is never counted against admission.
     pub immediate: bool,
-    /// Sent by other members of the set alone, who have to authenticate where the set has a key.
+    /// Sent by other members of the set only, which have to authenticate where the set has a key.
     pub for_members: bool,
 }
 
@@ -95,7 +95,8 @@ impl CommandSpec {
         self
     }
 
-    /// A read; it takes every read concern, and a secondary answers it to those who ask for that.
+    /// A read; it takes every read concern, and a secondary answers it to clients that ask for
+    /// that.
     #[must_use]
     pub const fn read(mut self) -> CommandSpec {
         self.class = CommandClass::Read;

@@ -143,7 +143,7 @@ impl OpWork {
         }
     }
 
-    /// Appends the gates that were passed, in MongoDB's words: who is behind the gate of a
+    /// Appends the gates that were passed, in MongoDB's words: an operation behind the gate of a
     /// namespace holds the collection in an intent mode.
     pub fn append_locks(&self, out: &mut DocBuilder) {
         type Figure = fn(&Passes) -> &AtomicU64;

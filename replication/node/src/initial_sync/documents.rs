@@ -38,7 +38,7 @@ pub(super) struct Job {
 }
 
 /// How far a collection is copied.
-struct Place {
+struct CopyProgress {
     /// The database that it is in at the source.
     db: String,
     /// The `_id` of the last document that is here.
@@ -55,7 +55,7 @@ struct Place {
 /// The source cannot be read any more; the attempt is given up; storage has failed.
 pub(super) async fn copy(job: Job) -> Result<(), Failed> {
     let mut source = Source::new(job.source.clone(), job.halt.clone());
-    let mut place = Place {
+    let mut place = CopyProgress {
         db: job.target.ns().db().to_owned(),
         last: None,
         over: job.target.is_scattered(),
@@ -113,7 +113,7 @@ async fn whereabouts(source: &mut Source, target: &CloneTarget) -> Result<Option
 }
 
 /// Reads from where the copy is to the end.
-async fn read(job: &Job, source: &mut Source, place: &mut Place) -> Result<(), Failed> {
+async fn read(job: &Job, source: &mut Source, place: &mut CopyProgress) -> Result<(), Failed> {
     let mut remote = source.take().await?;
     let find = find(job, place);
     let mut reply = job
@@ -144,7 +144,7 @@ async fn read(job: &Job, source: &mut Source, place: &mut Place) -> Result<(), F
     }
 }
 
-fn find(job: &Job, place: &Place) -> RawDocumentBuf {
+fn find(job: &Job, place: &CopyProgress) -> RawDocumentBuf {
     let target = &job.target;
     let uuid = RawBson::Binary(Binary {
         subtype: BinarySubtype::Uuid,
@@ -179,7 +179,7 @@ fn find(job: &Job, place: &Place) -> RawDocumentBuf {
 
 /// Asks for the documents in the order of their `_id`, from the last one on that is here; for
 /// records in their own order.
-fn in_order_of_id(find: &mut DocBuilder, target: &CloneTarget, place: &Place) {
+fn in_order_of_id(find: &mut DocBuilder, target: &CloneTarget, place: &CopyProgress) {
     if target.is_ordered_by_record() {
         return;
     }
@@ -199,7 +199,7 @@ pub(super) fn cursor_of(reply: &RawDocument) -> Result<(i64, String), Failed> {
     Ok((id, ns.to_owned()))
 }
 
-async fn put(job: &Job, reply: &RemoteReply, place: &mut Place) -> Result<(), Failed> {
+async fn put(job: &Job, reply: &RemoteReply, place: &mut CopyProgress) -> Result<(), Failed> {
     let by_record = job.target.is_ordered_by_record();
     let whole = reply.body_bytes();
     let mut documents = Vec::new();

@@ -1,4 +1,4 @@
-//! The frozen checkpoint of a source, as who copies it sees it.
+//! The frozen checkpoint of a source, as its copier sees it.
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, rawdoc};
@@ -149,7 +149,7 @@ pub(super) async fn keep_frozen(host: HostPort, halt: Halt, number: u64) {
     };
     loop {
         sleep(KEEP_FROZEN).await;
-        // Whether it is there is found out by who needs it.
+        // Its users find out whether it is there.
         let _ = source.run_once(&ask).await;
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: replication document, "Elections".
 
-use super::write_concern::{Holders, Wanted, is_satisfied};
+use super::write_concern::{Holders, MemberConcern, is_satisfied};
 use super::{Position, assert_by_member};
 use crate::config::Config;
 
@@ -92,7 +92,7 @@ fn is_safe_to_step_down(
     assert_by_member(config, positions);
     assert_by_member(config, secondaries);
     let last_applied = positions[me].applied;
-    let majority = Wanted {
+    let majority = MemberConcern {
         holders: Holders::Majority,
         journaled: Some(false),
     };
@@ -227,7 +227,7 @@ mod tests {
         check(&plain(4), &[0, 11, 10, 10], true);
         check(&plain(4), &[0, 11, 25, 10], false);
         check(&plain(1), &[0], false);
-        // An arbiter keeps a primary alive; who has no vote does not.
+        // An arbiter keeps a primary alive; a member without a vote does not.
         let arbiter = config(&[rawdoc! {}, rawdoc! {}, rawdoc! { "arbiterOnly": true }]);
         check(&arbiter, &[0, 0, 15], false);
         let silent = config(&[

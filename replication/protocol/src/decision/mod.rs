@@ -37,7 +37,7 @@ pub use sync_source::{
     should_change,
 };
 pub use vote::{LastVote, Verdict, VoterState, judge_vote};
-pub use write_concern::{Holders, Wanted, check_satisfiable, find_mode, is_satisfied};
+pub use write_concern::{Holders, MemberConcern, check_satisfiable, find_mode, is_satisfied};
 
 /// How far a member has come, as this node knows it. Slices of positions are by the index of the
 /// member in the configuration; of an arbiter and of a member not heard of it is null.

@@ -302,7 +302,7 @@ mod tests {
         check(sees(&equal, &[0]), dry_run, Err(seen));
         check(sees(&set(2, 1), &[0]), request(), Err(seen));
         check(sees(&set(1, 2), &[0]), request(), Ok(()));
-        // Who bears data does not go by it.
+        // A member that bears data does not go by it.
         check(sees(&plain(3), &[0]), request(), Ok(()));
     }
 }

@@ -8,7 +8,7 @@ use crate::config::{Config, Member, WriteMode};
 
 /// A write concern, as far as members are concerned.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'m> {
+pub struct MemberConcern<'m> {
     pub holders: Holders<'m>,
     /// Whether the write has to be in their journals (`j`). Where the client does not say, a
     /// majority goes by the configuration, and all else needs no journal.
@@ -25,7 +25,7 @@ pub enum Holders<'m> {
     Mode(&'m WriteMode),
 }
 
-impl Wanted<'_> {
+impl MemberConcern<'_> {
     fn durably(self, config: &Config) -> bool {
         let majority = matches!(self.holders, Holders::Majority);
         self.journaled
@@ -41,7 +41,7 @@ pub fn is_satisfied(
     positions: &[Position],
     me: usize,
     optime: OpTime,
-    wanted: Wanted<'_>,
+    wanted: MemberConcern<'_>,
 ) -> bool {
     assert_by_member(config, positions);
     let durably = wanted.durably(config);
@@ -84,7 +84,7 @@ pub fn find_mode<'c>(config: &'c Config, name: &str) -> Result<&'c WriteMode> {
 ///
 /// # Errors
 /// `UnsatisfiableWriteConcern`.
-pub fn check_satisfiable(config: &Config, wanted: Wanted<'_>) -> Result<()> {
+pub fn check_satisfiable(config: &Config, wanted: MemberConcern<'_>) -> Result<()> {
     let bearing = config.members.iter().filter(|m: &&Member| !m.arbiter_only);
     let unsatisfiable = match wanted.holders {
         Holders::Members(count) if count > bearing.clone().count() => {
@@ -111,8 +111,8 @@ mod tests {
     use super::super::testing::{at, both, config, plain, with_settings};
     use super::*;
 
-    fn wanted(holders: Holders<'_>) -> Wanted<'_> {
-        Wanted {
+    fn wanted(holders: Holders<'_>) -> MemberConcern<'_> {
+        MemberConcern {
             holders,
             journaled: None,
         }
@@ -120,7 +120,7 @@ mod tests {
 
     /// Whether the write of second 5 of term 2, made by the first member, is where it is wanted.
     #[track_caller]
-    fn check(config: &Config, positions: &[Position], wanted: Wanted<'_>, expected: bool) {
+    fn check(config: &Config, positions: &[Position], wanted: MemberConcern<'_>, expected: bool) {
         let satisfied = is_satisfied(config, positions, 0, at(2, 5), wanted);
         assert_eq!(satisfied, expected, "{wanted:?}");
     }
@@ -165,7 +165,7 @@ mod tests {
         };
         let mut three = plain(3);
         let positions = [both(at(2, 5)), applied, applied];
-        let with = |holders, journaled| Wanted { holders, journaled };
+        let with = |holders, journaled| MemberConcern { holders, journaled };
         let two = Holders::Members(2);
         check(&three, &positions, with(two, None), true);
         check(&three, &positions, with(two, Some(true)), false);

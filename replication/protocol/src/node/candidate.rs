@@ -48,9 +48,9 @@ enum Phase {
 pub(super) struct Candidacy {
     reason: Reason,
     phase: Phase,
-    /// Who voted for this node, itself included.
+    /// The members that voted for this node, itself included.
     votes: usize,
-    /// Who has not answered.
+    /// The members that have not answered.
     waiting: Vec<usize>,
     /// A primary that is to be overtaken must agree that it is behind.
     must_agree: Option<usize>,

@@ -1,4 +1,4 @@
-//! Those who wait until enough members hold what was written.
+//! The writers that wait until enough members hold what was written.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +9,11 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use super::{CommandId, Node};
 use crate::config::{Config, WriteMode};
-use crate::decision::{Holders, Position, Wanted, check_satisfiable, find_mode, is_satisfied};
+use crate::decision::{
+    Holders, MemberConcern, Position, check_satisfiable, find_mode, is_satisfied,
+};
 
-/// Who waits, by what is waited for: of those with the same concern the earliest is satisfied
+/// The waiters, by what is waited for: of those with the same concern the earliest is satisfied
 /// first.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
@@ -116,7 +118,7 @@ impl Node {
         })
     }
 
-    /// Those who wait hear that this node is the primary no more: what they wrote may still be
+    /// The waiters hear that this node is the primary no more: what they wrote may still be
     /// lost.
     pub(super) fn interrupt_waiters(&mut self) {
         for group in std::mem::take(&mut self.waiters.groups) {
@@ -135,9 +137,9 @@ impl Node {
 fn with_wanted<T>(
     config: &Config,
     concern: &WriteConcern,
-    judge: impl FnOnce(Wanted<'_>) -> T,
+    judge: impl FnOnce(MemberConcern<'_>) -> T,
 ) -> Result<T> {
-    let wanted = |holders| Wanted {
+    let wanted = |holders| MemberConcern {
         holders,
         journaled: concern.journal,
     };

@@ -237,7 +237,7 @@ impl Node {
         self.update_primary();
     }
 
-    /// The primary is who says so in the latest term.
+    /// The primary is the member that says so in the latest term.
     pub(super) fn update_primary(&mut self) {
         let primary = match self.is_primary() {
             true => self.self_index(),

@@ -175,7 +175,7 @@ pub enum Command {
     },
     AbortPrimaryCatchUp,
     /// Waits until members hold all up to this timestamp, which this node wrote or has seen. The
-    /// deadline is the caller's, who withdraws the command when it passes.
+    /// deadline is the caller's, which withdraws the command when it passes.
     AwaitWriteConcern {
         ts: Timestamp,
         concern: WriteConcern,

@@ -25,9 +25,9 @@ pub(super) const FORCED_VERSION_SPREAD: u64 = 100_000;
 
 const _: () = assert!(DENY_UNREACHABLE_MS < DENY_TOO_STALE_MS);
 
-/// What keeps those apart who know together that the primary is gone: each one stands for election
-/// so much later than the one before it by priority, and at a random time of its turn. There are no
-/// more turns than these.
+/// What keeps members apart that learn together that the primary is gone: each one stands for
+/// election so much later than the one before it by priority, and at a random time of its turn.
+/// There are no more turns than these.
 pub(super) const STANDING_STEP_MS: u64 = 100;
 pub(super) const STANDING_RANKS: usize = 6;
 

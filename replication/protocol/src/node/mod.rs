@@ -70,7 +70,7 @@ use source::Sync;
 use suspicion::Watch;
 use takeover::Takeover;
 
-/// Who this node is, whatever it finds on its disk.
+/// The identity of this node, whatever it finds on its disk.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// `--replSet`.
@@ -152,7 +152,7 @@ enum Pending {
     Probe {
         index: usize,
     },
-    /// To one who need not be a member.
+    /// To a host that need not be a member.
     AskConfig,
     Quorum {
         index: usize,

@@ -10,7 +10,7 @@ use super::{CommandId, Node, Pending};
 use crate::config::Config;
 use crate::message::{HeartbeatResponse, Request};
 
-/// Who agrees with a change, as far as they have answered.
+/// The members that agree with a change, as far as they have answered.
 #[derive(Debug, Default)]
 pub(super) struct Quorum {
     waiting: Vec<usize>,

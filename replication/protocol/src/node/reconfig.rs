@@ -23,7 +23,7 @@ pub(super) struct RequestedChange {
     pub(super) kind: Kind,
     /// The term in which it was asked.
     pub(super) term: Term,
-    /// Who is asked before; `None` once they have agreed.
+    /// The members that are asked before; `None` once they have agreed.
     pub(super) quorum: Option<Quorum>,
 }
 
@@ -156,7 +156,7 @@ impl Node {
         )
     }
 
-    /// All who are asked have agreed.
+    /// All members that were asked have agreed.
     pub(super) fn store_requested(&mut self, asked: RequestedChange) {
         self.effects.push(match asked.kind {
             Kind::Initiate => Effect::Initiate(asked.config.clone()),
@@ -270,7 +270,7 @@ fn hold_back_votes(old: &Config, new: &mut Config) {
     }
 }
 
-/// Who changes a configuration must be able to be primary under it.
+/// A node that changes a configuration must be able to be primary under it.
 fn electable(config: &Config, self_index: usize) -> Result<()> {
     let member = &config.members[self_index];
     match member.is_electable() {

@@ -68,7 +68,7 @@ impl Node {
             self.take_attempt_over();
         }
         self.attempt_step_down(id, terms, LEAVES, leave.force);
-        // Who is gone is to be known soon.
+        // The members that are gone are to be known soon.
         for peer in &mut self.peers {
             peer.heartbeat.due_ms = self.now.ms;
         }

@@ -294,10 +294,10 @@ impl Node {
         self.watch.ask_ms = self.after_ms(self.give_way_ms());
     }
 
-    // How those who have noticed together keep out of each other's way.
+    // How members that have noticed together keep out of each other's way.
 
     /// After what time this node stands for election when it knows that the primary is gone: later
-    /// than those who come before it by priority, and not at the same time as any.
+    /// than the members before it by priority, and not at the same time as any.
     pub(super) fn standing_offset_ms(&mut self) -> u64 {
         let random = self.random.below(STANDING_STEP_MS);
         let (Some(config), Some(own)) = (self.config(), self.self_index()) else {
@@ -324,7 +324,7 @@ impl Node {
         }
     }
 
-    /// Who else might be elected in the primary's place.
+    /// The other members that might be elected in the primary's place.
     fn rivals(&self) -> impl Iterator<Item = usize> {
         let electable = |at: usize| {
             let config = self.config();

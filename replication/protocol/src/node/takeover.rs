@@ -1,5 +1,5 @@
 //! Standing for election although there is a primary: one of lower priority, or one that catches up
-//! too slowly. And who can stand at all.
+//! too slowly. And which members can stand at all.
 //!
 //! Source: replication document, "Step Up".
 

@@ -137,7 +137,7 @@ impl Node {
                 "commitmentStatus is only supported on primary.",
             ));
         }
-        // Which votes are held back is no concern of clients, who would give it back with their
+        // Which votes are held back is no concern of clients, which would give it back with their
         // next change.
         let mut shown = config.clone();
         for member in &mut shown.members {

@@ -3,7 +3,7 @@
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use super::Given;
+use super::OptionValue;
 use super::parse::OptionError;
 
 /// How a file names an option.
@@ -17,7 +17,7 @@ pub(super) enum Key {
 
 /// The values of a configuration file, in its order. As for mongod it is YAML if that makes a
 /// mapping of it.
-pub(super) fn read(text: &str, name: &str) -> Result<Vec<(Key, Given)>, OptionError> {
+pub(super) fn read(text: &str, name: &str) -> Result<Vec<(Key, OptionValue)>, OptionError> {
     match YamlLoader::load_from_str(text).as_deref() {
         Ok([Yaml::String(_)]) => lines(text, name),
         // A comment behind a value is no YAML where there is no mapping.
@@ -44,7 +44,7 @@ fn without_comment(line: &str) -> &str {
 }
 
 /// The values of a file of lines. `#` begins a comment.
-fn lines(text: &str, name: &str) -> Result<Vec<(Key, Given)>, OptionError> {
+fn lines(text: &str, name: &str) -> Result<Vec<(Key, OptionValue)>, OptionError> {
     let mut out = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let line = without_comment(line);
@@ -57,14 +57,14 @@ fn lines(text: &str, name: &str) -> Result<Vec<(Key, Given)>, OptionError> {
                 at + 1
             )));
         };
-        let value = Given::Text(value.trim().to_owned());
+        let value = OptionValue::Text(value.trim().to_owned());
         out.push((Key::Name(option.trim().to_owned()), value));
     }
     Ok(out)
 }
 
 /// The values of a YAML file by dotted path, in the file's order.
-fn flatten(text: &str, name: &str) -> Result<Vec<(String, Given)>, OptionError> {
+fn flatten(text: &str, name: &str) -> Result<Vec<(String, OptionValue)>, OptionError> {
     let fail = |why: String| OptionError(format!("Error parsing YAML config file {name}: {why}"));
     let documents = YamlLoader::load_from_str(text).map_err(|error| fail(error.to_string()))?;
     let mut out = Vec::new();
@@ -85,7 +85,7 @@ fn walk(
     key: &Yaml,
     value: &Yaml,
     prefix: &str,
-    out: &mut Vec<(String, Given)>,
+    out: &mut Vec<(String, OptionValue)>,
 ) -> Result<(), String> {
     let Yaml::String(key) = key else {
         return Err(format!("a key below '{prefix}' is not a string"));
@@ -103,13 +103,13 @@ fn walk(
             return Ok(());
         }
         Yaml::Null => return Ok(()),
-        Yaml::Boolean(value) => Given::Switch(*value),
-        Yaml::Integer(value) => Given::Int(*value),
-        Yaml::Real(text) => Given::Double(
+        Yaml::Boolean(value) => OptionValue::Switch(*value),
+        Yaml::Integer(value) => OptionValue::Int(*value),
+        Yaml::Real(text) => OptionValue::Double(
             text.parse()
                 .map_err(|_| format!("'{path}' is not a number"))?,
         ),
-        Yaml::String(text) => Given::Text(text.clone()),
+        Yaml::String(text) => OptionValue::Text(text.clone()),
         Yaml::Array(_) | Yaml::Alias(_) | Yaml::BadValue => {
             return Err(format!(
                 "'{path}' has a value of a kind that no option takes"
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn lines_name_options_as_the_command_line_does() {
         let name = |name: &str| Key::Name(name.into());
-        let text = |text: &str| Given::Text(text.into());
+        let text = |text: &str| OptionValue::Text(text.into());
         assert_eq!(
             read(
                 "# a node\ndbpath = /d # its data\nsetParameter = a=b\n",
@@ -142,7 +142,7 @@ mod tests {
         let path = Key::Path("net.port".into());
         assert_eq!(
             read("net:\n  port: 5\n", "c").unwrap(),
-            [(path, Given::Int(5))]
+            [(path, OptionValue::Int(5))]
         );
         let error = read("port = 1\nnonsense\n", "c").unwrap_err();
         assert!(error.0.contains("line 2"), "{error}");
@@ -156,9 +156,12 @@ mod tests {
         assert_eq!(
             flatten(text, "c").unwrap(),
             vec![
-                ("storage.dbPath".into(), Given::Text("/d".into())),
-                ("storage.journal.commitIntervalMs".into(), Given::Int(50)),
-                ("net.ipv6".into(), Given::Switch(true)),
+                ("storage.dbPath".into(), OptionValue::Text("/d".into())),
+                (
+                    "storage.journal.commitIntervalMs".into(),
+                    OptionValue::Int(50)
+                ),
+                ("net.ipv6".into(), OptionValue::Switch(true)),
             ]
         );
         assert_eq!(flatten("", "c").unwrap(), vec![]);

@@ -73,12 +73,12 @@ pub struct Options {
     pub argv: Vec<String>,
     /// The options in the configuration file's shape (`path`, value as text or boolean), for
     /// getCmdLineOpts.
-    pub parsed: Vec<(String, Given)>,
+    pub parsed: Vec<(String, OptionValue)>,
 }
 
 /// The value of an option as it was given.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Given {
+pub enum OptionValue {
     /// A switch.
     Switch(bool),
     /// A whole number.
@@ -94,7 +94,7 @@ impl Options {
     /// configuration.
     pub fn named_files(&self) -> Vec<&Path> {
         let texts = self.parsed.iter().filter_map(|(_, given)| match given {
-            Given::Text(text) => Some(text.as_str()),
+            OptionValue::Text(text) => Some(text.as_str()),
             _ => None,
         });
         let arguments = self.argv.iter().skip(1);

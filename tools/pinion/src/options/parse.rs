@@ -12,7 +12,7 @@ use super::file::{Key, read};
 use super::key_file::member_auth;
 use super::replication::replication;
 use super::table::{OPTIONS, OptionSpec, Shape, Support};
-use super::{Given, Options};
+use super::{OptionValue, Options};
 use crate::log::Rotation;
 
 /// One line that says what is wrong with the options, or the help text asked for.
@@ -58,7 +58,7 @@ where
     if matches.get_flag(VERSION) {
         return Ok(StartAction::Print(version()));
     }
-    let mut given: BTreeMap<&'static str, Vec<Given>> = BTreeMap::new();
+    let mut given: BTreeMap<&'static str, Vec<OptionValue>> = BTreeMap::new();
     if let Some(path) = matches.get_one::<String>("config") {
         let text = read_config(path)?;
         for (key, value) in read(&text, path)? {
@@ -70,11 +70,13 @@ where
         }
     }
     for spec in OPTIONS {
-        let values: Vec<Given> = match spec.shape {
-            Shape::Switch if matches.get_flag(spec.name) => vec![Given::Switch(true)],
+        let values: Vec<OptionValue> = match spec.shape {
+            Shape::Switch if matches.get_flag(spec.name) => vec![OptionValue::Switch(true)],
             Shape::Switch => continue,
             Shape::Value | Shape::Repeated => match matches.get_many::<String>(spec.name) {
-                Some(values) => values.map(|value| Given::Text(value.clone())).collect(),
+                Some(values) => values
+                    .map(|value| OptionValue::Text(value.clone()))
+                    .collect(),
                 None => continue,
             },
         };
@@ -170,10 +172,13 @@ fn read_config(path: &str) -> Result<String, OptionError> {
         .map_err(|_| OptionError(format!("Error reading config file {path}: it is not UTF-8")))
 }
 
-fn find_path(path: String, value: Given) -> Result<(&'static OptionSpec, Given), OptionError> {
+fn find_path(
+    path: String,
+    value: OptionValue,
+) -> Result<(&'static OptionSpec, OptionValue), OptionError> {
     if let Some(name) = path.strip_prefix("setParameter.") {
         let spec = spec("setParameter");
-        return Ok((spec, Given::Text(format!("{name}={}", text(&value)))));
+        return Ok((spec, OptionValue::Text(format!("{name}={}", text(&value)))));
     }
     let found = OPTIONS
         .iter()
@@ -182,7 +187,7 @@ fn find_path(path: String, value: Given) -> Result<(&'static OptionSpec, Given),
         return Err(OptionError(format!("Unrecognized option: {path}")));
     };
     match (spec.shape, &value) {
-        (Shape::Switch, Given::Switch(_)) | (Shape::Value, _) => Ok((spec, value)),
+        (Shape::Switch, OptionValue::Switch(_)) | (Shape::Value, _) => Ok((spec, value)),
         _ => Err(OptionError(format!(
             "{path} takes a boolean, not '{}'",
             text(&value)
@@ -191,15 +196,18 @@ fn find_path(path: String, value: Given) -> Result<(&'static OptionSpec, Given),
 }
 
 /// An option of a file in the older form, which names it as the command line does.
-fn find_name(name: &str, value: Given) -> Result<(&'static OptionSpec, Given), OptionError> {
+fn find_name(
+    name: &str,
+    value: OptionValue,
+) -> Result<(&'static OptionSpec, OptionValue), OptionError> {
     let found = OPTIONS.iter().find(|spec| spec.name == name);
     let Some(spec) = found.filter(|spec| spec.name != "config") else {
         return Err(OptionError(format!("Unrecognized option: {name}")));
     };
     match (spec.shape, text(&value).as_str()) {
         (Shape::Value | Shape::Repeated, _) => Ok((spec, value)),
-        (Shape::Switch, "true") => Ok((spec, Given::Switch(true))),
-        (Shape::Switch, "false") => Ok((spec, Given::Switch(false))),
+        (Shape::Switch, "true") => Ok((spec, OptionValue::Switch(true))),
+        (Shape::Switch, "false") => Ok((spec, OptionValue::Switch(false))),
         (Shape::Switch, other) => Err(OptionError(format!(
             "{name} takes true or false, not '{other}'"
         ))),
@@ -213,13 +221,16 @@ fn spec(name: &str) -> &'static OptionSpec {
         .expect("a name of the table")
 }
 
-fn check_support(given: &BTreeMap<&'static str, Vec<Given>>) -> Result<(), OptionError> {
+fn check_support(given: &BTreeMap<&'static str, Vec<OptionValue>>) -> Result<(), OptionError> {
     for (name, values) in given {
         let spec = spec(name);
         match spec.support {
             Support::Yes => {}
             // A switch that the file turns off asks for nothing.
-            Support::No(_) if values.iter().all(|value| *value == Given::Switch(false)) => {}
+            Support::No(_)
+                if values
+                    .iter()
+                    .all(|value| *value == OptionValue::Switch(false)) => {}
             Support::No(why) => {
                 return Err(OptionError(format!("--{name} is not supported: {why}")));
             }
@@ -236,18 +247,18 @@ fn check_support(given: &BTreeMap<&'static str, Vec<Given>>) -> Result<(), Optio
     Ok(())
 }
 
-fn text(value: &Given) -> String {
+fn text(value: &OptionValue) -> String {
     match value {
-        Given::Switch(value) => value.to_string(),
-        Given::Int(value) => value.to_string(),
-        Given::Double(value) => value.to_string(),
-        Given::Text(value) => value.clone(),
+        OptionValue::Switch(value) => value.to_string(),
+        OptionValue::Int(value) => value.to_string(),
+        OptionValue::Double(value) => value.to_string(),
+        OptionValue::Text(value) => value.clone(),
     }
 }
 
 /// The values given, read one by one with their ranges.
 pub(super) struct Reader {
-    given: BTreeMap<&'static str, Vec<Given>>,
+    given: BTreeMap<&'static str, Vec<OptionValue>>,
 }
 
 impl Reader {
@@ -276,7 +287,7 @@ impl Reader {
 }
 
 fn build(
-    given: BTreeMap<&'static str, Vec<Given>>,
+    given: BTreeMap<&'static str, Vec<OptionValue>>,
     argv: Vec<String>,
     memory_bytes: u64,
 ) -> Result<Options, OptionError> {
@@ -422,7 +433,7 @@ fn set_parameters(reader: &Reader) -> Result<Vec<(String, String)>, OptionError>
     let Some(values) = reader.given.get("setParameter") else {
         return Ok(Vec::new());
     };
-    let split = |value: &Given| match text(value).split_once('=') {
+    let split = |value: &OptionValue| match text(value).split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_string(), value.to_string())),
         _ => Err(OptionError(format!(
             "Illegal option assignment '{}' for --setParameter: expected name=value",
@@ -434,7 +445,7 @@ fn set_parameters(reader: &Reader) -> Result<Vec<(String, String)>, OptionError>
 
 /// The options in the configuration file's shape, numbers and booleans as such, as getCmdLineOpts
 /// answers.
-fn parsed(given: &BTreeMap<&'static str, Vec<Given>>) -> Vec<(String, Given)> {
+fn parsed(given: &BTreeMap<&'static str, Vec<OptionValue>>) -> Vec<(String, OptionValue)> {
     let mut out = Vec::new();
     for (name, values) in given {
         let spec = spec(name);
@@ -443,7 +454,10 @@ fn parsed(given: &BTreeMap<&'static str, Vec<Given>>) -> Vec<(String, Given)> {
             (Shape::Repeated, _) => {
                 for value in values {
                     if let Some((name, value)) = text(value).split_once('=') {
-                        out.push((format!("setParameter.{name}"), Given::Text(value.into())));
+                        out.push((
+                            format!("setParameter.{name}"),
+                            OptionValue::Text(value.into()),
+                        ));
                     }
                 }
             }
@@ -460,16 +474,16 @@ fn parsed(given: &BTreeMap<&'static str, Vec<Given>>) -> Vec<(String, Given)> {
     out
 }
 
-fn typed(value: &Given) -> Given {
-    let Given::Text(value) = value else {
+fn typed(value: &OptionValue) -> OptionValue {
+    let OptionValue::Text(value) = value else {
         return value.clone();
     };
     if let Ok(number) = value.parse::<i64>() {
-        return Given::Int(number);
+        return OptionValue::Int(number);
     }
     match value.parse::<f64>() {
-        Ok(number) if number.is_finite() => Given::Double(number),
-        _ => Given::Text(value.clone()),
+        Ok(number) if number.is_finite() => OptionValue::Double(number),
+        _ => OptionValue::Text(value.clone()),
     }
 }
 

@@ -92,7 +92,8 @@ impl Happening {
         }
     }
 
-    /// Draws one. `primary` is who is thought to be it: half of all things happen to it.
+    /// Draws one. `primary` is the member that is thought to be it: half of all things happen to
+    /// it.
     pub fn draw(rng: &mut Rng, members: usize, primary: usize) -> Happening {
         let member = match rng.chance(0.5) {
             true => primary,

@@ -24,14 +24,14 @@ struct Operation {
 }
 
 /// What was found in a document.
-pub struct Found {
+pub struct DocumentHistory {
     pub key: String,
     pub operations: Vec<i64>,
 }
 
-impl Found {
+impl DocumentHistory {
     /// Reads a document of the clients.
-    pub fn read(document: &RawDocument) -> Option<Found> {
+    pub fn read(document: &RawDocument) -> Option<DocumentHistory> {
         let key = document.get_str("_id").ok()?.to_owned();
         let array = document.get_array("ops").ok()?;
         let operations: Option<Vec<i64>> = array
@@ -43,7 +43,7 @@ impl Found {
             .collect();
         let operations = operations?;
         let count = document.get_i32("n").ok()?;
-        (count as usize == operations.len()).then_some(Found { key, operations })
+        (count as usize == operations.len()).then_some(DocumentHistory { key, operations })
     }
 }
 
@@ -117,7 +117,7 @@ impl History {
         who: &str,
         documents: &[RawDocumentBuf],
         floor: &Floor,
-    ) -> Vec<Found> {
+    ) -> Vec<DocumentHistory> {
         let all = self.check(who, documents, floor);
         if let Some(problem) = self.half_a_transaction(&all) {
             self.fail(format!("{who}: {problem}"));
@@ -127,10 +127,15 @@ impl History {
 
     /// Checks documents that `who` has read: that each holds what was sent, once and in order, and
     /// what `floor` says.
-    pub fn check(&mut self, who: &str, documents: &[RawDocumentBuf], floor: &Floor) -> Vec<Found> {
+    pub fn check(
+        &mut self,
+        who: &str,
+        documents: &[RawDocumentBuf],
+        floor: &Floor,
+    ) -> Vec<DocumentHistory> {
         let mut all = Vec::new();
         for document in documents {
-            let Some(found) = Found::read(document) else {
+            let Some(found) = DocumentHistory::read(document) else {
                 self.fail(format!("{who} has read what nobody wrote: {document:?}"));
                 continue;
             };
@@ -153,7 +158,7 @@ impl History {
     }
 
     /// What was found of a transaction that is there in part.
-    fn half_a_transaction(&self, found: &[Found]) -> Option<String> {
+    fn half_a_transaction(&self, found: &[DocumentHistory]) -> Option<String> {
         let by_key: BTreeMap<&str, &[i64]> = found
             .iter()
             .map(|found| (found.key.as_str(), found.operations.as_slice()))
@@ -169,7 +174,7 @@ impl History {
         })
     }
 
-    fn check_document(&self, found: &Found) -> Result<(), String> {
+    fn check_document(&self, found: &DocumentHistory) -> Result<(), String> {
         let operations = &found.operations;
         if !operations.is_sorted_by(|a, b| a < b) {
             return Err(format!("executed twice or out of order: {operations:?}"));
@@ -185,7 +190,7 @@ impl History {
     }
 
     /// A majority has what this read has seen: it must never go away.
-    pub fn seen_by_majority(&mut self, found: &[Found]) {
+    pub fn seen_by_majority(&mut self, found: &[DocumentHistory]) {
         for document in found {
             let Some(sent) = self.documents.get_mut(&document.key) else {
                 continue;

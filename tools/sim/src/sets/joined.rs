@@ -26,7 +26,7 @@ const BUSY_READS: u64 = 60;
 const WTIMEOUT_MS: i32 = 5_000;
 /// How long a read may take: longer than a transaction is prepared.
 const MAX_TIME_MS: i32 = 6_000;
-/// Who took longer has waited in the middle.
+/// A read that took longer has waited in the middle.
 const LONG: Duration = Duration::from_millis(400);
 
 /// Changes one document after the other in transactions that are prepared for a while.
@@ -92,7 +92,7 @@ pub async fn read(shared: Rc<Shared>, member: usize, mut rng: Rng) {
     while let Some(active) = shared.begin().await {
         let level = ["local", "majority"][rng.below(2) as usize];
         let mut concern = rawdoc! { "level": level };
-        // Who reads behind what it has seen waits for outcomes.
+        // A reader behind what it has seen waits for outcomes.
         if let Some(time) = session.operation_time {
             concern.append(cstr!("afterClusterTime"), time);
         }

@@ -10,7 +10,7 @@ use pinion_runtime::{Duration, now, sleep};
 
 use super::lists::{self, Key};
 use super::operator::{self, Change};
-use super::stream::{self, Held};
+use super::stream::{self, HeldNumbers};
 use super::workload::{COLLECTION, Shared};
 use crate::client::{Client, batch, error_code};
 
@@ -46,7 +46,7 @@ pub struct Orders {
     /// Why they do not agree yet.
     pub disagreement: RefCell<String>,
     /// The numbers that all hold, once they agree.
-    pub held: RefCell<Held>,
+    pub held: RefCell<HeldNumbers>,
 }
 
 /// What one member has.
@@ -212,7 +212,7 @@ impl Judge {
 
     /// Whether a primary takes a write, and all members have the same and all that is certain.
     /// What they hold is kept.
-    async fn compare(&mut self, held_at_end: &RefCell<Held>) -> Result<(), String> {
+    async fn compare(&mut self, held_at_end: &RefCell<HeldNumbers>) -> Result<(), String> {
         let primary = self.probe().await?;
         let (config, _) = self.config(primary).await?;
         let hosts = operator::hosts(&config);
@@ -239,7 +239,7 @@ impl Judge {
             }
         }
         let floor = self.shared.history.borrow().floor();
-        let mut held: Option<Held> = None;
+        let mut held: Option<HeldNumbers> = None;
         for member in members {
             let documents = self.documents(member, COLLECTION).await?;
             let who = format!("member {member} at the end");
@@ -247,7 +247,7 @@ impl Judge {
                 .history
                 .borrow_mut()
                 .check_snapshot(&who, &documents, &floor);
-            let mut of_member = Held::new();
+            let mut of_member = HeldNumbers::new();
             hold(&mut of_member, COLLECTION, &documents)?;
             for collection in lists::COLLECTIONS {
                 let documents = self.documents(member, collection).await?;
@@ -269,7 +269,7 @@ impl Judge {
     }
 
     /// Checks the transactions of lists against what a member holds, as all do.
-    fn judge_lists(&self, held: &Held) {
+    fn judge_lists(&self, held: &HeldNumbers) {
         let finals = held.iter().filter_map(|((collection, id), numbers)| {
             let collection = lists::COLLECTIONS
                 .iter()
@@ -407,11 +407,15 @@ impl Judge {
 }
 
 /// Adds the numbers that documents of the clients hold.
-fn hold(held: &mut Held, collection: &str, documents: &[RawDocumentBuf]) -> Result<(), String> {
+fn hold(
+    held: &mut HeldNumbers,
+    collection: &str,
+    documents: &[RawDocumentBuf],
+) -> Result<(), String> {
     for document in documents {
         let numbers = stream::numbers(collection, document);
         let numbers = numbers.ok_or_else(|| format!("not of a client: {document:?}"))?;
-        held.insert(stream::place(collection, document), numbers);
+        held.insert(stream::document_key(collection, document), numbers);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A collection whose place another one takes over and over, and who reads it meanwhile: each
+//! A collection whose place another one takes over and over, and its readers meanwhile: each
 //! reader sees all documents of one of them, or none.
 //!
 //! The documents of each come by one transaction, so no member has a part of them, whatever branch
@@ -63,7 +63,7 @@ async fn change(shared: &Rc<Shared>, session: &mut Session, round: i32, rng: &mu
     let inserted = session
         .attempt(&[insert], &snapshot, Some(&majority()), &mut |_, _| {})
         .await;
-    // Who does not know whether it is there lets it be.
+    // A client that does not know whether it is there leaves it.
     match inserted {
         Attempt::Committed => {}
         Attempt::Aborted | Attempt::RolledBack | Attempt::Unknown => return,

@@ -25,12 +25,12 @@ type At = (i64, Timestamp);
 #[derive(Default)]
 pub struct Sightings {
     primaries: BTreeMap<i64, usize>,
-    members: BTreeMap<usize, Seen>,
+    members: BTreeMap<usize, MemberReport>,
 }
 
 /// What one member has last said.
 #[derive(Clone, Copy, Default)]
-pub struct Seen {
+pub struct MemberReport {
     /// Which of its lives said so.
     life: u64,
     term: i64,
@@ -41,7 +41,7 @@ pub struct Seen {
 
 impl Sightings {
     /// What a member has last said.
-    pub fn seen(&self, member: usize) -> Seen {
+    pub fn seen(&self, member: usize) -> MemberReport {
         self.members.get(&member).copied().unwrap_or_default()
     }
 
@@ -59,7 +59,7 @@ impl Sightings {
         }
     }
 
-    fn status(&mut self, member: usize, now: Seen) -> Result<(), String> {
+    fn status(&mut self, member: usize, now: MemberReport) -> Result<(), String> {
         let before = self.members.insert(member, now).unwrap_or_default();
         if now.state == PRIMARY {
             self.primary(member, now.term)?;
@@ -93,9 +93,9 @@ fn at(document: &RawDocument, name: &str) -> Option<At> {
     Some((at.get_i64("t").ok()?, at.get_timestamp("ts").ok()?))
 }
 
-fn seen(status: &RawDocument, life: u64) -> Option<Seen> {
+fn seen(status: &RawDocument, life: u64) -> Option<MemberReport> {
     let optimes = status.get_document("optimes").ok()?;
-    Some(Seen {
+    Some(MemberReport {
         life,
         term: status.get_i64("term").ok()?,
         committed: at(optimes, "lastCommittedOpTime"),

@@ -26,15 +26,15 @@ const MOST_BATCHES: u64 = 30;
 const ELSEWHERE: [i32; 2] = [237, 286];
 
 /// A document of the clients: its collection, and its `_id`.
-pub type Place = (String, String);
+pub type DocumentKey = (String, String);
 
 /// The numbers that documents hold, in their order.
-pub type Held = BTreeMap<Place, Vec<i64>>;
+pub type HeldNumbers = BTreeMap<DocumentKey, Vec<i64>>;
 
 /// What a stream has shown.
 #[derive(Default)]
 pub struct Shown {
-    pub held: Held,
+    pub held: HeldNumbers,
     /// The token of the last event, from which the client continues.
     token: Option<RawDocumentBuf>,
     /// The last token received, of an event or behind a batch.
@@ -51,7 +51,7 @@ fn field_of(collection: &str) -> Option<&'static str> {
 }
 
 /// Where a document is.
-pub fn place(collection: &str, document: &RawDocument) -> Place {
+pub fn document_key(collection: &str, document: &RawDocument) -> DocumentKey {
     let id = match pinion_bson::get(document, "_id") {
         Some(RawBsonRef::String(text)) => text.to_owned(),
         Some(RawBsonRef::Int32(number)) => number.to_string(),
@@ -99,7 +99,7 @@ impl Shown {
             "insert" | "update" | "replace" => {}
             _ => return Err(wrong("nobody does this")),
         }
-        let place = place(collection, key.map_err(|_| wrong("no documentKey"))?);
+        let place = document_key(collection, key.map_err(|_| wrong("no documentKey"))?);
         if kind == "update" {
             let held = self.held.get_mut(&place);
             let held = held.ok_or_else(|| wrong("an update of what was not inserted"))?;
@@ -120,7 +120,7 @@ impl Shown {
     }
 
     /// The first document that it does not have as a member has it.
-    pub fn difference(&self, held: &Held) -> Option<String> {
+    pub fn difference(&self, held: &HeldNumbers) -> Option<String> {
         let places = held.keys().chain(self.held.keys());
         let mut unlike = places.filter(|place| held.get(*place) != self.held.get(*place));
         unlike.next().map(|place| {

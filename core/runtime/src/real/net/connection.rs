@@ -26,7 +26,7 @@ use crate::{Queue, task::store_waker};
 
 /// Bytes in a receive buffer that the connection has not copied out yet.
 #[derive(Clone, Copy)]
-struct Held {
+struct BufferSpan {
     buffer: u16,
     from: u32,
     to: u32,
@@ -36,7 +36,7 @@ struct Held {
 struct Input {
     /// Unread bytes copied out of receive buffers; older than those in `held`.
     spilled: BytesMut,
-    held: VecDeque<Held>,
+    held: VecDeque<BufferSpan>,
     /// All unread bytes.
     len: usize,
     ended: bool,
@@ -117,7 +117,7 @@ impl Socket {
                 if input.held.is_empty() {
                     core.net().holding.borrow_mut().push(self.clone());
                 }
-                input.held.push_back(Held {
+                input.held.push_back(BufferSpan {
                     buffer,
                     from: 0,
                     to: completion.result as u32,

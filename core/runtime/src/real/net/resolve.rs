@@ -18,11 +18,11 @@ use crate::real::limits::RESOLVING_AT_ONCE;
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 /// One look-up's place among those under way.
-struct Place;
+struct LookupSlot;
 
-impl Place {
-    fn take() -> io::Result<Place> {
-        let place = Place;
+impl LookupSlot {
+    fn take() -> io::Result<LookupSlot> {
+        let place = LookupSlot;
         if UNDER_WAY.fetch_add(1, Ordering::Relaxed) < RESOLVING_AT_ONCE {
             return Ok(place);
         }
@@ -30,7 +30,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LookupSlot {
     fn drop(&mut self) {
         UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
     }
@@ -38,7 +38,7 @@ impl Drop for Place {
 
 /// The addresses of a host, at least one.
 pub(crate) async fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let place = Place::take()?;
+    let place = LookupSlot::take()?;
     let host = host.to_owned();
     let look_up = move || {
         let _place = place;

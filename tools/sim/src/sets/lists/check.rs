@@ -97,7 +97,7 @@ pub fn check(txns: &[Txn], finals: &Finals) -> Verdict {
     checker.verdict
 }
 
-/// Who has appended a number.
+/// The transaction that has appended a number.
 #[derive(Clone, Copy)]
 struct Writer {
     txn: usize,

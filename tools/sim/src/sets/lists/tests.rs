@@ -275,7 +275,7 @@ fn what_a_client_was_answered_it_sees() {
         txn(1, &[read(X, &[])]),
     ];
     check_kinds(&backwards, &finals(&[1], &[]), &[Kind::SessionBroken]);
-    // Who does not ask for it may miss it, and so may who was not answered.
+    // A reader that does not ask for it may miss it, and so may one that was not answered.
     let mut asks_not = answered.clone();
     asks_not[1].is_causal = false;
     check_kinds(&asks_not, &finals(&[1], &[]), &[]);

@@ -37,7 +37,7 @@ pub enum Outcome {
     AcknowledgedByOne,
     /// Nothing of it was or will ever be there.
     Aborted,
-    /// Nothing of it stays, but who reads what may be rolled back may have seen it.
+    /// Nothing of it stays, but a reader of what may be rolled back may have seen it.
     RolledBack,
     /// It may be there or not.
     Unknown,

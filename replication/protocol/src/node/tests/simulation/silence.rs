@@ -161,7 +161,7 @@ fn without_it_the_timeout_counts() {
             world.freeze(primary, 60_000);
             let early = succeeded_after(&mut world, primary, 8_000);
             assert_eq!(early, None, "seed {seed}");
-            // Two who stand at the same time both lose, and wait as long again.
+            // Two that stand at the same time both lose, and wait as long again.
             let late = succeeded_after(&mut world, primary, 20_000);
             assert!(late.is_some(), "seed {seed}");
         }

@@ -51,7 +51,7 @@ pub(super) struct Life {
     tick_ms: Option<u64>,
 }
 
-/// Who waits for the answer to a command.
+/// The one that waits for the answer to a command.
 pub(super) enum Origin {
     Member { at: usize, life: u64, id: RequestId },
     Writer { entry: OpTime },
