@@ -17,10 +17,10 @@ import java.util.concurrent.Executors;
 public final class Consumer {
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
 
-    private static void told(List<ChangeEvent<String, String>> events, DebeziumEngine.RecordCommitter<ChangeEvent<String, String>> committer) throws InterruptedException {
+    private static void deliver(List<ChangeEvent<String, String>> events, DebeziumEngine.RecordCommitter<ChangeEvent<String, String>> committer) throws InterruptedException {
         for (var event : events) {
             OUT.print(event.destination() + "\t" + event.key() + "\t" + event.value() + "\n");
-            // Printed before the offset is kept: what is killed between the two is told again, never lost.
+            // Printed before the offset is kept: what is killed between the two is delivered again, never lost.
             OUT.flush();
             committer.markProcessed(event);
         }
@@ -32,7 +32,7 @@ public final class Consumer {
         try (var file = new FileInputStream(args[0])) {
             properties.load(file);
         }
-        DebeziumEngine<ChangeEvent<String, String>> engine = DebeziumEngine.create(Json.class).using(properties).notifying(Consumer::told)
+        DebeziumEngine<ChangeEvent<String, String>> engine = DebeziumEngine.create(Json.class).using(properties).notifying(Consumer::deliver)
             .using((success, message, error) -> {
                 System.err.println("ended: " + success + " " + message);
                 if (error != null) error.printStackTrace();
