@@ -6,7 +6,10 @@ use std::rc::Rc;
 use pinion_apply::log_note;
 use pinion_bson::{JsonMode, ObjectId, rawdoc, to_extended_json};
 use pinion_clock::{Term, Timestamp};
-use pinion_exec::{Transition, choose_log_form, forget_default_concerns, forget_sessions, hold_prepared, new_object_id, node_info, replication_parameters};
+use pinion_exec::{
+    Transition, choose_log_form, forget_default_concerns, forget_sessions, hold_prepared,
+    new_object_id, node_info, replication_parameters,
+};
 use pinion_instance::{begin_as_primary, interrupt_writers, writes_ended};
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
 use pinion_replication_protocol::decision::LastVote;

@@ -9,7 +9,10 @@ use std::rc::Rc;
 use pinion_apply::log_note;
 use pinion_bson::rawdoc;
 use pinion_clock::Timestamp;
-use pinion_exec::{FlowControlStatus, ReplicationParameters, flow_sample, replication_parameters, set_tickets, tickets_ran_out};
+use pinion_exec::{
+    FlowControlStatus, ReplicationParameters, flow_sample, replication_parameters, set_tickets,
+    tickets_ran_out,
+};
 use pinion_replication_protocol::decision::{FlowControl, FlowDecision, FlowPeriod, FlowSettings};
 use pinion_replication_protocol::node::Parameters;
 use pinion_runtime::sim::event;

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use pinion_apply::log_note;
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::{CommitQuorum, HostConnections, LastWrite, MemberFigures, ReplicaSet, SetView, Waiting};
+use pinion_exec::{
+    CommitQuorum, HostConnections, LastWrite, MemberFigures, ReplicaSet, SetView, Waiting,
+};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{Readiness, is_ready};
 use pinion_replication_protocol::message::{OplogQueryMetadata, ReplSetMetadata};

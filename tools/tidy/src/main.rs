@@ -4,8 +4,8 @@
 #![allow(clippy::disallowed_methods)] // A tool that reads the tree; it never runs inside a node.
 
 mod check;
-mod modules;
 mod functions;
+mod modules;
 mod ratchet;
 mod source;
 mod tree;

@@ -1,6 +1,6 @@
-//! The order of a crate's modules, for each crate whose `lib.rs` says that it has one: it lists them in groups, and a module uses
-//! those of its own group, in no circle, and of the groups above. So a part of the crate can be read, moved and compiled without
-//! the rest.
+//! The order of a crate's modules, for each crate whose `lib.rs` says that it has one: it lists them
+//! in groups, and a module uses those of its own group, in no circle, and of the groups above. So a
+//! part of the crate can be read, moved and compiled without the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +46,7 @@ fn order_of(folder: &str, root: &File, files: &[File]) -> Vec<String> {
     out
 }
 
-/// The modules with the number of their group: those that stand together without an empty line between them.
+/// The modules with the number of their group: those of one group have no empty line between them.
 fn groups(root: &str) -> BTreeMap<String, usize> {
     let mut groups = BTreeMap::new();
     let mut group = 0;
@@ -166,10 +166,7 @@ mod tests {
     use super::*;
 
     fn file(path: &str, text: &str) -> File {
-        File {
-            path: format!("engine/exec/src/{path}"),
-            text: text.into(),
-        }
+        File::new(format!("engine/exec/src/{path}"), text)
     }
 
     fn check(modules: &[(&str, &str)], expected: &[&str]) {

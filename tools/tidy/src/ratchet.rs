@@ -12,16 +12,22 @@ type Table = &'static [(&'static str, usize)];
 
 /// Uses of the words in `words.rs`.
 const WORDS: Table = &[
+    ("engine/administration", 23),
+    ("engine/apply", 117),
     ("engine/catalog", 169),
-    ("engine/exec", 815),
+    ("engine/exec", 438),
+    ("engine/instance", 236),
     ("engine/query", 319),
     ("engine/storage", 337),
 ];
 
 /// Lines of comments and documents above `MAX_COLUMNS`.
 const WIDE_COMMENTS: Table = &[
+    ("engine/administration", 87),
+    ("engine/apply", 82),
     ("engine/catalog", 237),
-    ("engine/exec", 823),
+    ("engine/exec", 538),
+    ("engine/instance", 126),
     ("engine/query", 312),
     ("engine/storage", 870),
 ];
@@ -34,8 +40,11 @@ const LONG_FUNCTIONS: Table = &[
     ("core/keystring", 4),
     ("core/runtime", 2),
     ("core/wire", 3),
+    ("engine/administration", 3),
+    ("engine/apply", 2),
     ("engine/catalog", 4),
-    ("engine/exec", 26),
+    ("engine/exec", 20),
+    ("engine/instance", 1),
     ("engine/query", 27),
     ("engine/storage", 14),
     ("replication/node", 3),
