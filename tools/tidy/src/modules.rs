@@ -1,4 +1,4 @@
-//! The order of a crate's modules, for each crate whose `lib.rs` says that it has one: it lists them
+//! The order of modules, for each crate whose `lib.rs` says that it has one: it lists them
 //! in groups, and a module uses those of its own group, in no circle, and of the groups above. So a
 //! part of the crate can be read, moved and compiled without the rest.
 
