@@ -360,7 +360,10 @@ COMMANDS = {
         "readConcern": OBJECT(40415), "writeConcern": OBJECT(72, 40415), "lsid": OBJECT(40414, 40415), "txnNumber": LONG(72), "autocommit": BOOL(72),
         "startTransaction": BOOL(72), "startOrContinueTransaction": BOOL(72), "$readPreference": OBJECT(40414), "$clusterTime": OBJECT(40414),
         "apiVersion": STRING(322), "apiStrict": BOOL(4886600), "apiDeprecationErrors": BOOL(4886600), "rawData": BOOL, "$client": OBJECT, "$audit": OBJECT,
-        "$configTime": TIMESTAMP, "$topologyTime": TIMESTAMP, "clientOperationKey": UUID, "mayBypassWriteBlocking": BOOL}),
+        "$configTime": TIMESTAMP, "$topologyTime": TIMESTAMP, "clientOperationKey": UUID, "mayBypassWriteBlocking": BOOL,
+        "allowImplicitCollectionCreation": BOOL, "coordinator": BOOL,
+        "databaseVersion": OBJECT.but(OBJECTS, 40414),
+        "shardVersion": OBJECT.but(OBJECTS, 40414).but(ARRAYS, 2)}),
     "readConcern": ("args", lambda fields: {"find": "c", "readConcern": fields}, {
         "level": STRING.but(STRINGS, 2), "afterClusterTime": Rule((), 14, {"timestamp": 20}), "atClusterTime": Rule((), 14, {"timestamp": 72}),
         "afterOpTime": OBJECT(40414), "provenance": STRING.but(STRINGS, 2), "allowTransactionTableSnapshot": unsupported(BOOL, "false"),

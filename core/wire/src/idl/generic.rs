@@ -12,6 +12,7 @@ use super::concern::{
 use super::errors::{Path, Types, out_of_bounds, wrong_type};
 use super::numbers::{i64_exact, is_number};
 use super::reader::{FieldReader, uuid_of};
+use super::routing::RoutingArguments;
 use crate::error::{Error, ErrorCode, Result};
 
 /// The name of a logical session.
@@ -86,6 +87,8 @@ pub struct GenericArguments {
     /// `$oplogQueryData`.
     pub asks_repl_data: bool,
     pub asks_oplog_query_data: bool,
+    /// What routers send along.
+    pub routing: Option<Box<RoutingArguments>>,
     /// What a collection stores is to be read, and not what it shows.
     pub raw_data: bool,
     pub api: ApiParameters,
@@ -213,7 +216,14 @@ impl GenericArguments {
                 "apiStrict" => found.api.strict = boolean(path, value)?,
                 "apiDeprecationErrors" => found.api.deprecation_errors = boolean(path, value)?,
                 "help" => found.help = super::truthy(value),
-                _ => check_of_routers(name, path, value)?,
+                "$client" | "$audit" => object(path, value).map(|_| ())?,
+                "clientOperationKey" => uuid_of(path, value).map(|_| ())?,
+                _ => {
+                    let mut routing = found.routing.take().unwrap_or_default();
+                    if routing.take(name, path, value)? || *routing != RoutingArguments::default() {
+                        found.routing = Some(routing);
+                    }
+                }
             }
         }
         if !api_version_given && (found.api.strict || found.api.deprecation_errors) {
@@ -248,21 +258,6 @@ impl GenericArguments {
             );
         }
         Ok(())
-    }
-}
-
-/// Checks the type of what routers and other tools send along, and a node that is no shard has no
-/// use for: it says on whose behalf the command runs, and what of the cluster the sender knows.
-fn check_of_routers(name: &str, path: Path<'_>, value: RawBsonRef<'_>) -> Result<()> {
-    match name {
-        "$client" | "$audit" => object(path, value).map(|_| ()),
-        "$configTime" | "$topologyTime" => match value {
-            RawBsonRef::Timestamp(_) => Ok(()),
-            other => Err(wrong_type(path, other, Types::TIMESTAMP)),
-        },
-        "mayBypassWriteBlocking" => boolean(path, value).map(|_| ()),
-        "clientOperationKey" => uuid_of(path, value).map(|_| ()),
-        _ => Ok(()),
     }
 }
 

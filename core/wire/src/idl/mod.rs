@@ -6,6 +6,7 @@ mod generic;
 mod namespace;
 mod numbers;
 mod reader;
+mod routing;
 
 pub use concern::{
     ReadConcern, ReadConcernLevel, ReadPreferenceMode, WriteConcern, WriteConcernW,
@@ -21,3 +22,4 @@ pub use generic::{
 pub use namespace::{Namespace, is_valid_collection_name, is_valid_database_name};
 pub use numbers::{f64_lossy, i32_clamped, i64_clamped, i64_exact, is_number, truthy};
 pub use reader::{CommandReader, FieldReader, Objects};
+pub use routing::{RoutingArguments, SentDatabaseVersion, SentShardVersion};

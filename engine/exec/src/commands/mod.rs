@@ -104,6 +104,9 @@ async fn run(cmd: Invocation, top: Option<TopKind>, handler: Handler) -> Result<
     if cmd.ctx.args.help {
         return Ok(help(&cmd));
     }
+    if let Some(routing) = &cmd.ctx.args.routing {
+        routing.check_not_versioned()?;
+    }
     members::check(&cmd)?;
     let _inside = match parking().enter() {
         Some(inside) if !is_unparked(cmd.name()) => Some(inside),

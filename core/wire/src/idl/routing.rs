@@ -1,0 +1,250 @@
+//! What routers send to shards with a command: which versions of the routing table they go by, and
+//! what they know of the cluster's clocks.
+//!
+//! Source: sharding document, "Shard Version", "Vector clock".
+
+use pinion_bson::{ObjectId, RawBsonRef, RawDocument, Timestamp};
+
+use super::errors::{Path, Types, missing_field, wrong_type};
+use super::reader::FieldReader;
+use crate::error::{Error, ErrorCode, Result};
+
+/// The placement version of a collection that the sender goes by. It is compared by the shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentShardVersion {
+    pub epoch: ObjectId,
+    /// When the collection was made or its key changed last; absent in MongoDB 4.4's form.
+    pub timestamp: Option<Timestamp>,
+    /// Major and minor version as the seconds and the increment.
+    pub placement: Timestamp,
+}
+
+/// The version of a database that the sender goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentDatabaseVersion {
+    pub uuid: [u8; 16],
+    /// Absent in MongoDB 4.4's form.
+    pub timestamp: Option<Timestamp>,
+    pub last_mod: i32,
+}
+
+/// The arguments of routers. Each is absent where the command does not have it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RoutingArguments {
+    pub shard_version: Option<SentShardVersion>,
+    pub database_version: Option<SentDatabaseVersion>,
+    /// `$configTime` and `$topologyTime` of the sender's vector clock.
+    pub config_time: Option<Timestamp>,
+    pub topology_time: Option<Timestamp>,
+    /// Whether a write may make the collection: `allowImplicitCollectionCreation`.
+    pub may_create: Option<bool>,
+    /// Whether the user may write although user writes are blocked: `mayBypassWriteBlocking`.
+    pub may_bypass_write_block: Option<bool>,
+    /// Whether the shard coordinates the transaction that the command begins.
+    pub coordinator: Option<bool>,
+}
+
+impl RoutingArguments {
+    /// Whether the sender takes this node for a shard.
+    ///
+    /// # Errors
+    /// `ShardingStateNotInitialized`, as on a node that is none.
+    pub fn check_not_versioned(&self) -> Result<()> {
+        if self.shard_version.is_none() && self.database_version.is_none() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorCode::SHARDING_STATE_NOT_INITIALIZED,
+            "Cannot accept sharding commands if sharding state has not been initialized with a shardIdentity document",
+        ))
+    }
+
+    /// Takes in one of them; false if the field is no argument of routers.
+    ///
+    /// # Errors
+    /// `TypeMismatch` and the like, of the field or of what is in it.
+    pub(super) fn take(
+        &mut self,
+        name: &str,
+        path: Path<'_>,
+        value: RawBsonRef<'_>,
+    ) -> Result<bool> {
+        match name {
+            "shardVersion" => self.shard_version = Some(shard_version(path, value)?),
+            "databaseVersion" => self.database_version = Some(database_version(path, value)?),
+            "$configTime" => self.config_time = Some(timestamp(path, value)?),
+            "$topologyTime" => self.topology_time = Some(timestamp(path, value)?),
+            "allowImplicitCollectionCreation" => self.may_create = Some(boolean(path, value)?),
+            "mayBypassWriteBlocking" => self.may_bypass_write_block = Some(boolean(path, value)?),
+            "coordinator" => self.coordinator = Some(boolean(path, value)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn timestamp(path: Path<'_>, value: RawBsonRef<'_>) -> Result<Timestamp> {
+    match value {
+        RawBsonRef::Timestamp(time) => Ok(time),
+        other => Err(wrong_type(path, other, Types::TIMESTAMP)),
+    }
+}
+
+fn boolean(path: Path<'_>, value: RawBsonRef<'_>) -> Result<bool> {
+    match value {
+        RawBsonRef::Boolean(value) => Ok(value),
+        other => Err(wrong_type(path, other, Types::BOOL)),
+    }
+}
+
+/// `{e: <ObjectId>, t: <Timestamp>, v: <Timestamp>}`, or 4.4's `[<Timestamp>, <ObjectId>]`.
+fn shard_version(path: Path<'_>, value: RawBsonRef<'_>) -> Result<SentShardVersion> {
+    match value {
+        RawBsonRef::Document(document) => {
+            let reader = FieldReader::object(path, document)?;
+            let missing = |name| missing_field(reader.path().field(name));
+            Ok(SentShardVersion {
+                epoch: reader.opt_object_id("e")?.ok_or_else(|| missing("e"))?,
+                timestamp: Some(time(&reader, "t")?.ok_or_else(|| missing("t"))?),
+                placement: time(&reader, "v")?.ok_or_else(|| missing("v"))?,
+            })
+        }
+        RawBsonRef::Array(array) => {
+            let mut values = pinion_bson::values(array);
+            match (values.next(), values.next(), values.next()) {
+                (
+                    Some(RawBsonRef::Timestamp(placement)),
+                    Some(RawBsonRef::ObjectId(epoch)),
+                    None,
+                ) => Ok(SentShardVersion {
+                    epoch,
+                    timestamp: None,
+                    placement,
+                }),
+                _ => Err(Error::bad_value(
+                    "shardVersion as an array has a timestamp and an ObjectId",
+                )),
+            }
+        }
+        other => Err(wrong_type(path, other, Types::OBJECT)),
+    }
+}
+
+fn time(reader: &FieldReader<'_, '_>, name: &str) -> Result<Option<Timestamp>> {
+    match reader.value(name) {
+        None => Ok(None),
+        Some(value) => timestamp(reader.path().field(name), value).map(Some),
+    }
+}
+
+/// `{uuid: <UUID>, timestamp: <Timestamp>, lastMod: <int>}`.
+fn database_version(path: Path<'_>, value: RawBsonRef<'_>) -> Result<SentDatabaseVersion> {
+    let document: &RawDocument = match value {
+        RawBsonRef::Document(document) => document,
+        other => return Err(wrong_type(path, other, Types::OBJECT)),
+    };
+    let reader = FieldReader::object(path, document)?;
+    let missing = |name| missing_field(reader.path().field(name));
+    Ok(SentDatabaseVersion {
+        uuid: reader.opt_uuid("uuid")?.ok_or_else(|| missing("uuid"))?,
+        timestamp: time(&reader, "timestamp")?,
+        last_mod: reader
+            .opt_int("lastMod")?
+            .ok_or_else(|| missing("lastMod"))?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::{RawDocumentBuf, rawdoc};
+
+    use super::*;
+    use crate::idl::GenericArguments;
+
+    fn read(document: &RawDocumentBuf) -> Result<Option<Box<RoutingArguments>>> {
+        GenericArguments::parse("find", document).map(|found| found.routing)
+    }
+
+    fn at(secs: u32, increment: u32) -> Timestamp {
+        Timestamp {
+            time: secs,
+            increment,
+        }
+    }
+
+    #[test]
+    fn each_argument_is_carried() {
+        let epoch = ObjectId::from_bytes([3; 12]);
+        let document = rawdoc! {
+            "find": "c",
+            "shardVersion": { "e": epoch, "t": at(5, 6), "v": at(7, 8) },
+            "databaseVersion": {
+                "uuid": pinion_bson::Binary {
+                    subtype: pinion_bson::BinarySubtype::Uuid,
+                    bytes: vec![9; 16],
+                },
+                "timestamp": at(1, 2),
+                "lastMod": 4,
+            },
+            "$configTime": at(10, 1),
+            "$topologyTime": at(11, 1),
+            "allowImplicitCollectionCreation": false,
+            "mayBypassWriteBlocking": true,
+            "coordinator": true,
+        };
+        let found = read(&document).expect("readable").expect("there");
+        let expected = RoutingArguments {
+            shard_version: Some(SentShardVersion {
+                epoch,
+                timestamp: Some(at(5, 6)),
+                placement: at(7, 8),
+            }),
+            database_version: Some(SentDatabaseVersion {
+                uuid: [9; 16],
+                timestamp: Some(at(1, 2)),
+                last_mod: 4,
+            }),
+            config_time: Some(at(10, 1)),
+            topology_time: Some(at(11, 1)),
+            may_create: Some(false),
+            may_bypass_write_block: Some(true),
+            coordinator: Some(true),
+        };
+        assert_eq!(*found, expected);
+        let error = found.check_not_versioned().expect_err("no shard");
+        assert_eq!(error.code, ErrorCode::SHARDING_STATE_NOT_INITIALIZED);
+        let none = read(&rawdoc! { "find": "c", "comment": 1 }).expect("readable");
+        assert_eq!(none, None);
+    }
+
+    #[test]
+    fn the_older_form_of_a_version() {
+        let epoch = ObjectId::from_bytes([3; 12]);
+        let document = rawdoc! { "find": "c", "shardVersion": [at(7, 8), epoch] };
+        let found = read(&document).expect("readable").expect("there");
+        let version = found.shard_version.expect("there");
+        assert_eq!((version.timestamp, version.placement), (None, at(7, 8)));
+    }
+
+    #[test]
+    fn what_is_no_version_is_refused() {
+        let check = |document: RawDocumentBuf, code: i32| {
+            let error = read(&document).expect_err("refused");
+            assert_eq!(error.code.0, code, "{document:?}: {}", error.message);
+        };
+        check(rawdoc! { "find": "c", "shardVersion": 1 }, 14);
+        check(rawdoc! { "find": "c", "shardVersion": [1] }, 2);
+        check(rawdoc! { "find": "c", "shardVersion": {} }, 40414);
+        check(rawdoc! { "find": "c", "databaseVersion": "x" }, 14);
+        check(
+            rawdoc! { "find": "c", "databaseVersion": { "lastMod": 1 } },
+            40414,
+        );
+        check(rawdoc! { "find": "c", "$configTime": 1 }, 14);
+        check(rawdoc! { "find": "c", "coordinator": 1 }, 14);
+        check(
+            rawdoc! { "find": "c", "allowImplicitCollectionCreation": 1 },
+            14,
+        );
+    }
+}
