@@ -253,15 +253,13 @@ fn status(r: &mut Registry) {
     );
     register(
         r,
-        spec("connectionStatus")
-            .immediate()
-            .help("who is connected"),
+        spec("connectionStatus").help("who is connected"),
         None,
         users::connection_status,
     );
     register(
         r,
-        spec("serverStatus").immediate().help("counters"),
+        spec("serverStatus").help("counters"),
         None,
         server_status::server_status,
     );
@@ -309,17 +307,13 @@ fn status(r: &mut Registry) {
         r,
         spec("fsyncUnlock")
             .admin_only()
-            .immediate()
             .help("take back a lock of fsync"),
         None,
         fsync::fsync_unlock,
     );
     register(
         r,
-        spec("shutdown")
-            .admin_only()
-            .immediate()
-            .help("stop this node"),
+        spec("shutdown").admin_only().help("stop this node"),
         None,
         shutdown::shutdown,
     );

@@ -182,17 +182,6 @@ impl ClientMetadata {
     }
 }
 
-/// Admission priority: what may wait for what.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Priority {
-    /// Background work that may be held back without end.
-    Low,
-    #[default]
-    Normal,
-    /// Never queued: replication, and what an operator needs to see what is wrong.
-    Immediate,
-}
-
 /// What an operation carries. It is cheap to clone and crosses cores; every clone is killed
 /// together.
 #[derive(Clone, Debug)]
@@ -202,7 +191,6 @@ pub struct OpContext {
     statement: Option<Arc<OpWork>>,
     /// When the operation's time is up, in nanoseconds of the runtime's monotonic clock.
     pub deadline_ns: Option<u64>,
-    pub priority: Priority,
     /// What the operation reads: what it asked for, until the executor has completed that.
     pub read_concern: ReadConcern,
 }
@@ -253,7 +241,6 @@ impl OpContext {
             shared: Arc::new(shared),
             statement: None,
             deadline_ns,
-            priority: Priority::Normal,
             read_concern,
         }
     }
@@ -319,12 +306,6 @@ impl OpContext {
     #[must_use]
     pub fn with_deadline(mut self, deadline_ns: Option<u64>) -> OpContext {
         self.deadline_ns = deadline_ns;
-        self
-    }
-
-    #[must_use]
-    pub fn with_priority(mut self, priority: Priority) -> OpContext {
-        self.priority = priority;
         self
     }
 

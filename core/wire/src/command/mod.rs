@@ -7,7 +7,7 @@ mod repeat;
 mod target;
 mod work;
 
-pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, Priority, interruption};
+pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, interruption};
 pub use observer::{CompressorCounters, ReplyEpilogue, ServerCounters};
 pub use registry::{
     AllowedOnSecondary, Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation,

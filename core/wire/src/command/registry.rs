@@ -58,8 +58,6 @@ pub struct CommandSpec {
     pub in_api_v1: bool,
     /// Its arguments that may come as document sequences.
     pub sequences: &'static [&'static str],
-    /// Runs even while the node drains for shutdown, and is never counted against admission.
-    pub immediate: bool,
     /// Sent by other members of the set only, which have to authenticate where the set has a key.
     pub for_members: bool,
 }
@@ -78,7 +76,6 @@ impl CommandSpec {
             on_secondary: AllowedOnSecondary::Always,
             in_api_v1: false,
             sequences: &[],
-            immediate: false,
             for_members: false,
         }
     }
@@ -151,12 +148,6 @@ impl CommandSpec {
     #[must_use]
     pub const fn sequences(mut self, names: &'static [&'static str]) -> CommandSpec {
         self.sequences = names;
-        self
-    }
-
-    #[must_use]
-    pub const fn immediate(mut self) -> CommandSpec {
-        self.immediate = true;
         self
     }
 

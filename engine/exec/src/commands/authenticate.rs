@@ -14,7 +14,7 @@ use crate::members::{
 const CONVERSATION: i32 = 1;
 
 pub(super) fn register_authentication(r: &mut Registry) {
-    let spec = |name| CommandSpec::new(name).immediate();
+    let spec = |name| CommandSpec::new(name);
     let help = "authenticate this connection";
     register(r, spec("saslStart").help(help), None, sasl_start);
     register(r, spec("saslContinue").help(help), None, sasl_continue);

@@ -231,7 +231,7 @@ fn conversation(r: &mut Registry) {
     let spec = CommandSpec::new;
     register(
         r,
-        spec("hello").api_v1().immediate().help("who this node is"),
+        spec("hello").api_v1().help("who this node is"),
         None,
         hello::hello,
     );
@@ -239,17 +239,13 @@ fn conversation(r: &mut Registry) {
         r,
         spec("isMaster")
             .aliases(&["ismaster"])
-            .immediate()
             .help("who this node is"),
         None,
         hello::is_master,
     );
     register(
         r,
-        spec("ping")
-            .api_v1()
-            .immediate()
-            .help("whether this node answers"),
+        spec("ping").api_v1().help("whether this node answers"),
         None,
         hello::ping,
     );
@@ -257,7 +253,6 @@ fn conversation(r: &mut Registry) {
         r,
         spec("buildInfo")
             .aliases(&["buildinfo"])
-            .immediate()
             .help("version and build"),
         None,
         hello::build_info,
@@ -270,7 +265,7 @@ fn conversation(r: &mut Registry) {
     );
     register(
         r,
-        spec("whatsmyuri").immediate().help("the client's address"),
+        spec("whatsmyuri").help("the client's address"),
         None,
         hello::whats_my_uri,
     );
@@ -355,19 +350,13 @@ fn diagnostics(r: &mut Registry) {
     );
     register(
         r,
-        spec("currentOp")
-            .admin_only()
-            .immediate()
-            .help("running operations"),
+        spec("currentOp").admin_only().help("running operations"),
         None,
         current_op::current_op,
     );
     register(
         r,
-        spec("killOp")
-            .admin_only()
-            .immediate()
-            .help("interrupt an operation"),
+        spec("killOp").admin_only().help("interrupt an operation"),
         None,
         current_op::kill_op,
     );
