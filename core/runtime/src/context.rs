@@ -3,7 +3,6 @@
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
-use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
@@ -105,18 +104,17 @@ pub(crate) fn with<R>(f: impl FnOnce(&CoreContext) -> R) -> R {
     })
 }
 
-/// The core-local values: one for each type, in the order in which they were set.
+/// The core-local values: one for each type. Each operation asks for many of them.
 #[derive(Default)]
 pub(crate) struct Locals {
-    values: RefCell<Vec<Rc<dyn Any>>>,
-    /// Where the value of a type lies: many are looked up for each operation.
-    places: RefCell<FxHashMap<TypeId, usize>>,
+    values: RefCell<FxHashMap<TypeId, Rc<dyn Any>>>,
+    /// In the order in which they were set first.
+    order: RefCell<Vec<TypeId>>,
 }
 
 impl Locals {
     pub(crate) fn get<T: 'static>(&self) -> Option<Rc<T>> {
-        let place = *self.places.borrow().get(&TypeId::of::<T>())?;
-        let value = Rc::clone(&self.values.borrow()[place]);
+        let value = Rc::clone(self.values.borrow().get(&TypeId::of::<T>())?);
         let value = value.downcast::<T>();
         Some(value.expect("a local is stored under its own type"))
     }
@@ -124,22 +122,18 @@ impl Locals {
     /// Stores a value and returns the one it replaces, for the caller to drop outside of any
     /// borrow.
     pub(crate) fn set<T: 'static>(&self, value: Rc<T>) -> Option<Rc<dyn Any>> {
-        let mut values = self.values.borrow_mut();
-        match self.places.borrow_mut().entry(TypeId::of::<T>()) {
-            Entry::Occupied(place) => Some(std::mem::replace(&mut values[*place.get()], value)),
-            Entry::Vacant(place) => {
-                place.insert(values.len());
-                values.push(value);
-                None
-            }
+        let replaced = self.values.borrow_mut().insert(TypeId::of::<T>(), value);
+        if replaced.is_none() {
+            self.order.borrow_mut().push(TypeId::of::<T>());
         }
+        replaced
     }
 
-    /// Takes the value that was set last. Repeated until `None`, it empties the locals in reverse
-    /// order.
+    /// Takes the value whose type was set last. Repeated until `None`, it empties the locals in
+    /// reverse order.
     pub(crate) fn pop(&self) -> Option<Rc<dyn Any>> {
-        let value = self.values.borrow_mut().pop()?;
-        self.places.borrow_mut().remove(&(*value).type_id());
-        Some(value)
+        let last = self.order.borrow_mut().pop()?;
+        let value = self.values.borrow_mut().remove(&last);
+        Some(value.expect("what has a place in the order is there"))
     }
 }
