@@ -1,61 +1,38 @@
 //! The engine of one node: what the cores do together.
+//!
+//! In reading order: `options` and `error`; `storage` is the face of one core; `progress` is how far all cores are, `write` and
+//! `units` are what moves it, `log` and `checkpoint` make it durable; `copy` takes a checkpoint to another node. `open`, `applier`,
+//! `recover` and `standalone` are the beginning and the end of a life, `stats` its figures.
 
-mod allotment;
 mod applier;
-mod batch;
 mod checkpoint;
-mod copied;
-mod durability;
-mod entry;
+mod copy;
 mod error;
-mod execute;
-mod follow;
-mod frozen;
-mod horizon;
-mod intervals;
-mod layers;
-mod live_log;
-mod loads;
-mod log_source;
+mod log;
 mod open;
 mod options;
-mod outcome;
-pub(crate) mod own_entry;
-mod own_log;
-mod pace;
-mod prepared;
-mod pressure;
 mod progress;
 mod recover;
-mod retention;
-mod snapshots;
 mod standalone;
 mod stats;
 mod storage;
-mod timeline;
-mod transactions;
-mod transplant;
 mod units;
-mod unreplicated;
-mod visibility;
-mod waiters;
+mod write;
 
 pub use applier::Applier;
-pub use copied::{CheckpointCopy, CopiedEntry, CopyError, PageFileCopy};
-pub use entry::{ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry};
+pub use copy::{
+    CheckpointCopy, CopiedEntry, CopyError, FreezeError, FrozenCheckpoint, FrozenPages,
+    PageFileCopy,
+};
 pub use error::{ApplyError, OpenError};
-pub use execute::Statement;
-pub use follow::ForeignEntry;
-pub use frozen::{FreezeError, FrozenCheckpoint, FrozenPages};
-pub use live_log::{LogCursor, LogReadError};
+pub(crate) use log::own_entry;
+pub use log::{LogCursor, LogPin, LogReadError, LogRetention, LogStats};
 pub(crate) use open::partition_dir;
 pub use open::{Opened, Reopening, open};
 pub use options::{PlantedFault, StorageOptions};
-pub use prepared::PreparedUnit;
+pub use progress::Timeline;
 pub use recover::RecoveryReport;
-pub use retention::{LogPin, LogRetention, LogStats};
-pub use snapshots::SnapshotHold;
 pub use stats::StorageStats;
 pub use storage::{PartitionHash, Storage, storage, try_storage};
-pub use timeline::Timeline;
-pub use units::OpenUnit;
+pub use units::{OpenUnit, PreparedUnit, SnapshotHold};
+pub use write::{ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry, ForeignEntry, Statement};

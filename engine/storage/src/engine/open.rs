@@ -15,19 +15,19 @@ use pinion_runtime::{
     set_core_local, submit_to,
 };
 
+use super::checkpoint::Horizon;
+use super::checkpoint::Intervals;
+use super::checkpoint::KeptLayers;
 use super::checkpoint::NodeState;
-use super::durability::Asking;
+use super::copy::FrozenCheckpoints;
 use super::error::OpenError;
-use super::frozen::FrozenCheckpoints;
-use super::horizon::Horizon;
-use super::intervals::Intervals;
-use super::layers::KeptLayers;
+use super::log::Asking;
+use super::log::OwnLog;
+use super::log::{LogPins, LogRetention, LogWords};
 use super::options::{PlantedFault, StorageOptions};
-use super::own_log::OwnLog;
+use super::progress::Bounds;
 use super::progress::Progress;
-use super::retention::{LogPins, LogRetention, LogWords};
 use super::storage::{Phase, Role, Shared, Storage, owner_of, storage};
-use super::timeline::Bounds;
 use crate::base::{PartitionOptions, PartitionRoots, is_page_file, page_file_name};
 use crate::limits::{BLOCK_BYTES, HISTORY_MEMORY_PERCENT, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
 use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};

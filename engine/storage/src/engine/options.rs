@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use pinion_runtime::Duration;
 
-use super::retention::LogRetention;
+use super::log::LogRetention;
 use crate::base::PartitionOptions;
 use crate::limits::{HISTORY_DISK_BYTES, LOG_TAIL_BYTES, SEGMENT_BYTES};
 use crate::ring::Stamps;

@@ -13,8 +13,8 @@ use pinion_clock::Timestamp;
 use pinion_runtime::{LocalBoxFuture, sim};
 
 use super::error::OpenError;
+use super::log::LogRetention;
 use super::open::Reopening;
-use super::retention::LogRetention;
 use super::storage::Storage;
 use crate::base::PartitionRoots;
 use crate::manifest::{Cut, Manifest};

@@ -12,17 +12,17 @@ use pinion_runtime::{
     CoreId, Instant, JoinHandle, Queue, core_local, spawn, submit_to, try_core_local,
 };
 
+use super::checkpoint::Horizon;
+use super::checkpoint::Intervals;
 use super::checkpoint::NodeState;
-use super::durability::Asking;
-use super::horizon::Horizon;
-use super::intervals::Intervals;
+use super::log::Asking;
+use super::log::{LogPins, LogWords};
 use super::options::{PlantedFault, StorageOptions};
+use super::progress::Bounds;
 use super::progress::Progress;
-use super::retention::{LogPins, LogWords};
-use super::snapshots::HeldSnapshots;
-use super::timeline::Bounds;
-use super::transactions::Transactions;
+use super::units::HeldSnapshots;
 use super::units::StatementsUnderWay;
+use super::units::Transactions;
 use crate::base::Counts;
 use crate::marks::{CoreMarks, Words};
 use crate::partition::{KeptCounts, Partition};
