@@ -8,26 +8,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
-use pinion_clock::{Term, Timestamp};
-use pinion_runtime::sync::{Gate, Notify, Semaphore};
+use pinion_clock::Timestamp;
+use pinion_runtime::sync::{Notify, Semaphore};
 use pinion_runtime::{
     CoreId, Duration, LocalBoxFuture, Queue, core_count, core_id, fs, join_all, random_stream,
     set_core_local, submit_to,
 };
 
-use super::checkpoint::Horizon;
-use super::checkpoint::Intervals;
-use super::checkpoint::KeptLayers;
-use super::checkpoint::NodeState;
+use super::checkpoint::{Horizon, Intervals, KeptLayers, NodeState};
 use super::copy::FrozenCheckpoints;
 use super::error::OpenError;
-use super::log::Asking;
-use super::log::OwnLog;
-use super::log::{LogPins, LogRetention, LogWords};
+use super::log::{Asking, LogPins, LogRetention, LogWords, OwnLog};
 use super::options::{PlantedFault, StorageOptions};
-use super::progress::Bounds;
-use super::progress::Progress;
-use super::storage::{Phase, Role, Shared, Storage, owner_of, storage};
+use super::progress::{Bounds, Progress};
+use super::storage::{Shared, Storage, owner_of, storage};
+use super::write::Roles;
 use crate::base::{PartitionOptions, PartitionRoots, is_page_file, page_file_name};
 use crate::limits::{BLOCK_BYTES, HISTORY_MEMORY_PERCENT, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
 use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};
@@ -397,8 +392,7 @@ async fn open_core(
         partitions,
         ring: RefCell::new(None),
         preparing: RefCell::new(None),
-        phase: Cell::new(Phase::Recovering),
-        role: Cell::new(Role::Leading),
+        roles: Roles::new(),
         durable: Progress::new(cores),
         visible: Progress::new(cores),
         appended: Progress::new(cores),
@@ -408,14 +402,10 @@ async fn open_core(
         flusher_ended: Cell::new(false),
         flusher_end: Notify::new(),
         asking: RefCell::new(vec![Asking::default(); cores]),
-        fatal: RefCell::new(None),
-        fatal_notify: Notify::new(),
         next_unit: Cell::new(0),
         statements_under_way: RefCell::default(),
         snapshots: RefCell::default(),
         transactions: RefCell::default(),
-        term: Cell::new(Term::UNINITIALIZED.0),
-        gate: Gate::new(),
         memory_freed: Notify::new(),
         memory_waits_ended: Cell::new(0),
         checkpoint_asked: Cell::new(false),

@@ -18,7 +18,7 @@ use super::applier::{AnyApplier, Applier};
 use super::error::{ApplyError, OpenError};
 use super::open::{Opened, Reopening};
 use super::options::{PlantedFault, StorageOptions};
-use super::storage::{Phase, Storage, storage};
+use super::storage::{Storage, storage};
 use crate::limits::{LOG_SAMPLES, SEGMENT_SAMPLES};
 use crate::manifest::{Cut, Cuts, Manifest};
 use crate::recovery::{Chain, MergedLog, Verified, verify};
@@ -608,7 +608,7 @@ impl Storage {
                 .await
                 .map_err(OpenError::io("starting a ring"))?;
             *self.ring.borrow_mut() = Some(ring.clone());
-            self.phase.set(Phase::Writable);
+            self.roles.start_writing();
             spawn(Queue::Foreground, self.rc().run_flusher(ring.clone()));
             let this = self.rc();
             let preparing = spawn(
@@ -752,7 +752,7 @@ impl Storage {
             self.give_up_waiting_for_room().await;
             self.end_steps().await;
             // During recovery not all is applied that the log has, and what is closed may be open again in this process.
-            let is_whole = self.phase.get() == Phase::Writable;
+            let is_whole = self.roles.is_writable();
             if is_whole && let Err(fatal) = self.checkpoint_thoroughly().await {
                 tracing::error!(target: "STORAGE", id = 7_300_003u64, error = %fatal, "No checkpoint could be taken at the end");
             }
@@ -766,7 +766,7 @@ impl Storage {
     /// A checkpoint that waits for room on the disk would hold up the end. What was logged is made durable first, as far as there
     /// is room, and the next start has it from the log.
     async fn give_up_waiting_for_room(&self) {
-        if self.phase.get() == Phase::Writable {
+        if self.roles.is_writable() {
             let logged = self.wait_durable(self.last_allotted());
             if !matches!(timeout(self.options.memory_wait, logged).await, Ok(Ok(()))) {
                 tracing::warn!(target: "STORAGE", id = 7_300_058u64, "The node ends with writes that are not durable: there is no room for them on the disk, or it fails");
@@ -824,7 +824,7 @@ impl Storage {
     pub(super) async fn end_steps(&self) {
         // A step may wait for that.
         self.release_checkpoints().await;
-        self.on_all(|storage| async move { storage.gate.close().await })
+        self.on_all(|storage| async move { storage.roles.end_steps().await })
             .await;
         self.abort_open_units().await;
     }
@@ -832,7 +832,7 @@ impl Storage {
     async fn close_files(&self) {
         self.on_all(|storage| async move {
             let ring = storage.ring.borrow().clone();
-            storage.phase.set(Phase::Closed);
+            storage.roles.close();
             storage.request_flush();
             if let Some(node) = &storage.node {
                 node.own.wake_flusher();

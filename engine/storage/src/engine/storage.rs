@@ -7,28 +7,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pinion_clock::Timestamp;
-use pinion_runtime::sync::{Gate, Notify};
-use pinion_runtime::{
-    CoreId, Instant, JoinHandle, Queue, core_local, spawn, submit_to, try_core_local,
-};
+use pinion_runtime::sync::Notify;
+use pinion_runtime::{CoreId, Instant, JoinHandle, core_local, try_core_local};
 
-use super::checkpoint::Horizon;
-use super::checkpoint::Intervals;
-use super::checkpoint::NodeState;
-use super::log::Asking;
-use super::log::{LogPins, LogWords};
+use super::checkpoint::{Horizon, Intervals, NodeState};
+use super::log::{Asking, LogPins, LogWords};
 use super::options::{PlantedFault, StorageOptions};
-use super::progress::Bounds;
-use super::progress::Progress;
-use super::units::HeldSnapshots;
-use super::units::StatementsUnderWay;
-use super::units::Transactions;
+use super::progress::{Bounds, Progress};
+use super::units::{HeldSnapshots, StatementsUnderWay, Transactions};
+use super::write::Roles;
 use crate::base::Counts;
 use crate::marks::{CoreMarks, Words};
 use crate::partition::{KeptCounts, Partition};
 use crate::ring::Ring;
 use crate::room::DiskRoom;
-use crate::types::{Fatal, PartitionId, TreeId, WriteError};
+use crate::types::{PartitionId, TreeId};
 use crate::watermarks::Mark;
 
 /// What the cores of a node share: the sequencer and the watermarks, and a few published figures.
@@ -57,24 +50,6 @@ pub(super) struct Shared {
     pub(super) incarnation: u64,
 }
 
-/// Who allots the timestamps of what this node logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// The node itself, on every core.
-    Leading,
-    /// Another node; one core logs what that has allotted.
-    Following { logger: CoreId },
-}
-
-/// How far this core's storage has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// The base can be read, and entries are applied again.
-    Recovering,
-    Writable,
-    Closed,
-}
-
 /// Storage as one core sees it. Get this core's with [`storage`].
 pub struct Storage {
     pub(super) this: Weak<Storage>,
@@ -89,8 +64,7 @@ pub struct Storage {
     pub(super) ring: RefCell<Option<Rc<Ring>>>,
     /// The task that prepares segments of the ring.
     pub(super) preparing: RefCell<Option<JoinHandle<()>>>,
-    pub(super) phase: Cell<Phase>,
-    pub(super) role: Cell<Role>,
+    pub(super) roles: Roles,
     pub(super) durable: Progress,
     pub(super) visible: Progress,
     pub(super) appended: Progress,
@@ -101,8 +75,6 @@ pub struct Storage {
     pub(super) flusher_ended: Cell<bool>,
     pub(super) flusher_end: Notify,
     pub(super) asking: RefCell<Vec<Asking>>,
-    pub(super) fatal: RefCell<Option<Fatal>>,
-    pub(super) fatal_notify: Notify,
     pub(super) next_unit: Cell<u64>,
     /// Statements of open units that are being placed on other cores.
     pub(super) statements_under_way: StatementsUnderWay,
@@ -110,10 +82,6 @@ pub struct Storage {
     pub(super) snapshots: HeldSnapshots,
     /// Transactions whose log must be kept.
     pub(super) transactions: Transactions,
-    /// See [`Storage::set_term`].
-    pub(super) term: Cell<i64>,
-    /// Units and checkpoints in progress.
-    pub(super) gate: Gate,
     /// Wakes whoever waits for memory, after each checkpoint.
     pub(super) memory_freed: Notify,
     /// How often waits for memory were cancelled.
@@ -227,91 +195,6 @@ impl Storage {
     /// Timestamps allotted from now on lie above `time`.
     pub fn advance_cluster_time(&self, time: Timestamp) {
         self.shared.words.sequencer.advance_cluster_time(time);
-    }
-
-    /// Entries that this core coordinates from now on carry `term` as their `t`; until the first call it is that of a
-    /// node without elections, -1. The term of a node is set on every core, before it takes writes in that term.
-    ///
-    /// # Panics
-    /// When the term goes back: entries of a higher one could then be followed by entries of a lower.
-    pub fn set_term(&self, term: i64) {
-        let current = self.term.get();
-        assert!(term >= current, "term {term} is below {current}");
-        self.term.set(term);
-    }
-
-    /// The term of the entries that this core coordinates now.
-    pub fn term(&self) -> i64 {
-        self.term.get()
-    }
-
-    /// Completes when storage has failed and the node must stop.
-    pub async fn failed(&self) -> Fatal {
-        loop {
-            let notified = self.fatal_notify.notified();
-            if let Some(fatal) = self.fatal() {
-                return fatal;
-            }
-            notified.await;
-        }
-    }
-
-    /// Why storage has failed, if it has.
-    pub fn fatal(&self) -> Option<Fatal> {
-        self.fatal.borrow().clone()
-    }
-
-    /// Storage has failed: nothing is written or acknowledged any more, on any core.
-    pub(super) fn poison(&self, fatal: Fatal) {
-        if self.poison_here(fatal.clone()) {
-            tracing::error!(target: "STORAGE", id = 7_300_001u64, core = self.core.0, error = %fatal, "Storage has stopped");
-            for core in self.other_cores() {
-                let fatal = fatal.clone();
-                spawn(
-                    Queue::Foreground,
-                    submit_to(core, Queue::Foreground, move || async move {
-                        storage().poison_here(fatal);
-                    }),
-                );
-            }
-        }
-    }
-
-    fn poison_here(&self, fatal: Fatal) -> bool {
-        if self.fatal.borrow().is_some() {
-            return false;
-        }
-        *self.fatal.borrow_mut() = Some(fatal);
-        self.release_waiters();
-        self.fatal_notify.notify_all();
-        self.flush_demand.notify_all();
-        self.memory_freed.notify_all();
-        if let Some(node) = &self.node {
-            node.own.release();
-        }
-        if let Some(ring) = &*self.ring.borrow() {
-            ring.stop();
-        }
-        true
-    }
-
-    pub(super) fn check_fatal(&self) -> Result<(), Fatal> {
-        self.fatal().map_or(Ok(()), Err)
-    }
-
-    /// The ring of this core, or why there is none to write to.
-    pub(super) fn writable_ring(&self) -> Result<Rc<Ring>, WriteError> {
-        self.check_fatal().map_err(WriteError::Fatal)?;
-        match (self.phase.get(), &*self.ring.borrow()) {
-            (Phase::Writable, Some(ring)) => Ok(ring.clone()),
-            (Phase::Closed, _) => Err(WriteError::Fatal(Fatal::new("storage is closed"))),
-            _ => Err(WriteError::Fatal(Fatal::new("storage is still recovering"))),
-        }
-    }
-
-    /// Why nothing is logged any more.
-    pub(super) fn stopped(&self) -> WriteError {
-        WriteError::Fatal(self.fatal().expect("only failure stops a ring"))
     }
 
     pub(super) fn rc(&self) -> Rc<Storage> {

@@ -20,10 +20,9 @@ use pinion_runtime::{
 use super::pace::CorePace;
 use crate::base::{PartitionRoots, Unpaced};
 use crate::engine::copy::FrozenCheckpoints;
-use crate::engine::log::LogRetention;
-use crate::engine::log::OwnLog;
+use crate::engine::log::{LogRetention, OwnLog};
 use crate::engine::options::PlantedFault;
-use crate::engine::storage::{Phase, Shared, Storage, storage};
+use crate::engine::storage::{Shared, Storage, storage};
 use crate::manifest::{Manifest, ManifestStore};
 use crate::ring::RingFiles;
 use crate::types::{Fatal, PartitionId};
@@ -103,9 +102,9 @@ impl Storage {
             // A task of its own: the caller may go away, and half a checkpoint must not be left behind.
             let task = spawn(Queue::Background, async move {
                 let storage = storage();
-                match storage.gate.enter() {
+                match storage.roles.enter() {
                     Ok(_inside) => storage.checkpoint_node(spilling).await,
-                    Err(_) => Err(Fatal::new("storage is closing")),
+                    Err(closing) => Err(closing),
                 }
             });
             match task.await {
@@ -457,7 +456,7 @@ impl Storage {
     /// Takes checkpoints at intervals and on demand; ends when storage fails or closes.
     pub(in crate::engine) async fn run_checkpoints(self: Rc<Self>) {
         let mut began = now();
-        while self.fatal.borrow().is_none() && self.phase.get() != Phase::Closed {
+        while !self.roles.has_failed() && !self.roles.is_closed() {
             let node = self.node_state();
             // From one's begin to the next's, however long it takes.
             let due = began + self.checkpoint_interval();
@@ -468,7 +467,7 @@ impl Storage {
                 Ok(()) => Spilling::WherePaying,
                 Err(_) => Spilling::WhileWriting,
             };
-            let Ok(_inside) = self.gate.enter() else {
+            let Ok(_inside) = self.roles.enter() else {
                 return;
             };
             let taken = match self.checkpoint_node(spilling).await {

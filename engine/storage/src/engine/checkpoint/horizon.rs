@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use pinion_clock::Timestamp;
 use pinion_runtime::{Instant, now};
 
-use crate::engine::storage::{Phase, Storage};
+use crate::engine::storage::Storage;
 use crate::limits::SNAPSHOT_GRACE;
 
 /// Since when which timestamp is known to be a possible horizon, on one core.
@@ -27,7 +27,7 @@ impl Storage {
     /// Lets the horizon of this core's partitions follow. Costs a look at the clock when there is nothing to do.
     pub(in crate::engine) fn follow_horizon(&self) {
         // The last stable entry may lie below the stable timestamp, and replay takes its checkpoints there.
-        if self.phase.get() == Phase::Recovering {
+        if self.roles.is_recovering() {
             return;
         }
         let now = now();

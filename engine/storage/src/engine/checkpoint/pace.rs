@@ -16,7 +16,7 @@ use pinion_runtime::{
 };
 
 use crate::base::Pace;
-use crate::engine::storage::{Phase, Storage};
+use crate::engine::storage::Storage;
 use crate::engine::write::CHECKPOINT_AT;
 
 /// The part of the way to the next checkpoint on which a merge is complete, in percent.
@@ -158,11 +158,11 @@ impl Pace for CorePace<'_> {
 impl Storage {
     /// Whether a checkpoint should be over soon: somebody waits for it, or memory is short.
     fn hurries(&self) -> bool {
-        self.phase.get() != Phase::Writable
-            || self.gate.is_closed()
+        !self.roles.is_writable()
+            || self.roles.is_closing()
             || self.shared.checkpoints_awaited.load(Ordering::Relaxed) > 0
             || self.is_short_of_memory()
-            || self.fatal.borrow().is_some()
+            || self.roles.has_failed()
     }
 }
 

@@ -125,9 +125,9 @@ impl Storage {
                 // A task of its own: the caller may go away, and half of it must not be left behind.
                 let task = spawn(Queue::Background, async move {
                     let storage = storage();
-                    match storage.gate.enter() {
+                    match storage.roles.enter() {
                         Ok(_inside) => storage.freeze_node(copier).await,
-                        Err(_) => Err(Fatal::new("storage is closing").into()),
+                        Err(closing) => Err(closing.into()),
                     }
                 });
                 task.await

@@ -121,7 +121,7 @@ impl Storage {
 
     /// This core's flusher; ends when storage fails or closes.
     pub(in crate::engine) async fn run_flusher(self: Rc<Self>, ring: Rc<Ring>) {
-        while self.fatal.borrow().is_none() && !self.flusher_done(&ring) {
+        while !self.roles.has_failed() && !self.flusher_done(&ring) {
             if !self.flush_requested.get() && !ring.is_pressed() {
                 // An interval without a request flushes what there is.
                 let interval = self.journal_commit_interval();
@@ -142,7 +142,7 @@ impl Storage {
     }
 
     fn flusher_done(&self, ring: &Ring) -> bool {
-        self.phase.get() == crate::engine::storage::Phase::Closed && !ring.has_pending()
+        self.roles.is_closed() && !ring.has_pending()
     }
 
     /// Whether this ring, with nothing to write itself, must record how far everything is durable: recovery must be able to

@@ -14,7 +14,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, Queue, join_all, submit_to, yield_if_due};
 
 use super::log_source::Source;
-use crate::engine::storage::{Phase, Storage, storage};
+use crate::engine::storage::{Storage, storage};
 use crate::ring::{EntryKind, LogEntry, Ring, RingFiles};
 use crate::types::{Direction, Fatal};
 
@@ -99,9 +99,9 @@ impl Storage {
     pub(super) fn readable_ring(&self) -> Result<Rc<Ring>, LogReadError> {
         let ring = self.ring.borrow().clone();
         self.check_fatal().map_err(LogReadError::Fatal)?;
-        match self.phase.get() {
-            Phase::Recovering => None,
-            _ => ring,
+        match self.roles.is_recovering() {
+            true => None,
+            false => ring,
         }
         .ok_or_else(|| LogReadError::Fatal(Fatal::new("storage is still recovering")))
     }

@@ -18,7 +18,7 @@ use super::own_entry;
 use crate::engine::error::OpenError;
 use crate::engine::options::PlantedFault;
 use crate::engine::progress::TimestampWaiters;
-use crate::engine::storage::{Phase, Storage};
+use crate::engine::storage::Storage;
 use crate::manifest::{Cut, Manifest};
 use crate::opening::sync_dir;
 use crate::recovery::{Chain, MergedLog, verify};
@@ -283,7 +283,7 @@ impl Storage {
     /// Flushes on demand, and at intervals; ends when storage fails or closes.
     async fn run_own_flusher(self: Rc<Self>, ring: Rc<Ring>) {
         let own = &self.node_state().own;
-        while self.fatal().is_none() && (self.phase.get() != Phase::Closed || ring.has_pending()) {
+        while !self.roles.has_failed() && (!self.roles.is_closed() || ring.has_pending()) {
             if !own.requested.get() && !ring.is_pressed() {
                 let interval = self.journal_commit_interval();
                 let _ = timeout(interval, own.demand.notified()).await;

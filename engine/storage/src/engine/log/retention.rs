@@ -16,7 +16,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, Duration, LocalBoxFuture, Queue, join_all, submit_to, wall_ms};
 
 use super::live_log::LogReadError;
-use crate::engine::storage::{Phase, Storage, storage};
+use crate::engine::storage::{Storage, storage};
 use crate::ring::{Documents, SegmentSpan};
 
 /// How much of the log is kept beyond what recovery needs, counted over all rings.
@@ -249,7 +249,7 @@ impl Storage {
             // A log that begins anew behind what it held.
             Some(_) if c > self.last_allotted() => c,
             // The rings are not there yet.
-            Some(_) if self.phase.get() == Phase::Recovering => current,
+            Some(_) if self.roles.is_recovering() => current,
             Some(retention) => {
                 let segments = self.log_segments().await;
                 let now_secs = (wall_ms() / 1000) as u64;

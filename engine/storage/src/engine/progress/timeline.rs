@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pinion_clock::Timestamp;
 
-use crate::engine::storage::{Role, Storage};
+use crate::engine::storage::Storage;
 
 /// What a member has been told; on a standalone both are above everything.
 pub(in crate::engine) struct Bounds {
@@ -96,7 +96,7 @@ impl Storage {
             durable,
             stable,
             oldest,
-            is_following: matches!(self.role.get(), Role::Following { .. }),
+            is_following: !self.leads(),
         }
     }
 

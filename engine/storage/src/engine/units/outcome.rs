@@ -18,9 +18,9 @@ use super::open_unit::OpenUnit;
 use super::prepared::PreparedUnit;
 use crate::engine::options::PlantedFault;
 use crate::engine::storage::{Storage, storage};
-use crate::engine::write::Allotment;
-use crate::engine::write::{Chain, Entry, append_to};
-use crate::engine::write::{Part, Placement, divide, write_fits};
+use crate::engine::write::{
+    Allotment, Chain, Entry, Part, Placement, append_to, divide, write_fits,
+};
 use crate::limits::{MAX_ENTRY_BYTES, MAX_UNIT_ENTRIES, MAX_UNIT_ENTRY_BYTES};
 use crate::partition::{UnitId, UnitState};
 use crate::ring::RingStopped;
@@ -237,7 +237,7 @@ impl Storage {
         let mut chain = Chain::default();
         for (nth, entry) in entries.iter_mut().enumerate() {
             let place = (allotment.range(), nth as u64);
-            let term = self.term.get();
+            let term = self.term();
             append_to(&ring, &mut reservation, entry, &mut chain, place, term);
         }
         let range = allotment.range();

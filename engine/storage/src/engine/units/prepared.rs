@@ -17,8 +17,7 @@ use pinion_runtime::{CoreId, LocalBoxFuture, Queue, join_all, submit_to};
 use super::outcome::Outcome;
 use crate::engine::error::ApplyError;
 use crate::engine::storage::{Storage, storage};
-use crate::engine::write::Entry;
-use crate::engine::write::divide;
+use crate::engine::write::{Entry, divide};
 use crate::partition::{UnitId, UnitState};
 use crate::types::{PartitionId, Write, WriteError};
 

@@ -11,7 +11,6 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::sync::{GateClosed, GateGuard};
 use pinion_runtime::{CoreId, Queue, join_all, sim, spawn, submit_to, wall_ms, yield_if_due};
 use smallvec::SmallVec;
 
@@ -23,7 +22,7 @@ use crate::engine::storage::{Storage, storage};
 use crate::limits::{LARGE_VALUE_BYTES, MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::partition::UnitId;
 use crate::ring::{Reservation, Ring, RingStopped};
-use crate::types::{Fatal, Op, PartitionId, Write, WriteError};
+use crate::types::{Op, PartitionId, Write, WriteError};
 use crate::watermarks::Mark;
 
 /// Writes that take place together or not at all, and the oplog entry that logs them. Where that has an image beside it, it
@@ -136,7 +135,7 @@ impl Storage {
             if let Some(last) = last {
                 let entries = step.iter_mut().filter_map(|step| step.entry.as_mut());
                 for entry in entries.filter(|entry| entry.is_linked()) {
-                    entry.set_previous(*last, self.term.get());
+                    entry.set_previous(*last, self.term());
                 }
             }
             let result = self.execute_step(&mut step, ordered).await;
@@ -236,24 +235,6 @@ impl Storage {
             Err(error) => StepResult::all(step.len(), ordered, error),
         };
         (step, theirs, result)
-    }
-
-    /// Where a step begins on a core: it can be logged there, and holds up the closing.
-    pub(in crate::engine) fn enter(&self) -> Result<(Rc<Ring>, GateGuard), WriteError> {
-        let ring = self.writable_ring()?;
-        match self.gate.enter() {
-            Ok(inside) => Ok((ring, inside)),
-            Err(GateClosed) => Err(WriteError::Fatal(Fatal::new("storage is closing"))),
-        }
-    }
-
-    /// Looked at right before timestamps are allotted.
-    pub(in crate::engine) fn check_allots(&self) -> Result<(), WriteError> {
-        self.writable_ring()?;
-        match self.leads() {
-            true => Ok(()),
-            false => Err(WriteError::Following),
-        }
     }
 
     /// Room for the entries of a step; waits for it.
@@ -373,7 +354,7 @@ impl Storage {
                 entry,
                 &mut chain,
                 (allotment.range(), 0),
-                self.term.get(),
+                self.term(),
             );
             if fault == PlantedFault::PanicInCommit && ts.as_u64().is_multiple_of(PANIC_EVERY) {
                 panic!("planted between allotment and application");
@@ -453,7 +434,7 @@ impl Storage {
                     entry,
                     &mut chain,
                     (allotment.range(), first),
-                    self.term.get(),
+                    self.term(),
                 );
                 timestamps.insert(index, ts);
             }

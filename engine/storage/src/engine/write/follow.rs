@@ -12,7 +12,8 @@ use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue, sim, submit_to};
 
 use super::allotment::Allotment;
-use crate::engine::storage::{Role, Storage, storage};
+use super::roles::Role;
+use crate::engine::storage::{Storage, storage};
 use crate::limits::{MAX_ENTRY_BYTES, MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::ring::{EntryKind, RingStopped};
 use crate::types::{Fatal, WriteError};
@@ -69,19 +70,13 @@ impl Storage {
         })
     }
 
-    /// Whether this node allots the timestamps of what it writes.
-    pub fn leads(&self) -> bool {
-        self.role.get() == Role::Leading
-    }
-
     async fn set_role(&self, role: Role) {
-        self.on_all(move |storage| async move { storage.role.set(role) })
+        self.on_all(move |storage| async move { storage.roles.set_role(role) })
             .await;
     }
 
     fn assert_logger(&self) {
-        let logger = Role::Following { logger: self.core };
-        assert!(self.role.get() == logger, "this core does not follow");
+        assert!(self.roles.is_logger(self.core), "this core does not follow");
     }
 
     /// Begins the log anew behind `ts`: what an initial sync brings is the state at that timestamp, and the next entry links

@@ -1,8 +1,9 @@
 //! The write path: a statement from its checks to its entry in the log and its place in the partitions.
 //!
-//! In reading order: `batch` cuts statements into what each partition gets, `entry` is what they log, `execute` runs them,
-//! `allotment` guards the timestamps that they have taken. `unreplicated` and `follow` are the same for writes that stay on this
-//! node and for entries of another. `pressure` delays or refuses writes for want of memory.
+//! In reading order: `roles` says whether a core may write, and in which term; `batch` cuts statements into what each
+//! partition gets, `entry` is what they log, `execute` runs them, `allotment` guards the timestamps that they have taken.
+//! `unreplicated` and `follow` are the same for writes that stay on this node and for entries of another. `pressure` delays or
+//! refuses writes for want of memory.
 
 mod allotment;
 mod batch;
@@ -10,6 +11,7 @@ mod entry;
 mod execute;
 mod follow;
 mod pressure;
+mod roles;
 mod unreplicated;
 
 pub(super) use allotment::Allotment;
@@ -19,3 +21,4 @@ pub use entry::{ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry};
 pub use execute::Statement;
 pub use follow::ForeignEntry;
 pub(super) use pressure::CHECKPOINT_AT;
+pub(super) use roles::Roles;

@@ -4,7 +4,6 @@
 //! whose partitions it owns.
 
 use pinion_clock::Timestamp;
-use pinion_runtime::sync::GateClosed;
 use pinion_runtime::{LocalBoxFuture, Queue, submit_to, yield_if_due};
 
 use super::batch::check_sizes;
@@ -67,8 +66,7 @@ impl Storage {
         if len > MAX_ENTRY_BYTES {
             return Err(WriteError::TooLarge);
         }
-        let closing = |GateClosed| WriteError::Fatal(Fatal::new("storage is closing"));
-        let _inside = self.gate.enter().map_err(closing)?;
+        let _inside = self.roles.enter().map_err(WriteError::Fatal)?;
         self.wait_for_memory(|| statement.writes.iter()).await?;
         let node = self.node_state();
         while node.held.get().is_some() {
