@@ -26,7 +26,7 @@ use super::write::Roles;
 use crate::base::{PartitionOptions, PartitionRoots, is_page_file, page_file_name};
 use crate::limits::{BLOCK_BYTES, HISTORY_MEMORY_PERCENT, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
 use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};
-use crate::marks::{CoreMarks, Words};
+use crate::marks::Words;
 use crate::partition::Partition;
 use crate::ring::list_rings;
 use crate::sequencer::Sequencer;
@@ -386,16 +386,13 @@ async fn open_core(
         this: this.clone(),
         core,
         cores,
-        marks: CoreMarks::new(usize::from(core.0), shared.words.clone()),
+        progress: Progress::new(core, cores, shared.words.clone()),
         shared,
         options,
         partitions,
         ring: RefCell::new(None),
         preparing: RefCell::new(None),
         roles: Roles::new(),
-        durable: Progress::new(cores),
-        visible: Progress::new(cores),
-        appended: Progress::new(cores),
         flush_demand: Notify::new(),
         flush_requested: Cell::new(false),
         durable_when_idle: Cell::new(Timestamp::MIN),

@@ -353,7 +353,7 @@ impl Storage {
             *node.manifests.borrow_mut() = Some(manifests);
             replaced.map_err(OpenError::io("writing the manifest of a new epoch"))?;
             node.epoch.set(epoch);
-            self.shared.words.sequencer.advance_to(cut);
+            self.progress.continue_after(cut);
             self.shared
                 .recorded_durable
                 .fetch_max(cut.as_u64(), Ordering::SeqCst);

@@ -17,7 +17,7 @@ use super::progress::{Bounds, Progress};
 use super::units::{HeldSnapshots, StatementsUnderWay, Transactions};
 use super::write::Roles;
 use crate::base::Counts;
-use crate::marks::{CoreMarks, Words};
+use crate::marks::Words;
 use crate::partition::{KeptCounts, Partition};
 use crate::ring::Ring;
 use crate::room::DiskRoom;
@@ -57,7 +57,6 @@ pub struct Storage {
     pub(super) cores: usize,
     pub(super) options: StorageOptions,
     pub(super) shared: Arc<Shared>,
-    pub(super) marks: CoreMarks,
     /// By partition number; `None` where another core is the owner.
     pub(super) partitions: Vec<Option<Rc<Partition>>>,
     /// There once recovery is complete.
@@ -65,9 +64,7 @@ pub struct Storage {
     /// The task that prepares segments of the ring.
     pub(super) preparing: RefCell<Option<JoinHandle<()>>>,
     pub(super) roles: Roles,
-    pub(super) durable: Progress,
-    pub(super) visible: Progress,
-    pub(super) appended: Progress,
+    pub(super) progress: Progress,
     pub(super) flush_demand: Notify,
     pub(super) flush_requested: Cell<bool>,
     /// all_durable when the flusher last found nothing to do.
@@ -169,32 +166,32 @@ impl Storage {
 
     /// The last timestamp in the log: allotted to a write of this node, or logged for another.
     pub fn last_allotted(&self) -> Timestamp {
-        self.shared.words.sequencer.last()
+        self.progress.last_allotted()
     }
 
     /// Everything at or below it is applied on every owner.
     pub fn visible(&self) -> Timestamp {
-        self.reached(Mark::Applying)
+        self.progress.reached(Mark::Applying)
     }
 
     /// Everything at or below it is durable, with nothing missing before it.
     pub fn all_durable(&self) -> Timestamp {
-        self.reached(Mark::Undurable)
+        self.progress.reached(Mark::Undurable)
     }
 
     /// Everything at or below it is in some ring's memory: what a reader of the oplog may see.
     pub fn oplog_read_timestamp(&self) -> Timestamp {
-        self.reached(Mark::Appending)
+        self.progress.reached(Mark::Appending)
     }
 
     /// The cluster time: the highest timestamp that was allotted here or heard of.
     pub fn cluster_time(&self) -> Timestamp {
-        self.shared.words.sequencer.cluster_time()
+        self.progress.cluster_time()
     }
 
     /// Timestamps allotted from now on lie above `time`.
     pub fn advance_cluster_time(&self, time: Timestamp) {
-        self.shared.words.sequencer.advance_cluster_time(time);
+        self.progress.advance_cluster_time(time);
     }
 
     pub(super) fn rc(&self) -> Rc<Storage> {

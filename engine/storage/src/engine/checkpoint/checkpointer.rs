@@ -251,7 +251,7 @@ impl Storage {
         written.inspect_err(|fatal| self.poison(fatal.clone()))?;
         assert!(self.last_allotted() == last, "nobody else logs");
         // Before the next checkpoint begins: its timestamp is not below the base.
-        self.shared.words.sequencer.advance_to(ts);
+        self.progress.continue_after(ts);
         Ok(())
     }
 

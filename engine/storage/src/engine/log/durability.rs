@@ -58,23 +58,18 @@ impl Storage {
 
     /// Every core with undurable entries at or below `ts` flushes at once.
     fn ask_for_flushes(&self, ts: Timestamp) {
-        if !self.marks.is_durable_here(ts) {
+        if !self.progress.is_durable_here(ts) {
             self.request_flush();
         }
         for core in self.other_cores() {
-            let floor = self
-                .shared
-                .words
-                .marks
-                .floor(usize::from(core.0), Mark::Undurable);
-            if floor.is_some_and(|floor| floor < ts) {
+            if self.progress.is_undurable_on(core, ts) {
                 self.ask_core_to_flush(core);
             }
         }
     }
 
     fn ask_core_to_flush(&self, core: CoreId) {
-        let Some((_, high)) = self.durable.waiters.range() else {
+        let Some(high) = self.progress.highest_wanted_durable() else {
             return;
         };
         {
@@ -94,13 +89,8 @@ impl Storage {
             .await;
             this.asking.borrow_mut()[usize::from(core.0)].flush_sent = false;
             // Others may have begun to wait for later timestamps meanwhile.
-            let floor = this
-                .shared
-                .words
-                .marks
-                .floor(usize::from(core.0), Mark::Undurable);
-            if let (Some(floor), Some((_, high))) = (floor, this.durable.waiters.range())
-                && floor < high
+            if let Some(high) = this.progress.highest_wanted_durable()
+                && this.progress.is_undurable_on(core, high)
             {
                 this.ask_core_to_flush(core);
             }
@@ -108,7 +98,7 @@ impl Storage {
     }
 
     fn flush_through(&self, ts: Timestamp) {
-        if !self.marks.is_durable_here(ts) {
+        if !self.progress.is_durable_here(ts) {
             self.request_flush();
         }
     }
@@ -169,7 +159,7 @@ impl Storage {
             claimed.store(recorded, Ordering::SeqCst);
             return Ok(());
         };
-        self.marks.flush_started();
+        self.progress.flush_started();
         if batch.changed_segment {
             sim::event("segment");
         }
@@ -179,11 +169,11 @@ impl Storage {
             .write(ring, sync)
             .await
             .map_err(|error| Fatal::new(format!("flushing a ring failed: {error}")))?;
-        self.marks.flush_finished();
+        self.progress.flush_finished();
         self.shared
             .recorded_durable
             .fetch_max(all_durable.as_u64(), Ordering::SeqCst);
-        self.tell_progress(Mark::Undurable);
+        self.announce(Mark::Undurable);
         let needed = self.ring_bytes_since(self.frames_sealed.get());
         if needed >= self.options.ring_bytes_per_checkpoint {
             self.ask_for_checkpoint();

@@ -253,9 +253,9 @@ impl Storage {
             Outcome::Prepare => self.transaction_begins(logged.first),
             _ => {}
         }
-        self.marks.hold_applying(range);
+        self.progress.hold_applying(range);
         allotment.finish();
-        self.tell_progress(Mark::Appending);
+        self.announce(Mark::Appending);
         drop(reservation);
 
         let fault = self.options.planted_fault;
@@ -271,8 +271,7 @@ impl Storage {
         if let Some(prepared) = &ending.prepared {
             self.note_outcome(prepared, logged.last).await;
         }
-        self.marks.release_applying(logged.first);
-        self.tell_progress(Mark::Applying);
+        self.release_applying(logged.first);
         Ok(logged)
     }
 

@@ -27,7 +27,7 @@ impl<'s> Allotment<'s> {
     ) -> Allotment<'s> {
         Allotment {
             storage,
-            range: storage.marks.allot(count, wall_secs),
+            range: storage.progress.allot(count, wall_secs),
             finished: false,
         }
     }
@@ -38,15 +38,9 @@ impl<'s> Allotment<'s> {
         first: Timestamp,
         last: Timestamp,
     ) -> Allotment<'s> {
-        let predecessor = storage.last_allotted();
-        storage.marks.follow_to(last);
         Allotment {
             storage,
-            range: Allotted {
-                predecessor,
-                first,
-                last,
-            },
+            range: storage.progress.follow_to(first, last),
             finished: false,
         }
     }
@@ -57,7 +51,7 @@ impl<'s> Allotment<'s> {
 
     /// Every timestamp has its entry, and what it tells of is applied or held.
     pub(in crate::engine) fn finish(mut self) {
-        self.storage.marks.finish();
+        self.storage.progress.finish_allotment();
         self.finished = true;
     }
 }

@@ -366,8 +366,8 @@ impl Storage {
             outcomes.push(Some(Ok(ts)));
         }
         drop(reservation);
-        self.tell_progress(Mark::Appending);
-        self.tell_progress(Mark::Applying);
+        self.announce(Mark::Appending);
+        self.announce(Mark::Applying);
         self.publish_memory();
         StepResult { outcomes, stopped }
     }
@@ -439,16 +439,15 @@ impl Storage {
                 timestamps.insert(index, ts);
             }
             assert_eq!(nth, count, "every timestamp has its place in the log");
-            self.marks.hold_applying(allotment.range());
+            self.progress.hold_applying(allotment.range());
             held = Some(allotment.range().first);
             allotment.finish();
-            self.tell_progress(Mark::Appending);
+            self.announce(Mark::Appending);
         }
         drop(reservation);
         self.resolve_everywhere(owners, &units, &timestamps).await;
         if let Some(first) = held {
-            self.marks.release_applying(first);
-            self.tell_progress(Mark::Applying);
+            self.release_applying(first);
         }
 
         let result = match stop {

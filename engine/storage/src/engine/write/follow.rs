@@ -183,7 +183,7 @@ impl Storage {
         }
         allotment.finish();
         drop(reservation);
-        self.tell_progress(Mark::Appending);
+        self.announce(Mark::Appending);
         Ok(())
     }
 
@@ -193,7 +193,6 @@ impl Storage {
     /// If no entry is logged up to there, or the calling core does not follow.
     pub fn set_applied(&self, ts: Timestamp) {
         self.assert_logger();
-        self.marks.set_applied(ts);
-        self.tell_progress(Mark::Applying);
+        self.announce_applied(ts);
     }
 }

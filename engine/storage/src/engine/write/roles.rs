@@ -194,7 +194,7 @@ impl Storage {
         if !self.roles.fail(fatal) {
             return false;
         }
-        self.release_waiters();
+        self.progress.release_waiters();
         self.roles.failure.notify_all();
         self.flush_demand.notify_all();
         self.memory_freed.notify_all();
