@@ -18,7 +18,7 @@ use pinion_runtime::{
 use super::checkpoint::{Horizon, Intervals, KeptLayers, NodeState};
 use super::copy::FrozenCheckpoints;
 use super::error::OpenError;
-use super::log::{Asking, LogPins, LogRetention, LogWords, OwnLog};
+use super::log::{Flusher, LogPins, LogRetention, LogWords, OwnLog, RecordedDurable};
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::{Bounds, Progress};
 use super::storage::{Shared, Storage, owner_of, storage};
@@ -134,8 +134,7 @@ fn open_locked(
                 marks: Watermarks::new(cores),
             }),
             pressure: (0..cores).map(|_| AtomicU64::new(0)).collect(),
-            recorded_durable: AtomicU64::new(manifest.all_durable),
-            recording_durable: AtomicU64::new(manifest.all_durable),
+            recorded_durable: RecordedDurable::new(manifest.all_durable),
             unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
             layered: AtomicU64::new(u64::MAX),
             checkpoints_awaited: AtomicUsize::new(0),
@@ -390,15 +389,8 @@ async fn open_core(
         shared,
         options,
         partitions,
-        ring: RefCell::new(None),
-        preparing: RefCell::new(None),
         roles: Roles::new(),
-        flush_demand: Notify::new(),
-        flush_requested: Cell::new(false),
-        durable_when_idle: Cell::new(Timestamp::MIN),
-        flusher_ended: Cell::new(false),
-        flusher_end: Notify::new(),
-        asking: RefCell::new(vec![Asking::default(); cores]),
+        flusher: Flusher::new(cores),
         next_unit: Cell::new(0),
         statements_under_way: RefCell::default(),
         snapshots: RefCell::default(),
@@ -407,7 +399,6 @@ async fn open_core(
         memory_waits_ended: Cell::new(0),
         checkpoint_asked: Cell::new(false),
         waiting_logged: Cell::new(None),
-        frames_sealed: Cell::new(0),
         horizon: Horizon::default(),
         log_pins: LogPins::default(),
         node,

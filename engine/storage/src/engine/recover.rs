@@ -354,9 +354,7 @@ impl Storage {
             replaced.map_err(OpenError::io("writing the manifest of a new epoch"))?;
             node.epoch.set(epoch);
             self.progress.continue_after(cut);
-            self.shared
-                .recorded_durable
-                .fetch_max(cut.as_u64(), Ordering::SeqCst);
+            self.shared.recorded_durable.record(cut);
             Ok(next)
         })
     }
@@ -607,26 +605,10 @@ impl Storage {
             let ring = Ring::start(start)
                 .await
                 .map_err(OpenError::io("starting a ring"))?;
-            *self.ring.borrow_mut() = Some(ring.clone());
+            self.start_flusher(ring);
             self.roles.start_writing();
-            spawn(Queue::Foreground, self.rc().run_flusher(ring.clone()));
-            let this = self.rc();
-            let preparing = spawn(
-                Queue::Background,
-                async move { this.keep_prepared(&ring).await },
-            );
-            *self.preparing.borrow_mut() = Some(preparing);
             Ok(())
         })
-    }
-
-    /// Keeps segments of a ring ready until that is stopped.
-    pub(super) async fn keep_prepared(&self, ring: &Ring) {
-        if let Err(error) = ring.keep_prepared(&self.shared.room).await {
-            self.poison(Fatal::new(format!(
-                "preparing a ring segment failed: {error}"
-            )));
-        }
     }
 
     /// Applies writes at a timestamp they already have: recovery, and a secondary. Nothing is checked and nothing is
@@ -831,24 +813,13 @@ impl Storage {
 
     async fn close_files(&self) {
         self.on_all(|storage| async move {
-            let ring = storage.ring.borrow().clone();
             storage.roles.close();
-            storage.request_flush();
+            storage.flusher.request();
             if let Some(node) = &storage.node {
                 node.own.wake_flusher();
                 node.own.ended().await;
             }
-            if let Some(ring) = ring {
-                while !storage.flusher_ended.get() {
-                    storage.flusher_end.notified().await;
-                }
-                ring.stop();
-            }
-            let preparing = storage.preparing.borrow_mut().take();
-            if let Some(preparing) = preparing {
-                // One that was dropped has ended too.
-                let _ = preparing.await;
-            }
+            storage.flusher.ended().await;
             for partition in storage.owned() {
                 partition.close().await;
             }

@@ -124,12 +124,7 @@ impl std::ops::AddAssign for StorageStats {
 impl Storage {
     /// This core's figures.
     pub fn stats(&self) -> StorageStats {
-        let ring = self
-            .ring
-            .borrow()
-            .as_ref()
-            .map(|ring| ring.stats())
-            .unwrap_or_default();
+        let ring = self.flusher.stats();
         let mut stats = StorageStats {
             memory_budget_bytes: self.memory_budget(),
             delta_bytes: self.delta_bytes(),

@@ -1,6 +1,6 @@
 //! The face of storage on one core: what it owns, what it shares, and what is true of the node.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{CoreId, Instant, JoinHandle, core_local, try_core_local};
+use pinion_runtime::{CoreId, Instant, core_local, try_core_local};
 
 use super::checkpoint::{Horizon, Intervals, NodeState};
-use super::log::{Asking, LogPins, LogWords};
+use super::log::{Flusher, LogPins, LogWords, RecordedDurable};
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::{Bounds, Progress};
 use super::units::{HeldSnapshots, StatementsUnderWay, Transactions};
@@ -19,7 +19,6 @@ use super::write::Roles;
 use crate::base::Counts;
 use crate::marks::Words;
 use crate::partition::{KeptCounts, Partition};
-use crate::ring::Ring;
 use crate::room::DiskRoom;
 use crate::types::{PartitionId, TreeId};
 use crate::watermarks::Mark;
@@ -29,10 +28,7 @@ pub(super) struct Shared {
     pub(super) words: Arc<Words>,
     /// Of each core: the part of its memory for changes that is in use, in thousandths.
     pub(super) pressure: Vec<AtomicU64>,
-    /// The highest all_durable that some ring records durably.
-    pub(super) recorded_durable: AtomicU64,
-    /// The highest that some ring has set out to record with nothing else to write.
-    pub(super) recording_durable: AtomicU64,
+    pub(super) recorded_durable: RecordedDurable,
     /// Of each core: no version that a checkpoint there, soon to be sealed, needs lies at or above it; `u64::MAX` for none.
     pub(super) unsealed: Vec<AtomicU64>,
     /// No horizon passes it: the timestamp of the oldest layer.
@@ -59,19 +55,9 @@ pub struct Storage {
     pub(super) shared: Arc<Shared>,
     /// By partition number; `None` where another core is the owner.
     pub(super) partitions: Vec<Option<Rc<Partition>>>,
-    /// There once recovery is complete.
-    pub(super) ring: RefCell<Option<Rc<Ring>>>,
-    /// The task that prepares segments of the ring.
-    pub(super) preparing: RefCell<Option<JoinHandle<()>>>,
     pub(super) roles: Roles,
     pub(super) progress: Progress,
-    pub(super) flush_demand: Notify,
-    pub(super) flush_requested: Cell<bool>,
-    /// all_durable when the flusher last found nothing to do.
-    pub(super) durable_when_idle: Cell<Timestamp>,
-    pub(super) flusher_ended: Cell<bool>,
-    pub(super) flusher_end: Notify,
-    pub(super) asking: RefCell<Vec<Asking>>,
+    pub(super) flusher: Flusher,
     pub(super) next_unit: Cell<u64>,
     /// Statements of open units that are being placed on other cores.
     pub(super) statements_under_way: StatementsUnderWay,
@@ -86,8 +72,6 @@ pub struct Storage {
     pub(super) checkpoint_asked: Cell<bool>,
     /// When it was last said that writes wait for memory.
     pub(super) waiting_logged: Cell<Option<Instant>>,
-    /// Frames in the ring when the changes of the last checkpoint were sealed: all before them is in the page files since.
-    pub(super) frames_sealed: Cell<u64>,
     pub(super) horizon: Horizon,
     pub(super) log_pins: LogPins,
     /// On core 0: what belongs to the node as a whole.

@@ -22,4 +22,4 @@ pub(crate) use live::{
 };
 pub(crate) use reader::{BadFrame, LoggedEntry, RingReader, RingScan};
 pub(crate) use segment::{RingDir, list_rings};
-pub(crate) use writer::{Reservation, Ring, RingStart, RingStopped};
+pub(crate) use writer::{Reservation, Ring, RingStart, RingStats, RingStopped};

@@ -270,7 +270,7 @@ impl Storage {
         self.on_all(|storage| async move {
             storage.checkpoint_asked.set(false);
             // A ring that is long because no checkpoint may go on asks again when it is longer by as much.
-            storage.frames_sealed.set(storage.ring_frames());
+            storage.flusher.note_sealed();
         })
         .await;
     }
@@ -329,8 +329,7 @@ impl Storage {
         .await?;
         node.base.set(c);
         self.publish_retained(retained);
-        let recorded = &self.shared.recorded_durable;
-        recorded.fetch_max(c.as_u64(), Ordering::SeqCst);
+        self.shared.recorded_durable.record(c);
         sim::event("checkpoint install");
 
         let installed = join_all((0..self.cores as u16).map(|core| {
@@ -399,7 +398,7 @@ impl Storage {
             node.own.seal();
         }
         self.unhold_horizon();
-        self.frames_sealed.set(self.ring_frames());
+        self.flusher.note_sealed();
         let pace = CorePace::new(self);
         let mut merged = Vec::new();
         for partition in self.owned().map(Rc::clone).collect::<Vec<_>>() {
@@ -427,7 +426,7 @@ impl Storage {
             mostly_left |= partition.install(roots[usize::from(partition.id().0)]);
         }
         self.checkpoint_asked.set(false);
-        let ring = self.ring.borrow().clone();
+        let ring = self.flusher.ring();
         self.publish_memory();
         self.memory_freed.notify_all();
         if let Some(ring) = ring {

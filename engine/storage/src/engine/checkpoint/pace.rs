@@ -67,7 +67,7 @@ impl<'a> CorePace<'a> {
             leeway: interval / 100 * LATE_AT_MOST,
             total,
             merged: Cell::new(0),
-            frames: storage.ring_frames(),
+            frames: storage.flusher.frames(),
             idles: Cell::new(foreground_idles()),
             idle_seen: Cell::new(now()),
         }
@@ -83,7 +83,7 @@ impl<'a> CorePace<'a> {
         let storage = self.storage;
         let owned = storage.owned();
         let new: u64 = owned.map(|partition| partition.memory().active_bytes).sum();
-        let ring = storage.ring_bytes_since(self.frames);
+        let ring = storage.flusher.bytes_since(self.frames);
         let asking = storage.delta_budget() / 1000 * CHECKPOINT_AT;
         let of_memory = millionths_of_the_way(new, asking);
         let of_ring = millionths_of_the_way(ring, storage.options.ring_bytes_per_checkpoint);

@@ -97,7 +97,7 @@ impl Storage {
 
     /// This core's ring, once recovery is complete.
     pub(super) fn readable_ring(&self) -> Result<Rc<Ring>, LogReadError> {
-        let ring = self.ring.borrow().clone();
+        let ring = self.flusher.ring();
         self.check_fatal().map_err(LogReadError::Fatal)?;
         match self.roles.is_recovering() {
             true => None,

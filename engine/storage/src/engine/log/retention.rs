@@ -227,8 +227,8 @@ impl Storage {
 
     /// Those of this core's ring, and with core 0 those of rings that no core writes.
     fn own_segments(&self) -> Vec<SegmentSpan> {
-        let ring = self.ring.borrow();
-        let mut spans = ring.as_ref().map_or(Vec::new(), |ring| ring.spans());
+        let ring = self.flusher.ring();
+        let mut spans = ring.map_or(Vec::new(), |ring| ring.spans());
         if let Some(node) = &self.node {
             let foreign = node.foreign.borrow();
             spans.extend(foreign.iter().flat_map(|files| &files.segments));

@@ -196,14 +196,12 @@ impl Storage {
         }
         self.progress.release_waiters();
         self.roles.failure.notify_all();
-        self.flush_demand.notify_all();
+        self.flusher.wake();
         self.memory_freed.notify_all();
         if let Some(node) = &self.node {
             node.own.release();
         }
-        if let Some(ring) = &*self.ring.borrow() {
-            ring.stop();
-        }
+        self.flusher.stop_ring();
         true
     }
 
@@ -219,8 +217,8 @@ impl Storage {
     /// The ring of this core, or why there is none to write to.
     pub(in crate::engine) fn writable_ring(&self) -> Result<Rc<Ring>, WriteError> {
         self.check_fatal().map_err(WriteError::Fatal)?;
-        match (self.roles.phase.get(), &*self.ring.borrow()) {
-            (Phase::Writable, Some(ring)) => Ok(ring.clone()),
+        match (self.roles.phase.get(), self.flusher.ring()) {
+            (Phase::Writable, Some(ring)) => Ok(ring),
             (Phase::Closed, _) => Err(WriteError::Fatal(Fatal::new("storage is closed"))),
             _ => Err(WriteError::Fatal(Fatal::new("storage is still recovering"))),
         }
