@@ -22,7 +22,7 @@ use super::log::{Flusher, LogPins, LogRetention, LogWords, OwnLog, RecordedDurab
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::{Bounds, Progress};
 use super::storage::{Shared, Storage, owner_of, storage};
-use super::write::Roles;
+use super::write::{Memory, Pressures, Roles};
 use crate::base::{PartitionOptions, PartitionRoots, is_page_file, page_file_name};
 use crate::limits::{BLOCK_BYTES, HISTORY_MEMORY_PERCENT, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
 use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};
@@ -133,7 +133,7 @@ fn open_locked(
                 sequencer: Sequencer::new(manifest.base()),
                 marks: Watermarks::new(cores),
             }),
-            pressure: (0..cores).map(|_| AtomicU64::new(0)).collect(),
+            pressures: Arc::new(Pressures::new(cores)),
             recorded_durable: RecordedDurable::new(manifest.all_durable),
             unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
             layered: AtomicU64::new(u64::MAX),
@@ -381,6 +381,8 @@ async fn open_core(
     for partition in partitions.iter().flatten() {
         partition.share_room(shared.room.clone());
     }
+    let counts = (partitions.iter().flatten().count(), partitions.len());
+    let memory = Memory::new(&options, core, counts, shared.pressures.clone());
     set_core_local(Rc::new_cyclic(|this| Storage {
         this: this.clone(),
         core,
@@ -395,10 +397,7 @@ async fn open_core(
         statements_under_way: RefCell::default(),
         snapshots: RefCell::default(),
         transactions: RefCell::default(),
-        memory_freed: Notify::new(),
-        memory_waits_ended: Cell::new(0),
-        checkpoint_asked: Cell::new(false),
-        waiting_logged: Cell::new(None),
+        memory,
         horizon: Horizon::default(),
         log_pins: LogPins::default(),
         node,

@@ -13,8 +13,6 @@ pub(super) struct Counters {
     pub(super) checkpoints: Cell<u64>,
     pub(super) checkpoint_last: Cell<Duration>,
     pub(super) checkpoint_total: Cell<Duration>,
-    pub(super) delayed_steps: Cell<u64>,
-    pub(super) refused_steps: Cell<u64>,
 }
 
 /// Figures of one core since it was opened; those of all cores add up, except where said.
@@ -125,10 +123,11 @@ impl Storage {
     /// This core's figures.
     pub fn stats(&self) -> StorageStats {
         let ring = self.flusher.stats();
+        let (delayed_steps, refused_steps) = self.memory.delayed_and_refused();
         let mut stats = StorageStats {
-            memory_budget_bytes: self.memory_budget(),
+            memory_budget_bytes: self.memory.budget_bytes(),
             delta_bytes: self.delta_bytes(),
-            delta_budget_bytes: self.delta_budget(),
+            delta_budget_bytes: self.memory.delta_budget_bytes(),
             checkpoints: self.counters.checkpoints.get(),
             checkpoint_last_ms: self.counters.checkpoint_last.get().as_millis() as u64,
             checkpoint_total_ms: self.counters.checkpoint_total.get().as_millis() as u64,
@@ -141,8 +140,8 @@ impl Storage {
             ring_segments_removed: ring.segments_removed,
             log_truncations: ring.truncations,
             log_truncating_us: ring.truncating.as_micros() as u64,
-            delayed_steps: self.counters.delayed_steps.get(),
-            refused_steps: self.counters.refused_steps.get(),
+            delayed_steps,
+            refused_steps,
             layers: self
                 .node
                 .as_ref()

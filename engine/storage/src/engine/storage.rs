@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pinion_clock::Timestamp;
-use pinion_runtime::sync::Notify;
-use pinion_runtime::{CoreId, Instant, core_local, try_core_local};
+use pinion_runtime::{CoreId, core_local, try_core_local};
 
 use super::checkpoint::{Horizon, Intervals, NodeState};
 use super::log::{Flusher, LogPins, LogWords, RecordedDurable};
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::{Bounds, Progress};
 use super::units::{HeldSnapshots, StatementsUnderWay, Transactions};
-use super::write::Roles;
+use super::write::{Memory, Pressures, Roles};
 use crate::base::Counts;
 use crate::marks::Words;
 use crate::partition::{KeptCounts, Partition};
@@ -26,8 +25,7 @@ use crate::watermarks::Mark;
 /// What the cores of a node share: the sequencer and the watermarks, and a few published figures.
 pub(super) struct Shared {
     pub(super) words: Arc<Words>,
-    /// Of each core: the part of its memory for changes that is in use, in thousandths.
-    pub(super) pressure: Vec<AtomicU64>,
+    pub(super) pressures: Arc<Pressures>,
     pub(super) recorded_durable: RecordedDurable,
     /// Of each core: no version that a checkpoint there, soon to be sealed, needs lies at or above it; `u64::MAX` for none.
     pub(super) unsealed: Vec<AtomicU64>,
@@ -65,13 +63,7 @@ pub struct Storage {
     pub(super) snapshots: HeldSnapshots,
     /// Transactions whose log must be kept.
     pub(super) transactions: Transactions,
-    /// Wakes whoever waits for memory, after each checkpoint.
-    pub(super) memory_freed: Notify,
-    /// How often waits for memory were cancelled.
-    pub(super) memory_waits_ended: Cell<u64>,
-    pub(super) checkpoint_asked: Cell<bool>,
-    /// When it was last said that writes wait for memory.
-    pub(super) waiting_logged: Cell<Option<Instant>>,
+    pub(super) memory: Memory,
     pub(super) horizon: Horizon,
     pub(super) log_pins: LogPins,
     /// On core 0: what belongs to the node as a whole.

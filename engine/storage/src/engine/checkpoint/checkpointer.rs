@@ -268,7 +268,7 @@ impl Storage {
     /// Without a checkpoint to take, whoever asked for one may ask again.
     pub(super) async fn clear_checkpoint_asked(&self) {
         self.on_all(|storage| async move {
-            storage.checkpoint_asked.set(false);
+            storage.memory.clear_checkpoint_asked();
             // A ring that is long because no checkpoint may go on asks again when it is longer by as much.
             storage.flusher.note_sealed();
         })
@@ -425,10 +425,10 @@ impl Storage {
             }
             mostly_left |= partition.install(roots[usize::from(partition.id().0)]);
         }
-        self.checkpoint_asked.set(false);
+        self.memory.clear_checkpoint_asked();
         let ring = self.flusher.ring();
         self.publish_memory();
-        self.memory_freed.notify_all();
+        self.memory.wake_writers();
         if let Some(ring) = ring {
             let failed = |error: std::io::Error| {
                 Fatal::new(format!("recycling ring segments failed: {error}"))

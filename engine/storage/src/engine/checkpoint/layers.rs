@@ -150,7 +150,8 @@ impl Storage {
 
     /// Whether a layer frees much memory of a partition of this core.
     fn has_enough_for_layer(&self) -> bool {
-        let least = self.delta_budget() / SMALLEST_PART / self.owned().count().max(1) as u64;
+        let least =
+            self.memory.delta_budget_bytes() / SMALLEST_PART / self.owned().count().max(1) as u64;
         self.owned()
             .any(|partition| partition.memory().active_bytes >= least.max(1))
     }
@@ -166,7 +167,7 @@ impl Storage {
         for partition in &partitions {
             partition.write_layer(&pace).await?;
             self.publish_memory();
-            self.memory_freed.notify_all();
+            self.memory.wake_writers();
         }
         Ok(sealed > 0)
     }

@@ -84,7 +84,7 @@ impl<'a> CorePace<'a> {
         let owned = storage.owned();
         let new: u64 = owned.map(|partition| partition.memory().active_bytes).sum();
         let ring = storage.flusher.bytes_since(self.frames);
-        let asking = storage.delta_budget() / 1000 * CHECKPOINT_AT;
+        let asking = storage.memory.delta_budget_bytes() / 1000 * CHECKPOINT_AT;
         let of_memory = millionths_of_the_way(new, asking);
         let of_ring = millionths_of_the_way(ring, storage.options.ring_bytes_per_checkpoint);
         of_memory.max(of_ring)
@@ -151,7 +151,7 @@ impl Pace for CorePace<'_> {
 
     fn memory_freed(&self) {
         self.storage.publish_memory();
-        self.storage.memory_freed.notify_all();
+        self.storage.memory.wake_writers();
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In reading order: `roles` says whether a core may write, and in which term; `batch` cuts statements into what each
 //! partition gets, `entry` is what they log, `execute` runs them, `allotment` guards the timestamps that they have taken.
-//! `unreplicated` and `follow` are the same for writes that stay on this node and for entries of another. `pressure` delays or
+//! `unreplicated` and `follow` are the same for writes that stay on this node and for entries of another. `memory` delays or
 //! refuses writes for want of memory.
 
 mod allotment;
@@ -10,7 +10,7 @@ mod batch;
 mod entry;
 mod execute;
 mod follow;
-mod pressure;
+mod memory;
 mod roles;
 mod unreplicated;
 
@@ -20,5 +20,5 @@ pub(super) use entry::{Chain, append_to};
 pub use entry::{ENTRY_TERM_OFFSET, ENTRY_TS_OFFSET, Entry};
 pub use execute::Statement;
 pub use follow::ForeignEntry;
-pub(super) use pressure::CHECKPOINT_AT;
+pub(super) use memory::{CHECKPOINT_AT, Memory, Pressures};
 pub(super) use roles::Roles;

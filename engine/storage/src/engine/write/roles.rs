@@ -197,7 +197,7 @@ impl Storage {
         self.progress.release_waiters();
         self.roles.failure.notify_all();
         self.flusher.wake();
-        self.memory_freed.notify_all();
+        self.memory.wake_writers();
         if let Some(node) = &self.node {
             node.own.release();
         }
