@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
@@ -15,10 +15,10 @@ use pinion_runtime::{
     set_core_local, submit_to,
 };
 
-use super::checkpoint::{Horizon, Intervals, KeptLayers, NodeState};
+use super::checkpoint::{HorizonBounds, Intervals, KeptLayers, NodeState, Pins};
 use super::copy::FrozenCheckpoints;
 use super::error::OpenError;
-use super::log::{Flusher, LogPins, LogRetention, LogWords, OwnLog, RecordedDurable};
+use super::log::{Flusher, LogRetention, LogWords, OwnLog, RecordedDurable};
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::{Bounds, Progress};
 use super::storage::{Shared, Storage, owner_of, storage};
@@ -135,8 +135,7 @@ fn open_locked(
             }),
             pressures: Arc::new(Pressures::new(cores)),
             recorded_durable: RecordedDurable::new(manifest.all_durable),
-            unsealed: (0..cores).map(|_| AtomicU64::new(u64::MAX)).collect(),
-            layered: AtomicU64::new(u64::MAX),
+            horizon: HorizonBounds::new(cores),
             checkpoints_awaited: AtomicUsize::new(0),
             has_untimed: AtomicBool::new(false),
             room: Arc::default(),
@@ -395,11 +394,8 @@ async fn open_core(
         flusher: Flusher::new(cores),
         next_unit: Cell::new(0),
         statements_under_way: RefCell::default(),
-        snapshots: RefCell::default(),
-        transactions: RefCell::default(),
+        pins: Pins::default(),
         memory,
-        horizon: Horizon::default(),
-        log_pins: LogPins::default(),
         node,
         counters: super::stats::Counters::default(),
     }));

@@ -1,8 +1,8 @@
 //! Figures about storage, for serverStatus and for tests.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 
+use pinion_clock::Timestamp;
 use pinion_runtime::Duration;
 
 use super::storage::Storage;
@@ -146,10 +146,7 @@ impl Storage {
                 .node
                 .as_ref()
                 .map_or(0, |node| node.layers.borrow().len() as u64),
-            layered_since: match self.shared.layered.load(Ordering::SeqCst) {
-                u64::MAX => 0,
-                oldest => oldest,
-            },
+            layered_since: self.shared.horizon.layered().map_or(0, Timestamp::as_u64),
             stable_lag_secs: self.stable_lag_secs(),
             waits_for_room: self.shared.room.waits(),
             ..StorageStats::default()

@@ -4,16 +4,16 @@ use std::cell::Cell;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, core_local, try_core_local};
 
-use super::checkpoint::{Horizon, Intervals, NodeState};
-use super::log::{Flusher, LogPins, LogWords, RecordedDurable};
+use super::checkpoint::{HorizonBounds, Intervals, NodeState, Pins};
+use super::log::{Flusher, LogWords, RecordedDurable};
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::{Bounds, Progress};
-use super::units::{HeldSnapshots, StatementsUnderWay, Transactions};
+use super::units::StatementsUnderWay;
 use super::write::{Memory, Pressures, Roles};
 use crate::base::Counts;
 use crate::marks::Words;
@@ -27,10 +27,7 @@ pub(super) struct Shared {
     pub(super) words: Arc<Words>,
     pub(super) pressures: Arc<Pressures>,
     pub(super) recorded_durable: RecordedDurable,
-    /// Of each core: no version that a checkpoint there, soon to be sealed, needs lies at or above it; `u64::MAX` for none.
-    pub(super) unsealed: Vec<AtomicU64>,
-    /// No horizon passes it: the timestamp of the oldest layer.
-    pub(super) layered: AtomicU64,
+    pub(super) horizon: HorizonBounds,
     /// How many wait for a checkpoint to be complete, so that it should be soon.
     pub(super) checkpoints_awaited: AtomicUsize,
     /// Something was applied without a timestamp, or counts were corrected, since the last checkpoint began, so that there is
@@ -59,13 +56,8 @@ pub struct Storage {
     pub(super) next_unit: Cell<u64>,
     /// Statements of open units that are being placed on other cores.
     pub(super) statements_under_way: StatementsUnderWay,
-    /// Snapshots of this core's partitions that are held for transactions.
-    pub(super) snapshots: HeldSnapshots,
-    /// Transactions whose log must be kept.
-    pub(super) transactions: Transactions,
+    pub(super) pins: Pins,
     pub(super) memory: Memory,
-    pub(super) horizon: Horizon,
-    pub(super) log_pins: LogPins,
     /// On core 0: what belongs to the node as a whole.
     pub(super) node: Option<NodeState>,
     pub(super) counters: super::stats::Counters,

@@ -336,7 +336,7 @@ impl Storage {
             let roots = roots.clone();
             submit_to(CoreId(core), Queue::Background, move || async move {
                 let storage = storage();
-                storage.forget_transactions(c);
+                storage.pins.forget_transactions(c);
                 storage.install_owned(retained, &roots).await
             })
         }))

@@ -8,19 +8,60 @@
 //! at the bound after it has looked at the visible and the stable timestamp: if it finds none, neither was above what C was
 //! chosen from.
 
-use std::cell::Cell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{Instant, now};
+use pinion_runtime::{CoreId, now};
 
 use crate::engine::storage::Storage;
-use crate::limits::SNAPSHOT_GRACE;
 
-/// Since when which timestamp is known to be a possible horizon, on one core.
-#[derive(Default)]
-pub(in crate::engine) struct Horizon {
-    sampled: Cell<Option<(Instant, Timestamp)>>,
+/// What no horizon passes; shared by all cores.
+pub(in crate::engine) struct HorizonBounds {
+    /// Of each core: no version that a checkpoint there, soon to be sealed, needs lies at or above it.
+    unsealed: Box<[AtomicU64]>,
+    /// The timestamp of the oldest layer.
+    layered: AtomicU64,
+}
+
+/// Bounds nothing.
+const UNBOUNDED: u64 = u64::MAX;
+
+impl HorizonBounds {
+    pub(in crate::engine) fn new(cores: usize) -> HorizonBounds {
+        HorizonBounds {
+            unsealed: (0..cores).map(|_| AtomicU64::new(UNBOUNDED)).collect(),
+            layered: AtomicU64::new(UNBOUNDED),
+        }
+    }
+
+    /// Of every core, until [`HorizonBounds::set_sealed`] there.
+    fn set_unsealed(&self, bound: Timestamp) {
+        for word in &self.unsealed {
+            word.store(bound.as_u64(), Ordering::SeqCst);
+        }
+    }
+
+    fn set_sealed(&self, core: CoreId) {
+        self.unsealed[usize::from(core.0)].store(UNBOUNDED, Ordering::SeqCst);
+    }
+
+    pub(super) fn set_layered(&self, oldest: Option<Timestamp>) {
+        let oldest = oldest.map_or(UNBOUNDED, Timestamp::as_u64);
+        self.layered.store(oldest, Ordering::SeqCst);
+    }
+
+    /// The timestamp of the oldest layer, or where one is about to be.
+    pub(in crate::engine) fn layered(&self) -> Option<Timestamp> {
+        let oldest = self.layered.load(Ordering::SeqCst);
+        (oldest != UNBOUNDED).then(|| Timestamp::from_u64(oldest))
+    }
+
+    /// The horizon of a core that is otherwise at `bound`.
+    fn limit(&self, core: CoreId, bound: Timestamp) -> Timestamp {
+        let unsealed = self.unsealed[usize::from(core.0)].load(Ordering::SeqCst);
+        let layered = self.layered.load(Ordering::SeqCst);
+        bound.min(Timestamp::from_u64(unsealed.min(layered)))
+    }
 }
 
 impl Storage {
@@ -31,16 +72,14 @@ impl Storage {
             return;
         }
         let now = now();
-        let before = self.horizon.sampled.get();
-        if before.is_some_and(|(taken, _)| now.saturating_since(taken) < SNAPSHOT_GRACE) {
+        if !self.pins.is_horizon_due(now) {
             return;
         }
         let bound = self.timeline().horizon();
-        self.horizon.sampled.set(Some((now, bound)));
-        let Some((_, bound)) = before else { return };
-        let unsealed = self.shared.unsealed[usize::from(self.core.0)].load(Ordering::SeqCst);
-        let layered = self.shared.layered.load(Ordering::SeqCst);
-        let horizon = bound.min(Timestamp::from_u64(unsealed.min(layered)));
+        let Some(bound) = self.pins.sample_horizon(now, bound) else {
+            return;
+        };
+        let horizon = self.shared.horizon.limit(self.core, bound);
         for partition in self.owned() {
             partition.raise_horizon(horizon);
         }
@@ -50,14 +89,12 @@ impl Storage {
     /// on core 0.
     pub(super) fn hold_horizons(&self) -> Timestamp {
         let bound = self.timeline().checkpoint();
-        for word in &self.shared.unsealed {
-            word.store(bound.as_u64(), Ordering::SeqCst);
-        }
+        self.shared.horizon.set_unsealed(bound);
         self.next_checkpoint()
     }
 
     /// This core has sealed its changes for the checkpoint.
     pub(super) fn unhold_horizon(&self) {
-        self.shared.unsealed[usize::from(self.core.0)].store(u64::MAX, Ordering::SeqCst);
+        self.shared.horizon.set_sealed(self.core);
     }
 }

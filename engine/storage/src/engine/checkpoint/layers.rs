@@ -9,7 +9,6 @@
 //! No horizon passes the oldest layer: versions that the checkpoint there needs may lie in the delta as well.
 
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, Queue, join_all, sim, submit_to};
@@ -54,8 +53,7 @@ impl Storage {
 
     fn publish_layers(&self) {
         let oldest = self.node_state().layers.borrow().front().copied();
-        let oldest = oldest.map_or(u64::MAX, Timestamp::as_u64);
-        self.shared.layered.store(oldest, Ordering::SeqCst);
+        self.shared.horizon.set_layered(oldest);
     }
 
     /// Writes changes to disk that no checkpoint may hold, where they take so much memory that writes would wait for it. Call
@@ -89,9 +87,7 @@ impl Storage {
     fn hold_layers(&self) {
         if self.node_state().layers.borrow().is_empty() {
             let allowed = self.timeline().checkpoint();
-            self.shared
-                .layered
-                .store(allowed.as_u64(), Ordering::SeqCst);
+            self.shared.horizon.set_layered(Some(allowed));
         }
     }
 

@@ -1,7 +1,8 @@
 //! Checkpoints: when they are taken, at which timestamp and pace, and what they write.
 //!
-//! In reading order: `intervals` and `horizon` say when and as of which timestamp, `checkpointer` takes a checkpoint at the `pace`
-//! of each core; `layers` write changes that no checkpoint may hold, `loads` trees that were built outside of the log.
+//! In reading order: `intervals` and `horizon` say when and as of which timestamp, `pins` what has to stay; `checkpointer` takes
+//! a checkpoint at the `pace` of each core; `layers` write changes that no checkpoint may hold, `loads` trees that were built
+//! outside of the log.
 
 mod checkpointer;
 mod horizon;
@@ -9,8 +10,10 @@ mod intervals;
 mod layers;
 mod loads;
 mod pace;
+mod pins;
 
 pub(super) use checkpointer::NodeState;
-pub(super) use horizon::Horizon;
+pub(super) use horizon::HorizonBounds;
 pub(super) use intervals::Intervals;
 pub(super) use layers::KeptLayers;
+pub(super) use pins::Pins;

@@ -13,5 +13,5 @@ mod retention;
 pub(super) use flusher::{Flusher, RecordedDurable};
 pub use live_log::{LogCursor, LogReadError};
 pub(super) use own_log::OwnLog;
+pub(super) use retention::LogWords;
 pub use retention::{LogPin, LogRetention, LogStats};
-pub(super) use retention::{LogPins, LogWords};

@@ -7,8 +7,6 @@
 //! A pin is published before its owner looks at where F is about to go, and F is announced before the pins are looked
 //! at. So either the pin is seen, or its owner learns that it came too late.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -91,9 +89,6 @@ impl LogWords {
     }
 }
 
-/// One core's pins, and how many have each timestamp.
-pub(in crate::engine) type LogPins = RefCell<BTreeMap<Timestamp, usize>>;
-
 /// Keeps the log from a timestamp on, until it is dropped. It belongs to the core that made it.
 pub struct LogPin {
     storage: Rc<Storage>,
@@ -109,15 +104,8 @@ impl LogPin {
 
 impl Drop for LogPin {
     fn drop(&mut self) {
-        {
-            let mut pins = self.storage.log_pins.borrow_mut();
-            let count = pins.get_mut(&self.ts).expect("a pin is counted");
-            *count -= 1;
-            if *count == 0 {
-                pins.remove(&self.ts);
-            }
-        }
-        self.storage.publish_pins();
+        let lowest = self.storage.pins.unpin_log(self.ts);
+        self.storage.publish_pins(lowest);
     }
 }
 
@@ -127,19 +115,19 @@ impl Storage {
     /// # Errors
     /// [`LogReadError::PositionLost`] if such entries are gone, or about to go.
     pub fn pin_log(&self, ts: Timestamp) -> Result<LogPin, LogReadError> {
-        *self.log_pins.borrow_mut().entry(ts).or_insert(0) += 1;
+        let lowest = self.pins.pin_log(ts);
         let pin = LogPin {
             storage: self.rc(),
             ts,
         };
-        match self.publish_pins() < ts {
+        match self.publish_pins(lowest) < ts {
             true => Ok(pin),
             false => Err(LogReadError::PositionLost),
         }
     }
 
-    fn publish_pins(&self) -> Timestamp {
-        let lowest = self.log_pins.borrow().keys().next().copied();
+    /// Publishes the lowest pin of this core; gives where the log may begin by now.
+    fn publish_pins(&self, lowest: Option<Timestamp>) -> Timestamp {
         let core = usize::from(self.core.0);
         self.shared.log.pin(core, lowest)
     }

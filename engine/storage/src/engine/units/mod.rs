@@ -12,6 +12,4 @@ mod transactions;
 pub use open_unit::OpenUnit;
 pub(super) use open_unit::StatementsUnderWay;
 pub use prepared::PreparedUnit;
-pub(super) use snapshots::HeldSnapshots;
 pub use snapshots::SnapshotHold;
-pub(super) use transactions::Transactions;

@@ -3,9 +3,6 @@
 //! A cursor pins the snapshot of its partition while it lives. A transaction comes back to any partition, from any core,
 //! and between its statements nothing of it is there but plain data.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, Queue, join_all, submit_to};
 
@@ -29,9 +26,6 @@ impl SnapshotHold {
         self.ts
     }
 }
-
-/// This core's pins of each snapshot that is held.
-pub(in crate::engine) type HeldSnapshots = RefCell<BTreeMap<UnitId, Vec<SnapshotPin>>>;
 
 impl Storage {
     /// Keeps the state at `ts` readable on all partitions, unless memory for old versions runs out. A future that is
@@ -64,7 +58,7 @@ impl Storage {
     fn hold_here(&self, number: UnitId, ts: Timestamp) -> Result<(), ReadError> {
         let pins = self.owned().map(|partition| partition.pin(ts));
         let pins = pins.collect::<Result<Vec<SnapshotPin>, ReadError>>()?;
-        self.snapshots.borrow_mut().insert(number, pins);
+        self.pins.hold_snapshot(number, pins);
         Ok(())
     }
 
@@ -76,8 +70,7 @@ impl Storage {
         let number = hold.number;
         join_all((0..self.cores as u16).map(|core| {
             submit_to(CoreId(core), Queue::Foreground, move || async move {
-                let pins = storage().snapshots.borrow_mut().remove(&number);
-                drop(pins);
+                drop(storage().pins.release_snapshot(number));
             })
         }))
         .await;
