@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
@@ -15,23 +14,18 @@ use pinion_runtime::{
     set_core_local, submit_to,
 };
 
-use super::checkpoint::{HorizonBounds, Intervals, KeptLayers, NodeState, Pins};
+use super::checkpoint::{CheckpointTimes, KeptLayers, NodeState};
 use super::copy::FrozenCheckpoints;
 use super::error::OpenError;
-use super::log::{Flusher, LogRetention, LogWords, OwnLog, RecordedDurable};
+use super::log::{LogRetention, OwnLog};
 use super::options::{PlantedFault, StorageOptions};
-use super::progress::{Bounds, Progress};
 use super::storage::{Shared, Storage, owner_of, storage};
-use super::write::{Memory, Pressures, Roles};
 use crate::base::{PartitionOptions, PartitionRoots, is_page_file, page_file_name};
 use crate::limits::{BLOCK_BYTES, HISTORY_MEMORY_PERCENT, MAX_PARTITIONS, MIN_SEGMENT_BYTES};
 use crate::manifest::{Cuts, HASH_VERSION, Manifest, ManifestStore, superblock_path};
-use crate::marks::Words;
 use crate::partition::Partition;
 use crate::ring::list_rings;
-use crate::sequencer::Sequencer;
 use crate::types::{PartitionId, ReadError};
-use crate::watermarks::Watermarks;
 
 /// A data directory whose base is open on every core. Reads work; nothing is replayed, and nothing can be written until
 /// [`Opened::recover`].
@@ -128,22 +122,7 @@ fn open_locked(
             .map_err(doing("cleaning"))?;
 
         let cores = core_count();
-        let shared = Arc::new(Shared {
-            words: Arc::new(Words {
-                sequencer: Sequencer::new(manifest.base()),
-                marks: Watermarks::new(cores),
-            }),
-            pressures: Arc::new(Pressures::new(cores)),
-            recorded_durable: RecordedDurable::new(manifest.all_durable),
-            horizon: HorizonBounds::new(cores),
-            checkpoints_awaited: AtomicUsize::new(0),
-            has_untimed: AtomicBool::new(false),
-            room: Arc::default(),
-            log: LogWords::new(cores, manifest.retained_above),
-            bounds: Bounds::new(options.is_member, manifest.stable()),
-            intervals: Intervals::new(&options),
-            incarnation: manifest.epoch,
-        });
+        let shared = Arc::new(Shared::new(cores, &options, manifest));
         let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
         let node = NodeState {
             lock: RefCell::new(Some(lock)),
@@ -164,6 +143,7 @@ fn open_locked(
             frozen: FrozenCheckpoints::default(),
             layers: RefCell::default(),
             mostly_left: Cell::new(false),
+            times: CheckpointTimes::default(),
             manifests: RefCell::new(Some(manifests)),
         };
         let opened = join_all((1..cores as u16).map(|core| {
@@ -380,24 +360,6 @@ async fn open_core(
     for partition in partitions.iter().flatten() {
         partition.share_room(shared.room.clone());
     }
-    let counts = (partitions.iter().flatten().count(), partitions.len());
-    let memory = Memory::new(&options, core, counts, shared.pressures.clone());
-    set_core_local(Rc::new_cyclic(|this| Storage {
-        this: this.clone(),
-        core,
-        cores,
-        progress: Progress::new(core, cores, shared.words.clone()),
-        shared,
-        options,
-        partitions,
-        roles: Roles::new(),
-        flusher: Flusher::new(cores),
-        next_unit: Cell::new(0),
-        statements_under_way: RefCell::default(),
-        pins: Pins::default(),
-        memory,
-        node,
-        counters: super::stats::Counters::default(),
-    }));
+    set_core_local(Storage::new((core, cores), options, shared, partitions, node));
     Ok(())
 }

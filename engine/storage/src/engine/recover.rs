@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
-use std::sync::atomic::Ordering;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{
@@ -669,12 +668,8 @@ impl Storage {
     async fn apply_owned(&self, ts: Timestamp, writes: &[Write]) -> Result<(), ApplyError> {
         let partition = self.owned_partition(writes[0].partition);
         let applied = partition.apply_at(ts, writes).await;
-        // After the write: a checkpoint that takes the word back before it seals its changes has the write among them.
         if ts.is_null() {
-            let has_untimed = &self.shared.has_untimed;
-            if !has_untimed.load(Ordering::Relaxed) {
-                has_untimed.store(true, Ordering::SeqCst);
-            }
+            self.shared.demand.note_untimed();
         }
         applied.map_err(|error| ApplyError(error.to_string()))
     }

@@ -1,19 +1,10 @@
 //! Figures about storage, for serverStatus and for tests.
 
-use std::cell::Cell;
-
 use pinion_clock::Timestamp;
 use pinion_runtime::Duration;
 
+use super::checkpoint::CheckpointTimes;
 use super::storage::Storage;
-
-/// Counted by one core.
-#[derive(Default)]
-pub(super) struct Counters {
-    pub(super) checkpoints: Cell<u64>,
-    pub(super) checkpoint_last: Cell<Duration>,
-    pub(super) checkpoint_total: Cell<Duration>,
-}
 
 /// Figures of one core since it was opened; those of all cores add up, except where said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,14 +114,18 @@ impl Storage {
     /// This core's figures.
     pub fn stats(&self) -> StorageStats {
         let ring = self.flusher.stats();
+        let times = self.node.as_ref().map(|node| &node.times);
+        let millis = |of: fn(&CheckpointTimes) -> Duration| -> u64 {
+            times.map_or(0, |times| of(times).as_millis() as u64)
+        };
         let (delayed_steps, refused_steps) = self.memory.delayed_and_refused();
         let mut stats = StorageStats {
             memory_budget_bytes: self.memory.budget_bytes(),
             delta_bytes: self.delta_bytes(),
             delta_budget_bytes: self.memory.delta_budget_bytes(),
-            checkpoints: self.counters.checkpoints.get(),
-            checkpoint_last_ms: self.counters.checkpoint_last.get().as_millis() as u64,
-            checkpoint_total_ms: self.counters.checkpoint_total.get().as_millis() as u64,
+            checkpoints: times.map_or(0, CheckpointTimes::count),
+            checkpoint_last_ms: millis(CheckpointTimes::last),
+            checkpoint_total_ms: millis(CheckpointTimes::total),
             ring_entries: ring.entries,
             ring_entry_bytes: ring.entry_bytes,
             ring_flushes: ring.flushes,

@@ -1,38 +1,34 @@
 //! The face of storage on one core: what it owns, what it shares, and what is true of the node.
 
-use std::cell::Cell;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, core_local, try_core_local};
 
-use super::checkpoint::{HorizonBounds, Intervals, NodeState, Pins};
+use super::checkpoint::{CheckpointDemand, HorizonBounds, Intervals, NodeState, Pins};
 use super::log::{Flusher, LogWords, RecordedDurable};
 use super::options::{PlantedFault, StorageOptions};
 use super::progress::{Bounds, Progress};
-use super::units::StatementsUnderWay;
+use super::units::Units;
 use super::write::{Memory, Pressures, Roles};
 use crate::base::Counts;
+use crate::manifest::Manifest;
 use crate::marks::Words;
 use crate::partition::{KeptCounts, Partition};
 use crate::room::DiskRoom;
+use crate::sequencer::Sequencer;
 use crate::types::{PartitionId, TreeId};
-use crate::watermarks::Mark;
+use crate::watermarks::{Mark, Watermarks};
 
 /// What the cores of a node share: the sequencer and the watermarks, and a few published figures.
 pub(super) struct Shared {
-    pub(super) words: Arc<Words>,
-    pub(super) pressures: Arc<Pressures>,
+    words: Arc<Words>,
+    pressures: Arc<Pressures>,
     pub(super) recorded_durable: RecordedDurable,
     pub(super) horizon: HorizonBounds,
-    /// How many wait for a checkpoint to be complete, so that it should be soon.
-    pub(super) checkpoints_awaited: AtomicUsize,
-    /// Something was applied without a timestamp, or counts were corrected, since the last checkpoint began, so that there is
-    /// something to write though no timestamp has moved.
-    pub(super) has_untimed: AtomicBool,
+    pub(super) demand: CheckpointDemand,
     pub(super) room: Arc<DiskRoom>,
     pub(super) log: LogWords,
     pub(super) bounds: Bounds,
@@ -41,26 +37,44 @@ pub(super) struct Shared {
     pub(super) incarnation: u64,
 }
 
+impl Shared {
+    /// Of a directory that is being opened, as its manifest says.
+    pub(super) fn new(cores: usize, options: &StorageOptions, manifest: &Manifest) -> Shared {
+        Shared {
+            words: Arc::new(Words {
+                sequencer: Sequencer::new(manifest.base()),
+                marks: Watermarks::new(cores),
+            }),
+            pressures: Arc::new(Pressures::new(cores)),
+            recorded_durable: RecordedDurable::new(manifest.all_durable),
+            horizon: HorizonBounds::new(cores),
+            demand: CheckpointDemand::default(),
+            room: Arc::default(),
+            log: LogWords::new(cores, manifest.retained_above),
+            bounds: Bounds::new(options.is_member, manifest.stable()),
+            intervals: Intervals::new(options),
+            incarnation: manifest.epoch,
+        }
+    }
+}
+
 /// Storage as one core sees it. Get this core's with [`storage`].
 pub struct Storage {
-    pub(super) this: Weak<Storage>,
+    this: Weak<Storage>,
     pub(super) core: CoreId,
     pub(super) cores: usize,
     pub(super) options: StorageOptions,
     pub(super) shared: Arc<Shared>,
     /// By partition number; `None` where another core is the owner.
-    pub(super) partitions: Vec<Option<Rc<Partition>>>,
+    partitions: Vec<Option<Rc<Partition>>>,
     pub(super) roles: Roles,
     pub(super) progress: Progress,
     pub(super) flusher: Flusher,
-    pub(super) next_unit: Cell<u64>,
-    /// Statements of open units that are being placed on other cores.
-    pub(super) statements_under_way: StatementsUnderWay,
+    pub(super) units: Units,
     pub(super) pins: Pins,
     pub(super) memory: Memory,
     /// On core 0: what belongs to the node as a whole.
     pub(super) node: Option<NodeState>,
-    pub(super) counters: super::stats::Counters,
 }
 
 /// See [`Storage::partition_of_hash`]; the same on every thread.
@@ -90,6 +104,40 @@ pub fn try_storage() -> Option<Rc<Storage>> {
 }
 
 impl Storage {
+    /// The storage of one of the node's cores, whose base is open.
+    pub(super) fn new(
+        (core, cores): (CoreId, usize),
+        options: StorageOptions,
+        shared: Arc<Shared>,
+        partitions: Vec<Option<Rc<Partition>>>,
+        node: Option<NodeState>,
+    ) -> Rc<Storage> {
+        for (number, partition) in partitions.iter().enumerate() {
+            let owner = owner_of(PartitionId(number as u16), cores);
+            assert!(
+                partition.is_some() == (owner == core),
+                "partition {number} is open on its owner alone"
+            );
+        }
+        assert!(node.is_some() == (core == CoreId(0)), "core 0 has the node");
+        let counts = (partitions.iter().flatten().count(), partitions.len());
+        Rc::new_cyclic(|this| Storage {
+            this: this.clone(),
+            core,
+            cores,
+            roles: Roles::new(),
+            progress: Progress::new(core, cores, shared.words.clone()),
+            flusher: Flusher::new(cores),
+            units: Units::new(core),
+            pins: Pins::default(),
+            memory: Memory::new(&options, core, counts, shared.pressures.clone()),
+            options,
+            shared,
+            partitions,
+            node,
+        })
+    }
+
     /// The data directory.
     pub fn dir(&self) -> &Path {
         &self.options.dir
@@ -201,7 +249,7 @@ impl Storage {
         let partition = self.owned_partition(partition);
         let corrected = partition.correct_counts(tree, kept, found);
         if corrected {
-            self.shared.has_untimed.store(true, Ordering::SeqCst);
+            self.shared.demand.note_untimed();
         }
         corrected
     }

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notify, Semaphore};
@@ -17,6 +16,7 @@ use pinion_runtime::{
     CoreId, LocalBoxFuture, Queue, fs, join_all, now, sim, spawn, submit_to, timeout,
 };
 
+use super::demand::CheckpointTimes;
 use super::pace::CorePace;
 use crate::base::{PartitionRoots, Unpaced};
 use crate::engine::copy::FrozenCheckpoints;
@@ -61,6 +61,7 @@ pub(in crate::engine) struct NodeState {
     pub(in crate::engine) layers: RefCell<VecDeque<Timestamp>>,
     /// Of what some partition sealed for the last checkpoint, more than half lay above it.
     pub(in crate::engine) mostly_left: Cell<bool>,
+    pub(in crate::engine) times: CheckpointTimes,
 }
 
 /// Whether a checkpoint may leave changes to be merged later.
@@ -169,11 +170,10 @@ impl Storage {
         struct Awaits(Arc<Shared>);
         impl Drop for Awaits {
             fn drop(&mut self) {
-                self.0.checkpoints_awaited.fetch_sub(1, Ordering::Relaxed);
+                self.0.demand.end_await();
             }
         }
-        let awaited = &self.shared.checkpoints_awaited;
-        awaited.fetch_add(1, Ordering::Relaxed);
+        self.shared.demand.begin_await();
         Awaits(self.shared.clone())
     }
 
@@ -209,7 +209,7 @@ impl Storage {
         let node = self.node_state();
         let c = self.next_checkpoint();
         // Nothing was written since.
-        let has_untimed = self.shared.has_untimed.load(Ordering::SeqCst);
+        let has_untimed = self.shared.demand.has_untimed();
         let idle = c == node.base.get() && !node.dirty.get() && !has_untimed;
         let merges = match spilling {
             // Nothing but a merge frees the memory of what is spilled already.
@@ -285,7 +285,7 @@ impl Storage {
         let started = now();
         sim::event("checkpoint begin");
         node.dirty.set(false);
-        self.shared.has_untimed.store(false, Ordering::SeqCst);
+        self.shared.demand.clear_untimed();
         // What is stable now is so for whoever opens this.
         let stable = self.stable_to_record();
         let merged = join_all((0..self.cores as u16).map(|core| {
@@ -294,7 +294,8 @@ impl Storage {
             })
         }))
         .await;
-        let mut roots: Vec<Option<PartitionRoots>> = self.partitions.iter().map(|_| None).collect();
+        let mut roots: Vec<Option<PartitionRoots>> =
+            (0..self.partition_count()).map(|_| None).collect();
         let mut spilled = false;
         for core in merged {
             for (partition, merged, spills) in core? {
@@ -348,12 +349,7 @@ impl Storage {
         self.end_layers(c);
         self.remove_foreign_segments(retained).await?;
         self.recycle_own(own_base).await?;
-        let counters = &self.counters;
-        counters.checkpoints.set(counters.checkpoints.get() + 1);
-        counters.checkpoint_last.set(now() - started);
-        counters
-            .checkpoint_total
-            .set(counters.checkpoint_total.get() + (now() - started));
+        node.times.add(now() - started);
         sim::event("checkpoint end");
         Ok(())
     }

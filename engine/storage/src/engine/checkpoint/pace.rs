@@ -9,7 +9,6 @@
 //! of the core, the more the later it is: checkpoints that do not end make the log long, and memory short.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 
 use pinion_runtime::{
     BACKGROUND_SHARES, Duration, Instant, foreground_idles, now, set_background_shares,
@@ -160,7 +159,7 @@ impl Storage {
     fn hurries(&self) -> bool {
         !self.roles.is_writable()
             || self.roles.is_closing()
-            || self.shared.checkpoints_awaited.load(Ordering::Relaxed) > 0
+            || self.shared.demand.is_awaited()
             || self.is_short_of_memory()
             || self.roles.has_failed()
     }

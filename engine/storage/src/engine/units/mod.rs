@@ -10,6 +10,6 @@ mod snapshots;
 mod transactions;
 
 pub use open_unit::OpenUnit;
-pub(super) use open_unit::StatementsUnderWay;
+pub(super) use open_unit::Units;
 pub use prepared::PreparedUnit;
 pub use snapshots::SnapshotHold;

@@ -7,7 +7,7 @@
 //! What is open is nowhere but in memory. A node that stops leading, or closes, aborts it, and whoever still has such a
 //! unit learns that by [`WriteError::UnitEnded`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -61,8 +61,48 @@ impl OpenUnit {
     }
 }
 
-/// The statements that this core is placing on others.
-pub(in crate::engine) type StatementsUnderWay = RefCell<BTreeMap<UnitId, Notify>>;
+/// The units of one core: their numbers, and the statements of open ones that it is placing on other cores.
+pub(in crate::engine) struct Units {
+    core: CoreId,
+    next: Cell<u64>,
+    placing: RefCell<BTreeMap<UnitId, Notify>>,
+}
+
+impl Units {
+    pub(in crate::engine) fn new(core: CoreId) -> Units {
+        Units {
+            core,
+            next: Cell::new(0),
+            placing: RefCell::default(),
+        }
+    }
+
+    /// A number that no other unit or held snapshot of this opening of the directory has.
+    pub(in crate::engine) fn number(&self) -> UnitId {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        assert!(number < 1 << 48, "unit numbers are exhausted");
+        UnitId(u64::from(self.core.0) << 48 | number)
+    }
+
+    fn begin_placing(&self, unit: UnitId) {
+        let before = self.placing.borrow_mut().insert(unit, Notify::new());
+        assert!(before.is_none(), "a unit has one statement at a time");
+    }
+
+    fn end_placing(&self, unit: UnitId) {
+        let placed = self.placing.borrow_mut().remove(&unit);
+        placed.expect("it was put there").notify_all();
+    }
+
+    /// Waits until no statement of the unit is being placed from here.
+    async fn placed(&self, unit: UnitId) {
+        let placing = self.placing.borrow().get(&unit).cloned();
+        if let Some(placing) = placing {
+            placing.notified().await;
+        }
+    }
+}
 
 /// What one partition gets of a statement, and whether the unit holds something there already.
 struct Placing {
@@ -82,7 +122,7 @@ impl Storage {
             "a unit reads at {snapshot}, and {visible} is visible"
         );
         OpenUnit {
-            id: self.new_unit(),
+            id: self.units.number(),
             incarnation: self.shared.incarnation,
             snapshot,
             partitions: BTreeSet::new(),
@@ -149,13 +189,11 @@ impl Storage {
                 false => {
                     unit.placing = Some(self.core);
                     let this = self.rc();
-                    let under_way = &self.statements_under_way;
-                    under_way.borrow_mut().insert(id, Notify::new());
+                    self.units.begin_placing(id);
                     let placing = spawn(Queue::Foreground, async move {
                         let _inside = inside;
                         let placed = this.place_on_all(id, snapshot, by_core).await;
-                        let done = this.statements_under_way.borrow_mut().remove(&id);
-                        done.expect("it was put there").notify_all();
+                        this.units.end_placing(id);
                         placed
                     });
                     let placed = placing.await.expect("a statement runs to its end");
@@ -194,10 +232,7 @@ impl Storage {
         if let Some(core) = unit.placing {
             let id = unit.id;
             submit_to(core, Queue::Foreground, move || async move {
-                let under_way = storage().statements_under_way.borrow().get(&id).cloned();
-                if let Some(under_way) = under_way {
-                    under_way.notified().await;
-                }
+                storage().units.placed(id).await;
             })
             .await;
             unit.placing = None;

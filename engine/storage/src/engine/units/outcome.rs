@@ -155,7 +155,7 @@ impl Storage {
                 unit: unit.id,
                 partitions: unit.partitions,
                 outcome,
-                beside: this.new_unit(),
+                beside: this.units.number(),
                 prepared: None,
             };
             let ended = this.clone().end(&ending, entries, more).await;
@@ -187,7 +187,7 @@ impl Storage {
             unit: unit.id,
             partitions: unit.partitions.clone(),
             outcome,
-            beside: self.new_unit(),
+            beside: self.units.number(),
             prepared: Some(unit.clone()),
         };
         let this = self.rc();

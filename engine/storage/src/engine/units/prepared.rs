@@ -101,7 +101,7 @@ impl Storage {
     ) -> LocalBoxFuture<'_, Result<PreparedUnit, ApplyError>> {
         Box::pin(async move {
             assert!(first <= prepared, "a unit is prepared by its last entry");
-            let id = self.new_unit();
+            let id = self.units.number();
             self.transaction_begins(first);
             let mut parts = Vec::new();
             divide(&writes, self.options.planted_fault, &mut parts);

@@ -35,7 +35,7 @@ impl Storage {
     /// [`ReadError::SnapshotTooOld`] if that state is gone already.
     pub async fn hold_snapshot(&self, ts: Timestamp) -> Result<SnapshotHold, ReadError> {
         let hold = SnapshotHold {
-            number: self.new_unit(),
+            number: self.units.number(),
             incarnation: self.shared.incarnation,
             ts,
         };

@@ -392,7 +392,7 @@ impl Storage {
                 return (step, result);
             }
         };
-        let units: Vec<UnitId> = step.iter().map(|_| self.new_unit()).collect();
+        let units: Vec<UnitId> = step.iter().map(|_| self.units.number()).collect();
         let owners = self.place_everywhere(&step, &units, ordered).await;
         sim::event("unit placed");
 
@@ -455,13 +455,6 @@ impl Storage {
             None => StepResult::from_placements(placed, &timestamps, ordered),
         };
         (step, result)
-    }
-
-    pub(in crate::engine) fn new_unit(&self) -> UnitId {
-        let number = self.next_unit.get();
-        self.next_unit.set(number + 1);
-        assert!(number < 1 << 48, "unit numbers are exhausted");
-        UnitId(u64::from(self.core.0) << 48 | number)
     }
 
     /// Places the intents of every statement on its owners, all owners at once.
