@@ -360,6 +360,12 @@ async fn open_core(
     for partition in partitions.iter().flatten() {
         partition.share_room(shared.room.clone());
     }
-    set_core_local(Storage::new((core, cores), options, shared, partitions, node));
+    set_core_local(Storage::new(
+        (core, cores),
+        options,
+        shared,
+        partitions,
+        node,
+    ));
     Ok(())
 }

@@ -66,7 +66,7 @@ impl Pins {
         }
     }
 
-    /// The first entry of the oldest transaction that has begun at or below `c` and is not decided there.
+    /// The first entry of the oldest transaction that started at or below `c` and is not decided there.
     pub(in crate::engine) fn oldest_transaction(&self, c: Timestamp) -> Option<Timestamp> {
         let transactions = self.transactions.borrow();
         let mut begun = transactions.range(..=c);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_needs_what_has_begun_and_is_decided_above_it() {
+    fn a_checkpoint_needs_what_has_started_and_is_decided_above_it() {
         let pins = Pins::default();
         for (first, outcome) in [(10, Some(12)), (20, Some(40)), (30, None), (50, Some(60))] {
             pins.begin_transaction(ts(first));

@@ -58,7 +58,7 @@ impl RecordedDurable {
     }
 }
 
-/// The ring of one core, the tasks that flush it and prepare its segments, and what was asked of the flushers of other cores.
+/// The ring of one core, the tasks that flush it and prepare its segments, and the requests to other flushers.
 pub(in crate::engine) struct Flusher {
     /// There once recovery is complete.
     ring: RefCell<Option<Rc<Ring>>>,
@@ -338,5 +338,35 @@ impl Storage {
             self.ask_for_checkpoint();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_ring_records_for_its_own_sake_what_none_has_recorded() {
+        let ts = Timestamp::from_u64;
+        let words = RecordedDurable::new(10);
+        assert!(words.includes(ts(10)) && !words.includes(ts(11)));
+        assert!(words.claim(ts(20)), "the first");
+        assert!(!words.claim(ts(20)), "another one does it");
+        words.give_back();
+        assert!(words.claim(ts(20)), "the first had no room");
+        words.record(ts(20));
+        words.record(ts(15));
+        assert!(words.includes(ts(20)) && !words.includes(ts(21)));
+    }
+
+    #[test]
+    fn one_flush_request_is_on_its_way_to_a_core() {
+        let ts = Timestamp::from_u64;
+        let (flusher, core) = (Flusher::new(2), CoreId(1));
+        assert!(flusher.begin_request(core, ts(10)));
+        assert!(!flusher.begin_request(core, ts(20)), "one is on its way");
+        flusher.end_request(core);
+        assert!(!flusher.begin_request(core, ts(10)), "that was asked for");
+        assert!(flusher.begin_request(core, ts(20)));
     }
 }

@@ -240,3 +240,32 @@ impl Storage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_failure_stays() {
+        let roles = Roles::new();
+        assert!(!roles.has_failed());
+        assert!(roles.fail(Fatal::new("first")));
+        assert!(!roles.fail(Fatal::new("second")));
+        assert_eq!(roles.fatal(), Some(Fatal::new("first")));
+    }
+
+    #[test]
+    #[should_panic(expected = "term 3 is below 4")]
+    fn terms_only_rise() {
+        let roles = Roles::new();
+        roles.set_term(4);
+        roles.set_term(4);
+        roles.set_term(3);
+    }
+
+    #[test]
+    #[should_panic(expected = "storage is closed while steps run")]
+    fn steps_end_before_storage_closes() {
+        Roles::new().close();
+    }
+}
