@@ -8,7 +8,8 @@ pub(crate) const BLOCK_BYTES: usize = 4096;
 /// Largest key. An index entry carries whole field values and an `_id`, each at most one document.
 pub const MAX_KEY_BYTES: usize = 33 * 1024 * 1024;
 
-/// Largest value: a document of 16 MiB with its internal allowance, and room for storage's own envelopes.
+/// Largest value: a document of 16 MiB with its internal allowance, and room for storage's own
+/// envelopes.
 pub const MAX_VALUE_BYTES: usize = 17 * 1024 * 1024;
 
 /// Largest single transfer from or to a page file.
@@ -45,11 +46,12 @@ const _: () = assert!(MAX_KEY_BYTES * 2 + MAX_VALUE_BYTES < MAX_PAGE_BYTES);
 const _: () = assert!(MAX_PAGE_BYTES as u64 / BLOCK_BYTES as u64 <= MAX_PAGE_BLOCKS);
 const _: () = assert!(LEAF_TARGET_BYTES.is_multiple_of(BLOCK_BYTES));
 
-/// Largest oplog entry: a document of 16 MiB, and an allowance for what an update entry carries beside it.
+/// Largest oplog entry: a document of 16 MiB, and an allowance for what an update entry carries
+/// beside it.
 pub const MAX_ENTRY_BYTES: usize = 17 * 1024 * 1024;
 
-/// Entries appended to one ring and not yet flushed. Appending waits above it; one largest entry always fits, and what is larger
-/// alone waits until nothing else is there.
+/// Entries appended to one ring and not yet flushed. Appending waits above it; one largest entry
+/// always fits, and what is larger alone waits until nothing else is there.
 pub(crate) const MAX_PENDING_BYTES: usize = 48 * 1024 * 1024;
 
 // So does one with an image beside it.
@@ -61,14 +63,15 @@ pub const MAX_UNIT_ENTRY_BYTES: usize = 256 * 1024 * 1024;
 /// Entries of one such unit.
 pub(crate) const MAX_UNIT_ENTRIES: usize = 8192;
 
-/// Values and entries from this size on change hands as they are; smaller ones are copied to where others lie, which takes
-/// less time than the system takes to find memory of their own.
+/// Values and entries from this size on change hands as they are; smaller ones are copied to where
+/// others lie, which takes less time than the system takes to find memory of their own.
 pub(crate) const LARGE_VALUE_BYTES: usize = 256 * 1024;
 
 /// Entries on their way to the disk lie in chunks of this size.
 pub(crate) const ENTRY_CHUNK_BYTES: usize = 1024 * 1024;
 
-/// The memory of a flushed group is kept for the next if the group filled at least one part in so many of it.
+/// The memory of a flushed group is kept for the next if the group filled at least one part in so
+/// many of it.
 pub(crate) const SPARE_ENTRIES_USE: usize = 16;
 
 /// Default size of a ring segment, and the smallest that makes sense.
@@ -79,49 +82,56 @@ pub(crate) const MIN_SEGMENT_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 pub(crate) const SPARE_SEGMENTS: usize = 1;
 pub(crate) const MAX_IDLE_SEGMENTS: usize = 4;
 
-/// How long an open for which there is no descriptor rests before it is tried again, and how often the log says so.
+/// How long an open for which there is no descriptor rests before it is tried again, and how often
+/// the log says so.
 pub(crate) const OPEN_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) const OPEN_WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a background write that finds the disk full rests before it is tried again, and how often the log says so.
+/// How long a background write that finds the disk full rests before it is tried again, and how
+/// often the log says so.
 pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) const ROOM_WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often a run is written in vain before that counts as a failure of the disk, and the pause before each further time.
+/// How often a run is written in vain before that counts as a failure of the disk, and the pause
+/// before each further time.
 pub(crate) const RUN_WRITE_ATTEMPTS: u32 = 5;
 pub(crate) const RUN_WRITE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Bytes zeroed by one write while a segment is prepared.
 pub(crate) const ZERO_CHUNK_BYTES: usize = 1024 * 1024;
 
-/// Bytes of a segment read at a time while rings are scanned. Who reads the log of the running node begins with few.
+/// Bytes of a segment read at a time while rings are scanned. Who reads the log of the running node
+/// begins with few.
 pub(crate) const SCAN_CHUNK_BYTES: usize = 1024 * 1024;
 pub(crate) const FIRST_CHUNK_BYTES: usize = 64 * 1024;
 
 /// The latest flushed entries of each ring that are kept in memory for readers of the log.
 pub(crate) const LOG_TAIL_BYTES: usize = 8 * 1024 * 1024;
 
-/// Small entries that are copied for readers of the log share memory in pieces of at most so many bytes.
+/// Small entries that are copied for readers of the log share memory in pieces of at most so many
+/// bytes.
 pub(crate) const LOG_PIECE_BYTES: usize = 256 * 1024;
 
 /// Entries that a reader of the log gets from one ring at a time.
 pub(crate) const LOG_FETCH_BYTES: usize = 256 * 1024;
 
-/// When the node starts, the documents in each segment of the log are estimated by samples of its frames: of this many frames
-/// each, at most this many of a segment and about this many of the log. A segment of no more frames than that is read whole.
+/// When the node starts, the documents in each segment of the log are estimated by samples of its
+/// frames: of this many frames each, at most this many of a segment and about this many of the log.
+/// A segment of no more frames than that is read whole.
 pub(crate) const SAMPLE_FRAMES: u32 = 16;
 pub(crate) const SEGMENT_SAMPLES: u32 = 16;
 pub(crate) const LOG_SAMPLES: u32 = 1024;
 
-/// A search in a segment ends when it is known to so many frames; so many are read at first to see what begins there.
+/// A search in a segment ends when it is known to so many frames; so many are read at first to see
+/// what begins there.
 pub(crate) const SEEK_FRAMES: u32 = 16;
 pub(crate) const PROBE_FRAMES: u32 = 1;
 
 /// Frames laid out at once by a flush.
 pub(crate) const FLUSH_STEP_FRAMES: u64 = (1024 * 1024 / BLOCK_BYTES) as u64;
 
-/// Statements placed or written in one step of a batch, and the bytes of their entries, so that no step holds its core
-/// for long.
+/// Statements placed or written in one step of a batch, and the bytes of their entries, so that no
+/// step holds its core for long.
 pub(crate) const MAX_STEP_STATEMENTS: usize = 256;
 pub(crate) const MAX_STEP_BYTES: usize = 1024 * 1024;
 
@@ -131,7 +141,8 @@ pub(crate) const RING_BYTES_PER_CHECKPOINT: u64 = 2 * 1024 * 1024 * 1024;
 /// How long a timestamp that has become visible can at least be read at without a pin.
 pub(crate) const SNAPSHOT_GRACE: Duration = Duration::from_millis(100);
 
-/// Blocks of a frozen checkpoint that are read at once, and of free ones between others that are read with them.
+/// Blocks of a frozen checkpoint that are read at once, and of free ones between others that are
+/// read with them.
 pub(crate) const FROZEN_READ_BLOCKS: u64 = 2 * (IO_BYTES / BLOCK_BYTES) as u64;
 pub(crate) const FROZEN_GAP_BLOCKS: u64 = 16;
 
@@ -148,14 +159,16 @@ pub(crate) const TRANSPLANT_BYTES: usize = 16 * 1024 * 1024;
 /// Memory for the pages of a copied file while that is made this node's own.
 pub(crate) const TRANSPLANT_CACHE_BYTES: u64 = 32 * 1024 * 1024;
 
-/// Bits of a run's filter for each key, and how many of them are asked: one key in a hundred seems to be there and is not.
+/// Bits of a run's filter for each key, and how many of them are asked: one key in a hundred seems
+/// to be there and is not.
 pub(crate) const RUN_FILTER_BITS: usize = 10;
 pub(crate) const RUN_FILTER_PROBES: u64 = 6;
 /// The part of a partition's memory for pages that the filter of one run takes at most.
 pub(crate) const RUN_FILTER_PART: u64 = 32;
 
-/// Versions of one key that a run keeps together. A key with more of them has the older ones in pieces of this size, so that
-/// one version of a key that was written very often can be read without all the others.
+/// Versions of one key that a run keeps together. A key with more of them has the older ones in
+/// pieces of this size, so that one version of a key that was written very often can be read
+/// without all the others.
 pub(crate) const RUN_PIECE_BYTES: usize = 64 * 1024;
 
 /// Records of a run that are built before they are written, and their bytes.
@@ -168,11 +181,12 @@ pub(crate) const RUN_READ_AHEAD: usize = 64;
 /// Runs above the stable timestamp. Beyond it writes wait for the timestamp to move.
 pub(crate) const MAX_LAYERS: usize = 256;
 
-/// The part of the memory for pages and changes that merged changes may take which old snapshots need, in percent; beyond
-/// it they are written to disk.
+/// The part of the memory for pages and changes that merged changes may take which old snapshots
+/// need, in percent; beyond it they are written to disk.
 pub(crate) const HISTORY_MEMORY_PERCENT: u64 = 5;
 
-/// Old versions may take so much of the disk over all partitions, and as much as the live data where that is more.
+/// Old versions may take so much of the disk over all partitions, and as much as the live data
+/// where that is more.
 pub(crate) const HISTORY_DISK_BYTES: u64 = 1024 * 1024 * 1024;
 
 /// Most partitions of a data directory.

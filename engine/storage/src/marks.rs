@@ -24,7 +24,8 @@ pub(crate) struct CoreMarks {
     /// The floor of the entries that a flush in flight carries, and of those appended since.
     flushing: Cell<Option<Timestamp>>,
     pending: Cell<Option<Timestamp>>,
-    /// Up to where entries that this core has logged for another node are applied, while others behind it are not.
+    /// Up to where entries that this core has logged for another node are applied, while others
+    /// behind it are not.
     unapplied: Cell<Option<Timestamp>>,
 }
 
@@ -45,7 +46,8 @@ impl CoreMarks {
         let units = applying
             .first_key_value()
             .map(|(_, &predecessor)| predecessor);
-        // Whoever logs for another node has allotted nothing since the last of his units was resolved.
+        // Whoever logs for another node has allotted nothing since the last of his units was
+        // resolved.
         units.or(self.unapplied.get())
     }
 
@@ -53,7 +55,8 @@ impl CoreMarks {
         self.flushing.get().or(self.pending.get())
     }
 
-    /// Stores the last allotted timestamp as the lower bound of what this core will have outstanding.
+    /// Stores the last allotted timestamp as the lower bound of what this core will have
+    /// outstanding.
     fn store_bounds(&self, bound: Timestamp) {
         let marks = &self.words.marks;
         marks.store(self.core, Mark::Appending, Some(bound));
@@ -77,8 +80,9 @@ impl CoreMarks {
         range
     }
 
-    /// Takes over timestamps up to `last` that another node has allotted; none of them is applied. From here to `finish`
-    /// nothing may await: the caller appends an entry for each. Nobody allots meanwhile, on any core.
+    /// Takes over timestamps up to `last` that another node has allotted; none of them is applied.
+    /// From here to `finish` nothing may await: the caller appends an entry for each. Nobody allots
+    /// meanwhile, on any core.
     pub(crate) fn follow_to(&self, last: Timestamp) {
         let sequencer = &self.words.sequencer;
         let bound = sequencer.last();
@@ -87,7 +91,8 @@ impl CoreMarks {
             self.applying.borrow().is_empty(),
             "a unit of this core's own is unresolved"
         );
-        // Before the last timestamp rises: a reader who finds it and no floor takes all up to it for applied and durable.
+        // Before the last timestamp rises: a reader who finds it and no floor takes all up to it
+        // for applied and durable.
         self.store_bounds(bound);
         sequencer.advance_to(last);
         if self.unapplied.get().is_none() {

@@ -1,5 +1,6 @@
-//! Files opened while the node runs. Where the process, or the system, has no free descriptor, nothing was written and nothing is
-//! lost: the open is tried again until there is one. Every other error is the caller's, and so is one of a write or a flush.
+//! Files opened while the node runs. Where the process, or the system, has no free descriptor,
+//! nothing was written and nothing is lost: the open is tried again until there is one. Every other
+//! error is the caller's, and so is one of a write or a flush.
 
 use std::future::Future;
 use std::io;
@@ -17,7 +18,8 @@ pub(crate) async fn open_file(path: &Path, options: OpenOptions) -> io::Result<F
     until_free(path, || File::open(path, options)).await
 }
 
-/// Makes the names in a directory durable, for which it is opened, as soon as there is a descriptor.
+/// Makes the names in a directory durable, for which it is opened, as soon as there is a
+/// descriptor.
 ///
 /// # Errors
 /// Those of [`fs::sync_dir`] but for the lack of a descriptor.
@@ -25,7 +27,8 @@ pub(crate) async fn sync_dir(path: &Path) -> io::Result<()> {
     until_free(path, || fs::sync_dir(path)).await
 }
 
-/// Whether an open failed before it did anything, since the process or the system has too many open files.
+/// Whether an open failed before it did anything, since the process or the system has too many open
+/// files.
 fn lacks_descriptor(error: &io::Error) -> bool {
     /// Of the system.
     const ENFILE: i32 = 23;
@@ -68,7 +71,8 @@ mod tests {
 
     use super::*;
 
-    /// How often an open is tried that fails with these errors, one after the other, and what it comes to.
+    /// How often an open is tried that fails with these errors, one after the other, and what it
+    /// comes to.
     #[track_caller]
     fn check(errors: &'static [i32], expected: (usize, Option<i32>)) {
         let sim = Sim::new(1, SimOptions::default());

@@ -1,8 +1,10 @@
-//! Room on the disk: background writes that find none wait for it, and meanwhile no new write is taken.
+//! Room on the disk: background writes that find none wait for it, and meanwhile no new write is
+//! taken.
 //!
-//! A file is made longer before anything is written there, so a full disk fails a growth and no page or frame. Nothing is lost
-//! by that: what was acknowledged is in the rings, and a writer that has room again continues where it stopped. After any other
-//! failure it is not known what the disk holds, so that is final.
+//! A file is made longer before anything is written there, so a full disk fails a growth and no
+//! page or frame. Nothing is lost by that: what was acknowledged is in the rings, and a writer that
+//! has room again continues where it stopped. After any other failure it is not known what the disk
+//! holds, so that is final.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -51,7 +53,8 @@ impl DiskRoom {
         self.is_given_up.load(Ordering::SeqCst)
     }
 
-    /// Repeats what a full disk fails, until there is room. `attempt` leaves nothing behind when it fails so.
+    /// Repeats what a full disk fails, until there is room. `attempt` leaves nothing behind when it
+    /// fails so.
     ///
     /// # Errors
     /// Any other error of the disk; a full one when the node ends.

@@ -62,14 +62,15 @@ impl Sequencer {
         self.cluster_time.fetch_max(time.as_u64(), Ordering::SeqCst);
     }
 
-    /// Continues after `last`. Only while nothing else allots: after recovery has found the last valid
-    /// entry, and for entries that another node has allotted. Their floors must be stored before, as `CoreMarks` does.
+    /// Continues after `last`. Only while nothing else allots: after recovery has found the last
+    /// valid entry, and for entries that another node has allotted. Their floors must be stored
+    /// before, as `CoreMarks` does.
     pub(crate) fn advance_to(&self, last: Timestamp) {
         self.last.fetch_max(last.as_u64(), Ordering::SeqCst);
     }
 
-    /// Allots `count` consecutive timestamps: the first is the largest of last + 1, cluster time + 1
-    /// and `wall_secs` << 32 | 1.
+    /// Allots `count` consecutive timestamps: the first is the largest of last + 1, cluster time +
+    /// 1 and `wall_secs` << 32 | 1.
     ///
     /// The caller must have stored its lower bounds into the watermarks before (see `CoreMarks`).
     pub(crate) fn allot(&self, count: u64, wall_secs: u32) -> Allotted {

@@ -1,4 +1,5 @@
-//! Types shared by every part of storage and by its callers: identities, writes, expectations, errors.
+//! Types shared by every part of storage and by its callers: identities, writes, expectations,
+//! errors.
 
 use std::fmt;
 use std::ops::Bound;
@@ -17,9 +18,11 @@ pub struct TreeId(pub u64);
 impl TreeId {
     /// The tree of trees: [`TreeId`] to root page and counts. Callers never write to it.
     pub(crate) const MASTER: TreeId = TreeId(0);
-    /// The tree of changes that a checkpoint wrote and did not merge. Only an inspection of the pages shows it.
+    /// The tree of changes that a checkpoint wrote and did not merge. Only an inspection of the
+    /// pages shows it.
     pub const SPILLED: TreeId = TreeId(u64::MAX);
-    /// The trees from this number on are each node's own: what is written to them is not replicated.
+    /// The trees from this number on are each node's own: what is written to them is not
+    /// replicated.
     pub const FIRST_UNREPLICATED: TreeId = TreeId(1 << 62);
 
     /// Whether what is written to the tree goes to the oplog.
@@ -47,17 +50,18 @@ impl fmt::Display for PartitionId {
     }
 }
 
-/// A key as trees store it. Keys up to 32 bytes (every ObjectId, most index entries) need no allocation.
+/// A key as trees store it. Keys up to 32 bytes (every ObjectId, most index entries) need no
+/// allocation.
 pub type Key = SmallVec<[u8; 32]>;
 
 /// What a write does to its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Stores the value. The delta keeps this very buffer until a checkpoint, so it should not be a small slice of a
-    /// large one.
+    /// Stores the value. The delta keeps this very buffer until a checkpoint, so it should not be a
+    /// small slice of a large one.
     Put(Bytes),
-    /// Stores the value with the timestamp of its unit, as BSON has it, in the 8 bytes at `at`: for values that name the write
-    /// that they are part of.
+    /// Stores the value with the timestamp of its unit, as BSON has it, in the 8 bytes at `at`: for
+    /// values that name the write that they are part of.
     PutStamped {
         /// The value, whatever stands at `at`.
         value: Bytes,
@@ -124,8 +128,8 @@ pub enum Expect {
     /// The key is present and unchanged since the read that returned this token; otherwise
     /// [`WriteError::Conflict`].
     Version(VersionToken),
-    /// No other live key shares the first `len` bytes of this one; otherwise [`WriteError::Duplicate`]. The key
-    /// itself may be present.
+    /// No other live key shares the first `len` bytes of this one; otherwise
+    /// [`WriteError::Duplicate`]. The key itself may be present.
     UniquePrefix {
         /// Bytes of the key that must be unique.
         len: usize,
@@ -147,9 +151,10 @@ pub struct Write {
     pub expect: Expect,
 }
 
-/// Identifies the version that a read returned, for [`Expect::Version`]. A token is meaningful only within the process
-/// that gave it. Two different versions never have equal tokens; one version may change its token when a checkpoint moves
-/// it into the base, so a conflict may be reported where nothing changed, never the reverse.
+/// Identifies the version that a read returned, for [`Expect::Version`]. A token is meaningful only
+/// within the process that gave it. Two different versions never have equal tokens; one version may
+/// change its token when a checkpoint moves it into the base, so a conflict may be reported where
+/// nothing changed, never the reverse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VersionToken(pub(crate) u64);
 
@@ -177,12 +182,14 @@ pub struct Read {
 pub enum ReadAt {
     /// The newest committed state of the partition. Waits for a unit that is just being decided.
     Newest,
-    /// The state at a timestamp at or below the visible timestamp. Waits for a unit that is prepared at or below it.
+    /// The state at a timestamp at or below the visible timestamp. Waits for a unit that is
+    /// prepared at or below it.
     At(Timestamp),
-    /// As [`ReadAt::Newest`], but what is prepared is not waited for: nothing of it is there before it is committed.
+    /// As [`ReadAt::Newest`], but what is prepared is not waited for: nothing of it is there before
+    /// it is committed.
     NewestDecided,
-    /// As [`ReadAt::At`], but what is prepared is not waited for: of what was prepared it sees what an entry at or below the
-    /// timestamp commits.
+    /// As [`ReadAt::At`], but what is prepared is not waited for: of what was prepared it sees what
+    /// an entry at or below the timestamp commits.
     DecidedAt(Timestamp),
     /// As [`ReadAt::At`], and over it what the unit has written itself.
     In {
@@ -272,7 +279,8 @@ impl KeyRange {
     }
 }
 
-/// The smallest key above every key that begins with `prefix`; none if the prefix is empty or all `0xff`.
+/// The smallest key above every key that begins with `prefix`; none if the prefix is empty or all
+/// `0xff`.
 pub fn prefix_successor(prefix: &[u8]) -> Option<Key> {
     let keep = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut key = Key::from_slice(&prefix[..=keep]);
@@ -299,7 +307,8 @@ impl fmt::Display for Fatal {
 
 impl std::error::Error for Fatal {}
 
-/// Why a statement did not take place. `write` is the position of the offending write in the statement.
+/// Why a statement did not take place. `write` is the position of the offending write in the
+/// statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteError {
     /// [`Expect::Absent`] met a live key.
@@ -402,7 +411,8 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// Exact counts of one tree in one partition, at newest, and the size of its pages at the last checkpoint.
+/// Exact counts of one tree in one partition, at newest, and the size of its pages at the last
+/// checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeStats {
     /// Live keys.

@@ -2,14 +2,14 @@
 //!
 //! A mark is the *floor* of its core: everything this core was allotted at or below it is done. An
 //! empty mark is `EMPTY`. Floors are predecessors of outstanding timestamps, hence timestamps that
-//! were really allotted; recovery relies on that, because a floor that no entry carries could not be
-//! told from an entry that was lost.
+//! were really allotted; recovery relies on that, because a floor that no entry carries could not
+//! be told from an entry that was lost.
 //!
 //! The order of publication: a core stores the last allotted timestamp into each of its marks that
 //! is empty, then allots, appends and applies, then stores its true floors. A reader loads the last
-//! allotted timestamp first and the marks after. If the reader's last includes a timestamp T of some
-//! core, that core's bound was stored before T was allotted, so the reader sees the bound, or a floor
-//! below T, or a mark stored after T was done: never an empty mark that is older than T.
+//! allotted timestamp first and the marks after. If the reader's last includes a timestamp T of
+//! some core, that core's bound was stored before T was allotted, so the reader sees the bound, or
+//! a floor below T, or a mark stored after T was done: never an empty mark that is older than T.
 
 use pinion_clock::Timestamp;
 use smallvec::SmallVec;
@@ -93,7 +93,8 @@ impl Watermarks {
 
     /// Everything allotted at or below the answer is past `mark` on every core.
     ///
-    /// `Appending` gives the oplog read timestamp, `Applying` the visible one, `Undurable` all_durable.
+    /// `Appending` gives the oplog read timestamp, `Applying` the visible one, `Undurable`
+    /// all_durable.
     pub(crate) fn reached(&self, sequencer: &Sequencer, mark: Mark) -> Timestamp {
         let mut reached = sequencer.last().as_u64();
         for core in &self.cores {
@@ -102,9 +103,10 @@ impl Watermarks {
         Timestamp::from_u64(reached)
     }
 
-    /// Publishes the lowest timestamp that is waited for on `core` until it is past `mark`. The caller looks at the
-    /// marks again afterwards: the fence orders this store before that look, as the one in `cores_wanting` orders
-    /// the store of a mark before its look at what is wanted, so at least one of the two sees the other.
+    /// Publishes the lowest timestamp that is waited for on `core` until it is past `mark`. The
+    /// caller looks at the marks again afterwards: the fence orders this store before that look, as
+    /// the one in `cores_wanting` orders the store of a mark before its look at what is wanted, so
+    /// at least one of the two sees the other.
     pub(crate) fn want(&self, core: usize, mark: Mark, low: Option<Timestamp>) {
         let raw = low.map_or(EMPTY, Timestamp::as_u64);
         self.cores[core]
@@ -113,8 +115,9 @@ impl Watermarks {
         fence(Ordering::SeqCst);
     }
 
-    /// What everything at or below is past `mark`, and the cores on which somebody waits for no more than that. `None`
-    /// when nobody waits for this mark at all, which is found with one look at each core.
+    /// What everything at or below is past `mark`, and the cores on which somebody waits for no
+    /// more than that. `None` when nobody waits for this mark at all, which is found with one look
+    /// at each core.
     pub(crate) fn cores_wanting(
         &self,
         sequencer: &Sequencer,

@@ -1,4 +1,5 @@
-//! A member whose log begins anew over what an initial sync brings: that has no timestamps, and is in checkpoints all the same.
+//! A member whose log begins anew over what an initial sync brings: that has no timestamps, and is
+//! in checkpoints all the same.
 
 use std::cell::Cell;
 use std::rc::Rc;

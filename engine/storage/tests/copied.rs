@@ -1,5 +1,6 @@
-//! Copies of frozen checkpoints: what another node has written at the checkpoint's timestamp is there in the copy, whatever it
-//! writes meanwhile, and what is not replicated stays each node's own. A crash leaves what was, or the copy.
+//! Copies of frozen checkpoints: what another node has written at the checkpoint's timestamp is
+//! there in the copy, whatever it writes meanwhile, and what is not replicated stays each node's
+//! own. A crash leaves what was, or the copy.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

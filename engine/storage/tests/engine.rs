@@ -1,4 +1,5 @@
-//! The whole engine on the simulated runtime, without crashes: what it writes when, and what it keeps in memory.
+//! The whole engine on the simulated runtime, without crashes: what it writes when, and what it
+//! keeps in memory.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -324,7 +325,8 @@ fn a_quiet_node_writes_nothing() {
     });
 }
 
-/// One key, written again and again, takes little memory: the ring's length alone asks for the checkpoint.
+/// One key, written again and again, takes little memory: the ring's length alone asks for the
+/// checkpoint.
 #[test]
 fn a_long_ring_starts_a_checkpoint() {
     let options = StorageOptions {
@@ -396,7 +398,8 @@ fn pages_of_a_new_tree_are_spread_over_time() {
     };
     let check = |spills: bool| {
         run(1, options.clone(), move |storage| async move {
-            // 40 MB of changes in a tree that is not there yet; then 2 MB of changes to one leaf each.
+            // 40 MB of changes in a tree that is not there yet; then 2 MB of changes to one leaf
+            // each.
             for key in 0..KEYS {
                 write(key, vec![1; 1000]).await.unwrap();
             }
@@ -424,7 +427,8 @@ fn pages_of_a_new_tree_are_spread_over_time() {
     check(true);
 }
 
-/// While the foreground has fallen behind a merge makes way for it, and is late by a fifth of the interval at most.
+/// While the foreground has fallen behind a merge makes way for it, and is late by a fifth of the
+/// interval at most.
 #[test]
 fn a_merge_makes_way_for_a_foreground_without_breaks() {
     let interval = Duration::from_secs(4);
@@ -468,8 +472,8 @@ fn a_merge_makes_way_for_a_foreground_without_breaks() {
     );
 }
 
-/// What a checkpoint spilled with much memory is loaded with little: it makes room for writes by itself, though nothing was
-/// written since that checkpoint.
+/// What a checkpoint spilled with much memory is loaded with little: it makes room for writes by
+/// itself, though nothing was written since that checkpoint.
 #[test]
 fn a_node_opened_with_less_memory_merges_what_was_spilled() {
     const KEYS: u64 = 4000;
@@ -738,7 +742,8 @@ async fn read_all(cursors: &mut [pinion_storage::Cursor]) -> Result<Vec<u8>, Rea
     Ok(found)
 }
 
-/// Open snapshots keep what they see, through any number of checkpoints, and what they keep is bounded: the oldest end.
+/// Open snapshots keep what they see, through any number of checkpoints, and what they keep is
+/// bounded: the oldest end.
 #[test]
 fn open_snapshots_keep_a_bounded_amount() {
     const KEYS: u64 = 1000;

@@ -1,5 +1,6 @@
-//! A member that follows another: entries are logged with the timestamps they came with, applied later, and there after a
-//! crash. Checkpoints stay at or below what is stable, and snapshots can be opened down to the oldest timestamp.
+//! A member that follows another: entries are logged with the timestamps they came with, applied
+//! later, and there after a crash. Checkpoints stay at or below what is stable, and snapshots can
+//! be opened down to the oldest timestamp.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,7 +23,8 @@ const KEYS: u64 = 12;
 /// An entry: which key it sets, and to what.
 type Change = (Timestamp, u64, u64);
 
-/// The writes of every entry that there is, oldest first. What is not in the log of the node is still to be fetched.
+/// The writes of every entry that there is, oldest first. What is not in the log of the node is
+/// still to be fetched.
 #[derive(Default)]
 struct Oplog(Vec<Change>);
 
@@ -257,7 +259,8 @@ async fn fetch(run: Rc<Run>, end: Timestamp) {
     }
 }
 
-/// Applies what is logged, far behind now and then. Entries of different keys are applied in any order.
+/// Applies what is logged, far behind now and then. Entries of different keys are applied in any
+/// order.
 async fn apply(run: Rc<Run>, end: Timestamp) {
     let mut rng = random_stream("applier");
     let mut applied = storage().timeline().visible;
@@ -330,7 +333,8 @@ async fn read(run: Rc<Run>, stop: Rc<Cell<bool>>) {
     }
 }
 
-/// Takes back what is above some timestamp that is not below what is stable, and has other entries there.
+/// Takes back what is above some timestamp that is not below what is stable, and has other entries
+/// there.
 async fn roll_back(run: &Run, rng: &mut Rng) {
     let (seed, own) = (run.seed, run.own_written.get());
     let stable = run.stable.get();
@@ -533,7 +537,8 @@ fn run_seed(seed: u64, counts: &mut BTreeMap<&'static str, u64>) {
         sim.run_until(|| run.done.get() || !clock.is_running(node) || clock.now() > limit)
             .unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
         sim.crash(node, Death::PowerCut);
-        // What was lost is fetched again; nobody else has what this node wrote as a primary and lost.
+        // What was lost is fetched again; nobody else has what this node wrote as a primary and
+        // lost.
         run.done.set(false);
         sim.restart(node, 1 + rng.below(3) as usize);
     }

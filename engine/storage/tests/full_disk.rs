@@ -1,5 +1,5 @@
-//! A disk that is full, and one that fails a write: writes are refused while there is no room, nothing that was acknowledged is
-//! lost, and all continues when there is room again.
+//! A disk that is full, and one that fails a write: writes are refused while there is no room,
+//! nothing that was acknowledged is lost, and all continues when there is room again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -173,7 +173,8 @@ fn node(seed: u64, options: StorageOptions, life: AsyncLife) -> (Sim, Rc<Node>) 
 
 type AsyncLife = fn(Rc<Node>) -> std::pin::Pin<Box<dyn Future<Output = ()>>>;
 
-/// Fills the disk: in the first life it gets room again, in the second the node is closed, in the third it loses power.
+/// Fills the disk: in the first life it gets room again, in the second the node is closed, in the
+/// third it loses power.
 fn full_life(node: Rc<Node>) -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
     Box::pin(async move {
         node.write_some(300).await;

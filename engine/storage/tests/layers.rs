@@ -1,5 +1,6 @@
-//! A member whose stable timestamp stands still, far beyond its memory: it takes writes, answers reads at any time, has all of
-//! it after a crash, and brings it into the base when the timestamp moves.
+//! A member whose stable timestamp stands still, far beyond its memory: it takes writes, answers
+//! reads at any time, has all of it after a crash, and brings it into the base when the timestamp
+//! moves.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

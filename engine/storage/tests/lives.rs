@@ -1,4 +1,5 @@
-//! A member's directory through the lives of some processes: what layers, closing and opening again leave in it.
+//! A member's directory through the lives of some processes: what layers, closing and opening again
+//! leave in it.
 
 use std::cell::Cell;
 use std::rc::Rc;

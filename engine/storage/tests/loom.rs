@@ -1,6 +1,7 @@
 //! Model checks of sequencer and watermarks: every interleaving of small cases.
 //!
-//! The two modules are compiled here a second time, with loom's atomics in place of the processor's.
+//! The two modules are compiled here a second time, with loom's atomics in place of the
+//! processor's.
 
 #![allow(dead_code)]
 
@@ -22,7 +23,8 @@ use watermarks::{Mark, Watermarks};
 struct Node {
     sequencer: Sequencer,
     marks: Watermarks,
-    /// `done[T]`: the write with timestamp T is applied. Relaxed on purpose: only the marks may order it.
+    /// `done[T]`: the write with timestamp T is applied. Relaxed on purpose: only the marks may
+    /// order it.
     done: Vec<AtomicBool>,
 }
 

@@ -1,5 +1,6 @@
-//! A member's directory that a standalone writes to, and that is a member's again: the oplog is what it was, the writes are there, and
-//! what the set has written meanwhile comes behind them whatever its timestamps are.
+//! A member's directory that a standalone writes to, and that is a member's again: the oplog is
+//! what it was, the writes are there, and what the set has written meanwhile comes behind them
+//! whatever its timestamps are.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -150,7 +151,8 @@ const KEPT: LogRetention = LogRetention {
     min_age: Duration::ZERO,
 };
 
-/// Takes over entries of the set, whose timestamps are far below those of a standalone: it has another clock.
+/// Takes over entries of the set, whose timestamps are far below those of a standalone: it has
+/// another clock.
 async fn follow(run: &Run, rng: &mut Rng) {
     storage().follow().await.unwrap();
     for _ in 0..rng.between(1, 40) {
@@ -284,7 +286,8 @@ async fn outgrow(nth: usize) {
     storage().close().await;
 }
 
-/// A standalone that logs more than the oplog may take has no oplog any more, and keeps all that it has written.
+/// A standalone that logs more than the oplog may take has no oplog any more, and keeps all that it
+/// has written.
 #[test]
 fn an_oplog_that_a_standalone_outgrows_is_given_up() {
     let sim = Sim::new(7, SimOptions::default());

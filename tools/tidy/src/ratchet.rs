@@ -18,7 +18,7 @@ const WORDS: Table = &[
     ("engine/exec", 438),
     ("engine/instance", 236),
     ("engine/query", 319),
-    ("engine/storage", 337),
+    ("engine/storage", 311),
 ];
 
 /// Lines of comments and documents above `MAX_COLUMNS`.
@@ -29,7 +29,7 @@ const WIDE_COMMENTS: Table = &[
     ("engine/exec", 538),
     ("engine/instance", 126),
     ("engine/query", 312),
-    ("engine/storage", 870),
+    ("engine/storage", 12),
 ];
 
 /// Functions above `MAX_FUNCTION_LINES`, without tests.
@@ -54,7 +54,7 @@ const LONG_FUNCTIONS: Table = &[
 
 /// Assertions in a thousand functions, without tests: a floor.
 const ASSERTIONS: Table = &[
-    ("engine/storage", 199),
+    ("engine/storage", 197),
     ("replication/node", 34),
     ("replication/protocol", 166),
 ];

@@ -1,4 +1,5 @@
-//! The pages in memory by block: a table, for a page file's blocks are dense, and a hash costs a cache miss more.
+//! The pages in memory by block: a table, for a page file's blocks are dense, and a hash costs a
+//! cache miss more.
 
 use std::rc::Rc;
 
@@ -15,15 +16,16 @@ struct Chunk {
     used: usize,
 }
 
-/// A page, and where its bytes lie: what a search reads first is asked for before the page itself is looked at.
+/// A page, and where its bytes lie: what a search reads first is asked for before the page itself
+/// is looked at.
 #[derive(Default)]
 struct Place {
     page: Option<Rc<Page>>,
     first_read: usize,
 }
 
-/// Pages by their first block. A chunk is there while one of its blocks has a page; beside that the table takes eight
-/// bytes for each 64 blocks of the file.
+/// Pages by their first block. A chunk is there while one of its blocks has a page; beside that the
+/// table takes eight bytes for each 64 blocks of the file.
 #[derive(Default)]
 pub(super) struct BlockTable {
     chunks: Vec<Option<Box<Chunk>>>,

@@ -1,4 +1,5 @@
-//! The page cache: loaded pages by block, evicted by clock under a byte budget, one load of a page however many wait.
+//! The page cache: loaded pages by block, evicted by clock under a byte budget, one load of a page
+//! however many wait.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -14,9 +15,9 @@ use crate::types::{Direction, ReadError};
 /// What a cached page costs beside its bytes.
 const PAGE_OVERHEAD_BYTES: u64 = 256;
 
-/// How many pages that were used the hand of the clock passes, each time that room is made, before it takes whatever comes.
-/// Where all were used, as when a cache fills up for the first time, a whole round would hold the core for as long as it takes
-/// to look at every page.
+/// How many pages that were used the hand of the clock passes, each time that room is made, before
+/// it takes whatever comes. Where all were used, as when a cache fills up for the first time, a
+/// whole round would hold the core for as long as it takes to look at every page.
 const MOST_PASSED: usize = 1024;
 
 /// A load under way, and its outcome for those who wait.
@@ -29,8 +30,8 @@ struct Load {
 #[derive(Default)]
 struct Inner {
     table: BlockTable,
-    /// Where the hand of the clock goes round: the block of the page in each place. A page knows its own place, and whether
-    /// it was used since the hand last passed.
+    /// Where the hand of the clock goes round: the block of the page in each place. A page knows
+    /// its own place, and whether it was used since the hand last passed.
     places: Vec<Option<u64>>,
     vacant: Vec<u32>,
     hand: usize,
@@ -63,7 +64,8 @@ impl PageCache {
     pub(crate) fn get(&self, block: u64) -> Option<Rc<Page>> {
         let inner = self.inner.borrow();
         let page = inner.table.get(block)?;
-        // Most are marked already; to write it again would only make the line travel back to memory.
+        // Most are marked already; to write it again would only make the line travel back to
+        // memory.
         if !page.cached.referenced.get() {
             page.cached.referenced.set(true);
         }
@@ -71,12 +73,14 @@ impl PageCache {
         Some(page.clone())
     }
 
-    /// Has the processor fetch what a reader of the page will look at first, if the page is in memory.
+    /// Has the processor fetch what a reader of the page will look at first, if the page is in
+    /// memory.
     pub(crate) fn expect(&self, block: u64) {
         self.inner.borrow().table.expect(block);
     }
 
-    /// The same for the first record that a cursor in `direction` will read of a leaf. It waits for the page's slots.
+    /// The same for the first record that a cursor in `direction` will read of a leaf. It waits for
+    /// the page's slots.
     pub(crate) fn expect_record(&self, block: u64, direction: Direction) {
         if let Some(page) = self.inner.borrow().table.get(block)
             && page.kind() == PageKind::Leaf
@@ -93,8 +97,8 @@ impl PageCache {
         self.inner.borrow().table.get(block).is_some()
     }
 
-    /// The page, loaded with `read` if it is not in memory. Of several callers one reads and the others wait for it; if
-    /// the reader is dropped before it is done, another takes over.
+    /// The page, loaded with `read` if it is not in memory. Of several callers one reads and the
+    /// others wait for it; if the reader is dropped before it is done, another takes over.
     pub(crate) async fn load<F, Fut>(&self, block: u64, read: F) -> Result<Rc<Page>, ReadError>
     where
         F: Fn() -> Fut,
@@ -129,8 +133,8 @@ impl PageCache {
         }
     }
 
-    /// Puts a page into memory and evicts others until the budget is kept. A page larger than an eighth of the budget is
-    /// not kept: it would push out too much.
+    /// Puts a page into memory and evicts others until the budget is kept. A page larger than an
+    /// eighth of the budget is not kept: it would push out too much.
     pub(crate) fn insert(&self, block: u64, page: Rc<Page>, referenced: bool) {
         let mut inner = self.inner.borrow_mut();
         let size = cost(&page);
@@ -250,7 +254,8 @@ mod tests {
     use super::*;
     use crate::types::TreeId;
 
-    /// A cache that has just filled up has no page that was not used, and looking at each of them would take long.
+    /// A cache that has just filled up has no page that was not used, and looking at each of them
+    /// would take long.
     #[test]
     fn the_hand_does_not_go_round_where_all_were_used() {
         const PAGES: u64 = 8 * MOST_PASSED as u64;

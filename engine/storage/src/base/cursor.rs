@@ -1,4 +1,5 @@
-//! A position in a tree: it goes from record to record, and from a leaf to its neighbour through the inner page above them.
+//! A position in a tree: it goes from record to record, and from a leaf to its neighbour through
+//! the inner page above them.
 
 use std::ops::Bound;
 use std::rc::Rc;
@@ -9,7 +10,8 @@ use super::store::PageStore;
 use super::tree::Seek;
 use crate::types::{Direction, Key, ReadError, TreeId};
 
-/// Records before the end of a leaf at which a cursor asks for the slots of the next leaf, and then for its first record.
+/// Records before the end of a leaf at which a cursor asks for the slots of the next leaf, and then
+/// for its first record.
 const PAGE_AHEAD: usize = 4;
 const RECORD_AHEAD: usize = 1;
 
@@ -71,7 +73,8 @@ impl Leaf {
         }
     }
 
-    /// The leaf to which a cursor goes when it leaves this one, as far as it hangs on the same inner page.
+    /// The leaf to which a cursor goes when it leaves this one, as far as it hangs on the same
+    /// inner page.
     fn neighbour(&self, direction: Direction) -> Option<PagePtr> {
         let above = self.above.as_ref()?;
         let place = match direction {
@@ -82,8 +85,8 @@ impl Leaf {
     }
 }
 
-/// A position in a tree, in one direction. It refers to the root it was placed in: the caller places it anew when it goes
-/// on in another.
+/// A position in a tree, in one direction. It refers to the root it was placed in: the caller
+/// places it anew when it goes on in another.
 #[derive(Debug, Default)]
 pub(crate) enum BaseCursor {
     /// Nowhere yet.
@@ -219,7 +222,8 @@ impl BaseCursor {
         }
     }
 
-    /// A key of the page to which a cursor goes forwards that is not ready; `from` counts for one that is nowhere yet.
+    /// A key of the page to which a cursor goes forwards that is not ready; `from` counts for one
+    /// that is nowhere yet.
     pub(crate) fn goes_to(&self, from: Bound<&[u8]>) -> Key {
         match (self, from) {
             (BaseCursor::Beside { above, place }, _) => above.page.key(*place),
@@ -229,8 +233,8 @@ impl BaseCursor {
         }
     }
 
-    /// The leaves that a cursor which has left one comes to after the next: at most `most`, and only those that are not in
-    /// memory. None for one that was placed by a key.
+    /// The leaves that a cursor which has left one comes to after the next: at most `most`, and
+    /// only those that are not in memory. None for one that was placed by a key.
     pub(crate) fn leaves_ahead(
         &self,
         store: &PageStore,
@@ -317,8 +321,8 @@ impl BaseCursor {
         Ok(())
     }
 
-    /// Has the processor fetch the record behind the one that the cursor stands on, and towards the end of the leaf what the
-    /// next one begins with.
+    /// Has the processor fetch the record behind the one that the cursor stands on, and towards the
+    /// end of the leaf what the next one begins with.
     #[inline]
     pub(crate) fn expect_more(&self, store: &PageStore, direction: Direction) {
         let BaseCursor::On { leaf, index } = self else {

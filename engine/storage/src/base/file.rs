@@ -14,7 +14,8 @@ use crate::limits::{BLOCK_BYTES, IO_BYTES};
 use crate::room::is_full;
 use crate::types::{Fatal, PartitionId, ReadError, TreeId};
 
-/// Name of a partition's first page file in its directory. One that was copied from another node has a number behind it.
+/// Name of a partition's first page file in its directory. One that was copied from another node
+/// has a number behind it.
 const FILE_NAME: &str = "pages";
 
 /// The name of the page file with this number, as roots tell it.
@@ -83,7 +84,8 @@ impl PageFile {
         file.write_at(0, page).await.map_err(failed)?;
         file.datasync().await.map_err(failed)?;
         fs::sync_dir(dir).await.map_err(failed)?;
-        // The partition's directory is an entry of the one above it, which the caller has made durable.
+        // The partition's directory is an entry of the one above it, which the caller has made
+        // durable.
         if let Some(above) = dir.parent() {
             fs::sync_dir(above).await.map_err(failed)?;
         }
@@ -182,14 +184,16 @@ impl PageFile {
         Ok(Bytes::from(whole))
     }
 
-    /// Writes parts of whole blocks one behind the other. After a failure, or when the file is closed, nothing more is written.
+    /// Writes parts of whole blocks one behind the other. After a failure, or when the file is
+    /// closed, nothing more is written.
     pub(crate) async fn write(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), Fatal> {
         self.check()?;
         let written = self.write_parts(offset, parts).await;
         written.map_err(|error| self.poison("writing", offset, error))
     }
 
-    /// The same of blocks that nothing on disk refers to, now or after a crash: a failure concerns these blocks alone.
+    /// The same of blocks that nothing on disk refers to, now or after a crash: a failure concerns
+    /// these blocks alone.
     pub(crate) async fn write_volatile(&self, offset: u64, parts: Vec<Bytes>) -> Result<(), Fatal> {
         self.check()?;
         let written = self.write_parts(offset, parts).await;
@@ -252,8 +256,9 @@ impl PageFile {
         Fatal::new(format!("{what} {} at {offset} failed: {error}", self.path))
     }
 
-    /// Closes the file, when the writes under way have ended. Tasks that still have something to write, such as history for
-    /// snapshots, fail: the directory may be opened again in this process, and the blocks that they write to are free then.
+    /// Closes the file, when the writes under way have ended. Tasks that still have something to
+    /// write, such as history for snapshots, fail: the directory may be opened again in this
+    /// process, and the blocks that they write to are free then.
     pub(crate) async fn close(&self) {
         let closed = || Fatal::new(format!("{} is closed", self.path));
         self.poisoned.borrow_mut().get_or_insert_with(closed);

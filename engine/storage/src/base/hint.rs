@@ -1,7 +1,8 @@
 //! Asking the processor for memory that is about to be needed, so that the waits for it overlap.
 //!
-//! A page that was not looked at for a while is in no cache of the processor, and each line of it costs a wait as long as
-//! hundreds of instructions. What is asked for early is on its way while something else is waited for.
+//! A page that was not looked at for a while is in no cache of the processor, and each line of it
+//! costs a wait as long as hundreds of instructions. What is asked for early is on its way while
+//! something else is waited for.
 
 /// Bytes that come from memory at once.
 const LINE_BYTES: usize = 64;
@@ -10,7 +11,8 @@ const LINE_BYTES: usize = 64;
 #[inline(always)]
 pub(super) fn line(address: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing as far as the program can tell, and does not fault whatever the address.
+    // SAFETY: a prefetch reads nothing as far as the program can tell, and does not fault whatever
+    // the address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address));

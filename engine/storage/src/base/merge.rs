@@ -1,8 +1,10 @@
-//! Merging sorted changes into a tree, copy-on-write: affected pages are read, merged and written anew, level by level.
+//! Merging sorted changes into a tree, copy-on-write: affected pages are read, merged and written
+//! anew, level by level.
 //!
-//! Each level is handled alike. Its changes are sorted: for leaves the keys of the delta, for inner pages the separators
-//! and children that the level below has replaced. A *run* is a stretch of neighbouring pages that the changes touch; its
-//! records are streamed into new pages. A run that ends nearly empty takes in the next page. These hold of every level:
+//! Each level is handled alike. Its changes are sorted: for leaves the keys of the delta, for inner
+//! pages the separators and children that the level below has replaced. A *run* is a stretch of
+//! neighbouring pages that the changes touch; its records are streamed into new pages. A run that
+//! ends nearly empty takes in the next page. These hold of every level:
 //!
 //! * the first page's separator is the empty key;
 //! * a page's separator is at or below all its keys, and above all keys of the page before it;
@@ -72,8 +74,9 @@ impl Freed {
     }
 }
 
-/// Merges `changes`, in ascending order of distinct keys, into the tree at `root` and returns the new root; none if the
-/// tree is empty afterwards. `keys` are those of the changes, and may have others between them.
+/// Merges `changes`, in ascending order of distinct keys, into the tree at `root` and returns the
+/// new root; none if the tree is empty afterwards. `keys` are those of the changes, and may have
+/// others between them.
 pub(crate) async fn merge_tree(
     writer: &mut PageWriter<'_>,
     store: &PageStore,
@@ -132,7 +135,7 @@ pub(crate) async fn merge_tree(
         level.run_level(changes.peekable()).await?;
         let only;
         (outcome, only) = level.finish();
-        // The levels above this one, if there are such, lose all their pages: they must not give another root.
+        // Levels above this one, if any, lose all their pages: they must not give another root.
         assert!(only.is_none() || collapsed.is_none());
         collapsed = collapsed.or(only.map(|ptr| (ptr, at - 1)));
     };
@@ -145,7 +148,8 @@ pub(crate) async fn merge_tree(
     }))
 }
 
-/// Records every page of a tree as freed. Leaves are read only where they refer to overflow extents.
+/// Records every page of a tree as freed. Leaves are read only where they refer to overflow
+/// extents.
 pub(crate) async fn free_tree(
     store: &PageStore,
     freed: &mut Freed,
@@ -205,7 +209,8 @@ struct LevelMerge<'a, 'w, 'k> {
     old: Option<(PagePtr, u8)>,
     /// Of the leaves.
     prefetch: Option<Prefetch<'a, 'k>>,
-    /// Records of the current run that are in no page yet, and an upper bound of the bytes they take.
+    /// Records of the current run that are in no page yet, and an upper bound of the bytes they
+    /// take.
     pending: Vec<Item>,
     pending_bytes: usize,
     /// `pending_bytes` at which full pages are looked for.
@@ -335,15 +340,16 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
         }
     }
 
-    /// Whether the run would leave a page so small that it should take in the next one. The first page of a level must not
-    /// vanish, since its separator is the lower end of everything.
+    /// Whether the run would leave a page so small that it should take in the next one. The first
+    /// page of a level must not vanish, since its separator is the lower end of everything.
     fn wants_more(&self) -> bool {
         let few = self.last_key.is_none() && self.pending_bytes < self.target() / 4;
         few && (!self.pending.is_empty() || self.run_lower.is_empty())
     }
 
-    /// Streams one old page and the changes in its range into `pending`. The range may have any number of changes: that of a new
-    /// tree, or of the last page, where keys that ascend are inserted.
+    /// Streams one old page and the changes in its range into `pending`. The range may have any
+    /// number of changes: that of a new tree, or of the last page, where keys that ascend are
+    /// inserted.
     async fn merge_page<I: Iterator<Item = Change>>(
         &mut self,
         located: Option<Located>,
@@ -507,8 +513,9 @@ impl<'a, 'w, 'k> LevelMerge<'a, 'w, 'k> {
         count
     }
 
-    /// Puts what is pending into pages. At the right end of the tree, where keys that ascend are inserted, pages are filled
-    /// from the left; elsewhere the records are spread evenly, so that none is full at once.
+    /// Puts what is pending into pages. At the right end of the tree, where keys that ascend are
+    /// inserted, pages are filled from the left; elsewhere the records are spread evenly, so that
+    /// none is full at once.
     async fn end_run(&mut self, at_right_end: bool) -> Result<(), Fatal> {
         let whole_level = at_right_end && self.run_lower.is_empty() && self.last_key.is_none();
         if self.level > 0 && whole_level && self.pending.len() == 1 {

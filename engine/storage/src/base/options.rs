@@ -7,13 +7,17 @@ use crate::limits::{BLOCK_BYTES, HISTORY_DISK_BYTES, LEAF_TARGET_BYTES};
 pub struct PartitionOptions {
     /// What the page cache may take while there are few changes.
     pub cache_bytes: u64,
-    /// Changes beyond so many bytes are memory that the page cache does without, down to a quarter of it.
+    /// Changes beyond so many bytes are memory that the page cache does without, down to a quarter
+    /// of it.
     pub changes_beside_cache_bytes: u64,
-    /// Bytes of merged changes that are kept in memory for snapshots; beyond it they are written to disk.
+    /// Bytes of merged changes that are kept in memory for snapshots; beyond it they are written to
+    /// disk.
     pub retired_bytes: u64,
-    /// Bytes of disk that older states may keep for snapshots, if the live data takes less; beyond it the oldest snapshots end.
+    /// Bytes of disk that older states may keep for snapshots, if the live data takes less; beyond
+    /// it the oldest snapshots end.
     pub history_bytes: u64,
-    /// Changes up to so many bytes are spilled, not merged, where a merge would write much more than them; 0 merges always.
+    /// Changes up to so many bytes are spilled, not merged, where a merge would write much more
+    /// than them; 0 merges always.
     pub spill_bytes: u64,
     /// Used bytes at which a leaf or inner page is full.
     pub leaf_target_bytes: u32,
@@ -23,7 +27,8 @@ pub struct PartitionOptions {
     pub file_step_bytes: u64,
     /// Pages are written in extents of up to this size.
     pub extent_bytes: u32,
-    /// A merge lets readers have its pages, and gives up those that they replace, whenever it has built so much.
+    /// A merge lets readers have its pages, and gives up those that they replace, whenever it has
+    /// built so much.
     pub part_bytes: u64,
     /// A fault that tests plant: single statements do not look at what other units hold.
     #[doc(hidden)]
@@ -57,7 +62,8 @@ impl Default for PartitionOptions {
 }
 
 impl PartitionOptions {
-    /// Tiny pages, a tiny cache and tiny steps, so that splits, merges, evictions and reuse are the common case.
+    /// Tiny pages, a tiny cache and tiny steps, so that splits, merges, evictions and reuse are the
+    /// common case.
     pub fn hostile() -> PartitionOptions {
         PartitionOptions {
             cache_bytes: 6 * BLOCK_BYTES as u64,

@@ -1,6 +1,8 @@
-//! The page format: how leaves, inner pages, overflow extents and free-space lists lie on disk and are searched in place.
+//! The page format: how leaves, inner pages, overflow extents and free-space lists lie on disk and
+//! are searched in place.
 //!
-//! Everything is little-endian. A page is a whole number of 4 KiB blocks and begins with a header of 64 bytes:
+//! Everything is little-endian. A page is a whole number of 4 KiB blocks and begins with a header
+//! of 64 bytes:
 //!
 //! ```text
 //!  0 magic u32   4 version u16   6 kind u8   7 level u8   8 crc32c u32 (of the whole page, this field as zero)
@@ -8,17 +10,17 @@
 //! 40 entries u32 44 prefix_len u32  48 end u32 (of the used bytes)  52 zero to 64
 //! ```
 //!
-//! Leaves and inner pages go on with `entries` slots of 8 bytes, the prefix that all keys of the page share, and the
-//! records in key order; a record ends where the next begins:
+//! Leaves and inner pages go on with `entries` slots of 8 bytes, the prefix that all keys of the
+//! page share, and the records in key order; a record ends where the next begins:
 //!
 //! ```text
 //! slot:   head u32 (first four bytes of the key's suffix, as a number that orders like them)  offset u32
 //! record: suffix length (LEB128)  suffix  value
 //! ```
 //!
-//! In a leaf the top bit of the offset marks a value that is an [`OverflowRef`]; in an inner page every value is a
-//! [`PagePtr`], and the key is exactly the first key of the child (in a leaf's parent: a separator at or below it).
-//! The other kinds carry a payload from byte 64 to `end`.
+//! In a leaf the top bit of the offset marks a value that is an [`OverflowRef`]; in an inner page
+//! every value is a [`PagePtr`], and the key is exactly the first key of the child (in a leaf's
+//! parent: a separator at or below it). The other kinds carry a payload from byte 64 to `end`.
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -41,10 +43,12 @@ const VERSION: u16 = 1;
 const CRC_AT: usize = 8;
 const BLOCK_AT: usize = 16;
 const OVERFLOW_BIT: u32 = 1 << 31;
-/// The part of a page that a search looks at first: in a leaf of some tens of records all slots and the prefix.
+/// The part of a page that a search looks at first: in a leaf of some tens of records all slots and
+/// the prefix.
 pub(super) const FIRST_READ_BYTES: usize = 192;
-/// The part of a record that is asked for before it is read; the processor guesses the rest of a longer one. Asked for whole, a
-/// record of 1 KB costs a scan a third less than where its first lines alone are.
+/// The part of a record that is asked for before it is read; the processor guesses the rest of a
+/// longer one. Asked for whole, a record of 1 KB costs a scan a third less than where its first
+/// lines alone are.
 const EXPECTED_RECORD_BYTES: usize = 1024;
 
 const _: () = assert!(MAX_PAGE_BYTES < OVERFLOW_BIT as usize);
@@ -65,8 +69,8 @@ pub(crate) enum PageKind {
     FileHeader = 5,
 }
 
-/// Where a page lies, and the checksum it must have: a page that was lost in writing, or written elsewhere, does not
-/// match its parent even if it is sound in itself.
+/// Where a page lies, and the checksum it must have: a page that was lost in writing, or written
+/// elsewhere, does not match its parent even if it is sound in itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PagePtr {
     /// First block.
@@ -175,7 +179,8 @@ pub(crate) struct Page {
     pub(super) cached: Cached,
 }
 
-/// What the cache remembers of a page it holds. It stands in the page because whoever looks a page up reads that next.
+/// What the cache remembers of a page it holds. It stands in the page because whoever looks a page
+/// up reads that next.
 #[derive(Debug, Default)]
 pub(super) struct Cached {
     pub(super) place: Cell<u32>,
@@ -332,9 +337,9 @@ impl Page {
         self.entries as usize
     }
 
-    /// In a leaf: what identifies the versions of its records. Of each key a checkpoint writes one version that readers find
-    /// there, and an older one at most where the sealed delta hides it, so the same key has another version only in the leaf of
-    /// another checkpoint.
+    /// In a leaf: what identifies the versions of its records. Of each key a checkpoint writes one
+    /// version that readers find there, and an older one at most where the sealed delta hides it,
+    /// so the same key has another version only in the leaf of another checkpoint.
     #[inline]
     pub(crate) fn token(&self) -> VersionToken {
         VersionToken::of_leaf(self.checkpoint)
@@ -421,7 +426,8 @@ impl Page {
         self.search_among(key, |_| {})
     }
 
-    /// Finds a key whose value is wanted at once: the whole record is asked for while the key is compared.
+    /// Finds a key whose value is wanted at once: the whole record is asked for while the key is
+    /// compared.
     pub(crate) fn find(&self, key: &[u8]) -> Option<usize> {
         self.search_among(key, |index| self.expect_record(index))
             .ok()
@@ -478,7 +484,8 @@ impl Page {
         self.bytes.as_ptr().addr() + HEADER_BYTES
     }
 
-    /// Has the processor fetch a record, as far as a page of usual size has one, and what a share of it touches.
+    /// Has the processor fetch a record, as far as a page of usual size has one, and what a share
+    /// of it touches.
     pub(crate) fn expect_record(&self, index: usize) {
         let (at, end) = (self.offset(index), self.record_end(index));
         let len = (end - at).min(EXPECTED_RECORD_BYTES);
@@ -552,8 +559,9 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// Makes the buffer one of which it is known where the count of its shares lies: whoever takes a share waits for that line, unless
-/// it was asked for before. The address is never read, so a wrong one would cost nothing but that wait.
+/// Makes the buffer one of which it is known where the count of its shares lies: whoever takes a
+/// share waits for that line, unless it was asked for before. The address is never read, so a wrong
+/// one would cost nothing but that wait.
 fn shared(bytes: Bytes) -> (Bytes, usize) {
     let count_at = Arc::new(AtomicUsize::new(0));
     let bytes = Bytes::from_owner(Shared {
@@ -629,7 +637,8 @@ pub(crate) struct PageHeader {
     pub checkpoint: u64,
 }
 
-/// Lays out a leaf or an inner page. `records` are in strictly ascending order and at least one. [`seal`] completes it.
+/// Lays out a leaf or an inner page. `records` are in strictly ascending order and at least one.
+/// [`seal`] completes it.
 pub(crate) fn build_page<R: Record>(header: PageHeader, records: &[R]) -> DmaBuf {
     assert!(matches!(header.kind, PageKind::Leaf | PageKind::Inner));
     let (first, last) = (
@@ -645,7 +654,8 @@ pub(crate) fn build_page<R: Record>(header: PageHeader, records: &[R]) -> DmaBuf
             .sum::<usize>();
     assert!(used <= MAX_PAGE_BYTES, "a page of {used} bytes");
     let len = used.next_multiple_of(BLOCK_BYTES);
-    // From front to back, so that nothing need be cleared first, and where it is written from and cached.
+    // From front to back, so that nothing need be cleared first, and where it is written from and
+    // cached.
     let mut page = DmaBuf::with_capacity(len);
     page.extend_from_slice(&encode_header(
         header,
@@ -746,8 +756,8 @@ fn encode_header(
     bytes
 }
 
-/// The first four bytes of a suffix as a number that orders like them; shorter suffixes are filled with zeros, so equal
-/// heads decide nothing.
+/// The first four bytes of a suffix as a number that orders like them; shorter suffixes are filled
+/// with zeros, so equal heads decide nothing.
 pub(crate) fn head_of(suffix: &[u8]) -> u32 {
     match suffix.first_chunk::<4>() {
         Some(head) => u32::from_be_bytes(*head),

@@ -19,7 +19,8 @@ struct Reading {
     page: JoinHandle<Result<Page, ReadError>>,
 }
 
-/// Leaves on their way from the disk. What is read here is not kept in the cache: a merge comes to it once.
+/// Leaves on their way from the disk. What is read here is not kept in the cache: a merge comes to
+/// it once.
 pub(crate) struct Prefetch<'a, 'k> {
     store: &'a PageStore,
     tree: TreeId,
@@ -49,8 +50,9 @@ impl<'a, 'k> Prefetch<'a, 'k> {
         }
     }
 
-    /// Begins to read the next leaves from `lower` on, where the merge is, as far as the inner pages above them are in
-    /// memory. It looks at so few leaves that it holds its core no longer than the merge of a page.
+    /// Begins to read the next leaves from `lower` on, where the merge is, as far as the inner
+    /// pages above them are in memory. It looks at so few leaves that it holds its core no longer
+    /// than the merge of a page.
     pub(crate) fn advance(&mut self, lower: &Key) {
         if self.reached < *lower {
             self.reached = lower.clone();

@@ -6,7 +6,8 @@ use super::page::PagePtr;
 use crate::layout::{put, u32_at, u64_at};
 use crate::limits::{BLOCK_BYTES, MAX_TREE_HEIGHT};
 
-/// The state of one partition's page file at a checkpoint. Opaque outside: a manifest stores it, and opening takes it back.
+/// The state of one partition's page file at a checkpoint. Opaque outside: a manifest stores it,
+/// and opening takes it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionRoots {
     /// Number of the checkpoint, counted by the partition.

@@ -1,7 +1,8 @@
-//! Which blocks of a page file are free: allocation, coalescing, and the form in which they are stored.
+//! Which blocks of a page file are free: allocation, coalescing, and the form in which they are
+//! stored.
 //!
-//! An allocation takes the smallest extent that is large enough, so that large extents stay whole for large writes; the
-//! file grows only when no extent fits.
+//! An allocation takes the smallest extent that is large enough, so that large extents stay whole
+//! for large writes; the file grows only when no extent fits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,8 +54,8 @@ impl FreeSpace {
         self.free_blocks
     }
 
-    /// Takes between `least` and `most` blocks from the free extents: the best fit for `most`, else the largest extent
-    /// that holds at least `least`. None if there is none: the file must grow.
+    /// Takes between `least` and `most` blocks from the free extents: the best fit for `most`, else
+    /// the largest extent that holds at least `least`. None if there is none: the file must grow.
     pub(crate) fn take(&mut self, least: u64, most: u64) -> Option<Extent> {
         assert!(least > 0 && least <= most);
         let &(blocks, start) = self
@@ -88,7 +89,8 @@ impl FreeSpace {
         self.released = Some(Vec::new());
     }
 
-    /// What was released since [`FreeSpace::record_released`]; some of it may be in use again. Nothing more is recorded.
+    /// What was released since [`FreeSpace::record_released`]; some of it may be in use again.
+    /// Nothing more is recorded.
     pub(crate) fn take_released(&mut self) -> Vec<Extent> {
         self.released.take().unwrap_or_default()
     }
@@ -96,7 +98,8 @@ impl FreeSpace {
     /// Returns an extent and joins it with its neighbours.
     ///
     /// # Panics
-    /// If a part of it is free already, or lies beyond the end: two pages would come to share a block.
+    /// If a part of it is free already, or lies beyond the end: two pages would come to share a
+    /// block.
     pub(crate) fn release(&mut self, extent: Extent) {
         assert!(
             extent.blocks > 0 && extent.end() <= self.end,
@@ -230,7 +233,8 @@ impl FreeList {
         self.0.splice(index..=index, left);
     }
 
-    /// The stored form: for each extent the gap since the previous one and its length, as LEB128 numbers.
+    /// The stored form: for each extent the gap since the previous one and its length, as LEB128
+    /// numbers.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.0.len() * 3 + 16);
         let mut push = |value: u64| {
@@ -372,7 +376,8 @@ mod tests {
             &listed(&[(20, 5), (10, 2), (25, 1), (12, 1)]),
             &[(10, 3), (20, 6)],
         );
-        // What has become free while they were gathered is there twice, or a part of something larger.
+        // What has become free while they were gathered is there twice, or a part of something
+        // larger.
         check(
             &listed(&[(10, 2), (10, 2), (9, 5), (11, 1), (13, 3)]),
             &[(9, 7)],

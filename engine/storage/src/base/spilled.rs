@@ -5,8 +5,9 @@
 //! key 1 checkpoint u64 tree u64 key    value: 0 timestamp u64   8 whether there is a value u8   9 the value
 //! ```
 //!
-//! Numbers in keys are big-endian. Of several versions of one key the one of the latest checkpoint counts. The counts stand
-//! there because finding them anew would take a look at the base for each key.
+//! Numbers in keys are big-endian. Of several versions of one key the one of the latest checkpoint
+//! counts. The counts stand there because finding them anew would take a look at the base for each
+//! key.
 
 use bytes::{Buf, Bytes};
 use pinion_clock::Timestamp;

@@ -1,4 +1,5 @@
-//! The page store of one partition: file, cache and free space together, and the writer of a checkpoint's pages.
+//! The page store of one partition: file, cache and free space together, and the writer of a
+//! checkpoint's pages.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -98,7 +99,8 @@ impl PageStore {
             .await
     }
 
-    /// A page for a reader that will not come back to it: what is read from disk is not kept in memory.
+    /// A page for a reader that will not come back to it: what is read from disk is not kept in
+    /// memory.
     pub(crate) async fn page_once(
         &self,
         ptr: &PagePtr,
@@ -122,7 +124,8 @@ impl PageStore {
         self.space.borrow_mut().release(extent);
     }
 
-    /// Takes between `least` and `most` blocks, growing the file if nothing fits. While the disk is full this waits.
+    /// Takes between `least` and `most` blocks, growing the file if nothing fits. While the disk is
+    /// full this waits.
     async fn allocate(&self, least: u64, most: u64) -> Result<Extent, Fatal> {
         let most = most.max(least);
         if let Some(extent) = self.space.borrow_mut().take(least, most) {
@@ -174,7 +177,8 @@ struct Run {
     pages: Vec<Bytes>,
 }
 
-/// Writes the pages of one checkpoint, gathered into large extents, several writes under way at once.
+/// Writes the pages of one checkpoint, gathered into large extents, several writes under way at
+/// once.
 pub(crate) struct PageWriter<'a> {
     store: &'a PageStore,
     pace: &'a dyn Pace,
@@ -219,7 +223,8 @@ impl<'a> PageWriter<'a> {
         }
     }
 
-    /// A writer of pages that nothing on disk refers to, ever: where a write fails, it may be tried elsewhere.
+    /// A writer of pages that nothing on disk refers to, ever: where a write fails, it may be tried
+    /// elsewhere.
     pub(crate) fn volatile(
         store: &'a PageStore,
         checkpoint: u64,
@@ -327,11 +332,13 @@ impl<'a> PageWriter<'a> {
         Ok(ptr)
     }
 
-    /// Writes the list of extents that are free once this checkpoint is durable: those free now, those `pending`, which only
-    /// older states refer to, and those of `loading`, which no state refers to yet. Gives the end of the file for which the
-    /// list holds. Pending extents may become free while this waits, and loads may take some that are free: in the list they
-    /// stay free, as they are after a crash. What loads give back while this waits may lie behind the walk, and is listed too.
-    /// It is put together in small steps and beside the core: a file may have a million of them.
+    /// Writes the list of extents that are free once this checkpoint is durable: those free now,
+    /// those `pending`, which only older states refer to, and those of `loading`, which no state
+    /// refers to yet. Gives the end of the file for which the list holds. Pending extents may
+    /// become free while this waits, and loads may take some that are free: in the list they stay
+    /// free, as they are after a crash. What loads give back while this waits may lie behind the
+    /// walk, and is listed too. It is put together in small steps and beside the core: a file may
+    /// have a million of them.
     pub(crate) async fn put_free_list(
         &mut self,
         mut pending: Vec<Extent>,
@@ -348,7 +355,8 @@ impl<'a> PageWriter<'a> {
                 reached = more.peek().map_or(space.end(), |next| next.start);
                 drop(more);
                 if reached == space.end() {
-                    // Whatever a load has taken of what was not reached yet, or has given back of what was passed.
+                    // Whatever a load has taken of what was not reached yet, or has given back of
+                    // what was passed.
                     pending.extend(loading());
                     pending.extend(space.take_released());
                     break reached;
@@ -356,8 +364,8 @@ impl<'a> PageWriter<'a> {
             }
             self.rest().await;
         };
-        // Taking room for the list changes the list: one extent more at most, when the list comes out of the middle of
-        // one or the file grows. An extent takes at most 18 bytes.
+        // Taking room for the list changes the list: one extent more at most, when the list comes
+        // out of the middle of one or the file grows. An extent takes at most 18 bytes.
         let (mut list, blocks) = offload_bounded(|| {
             let list = FreeList::new(pending);
             let blocks = payload_blocks(list.encode().len() + 32);
@@ -400,7 +408,8 @@ impl<'a> PageWriter<'a> {
         Ok(())
     }
 
-    /// Waits for the writes under way, however they end: their blocks can be used for something else afterwards.
+    /// Waits for the writes under way, however they end: their blocks can be used for something
+    /// else afterwards.
     pub(crate) async fn drain(&mut self) {
         while let Some(write) = self.in_flight.pop_front() {
             let _ = write.await;

@@ -1,4 +1,5 @@
-//! Reading a copy-on-write B+tree: descent to a leaf, in place when every page is in memory and asynchronously otherwise.
+//! Reading a copy-on-write B+tree: descent to a leaf, in place when every page is in memory and
+//! asynchronously otherwise.
 
 use std::rc::Rc;
 
@@ -22,7 +23,8 @@ pub(crate) enum Seek<'a> {
     Last,
 }
 
-/// A descent under way. The bounds are the separators at these positions; only the last ones are made into keys.
+/// A descent under way. The bounds are the separators at these positions; only the last ones are
+/// made into keys.
 struct Descent {
     ptr: PagePtr,
     level: u8,
@@ -166,8 +168,9 @@ impl PageStore {
         let mut descent = Descent::new(root);
         loop {
             let page = self.cache.get(descent.ptr.block)?;
-            // A page of the wrong level was refused when it was loaded through its parent; it is not in the cache by
-            // another way, because a block belongs to one page as long as a root refers to it.
+            // A page of the wrong level was refused when it was loaded through its parent; it is
+            // not in the cache by another way, because a block belongs to one page as long as a
+            // root refers to it.
             if descent.level == 0 {
                 return (page.kind() == PageKind::Leaf).then(|| descent.leaf(page));
             }
@@ -196,7 +199,8 @@ impl PageStore {
         }
     }
 
-    /// The page of `level` in whose range `key` lies, with that range; the page itself is not loaded.
+    /// The page of `level` in whose range `key` lies, with that range; the page itself is not
+    /// loaded.
     pub(crate) async fn locate(
         &self,
         tree: TreeId,
@@ -213,8 +217,8 @@ impl PageStore {
         Ok(descent.located())
     }
 
-    /// The first key behind the page that cannot be read on the way to `key`, or behind the leaf if all can; none if the tree
-    /// ends there.
+    /// The first key behind the page that cannot be read on the way to `key`, or behind the leaf if
+    /// all can; none if the tree ends there.
     pub(crate) async fn end_of_unreadable(
         &self,
         tree: TreeId,
@@ -256,8 +260,8 @@ impl PageStore {
         (page.kind() == PageKind::Inner && page.level() == descent.level).then_some(page)
     }
 
-    /// The leaves behind the one to which `seek` leads, in `direction`: at most `most`, as far as they hang on the same inner
-    /// page and that is in memory, and only those that are not.
+    /// The leaves behind the one to which `seek` leads, in `direction`: at most `most`, as far as
+    /// they hang on the same inner page and that is in memory, and only those that are not.
     pub(super) fn leaves_ahead(
         &self,
         root: &TreeRoot,
@@ -280,7 +284,8 @@ impl PageStore {
         Vec::new()
     }
 
-    /// The children of an inner page behind the one at `place`, in `direction`: those that are not in memory of at most `most`.
+    /// The children of an inner page behind the one at `place`, in `direction`: those that are not
+    /// in memory of at most `most`.
     pub(super) fn children_ahead(
         &self,
         page: &Page,

@@ -1,5 +1,6 @@
-//! Verification of a page file that nobody has open: every checksum, the order of all keys, counts, and who owns each block.
-//! What a walk over every page shows besides, the shape of the trees, is in the same report.
+//! Verification of a page file that nobody has open: every checksum, the order of all keys, counts,
+//! and who owns each block. What a walk over every page shows besides, the shape of the trees, is
+//! in the same report.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,7 +53,8 @@ pub struct TreeReport {
     pub page_bytes: u64,
     /// Its levels, the leaves first; extents of values are in none.
     pub levels: Vec<LevelReport>,
-    /// Changes of it that a checkpoint spilled and none has merged yet; they lie in the tree of spilled changes.
+    /// Changes of it that a checkpoint spilled and none has merged yet; they lie in the tree of
+    /// spilled changes.
     pub spilled_changes: u64,
 }
 
@@ -96,8 +98,8 @@ pub struct VerifyReport {
     pub more_problems: u64,
 }
 
-/// Reads every page that `roots` refer to and checks it. Damage is listed in the report; an error means that the file cannot
-/// be read at all.
+/// Reads every page that `roots` refer to and checks it. Damage is listed in the report; an error
+/// means that the file cannot be read at all.
 pub fn verify_partition<'a>(
     id: PartitionId,
     dir: &'a Path,
@@ -109,7 +111,8 @@ pub fn verify_partition<'a>(
     })
 }
 
-/// Like [`verify_partition`], and gives the records of one tree, with its spilled changes, as far as they can be read.
+/// Like [`verify_partition`], and gives the records of one tree, with its spilled changes, as far
+/// as they can be read.
 pub(crate) async fn verify_and_collect(
     id: PartitionId,
     dir: &Path,
@@ -236,7 +239,8 @@ impl Spilled {
         }
     }
 
-    /// Adds it to what the pages of the trees themselves show. A tree may have spilled changes and no page yet.
+    /// Adds it to what the pages of the trees themselves show. A tree may have spilled changes and
+    /// no page yet.
     fn put_into(self, trees: &mut Vec<TreeReport>, collected: &mut BTreeMap<Key, Bytes>) {
         for (tree, changes) in self.changes {
             let place = trees.iter().position(|report| report.tree == tree);
@@ -373,7 +377,8 @@ impl Walk<'_> {
                 }
                 previous = Some(key);
             }
-            // Children are taken in key order, so that the file is read in the order in which it was written.
+            // Children are taken in key order, so that the file is read in the order in which it
+            // was written.
             stack[first_child..].reverse();
             match level {
                 0 => report.leaves += 1,

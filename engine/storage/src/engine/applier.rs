@@ -1,4 +1,5 @@
-//! What applies oplog entries again while a node recovers: the trait, and recovery's own view of it, which is compiled once.
+//! What applies oplog entries again while a node recovers: the trait, and recovery's own view of
+//! it, which is compiled once.
 
 use std::future::Future;
 
@@ -10,14 +11,15 @@ use super::error::ApplyError;
 
 /// Applies oplog entries again. It runs on core 0.
 pub trait Applier {
-    /// Applies one entry, through [`super::Storage::apply_at`]. Entries come in the order of their timestamps. It need not be
-    /// complete when this returns; see [`Applier::barrier`].
+    /// Applies one entry, through [`super::Storage::apply_at`]. Entries come in the order of their
+    /// timestamps. It need not be complete when this returns; see [`Applier::barrier`].
     fn apply(&self, ts: Timestamp, entry: Bytes) -> impl Future<Output = Result<(), ApplyError>>;
 
-    /// Is shown an entry that the base contains, before anything is applied: all of them from the first of the oldest transaction on that
-    /// has entries there and its outcome, if any, only behind the base. What is prepared as of the base is to be made again with
-    /// [`super::Storage::restore_prepared`] in [`Applier::looked_back`], and what has begun is to be noted with
-    /// [`super::Storage::transaction_begins`].
+    /// Is shown an entry that the base contains, before anything is applied: all of them from the
+    /// first of the oldest transaction on that has entries there and its outcome, if any, only
+    /// behind the base. What is prepared as of the base is to be made again with
+    /// [`super::Storage::restore_prepared`] in [`Applier::looked_back`], and what has begun is to
+    /// be noted with [`super::Storage::transaction_begins`].
     fn look_back(
         &self,
         _ts: Timestamp,
@@ -40,7 +42,8 @@ pub trait Applier {
 /// The outcome of a step of an applier.
 type Applied<'a> = LocalBoxFuture<'a, Result<(), ApplyError>>;
 
-/// An [`Applier`] of any type. Recovery is large, and would be compiled again for every type that it is generic over.
+/// An [`Applier`] of any type. Recovery is large, and would be compiled again for every type that
+/// it is generic over.
 pub(super) trait AnyApplier {
     fn apply(&self, ts: Timestamp, entry: Bytes) -> Applied<'_>;
 

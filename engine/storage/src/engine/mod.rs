@@ -1,8 +1,9 @@
 //! The engine of one node: what the cores do together.
 //!
-//! In reading order: `options` and `error`; `storage` is the face of one core; `progress` is how far all cores are, `write` and
-//! `units` are what moves it, `log` and `checkpoint` make it durable; `copy` takes a checkpoint to another node. `open`, `applier`,
-//! `recover` and `standalone` are the beginning and the end of a life, `stats` its figures.
+//! In reading order: `options` and `error`; `storage` is the face of one core; `progress` is how
+//! far all cores are, `write` and `units` are what moves it, `log` and `checkpoint` make it
+//! durable; `copy` takes a checkpoint to another node. `open`, `applier`, `recover` and
+//! `standalone` are the beginning and the end of a life, `stats` its figures.
 
 mod applier;
 mod checkpoint;

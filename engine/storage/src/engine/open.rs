@@ -1,5 +1,5 @@
-//! Opening a data directory: lock, superblock, base. Nothing is replayed and nothing is written but a new
-//! directory's first manifest.
+//! Opening a data directory: lock, superblock, base. Nothing is replayed and nothing is written but
+//! a new directory's first manifest.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -27,8 +27,8 @@ use crate::partition::Partition;
 use crate::ring::list_rings;
 use crate::types::{PartitionId, ReadError};
 
-/// A data directory whose base is open on every core. Reads work; nothing is replayed, and nothing can be written until
-/// [`Opened::recover`].
+/// A data directory whose base is open on every core. Reads work; nothing is replayed, and nothing
+/// can be written until [`Opened::recover`].
 pub struct Opened {
     pub(super) storage: Rc<Storage>,
     pub(super) kept: KeptLayers,
@@ -45,11 +45,12 @@ pub(crate) fn partition_dir(dir: &Path, partition: PartitionId) -> PathBuf {
     dir.join(format!("partition-{:02}", partition.0))
 }
 
-/// Opens a data directory, making it when it does not exist. Call it on core 0, once for a node; afterwards every core
-/// has its [`Storage`].
+/// Opens a data directory, making it when it does not exist. Call it on core 0, once for a node;
+/// afterwards every core has its [`Storage`].
 ///
 /// # Errors
-/// See [`OpenError`]. Damage is never passed over: an older state is not opened in place of a damaged newer one.
+/// See [`OpenError`]. Damage is never passed over: an older state is not opened in place of a
+/// damaged newer one.
 pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
     assert_eq!(core_id(), CoreId(0), "storage is opened on core 0");
     check_options(&options)?;
@@ -162,8 +163,8 @@ fn open_locked(
     })
 }
 
-/// How much of the log is kept until somebody says it. A directory of a member may have been opened as a standalone: its oplog is
-/// not given up before that is known.
+/// How much of the log is kept until somebody says it. A directory of a member may have been opened
+/// as a standalone: its oplog is not given up before that is known.
 fn first_retention(options: &StorageOptions, manifest: &Manifest) -> Option<LogRetention> {
     let keeps_all = LogRetention {
         bytes: u64::MAX,
@@ -173,7 +174,8 @@ fn first_retention(options: &StorageOptions, manifest: &Manifest) -> Option<LogR
     options.log_retention.or(is_of_member.then_some(keeps_all))
 }
 
-/// Removes page files that the manifest does not name: of a copy that was not completed, or what a complete one has replaced.
+/// Removes page files that the manifest does not name: of a copy that was not completed, or what a
+/// complete one has replaced.
 async fn remove_stray_pages(dir: &Path, manifest: &Manifest) -> io::Result<()> {
     for (number, roots) in manifest.roots.iter().enumerate() {
         let dir = partition_dir(dir, PartitionId(number as u16));
@@ -238,8 +240,8 @@ fn check_options(options: &StorageOptions) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Makes the first state of a data directory. The superblock file comes last: without it, the directory
-/// holds nothing.
+/// Makes the first state of a data directory. The superblock file comes last: without it, the
+/// directory holds nothing.
 async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
     let dir = &options.dir;
     let doing = |what: &str| OpenError::io(format!("{what} {}", dir.display()));
@@ -305,17 +307,18 @@ async fn create(options: &StorageOptions) -> Result<ManifestStore, OpenError> {
         .map_err(doing("writing the first superblock of"))
 }
 
-/// The part of the memory for changes that those may take which a checkpoint spills, in percent: well below what makes it ask
-/// for a checkpoint, so that one that is asked for by memory merges and frees it.
+/// The part of the memory for changes that those may take which a checkpoint spills, in percent:
+/// well below what makes it ask for a checkpoint, so that one that is asked for by memory merges
+/// and frees it.
 const SPILL_PERCENT: u64 = 35;
 
-/// The part of memory that pages may take while there are few changes, in percent. Changes may take the rest, and pages give
-/// way to those beyond it. What pages have left is not always where changes need it, so memory that goes back and forth is
-/// memory that the process may take twice.
+/// The part of memory that pages may take while there are few changes, in percent. Changes may take
+/// the rest, and pages give way to those beyond it. What pages have left is not always where
+/// changes need it, so memory that goes back and forth is memory that the process may take twice.
 const PAGES_PERCENT: u64 = 80;
 
-/// The options of each partition: its part of the node's memory for pages, and of what old snapshots may keep in memory and on
-/// disk.
+/// The options of each partition: its part of the node's memory for pages, and of what old
+/// snapshots may keep in memory and on disk.
 fn partition_options(options: &StorageOptions, partitions: u16) -> PartitionOptions {
     let share = |percent| options.cache_bytes / 100 * percent / u64::from(partitions);
     PartitionOptions {

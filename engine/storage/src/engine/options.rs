@@ -9,20 +9,23 @@ use crate::base::PartitionOptions;
 use crate::limits::{HISTORY_DISK_BYTES, LOG_TAIL_BYTES, SEGMENT_BYTES};
 use crate::ring::Stamps;
 
-/// In the few hundred frames of a simulated ring, stamps of two places are then near each other every few openings,
-/// and equal as good as never: a torn frame over a stale one with equal stamps cannot be told from a damaged one.
+/// In the few hundred frames of a simulated ring, stamps of two places are then near each other
+/// every few openings, and equal as good as never: a torn frame over a stale one with equal stamps
+/// cannot be told from a damaged one.
 const HOSTILE_STAMP_BITS: u32 = 20;
 
-/// Options of storage. The defaults serve a node; [`StorageOptions::hostile`] makes everything tiny for simulation.
+/// Options of storage. The defaults serve a node; [`StorageOptions::hostile`] makes everything tiny
+/// for simulation.
 #[derive(Clone, Debug)]
 pub struct StorageOptions {
     /// The data directory; made when it does not exist.
     pub dir: PathBuf,
-    /// Partitions of a new data directory; the number of cores when absent. An existing directory has its own number, and
-    /// opening it with another one fails.
+    /// Partitions of a new data directory; the number of cores when absent. An existing directory
+    /// has its own number, and opening it with another one fails.
     pub partitions: Option<u16>,
-    /// The node is a member of a replica set: what lies above the stable timestamp ([`super::Storage::set_stable`]) may have
-    /// to be rolled back, so checkpoints do not hold it, and history is kept ([`super::Storage::set_oldest`]).
+    /// The node is a member of a replica set: what lies above the stable timestamp
+    /// ([`super::Storage::set_stable`]) may have to be rolled back, so checkpoints do not hold it,
+    /// and history is kept ([`super::Storage::set_oldest`]).
     pub is_member: bool,
     /// Memory for pages and changes, over all cores.
     pub cache_bytes: u64,
@@ -38,18 +41,19 @@ pub struct StorageOptions {
     pub ring_bytes_per_checkpoint: u64,
     /// How much of the log is kept beyond what recovery needs; nothing when absent.
     pub log_retention: Option<LogRetention>,
-    /// With a retention: memory for the latest entries of each ring, beside those that are not on the device yet, so that
-    /// readers at the end of the log never touch the disk.
+    /// With a retention: memory for the latest entries of each ring, beside those that are not on
+    /// the device yet, so that readers at the end of the log never touch the disk.
     pub log_tail_bytes: usize,
-    /// Disk that old states may keep for snapshots, over all partitions: their pages, and the changes between them. Where the live
-    /// data takes more, they may keep as much as that. Beyond it the oldest snapshots end.
+    /// Disk that old states may keep for snapshots, over all partitions: their pages, and the
+    /// changes between them. Where the live data takes more, they may keep as much as that. Beyond
+    /// it the oldest snapshots end.
     pub history_bytes: u64,
     /// How long a write waits for memory before it is refused.
     pub memory_wait: Duration,
     /// Passed on to partitions; their cache is set from `cache_bytes`.
     pub partition: PartitionOptions,
-    /// How many bits of a frame's stamps tell one place from another, from 16 to 32. A directory is read as it was
-    /// written, so only simulations set it.
+    /// How many bits of a frame's stamps tell one place from another, from 16 to 32. A directory is
+    /// read as it was written, so only simulations set it.
     #[doc(hidden)]
     pub stamp_bits: u32,
     /// A fault that tests plant to see whether they would find it.
@@ -80,8 +84,8 @@ impl StorageOptions {
         }
     }
 
-    /// Tiny rings, pages and caches, short intervals and narrow stamps, so that wrap-around, eviction, checkpoints and
-    /// stamps that are alike by chance are the common case.
+    /// Tiny rings, pages and caches, short intervals and narrow stamps, so that wrap-around,
+    /// eviction, checkpoints and stamps that are alike by chance are the common case.
     pub fn hostile(dir: impl Into<PathBuf>) -> StorageOptions {
         StorageOptions {
             cache_bytes: 4 * 1024 * 1024,
@@ -127,7 +131,8 @@ pub enum PlantedFault {
     LinksIgnored,
     /// Recovery takes entries of older epochs above a cut.
     EpochIgnored,
-    /// What is written to a collection while an index is built over it is not brought into the index.
+    /// What is written to a collection while an index is built over it is not brought into the
+    /// index.
     LateWritesMissed,
     /// A unique index entry is written without looking for others.
     UniqueIntentSkipped,

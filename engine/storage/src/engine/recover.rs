@@ -1,7 +1,8 @@
 //! From an opened directory to a writable node: verify the rings, cut, replay, start.
 //!
-//! A crash at any instant in here is like one before it: until the manifest with the new epoch is durable
-//! nothing has changed, afterwards the next recovery finds the same entries up to the same cut.
+//! A crash at any instant in here is like one before it: until the manifest with the new epoch is
+//! durable nothing has changed, afterwards the next recovery finds the same entries up to the same
+//! cut.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -89,8 +90,8 @@ impl FoundRing {
 }
 
 impl Opened {
-    /// Replays what the rings hold above the base, cuts off what a crash left incomplete, begins a new epoch, and makes
-    /// the node writable.
+    /// Replays what the rings hold above the base, cuts off what a crash left incomplete, begins a
+    /// new epoch, and makes the node writable.
     ///
     /// # Errors
     /// Damage: something that was durable is missing. The directory is unchanged then.
@@ -101,12 +102,12 @@ impl Opened {
         self.recover_up_to(Timestamp::MAX, applier).await
     }
 
-    /// As [`Opened::recover`], but nothing above `limit` exists afterwards, however durable it was, except what is not
-    /// replicated.
+    /// As [`Opened::recover`], but nothing above `limit` exists afterwards, however durable it was,
+    /// except what is not replicated.
     ///
     /// # Errors
-    /// [`OpenError::BeyondRollback`] if something above `limit` is in the base, or was said to be stable. The directory is
-    /// unchanged then.
+    /// [`OpenError::BeyondRollback`] if something above `limit` is in the base, or was said to be
+    /// stable. The directory is unchanged then.
     pub fn recover_up_to(
         self,
         limit: Timestamp,
@@ -184,7 +185,8 @@ impl Storage {
             .clone()
     }
 
-    /// Looks at the beginning of each segment, so that those which the base has left behind need not be read.
+    /// Looks at the beginning of each segment, so that those which the base has left behind need
+    /// not be read.
     fn find_rings<'a>(
         &'a self,
         manifest: &'a Manifest,
@@ -292,9 +294,9 @@ impl Storage {
         Ok(verified?)
     }
 
-    /// Flushes the segments that hold what is to be replayed. A process that was killed may have left frames
-    /// written and not flushed: they can be read now, and would be gone after a loss of power, when the cut
-    /// already says that they exist.
+    /// Flushes the segments that hold what is to be replayed. A process that was killed may have
+    /// left frames written and not flushed: they can be read now, and would be gone after a loss of
+    /// power, when the cut already says that they exist.
     async fn make_durable(
         &self,
         rings: &[FoundRing],
@@ -319,8 +321,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Makes the new epoch and its cut durable. Only afterwards may a timestamp be allotted: otherwise
-    /// discarded entries would come back after the next crash.
+    /// Makes the new epoch and its cut durable. Only afterwards may a timestamp be allotted:
+    /// otherwise discarded entries would come back after the next crash.
     fn begin_epoch<'a>(
         &'a self,
         manifest: &'a Manifest,
@@ -482,8 +484,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Frees memory for changes while all up to `ts` is applied: what is stable goes into the base, and the rest to disk. Gives
-    /// whether there was anything to free.
+    /// Frees memory for changes while all up to `ts` is applied: what is stable goes into the base,
+    /// and the rest to disk. Gives whether there was anything to free.
     async fn relieve_replay(&self, ts: Timestamp, last_stable: Timestamp) -> Result<bool, Fatal> {
         let _turn = self.node_state().turn.acquire().await;
         if ts == last_stable {
@@ -496,7 +498,8 @@ impl Storage {
         self.add_layer(ts).await
     }
 
-    /// Everything up to `stable` is to be applied, and what comes now is not stable: a checkpoint will lie below it.
+    /// Everything up to `stable` is to be applied, and what comes now is not stable: a checkpoint
+    /// will lie below it.
     async fn keep_versions_from(
         &self,
         stable: Timestamp,
@@ -575,7 +578,8 @@ impl Storage {
                 .collect::<Result<Vec<()>, OpenError>>()?;
             self.start_own(&self.current_manifest()).await?;
             spawn(Queue::Background, self.rc().run_checkpoints());
-            // What was loaded may be more than there is memory for now, and then nobody could write to ask for a checkpoint.
+            // What was loaded may be more than there is memory for now, and then nobody could write
+            // to ask for a checkpoint.
             self.on_all(|storage| async move { storage.publish_memory() })
                 .await;
             if verified.entries > 0 {
@@ -586,7 +590,8 @@ impl Storage {
         })
     }
 
-    /// Takes from segments of which part was never written what a kept log would hold on the disk for nothing.
+    /// Takes from segments of which part was never written what a kept log would hold on the disk
+    /// for nothing.
     async fn trim(&self, dir: &RingDir, spans: &[SegmentSpan]) -> io::Result<()> {
         for span in spans {
             let path = dir.segment_path(span.generation);
@@ -610,8 +615,8 @@ impl Storage {
         })
     }
 
-    /// Applies writes at a timestamp they already have: recovery, and a secondary. Nothing is checked and nothing is
-    /// logged; `expect` is ignored.
+    /// Applies writes at a timestamp they already have: recovery, and a secondary. Nothing is
+    /// checked and nothing is logged; `expect` is ignored.
     ///
     /// # Errors
     /// A page could not be read.
@@ -620,7 +625,8 @@ impl Storage {
             .await
     }
 
-    /// [`Storage::apply_at`] for many writes, each with its timestamp. Those of one partition are applied in their order.
+    /// [`Storage::apply_at`] for many writes, each with its timestamp. Those of one partition are
+    /// applied in their order.
     ///
     /// # Errors
     /// A page could not be read.
@@ -646,7 +652,8 @@ impl Storage {
         applied.into_iter().collect()
     }
 
-    /// [`Storage::apply_at`] for those of the writes whose partitions this core owns; gives back the others.
+    /// [`Storage::apply_at`] for those of the writes whose partitions this core owns; gives back
+    /// the others.
     ///
     /// # Errors
     /// A page could not be read.
@@ -674,9 +681,9 @@ impl Storage {
         applied.map_err(|error| ApplyError(error.to_string()))
     }
 
-    /// Drops every tree that `known` does not name, on every core: those a crash or a rollback left behind. Call it when
-    /// recovery is complete, before anything is written. Gives those that it dropped: nobody may use them again before the next
-    /// checkpoint, with which they go.
+    /// Drops every tree that `known` does not name, on every core: those a crash or a rollback left
+    /// behind. Call it when recovery is complete, before anything is written. Gives those that it
+    /// dropped: nobody may use them again before the next checkpoint, with which they go.
     pub fn reap_unknown_trees<'a>(
         &'a self,
         known: &'a [TreeId],
@@ -711,7 +718,8 @@ impl Storage {
                 if tree == TreeId::MASTER || known.contains(&tree) {
                     continue;
                 }
-                // One that an entry drops is there for whoever reads what was before. All others never were.
+                // One that an entry drops is there for whoever reads what was before. All others
+                // never were.
                 if !partition.is_dropping(tree) {
                     partition.drop_tree(tree, Timestamp::MIN);
                 }
@@ -721,14 +729,15 @@ impl Storage {
         reaped
     }
 
-    /// Takes a last checkpoint and stops: every later write fails. Before the end of recovery, and when storage is closed
-    /// already, there is nothing to take one of, and the directory stays what it is. Call it on core 0, when nothing uses
-    /// storage any more.
+    /// Takes a last checkpoint and stops: every later write fails. Before the end of recovery, and
+    /// when storage is closed already, there is nothing to take one of, and the directory stays
+    /// what it is. Call it on core 0, when nothing uses storage any more.
     pub fn close(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async move {
             self.give_up_waiting_for_room().await;
             self.end_steps().await;
-            // During recovery not all is applied that the log has, and what is closed may be open again in this process.
+            // During recovery not all is applied that the log has, and what is closed may be open
+            // again in this process.
             let is_whole = self.roles.is_writable();
             if is_whole && let Err(fatal) = self.checkpoint_thoroughly().await {
                 tracing::error!(target: "STORAGE", id = 7_300_003u64, error = %fatal, "No checkpoint could be taken at the end");
@@ -740,8 +749,8 @@ impl Storage {
         })
     }
 
-    /// A checkpoint that waits for room on the disk would hold up the end. What was logged is made durable first, as far as there
-    /// is room, and the next start has it from the log.
+    /// A checkpoint that waits for room on the disk would hold up the end. What was logged is made
+    /// durable first, as far as there is room, and the next start has it from the log.
     async fn give_up_waiting_for_room(&self) {
         if self.roles.is_writable() {
             let logged = self.wait_durable(self.last_allotted());
@@ -766,14 +775,16 @@ impl Storage {
         }
     }
 
-    /// Whether the process before this one has ended in order: everything that it had written was durable. Call it on core 0.
+    /// Whether the process before this one has ended in order: everything that it had written was
+    /// durable. Call it on core 0.
     pub fn was_closed(&self) -> bool {
         self.node_state().was_closed.get()
     }
 
-    /// Stops as [`Storage::close`] does, but takes no checkpoint: everything that is logged is durable, and nothing more is
-    /// in the base than was. The directory stays closed to other processes. Call it on core 0, when nothing uses storage any
-    /// more; what refers to it still, a cursor or a pin, can only be dropped.
+    /// Stops as [`Storage::close`] does, but takes no checkpoint: everything that is logged is
+    /// durable, and nothing more is in the base than was. The directory stays closed to other
+    /// processes. Call it on core 0, when nothing uses storage any more; what refers to it still, a
+    /// cursor or a pin, can only be dropped.
     pub fn close_to_reopen(&self) -> LocalBoxFuture<'_, Reopening> {
         Box::pin(async move {
             self.end_steps().await;

@@ -1,13 +1,15 @@
 //! What a standalone writes over the data of a member of a replica set, for maintenance.
 //!
-//! Such writes are no part of the set's oplog. While the node is a standalone they have timestamps and entries as all others have,
-//! above the last entry of the oplog, which the manifest names, and the oplog below is kept. When the node is opened as a member
-//! again they are *folded* into the base: a checkpoint takes everything in, and the manifest that makes it true calls it the state
-//! at the last entry of the oplog, and cuts off what is logged above. So the member follows from where it was, as it would after a
-//! rollback to there, and has what was written meanwhile, without a timestamp.
+//! Such writes are no part of the set's oplog. While the node is a standalone they have timestamps
+//! and entries as all others have, above the last entry of the oplog, which the manifest names, and
+//! the oplog below is kept. When the node is opened as a member again they are *folded* into the
+//! base: a checkpoint takes everything in, and the manifest that makes it true calls it the state
+//! at the last entry of the oplog, and cuts off what is logged above. So the member follows from
+//! where it was, as it would after a rollback to there, and has what was written meanwhile, without
+//! a timestamp.
 //!
-//! The base holds everything up to that entry then, whether a majority has it or not: a member that has to take some of it back
-//! cannot.
+//! The base holds everything up to that entry then, whether a majority has it or not: a member that
+//! has to take some of it back cannot.
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{LocalBoxFuture, sim};
@@ -22,14 +24,15 @@ use crate::ring::SegmentSpan;
 use crate::types::Fatal;
 
 impl Storage {
-    /// The last entry of a member's oplog above which a standalone writes, or may have written. Call it on core 0.
+    /// The last entry of a member's oplog above which a standalone writes, or may have written.
+    /// Call it on core 0.
     pub fn standalone_above(&self) -> Option<Timestamp> {
         self.node_state().standalone_above.get()
     }
 
-    /// From now on what is written is a standalone's, over the data of a member, whose oplog is kept as `retention` says. When this
-    /// returns that is durable. Call it on core 0, after recovery and before anything is written. Without an oplog there is nothing
-    /// to keep.
+    /// From now on what is written is a standalone's, over the data of a member, whose oplog is
+    /// kept as `retention` says. When this returns that is durable. Call it on core 0, after
+    /// recovery and before anything is written. Without an oplog there is nothing to keep.
     ///
     /// # Errors
     /// Storage has failed.
@@ -83,8 +86,9 @@ impl Storage {
         Ok(())
     }
 
-    /// How far the log of a member may go while a standalone writes: not to the last entry of the oplog, unless the standalone has
-    /// logged more than the oplog may take. Then the node is no member again without copying another.
+    /// How far the log of a member may go while a standalone writes: not to the last entry of the
+    /// oplog, unless the standalone has logged more than the oplog may take. Then the node is no
+    /// member again without copying another.
     pub(super) fn limit_of_member(
         &self,
         limit: Timestamp,
@@ -102,9 +106,9 @@ impl Storage {
         }
     }
 
-    /// The data are a member's again. Where a standalone has written over them storage is closed, as
-    /// [`Storage::close_to_reopen`] does, with all of that in the base: it is to be opened again. Everything is recovered, and nothing
-    /// uses storage yet. Call it on core 0.
+    /// The data are a member's again. Where a standalone has written over them storage is closed,
+    /// as [`Storage::close_to_reopen`] does, with all of that in the base: it is to be opened
+    /// again. Everything is recovered, and nothing uses storage yet. Call it on core 0.
     ///
     /// # Errors
     /// The directory is what it was; storage is closed or has failed.
@@ -143,7 +147,8 @@ impl Storage {
     }
 }
 
-/// What a manifest whose base is at `last` says when that is to be the state at `at`, without entries above.
+/// What a manifest whose base is at `last` says when that is to be the state at `at`, without
+/// entries above.
 fn folded(current: &Manifest, at: Timestamp, last: Timestamp) -> Manifest {
     assert!(current.base() == last, "the base holds everything");
     assert!(!current.spilled, "no change waits to be merged");

@@ -44,24 +44,26 @@ pub struct StorageStats {
     pub refused_steps: u64,
     /// Old states that were given up, for want of disk, while snapshots of them were open.
     pub expired_views: u64,
-    /// Memory for merged changes that snapshots keep, and disk for those and for the pages of older states.
+    /// Memory for merged changes that snapshots keep, and disk for those and for the pages of older
+    /// states.
     pub retired_bytes: u64,
     pub history_disk_bytes: u64,
     /// Layers: changes above the stable timestamp that are on disk; counted by core 0. Their disk.
     pub layers: u64,
     pub layer_disk_bytes: u64,
-    /// The timestamp of the oldest of them, 0 if there is none, and how far the stable timestamp is behind what is visible; the
-    /// same on all cores.
+    /// The timestamp of the oldest of them, 0 if there is none, and how far the stable timestamp is
+    /// behind what is visible; the same on all cores.
     pub layered_since: u64,
     pub stable_lag_secs: u64,
-    /// How often old versions, or changes above the stable timestamp, could not be written to disk, and were tried again.
+    /// How often old versions, or changes above the stable timestamp, could not be written to disk,
+    /// and were tried again.
     pub failed_runs: u64,
     /// How often something began to wait for room on a full disk; the same on all cores.
     pub waits_for_room: u64,
     /// Intents of units that are not decided yet.
     pub intents: u64,
-    /// Units that stay open until their client ends them, counted in each partition in which they hold something, and the
-    /// bytes of what they hold.
+    /// Units that stay open until their client ends them, counted in each partition in which they
+    /// hold something, and the bytes of what they hold.
     pub open_units: u64,
     pub open_unit_bytes: u64,
 }

@@ -168,7 +168,8 @@ impl Storage {
         self.partitions.get(usize::from(partition.0))?.clone()
     }
 
-    /// The partition of a hashed key: a versioned hash of its bytes, modulo the number of partitions.
+    /// The partition of a hashed key: a versioned hash of its bytes, modulo the number of
+    /// partitions.
     pub fn partition_of_hash(&self, key: &[u8]) -> PartitionId {
         self.partition_hash().partition_of(key)
     }
@@ -228,17 +229,18 @@ impl Storage {
         self.partitions.iter().flatten()
     }
 
-    /// A tree was dropped by the entry at `after`: it is gone from the base with the first checkpoint at or above that.
-    /// Call it on every core.
+    /// A tree was dropped by the entry at `after`: it is gone from the base with the first
+    /// checkpoint at or above that. Call it on every core.
     pub fn drop_tree(&self, tree: TreeId, after: Timestamp) {
         for partition in self.owned() {
             partition.drop_tree(tree, after);
         }
     }
 
-    /// Corrects the counts of a tree in a partition of this core, of which there was `found` when `kept` was taken; what was written
-    /// since is counted with it. The next checkpoint writes them. False if others corrected counts meanwhile: then `kept` does not
-    /// show what is wrong any more.
+    /// Corrects the counts of a tree in a partition of this core, of which there was `found` when
+    /// `kept` was taken; what was written since is counted with it. The next checkpoint writes
+    /// them. False if others corrected counts meanwhile: then `kept` does not show what is wrong
+    /// any more.
     pub fn correct_counts(
         &self,
         partition: PartitionId,
@@ -254,8 +256,8 @@ impl Storage {
         corrected
     }
 
-    /// Whether a tree of this core's partitions was dropped and is not gone from the base yet: nothing may be written to
-    /// another one under its number.
+    /// Whether a tree of this core's partitions was dropped and is not gone from the base yet:
+    /// nothing may be written to another one under its number.
     pub fn is_dropping(&self, tree: TreeId) -> bool {
         self.owned().any(|partition| partition.is_dropping(tree))
     }
@@ -265,8 +267,8 @@ pub(super) fn owner_of(partition: PartitionId, cores: usize) -> CoreId {
     CoreId((usize::from(partition.0) % cores) as u16)
 }
 
-/// Hash version 1: FNV-1a over the bytes, then a finalizer so that the low bits depend on all of them. It decides where
-/// keys lie on disk and may never change; another hash gets another version.
+/// Hash version 1: FNV-1a over the bytes, then a finalizer so that the low bits depend on all of
+/// them. It decides where keys lie on disk and may never change; another hash gets another version.
 fn hash_v1(key: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for &byte in key {

@@ -45,15 +45,16 @@ pub struct PartitionReport {
     pub file: PathBuf,
     /// Its trees and pages.
     pub pages: VerifyReport,
-    /// The rows of `_mdb_catalog` with their keys, as far as they can be read; only partition 0 has them.
+    /// The rows of `_mdb_catalog` with their keys, as far as they can be read; only partition 0 has
+    /// them.
     pub catalog: Vec<(Key, Bytes)>,
     /// Everything that is wrong.
     pub problems: Vec<Problem>,
 }
 
 impl Inspector {
-    /// Locks a directory and reads its superblocks and manifests. What is wrong with those is listed in
-    /// [`Inspector::problems`].
+    /// Locks a directory and reads its superblocks and manifests. What is wrong with those is
+    /// listed in [`Inspector::problems`].
     pub async fn open(dir: &Path) -> Result<Inspector, InspectError> {
         let lock = fs::lock(dir).await.map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => InspectError::Locked(dir.to_owned()),
@@ -104,7 +105,8 @@ impl Inspector {
         self.manifest.as_ref()
     }
 
-    /// The manifests that superblocks name and that are there, with their lengths, the newest first.
+    /// The manifests that superblocks name and that are there, with their lengths, the newest
+    /// first.
     pub fn manifests(&self) -> &[(PathBuf, u64)] {
         &self.manifests
     }

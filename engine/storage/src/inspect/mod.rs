@@ -1,4 +1,5 @@
-//! Inspection of a data directory that no node has open: what its files say, and everything that is wrong with them.
+//! Inspection of a data directory that no node has open: what its files say, and everything that is
+//! wrong with them.
 //!
 //! Nothing is written, and nothing found in a file stops the inspection of the others.
 

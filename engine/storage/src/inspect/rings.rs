@@ -1,4 +1,5 @@
-//! The rings under inspection: their frames, their entries, and whether the chain of entries is whole.
+//! The rings under inspection: their frames, their entries, and whether the chain of entries is
+//! whole.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -83,7 +84,8 @@ pub struct RingEntry {
     pub ts: Timestamp,
     /// The timestamp allotted right before it.
     pub predecessor: Timestamp,
-    /// The oplog document; none for an entry that only keeps the chain whole. Of the ring of what is not replicated, a write.
+    /// The oplog document; none for an entry that only keeps the chain whole. Of the ring of what
+    /// is not replicated, a write.
     pub document: Option<Bytes>,
 }
 
@@ -197,7 +199,8 @@ impl Inspector {
     pub fn rings(&self) -> LocalBoxFuture<'_, Result<RingsReport, InspectError>> {
         Box::pin(async move {
             let found = self.find(None).await?;
-            // Without a manifest nobody knows where the chain begins: only the frames themselves can be checked.
+            // Without a manifest nobody knows where the chain begins: only the frames themselves
+            // can be checked.
             let chain = self.manifest().map(|manifest| Chain {
                 base: manifest.base(),
                 all_durable: Timestamp::from_u64(manifest.all_durable),
@@ -221,8 +224,8 @@ impl Inspector {
         Ok(Some(found))
     }
 
-    /// Reads every frame of the ring of what is not replicated, and follows its writes, which have numbers where other rings
-    /// have timestamps; `None` where there is no such ring.
+    /// Reads every frame of the ring of what is not replicated, and follows its writes, which have
+    /// numbers where other rings have timestamps; `None` where there is no such ring.
     pub fn own(&self) -> LocalBoxFuture<'_, Result<Option<RingsReport>, InspectError>> {
         Box::pin(async move {
             let Some(found) = self.find_own().await? else {
@@ -255,7 +258,8 @@ impl Inspector {
         })
     }
 
-    /// The writes that are not replicated, as [`own_changes`] reads them; `None` where there is no ring of them.
+    /// The writes that are not replicated, as [`own_changes`] reads them; `None` where there is no
+    /// ring of them.
     pub fn own_entries(&self) -> LocalBoxFuture<'_, Result<Option<LogReader>, InspectError>> {
         Box::pin(async move {
             let found = self.find_own().await?;

@@ -16,11 +16,11 @@
 //!       48 file_blocks u64
 //! ```
 //!
-//! The cuts follow the header, one root for each partition follows them, then come the cuts of the ring of what is not
-//! replicated; zeros follow up to a multiple of 4096. A field that is added takes zeros of the header, or makes the records of a
-//! table longer: zero is what a manifest says that was written before, and a program that does not
-//! know the field passes over it. What such a program must not pass over is a flag, of which it
-//! refuses those that it does not know.
+//! The cuts follow the header, one root for each partition follows them, then come the cuts of the
+//! ring of what is not replicated; zeros follow up to a multiple of 4096. A field that is added
+//! takes zeros of the header, or makes the records of a table longer: zero is what a manifest says
+//! that was written before, and a program that does not know the field passes over it. What such a
+//! program must not pass over is a flag, of which it refuses those that it does not know.
 
 use pinion_clock::Timestamp;
 
@@ -35,11 +35,14 @@ const VERSION: u32 = 3;
 const FLAG_SPILLED: u32 = 1;
 /// There is a ring of what is not replicated: a program that does not know of it would lose that.
 const FLAG_OWN: u32 = 2;
-/// There is a transaction that the base holds nothing of, though it has begun: a program that does not know of it would lose it.
+/// There is a transaction that the base holds nothing of, though it has begun: a program that does
+/// not know of it would lose it.
 const FLAG_TRANSACTION: u32 = 4;
-/// Some page file was copied from another node and has another name: a program that does not know of it would open an older one.
+/// Some page file was copied from another node and has another name: a program that does not know
+/// of it would open an older one.
 const FLAG_COPIED: u32 = 8;
-/// Some entries are of a standalone: a program that does not know of them would take them for those of the set's oplog.
+/// Some entries are of a standalone: a program that does not know of them would take them for those
+/// of the set's oplog.
 const FLAG_STANDALONE: u32 = 16;
 const FLAGS: u32 = FLAG_SPILLED | FLAG_OWN | FLAG_TRANSACTION | FLAG_COPIED | FLAG_STANDALONE;
 /// How processes have ended. An older program takes an end that it does not know for a crash.
@@ -76,7 +79,8 @@ pub struct Manifest {
     pub roots: Vec<PartitionRoots>,
     /// Whether changes wait in some page file to be merged.
     pub spilled: bool,
-    /// What a member of a replica set will not roll back, as known when this was written, if that is above the base.
+    /// What a member of a replica set will not roll back, as known when this was written, if that
+    /// is above the base.
     pub stable: u64,
     /// Whether there is a ring of what is not replicated.
     pub has_own: bool,
@@ -84,12 +88,14 @@ pub struct Manifest {
     pub own_base: u64,
     /// What earlier epochs lost of that ring.
     pub own_cuts: Cuts,
-    /// The first entry of the oldest transaction that has entries in what the base contains, and its outcome behind that; 0 for
-    /// none.
+    /// The first entry of the oldest transaction that has entries in what the base contains, and
+    /// its outcome behind that; 0 for none.
     pub transaction: u64,
-    /// What is above it was written by a standalone over the data of a member, and is no part of the set's oplog; 0 for none.
+    /// What is above it was written by a standalone over the data of a member, and is no part of
+    /// the set's oplog; 0 for none.
     pub standalone_above: u64,
-    /// The process that wrote this has ended in order, with everything durable, and nobody has opened the directory since.
+    /// The process that wrote this has ended in order, with everything durable, and nobody has
+    /// opened the directory since.
     pub closed: bool,
     /// The member had ended in order over whose data a standalone writes.
     pub member_closed: bool,

@@ -9,8 +9,8 @@ pub struct Cut {
     pub epoch: u64,
     /// The last timestamp of earlier epochs that exists.
     pub at: u64,
-    /// The highest timestamp in any ring when the cut was made, or that an earlier cut discarded. No discarded entry lies
-    /// above it.
+    /// The highest timestamp in any ring when the cut was made, or that an earlier cut discarded.
+    /// No discarded entry lies above it.
     pub discarded_through: u64,
 }
 
@@ -29,8 +29,9 @@ impl Cuts {
         later.min().map_or(Timestamp::MAX, Timestamp::from_u64)
     }
 
-    /// Adds the cut of a new epoch, if it discards anything, and forgets those it makes redundant. What they discarded it
-    /// goes on to discard, though it may not have been seen now: the removal of a segment may be undone by a loss of power.
+    /// Adds the cut of a new epoch, if it discards anything, and forgets those it makes redundant.
+    /// What they discarded it goes on to discard, though it may not have been seen now: the removal
+    /// of a segment may be undone by a loss of power.
     pub(crate) fn add(&mut self, mut cut: Cut) {
         assert!(
             self.0.last().is_none_or(|last| last.epoch < cut.epoch),

@@ -71,8 +71,8 @@ async fn write_manifest(data_directory: &Path, manifest: &Manifest) -> io::Resul
 }
 
 impl ManifestStore {
-    /// Makes a data directory's first superblock file; all four copies name `manifest`. Until the file
-    /// has its name the directory holds nothing.
+    /// Makes a data directory's first superblock file; all four copies name `manifest`. Until the
+    /// file has its name the directory holds nothing.
     pub(crate) async fn create(
         data_directory: &Path,
         manifest: Manifest,
@@ -153,8 +153,8 @@ impl ManifestStore {
         &self.current
     }
 
-    /// Makes `manifest` true. When this returns, both copies of its superblock are durable, and only then
-    /// may anything rely on it. An error leaves either the old or the new one true.
+    /// Makes `manifest` true. When this returns, both copies of its superblock are durable, and
+    /// only then may anything rely on it. An error leaves either the old or the new one true.
     pub(crate) async fn replace(&mut self, manifest: Manifest) -> io::Result<()> {
         assert_eq!(manifest.generation, self.current.generation + 1);
         assert_eq!(manifest.directory, self.current.directory);

@@ -1,9 +1,10 @@
 //! Superblocks: four blocks in one file that say which manifest is true.
 //!
-//! Slots A and B take turns by generation, each in two copies. A copy is written and flushed before its
-//! twin, so a crash spoils at most one copy of the older slot. Nothing relies on a new superblock before
-//! both its copies are durable; until then the older one may still be the truth. Hence a slot with both
-//! copies invalid can only be damage, and since it may have been the newest, the directory is refused.
+//! Slots A and B take turns by generation, each in two copies. A copy is written and flushed before
+//! its twin, so a crash spoils at most one copy of the older slot. Nothing relies on a new
+//! superblock before both its copies are durable; until then the older one may still be the truth.
+//! Hence a slot with both copies invalid can only be damage, and since it may have been the newest,
+//! the directory is refused.
 //!
 //! ```text
 //! file:   0 A copy 1    4096 B copy 1    8192 A copy 2    12288 B copy 2
@@ -22,7 +23,8 @@ pub(crate) const SUPERBLOCK_BYTES: usize = BLOCK_BYTES;
 const MAGIC: u64 = u64::from_le_bytes(*b"PINIONSB");
 const VERSION: u32 = 1;
 
-/// One superblock. What it repeats of its manifest lets a reader check that the two belong together.
+/// One superblock. What it repeats of its manifest lets a reader check that the two belong
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Counts the changes; the newest superblock has the highest.

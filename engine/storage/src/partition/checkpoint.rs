@@ -1,4 +1,5 @@
-//! A partition's share of a checkpoint: sealing the delta, merging it into the base, installing the result.
+//! A partition's share of a checkpoint: sealing the delta, merging it into the base, installing the
+//! result.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -44,8 +45,9 @@ impl Merged {
 }
 
 impl Partition {
-    /// Freezes the delta for a checkpoint at `c`, which must be visible and durable everywhere: nothing that an entry at or
-    /// below it tells of arrives later, nor anything else but what is not replicated.
+    /// Freezes the delta for a checkpoint at `c`, which must be visible and durable everywhere:
+    /// nothing that an entry at or below it tells of arrives later, nor anything else but what is
+    /// not replicated.
     ///
     /// # Panics
     /// If a checkpoint is under way, or `c` lies below the base.
@@ -78,7 +80,8 @@ impl Partition {
                 state.layers.forget(*tree);
             }
             if self.is_read_below(*after) {
-                // Those snapshots find it in the state that this checkpoint replaces, with what is sealed over it.
+                // Those snapshots find it in the state that this checkpoint replaces, with what is
+                // sealed over it.
                 continue;
             }
             if let Some(delta) = state.active.remove_tree(*tree) {
@@ -107,15 +110,17 @@ impl Partition {
             || self.pins.borrow().range(..ts).next().is_some()
     }
 
-    /// Puts off the flushing of pages, or makes up for it: the planted fault of a superblock before its pages.
+    /// Puts off the flushing of pages, or makes up for it: the planted fault of a superblock before
+    /// its pages.
     pub(crate) async fn hold_page_syncs(&self, hold: bool) -> Result<(), Fatal> {
         self.store.file.holds_syncs.set(hold);
         self.store.file.sync().await
     }
 
-    /// Writes the sealed changes into new pages, durable on return: merges them into the base, or, unless it is to be
-    /// `thorough`, spills them where that costs much less. Runs in the background queue, yields often and rests as `pace`
-    /// says; tells it whenever some of the sealed changes are no longer needed.
+    /// Writes the sealed changes into new pages, durable on return: merges them into the base, or,
+    /// unless it is to be `thorough`, spills them where that costs much less. Runs in the
+    /// background queue, yields often and rests as `pace` says; tells it whenever some of the
+    /// sealed changes are no longer needed.
     pub(crate) async fn merge(
         &self,
         thorough: bool,
@@ -133,8 +138,8 @@ impl Partition {
         Ok(roots)
     }
 
-    /// Puts those of the loaded trees that are complete among the others, durable on return; the base stays what it is
-    /// otherwise. None if there are none. No checkpoint is under way.
+    /// Puts those of the loaded trees that are complete among the others, durable on return; the
+    /// base stays what it is otherwise. None if there are none. No checkpoint is under way.
     pub(crate) async fn merge_loads(
         &self,
         trees: &[TreeId],
@@ -268,7 +273,8 @@ impl Partition {
         })
     }
 
-    /// Merges changed roots into the master tree, and fills in the roots of the partition. Gives the new master.
+    /// Merges changed roots into the master tree, and fills in the roots of the partition. Gives
+    /// the new master.
     async fn merge_master(
         &self,
         view: &View,
@@ -297,8 +303,9 @@ impl Partition {
         Ok(master)
     }
 
-    /// Puts versions that were sealed back into the active delta. Until the new base is installed they are in both, which changes
-    /// no answer: the same version wins in either. They are counted once.
+    /// Puts versions that were sealed back into the active delta. Until the new base is installed
+    /// they are in both, which changes no answer: the same version wins in either. They are counted
+    /// once.
     pub(super) async fn restore<'a>(
         &self,
         versions: impl Iterator<Item = (TreeId, &'a Key, &'a Version)>,
@@ -353,8 +360,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Makes the merged state current. The manifest that names `roots` is durable. Gives whether more than half of what was
-    /// sealed lay above the checkpoint.
+    /// Makes the merged state current. The manifest that names `roots` is durable. Gives whether
+    /// more than half of what was sealed lay above the checkpoint.
     pub(crate) fn install(&self, roots: PartitionRoots) -> bool {
         let state = &mut *self.state.borrow_mut();
         let merged = state.merged.take().expect("install follows merge");
@@ -415,8 +422,8 @@ impl Partition {
         self.share_memory(&self.memory_of(state));
     }
 
-    /// Gives the page cache what changes leave of the memory for both, when changes have come or gone; `memory` is what
-    /// they take.
+    /// Gives the page cache what changes leave of the memory for both, when changes have come or
+    /// gone; `memory` is what they take.
     pub(crate) fn share_memory(&self, memory: &PartitionMemory) {
         let options = &self.store.options;
         let lent = memory
@@ -438,7 +445,8 @@ impl Partition {
         }
     }
 
-    /// Makes extents reusable that no view refers to, a few at a time, but for those that a frozen state needs.
+    /// Makes extents reusable that no view refers to, a few at a time, but for those that a frozen
+    /// state needs.
     async fn release_extents(self: Rc<Partition>) {
         loop {
             {

@@ -78,7 +78,8 @@ pub(super) struct State {
     pub sealed_seq: u64,
     /// Bytes of the sealed delta that are in the active one again.
     pub restored_bytes: u64,
-    /// Bytes of the sealed delta that readers find in published pages: only older snapshots need them there.
+    /// Bytes of the sealed delta that readers find in published pages: only older snapshots need
+    /// them there.
     pub published_bytes: u64,
     /// A merged checkpoint that waits for its manifest.
     pub merged: Option<Merged>,
@@ -266,7 +267,8 @@ impl Partition {
         self.state.borrow().spilled.is_some()
     }
 
-    /// Whether changes will wait to be merged when the checkpoint that was just merged is installed.
+    /// Whether changes will wait to be merged when the checkpoint that was just merged is
+    /// installed.
     pub(crate) fn merged_spills(&self) -> bool {
         let state = self.state.borrow();
         state.merged.as_ref().is_some_and(Merged::spills)
@@ -277,8 +279,9 @@ impl Partition {
         self.state.borrow().views.current().roots
     }
 
-    /// From now on only pins keep snapshots below `horizon` readable; versions that nobody else would see go. Everything at
-    /// or below it must be applied, and a checkpoint that is still to be sealed must not lie below it. It never goes back.
+    /// From now on only pins keep snapshots below `horizon` readable; versions that nobody else
+    /// would see go. Everything at or below it must be applied, and a checkpoint that is still to
+    /// be sealed must not lie below it. It never goes back.
     pub(crate) fn raise_horizon(&self, horizon: Timestamp) {
         if horizon > self.horizon.get() {
             self.horizon.set(horizon);
@@ -288,13 +291,15 @@ impl Partition {
         }
     }
 
-    /// Since when snapshots are kept readable that nobody has opened; none on a node without history.
+    /// Since when snapshots are kept readable that nobody has opened; none on a node without
+    /// history.
     pub(super) fn history_from(&self) -> Option<Timestamp> {
         self.keeps_history.get().then_some(self.horizon.get())
     }
 
-    /// While entries are applied again nobody reads an older state, and a checkpoint comes only when all are applied up to
-    /// its timestamp: the newest version of a key is enough. [`Partition::end_replay`] ends that.
+    /// While entries are applied again nobody reads an older state, and a checkpoint comes only
+    /// when all are applied up to its timestamp: the newest version of a key is enough.
+    /// [`Partition::end_replay`] ends that.
     pub(crate) fn begin_replay(&self) {
         assert!(
             self.pins.borrow().is_empty(),
@@ -303,13 +308,15 @@ impl Partition {
         self.horizon.set(Timestamp::MAX);
     }
 
-    /// During replay: the next checkpoint is at or above `stable`, and what is applied from now on lies above.
+    /// During replay: the next checkpoint is at or above `stable`, and what is applied from now on
+    /// lies above.
     pub(crate) fn keep_versions_from(&self, stable: Timestamp) {
         self.horizon.set(stable);
     }
 
-    /// Ends what [`Partition::begin_replay`] began: all is applied, and the next checkpoint is at or above `horizon`. With
-    /// `keeps_history`, snapshots from the horizon on can be opened at any time.
+    /// Ends what [`Partition::begin_replay`] began: all is applied, and the next checkpoint is at
+    /// or above `horizon`. With `keeps_history`, snapshots from the horizon on can be opened at any
+    /// time.
     pub(crate) fn end_replay(&self, horizon: Timestamp, keeps_history: bool) {
         self.horizon.set(horizon);
         self.keeps_history.set(keeps_history);
@@ -341,8 +348,9 @@ impl Partition {
         self.state.borrow().active.edits()
     }
 
-    /// Drops a tree with the first checkpoint at or above `after`, which is the timestamp of the catalog change that
-    /// removed it; nobody reads or writes the tree any more. Remembered in memory only: replay drops again.
+    /// Drops a tree with the first checkpoint at or above `after`, which is the timestamp of the
+    /// catalog change that removed it; nobody reads or writes the tree any more. Remembered in
+    /// memory only: replay drops again.
     pub(crate) fn drop_tree(&self, tree: TreeId, after: Timestamp) {
         assert!(tree != TreeId::MASTER && tree != TreeId::SPILLED);
         self.state.borrow_mut().dropped.insert(tree, after);
@@ -430,7 +438,8 @@ impl Partition {
     }
 }
 
-/// Reads the whole master tree: the root of every tree, so that nothing need be loaded to find one later.
+/// Reads the whole master tree: the root of every tree, so that nothing need be loaded to find one
+/// later.
 pub(crate) async fn load_trees(
     store: &PageStore,
     roots: &PartitionRoots,

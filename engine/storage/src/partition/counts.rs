@@ -1,7 +1,9 @@
-//! The counts that are kept of each tree's records: in memory those at newest, and with each root those of the base.
+//! The counts that are kept of each tree's records: in memory those at newest, and with each root
+//! those of the base.
 //!
-//! Every write and every merge changes them by what it does; nothing counts again. Where they are found to be wrong, those at
-//! newest are corrected by the difference, and the next checkpoint counts what the leaves hold.
+//! Every write and every merge changes them by what it does; nothing counts again. Where they are
+//! found to be wrong, those at newest are corrected by the difference, and the next checkpoint
+//! counts what the leaves hold.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +22,9 @@ pub struct KeptCounts {
 }
 
 impl Partition {
-    /// The counts that are kept of a tree's records, unless a unit that changes the tree is being decided, or prepared. They are
-    /// then of what a read sees at the last timestamp that this node has allotted.
+    /// The counts that are kept of a tree's records, unless a unit that changes the tree is being
+    /// decided, or prepared. They are then of what a read sees at the last timestamp that this node
+    /// has allotted.
     pub fn settled_counts(&self, tree: TreeId) -> Option<KeptCounts> {
         let state = self.state.borrow();
         let is_settled = !state.intents.concern(tree, ReadAt::Newest);
@@ -31,8 +34,9 @@ impl Partition {
         })
     }
 
-    /// Corrects the counts of a tree, of which there was `found` when `kept` was taken; what was written since is counted with it.
-    /// False if others corrected counts meanwhile: then `kept` does not show what is wrong any more.
+    /// Corrects the counts of a tree, of which there was `found` when `kept` was taken; what was
+    /// written since is counted with it. False if others corrected counts meanwhile: then `kept`
+    /// does not show what is wrong any more.
     pub(crate) fn correct_counts(&self, tree: TreeId, kept: KeptCounts, found: Counts) -> bool {
         assert!(tree != TreeId::MASTER && tree != TreeId::SPILLED);
         let state = &mut *self.state.borrow_mut();
@@ -46,8 +50,8 @@ impl Partition {
         true
     }
 
-    /// The roots of miscounted trees with the counts of what their leaves hold. One that cannot be read keeps its counts until the
-    /// next checkpoint.
+    /// The roots of miscounted trees with the counts of what their leaves hold. One that cannot be
+    /// read keeps its counts until the next checkpoint.
     pub(super) async fn recounted(
         &self,
         miscounted: &BTreeSet<TreeId>,

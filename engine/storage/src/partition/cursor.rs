@@ -1,7 +1,7 @@
 //! Cursors: ordered reads over delta and base, robust against whatever happens between two steps.
 //!
-//! A cursor remembers the key it stands on and, as a shortcut, a leaf. Writes, seals, checkpoints and evictions between two
-//! steps at most cost it the shortcut.
+//! A cursor remembers the key it stands on and, as a shortcut, a leaf. Writes, seals, checkpoints
+//! and evictions between two steps at most cost it the shortcut.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -27,7 +27,8 @@ const CHANGES_READ_AHEAD: usize = 64;
 
 /// A position in a range of keys of one tree.
 ///
-/// At a timestamp it pins that snapshot as long as it lives. At newest each step reads the newest state of that moment.
+/// At a timestamp it pins that snapshot as long as it lives. At newest each step reads the newest
+/// state of that moment.
 pub struct Cursor {
     partition: Rc<Partition>,
     tree: TreeId,
@@ -37,14 +38,16 @@ pub struct Cursor {
     pin: Result<Option<SnapshotPin>, ReadError>,
     /// The next record lies beyond it, unless `from_base` is set.
     from: Bound<Key>,
-    /// The next record is the one in the base on which `base` stands, and `from` is behind: the key that was given last is the
-    /// one before that in the same leaf. It is copied only when something depends on it.
+    /// The next record is the one in the base on which `base` stands, and `from` is behind: the key
+    /// that was given last is the one before that in the same leaf. It is copied only when
+    /// something depends on it.
     from_base: bool,
     base: BaseCursor,
     /// The view's number when `base` was placed.
     base_number: u64,
-    /// The next key that a delta has, none if there is no other, as long as [`Delta::edits`](super::delta::Delta::edits) stays
-    /// the same: where changes are few, most records of the base are given without a look into the deltas.
+    /// The next key that a delta has, none if there is no other, as long as
+    /// [`Delta::edits`](super::delta::Delta::edits) stays the same: where changes are few, most
+    /// records of the base are given without a look into the deltas.
     changed: Option<(u64, Option<Key>)>,
     ahead: Ahead,
     /// What the runs have next, where there are any; read under `base_number`.
@@ -52,14 +55,16 @@ pub struct Cursor {
     done: bool,
 }
 
-/// Records of the deltas that come next, found by one search: where most records are changed ones, as behind a load, a
-/// search for each would be most of a scan.
+/// Records of the deltas that come next, found by one search: where most records are changed ones,
+/// as behind a load, a search for each would be most of a scan.
 #[derive(Default)]
 struct Ahead {
-    /// [`Delta::edits`](super::delta::Delta::edits) when they were read; they hold as long as it stays the same.
+    /// [`Delta::edits`](super::delta::Delta::edits) when they were read; they hold as long as it
+    /// stays the same.
     edits: u64,
     records: VecDeque<(Key, Read)>,
-    /// How many are read the next time: more where the deltas go on giving what comes next, as a short range has few.
+    /// How many are read the next time: more where the deltas go on giving what comes next, as a
+    /// short range has few.
     next_count: usize,
 }
 
@@ -87,7 +92,8 @@ enum Advanced {
 /// How far a step got without waiting.
 enum Step {
     Found(Key, Read),
-    /// The record is found, its value must be loaded. Holding the view and the runs keeps their blocks from being reused.
+    /// The record is found, its value must be loaded. Holding the view and the runs keeps their
+    /// blocks from being reused.
     Large(Key, Stored, VersionToken, (Rc<View>, RunList)),
     Skipped,
     End,
@@ -99,7 +105,8 @@ enum Step {
 }
 
 impl Partition {
-    /// A cursor over the live keys of `range`. Errors, such as a snapshot that is too old, come with the first step.
+    /// A cursor over the live keys of `range`. Errors, such as a snapshot that is too old, come
+    /// with the first step.
     pub fn cursor(
         &self,
         tree: TreeId,
@@ -132,8 +139,8 @@ impl Partition {
 }
 
 impl Cursor {
-    /// The next record, or none at the end of the range. Does not yield when every page needed is in memory and, at newest,
-    /// no unit that changes the record is being decided.
+    /// The next record, or none at the end of the range. Does not yield when every page needed is
+    /// in memory and, at newest, no unit that changes the record is being decided.
     pub async fn next(&mut self) -> Result<Option<(Key, Read)>, ReadError> {
         if let Some(record) = self.next_in_leaf().or_else(|| self.next_ahead()) {
             return Ok(Some(record));
@@ -145,7 +152,8 @@ impl Cursor {
         }
     }
 
-    /// As [`Cursor::next`], forwards, past what cannot be read: that is reported, and the next step is behind it.
+    /// As [`Cursor::next`], forwards, past what cannot be read: that is reported, and the next step
+    /// is behind it.
     ///
     /// # Errors
     /// Those that are not of the pages: the snapshot is too old, the partition was closed.
@@ -188,7 +196,8 @@ impl Cursor {
         Ok(end)
     }
 
-    /// The next record, with the errors of its value apart from those of the pages on the way to it.
+    /// The next record, with the errors of its value apart from those of the pages on the way to
+    /// it.
     async fn advance(&mut self) -> Result<Advanced, ReadError> {
         if let Err(error) = &self.pin {
             return Err(error.clone());
@@ -237,9 +246,9 @@ impl Cursor {
         Ok(Advanced::End)
     }
 
-    /// A cursor that goes from leaf to leaf has those that come next read while it waits for this one. A task that reads
-    /// holds the view, so that the page's blocks are not reused meanwhile. What fails to be read here is told by whoever needs
-    /// it.
+    /// A cursor that goes from leaf to leaf has those that come next read while it waits for this
+    /// one. A task that reads holds the view, so that the page's blocks are not reused meanwhile.
+    /// What fails to be read here is told by whoever needs it.
     fn read_ahead(&self, view: &Rc<View>, root: &TreeRoot) {
         let store = &self.partition.store;
         let ahead = self
@@ -255,8 +264,8 @@ impl Cursor {
         }
     }
 
-    /// Goes on at `key`, forwards or backwards of where the cursor stands: the next record is the first at or beyond it, in
-    /// the cursor's direction, within its range.
+    /// Goes on at `key`, forwards or backwards of where the cursor stands: the next record is the
+    /// first at or beyond it, in the cursor's direction, within its range.
     pub fn seek(&mut self, key: &[u8]) {
         self.from_base = false;
         self.changed = None;
@@ -276,8 +285,9 @@ impl Cursor {
             .seek_within(self.from.as_ref().map(Key::as_slice), self.direction);
     }
 
-    /// Passes over records without looking at each, and gives how many: at most `most`, as many as are known to lie in the
-    /// range. Zero where the next must be looked at, by [`Cursor::next`]. Counting takes a search for each leaf in this way.
+    /// Passes over records without looking at each, and gives how many: at most `most`, as many as
+    /// are known to lie in the range. Zero where the next must be looked at, by [`Cursor::next`].
+    /// Counting takes a search for each leaf in this way.
     pub fn pass(&mut self, most: usize) -> usize {
         if self.done || self.pin.is_err() || self.direction == Direction::Reverse {
             return 0;
@@ -295,8 +305,9 @@ impl Cursor {
         ahead
     }
 
-    /// The records from the one on which the cursor stands in its leaf of the base, without the last of the leaf, so that the
-    /// one that was given last stays known; as far as they lie in the range, and no change lies among them.
+    /// The records from the one on which the cursor stands in its leaf of the base, without the
+    /// last of the leaf, so that the one that was given last stays known; as far as they lie in the
+    /// range, and no change lies among them.
     fn to_pass_in_leaf(&self) -> usize {
         let state = self.partition.state.borrow();
         let Ok(view) = state.views.of(self.at) else {
@@ -373,8 +384,8 @@ impl Cursor {
         self.done
     }
 
-    /// The next record in the common case: it lies in the leaf that the cursor stands in, and no change comes before it. None
-    /// where the others must decide, [`Cursor::step`] and its callers.
+    /// The next record in the common case: it lies in the leaf that the cursor stands in, and no
+    /// change comes before it. None where the others must decide, [`Cursor::step`] and its callers.
     #[inline]
     fn next_in_leaf(&mut self) -> Option<(Key, Read)> {
         if self.done || self.pin.is_err() {
@@ -404,7 +415,8 @@ impl Cursor {
         Some((key, read))
     }
 
-    /// The next record of those that were read ahead, where nothing has changed since and the base has none before it.
+    /// The next record of those that were read ahead, where nothing has changed since and the base
+    /// has none before it.
     #[inline]
     fn next_ahead(&mut self) -> Option<(Key, Read)> {
         let (key, _) = self.ahead.records.front()?;
@@ -515,7 +527,8 @@ impl Cursor {
                 return Ok(Step::Load(view.clone(), root));
             }
         }
-        // The common case: no change comes before the base's record, and no unit changes what this read sees.
+        // The common case: no change comes before the base's record, and no unit changes what this
+        // read sees.
         let concern = state.intents.concern(self.tree, self.at);
         if !concern && self.base_is_next(&state, view) {
             let Some((page, index)) = self.base.record() else {
@@ -670,7 +683,8 @@ impl Cursor {
         Some((own.clone(), read_intent(intent)))
     }
 
-    /// Whether nothing that a delta has comes before the record of the base on which the cursor stands, or is that record.
+    /// Whether nothing that a delta has comes before the record of the base on which the cursor
+    /// stands, or is that record.
     #[inline]
     fn base_is_next(&self, state: &State, view: &View) -> bool {
         if state.is_unchanged(view, self.tree) {

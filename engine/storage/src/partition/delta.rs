@@ -1,11 +1,13 @@
-//! The delta: every change since the base, in memory, ordered by key, with several versions of each key.
+//! The delta: every change since the base, in memory, ordered by key, with several versions of each
+//! key.
 //!
-//! A version may arrive in any timestamp order. A lookup takes the newest version at or below the timestamp it reads at, by the
-//! time of its commit or, where nothing prepared is waited for, by that of the entry which told of it; a key without such a
-//! version is looked up in the layer below. Bytes are accounted as they come and go.
+//! A version may arrive in any timestamp order. A lookup takes the newest version at or below the
+//! timestamp it reads at, by the time of its commit or, where nothing prepared is waited for, by
+//! that of the entry which told of it; a key without such a version is looked up in the layer
+//! below. Bytes are accounted as they come and go.
 //!
-//! A version that no snapshot can see any more is dropped when its key is written again, so a key that is changed often
-//! costs what its readers need and not what its writers did.
+//! A version that no snapshot can see any more is dropped when its key is written again, so a key
+//! that is changed often costs what its readers need and not what its writers did.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -26,10 +28,12 @@ const VERSION_OVERHEAD_BYTES: u64 = 96;
 /// One version of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Version {
-    /// When it was committed. `Timestamp::MIN` for an unreplicated write, which is visible at any timestamp.
+    /// When it was committed. `Timestamp::MIN` for an unreplicated write, which is visible at any
+    /// timestamp.
     pub ts: Timestamp,
-    /// The timestamp of the entry that tells of it: above `ts` for what was prepared and committed in the past, else the same.
-    /// A key is held until that entry is there, so the versions of a key have one order by either.
+    /// The timestamp of the entry that tells of it: above `ts` for what was prepared and committed
+    /// in the past, else the same. A key is held until that entry is there, so the versions of a
+    /// key have one order by either.
     pub decided: Timestamp,
     /// The partition's number of the write; identifies the version.
     pub seq: u64,
@@ -46,22 +50,23 @@ impl Version {
 /// What readers of a partition may still ask for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needed<'a> {
-    /// Snapshots at or above it may be opened at any time. Nothing that an entry at or below it tells of
-    /// arrives later.
+    /// Snapshots at or above it may be opened at any time. Nothing that an entry at or below it
+    /// tells of arrives later.
     pub horizon: Timestamp,
     /// Snapshots that are kept readable whatever the horizon.
     pub pins: &'a BTreeMap<Timestamp, u32>,
 }
 
 impl Needed<'_> {
-    /// Whether some snapshot sees a version whose successor is `next`. One that does not wait for what is prepared sees it for
-    /// as long as the successor was not decided.
+    /// Whether some snapshot sees a version whose successor is `next`. One that does not wait for
+    /// what is prepared sees it for as long as the successor was not decided.
     fn sees(&self, version: &Version, next: &Version) -> bool {
         next.decided > self.horizon || (self.pins.range(version.ts..next.decided)).next().is_some()
     }
 }
 
-/// The versions of one key, oldest first: appending the newest, which is the common case, moves nothing.
+/// The versions of one key, oldest first: appending the newest, which is the common case, moves
+/// nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chain(SmallVec<[Version; 1]>);
 
@@ -109,7 +114,8 @@ impl Chain {
 
     /// Drops the versions that nobody needs; returns their bytes. The newest always stays.
     fn prune(&mut self, needed: &Needed<'_>) -> u64 {
-        // Pinned versions stay for long; a chain of many is looked through only each time it has doubled.
+        // Pinned versions stay for long; a chain of many is looked through only each time it has
+        // doubled.
         if self.0.len() < 2
             || self.0[1].decided > needed.horizon
             || (!needed.pins.is_empty() && !self.0.len().is_power_of_two())
@@ -156,7 +162,8 @@ impl Chain {
     }
 }
 
-/// What the newest version of a key in one layer amounts to: its timestamp, and its value's length unless it is a deletion.
+/// What the newest version of a key in one layer amounts to: its timestamp, and its value's length
+/// unless it is a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Newest {
     pub ts: Timestamp,
@@ -264,8 +271,8 @@ impl Delta {
         self.trees.get(&tree)?.get(key)?.visible(at)
     }
 
-    /// Adds a version, and drops those of its key that nobody needs. Returns what this layer said of the key before, and
-    /// the timestamp of its newest version now.
+    /// Adds a version, and drops those of its key that nobody needs. Returns what this layer said
+    /// of the key before, and the timestamp of its newest version now.
     pub(crate) fn insert(
         &mut self,
         tree: TreeId,
@@ -283,7 +290,8 @@ impl Delta {
         (before, newest)
     }
 
-    /// Adds a version that was here before, unless another one of its timestamp has come meanwhile. Returns the bytes added.
+    /// Adds a version that was here before, unless another one of its timestamp has come meanwhile.
+    /// Returns the bytes added.
     pub(crate) fn restore(
         &mut self,
         tree: TreeId,
@@ -334,7 +342,8 @@ impl Delta {
         Some(removed)
     }
 
-    /// Takes the changes of a tree's keys below `key` out. The caller knows what they take, since it has been through them: `bytes`.
+    /// Takes the changes of a tree's keys below `key` out. The caller knows what they take, since
+    /// it has been through them: `bytes`.
     pub(crate) fn take_below(&mut self, tree: TreeId, key: &[u8], bytes: u64) -> KeyMap<Chain> {
         let Some(delta) = self.trees.get_mut(&tree) else {
             return KeyMap::default();
@@ -356,7 +365,8 @@ impl Delta {
     }
 }
 
-/// The version that wins where two layers hold the key: the later timestamp, and of equal ones the upper layer's.
+/// The version that wins where two layers hold the key: the later timestamp, and of equal ones the
+/// upper layer's.
 pub(crate) fn newer<'a>(
     upper: Option<&'a Version>,
     lower: Option<&'a Version>,

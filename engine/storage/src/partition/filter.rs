@@ -1,5 +1,5 @@
-//! A Bloom filter over the keys of a run: a point read of a key that the run does not have costs a few words of memory
-//! instead of a descent.
+//! A Bloom filter over the keys of a run: a point read of a key that the run does not have costs a
+//! few words of memory instead of a descent.
 
 use std::hash::Hasher;
 
@@ -14,7 +14,8 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    /// A filter for about `keys` keys, in at most `most_bytes`: one that is too small for its keys only costs reads.
+    /// A filter for about `keys` keys, in at most `most_bytes`: one that is too small for its keys
+    /// only costs reads.
     pub(super) fn new(keys: usize, most_bytes: usize) -> Filter {
         let bits = keys.max(1).saturating_mul(RUN_FILTER_BITS);
         let bits = bits.min(most_bytes.saturating_mul(8)).max(1);

@@ -1,8 +1,10 @@
-//! Frozen states: what a checkpoint has left in the page file stays there, whatever comes after it, until it was copied.
+//! Frozen states: what a checkpoint has left in the page file stays there, whatever comes after it,
+//! until it was copied.
 //!
-//! A frozen state is a set of extents. What later checkpoints free of it is not reused while it is frozen; to whoever opens the
-//! directory after a crash it is free, as nothing in there knows of who copies. Nothing of it is kept in memory, and no snapshot
-//! of it can be read. At most the whole state is kept, once more than the partition needs.
+//! A frozen state is a set of extents. What later checkpoints free of it is not reused while it is
+//! frozen; to whoever opens the directory after a crash it is free, as nothing in there knows of
+//! who copies. Nothing of it is kept in memory, and no snapshot of it can be read. At most the
+//! whole state is kept, once more than the partition needs.
 
 use bytes::Bytes;
 
@@ -57,7 +59,8 @@ impl Frozen {
         next.is_some_and(|used| used.start < extent.end())
     }
 
-    /// What is to be read next, from a block on; none at the end. Short gaps are read with what is around them.
+    /// What is to be read next, from a block on; none at the end. Short gaps are read with what is
+    /// around them.
     fn next(&self, block: u64) -> Option<Extent> {
         let mut extents = self.used[self.first_above(block)..].iter();
         let first = extents.next()?;
@@ -78,7 +81,8 @@ impl Frozen {
 }
 
 impl Partition {
-    /// Freezes the current state under a number, which is what a manifest says of this partition. No checkpoint is under way.
+    /// Freezes the current state under a number, which is what a manifest says of this partition.
+    /// No checkpoint is under way.
     ///
     /// # Errors
     /// The list of free extents cannot be read.
@@ -111,7 +115,8 @@ impl Partition {
         self.begin_release(state, released);
     }
 
-    /// The next piece of a frozen state, from an offset on; `None` if there is no such state any more.
+    /// The next piece of a frozen state, from an offset on; `None` if there is no such state any
+    /// more.
     ///
     /// # Errors
     /// The device's.

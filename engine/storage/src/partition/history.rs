@@ -1,8 +1,8 @@
 //! History: merged changes that only old snapshots need go to disk when they take too much memory.
 //!
-//! A checkpoint leaves the base that it replaced, with the delta that it merged, to the snapshots between the two. The pages of
-//! that base stay where they are. The delta is written as a run, and the memory given up. A snapshot ends when the disk
-//! that all old states keep exceeds its limit.
+//! A checkpoint leaves the base that it replaced, with the delta that it merged, to the snapshots
+//! between the two. The pages of that base stay where they are. The delta is written as a run, and
+//! the memory given up. A snapshot ends when the disk that all old states keep exceeds its limit.
 
 use std::rc::Rc;
 
@@ -17,7 +17,8 @@ use crate::limits::BLOCK_BYTES;
 use crate::types::Fatal;
 
 impl Partition {
-    /// What old states may keep of the disk: as much as the live data takes, or what the options say.
+    /// What old states may keep of the disk: as much as the live data takes, or what the options
+    /// say.
     pub(super) fn history_limit(&self, state: &State) -> u64 {
         let space = self.store.space.borrow();
         let used = (space.end() - space.free_blocks()) * BLOCK_BYTES as u64;
@@ -41,8 +42,9 @@ impl Partition {
         }
     }
 
-    /// Writes merged changes that old snapshots need to disk, the oldest first, until those in memory take no more than they
-    /// may. A checkpoint waits for it before it seals, so what one checkpoint leaves is all that is in memory beyond that.
+    /// Writes merged changes that old snapshots need to disk, the oldest first, until those in
+    /// memory take no more than they may. A checkpoint waits for it before it seals, so what one
+    /// checkpoint leaves is all that is in memory beyond that.
     pub(crate) async fn settle_history(&self) -> Result<(), Fatal> {
         let _turn = self.settling.acquire().await;
         loop {
@@ -72,7 +74,8 @@ impl Partition {
         }
     }
 
-    /// Drops what was sealed, a piece at a time; whole, which costs one pause, where somebody has a share of it.
+    /// Drops what was sealed, a piece at a time; whole, which costs one pause, where somebody has a
+    /// share of it.
     pub(super) fn reclaim_sealed(&self, sealed: Rc<Sealed>) {
         if let Ok(sealed) = Rc::try_unwrap(sealed) {
             let bytes = sealed.delta.bytes();

@@ -1,10 +1,12 @@
 //! Intents: keys that a unit holds between placing its writes and being resolved or withdrawn.
 //!
-//! A unit is *open* while a client's transaction still takes statements: readers pass its intents by. It is *deciding* from
-//! right before its timestamp is allotted, which single statements are from the beginning: a newest read that meets an
-//! intent which will change the key waits for the unit. It is *prepared* at a timestamp while another decides: newest reads
-//! and snapshots from that timestamp on wait, unless they ask for what is decided alone. A write that meets any intent of another unit conflicts, whatever its state.
-//! Nobody who holds intents waits for another's to write, so there is no deadlock.
+//! A unit is *open* while a client's transaction still takes statements: readers pass its intents
+//! by. It is *deciding* from right before its timestamp is allotted, which single statements are
+//! from the beginning: a newest read that meets an intent which will change the key waits for the
+//! unit. It is *prepared* at a timestamp while another decides: newest reads and snapshots from
+//! that timestamp on wait, unless they ask for what is decided alone. A write that meets any intent
+//! of another unit conflicts, whatever its state. Nobody who holds intents waits for another's to
+//! write, so there is no deadlock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -31,7 +33,8 @@ pub(crate) enum UnitState {
 }
 
 impl UnitState {
-    /// Whether a read waits until such a unit is decided before it says what a key is that the unit changes.
+    /// Whether a read waits until such a unit is decided before it says what a key is that the unit
+    /// changes.
     fn blocks(self, at: ReadAt) -> bool {
         match (self, at) {
             (UnitState::Open, _) => false,
@@ -126,8 +129,8 @@ impl Intents {
         units
     }
 
-    /// Whether a read of the tree may meet an intent that it waits for, or that is its own: otherwise it need not look
-    /// here.
+    /// Whether a read of the tree may meet an intent that it waits for, or that is its own:
+    /// otherwise it need not look here.
     #[inline]
     pub(crate) fn concern(&self, tree: TreeId, at: ReadAt) -> bool {
         if self.is_empty() {
@@ -163,8 +166,9 @@ impl Intents {
         (intent.changes() && !is_own && unit.state.blocks(at)).then(|| unit.decided.clone())
     }
 
-    /// What to wait for before reading on from `from` in `direction`, as far as `to` or, without that, to the end of the
-    /// range: the first intent on the way that would change a key for this read.
+    /// What to wait for before reading on from `from` in `direction`, as far as `to` or, without
+    /// that, to the end of the range: the first intent on the way that would change a key for this
+    /// read.
     pub(crate) fn first_blocking(
         &self,
         tree: TreeId,
@@ -182,8 +186,8 @@ impl Intents {
         on_the_way.find_map(|(_, intent)| self.blocking(intent, at))
     }
 
-    /// The first key from `from` in `direction` that the unit changes, up to `to` or the end of the range, and what it does to
-    /// it.
+    /// The first key from `from` in `direction` that the unit changes, up to `to` or the end of the
+    /// range, and what it does to it.
     pub(crate) fn next_own<'a>(
         &'a self,
         unit: UnitId,
@@ -220,8 +224,9 @@ impl Intents {
             .take_while(move |(key, _)| key.starts_with(prefix))
     }
 
-    /// Records a statement's intents. Conflicts were checked before: a key held by another is a broken invariant. A unit
-    /// that is there already is open, and stays so; what it does to a key is replaced, but for a mere check.
+    /// Records a statement's intents. Conflicts were checked before: a key held by another is a
+    /// broken invariant. A unit that is there already is open, and stays so; what it does to a key
+    /// is replaced, but for a mere check.
     pub(crate) fn place(
         &mut self,
         unit: UnitId,
@@ -277,8 +282,8 @@ impl Intents {
         }
     }
 
-    /// Takes an open unit's last statement back. Whatever else became of the unit meanwhile, nothing is left of that
-    /// statement.
+    /// Takes an open unit's last statement back. Whatever else became of the unit meanwhile,
+    /// nothing is left of that statement.
     pub(crate) fn undo(&mut self, unit: UnitId) {
         let Some(holder) = self.units.get_mut(&unit) else {
             return;
@@ -371,7 +376,8 @@ impl Intents {
         }
     }
 
-    /// Removes a unit's intents and returns them; the caller applies or forgets them, then wakes the waiters.
+    /// Removes a unit's intents and returns them; the caller applies or forgets them, then wakes
+    /// the waiters.
     ///
     /// # Panics
     /// If the unit holds nothing here: it was decided twice, or never placed.

@@ -1,9 +1,11 @@
-//! An ordered map of keys, from which only the lowest are ever taken: what the delta keeps of one tree.
+//! An ordered map of keys, from which only the lowest are ever taken: what the delta keeps of one
+//! tree.
 //!
-//! Keys lie in *leaves*. A leaf keeps its entries in the order in which they came, so none is ever moved to make room, and
-//! beside them, sorted, the *head* of each key: its four bytes behind what all keys of the leaf begin with. A search asks a
-//! few lines of heads, and of the keys themselves nearly always the one that it finds: each line that is in no cache of the
-//! processor costs a search as much as hundreds of instructions.
+//! Keys lie in *leaves*. A leaf keeps its entries in the order in which they came, so none is ever
+//! moved to make room, and beside them, sorted, the *head* of each key: its four bytes behind what
+//! all keys of the leaf begin with. A search asks a few lines of heads, and of the keys themselves
+//! nearly always the one that it finds: each line that is in no cache of the processor costs a
+//! search as much as hundreds of instructions.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -20,7 +22,8 @@ const GROWTH_STEPS: usize = 4;
 /// Values by key, in leaves of up to `MOST` entries.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyMap<V, const MOST: usize = LEAF_ENTRIES> {
-    /// Each with a key at or below all of its own and above all of the leaf before it; that of the first is empty.
+    /// Each with a key at or below all of its own and above all of the leaf before it; that of the
+    /// first is empty.
     leaves: BTreeMap<Key, Leaf<V, MOST>>,
     len: usize,
 }
@@ -62,7 +65,8 @@ impl<V, const MOST: usize> KeyMap<V, MOST> {
         Some(&leaf.entry(at).1)
     }
 
-    /// Lets `there` change the value of a key and gives what it gives; a key that is not there gets the value of `absent`.
+    /// Lets `there` change the value of a key and gives what it gives; a key that is not there gets
+    /// the value of `absent`.
     pub(crate) fn change<T, R>(
         &mut self,
         key: &[u8],
@@ -269,8 +273,8 @@ impl<V, const MOST: usize> Leaf<V, MOST> {
         Err(low)
     }
 
-    /// Adds an entry as the one that is so many in order. Gives a leaf with the greater part of the keys, and where it begins, if
-    /// there is no room for all.
+    /// Adds an entry as the one that is so many in order. Gives a leaf with the greater part of the
+    /// keys, and where it begins, if there is no room for all.
     fn insert(&mut self, at: usize, entry: (Key, V)) -> Option<(Key, Self)> {
         if self.entries.len() < MOST {
             self.put(at, entry);
@@ -436,7 +440,8 @@ mod tests {
 
     #[test]
     fn it_answers_as_an_ordered_map_does() {
-        // Few short keys of few bytes, which are each other's beginnings; long ones that differ late; numbers up and down.
+        // Few short keys of few bytes, which are each other's beginnings; long ones that differ
+        // late; numbers up and down.
         let short = |number: u64| {
             let len = (number % 5) as usize;
             (0..len)

@@ -1,13 +1,14 @@
 //! Layers: changes that no checkpoint may hold yet, on disk.
 //!
-//! The base of a member holds nothing above the stable timestamp. While that stands still, and changes take too much memory,
-//! the active delta is sealed at a timestamp at or below which everything is visible and durable, and written as a run: a layer
-//! between the delta and the base. A read of any state asks the active delta, the layers, the sealed delta and the base, and of
+//! The base of a member holds nothing above the stable timestamp. While that stands still, and
+//! changes take too much memory, the active delta is sealed at a timestamp at or below which
+//! everything is visible and durable, and written as a run: a layer between the delta and the base.
+//! A read of any state asks the active delta, the layers, the sealed delta and the base, and of
 //! what they have the version with the latest timestamp counts.
 //!
-//! A layer ends when a checkpoint may hold it: its versions come back into the active delta, oldest layer first, and the
-//! checkpoint, at exactly the timestamp of the layer, seals and merges them like others. What is not replicated is never in
-//! a layer: every checkpoint has it.
+//! A layer ends when a checkpoint may hold it: its versions come back into the active delta, oldest
+//! layer first, and the checkpoint, at exactly the timestamp of the layer, seals and merges them
+//! like others. What is not replicated is never in a layer: every checkpoint has it.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -88,7 +89,8 @@ impl Layers {
         self.writing.is_some() || self.written.front().is_some_and(|layer| layer.at <= c)
     }
 
-    /// Nobody reads what layers have of a tree any more, whatever timestamps it has. None is being written.
+    /// Nobody reads what layers have of a tree any more, whatever timestamps it has. None is being
+    /// written.
     pub(super) fn forget(&self, tree: TreeId) {
         assert!(self.writing.is_none(), "a layer is being written");
         self.runs().for_each(|run| run.forget(tree));
@@ -109,12 +111,12 @@ impl Layers {
 pub(crate) struct KeptVersions(Vec<(TreeId, Key, Vec<Version>)>);
 
 impl Partition {
-    /// Freezes the delta for a layer at `at`, unless it is empty: everything at or below `at` is applied. Gives whether there is
-    /// something to write. No checkpoint is under way.
+    /// Freezes the delta for a layer at `at`, unless it is empty: everything at or below `at` is
+    /// applied. Gives whether there is something to write. No checkpoint is under way.
     ///
     /// # Panics
-    /// If `at` lies below the base, below another layer, or below the horizon; or while changes are spilled, which only a
-    /// checkpoint that merges them may take out of the delta.
+    /// If `at` lies below the base, below another layer, or below the horizon; or while changes are
+    /// spilled, which only a checkpoint that merges them may take out of the delta.
     pub(crate) fn seal_layer(&self, at: Timestamp) -> bool {
         let state = &mut *self.state.borrow_mut();
         if state.active.bytes() == 0 {
@@ -181,7 +183,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Puts the versions that do not belong to a layer back into the active delta. Until the layer is written they are in both.
+    /// Puts the versions that do not belong to a layer back into the active delta. Until the layer
+    /// is written they are in both.
     async fn restore_beyond(&self, delta: &Delta, at: Timestamp, pace: &dyn Pace) {
         let mut beyond = Vec::new();
         for tree in delta.tree_ids() {
@@ -198,8 +201,8 @@ impl Partition {
         self.restore(beyond.into_iter(), pace).await;
     }
 
-    /// Brings the versions of all layers at or below `at` back into the active delta, for the checkpoint there. They stay readable
-    /// in the layer until it is complete.
+    /// Brings the versions of all layers at or below `at` back into the active delta, for the
+    /// checkpoint there. They stay readable in the layer until it is complete.
     pub(crate) async fn dissolve_layers(
         &self,
         at: Timestamp,
@@ -285,7 +288,8 @@ impl Partition {
         let needed = self.needed(&pins);
         let state = &mut *self.state.borrow_mut();
         for version in versions {
-            // A checkpoint since may have left a state that is read at its timestamp, whether one did or not when it was committed.
+            // A checkpoint since may have left a state that is read at its timestamp, whether one
+            // did or not when it was committed.
             if version.ts < version.decided {
                 state
                     .late

@@ -83,7 +83,8 @@ impl Partition {
         }
     }
 
-    /// Those of these trees that are complete: the manifest in the making puts them among the others.
+    /// Those of these trees that are complete: the manifest in the making puts them among the
+    /// others.
     pub(super) fn install_loads(&self, trees: &[TreeId]) -> Vec<Loaded> {
         let mut state = self.state.borrow_mut();
         let loads = state.loads.iter_mut();
@@ -102,8 +103,8 @@ impl Partition {
             .collect()
     }
 
-    /// What loads have taken that are not part of the manifest in the making, what those that were given up have not
-    /// given back yet, and what runs have: no manifest names any of it.
+    /// What loads have taken that are not part of the manifest in the making, what those that were
+    /// given up have not given back yet, and what runs have: no manifest names any of it.
     pub(super) fn loading_extents(&self) -> Vec<Extent> {
         let state = self.state.borrow();
         let loads = state.loads.values().filter(|load| !load.is_installing);
@@ -129,7 +130,8 @@ impl Partition {
         }
     }
 
-    /// Makes the blocks of loads that were given up reusable. Any of them may be the first of a page in the cache.
+    /// Makes the blocks of loads that were given up reusable. Any of them may be the first of a
+    /// page in the cache.
     async fn release_given_up(&self) {
         loop {
             let Some(extent) = self.state.borrow_mut().given_up.pop() else {
@@ -184,8 +186,8 @@ impl TreeLoad {
         })
     }
 
-    /// Leaves the tree to [`Storage::install_loads`], with whose manifest it begins. No checkpoint puts it among the others: a
-    /// tree begins in all partitions at once, or in none.
+    /// Leaves the tree to [`Storage::install_loads`], with whose manifest it begins. No checkpoint
+    /// puts it among the others: a tree begins in all partitions at once, or in none.
     ///
     /// [`Storage::install_loads`]: crate::Storage::install_loads
     pub fn finish(self) {

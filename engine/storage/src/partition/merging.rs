@@ -1,10 +1,12 @@
 //! Merging the sealed delta part by part.
 //!
-//! A checkpoint counts when its manifest is durable, and blocks are reused only then. But the memory of what it replaces need
-//! not be kept so long. Whenever enough pages are built, they are published: newest reads, and those at or above the checkpoint,
-//! find them in place of the pages that they replace, which leave the cache. Changes that are published leave the sealed delta
-//! too, as soon as no older snapshot can be read. Where history is kept they stay for its snapshots, and count as retired from
-//! then on, as all that was sealed does after the checkpoint: writers need not wait for its end.
+//! A checkpoint counts when its manifest is durable, and blocks are reused only then. But the
+//! memory of what it replaces need not be kept so long. Whenever enough pages are built, they are
+//! published: newest reads, and those at or above the checkpoint, find them in place of the pages
+//! that they replace, which leave the cache. Changes that are published leave the sealed delta too,
+//! as soon as no older snapshot can be read. Where history is kept they stay for its snapshots, and
+//! count as retired from then on, as all that was sealed does after the checkpoint: writers need
+//! not wait for its end.
 
 use std::cell::Cell;
 
@@ -76,7 +78,8 @@ impl<'a> Merging<'a> {
         }
     }
 
-    /// Merges the sealed changes of one tree into it and gives its new root; none if nothing is left in it.
+    /// Merges the sealed changes of one tree into it and gives its new root; none if nothing is
+    /// left in it.
     pub(super) async fn merge(
         &mut self,
         tree: TreeId,
@@ -145,7 +148,8 @@ impl<'a> Merging<'a> {
         Ok(new)
     }
 
-    /// Lets readers have what is merged so far, and gives up the memory of what that replaces, as far as no snapshot needs it.
+    /// Lets readers have what is merged so far, and gives up the memory of what that replaces, as
+    /// far as no snapshot needs it.
     async fn publish(&mut self, reached: &mut Reached) -> Result<(), Fatal> {
         self.writer.settle().await?;
         self.built = self.writer.built();
@@ -191,7 +195,8 @@ impl<'a> Merging<'a> {
         }
         let taken = {
             let state = &mut *self.partition.state.borrow_mut();
-            // Those that were put back are below what was reached, but for versions of that key itself.
+            // Those that were put back are below what was reached, but for versions of that key
+            // itself.
             state.restored_bytes = 0;
             state.active.note_edit();
             self.view.shorten_sealed(state.sequence(), |delta| {
@@ -214,7 +219,8 @@ impl<'a> Merging<'a> {
     }
 }
 
-/// What a checkpoint at `at` does to one key; versions that the log above it tells of are set aside.
+/// What a checkpoint at `at` does to one key; versions that the log above it tells of are set
+/// aside.
 fn change(
     tree: TreeId,
     key: &Key,

@@ -1,12 +1,16 @@
-//! A partition against a model: every version of every key in an ordered map, under random operations from a seed.
+//! A partition against a model: every version of every key in an ordered map, under random
+//! operations from a seed.
 //!
-//! Units that stay open are part of it: snapshot isolation, where the first committer wins, with reads of their own writes; and
-//! units that are prepared and committed late. So are old versions on disk: the history that snapshots below the base need, and
-//! layers of changes that no checkpoint may hold yet.
+//! Units that stay open are part of it: snapshot isolation, where the first committer wins, with
+//! reads of their own writes; and units that are prepared and committed late. So are old versions
+//! on disk: the history that snapshots below the base need, and layers of changes that no
+//! checkpoint may hold yet.
 //!
-//! Checked: newest reads, snapshot reads, cursors in both directions, seeks, expectations, intents, exact counts, pins, all
-//! while checkpoints run, caches of a few pages evict and the horizon rises over versions that nobody sees; after each checkpoint the page file verifies, and a partition
-//! opened anew from its roots has exactly the versions up to the checkpoint. Not checked here: crashes, which need rings.
+//! Checked: newest reads, snapshot reads, cursors in both directions, seeks, expectations, intents,
+//! exact counts, pins, all while checkpoints run, caches of a few pages evict and the horizon rises
+//! over versions that nobody sees; after each checkpoint the page file verifies, and a partition
+//! opened anew from its roots has exactly the versions up to the checkpoint. Not checked here:
+//! crashes, which need rings.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -117,7 +121,8 @@ struct OpenCursor {
 /// What a run has beside reads, writes and checkpoints.
 #[derive(Clone, Copy, Debug, Default)]
 struct Kind {
-    /// Units that stay open. Without them nothing but pins and cursors keeps merges from giving up what they have merged.
+    /// Units that stay open. Without them nothing but pins and cursors keeps merges from giving up
+    /// what they have merged.
     has_units: bool,
     /// Snapshots from the horizon on are readable though they lie below the base.
     keeps_history: bool,
@@ -139,8 +144,8 @@ struct Run {
     cursors: Vec<OpenCursor>,
     undecided: Vec<(UnitId, Vec<Write>)>,
     kind: Kind,
-    /// The timestamps of the layers, oldest first; the newest may be on its way, and the oldest on its way back for the
-    /// checkpoint there.
+    /// The timestamps of the layers, oldest first; the newest may be on its way, and the oldest on
+    /// its way back for the checkpoint there.
     layers: VecDeque<u64>,
     writing: Option<JoinHandle<Result<(), Fatal>>>,
     dissolving: Option<JoinHandle<Result<(), Fatal>>>,
@@ -153,11 +158,13 @@ struct Run {
     met: open_units::Met,
     next_unit: u64,
     checkpoints: u64,
-    /// How many of them left changes to be merged later, and how often a directory with such changes was opened.
+    /// How many of them left changes to be merged later, and how often a directory with such
+    /// changes was opened.
     spilled: u64,
     reopened_spilled: u64,
     reopened: u64,
-    /// Steps while readers had a part of what a checkpoint merged, and those in which sealed changes were given up.
+    /// Steps while readers had a part of what a checkpoint merged, and those in which sealed
+    /// changes were given up.
     partly_merged: u64,
     given_up: u64,
 }
@@ -330,7 +337,8 @@ impl Run {
         }
     }
 
-    /// Whether readers have a part of what a checkpoint merges, and how many keys it has not given up.
+    /// Whether readers have a part of what a checkpoint merges, and how many keys it has not given
+    /// up.
     fn merging(&self) -> (bool, usize) {
         let state = self.partition.state.borrow();
         let view = state.views.current();
@@ -392,7 +400,8 @@ impl Run {
         }
     }
 
-    /// A write whose timestamp lies below others, as a secondary or a recovery may apply it, but above any checkpoint.
+    /// A write whose timestamp lies below others, as a secondary or a recovery may apply it, but
+    /// above any checkpoint.
     async fn apply_late(&mut self) {
         let write = self.write();
         let floor = self.checkpoint.as_ref().map_or(self.base, |(c, _)| *c);
@@ -817,7 +826,8 @@ struct Met {
     /// Checkpoints that spilled, and openings that loaded what they left.
     spilled: u64,
     loaded: u64,
-    /// Steps while readers had a part of what a checkpoint merged, and those in which sealed changes were given up.
+    /// Steps while readers had a part of what a checkpoint merged, and those in which sealed
+    /// changes were given up.
     partly_merged: u64,
     given_up: u64,
     /// Layers that were written, and that came back.

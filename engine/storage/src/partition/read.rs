@@ -26,8 +26,8 @@ enum Look {
     Runs(Box<InRuns>),
 }
 
-/// A lookup that needs pages of runs. What was found is of one moment, whatever is committed while it is completed. Holding
-/// the view and the runs keeps their blocks from being reused.
+/// A lookup that needs pages of runs. What was found is of one moment, whatever is committed while
+/// it is completed. Holding the view and the runs keeps their blocks from being reused.
 struct InRuns {
     view: Rc<View>,
     runs: RunList,
@@ -36,8 +36,9 @@ struct InRuns {
 }
 
 impl Partition {
-    /// The value of `key`. Does not yield when every page on the way is in memory and no unit that changes the key is being
-    /// decided, for a newest read, or prepared. The future can be dropped at any time.
+    /// The value of `key`. Does not yield when every page on the way is in memory and no unit that
+    /// changes the key is being decided, for a newest read, or prepared. The future can be dropped
+    /// at any time.
     pub async fn get(
         &self,
         tree: TreeId,
@@ -48,7 +49,8 @@ impl Partition {
             match self.look(tree, key, at)? {
                 Look::Done(read) => return Ok(read),
                 Look::Undecided(decided) => self.wait_decided(decided).await?,
-                // Whatever is committed while this waits, the state found here was newest when the read began.
+                // Whatever is committed while this waits, the state found here was newest when the
+                // read began.
                 Look::Load(_view, root) => return self.get_in_base(tree, &root, key).await,
                 Look::Runs(found) => return self.get_beneath(tree, key, at, *found).await,
             }
@@ -216,8 +218,9 @@ impl Partition {
         runs.filter(|run| run.concerns(tree, at)).collect()
     }
 
-    /// Keeps the state at `ts` readable while the pin is held, unless the disk that old states may take runs out: then the
-    /// oldest of them end, and reads there give [`ReadError::SnapshotTooOld`].
+    /// Keeps the state at `ts` readable while the pin is held, unless the disk that old states may
+    /// take runs out: then the oldest of them end, and reads there give
+    /// [`ReadError::SnapshotTooOld`].
     pub fn pin(&self, ts: Timestamp) -> Result<SnapshotPin, ReadError> {
         self.check_horizon(ReadAt::At(ts))?;
         self.state.borrow().views.of(ReadAt::At(ts))?;
@@ -256,7 +259,8 @@ pub(super) fn read_version(version: &Version) -> Option<Read> {
     })
 }
 
-/// What a unit reads of a key that it changes itself. A stamp is not there before the unit is committed.
+/// What a unit reads of a key that it changes itself. A stamp is not there before the unit is
+/// committed.
 pub(super) fn read_intent(intent: &Intent) -> Option<Read> {
     match &intent.op {
         Op::Put(value) | Op::PutStamped { value, .. } => Some(Read {

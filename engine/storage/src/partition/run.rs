@@ -8,8 +8,8 @@
 //!           29 OverflowRef (16) of more entries, which are older than those before and newer than those behind
 //! ```
 //!
-//! A run is volatile: no manifest names it, and every list of free extents that is written counts its blocks as free. An
-//! opening has the log from the base on, and makes again what is needed.
+//! A run is volatile: no manifest names it, and every list of free extents that is written counts
+//! its blocks as free. An opening has the log from the base on, and makes again what is needed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -219,7 +219,8 @@ impl Drop for Run {
 }
 
 impl Partition {
-    /// Makes the blocks of runs that have ended reusable. Any of them may be the first of a page in the cache.
+    /// Makes the blocks of runs that have ended reusable. Any of them may be the first of a page in
+    /// the cache.
     async fn release_runs(self: Rc<Partition>) {
         loop {
             let Some(extent) = self.runs.borrow_mut().ended.pop() else {

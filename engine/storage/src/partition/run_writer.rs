@@ -25,8 +25,9 @@ pub(super) struct RunSource<'a> {
 }
 
 impl Partition {
-    /// Writes a run. None if there is nothing to write, or it is no longer wanted. What fails is tried again in other blocks:
-    /// the changes are in memory as before, and nothing on disk refers to a run.
+    /// Writes a run. None if there is nothing to write, or it is no longer wanted. What fails is
+    /// tried again in other blocks: the changes are in memory as before, and nothing on disk refers
+    /// to a run.
     pub(super) async fn write_run(
         &self,
         source: RunSource<'_>,

@@ -1,9 +1,12 @@
-//! Spilling: changes that are few beside the pages they belong to are written as they are, and merged later with others.
+//! Spilling: changes that are few beside the pages they belong to are written as they are, and
+//! merged later with others.
 //!
-//! A merge writes each leaf with a change whole. Where the changed keys are spread over a large tree, that is many times the
-//! bytes of the changes. Such changes stay in the delta, where they are read from anyway, and the checkpoint writes them into
-//! the tree [`TreeId::SPILLED`], one behind the other; opening loads them into the delta again. So entries at or below the
-//! checkpoint are no longer needed, as after a merge. The next checkpoint that merges writes all of the delta and drops the tree.
+//! A merge writes each leaf with a change whole. Where the changed keys are spread over a large
+//! tree, that is many times the bytes of the changes. Such changes stay in the delta, where they
+//! are read from anyway, and the checkpoint writes them into the tree [`TreeId::SPILLED`], one
+//! behind the other; opening loads them into the delta again. So entries at or below the checkpoint
+//! are no longer needed, as after a merge. The next checkpoint that merges writes all of the delta
+//! and drops the tree.
 
 use std::ops::Bound;
 
@@ -25,7 +28,8 @@ use crate::types::{Direction, Fatal, Key, ReadError, TreeId};
 
 /// A merge that would write so many times the bytes of its changes is put off.
 const SPARSE: u64 = 4;
-/// Pairs of neighbouring keys that are looked at to find how many leaves the changes of a tree touch.
+/// Pairs of neighbouring keys that are looked at to find how many leaves the changes of a tree
+/// touch.
 const SAMPLES: usize = 128;
 /// Steps between two rests.
 const STEPS_AT_ONCE: usize = 128;
@@ -45,8 +49,8 @@ impl Spilled {
     }
 }
 
-/// What the pace is told of a change when it is known to be in the tree of spilled changes, and what when it is in the delta
-/// again.
+/// What the pace is told of a change when it is known to be in the tree of spilled changes, and
+/// what when it is in the delta again.
 fn shares(key: &Key, chain: &Chain) -> (u64, u64) {
     let bytes = chain.bytes(key);
     (bytes / 2, bytes - bytes / 2)
@@ -76,9 +80,10 @@ impl Partition {
         let limit = self.store.options.spill_bytes;
         let spilled = view.trees.get(&TreeId::SPILLED);
         let spilled_bytes = spilled.map_or(0, |root| root.blocks * BLOCK_BYTES as u64);
-        // Keys that are changed again and again are spilled again and again. Old snapshots keep what was sealed over their base:
-        // with each spilling checkpoint they would keep the same changes once more, and end the sooner for it. Above layers no
-        // counts are known for the checkpoint.
+        // Keys that are changed again and again are spilled again and again. Old snapshots keep
+        // what was sealed over their base: with each spilling checkpoint they would keep the same
+        // changes once more, and end the sooner for it. Above layers no counts are known for the
+        // checkpoint.
         if !sealed.dropped.is_empty()
             || !self.state.borrow().layers.is_empty()
             || sealed.delta.bytes() > limit
@@ -98,7 +103,8 @@ impl Partition {
         merged_bytes / SPARSE > sealed.delta.bytes()
     }
 
-    /// About how many leaves hold the changed keys of a tree: of some neighbours it is looked whether a leaf has both.
+    /// About how many leaves hold the changed keys of a tree: of some neighbours it is looked
+    /// whether a leaf has both.
     async fn leaves_touched(
         &self,
         root: &TreeRoot,
@@ -119,9 +125,9 @@ impl Partition {
             }
             if index % stride == 0 {
                 let leaf = self.store.try_locate_leaf((root.ptr, root.level), key);
-                // Where the pages above it are not in memory, the leaf is taken to end before any other key: nobody was near it
-                // for long. If that is wrong the changes are written once more than need be, packed; the other way round each
-                // of them may cost a leaf.
+                // Where the pages above it are not in memory, the leaf is taken to end before any
+                // other key: nobody was near it for long. If that is wrong the changes are written
+                // once more than need be, packed; the other way round each of them may cost a leaf.
                 leaf_end = Some(leaf.map_or(Some(Key::new()), |leaf| leaf.upper));
             }
             if index % STEPS_AT_ONCE == 0 {
@@ -131,8 +137,9 @@ impl Partition {
         (keys as u64 * apart).checked_div(pairs).unwrap_or(0) + 1
     }
 
-    /// Writes those of the sealed changes that are not there yet into the tree of spilled changes, and all of them back into
-    /// the active delta. Gives the tree's root; none while there is nothing in it.
+    /// Writes those of the sealed changes that are not there yet into the tree of spilled changes,
+    /// and all of them back into the active delta. Gives the tree's root; none while there is
+    /// nothing in it.
     pub(super) async fn spill(
         &self,
         writer: &mut PageWriter<'_>,
@@ -175,8 +182,9 @@ impl Partition {
         Ok(root)
     }
 
-    /// The keys of which the version that counts is not in the tree of spilled changes. They are picked out before they are
-    /// merged, which could not yield between two of them: any number that are there may lie between.
+    /// The keys of which the version that counts is not in the tree of spilled changes. They are
+    /// picked out before they are merged, which could not yield between two of them: any number
+    /// that are there may lie between.
     async fn not_spilled_yet<'s>(
         &self,
         sealed: &'s Sealed,
@@ -201,7 +209,8 @@ impl Partition {
         new
     }
 
-    /// The exact counts of a tree at the checkpoint: those at newest, without the versions that are newer.
+    /// The exact counts of a tree at the checkpoint: those at newest, without the versions that are
+    /// newer.
     async fn counts_at(
         &self,
         view: &View,

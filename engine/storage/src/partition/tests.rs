@@ -1,4 +1,5 @@
-//! Scripts for single behaviours of a partition: expectations, intents, dropped trees, damage, failing disks, reuse of space.
+//! Scripts for single behaviours of a partition: expectations, intents, dropped trees, damage,
+//! failing disks, reuse of space.
 
 mod counts;
 mod damaged;
@@ -88,7 +89,8 @@ async fn newest(partition: &Partition, key: &str) -> Option<String> {
 
 #[test]
 fn what_was_prepared_yields_to_what_was_written_since() {
-    // Each case: what comes between the preparation of an insert and its check, the outcome, and the values' bytes then.
+    // Each case: what comes between the preparation of an insert and its check, the outcome, and
+    // the values' bytes then.
     let check = |between: &[(u64, Write)], expected: Result<(), WriteError>, value_bytes: u64| {
         for sealed in [false, true] {
             let (between, expected) = (between.to_vec(), expected.clone());
@@ -130,7 +132,8 @@ fn what_was_prepared_yields_to_what_was_written_since() {
 
 #[test]
 fn unique_prefixes() {
-    // Each case: what is there before, in the base or in the delta; the statement; the key it collides with.
+    // Each case: what is there before, in the base or in the delta; the statement; the key it
+    // collides with.
     let check = |before: &[Write], statement: &[Write], collides: Option<(usize, &str)>| {
         for in_base in [false, true] {
             let (before, statement) = (before.to_vec(), statement.to_vec());
@@ -184,7 +187,8 @@ fn unique_prefixes() {
         let partition = create(PartitionOptions::hostile()).await;
         write(&partition, 1, &many).await.unwrap();
         checkpoint(&partition, 50).await.unwrap();
-        // More keys than are remembered: the statement is told to try again rather than be let through unchecked.
+        // More keys than are remembered: the statement is told to try again rather than be let
+        // through unchecked.
         assert_eq!(
             write(&partition, 100, &removed).await,
             Err(WriteError::Conflict)
@@ -194,7 +198,8 @@ fn unique_prefixes() {
     });
 }
 
-/// Changes that lie far apart cost what they are, are there after opening, and are merged when asked to.
+/// Changes that lie far apart cost what they are, are there after opening, and are merged when
+/// asked to.
 #[test]
 fn sparse_changes_are_spilled_and_merged_later() {
     sim::block_on(1, async {
@@ -382,7 +387,8 @@ fn unreplicated_writes_are_visible_at_any_timestamp() {
 /// What may still be read of the state before a checkpoint while it merges.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Older {
-    /// A snapshot is open: its pages stay while the cache has room for them, and so do all sealed changes.
+    /// A snapshot is open: its pages stay while the cache has room for them, and so do all sealed
+    /// changes.
     Pinned,
     /// Snapshots may be opened: the sealed changes stay.
     Readable,
@@ -477,7 +483,8 @@ fn a_merge_gives_up_memory_as_it_goes() {
     }
 }
 
-/// While there are few changes pages may take nearly all; they give way to changes, and get back what a checkpoint frees.
+/// While there are few changes pages may take nearly all; they give way to changes, and get back
+/// what a checkpoint frees.
 #[test]
 fn pages_take_what_changes_leave() {
     const KEYS: u64 = 2_000;
@@ -583,7 +590,8 @@ fn cursors_and_writes_go_on_while_a_merge_is_published() {
             let mut now = 0;
             let mut records = BTreeMap::new();
             let mut rng = Rng::from_seed(seed);
-            // Every other key is changed, moved or taken away, so that leaves begin elsewhere afterwards.
+            // Every other key is changed, moved or taken away, so that leaves begin elsewhere
+            // afterwards.
             for round in 0..2 {
                 for n in 0..KEYS {
                     now += 1;

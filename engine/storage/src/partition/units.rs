@@ -9,8 +9,8 @@ use super::view::View;
 use super::write::{Fact, Of, Prepared};
 use crate::types::{Key, Op, ReadAt, ReadError, TreeId, Write, WriteError};
 
-/// A version that was committed, by an outcome that came later, at a timestamp that older states of the base may be read
-/// at.
+/// A version that was committed, by an outcome that came later, at a timestamp that older states of
+/// the base may be read at.
 pub(super) struct Late {
     tree: TreeId,
     key: Key,
@@ -40,8 +40,8 @@ impl Partition {
                 self.compare_with_base(snapshot, write, &prepared.view, fact)
                     .await?;
                 for key in &fact.witnesses {
-                    // One that is held conflicts, or was when the snapshot was taken; waiting for that would hold up the others
-                    // of the statement.
+                    // One that is held conflicts, or was when the snapshot was taken; waiting for
+                    // that would hold up the others of the statement.
                     let at = ReadAt::DecidedAt(snapshot);
                     let then = self.get(write.tree, key, at).await?;
                     fact.is_taken_since |= then.is_none();
@@ -51,8 +51,8 @@ impl Partition {
         Ok(prepared)
     }
 
-    /// The base does not say when a value was written. Where it is newer than the unit's snapshot, a key that no delta
-    /// has was changed if the snapshot has another value.
+    /// The base does not say when a value was written. Where it is newer than the unit's snapshot,
+    /// a key that no delta has was changed if the snapshot has another value.
     async fn compare_with_base(
         &self,
         snapshot: Timestamp,
@@ -82,7 +82,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Checks a statement for a unit and places its writes as open intents, over those that the unit has: all or nothing.
+    /// Checks a statement for a unit and places its writes as open intents, over those that the
+    /// unit has: all or nothing.
     pub(crate) fn place_open(
         &self,
         unit: UnitId,
@@ -156,13 +157,14 @@ impl Partition {
         }
     }
 
-    /// Commits a unit's intents at `ts`: all its keys of this partition become visible at once. `ts` lies above what was
-    /// written to these keys before.
+    /// Commits a unit's intents at `ts`: all its keys of this partition become visible at once.
+    /// `ts` lies above what was written to these keys before.
     pub(crate) fn resolve(&self, unit: UnitId, ts: Timestamp) {
         self.resolve_late(unit, ts, ts);
     }
 
-    /// The same for a unit that was prepared: its outcome, which the entry at `decided` tells of, is a commit at `ts`.
+    /// The same for a unit that was prepared: its outcome, which the entry at `decided` tells of,
+    /// is a commit at `ts`.
     pub(crate) fn resolve_late(&self, unit: UnitId, ts: Timestamp, decided: Timestamp) {
         assert!(ts <= decided, "a unit is committed at {ts} by {decided}");
         let pins = self.pins.borrow();
@@ -215,7 +217,8 @@ impl State {
         };
         let counts = self.counts.entry(tree).or_default();
         counts.change(key.len(), intent.before, after);
-        // A unit that was prepared is committed at a timestamp that may lie below checkpoints since, sealed or to come.
+        // A unit that was prepared is committed at a timestamp that may lie below checkpoints
+        // since, sealed or to come.
         let is_late = self.views.is_readable_below(ts) || self.layers.is_readable_below(ts);
         if is_late {
             let late = Late::new(tree, key.clone(), version.clone());
@@ -224,16 +227,16 @@ impl State {
         self.active.insert(tree, &key, version, needed);
     }
 
-    /// Right before the active delta is sealed: it is asked for every timestamp, what it becomes only for those of its
-    /// view. So older states get what was committed late below them.
+    /// Right before the active delta is sealed: it is asked for every timestamp, what it becomes
+    /// only for those of its view. So older states get what was committed late below them.
     pub(super) fn settle_late(&mut self) {
         for Late { tree, key, version } in std::mem::take(&mut self.late) {
             self.views.insert_below(tree, &key, &version);
         }
     }
 
-    /// The first committer wins: a unit may write a key only if nobody has since its snapshot. Gives what the unit itself
-    /// has done to the key.
+    /// The first committer wins: a unit may write a key only if nobody has since its snapshot.
+    /// Gives what the unit itself has done to the key.
     pub(super) fn check_first(
         &self,
         view: &View,

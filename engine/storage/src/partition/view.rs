@@ -1,7 +1,9 @@
-//! Views: an immutable base with the delta that was sealed over it, kept as long as a snapshot needs it.
+//! Views: an immutable base with the delta that was sealed over it, kept as long as a snapshot
+//! needs it.
 //!
-//! The delta of a view that has been replaced is in memory at first. When such deltas take too much of that, the oldest are
-//! written to disk as runs (`history.rs`), and the view is read through the base and its run.
+//! The delta of a view that has been replaced is in memory at first. When such deltas take too much
+//! of that, the oldest are written to disk as runs (`history.rs`), and the view is read through the
+//! base and its run.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,7 +20,8 @@ use crate::types::{Key, ReadAt, ReadError, TreeId};
 
 /// The changes that a checkpoint merges; nothing is added to them any more.
 pub(crate) struct Sealed {
-    /// Versions that the log up to it tells of are merged; those that come later in it return to the active delta.
+    /// Versions that the log up to it tells of are merged; those that come later in it return to
+    /// the active delta.
     pub at: Timestamp,
     pub delta: Delta,
     /// Exact counts of its trees at newest when it was sealed.
@@ -31,8 +34,9 @@ pub(crate) struct Sealed {
 
 /// One state of the base, and the delta sealed over it.
 ///
-/// While a checkpoint merges the delta, readers get what is merged part by part: pages that hold it, and then the delta
-/// without it. For who reads the newest state, or at or above the checkpoint, nothing changes by that.
+/// While a checkpoint merges the delta, readers get what is merged part by part: pages that hold
+/// it, and then the delta without it. For who reads the newest state, or at or above the
+/// checkpoint, nothing changes by that.
 pub(crate) struct View {
     pub roots: PartitionRoots,
     pub master: Option<TreeRoot>,
@@ -44,7 +48,8 @@ pub(crate) struct View {
     past: RefCell<Past>,
     /// There is something in `past`, which hot paths ask first.
     has_past: Cell<bool>,
-    /// Other after each part, and in each view: what was looked up under one number may lie elsewhere under another.
+    /// Other after each part, and in each view: what was looked up under one number may lie
+    /// elsewhere under another.
     number: Cell<u64>,
 }
 
@@ -57,9 +62,11 @@ struct Past {
     run: Option<Rc<Run>>,
 }
 
-/// What a checkpoint under way has merged of the sealed delta, until it is installed. All its pages are written.
+/// What a checkpoint under way has merged of the sealed delta, until it is installed. All its pages
+/// are written.
 struct MergedSoFar {
-    /// Snapshots at or above it may read it: they see of each key what was merged, or the sealed delta tells what they see.
+    /// Snapshots at or above it may read it: they see of each key what was merged, or the sealed
+    /// delta tells what they see.
     at: Timestamp,
     /// The trees that have changed; none where nothing is left.
     trees: FxHashMap<TreeId, Option<TreeRoot>>,
@@ -156,7 +163,8 @@ impl View {
         self.trees.get(&tree).copied()
     }
 
-    /// Lets readers at or above `at` have these trees, into which the sealed delta was merged in part.
+    /// Lets readers at or above `at` have these trees, into which the sealed delta was merged in
+    /// part.
     pub(crate) fn publish(
         &self,
         at: Timestamp,
@@ -193,8 +201,8 @@ impl View {
         assert!(before.is_none(), "a base is sealed over twice");
     }
 
-    /// Takes changes out of the sealed delta that are merged and published. No older state may be readable any more. None
-    /// while somebody has a share of the delta.
+    /// Takes changes out of the sealed delta that are merged and published. No older state may be
+    /// readable any more. None while somebody has a share of the delta.
     pub(crate) fn shorten_sealed<R>(
         &self,
         number: u64,
@@ -248,7 +256,8 @@ impl Retired {
             .is_some()
     }
 
-    /// Whether snapshots from `history` on may read it: none do where the next view is of the same timestamp.
+    /// Whether snapshots from `history` on may read it: none do where the next view is of the same
+    /// timestamp.
     fn is_history(&self, history: Option<Timestamp>) -> bool {
         let is_read = self.view.timestamp() < self.until;
         is_read && history.is_some_and(|from| from < self.until)
@@ -291,7 +300,8 @@ pub(crate) struct Reaped {
 /// The current view, and those before it that somebody still reads.
 pub(crate) struct Views {
     current: Rc<View>,
-    /// Oldest first. An extent freed here may be referred to by every older view too, so they end in order.
+    /// Oldest first. An extent freed here may be referred to by every older view too, so they end
+    /// in order.
     retired: VecDeque<Retired>,
 }
 
@@ -329,7 +339,8 @@ impl Views {
         }
     }
 
-    /// Whether a state of the base that is not the newest, or will not be for long, may be read at `ts`.
+    /// Whether a state of the base that is not the newest, or will not be for long, may be read at
+    /// `ts`.
     pub(crate) fn is_readable_below(&self, ts: Timestamp) -> bool {
         let is_below = |sealed: Option<&Sealed>| sealed.is_some_and(|sealed| ts < sealed.at);
         ts < self.current.timestamp() || self.current.with_sealed(is_below)
@@ -337,7 +348,8 @@ impl Views {
 
     /// Gives a version that was committed late to every state that is read there.
     pub(crate) fn insert_below(&mut self, tree: TreeId, key: &Key, version: &Version) {
-        // Older states are read at few timestamps; none of a key's versions is dropped for the new one.
+        // Older states are read at few timestamps; none of a key's versions is dropped for the new
+        // one.
         let pins = BTreeMap::new();
         let needed = Needed {
             horizon: Timestamp::MIN,
@@ -386,7 +398,8 @@ impl Views {
         self.retired.iter().map(Retired::disk_bytes).sum()
     }
 
-    /// The oldest retired view whose delta is in memory, that delta, and the end of the view's snapshots.
+    /// The oldest retired view whose delta is in memory, that delta, and the end of the view's
+    /// snapshots.
     pub(super) fn oldest_in_memory(&self) -> Option<(Weak<View>, Rc<Sealed>, Timestamp)> {
         let mut open = self.retired.iter().filter(|retired| !retired.closed);
         open.find_map(|retired| {
@@ -401,8 +414,8 @@ impl Views {
         retired.any(|retired| !retired.closed && retired.is(view))
     }
 
-    /// The delta of a retired view is in a run, from which it is read from now on; none if it has nothing that is seen. Gives
-    /// the delta back to be dropped.
+    /// The delta of a retired view is in a run, from which it is read from now on; none if it has
+    /// nothing that is seen. Gives the delta back to be dropped.
     pub(super) fn put_run(
         &self,
         view: &Weak<View>,
@@ -414,9 +427,10 @@ impl Views {
         retired.view.replace_sealed(run, number)
     }
 
-    /// Lets go of the retired views that no reader is at and neither pins nor the history that begins at `history` need,
-    /// and where all keep more than `limit` bytes of the disk of the oldest that these do need: snapshots there end. A view
-    /// between others gives up its delta and keeps its extents, since what it frees may belong to an older one.
+    /// Lets go of the retired views that no reader is at and neither pins nor the history that
+    /// begins at `history` need, and where all keep more than `limit` bytes of the disk of the
+    /// oldest that these do need: snapshots there end. A view between others gives up its delta and
+    /// keeps its extents, since what it frees may belong to an older one.
     pub(crate) fn reap(
         &mut self,
         pins: &BTreeMap<Timestamp, u32>,

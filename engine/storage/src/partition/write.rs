@@ -1,7 +1,7 @@
 //! Writes: expectations, intents, and the versions that decided units leave in the delta.
 //!
-//! Everything that may have to be loaded from the base is loaded by [`Partition::prepare`] and remembered in
-//! [`Prepared`]; all that follows runs to completion without waiting.
+//! Everything that may have to be loaded from the base is loaded by [`Partition::prepare`] and
+//! remembered in [`Prepared`]; all that follows runs to completion without waiting.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -24,7 +24,8 @@ use crate::types::{
     WriteError,
 };
 
-/// What the base says of one write, and runs above it. The base is consulted only while nothing else has a version of the key.
+/// What the base says of one write, and runs above it. The base is consulted only while nothing
+/// else has a version of the key.
 #[derive(Debug, Default)]
 pub(super) struct Fact {
     /// What the deltas said of the key, where they were asked before the base was.
@@ -33,17 +34,20 @@ pub(super) struct Fact {
     layers: Option<Box<InLayers>>,
     /// Length of the value in the base, and its identity.
     base: Option<(u64, VersionToken)>,
-    /// For [`Expect::UniquePrefix`]: other keys of the prefix in the base that no delta had a version of.
+    /// For [`Expect::UniquePrefix`]: other keys of the prefix in the base that no delta had a
+    /// version of.
     pub(super) witnesses: Vec<Key>,
     /// There may be more of them.
     more: bool,
-    /// For a unit: the value in the base is another one than in its snapshot, which is older than the base.
+    /// For a unit: the value in the base is another one than in its snapshot, which is older than
+    /// the base.
     pub(super) changed: bool,
     /// For a unit: a witness is newer than its snapshot.
     pub(super) is_taken_since: bool,
 }
 
-/// What the deltas said of one key. It holds as long as they are not edited, so nobody searches them for it again.
+/// What the deltas said of one key. It holds as long as they are not edited, so nobody searches
+/// them for it again.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// Which of the active delta's edits was the last one then.
@@ -85,7 +89,8 @@ impl Found {
     }
 }
 
-/// What the layers on disk have that one write asks for. It holds as long as the view keeps its number.
+/// What the layers on disk have that one write asks for. It holds as long as the view keeps its
+/// number.
 #[derive(Debug, Default)]
 struct InLayers {
     /// Of the key itself.
@@ -129,8 +134,8 @@ impl Partition {
         self.gather(writes, true).await
     }
 
-    /// Begins to read the leaves that these writes will ask for, as far as they are not in memory: at most as many as a cursor
-    /// has read ahead. Returns how many writes were looked at.
+    /// Begins to read the leaves that these writes will ask for, as far as they are not in memory:
+    /// at most as many as a cursor has read ahead. Returns how many writes were looked at.
     pub(crate) fn read_ahead<'a>(&self, writes: impl Iterator<Item = &'a Write>) -> usize {
         let view = self.state.borrow().views.current().clone();
         let mut looked_at = 0;
@@ -148,8 +153,8 @@ impl Partition {
                 .upgrade()
                 .expect("a partition that is called exists");
             let (view, tree) = (view.clone(), write.tree);
-            // The task holds the view, so that the page's blocks are not reused meanwhile. What fails to be read is told by
-            // whoever needs it.
+            // The task holds the view, so that the page's blocks are not reused meanwhile. What
+            // fails to be read is told by whoever needs it.
             drop(spawn(Queue::Foreground, async move {
                 let _ = partition.store.page(&ptr, tree).await;
                 drop(view);
@@ -218,7 +223,8 @@ impl Partition {
         Ok(stored.map(|(stored, token)| (stored.len(), token)))
     }
 
-    /// What the layers on disk have of a key, and of those with its unique prefix if that is expected.
+    /// What the layers on disk have of a key, and of those with its unique prefix if that is
+    /// expected.
     async fn find_in_layers(
         &self,
         view: &View,
@@ -298,12 +304,14 @@ impl Partition {
         }
     }
 
-    /// Whether no checkpoint, or part of one, has come to readers since: then the writes must be prepared again.
+    /// Whether no checkpoint, or part of one, has come to readers since: then the writes must be
+    /// prepared again.
     pub(crate) fn is_current(&self, prepared: &Prepared) -> bool {
         self.state.borrow().views.current().number() == prepared.number
     }
 
-    /// Checks expectations and conflicts; changes nothing. [`WriteError::Conflict`] also if `prepared` is stale.
+    /// Checks expectations and conflicts; changes nothing. [`WriteError::Conflict`] also if
+    /// `prepared` is stale.
     pub(crate) fn check(&self, writes: &[Write], prepared: &Prepared) -> Result<(), WriteError> {
         self.check_of(writes, prepared, None)
     }
@@ -321,8 +329,8 @@ impl Partition {
         self.state.borrow().check(writes, prepared, of, ignores)
     }
 
-    /// Commits checked writes at `ts`, in the same poll as the check. `Timestamp::MIN` is for unreplicated writes, which
-    /// are visible at any timestamp.
+    /// Commits checked writes at `ts`, in the same poll as the check. `Timestamp::MIN` is for
+    /// unreplicated writes, which are visible at any timestamp.
     pub(crate) fn write_now(&self, ts: Timestamp, writes: &[Write], prepared: Prepared) {
         assert!(
             self.is_current(&prepared),
@@ -349,8 +357,8 @@ impl Partition {
         Ok(())
     }
 
-    /// Applies writes that were decided elsewhere or before: no checks, any order of timestamps. Does not yield when what
-    /// counting needs is in memory.
+    /// Applies writes that were decided elsewhere or before: no checks, any order of timestamps.
+    /// Does not yield when what counting needs is in memory.
     pub(crate) async fn apply_at(&self, ts: Timestamp, writes: &[Write]) -> Result<(), ReadError> {
         loop {
             let prepared = self.gather(writes, false).await?;
@@ -396,8 +404,8 @@ impl State {
         self.intents.place(unit, as_state, intents);
     }
 
-    /// Whether a delta or a layer has a version of a key, other than that which is written, so that the base says nothing of its
-    /// newest state.
+    /// Whether a delta or a layer has a version of a key, other than that which is written, so that
+    /// the base says nothing of its newest state.
     fn is_masked(&self, view: &View, tree: TreeId, key: &[u8], fact: &Fact) -> bool {
         self.newest_of_other(view, tree, key, fact).is_some()
     }
@@ -424,7 +432,8 @@ impl State {
         })
     }
 
-    /// What the deltas say of the key that is written, as `fact` has it or, if they were edited since, as they have it now.
+    /// What the deltas say of the key that is written, as `fact` has it or, if they were edited
+    /// since, as they have it now.
     fn seen(&self, view: &View, write: &Write, fact: &Fact) -> Seen {
         match fact.seen {
             Some(seen) if seen.edits == self.active.edits() => seen,
@@ -502,7 +511,8 @@ impl State {
             below = Some(newest);
         }
         let (active, newest) = self.active.insert(write.tree, &write.key, version, needed);
-        // A version may come late: then another stays the newest, here or below, and nothing changes.
+        // A version may come late: then another stays the newest, here or below, and nothing
+        // changes.
         if newest == ts && below.is_none_or(|below| below.ts <= ts) {
             let before = match (active, below) {
                 (Some(active), Some(below)) if below.ts > active.ts => below.len,
@@ -558,7 +568,8 @@ impl State {
                 (Expect::Absent, Some(_)) => return Err(WriteError::Exists { write: index }),
                 (Expect::Present, None) => return Err(WriteError::Missing { write: index }),
                 (Expect::Version(token), Some(live)) if live.token == Some(*token) => {}
-                // What a unit has read and not written is what it was: only the number may be another one.
+                // What a unit has read and not written is what it was: only the number may be
+                // another one.
                 (Expect::Version(_), Some(live))
                     if of.is_some() && own.is_none() && live.token.is_some() => {}
                 (Expect::Version(_), _) => return Err(WriteError::Conflict),
@@ -642,7 +653,8 @@ impl State {
         {
             Some(_) if fact.is_taken_since => Err(WriteError::Conflict),
             Some(key) => duplicate(key),
-            // Every key that was found has been removed since; whether there are others must be looked up again.
+            // Every key that was found has been removed since; whether there are others must be
+            // looked up again.
             None if fact.more => Err(WriteError::Conflict),
             None => Ok(()),
         }

@@ -1,4 +1,5 @@
-//! The oplog as all rings together hold it: entries merged by timestamp, without holding them in memory.
+//! The oplog as all rings together hold it: entries merged by timestamp, without holding them in
+//! memory.
 
 use std::io;
 
@@ -21,7 +22,8 @@ impl MergedLog {
         }
     }
 
-    /// The next entry and the index of its ring's reader. Equal timestamps come in the order of the readers.
+    /// The next entry and the index of its ring's reader. Equal timestamps come in the order of the
+    /// readers.
     pub(crate) async fn next(&mut self) -> io::Result<Option<(usize, LoggedEntry)>> {
         if !self.started {
             self.started = true;

@@ -1,13 +1,13 @@
 //! Following the chain through the rings: where it ends, and whether it should have gone further.
 //!
-//! Each entry names its predecessor, so the chain from the base on is unbroken as far as no entry is
-//! missing. Behind the first break nothing counts. Whether the break is a *hole* (writes that a crash
-//! interrupted before anybody was told they are durable) or *damage* is decided by two pieces of
-//! evidence:
+//! Each entry names its predecessor, so the chain from the base on is unbroken as far as no entry
+//! is missing. Behind the first break nothing counts. Whether the break is a *hole* (writes that a
+//! crash interrupted before anybody was told they are durable) or *damage* is decided by two pieces
+//! of evidence:
 //!
 //! * some frame or manifest records an `all_durable` above the last entry before the break;
-//! * a frame that was written whole no longer is what was written, and nothing behind it in its ring
-//!   shows that all it held lies before the break.
+//! * a frame that was written whole no longer is what was written, and nothing behind it in its
+//!   ring shows that all it held lies before the break.
 
 use std::io;
 use std::path::PathBuf;
@@ -68,7 +68,8 @@ pub(crate) async fn verify(
         if entry.ts <= chain.base {
             continue;
         }
-        // The base may be at a timestamp that no entry has: the first above it then links to one below.
+        // The base may be at a timestamp that no entry has: the first above it then links to one
+        // below.
         let is_linked = match last == chain.base {
             true => entry.predecessor <= last,
             false => entry.predecessor == last,
@@ -161,7 +162,8 @@ fn find_damage(
     let what = format!(
         "entries up to {durable} were durable, and the chain of entries breaks after {last}"
     );
-    // The most likely place: a torn frame where the lost entry should be, else the end of some ring.
+    // The most likely place: a torn frame where the lost entry should be, else the end of some
+    // ring.
     Some(match bad_frames().next() {
         Some((reader, bad)) => Damage {
             file: reader.path(&bad.place),

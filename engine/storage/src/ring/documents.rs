@@ -2,8 +2,8 @@
 
 use std::ops::AddAssign;
 
-/// Documents of the log. They are counted while a segment is written; of a large one that was written before the node started
-/// they are estimated by samples of its frames.
+/// Documents of the log. They are counted while a segment is written; of a large one that was
+/// written before the node started they are estimated by samples of its frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Documents {
     pub(crate) count: u64,

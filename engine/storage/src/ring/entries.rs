@@ -1,4 +1,5 @@
-//! Entries on their way to the disk: a stream of bytes, of which large entries keep the memory that they came in.
+//! Entries on their way to the disk: a stream of bytes, of which large entries keep the memory that
+//! they came in.
 
 use std::ops::Range;
 
@@ -11,8 +12,9 @@ use super::frame::FRAME_PAYLOAD_BYTES;
 use super::live::{Fetch, LogEntry};
 use crate::limits::{ENTRY_CHUNK_BYTES, LARGE_VALUE_BYTES, LOG_PIECE_BYTES, SPARE_ENTRIES_USE};
 
-/// Whole entries, with their headers, in timestamp order. The memory goes to and fro between the ring and its flushes: taken
-/// anew for each group it would be memory that the system must clear first.
+/// Whole entries, with their headers, in timestamp order. The memory goes to and fro between the
+/// ring and its flushes: taken anew for each group it would be memory that the system must clear
+/// first.
 #[derive(Default)]
 pub(super) struct Entries {
     /// The stream without its large entries.
@@ -36,7 +38,8 @@ impl Large {
     }
 }
 
-/// Bytes in chunks of one size: where they grow none is copied, and fresh memory is touched a chunk at a time.
+/// Bytes in chunks of one size: where they grow none is copied, and fresh memory is touched a chunk
+/// at a time.
 #[derive(Default)]
 struct Chunks {
     chunks: Vec<Vec<u8>>,
@@ -107,7 +110,8 @@ impl Entries {
         self.starts[..before].last().map(|&(_, ts)| ts)
     }
 
-    /// Timestamp of the first entry that begins in this part of the stream, and the documents of all that do.
+    /// Timestamp of the first entry that begins in this part of the stream, and the documents of
+    /// all that do.
     pub(super) fn beginning_in(&self, part: Range<usize>) -> (Option<Timestamp>, Documents) {
         let before = |at: usize| self.starts.partition_point(|&(start, _)| start < at);
         let beginning = before(part.start)..before(part.end);
@@ -152,7 +156,8 @@ impl Entries {
         self.starts.partition_point(|&(at, _)| at < begin)..self.starts.len()
     }
 
-    /// Fetches entries above `after` and at or below `through`, oldest first; whether those were all.
+    /// Fetches entries above `after` and at or below `through`, oldest first; whether those were
+    /// all.
     pub(super) fn read_after(
         &self,
         after: Timestamp,
@@ -178,8 +183,8 @@ impl Entries {
         from == 0
     }
 
-    /// Copies entries. Small ones that lie together share their memory, pieces of [`LOG_PIECE_BYTES`]; large ones share
-    /// that which they are in.
+    /// Copies entries. Small ones that lie together share their memory, pieces of
+    /// [`LOG_PIECE_BYTES`]; large ones share that which they are in.
     pub(super) fn copy(&self, range: Range<usize>) -> Vec<LogEntry> {
         let mut copies = Vec::with_capacity(range.len());
         let Some(&(begin, _)) = self.starts.get(range.start) else {
@@ -263,8 +268,8 @@ pub(super) struct PayloadReader<'a> {
 }
 
 impl<'a> PayloadReader<'a> {
-    /// What the next frame holds of the stream, and where in that the first entry begins. `scratch` is used where it does not lie
-    /// together.
+    /// What the next frame holds of the stream, and where in that the first entry begins. `scratch`
+    /// is used where it does not lie together.
     pub(super) fn next<'b>(
         &mut self,
         scratch: &'b mut [u8; FRAME_PAYLOAD_BYTES],

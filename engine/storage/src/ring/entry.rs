@@ -5,8 +5,8 @@
 //!  8 timestamp u64        16 predecessor u64           24 .. entry
 //! ```
 //!
-//! `check` is a short checksum of the other header bytes, so that a reader which picks up the stream in
-//! the wrong place notices; the frames' checksums protect the bytes themselves.
+//! `check` is a short checksum of the other header bytes, so that a reader which picks up the
+//! stream in the wrong place notices; the frames' checksums protect the bytes themselves.
 
 use pinion_clock::Timestamp;
 

@@ -1,11 +1,12 @@
 //! The ring frame: 4 KiB of log with a header, a checksum, and a stamp in each sector.
 //!
 //! A frame is written once and never again. A crash leaves any subset of the 512-byte sectors of an
-//! unfinished flush. So that such a *torn* frame can be told from a *damaged* one, each sector begins
-//! with a stamp computed from where it belongs: directory, ring, segment generation, position, sector. A
-//! sector of another time or place has other stamps. All eight stamps present and the checksum wrong
-//! means that the frame was written whole and changed afterwards: damage, never a hole. A stamp that is
-//! nearly the one expected proves nothing by itself: stamps of other places come near by chance.
+//! unfinished flush. So that such a *torn* frame can be told from a *damaged* one, each sector
+//! begins with a stamp computed from where it belongs: directory, ring, segment generation,
+//! position, sector. A sector of another time or place has other stamps. All eight stamps present
+//! and the checksum wrong means that the frame was written whole and changed afterwards: damage,
+//! never a hole. A stamp that is nearly the one expected proves nothing by itself: stamps of other
+//! places come near by chance.
 //!
 //! ```text
 //! sector 0      0 magic     4 version u16   6 ring u16     8 crc32c u32       12 stamp u32
@@ -41,7 +42,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"PRNG");
 const VERSION: u16 = 1;
 /// `first_entry` of a frame in which no entry begins.
 pub(crate) const NO_ENTRY: u16 = u16::MAX;
-/// A sector whose stamp differs in no more bits than this may have been written, and flipped afterwards.
+/// A sector whose stamp differs in no more bits than this may have been written, and flipped
+/// afterwards.
 const STAMP_FLIPS: u32 = 3;
 
 /// Below this, stamps would be equal by chance so often that a torn frame looks damaged.
@@ -58,8 +60,8 @@ pub(crate) struct Stamps {
 }
 
 impl Stamps {
-    /// Only the low `bits`: 32, or fewer in simulations, where segments are few, so that stamps of different places are
-    /// often close to each other.
+    /// Only the low `bits`: 32, or fewer in simulations, where segments are few, so that stamps of
+    /// different places are often close to each other.
     pub(crate) const fn new(bits: u32) -> Stamps {
         assert!(MIN_STAMP_BITS <= bits && bits <= u32::BITS);
         Stamps {
@@ -122,8 +124,9 @@ pub(crate) struct FrameHeader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FrameState {
     Valid(FrameHeader),
-    /// Valid but for bits of its stamps: the checksum proves the rest. Bits were flipped, or sectors that were not
-    /// written hold the same as they should and have stamps near ours by chance.
+    /// Valid but for bits of its stamps: the checksum proves the rest. Bits were flipped, or
+    /// sectors that were not written hold the same as they should and have stamps near ours by
+    /// chance.
     Mended(FrameHeader),
     /// Nothing of this frame was ever written: zeros, or a frame of an earlier generation.
     Blank,
@@ -212,7 +215,8 @@ fn stamp_at(sector: usize) -> usize {
     }
 }
 
-/// Whether every stamp is the one of the place that the block names: a frame of another time or place, unharmed.
+/// Whether every stamp is the one of the place that the block names: a frame of another time or
+/// place, unharmed.
 fn is_whole_elsewhere(block: &[u8], stamps: Stamps) -> bool {
     let context = own_context(block, stamps);
     (0..SECTORS).all(|sector| u32_at(block, stamp_at(sector)) == context.stamp(sector))

@@ -1,9 +1,10 @@
-//! Reading a ring while it is written: what is in memory is copied, what is only in files is read from them.
+//! Reading a ring while it is written: what is in memory is copied, what is only in files is read
+//! from them.
 //!
-//! The core that writes the ring answers with entries or with the names of segments; whoever asked reads those by
-//! himself. Only what is on the device is looked for in files, so no frame is read that is being written. A segment
-//! may be reused while it is read: its frames then look blank, and the reader, who sees that the log's first
-//! timestamp has passed him, gives up.
+//! The core that writes the ring answers with entries or with the names of segments; whoever asked
+//! reads those by himself. Only what is on the device is looked for in files, so no frame is read
+//! that is being written. A segment may be reused while it is read: its frames then look blank, and
+//! the reader, who sees that the log's first timestamp has passed him, gives up.
 
 use std::collections::VecDeque;
 use std::io;
@@ -275,7 +276,8 @@ impl FilesBefore {
                     into.extend(entries.into_iter().rev());
                     return Ok(true);
                 }
-                // An entry of many frames ends here, or nothing that exists is left in this segment.
+                // An entry of many frames ends here, or nothing that exists is left in this
+                // segment.
                 None if begin > 0 => window = window.saturating_mul(2),
                 None => (self.left, self.end_frame) = (nth, None),
             }
@@ -291,7 +293,8 @@ impl FilesBefore {
         Ok(end)
     }
 
-    /// The entries below `before` that begin in these frames, oldest first, and the frame of the first.
+    /// The entries below `before` that begin in these frames, oldest first, and the frame of the
+    /// first.
     async fn read_frames(
         &self,
         nth: usize,

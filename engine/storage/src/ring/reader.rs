@@ -1,8 +1,9 @@
-//! Reading a ring from its files: entries in order, and an account of everything that is not an entry.
+//! Reading a ring from its files: entries in order, and an account of everything that is not an
+//! entry.
 //!
-//! Nothing in the files is trusted. Frames that are torn or damaged leave a gap; the stream is picked up
-//! again at the next entry that begins in a valid frame. Whether a gap is a hole or damage is for
-//! recovery to decide, by the chain of predecessors.
+//! Nothing in the files is trusted. Frames that are torn or damaged leave a gap; the stream is
+//! picked up again at the next entry that begins in a valid frame. Whether a gap is a hole or
+//! damage is for recovery to decide, by the chain of predecessors.
 
 use std::collections::VecDeque;
 use std::io;
@@ -193,7 +194,8 @@ impl RingReader {
         }
     }
 
-    /// Reads no more than this part. What lies behind a blank frame of a segment is not looked at then: nothing exists there.
+    /// Reads no more than this part. What lies behind a blank frame of a segment is not looked at
+    /// then: nothing exists there.
     pub(crate) fn within(mut self, extent: Extent) -> RingReader {
         self.extent = Some(extent);
         self
@@ -211,7 +213,8 @@ impl RingReader {
         self.dir.path.clone()
     }
 
-    /// The next existing entry, in timestamp order within the ring. Dropping the future loses nothing.
+    /// The next existing entry, in timestamp order within the ring. Dropping the future loses
+    /// nothing.
     pub(crate) async fn next(&mut self) -> io::Result<Option<LoggedEntry>> {
         loop {
             if let Some(entry) = self.take_entry() {
@@ -263,8 +266,9 @@ impl RingReader {
                 self.scan.discarded += 1;
                 continue;
             }
-            // Within an epoch entries ascend. The first ones of a later epoch may lie below the last ones of an earlier that
-            // were discarded, once the base has passed them all and their cut is forgotten.
+            // Within an epoch entries ascend. The first ones of a later epoch may lie below the
+            // last ones of an earlier that were discarded, once the base has passed them all and
+            // their cut is forgotten.
             if header.ts <= self.last && epoch <= self.last_epoch {
                 self.scan.note_bad(place, Some("an entry is out of order"));
                 continue;
@@ -290,8 +294,8 @@ impl RingReader {
         }
     }
 
-    /// Learns place and epoch of the entry that begins at `at`: those of the last frame that begins at
-    /// or before it.
+    /// Learns place and epoch of the entry that begins at `at`: those of the last frame that begins
+    /// at or before it.
     fn find_start(&mut self) {
         while self
             .starts

@@ -1,7 +1,8 @@
 //! Finding a timestamp in a segment without reading it from the beginning.
 //!
-//! Every frame says where in it the first entry begins, so a few frames, read singly, tell between which of them a
-//! timestamp lies. Frames are written one behind the other: behind one that is blank there is nothing that exists.
+//! Every frame says where in it the first entry begins, so a few frames, read singly, tell between
+//! which of them a timestamp lies. Frames are written one behind the other: behind one that is
+//! blank there is nothing that exists.
 
 use std::io;
 use std::ops::Range;
@@ -56,8 +57,9 @@ impl Seeker {
         self.file.close().await
     }
 
-    /// Frames between which `ts` lies: the first entry of the one at the beginning is not above it, or that is the
-    /// segment's first frame; no entry at or below it begins at the end or behind it.
+    /// Frames between which `ts` lies: the first entry of the one at the beginning is not above it,
+    /// or that is the segment's first frame; no entry at or below it begins at the end or behind
+    /// it.
     pub(super) async fn around(&self, ts: Timestamp) -> io::Result<Range<u32>> {
         let (mut low, mut high) = (0, self.frames);
         while high - low > SEEK_FRAMES {
@@ -91,8 +93,8 @@ impl Seeker {
         self.first_start(0..self.frames).await
     }
 
-    /// The documents of the entries that begin in these frames, as far as `cuts` leave them: counted where they are few, or
-    /// else estimated by this many samples, spread evenly.
+    /// The documents of the entries that begin in these frames, as far as `cuts` leave them:
+    /// counted where they are few, or else estimated by this many samples, spread evenly.
     pub(super) async fn documents(
         &self,
         frames: Range<u32>,
@@ -185,8 +187,8 @@ impl Seeker {
         Ok(None)
     }
 
-    /// Appends what the first frame of the next segment holds: a header that begins in the last frame of this one may end
-    /// there. Without that segment the entry was not written to its end.
+    /// Appends what the first frame of the next segment holds: a header that begins in the last
+    /// frame of this one may end there. Without that segment the entry was not written to its end.
     async fn append_next_segment(&self, bytes: &mut Vec<u8>) -> io::Result<()> {
         let generation = self.context.generation + 1;
         let path = self.dir.segment_path(generation);

@@ -1,8 +1,9 @@
 //! Segment files: their names, their preparation, and what lies in a data directory.
 //!
-//! A ring is the directory `ring-NN`, or `ring-own`; its segments are `segment-GGGGGGGGGGGG` with their generation. A
-//! segment that may be reused is renamed to its next generation, and the directory is synced before
-//! a frame is written: whatever a file holds of an earlier generation is stale by its very name.
+//! A ring is the directory `ring-NN`, or `ring-own`; its segments are `segment-GGGGGGGGGGGG` with
+//! their generation. A segment that may be reused is renamed to its next generation, and the
+//! directory is synced before a frame is written: whatever a file holds of an earlier generation is
+//! stale by its very name.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -58,8 +58,8 @@ impl Tail {
         }
     }
 
-    /// Fetches entries above `after`, which is not below the floor, and at or below `through`, oldest first; whether those
-    /// were all.
+    /// Fetches entries above `after`, which is not below the floor, and at or below `through`,
+    /// oldest first; whether those were all.
     pub(super) fn read_after(
         &self,
         after: Timestamp,

@@ -1,4 +1,5 @@
-//! What readers make of the files of one ring: several epochs, and entries that lie across frames and segments.
+//! What readers make of the files of one ring: several epochs, and entries that lie across frames
+//! and segments.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -147,7 +148,8 @@ async fn read_backward(ring: &Ring, before: u64) -> Vec<LogEntry> {
     read.into()
 }
 
-/// Writes entries of these lengths, each group with one flush, and reads them from every place in both directions.
+/// Writes entries of these lengths, each group with one flush, and reads them from every place in
+/// both directions.
 fn check_reading(tail_bytes: usize, flushes: Vec<Vec<usize>>) {
     sim::block_on(1, async move {
         fs::create_dir_all(&dir().path).await.unwrap();
@@ -210,7 +212,8 @@ fn an_entry_is_read_whole_wherever_its_header_lies() {
     }
 }
 
-/// The segment in which the last entry that is only in files ends has a first entry of its own, which is in memory.
+/// The segment in which the last entry that is only in files ends has a first entry of its own,
+/// which is in memory.
 #[test]
 fn what_is_in_memory_follows_what_is_in_files() {
     check_reading(1000, vec![vec![100, SEGMENT], vec![5, 5]]);

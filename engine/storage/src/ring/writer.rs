@@ -2,8 +2,9 @@
 //!
 //! Appending is a copy into memory and cannot fail: whoever appends has reserved frames before, and
 //! waited for them then. A flush takes everything that is pending, lays it out in whole frames, and
-//! writes it with one write a segment (some, if it is large) and one flush; meanwhile the next group gathers. Each flush begins
-//! at a new frame with the beginning of an entry, so a frame is written once.
+//! writes it with one write a segment (some, if it is large) and one flush; meanwhile the next
+//! group gathers. Each flush begins at a new frame with the beginning of an entry, so a frame is
+//! written once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -265,8 +266,9 @@ impl Ring {
         self.state.borrow().stats
     }
 
-    /// Sets space aside for entries of these lengths; waits until there is some, or the ring is stopped. Entries longer
-    /// than `MAX_ENTRY_BYTES` are the caller's to refuse, and more of them than a unit may have.
+    /// Sets space aside for entries of these lengths; waits until there is some, or the ring is
+    /// stopped. Entries longer than `MAX_ENTRY_BYTES` are the caller's to refuse, and more of them
+    /// than a unit may have.
     pub(crate) async fn reserve(
         self: &Rc<Ring>,
         lens: impl Iterator<Item = usize>,
@@ -303,7 +305,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Lets nobody wait for space any more, and prepares no more of it: storage has failed, or is closed.
+    /// Lets nobody wait for space any more, and prepares no more of it: storage has failed, or is
+    /// closed.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
         self.space.notify_all();
@@ -324,15 +327,16 @@ impl Ring {
         true
     }
 
-    /// Somebody waits for space, or enough is pending that a flush should not wait for its interval.
+    /// Somebody waits for space, or enough is pending that a flush should not wait for its
+    /// interval.
     pub(crate) fn is_pressed(&self) -> bool {
         let state = self.state.borrow();
         !state.pending.is_empty()
             && (state.wanted_frames > 0 || state.pending.len() >= MAX_PENDING_BYTES / 16)
     }
 
-    /// Appends one entry. Entries come in the order of their timestamps. The memory of a large one is taken over: nothing
-    /// awaits around here, so nothing large is copied.
+    /// Appends one entry. Entries come in the order of their timestamps. The memory of a large one
+    /// is taken over: nothing awaits around here, so nothing large is copied.
     pub(crate) fn append(
         &self,
         reservation: &mut Reservation,
@@ -372,8 +376,8 @@ impl Ring {
         !self.state.borrow().pending.is_empty()
     }
 
-    /// Lays out everything pending. Without anything pending the batch is one empty frame, which only
-    /// records `all_durable`; `None` if there is no room for that now.
+    /// Lays out everything pending. Without anything pending the batch is one empty frame, which
+    /// only records `all_durable`; `None` if there is no room for that now.
     pub(crate) fn take_batch(&self, all_durable: Timestamp, wall_secs: u32) -> Option<FlushBatch> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
@@ -464,8 +468,8 @@ impl Ring {
         state.spoken_for() + state.wanted_frames + self.frames_per_segment * SPARE_SEGMENTS as u64
     }
 
-    /// Keeps enough segments ready; runs as a background task until an error ends it, or the ring is stopped. While the disk is
-    /// full it waits for room.
+    /// Keeps enough segments ready; runs as a background task until an error ends it, or the ring
+    /// is stopped. While the disk is full it waits for room.
     pub(crate) async fn keep_prepared(&self, room: &DiskRoom) -> io::Result<()> {
         while !self.stopped.get() {
             let lacking = {
@@ -626,9 +630,9 @@ impl Ring {
 }
 
 impl FlushBatch {
-    /// Writes the frames and, with `sync`, flushes them to the device. `sync` is false only under a planted fault. Of a large
-    /// batch a part is laid out at a time: filling the memory takes longer than writing what it holds. `ring` gets the memory
-    /// back for a later batch.
+    /// Writes the frames and, with `sync`, flushes them to the device. `sync` is false only under a
+    /// planted fault. Of a large batch a part is laid out at a time: filling the memory takes
+    /// longer than writing what it holds. `ring` gets the memory back for a later batch.
     pub(crate) async fn write(self, ring: &Ring, sync: bool) -> io::Result<()> {
         // What one write holds, one request can make durable.
         let at_once = matches!(&self.runs[..], [run] if run.frames.end - run.frames.start <= FLUSH_STEP_FRAMES);

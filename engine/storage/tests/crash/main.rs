@@ -1,5 +1,5 @@
-//! Crash tests of the whole engine on the simulated runtime: several cores and partitions, concurrent writers,
-//! crashes anywhere, another number of cores at each opening.
+//! Crash tests of the whole engine on the simulated runtime: several cores and partitions,
+//! concurrent writers, crashes anywhere, another number of cores at each opening.
 
 mod workload;
 
@@ -269,8 +269,8 @@ fn acknowledged_writes_survive_any_crash() {
     }
 }
 
-/// A flipped bit in rings, superblocks or manifests: the node refuses to open and names the file, or nothing
-/// that was promised is lost.
+/// A flipped bit in rings, superblocks or manifests: the node refuses to open and names the file,
+/// or nothing that was promised is lost.
 #[test]
 fn a_flipped_bit_is_refused_or_harmless() {
     let mut totals = Totals::default();

@@ -21,7 +21,8 @@ pub const PAIRS: TreeId = TreeId(6);
 pub const UNIQUE: TreeId = TreeId(7);
 pub const SHARED_KEYS: u64 = 24;
 
-/// One statement as the test knows it: what each key becomes; the value is the number of the attempt.
+/// One statement as the test knows it: what each key becomes; the value is the number of the
+/// attempt.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     pub tree: TreeId,
@@ -88,7 +89,8 @@ fn writes(storage: &Storage, number: u64, attempt: &Attempt) -> Vec<Write> {
 /// Where an entry has its attempt: number, tree, unique prefix, how many keys, and these.
 const ATTEMPT_AT: usize = ENTRY_TERM_OFFSET + 8;
 
-/// A document as far as storage cares: length, `ts`, `t`, and the attempt behind it. Padded, so that entries span frames.
+/// A document as far as storage cares: length, `ts`, `t`, and the attempt behind it. Padded, so
+/// that entries span frames.
 fn entry(number: u64, attempt: &Attempt, padding: usize) -> Entry {
     let mut bytes = vec![0; 4];
     bytes.extend_from_slice(b"\x11ts\0");
@@ -245,8 +247,8 @@ pub async fn client(oracle: SharedOracle, count: u64) {
     }
 }
 
-/// A statement as a transaction: a part at a time, with what it wrote read in between. What it wants to take back is
-/// [`WriteError::NotReached`].
+/// A statement as a transaction: a part at a time, with what it wrote read in between. What it
+/// wants to take back is [`WriteError::NotReached`].
 async fn in_a_unit(
     storage: &Rc<Storage>,
     oracle: &SharedOracle,
@@ -338,7 +340,8 @@ fn check_first_committers(attempts: &BTreeMap<u64, Attempt>) {
     }
 }
 
-/// The value of a key, read on its owner. Only the newest is always there to be read: nothing pins older ones here.
+/// The value of a key, read on its owner. Only the newest is always there to be read: nothing pins
+/// older ones here.
 async fn try_read(
     storage: &Rc<Storage>,
     tree: TreeId,

@@ -1,5 +1,6 @@
-//! The log of a running node, as its readers see it: several cores that write, readers of every kind beside them,
-//! checkpoints that reuse segments, crashes anywhere, another number of cores at each opening.
+//! The log of a running node, as its readers see it: several cores that write, readers of every
+//! kind beside them, checkpoints that reuse segments, crashes anywhere, another number of cores at
+//! each opening.
 
 mod model;
 mod retention;
@@ -379,7 +380,8 @@ fn every_reader_sees_each_entry_once_and_in_order() {
             let (first, last) = text.split_once("..").expect("first..last");
             (first.parse().expect("a number")..last.parse().expect("a number")).collect()
         }
-        // In 319 a reader was interrupted while it opened a segment of a ring that no core has any more.
+        // In 319 a reader was interrupted while it opened a segment of a ring that no core has any
+        // more.
         Err(_) => (0..24).chain([319]).collect(),
     };
     let mut totals = Totals::default();

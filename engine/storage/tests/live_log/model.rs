@@ -1,4 +1,5 @@
-//! What the log must hold: every entry that was written and not discarded by a crash, at its timestamp.
+//! What the log must hold: every entry that was written and not discarded by a crash, at its
+//! timestamp.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -31,7 +32,8 @@ pub struct Log {
 
 pub type SharedLog = Rc<RefCell<Log>>;
 
-/// A document as far as storage cares: length, `ts`, `t`, the number, and bytes that tell a piece from another.
+/// A document as far as storage cares: length, `ts`, `t`, the number, and bytes that tell a piece
+/// from another.
 pub fn document(number: u64, padding: usize) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.extend_from_slice(b"\x11ts\0");
@@ -98,7 +100,8 @@ impl Log {
         found.copied().unwrap_or(Timestamp::MAX)
     }
 
-    /// What a reader that began behind `after` and came to `through` has read; entries may have been given up before he began.
+    /// What a reader that began behind `after` and came to `through` has read; entries may have
+    /// been given up before he began.
     pub fn check_range(&self, read: &[(Timestamp, u64)], after: Timestamp, through: Timestamp) {
         let Some(&(first, _)) = read.first() else {
             return;
@@ -112,8 +115,9 @@ impl Log {
         assert!(read == expected, "{read:?}\n\nis not\n\n{expected:?}");
     }
 
-    /// What a reader has read backwards, put the other way round. No entry at or below `whole_to` was being appended when
-    /// it began. `all`: it came to the beginning of a log that keeps everything.
+    /// What a reader has read backwards, put the other way round. No entry at or below `whole_to`
+    /// was being appended when it began. `all`: it came to the beginning of a log that keeps
+    /// everything.
     pub fn check_backward(&self, read: &[(Timestamp, u64)], whole_to: Timestamp, all: bool) {
         assert!(read.is_sorted_by(|a, b| a.0 < b.0));
         let first = match (all, read.first()) {
@@ -146,7 +150,8 @@ impl Log {
     }
 }
 
-/// Reads everything in both directions and compares. `whole`: nothing was given up. Gives the number of entries.
+/// Reads everything in both directions and compares. `whole`: nothing was given up. Gives the
+/// number of entries.
 pub async fn check_whole_log(log: &SharedLog, whole: bool) -> u64 {
     let mut forward: Vec<(Timestamp, Bytes)> = Vec::new();
     let mut cursor = storage().log_after(Timestamp::MIN);

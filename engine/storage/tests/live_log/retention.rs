@@ -21,7 +21,8 @@ impl Applier for Ignored {
     }
 }
 
-/// Opens and closes one directory with each of these numbers of cores, and runs `test` in each life, which it is told.
+/// Opens and closes one directory with each of these numbers of cores, and runs `test` in each
+/// life, which it is told.
 fn run<F, Fut>(cores: &[usize], options: StorageOptions, test: F)
 where
     F: Fn(usize) -> Fut + Clone + 'static,
@@ -256,7 +257,8 @@ fn a_log_may_begin_anywhere() {
     });
 }
 
-/// Openings that write next to nothing, each of which begins segments, neither fill the disk nor drive out what is kept.
+/// Openings that write next to nothing, each of which begins segments, neither fill the disk nor
+/// drive out what is kept.
 #[test]
 fn many_openings_take_little_of_what_is_kept() {
     run(&[2; 20], options(Some(KEEP)), |life| async move {

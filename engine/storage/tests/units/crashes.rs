@@ -145,7 +145,8 @@ fn what_is_prepared_survives_crashes_whatever_checkpoints_come() {
     });
 }
 
-/// On a member the base stays below what is stable: the outcome, or half of a transaction's entries, may lie above it.
+/// On a member the base stays below what is stable: the outcome, or half of a transaction's
+/// entries, may lie above it.
 #[test]
 fn a_checkpoint_between_the_entries_of_a_transaction_keeps_them_all() {
     let options = StorageOptions {

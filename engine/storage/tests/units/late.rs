@@ -42,8 +42,8 @@ fn a_late_commit_is_seen_by_older_snapshots() {
     });
 }
 
-/// Who does not wait for what is prepared sees all of it or nothing, whenever in between it is committed behind the reader, and
-/// whatever checkpoints come.
+/// Who does not wait for what is prepared sees all of it or nothing, whenever in between it is
+/// committed behind the reader, and whatever checkpoints come.
 #[test]
 fn a_late_commit_is_seen_as_a_whole_by_who_does_not_wait() {
     run(2, options(), |storage| async move {

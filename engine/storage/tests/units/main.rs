@@ -1,4 +1,5 @@
-//! Units that stay open, on the whole engine: what others see of them, how they end, what they may take, what survives.
+//! Units that stay open, on the whole engine: what others see of them, how they end, what they may
+//! take, what survives.
 
 mod crashes;
 mod late;

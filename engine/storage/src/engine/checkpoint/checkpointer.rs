@@ -1,8 +1,11 @@
-//! Checkpoints: merge every partition, make one manifest true, install, give up what is no longer needed.
+//! Checkpoints: merge every partition, make one manifest true, install, give up what is no longer
+//! needed.
 //!
-//! The checkpoint timestamp C is the last one allotted when it begins; on a member of a replica set no more than is stable,
-//! and while that follows another no more than is visible. It is durable and visible on every core before any partition
-//! seals its changes, so what is sealed holds every version at or below C. Writers go on all the time. Whatever an earlier manifest named stays untouched until the new one is durable.
+//! The checkpoint timestamp C is the last one allotted when it begins; on a member of a replica set
+//! no more than is stable, and while that follows another no more than is visible. It is durable
+//! and visible on every core before any partition seals its changes, so what is sealed holds every
+//! version at or below C. Writers go on all the time. Whatever an earlier manifest named stays
+//! untouched until the new one is durable.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -45,7 +48,8 @@ pub(in crate::engine) struct NodeState {
     pub(in crate::engine) member_was_closed: Cell<bool>,
     /// The process before this one has ended in order.
     pub(in crate::engine) was_closed: Cell<bool>,
-    /// Nothing links to the entries at or below it: they go with the next checkpoint, whatever retention and pins say.
+    /// Nothing links to the entries at or below it: they go with the next checkpoint, whatever
+    /// retention and pins say.
     pub(in crate::engine) log_begins_above: Cell<Timestamp>,
     /// Something besides entries is to be written: trees were dropped.
     pub(in crate::engine) dirty: Cell<bool>,
@@ -79,8 +83,8 @@ impl Storage {
         self.node.as_ref().expect("only core 0 acts for the node")
     }
 
-    /// Takes a checkpoint, or does nothing when there is nothing to write. Everything at or below the timestamp it
-    /// returns is in the page files: in the base, or spilled.
+    /// Takes a checkpoint, or does nothing when there is nothing to write. Everything at or below
+    /// the timestamp it returns is in the page files: in the base, or spilled.
     ///
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.
@@ -88,8 +92,8 @@ impl Storage {
         Box::pin(async move { self.checkpoint_by_command(Spilling::WherePaying).await })
     }
 
-    /// Takes a checkpoint after which no change waits to be merged: everything at or below the timestamp it returns is in
-    /// the base.
+    /// Takes a checkpoint after which no change waits to be merged: everything at or below the
+    /// timestamp it returns is in the base.
     ///
     /// # Errors
     /// As of [`checkpoint`](Self::checkpoint).
@@ -100,7 +104,8 @@ impl Storage {
     async fn checkpoint_by_command(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
         let _awaits = self.await_checkpoint();
         submit_to(CoreId(0), Queue::Background, move || async move {
-            // A task of its own: the caller may go away, and half a checkpoint must not be left behind.
+            // A task of its own: the caller may go away, and half a checkpoint must not be left
+            // behind.
             let task = spawn(Queue::Background, async move {
                 let storage = storage();
                 match storage.roles.enter() {
@@ -122,8 +127,9 @@ impl Storage {
         self.checkpoint_node(Spilling::Never).await
     }
 
-    /// Takes no checkpoint from now on, so that nothing changes the files but writes: the caller has ended them all, and what
-    /// it wants to be in the base is there. A checkpoint asked for does nothing. Closing ends this too.
+    /// Takes no checkpoint from now on, so that nothing changes the files but writes: the caller
+    /// has ended them all, and what it wants to be in the base is there. A checkpoint asked for
+    /// does nothing. Closing ends this too.
     pub fn hold_checkpoints(&self) -> LocalBoxFuture<'_, ()> {
         Box::pin(async move {
             submit_to(CoreId(0), Queue::Foreground, || async {
@@ -132,8 +138,8 @@ impl Storage {
                 // One that has begun is to be complete first.
                 let _awaits = storage.await_checkpoint();
                 let _turn = node.turn.acquire().await;
-                // From here on nothing is logged: what another node sends and what is not replicated go on when checkpoints are
-                // released. What was is to be in the files.
+                // From here on nothing is logged: what another node sends and what is not
+                // replicated go on when checkpoints are released. What was is to be in the files.
                 let held = storage.last_allotted();
                 let before = node.held.replace(Some(held));
                 assert!(before.is_none(), "checkpoints are held twice");
@@ -165,7 +171,8 @@ impl Storage {
         .await;
     }
 
-    /// Somebody waits for a checkpoint, and has it go on as fast as it can, until the guard is dropped.
+    /// Somebody waits for a checkpoint, and has it go on as fast as it can, until the guard is
+    /// dropped.
     pub(super) fn await_checkpoint(&self) -> impl Drop + use<> {
         struct Awaits(Arc<Shared>);
         impl Drop for Awaits {
@@ -177,7 +184,8 @@ impl Storage {
         Awaits(self.shared.clone())
     }
 
-    /// The timestamp of the last checkpoint, as of which the node begins when it is opened again. Call it on core 0.
+    /// The timestamp of the last checkpoint, as of which the node begins when it is opened again.
+    /// Call it on core 0.
     pub fn checkpoint_timestamp(&self) -> Timestamp {
         self.node_state().base.get()
     }
@@ -193,7 +201,8 @@ impl Storage {
             );
             return Ok(held);
         }
-        // What becomes stable meanwhile is left to the next one: clients may write faster than layers come back.
+        // What becomes stable meanwhile is left to the next one: clients may write faster than
+        // layers come back.
         let asked = self.timeline().checkpoint();
         let mut c = self.checkpoint_once(spilling).await?;
         while c < asked && self.next_checkpoint() > c {
@@ -237,8 +246,8 @@ impl Storage {
         result.map(|()| c)
     }
 
-    /// Takes a checkpoint at `ts`, which lies above everything in the log, and begins the log behind it. Call it on core 0, while
-    /// nothing is logged.
+    /// Takes a checkpoint at `ts`, which lies above everything in the log, and begins the log
+    /// behind it. Call it on core 0, while nothing is logged.
     pub(in crate::engine) async fn checkpoint_beyond_log(
         &self,
         ts: Timestamp,
@@ -269,13 +278,15 @@ impl Storage {
     pub(super) async fn clear_checkpoint_asked(&self) {
         self.on_all(|storage| async move {
             storage.memory.clear_checkpoint_asked();
-            // A ring that is long because no checkpoint may go on asks again when it is longer by as much.
+            // A ring that is long because no checkpoint may go on asks again when it is longer by
+            // as much.
             storage.flusher.note_sealed();
         })
         .await;
     }
 
-    /// Writes the checkpoint at `c`, which is durable and visible; `merges` when nothing may be spilled. The caller has the turn.
+    /// Writes the checkpoint at `c`, which is durable and visible; `merges` when nothing may be
+    /// spilled. The caller has the turn.
     pub(in crate::engine) async fn write_checkpoint(
         &self,
         c: Timestamp,
@@ -374,15 +385,15 @@ impl Storage {
         replaced.map_err(|error| Fatal::new(format!("writing a manifest failed: {error}")))
     }
 
-    /// Seals this core's partitions in one poll and merges them one after another. Gives of each what the manifest shall say,
-    /// and whether it has spilled changes.
+    /// Seals this core's partitions in one poll and merges them one after another. Gives of each
+    /// what the manifest shall say, and whether it has spilled changes.
     async fn merge_owned(
         &self,
         c: Timestamp,
         merges: bool,
     ) -> Result<Vec<(PartitionId, PartitionRoots, bool)>, Fatal> {
-        // What the checkpoint before has left to old snapshots goes to disk first, so that at most one checkpoint's changes are
-        // kept in memory for them. It waits for the device alone.
+        // What the checkpoint before has left to old snapshots goes to disk first, so that at most
+        // one checkpoint's changes are kept in memory for them. It waits for the device alone.
         for partition in self.owned().map(Rc::clone).collect::<Vec<_>>() {
             partition.settle_history().await?;
             partition.dissolve_layers(c, &Unpaced).await?;
@@ -407,8 +418,8 @@ impl Storage {
         Ok(merged)
     }
 
-    /// The manifest is durable: the new base takes over, and what only the old one needed may go. Gives whether the checkpoint
-    /// has left most of the changes of some partition in its delta.
+    /// The manifest is durable: the new base takes over, and what only the old one needed may go.
+    /// Gives whether the checkpoint has left most of the changes of some partition in its delta.
     async fn install_owned(
         &self,
         retained: Timestamp,

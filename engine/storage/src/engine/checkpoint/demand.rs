@@ -1,4 +1,5 @@
-//! What makes a checkpoint necessary or urgent beside its interval; shared by all cores. And how long checkpoints took.
+//! What makes a checkpoint necessary or urgent beside its interval; shared by all cores. And how
+//! long checkpoints took.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,8 +11,8 @@ use pinion_runtime::Duration;
 pub(in crate::engine) struct CheckpointDemand {
     /// How many callers wait for a checkpoint to be complete, so that it should be soon.
     awaited: AtomicUsize,
-    /// Something was applied without a timestamp, or counts were corrected, since the last checkpoint started: there is
-    /// something to write though no timestamp has moved.
+    /// Something was applied without a timestamp, or counts were corrected, since the last
+    /// checkpoint started: there is something to write though no timestamp has moved.
     has_untimed: AtomicBool,
 }
 
@@ -29,8 +30,8 @@ impl CheckpointDemand {
         self.awaited.load(Ordering::Relaxed) > 0
     }
 
-    /// Something was changed without a timestamp. Called after the change: a checkpoint that takes the word back before
-    /// it seals its changes has it among them.
+    /// Something was changed without a timestamp. Called after the change: a checkpoint that takes
+    /// the word back before it seals its changes has it among them.
     pub(in crate::engine) fn note_untimed(&self) {
         if !self.has_untimed.load(Ordering::Relaxed) {
             self.has_untimed.store(true, Ordering::SeqCst);

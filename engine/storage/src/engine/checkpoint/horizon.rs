@@ -1,12 +1,14 @@
-//! How far back a snapshot can still be opened: versions that only older snapshots would see are dropped.
+//! How far back a snapshot can still be opened: versions that only older snapshots would see are
+//! dropped.
 //!
-//! A read takes its timestamp and pins it on the owners a message later, so the horizon stays behind the visible timestamp by
-//! a grace. A read that is slower than that is refused and takes a new timestamp.
+//! A read takes its timestamp and pins it on the owners a message later, so the horizon stays
+//! behind the visible timestamp by a grace. A read that is slower than that is refused and takes a
+//! new timestamp.
 //!
-//! A checkpoint at C needs the version of each key that is newest at C until the owner has sealed its changes. Core 0
-//! publishes a bound to every core *before* it chooses C, and each core takes its own away when it has sealed. A core looks
-//! at the bound after it has looked at the visible and the stable timestamp: if it finds none, neither was above what C was
-//! chosen from.
+//! A checkpoint at C needs the version of each key that is newest at C until the owner has sealed
+//! its changes. Core 0 publishes a bound to every core *before* it chooses C, and each core takes
+//! its own away when it has sealed. A core looks at the bound after it has looked at the visible
+//! and the stable timestamp: if it finds none, neither was above what C was chosen from.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +19,8 @@ use crate::engine::storage::Storage;
 
 /// What no horizon passes; shared by all cores.
 pub(in crate::engine) struct HorizonBounds {
-    /// Of each core: no version that a checkpoint there, soon to be sealed, needs lies at or above it.
+    /// Of each core: no version that a checkpoint there, soon to be sealed, needs lies at or above
+    /// it.
     unsealed: Box<[AtomicU64]>,
     /// The timestamp of the oldest layer.
     layered: AtomicU64,
@@ -65,9 +68,11 @@ impl HorizonBounds {
 }
 
 impl Storage {
-    /// Lets the horizon of this core's partitions follow. Costs a look at the clock when there is nothing to do.
+    /// Lets the horizon of this core's partitions follow. Costs a look at the clock when there is
+    /// nothing to do.
     pub(in crate::engine) fn follow_horizon(&self) {
-        // The last stable entry may lie below the stable timestamp, and replay takes its checkpoints there.
+        // The last stable entry may lie below the stable timestamp, and replay takes its
+        // checkpoints there.
         if self.roles.is_recovering() {
             return;
         }
@@ -85,8 +90,8 @@ impl Storage {
         }
     }
 
-    /// Chooses the timestamp of a checkpoint: nothing that it needs goes until [`Storage::unhold_horizon`] on each core. Call it
-    /// on core 0.
+    /// Chooses the timestamp of a checkpoint: nothing that it needs goes until
+    /// [`Storage::unhold_horizon`] on each core. Call it on core 0.
     pub(super) fn hold_horizons(&self) -> Timestamp {
         let bound = self.timeline().checkpoint();
         self.shared.horizon.set_unsealed(bound);

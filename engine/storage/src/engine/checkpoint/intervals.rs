@@ -1,4 +1,5 @@
-//! How often rings are flushed and checkpoints are taken, which an operator may change while the node runs.
+//! How often rings are flushed and checkpoints are taken, which an operator may change while the
+//! node runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,8 +41,8 @@ impl Storage {
         interval(&self.shared.intervals.journal_ns)
     }
 
-    /// Checkpoints are taken at least this often while there is something to write; `Duration::MAX` for those alone that are
-    /// asked for.
+    /// Checkpoints are taken at least this often while there is something to write; `Duration::MAX`
+    /// for those alone that are asked for.
     pub fn checkpoint_interval(&self) -> Duration {
         interval(&self.shared.intervals.checkpoint_ns)
     }

@@ -1,12 +1,15 @@
-//! Changes that no checkpoint may hold yet, and that take too much memory, go to disk as layers over the base.
+//! Changes that no checkpoint may hold yet, and that take too much memory, go to disk as layers
+//! over the base.
 //!
-//! A member's base holds nothing above the stable timestamp. Where that stands still, because no majority of the set answers,
-//! checkpoints free no memory. Then all cores seal what they have at one timestamp R, and write it (`partition/layers.rs`). R is
-//! visible and durable, and above everything that a checkpoint may hold now. Core 0 knows the timestamps of all layers. While
-//! there are any, the next checkpoint is at that of the oldest one, as soon as it is stable; until then checkpoints stay at the
-//! base, and take what is not replicated.
+//! A member's base holds nothing above the stable timestamp. Where that stands still, because no
+//! majority of the set answers, checkpoints free no memory. Then all cores seal what they have at
+//! one timestamp R, and write it (`partition/layers.rs`). R is visible and durable, and above
+//! everything that a checkpoint may hold now. Core 0 knows the timestamps of all layers. While
+//! there are any, the next checkpoint is at that of the oldest one, as soon as it is stable; until
+//! then checkpoints stay at the base, and take what is not replicated.
 //!
-//! No horizon passes the oldest layer: versions that the checkpoint there needs may lie in the delta as well.
+//! No horizon passes the oldest layer: versions that the checkpoint there needs may lie in the
+//! delta as well.
 
 use std::rc::Rc;
 
@@ -20,8 +23,8 @@ use crate::limits::MAX_LAYERS;
 use crate::partition::KeptVersions;
 use crate::types::{Fatal, PartitionId};
 
-/// A layer is written where some partition has such a part of its memory for changes at least: one of few changes costs every
-/// reader as much as one of many.
+/// A layer is written where some partition has such a part of its memory for changes at least: one
+/// of few changes costs every reader as much as one of many.
 const SMALLEST_PART: u64 = 8;
 
 /// What layers hold that a planted fault has outlive a rollback, by partition.
@@ -56,8 +59,8 @@ impl Storage {
         self.shared.horizon.set_layered(oldest);
     }
 
-    /// Writes changes to disk that no checkpoint may hold, where they take so much memory that writes would wait for it. Call
-    /// it on core 0, after a checkpoint.
+    /// Writes changes to disk that no checkpoint may hold, where they take so much memory that
+    /// writes would wait for it. Call it on core 0, after a checkpoint.
     pub(super) async fn relieve_memory(&self) -> Result<(), Fatal> {
         let node = self.node_state();
         let _turn = node.turn.acquire().await;
@@ -66,7 +69,8 @@ impl Storage {
         if !self.wants_checkpoint() || node.held.get().is_some() || checkpoint_helps {
             return Ok(());
         }
-        // What is spilled can only be merged, which a checkpoint does that finds nothing else to do.
+        // What is spilled can only be merged, which a checkpoint does that finds nothing else to
+        // do.
         if self.has_spilled().await {
             return Ok(());
         }
@@ -91,10 +95,12 @@ impl Storage {
         }
     }
 
-    /// Before a layer comes back into memory: makes room for it if there is little, by another layer.
+    /// Before a layer comes back into memory: makes room for it if there is little, by another
+    /// layer.
     pub(super) async fn make_room_for_layer(&self) -> Result<bool, Fatal> {
         if self.node_state().layers.borrow().is_empty() {
-            // The checkpoint that comes frees the memory itself, and no layer holds the horizon back.
+            // The checkpoint that comes frees the memory itself, and no layer holds the horizon
+            // back.
             return Ok(false);
         }
         let timeline = self.timeline();
@@ -105,8 +111,9 @@ impl Storage {
         }
     }
 
-    /// Seals a layer at `at` on every core, where there is enough for one, and writes it. The caller has the turn; no horizon
-    /// has passed `at`, and everything up to there is applied. Gives whether there was anything to write.
+    /// Seals a layer at `at` on every core, where there is enough for one, and writes it. The
+    /// caller has the turn; no horizon has passed `at`, and everything up to there is applied.
+    /// Gives whether there was anything to write.
     pub(in crate::engine) async fn add_layer(&self, at: Timestamp) -> Result<bool, Fatal> {
         let node = self.node_state();
         {
@@ -152,9 +159,10 @@ impl Storage {
             .any(|partition| partition.memory().active_bytes >= least.max(1))
     }
 
-    /// Seals this core's partitions in one poll and writes one after another. Gives whether there is a layer. Every partition
-    /// takes part, however little it has: what one kept below this layer would go into the next, and the checkpoint at this one
-    /// lack it; or lie above it in memory, where what is newer is looked for first.
+    /// Seals this core's partitions in one poll and writes one after another. Gives whether there
+    /// is a layer. Every partition takes part, however little it has: what one kept below this
+    /// layer would go into the next, and the checkpoint at this one lack it; or lie above it in
+    /// memory, where what is newer is looked for first.
     async fn write_owned_layers(&self, at: Timestamp) -> Result<bool, Fatal> {
         let partitions: Vec<_> = self.owned().map(Rc::clone).collect();
         let sealed = partitions.iter().map(|partition| partition.seal_layer(at));
@@ -168,7 +176,8 @@ impl Storage {
         Ok(sealed > 0)
     }
 
-    /// What the layers of all partitions hold, where a test has planted that a rollback does not end them.
+    /// What the layers of all partitions hold, where a test has planted that a rollback does not
+    /// end them.
     pub(in crate::engine) async fn keep_layers(&self) -> KeptLayers {
         if self.options.planted_fault != PlantedFault::LayersKept {
             return KeptLayers::new();

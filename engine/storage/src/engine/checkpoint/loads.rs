@@ -16,8 +16,8 @@ use crate::manifest::Manifest;
 use crate::types::{Fatal, PartitionId, TreeId};
 
 impl Storage {
-    /// Makes those of these trees begin that were loaded and finished; durable on return. While checkpoints are
-    /// held it must not be called.
+    /// Makes those of these trees begin that were loaded and finished; durable on return. While
+    /// checkpoints are held it must not be called.
     ///
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.
@@ -30,7 +30,8 @@ impl Storage {
             let _awaits = self.await_checkpoint();
             let trees: Arc<[TreeId]> = trees.into();
             submit_to(CoreId(0), Queue::Background, move || async move {
-                // A task of its own: the caller may go away, and half of it must not be left behind.
+                // A task of its own: the caller may go away, and half of it must not be left
+                // behind.
                 let task = spawn(Queue::Background, async move {
                     let storage = storage();
                     match storage.roles.enter() {
@@ -102,8 +103,9 @@ impl Storage {
         Ok(())
     }
 
-    /// Forgets all that is in these trees, also what was loaded and has not begun, so that they can be loaded anew; durable on
-    /// return. Nobody reads or writes them meanwhile, and checkpoints are not held. Call it on core 0.
+    /// Forgets all that is in these trees, also what was loaded and has not begun, so that they can
+    /// be loaded anew; durable on return. Nobody reads or writes them meanwhile, and checkpoints
+    /// are not held. Call it on core 0.
     ///
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.

@@ -1,8 +1,9 @@
 //! Checkpoints: when they are taken, at which timestamp and pace, and what they write.
 //!
-//! In reading order: `intervals` and `horizon` say when and as of which timestamp, `pins` what has to stay, `demand` what
-//! asks for one; `checkpointer` takes a checkpoint at the `pace` of each core; `layers` write changes that no checkpoint
-//! may hold, `loads` trees that were built outside of the log.
+//! In reading order: `intervals` and `horizon` say when and as of which timestamp, `pins` what has
+//! to stay, `demand` what asks for one; `checkpointer` takes a checkpoint at the `pace` of each
+//! core; `layers` write changes that no checkpoint may hold, `loads` trees that were built outside
+//! of the log.
 
 mod checkpointer;
 mod demand;

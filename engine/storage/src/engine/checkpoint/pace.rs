@@ -1,12 +1,14 @@
-//! The pace of a checkpoint on one core: spread over time, so that the foreground has most of the core all the time, instead
-//! of little of it for some seconds.
+//! The pace of a checkpoint on one core: spread over time, so that the foreground has most of the
+//! core all the time, instead of little of it for some seconds.
 //!
-//! As much is to be merged as of the time until the next checkpoint has passed, or of what would ask for that one has come:
-//! new changes in memory, bytes in the ring. Whichever has come farthest counts, and all is merged well before the next.
+//! As much is to be merged as of the time until the next checkpoint has passed, or of what would
+//! ask for that one has come: new changes in memory, bytes in the ring. Whichever has come farthest
+//! counts, and all is merged well before the next.
 //!
-//! While the foreground has fallen behind, after a pause of the machine or in a burst, a merge makes way for it: it does nothing until the
-//! foreground runs out of work, unless it would be late by more than a part of the way. A merge that is later than that gets more
-//! of the core, the more the later it is: checkpoints that do not end make the log long, and memory short.
+//! While the foreground has fallen behind, after a pause of the machine or in a burst, a merge
+//! makes way for it: it does nothing until the foreground runs out of work, unless it would be late
+//! by more than a part of the way. A merge that is later than that gets more of the core, the more
+//! the later it is: checkpoints that do not end make the log long, and memory short.
 
 use std::cell::Cell;
 
@@ -20,11 +22,13 @@ use crate::engine::write::CHECKPOINT_AT;
 
 /// The part of the way to the next checkpoint on which a merge is complete, in percent.
 const COMPLETE_AT: u64 = 75;
-/// How late a merge may become to make way for the foreground, in percent of the interval, and of the way to what asks for the next.
+/// How late a merge may become to make way for the foreground, in percent of the interval, and of
+/// the way to what asks for the next.
 const LATE_AT_MOST: u32 = 20;
 const LATE_MILLIONTHS: u64 = LATE_AT_MOST as u64 * 10_000;
-/// Shares of the core for a merge that is later than it may be by as much again, or that somebody waits for: with them it
-/// has two sevenths of a core whose foreground always has work, instead of an eleventh.
+/// Shares of the core for a merge that is later than it may be by as much again, or that somebody
+/// waits for: with them it has two sevenths of a core whose foreground always has work, instead of
+/// an eleventh.
 const LATE_SHARES: usize = 400;
 /// A foreground that has not run out of work for so long has fallen behind.
 const BEHIND_AFTER: Duration = Duration::from_millis(1);
@@ -39,7 +43,8 @@ const LONGEST_REST: Duration = Duration::from_millis(10);
 pub(super) struct CorePace<'a> {
     storage: &'a Storage,
     started: Instant,
-    /// How long the merge may take, and how late it may become beside a foreground that has fallen behind.
+    /// How long the merge may take, and how late it may become beside a foreground that has fallen
+    /// behind.
     over: Duration,
     leeway: Duration,
     /// Accounted bytes of the sealed changes, of all partitions, and those that are merged.
@@ -72,7 +77,8 @@ impl<'a> CorePace<'a> {
         }
     }
 
-    /// The part of the changes that should be merged after so long, in millionths, as far as time asks for it.
+    /// The part of the changes that should be merged after so long, in millionths, as far as time
+    /// asks for it.
     fn due_after(&self, elapsed: Duration) -> u64 {
         millionths(elapsed.as_nanos(), self.over.as_nanos())
     }

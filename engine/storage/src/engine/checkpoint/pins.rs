@@ -1,4 +1,5 @@
-//! What one core keeps from being given up: snapshots that are held, the log from a position on, transactions in the log.
+//! What one core keeps from being given up: snapshots that are held, the log from a position on,
+//! transactions in the log.
 //!
 //! A checkpoint drops versions that no snapshot can see, and cuts off the log. Both ask here first.
 
@@ -58,7 +59,8 @@ impl Pins {
         self.transactions.borrow_mut().entry(first).or_insert(None);
     }
 
-    /// The transaction that began at `first`, if it is known here, is decided by the entry at `last`.
+    /// The transaction that began at `first`, if it is known here, is decided by the entry at
+    /// `last`.
     pub(in crate::engine) fn end_transaction(&self, first: Timestamp, last: Timestamp) {
         assert!(first <= last, "a transaction ends behind its begin");
         if let Some(outcome) = self.transactions.borrow_mut().get_mut(&first) {
@@ -66,7 +68,8 @@ impl Pins {
         }
     }
 
-    /// The first entry of the oldest transaction that started at or below `c` and is not decided there.
+    /// The first entry of the oldest transaction that started at or below `c` and is not decided
+    /// there.
     pub(in crate::engine) fn oldest_transaction(&self, c: Timestamp) -> Option<Timestamp> {
         let transactions = self.transactions.borrow();
         let mut begun = transactions.range(..=c);
@@ -80,7 +83,8 @@ impl Pins {
         transactions.retain(|_, outcome| outcome.is_none_or(|outcome| outcome > c));
     }
 
-    /// Whether the horizon was sampled so long ago that snapshots below that sample are no longer opened.
+    /// Whether the horizon was sampled so long ago that snapshots below that sample are no longer
+    /// opened.
     pub(super) fn is_horizon_due(&self, now: Instant) -> bool {
         let before = self.horizon.get();
         before.is_none_or(|(taken, _)| now.saturating_since(taken) >= SNAPSHOT_GRACE)

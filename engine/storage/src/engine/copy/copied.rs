@@ -1,7 +1,9 @@
-//! A copy of another node's checkpoint: its page files, beside those of this node, until they take their place.
+//! A copy of another node's checkpoint: its page files, beside those of this node, until they take
+//! their place.
 //!
-//! The files have a number of their own in their names, which only a manifest that names it makes those of the partitions. So a
-//! copy that is not complete is nothing but files that the next opening removes.
+//! The files have a number of their own in their names, which only a manifest that names it makes
+//! those of the partitions. So a copy that is not complete is nothing but files that the next
+//! opening removes.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,8 @@ use crate::limits::BLOCK_BYTES;
 use crate::manifest::{HASH_VERSION, Manifest};
 use crate::types::PartitionId;
 
-/// An entry of the source's oplog from before the base, or the base's own, that the log of the copy begins with.
+/// An entry of the source's oplog from before the base, or the base's own, that the log of the copy
+/// begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopiedEntry {
     /// Its timestamp.
@@ -84,8 +87,9 @@ pub struct PageFileCopy {
 }
 
 impl Storage {
-    /// Begins a copy of a checkpoint beside the files of this node, whose manifest a source has sent. What there was of a copy
-    /// before is gone. Call it on core 0; one copy is made at a time.
+    /// Begins a copy of a checkpoint beside the files of this node, whose manifest a source has
+    /// sent. What there was of a copy before is gone. Call it on core 0; one copy is made at a
+    /// time.
     ///
     /// # Errors
     /// [`CopyError`] if this node cannot have such files.
@@ -179,8 +183,8 @@ impl CheckpointCopy {
         })
     }
 
-    /// Makes the names of all files durable, and reads all pages: each has the checksum that what refers to it says, and the
-    /// trees are whole.
+    /// Makes the names of all files durable, and reads all pages: each has the checksum that what
+    /// refers to it says, and the trees are whole.
     ///
     /// # Errors
     /// [`CopyError::Damaged`] names the first page that is not what it should be.

@@ -1,8 +1,9 @@
 //! Frozen checkpoints: the source's side of a copy of page files.
 //!
-//! The newest checkpoint is frozen as it is: each partition keeps the extents of its state, and the log is kept from the first
-//! entry on that whoever opens the copy needs. The node goes on writing and taking checkpoints meanwhile. One that nobody has
-//! asked for a while is given up, so that a copier that died keeps no disk for ever.
+//! The newest checkpoint is frozen as it is: each partition keeps the extents of its state, and the
+//! log is kept from the first entry on that whoever opens the copy needs. The node goes on writing
+//! and taking checkpoints meanwhile. One that nobody has asked for a while is given up, so that a
+//! copier that died keeps no disk for ever.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,7 +28,8 @@ pub struct FrozenCheckpoint {
     pub number: u64,
     /// The last entry that the pages hold.
     pub base: Timestamp,
-    /// The log is kept from here on: the base, or the first entry of a transaction that has begun before it and needs its log.
+    /// The log is kept from here on: the base, or the first entry of a transaction that has begun
+    /// before it and needs its log.
     pub log_from: Timestamp,
     /// What the pages are, for [`crate::CheckpointCopy::begin`].
     pub manifest: Bytes,
@@ -109,7 +111,8 @@ struct Copier {
 }
 
 impl Storage {
-    /// Takes a checkpoint and freezes it for a copier of this name. One that is frozen for the same name is released.
+    /// Takes a checkpoint and freezes it for a copier of this name. One that is frozen for the same
+    /// name is released.
     ///
     /// # Errors
     /// See [`FreezeError`].
@@ -122,7 +125,8 @@ impl Storage {
             // The newer it is, the shorter the log that the copy has to fetch.
             self.checkpoint().await?;
             submit_to(CoreId(0), Queue::Background, move || async move {
-                // A task of its own: the caller may go away, and half of it must not be left behind.
+                // A task of its own: the caller may go away, and half of it must not be left
+                // behind.
                 let task = spawn(Queue::Background, async move {
                     let storage = storage();
                     match storage.roles.enter() {
@@ -150,7 +154,8 @@ impl Storage {
         for number in before {
             self.thaw_node(number).await;
         }
-        // No other checkpoint is installed meanwhile: what the manifest names is what the partitions have.
+        // No other checkpoint is installed meanwhile: what the manifest names is what the
+        // partitions have.
         let _turn = node.turn.acquire().await;
         self.check_fatal()?;
         let count = node.frozen.frozen.borrow().len();
@@ -240,8 +245,8 @@ impl Storage {
         .await
     }
 
-    /// The next pages of a partition in a frozen checkpoint, from an offset of its file on. Between them lie free blocks, which
-    /// nobody need copy.
+    /// The next pages of a partition in a frozen checkpoint, from an offset of its file on. Between
+    /// them lie free blocks, which nobody need copy.
     ///
     /// # Errors
     /// See [`FreezeError`].

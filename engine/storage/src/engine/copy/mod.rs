@@ -1,7 +1,7 @@
 //! Copies of checkpoints.
 //!
-//! In reading order: the source keeps a checkpoint `frozen`, another node writes what it has `copied` beside its own files, and
-//! `transplant` puts that in their place.
+//! In reading order: the source keeps a checkpoint `frozen`, another node writes what it has
+//! `copied` beside its own files, and `transplant` puts that in their place.
 
 mod copied;
 mod frozen;

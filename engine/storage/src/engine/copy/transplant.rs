@@ -1,9 +1,12 @@
-//! Taking over a copied checkpoint: this node closes, and its directory is the copy when it is opened again.
+//! Taking over a copied checkpoint: this node closes, and its directory is the copy when it is
+//! opened again.
 //!
-//! The copy has what is replicated. What is each node's own, the trees from [`TreeId::FIRST_UNREPLICATED`] on and the rows of the
-//! catalog with such numbers, is this node's: it goes into the copied file of its partition before anything names that. The
-//! directory gets another identity, so that of the log that it has nothing counts any more, and the log begins with the entries
-//! that the copy brings. All of it takes effect with the rename of the superblock: before, the directory is what it was.
+//! The copy has what is replicated. What is each node's own, the trees from
+//! [`TreeId::FIRST_UNREPLICATED`] on and the rows of the catalog with such numbers, is this node's:
+//! it goes into the copied file of its partition before anything names that. The directory gets
+//! another identity, so that of the log that it has nothing counts any more, and the log begins
+//! with the entries that the copy brings. All of it takes effect with the rename of the superblock:
+//! before, the directory is what it was.
 
 use std::io;
 use std::ops::Bound;
@@ -30,9 +33,11 @@ use crate::types::{
 };
 
 impl Storage {
-    /// Closes storage, as [`Storage::close_to_reopen`] does, and puts a copied checkpoint in the place of all that is replicated.
-    /// The log begins with `entries`: those from [`CheckpointCopy::log_from`] to the base, which is the last, in their order. What is
-    /// not replicated stays. Call it on core 0, when nothing uses storage any more. The copy is verified.
+    /// Closes storage, as [`Storage::close_to_reopen`] does, and puts a copied checkpoint in the
+    /// place of all that is replicated. The log begins with `entries`: those from
+    /// [`CheckpointCopy::log_from`] to the base, which is the last, in their order. What is not
+    /// replicated stays. Call it on core 0, when nothing uses storage any more. The copy is
+    /// verified.
     ///
     /// # Errors
     /// The copy cannot be taken over: the directory is what it was, and storage is closed.
@@ -50,7 +55,8 @@ impl Storage {
             self.end_steps().await;
             sim::event("copy taken over");
             let roots = self.transplant_own(copy).await?;
-            // What the manifest says now is what it says at the end: nobody takes a checkpoint any more.
+            // What the manifest says now is what it says at the end: nobody takes a checkpoint any
+            // more.
             let current = self.current_manifest();
             let reopening = self.close_files_to_reopen().await;
             let manifest = adopted(&current, copy, &entries, roots);
@@ -84,7 +90,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Puts what is this node's own in the place of what is the source's own. Gives what partition 0 is then.
+    /// Puts what is this node's own in the place of what is the source's own. Gives what partition
+    /// 0 is then.
     async fn transplant_own(&self, copy: &CheckpointCopy) -> Result<PartitionRoots, OpenError> {
         let dir = partition_dir(&self.options.dir, PARTITION);
         let damaged = |error| OpenError::partition(&dir)(error);
@@ -108,8 +115,8 @@ impl Storage {
         roots.map_err(OpenError::Fatal)
     }
 
-    /// Writes the entries that the log begins with into segments that nothing of the directory as it is refers to. Gives the first
-    /// of them.
+    /// Writes the entries that the log begins with into segments that nothing of the directory as
+    /// it is refers to. Gives the first of them.
     async fn write_first_entries(
         &self,
         manifest: &Manifest,
@@ -305,7 +312,8 @@ impl Transplant {
     }
 }
 
-/// The records of a tree, as of now. A cursor ends with the state that it reads, so that another begins behind it.
+/// The records of a tree, as of now. A cursor ends with the state that it reads, so that another
+/// begins behind it.
 struct Cursored(crate::partition::Cursor);
 
 impl Cursored {

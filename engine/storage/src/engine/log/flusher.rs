@@ -1,9 +1,9 @@
 //! The flusher of each core: group commit, and waiting for it.
 //!
-//! Each core runs one flusher. While a flush is on its way the next group gathers; no writer flushes for
-//! itself. A journaled write at T waits until everything at or below T is durable in all rings: its core
-//! asks the cores that still have such entries to flush at once, and the core whose flush lifts the
-//! minimum past T wakes the cores that wait (see progress/reached.rs).
+//! Each core runs one flusher. While a flush is on its way the next group gathers; no writer
+//! flushes for itself. A journaled write at T waits until everything at or below T is durable in
+//! all rings: its core asks the cores that still have such entries to flush at once, and the core
+//! whose flush lifts the minimum past T wakes the cores that wait (see progress/reached.rs).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -58,7 +58,8 @@ impl RecordedDurable {
     }
 }
 
-/// The ring of one core, the tasks that flush it and prepare its segments, and the requests to other flushers.
+/// The ring of one core, the tasks that flush it and prepare its segments, and the requests to
+/// other flushers.
 pub(in crate::engine) struct Flusher {
     /// There once recovery is complete.
     ring: RefCell<Option<Rc<Ring>>>,
@@ -72,7 +73,8 @@ pub(in crate::engine) struct Flusher {
     end: Notify,
     /// By core.
     requests: RefCell<Vec<FlushRequest>>,
-    /// Frames in the ring when the changes of the last checkpoint were sealed: all before them is in the page files since.
+    /// Frames in the ring when the changes of the last checkpoint were sealed: all before them is
+    /// in the page files since.
     frames_sealed: Cell<u64>,
 }
 
@@ -156,7 +158,8 @@ impl Flusher {
         (written - frames) * FRAME_BYTES as u64
     }
 
-    /// The changes of this core are sealed for a checkpoint, or none is to be taken: the length of the ring counts from here.
+    /// The changes of this core are sealed for a checkpoint, or none is to be taken: the length of
+    /// the ring counts from here.
     pub(in crate::engine) fn note_sealed(&self) {
         self.frames_sealed.set(self.frames());
     }
@@ -194,7 +197,8 @@ impl Storage {
             .await
     }
 
-    /// Waits until more is durable than everything at or below `ts`. Nothing is flushed for its sake.
+    /// Waits until more is durable than everything at or below `ts`. Nothing is flushed for its
+    /// sake.
     ///
     /// # Errors
     /// Storage has failed.
@@ -207,7 +211,8 @@ impl Storage {
         self.wait_reached(Mark::Undurable, next, || ()).await
     }
 
-    /// This core flushes what it has logged at once, where it would do so at the next interval. Nobody waits for it.
+    /// This core flushes what it has logged at once, where it would do so at the next interval.
+    /// Nobody waits for it.
     pub fn flush_soon(&self) {
         self.flush_through(self.last_allotted());
     }
@@ -302,9 +307,10 @@ impl Storage {
         self.roles.is_closed() && !ring.has_pending()
     }
 
-    /// Whether this ring, with nothing to write itself, must record how far everything is durable: recovery must be able to
-    /// tell damage from a hole. Rings that are written record it as they go; only what none has recorded for an interval
-    /// is written for its own sake, once, by one ring.
+    /// Whether this ring, with nothing to write itself, must record how far everything is durable:
+    /// recovery must be able to tell damage from a hole. Rings that are written record it as they
+    /// go; only what none has recorded for an interval is written for its own sake, once, by one
+    /// ring.
     fn must_record(&self) -> bool {
         let all_durable = self.all_durable();
         let seen = self.flusher.durable_when_idle.replace(all_durable);

@@ -1,9 +1,10 @@
 //! The log of the running node as one sequence: all rings, merged by timestamp.
 //!
-//! Each core answers for its own ring, by message: with entries that it has in memory, or with the names of segments,
-//! which the reader reads by himself. What the rings give is merged by timestamp, and every entry must name the one
-//! before it as its predecessor, so nothing that is missing goes unnoticed. Forwards the log ends where nothing is
-//! missing for being appended at that very moment on another core; backwards it begins with what is there.
+//! Each core answers for its own ring, by message: with entries that it has in memory, or with the
+//! names of segments, which the reader reads by himself. What the rings give is merged by
+//! timestamp, and every entry must name the one before it as its predecessor, so nothing that is
+//! missing goes unnoticed. Forwards the log ends where nothing is missing for being appended at
+//! that very moment on another core; backwards it begins with what is there.
 
 use std::fmt;
 use std::rc::Rc;
@@ -78,8 +79,8 @@ enum Turn {
 }
 
 impl Storage {
-    /// Reads the log forwards from the first entry above `ts` that is still there. Entries are seen up to
-    /// [`Storage::oplog_read_timestamp`] as of each batch.
+    /// Reads the log forwards from the first entry above `ts` that is still there. Entries are seen
+    /// up to [`Storage::oplog_read_timestamp`] as of each batch.
     pub fn log_after(&self, ts: Timestamp) -> LogCursor {
         LogCursor::new(self.rc(), Direction::Forward, ts)
     }
@@ -89,8 +90,8 @@ impl Storage {
         self.log_after(Timestamp::from_u64(ts.as_u64().saturating_sub(1)))
     }
 
-    /// Reads the log backwards from the last entry at or below `ts`, which may be one before which others are still being
-    /// appended. `Timestamp::MAX` begins at the end.
+    /// Reads the log backwards from the last entry at or below `ts`, which may be one before which
+    /// others are still being appended. `Timestamp::MAX` begins at the end.
     pub fn log_backward(&self, ts: Timestamp) -> LogCursor {
         LogCursor::new(self.rc(), Direction::Reverse, ts)
     }
@@ -140,9 +141,10 @@ impl LogCursor {
         self.position
     }
 
-    /// The next entries, each an oplog document: no more than `limit_entries`, nor more than `limit_bytes` of documents
-    /// unless the first alone is larger. None at the end, which forwards is where later entries will come. Entries of one
-    /// batch may share their memory. Dropping the future loses nothing.
+    /// The next entries, each an oplog document: no more than `limit_entries`, nor more than
+    /// `limit_bytes` of documents unless the first alone is larger. None at the end, which forwards
+    /// is where later entries will come. Entries of one batch may share their memory. Dropping the
+    /// future loses nothing.
     ///
     /// # Errors
     /// See [`LogReadError`]. What was read before the error is given first.
@@ -172,7 +174,8 @@ impl LogCursor {
         self.storage.wait_log_beyond(self.seen_through).await
     }
 
-    /// Takes what was read. That can be more than fits when a call before this one had more room and was dropped.
+    /// Takes what was read. That can be more than fits when a call before this one had more room
+    /// and was dropped.
     fn take_batch(&mut self, entries: usize, bytes: usize) -> Vec<(Timestamp, Bytes)> {
         let (mut fitting, mut taken) = (0, 0);
         for (_, entry) in &self.batch {
@@ -227,7 +230,8 @@ impl LogCursor {
         }
     }
 
-    /// Takes what the sources have, lowest first, up to where one of them must be looked into again.
+    /// Takes what the sources have, lowest first, up to where one of them must be looked into
+    /// again.
     fn merge_forward(
         &mut self,
         through: Timestamp,
@@ -284,7 +288,8 @@ impl LogCursor {
         }
     }
 
-    /// Takes what the sources have, highest first, up to where one of them must be looked into again.
+    /// Takes what the sources have, highest first, up to where one of them must be looked into
+    /// again.
     fn merge_backward(&mut self, entries: usize, bytes: usize) -> Result<Turn, LogReadError> {
         let retained = self.storage.retained_above();
         if self.passed.is_some() && retained >= self.at {
@@ -327,7 +332,8 @@ impl LogCursor {
         }
     }
 
-    /// All rings, to be read from this timestamp on; those without a core only as far as they hold entries above `after`.
+    /// All rings, to be read from this timestamp on; those without a core only as far as they hold
+    /// entries above `after`.
     async fn find_sources(
         &self,
         from: Timestamp,

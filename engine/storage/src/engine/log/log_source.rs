@@ -1,4 +1,5 @@
-//! One ring as a reader of the log sees it: entries fetched from the core that writes it, or read from files.
+//! One ring as a reader of the log sees it: entries fetched from the core that writes it, or read
+//! from files.
 
 use std::collections::VecDeque;
 use std::io;
@@ -100,7 +101,8 @@ impl Source {
             unreachable!("a source is read in one direction");
         };
         let more = files.read(LOG_FETCH_BYTES, &mut self.buffer).await;
-        // What was reused while it was read was given up before that: what is missing now shows here.
+        // What was reused while it was read was given up before that: what is missing now shows
+        // here.
         if let Err(lost) = storage.check_retained(self.reached) {
             self.buffer.clear();
             return Err(lost);
@@ -116,8 +118,8 @@ impl Source {
         Ok(())
     }
 
-    /// Brings the next entries downwards into the empty buffer, if there are any above `retained`, the first timestamp
-    /// of the log as the caller knows it.
+    /// Brings the next entries downwards into the empty buffer, if there are any above `retained`,
+    /// the first timestamp of the log as the caller knows it.
     pub(super) async fn fill_down(
         &mut self,
         storage: &Storage,
@@ -127,7 +129,8 @@ impl Source {
             if let Some(Files::Before(files)) = &mut self.files {
                 match files.read(&mut self.buffer).await {
                     Ok(more) => self.ended = !more,
-                    // The segment was given up: what it and those before it held is no longer part of the log.
+                    // The segment was given up: what it and those before it held is no longer part
+                    // of the log.
                     Err(_) if files.next_last() <= storage.retained_above() => self.ended = true,
                     Err(error) => return Err(error.into()),
                 }
@@ -152,7 +155,8 @@ impl Source {
         Ok(())
     }
 
-    /// Files that nobody else tells of are forgotten only now: the reader may be interrupted while they are opened.
+    /// Files that nobody else tells of are forgotten only now: the reader may be interrupted while
+    /// they are opened.
     fn read_from(&mut self, opened: Files) {
         self.files = Some(opened);
         if let Origin::Foreign(files) = &mut self.origin {

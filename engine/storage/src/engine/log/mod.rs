@@ -1,7 +1,8 @@
 //! The log of the running node: made durable, read, and cut off at its beginning.
 //!
-//! In reading order: `flusher` flushes the ring of each core; `own_entry` and `own_log` are the ring of writes that are not
-//! replicated; `live_log` reads all rings as one sequence, each by a `log_source`; `retention` gives up what is old.
+//! In reading order: `flusher` flushes the ring of each core; `own_entry` and `own_log` are the
+//! ring of writes that are not replicated; `live_log` reads all rings as one sequence, each by a
+//! `log_source`; `retention` gives up what is old.
 
 mod flusher;
 mod live_log;

@@ -1,4 +1,5 @@
-//! What an entry of the ring of unreplicated writes holds: the changes themselves, all of one partition.
+//! What an entry of the ring of unreplicated writes holds: the changes themselves, all of one
+//! partition.
 //!
 //! ```text
 //! a change:  0 tree u64   8 kind u8 (1: put, 2: delete)   9 length of the key u32   13 length of the value u32   17 key, value

@@ -1,11 +1,13 @@
 //! The ring of what this node keeps for itself: writes that are not replicated.
 //!
-//! Such writes have no timestamp and are no link of the chain. They are numbered by the one ring that holds them all, which
-//! core 0 writes, and are durable when that is. They are in every checkpoint, whatever its timestamp: the manifest records
-//! the number reached. Neither a cut nor a rollback touches them. The ring is made with the first such write; from then on
-//! the manifest has a flag for it, so that no program opens the directory which does not know of it.
+//! Such writes have no timestamp and are no link of the chain. They are numbered by the one ring
+//! that holds them all, which core 0 writes, and are durable when that is. They are in every
+//! checkpoint, whatever its timestamp: the manifest records the number reached. Neither a cut nor a
+//! rollback touches them. The ring is made with the first such write; from then on the manifest has
+//! a flag for it, so that no program opens the directory which does not know of it.
 //!
-//! Numbers go where the other rings have timestamps: all that is true of their chain is true of this one.
+//! Numbers go where the other rings have timestamps: all that is true of their chain is true of
+//! this one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -109,7 +111,8 @@ impl OwnLog {
 }
 
 impl Storage {
-    /// Applies what was written since the base. Called on core 0 when the base is open on every core.
+    /// Applies what was written since the base. Called on core 0 when the base is open on every
+    /// core.
     pub(in crate::engine) async fn restore_own(
         &self,
         manifest: &Manifest,

@@ -1,11 +1,12 @@
 //! How far back the log goes: the node's one first timestamp F, above which every entry is kept.
 //!
-//! F is recorded in a manifest before any segment is reused, and published when that is durable. A segment goes only
-//! when all of it is at or below F; a reader looks at F after he has read, so he notices if what he read may have been
-//! reused meanwhile. F never goes beyond the base of the checkpoint that records it, nor to a pin.
+//! F is recorded in a manifest before any segment is reused, and published when that is durable. A
+//! segment goes only when all of it is at or below F; a reader looks at F after he has read, so he
+//! notices if what he read may have been reused meanwhile. F never goes beyond the base of the
+//! checkpoint that records it, nor to a pin.
 //!
-//! A pin is published before its owner looks at where F is about to go, and F is announced before the pins are looked
-//! at. So either the pin is seen, or its owner learns that it came too late.
+//! A pin is published before its owner looks at where F is about to go, and F is announced before
+//! the pins are looked at. So either the pin is seen, or its owner learns that it came too late.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -20,8 +21,8 @@ use crate::ring::{Documents, SegmentSpan};
 /// How much of the log is kept beyond what recovery needs, counted over all rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRetention {
-    /// Bytes of segments, as far as they are written. The oldest segments are given up while more than this would be left
-    /// without them.
+    /// Bytes of segments, as far as they are written. The oldest segments are given up while more
+    /// than this would be left without them.
     pub bytes: u64,
     /// Entries younger than this are kept however many bytes they take.
     pub min_age: Duration,
@@ -32,9 +33,9 @@ pub struct LogRetention {
 pub struct LogStats {
     /// Bytes of the segments that hold entries, as far as they are written.
     pub bytes: u64,
-    /// Entries, and the bytes of their documents. Those of segments that were written since the node started are counted. Of
-    /// the others they are estimated by samples of their frames, and of a segment that the log's beginning lies in by
-    /// the timestamps between which it lies.
+    /// Entries, and the bytes of their documents. Those of segments that were written since the
+    /// node started are counted. Of the others they are estimated by samples of their frames, and
+    /// of a segment that the log's beginning lies in by the timestamps between which it lies.
     pub entries: u64,
     pub entry_bytes: u64,
     /// The oldest entry that can be read.
@@ -64,8 +65,8 @@ impl LogWords {
         }
     }
 
-    /// Announces that F shall be `wanted`; gives how far it may go, for the pins that there are. They keep nothing at or
-    /// below `at_least`.
+    /// Announces that F shall be `wanted`; gives how far it may go, for the pins that there are.
+    /// They keep nothing at or below `at_least`.
     fn retire(&self, wanted: Timestamp, at_least: Timestamp) -> Timestamp {
         let wanted = wanted.max(at_least);
         let current = self.retained_above.load(Ordering::SeqCst);
@@ -145,9 +146,9 @@ impl Storage {
         }
     }
 
-    /// Changes how much of the log is kept; `None` for no more than recovery needs. What is no longer wanted goes with a
-    /// checkpoint that begins at once. Readers at the end of the log find it in memory only where the node was opened with a
-    /// retention.
+    /// Changes how much of the log is kept; `None` for no more than recovery needs. What is no
+    /// longer wanted goes with a checkpoint that begins at once. Readers at the end of the log find
+    /// it in memory only where the node was opened with a retention.
     pub fn set_log_retention(&self, retention: Option<LogRetention>) -> LocalBoxFuture<'_, ()> {
         Box::pin(async move {
             submit_to(CoreId(0), Queue::Foreground, move || async move {
@@ -224,8 +225,8 @@ impl Storage {
         spans
     }
 
-    /// Where the log shall begin with the checkpoint at `c`, which needs that `transaction` can be read from its first entry on.
-    /// Call it on core 0, with the turn.
+    /// Where the log shall begin with the checkpoint at `c`, which needs that `transaction` can be
+    /// read from its first entry on. Call it on core 0, with the turn.
     pub(in crate::engine) async fn choose_retained(
         &self,
         c: Timestamp,
@@ -280,8 +281,8 @@ fn old_enough(retention: &LogRetention, now_secs: u64) -> Timestamp {
     Timestamp::new(u32::try_from(secs).unwrap_or(u32::MAX), 0)
 }
 
-/// The documents of a segment above `retained` and at or below `through`, which may lie within it: the log's beginning is where
-/// segments of other rings end.
+/// The documents of a segment above `retained` and at or below `through`, which may lie within it:
+/// the log's beginning is where segments of other rings end.
 fn documents_between(span: &SegmentSpan, retained: Timestamp, through: Timestamp) -> Documents {
     let raw = |ts: Timestamp| ts.as_u64();
     let Some(first) = span.first.filter(|&first| first < span.last) else {
@@ -295,7 +296,8 @@ fn documents_between(span: &SegmentSpan, retained: Timestamp, through: Timestamp
     span.documents.scaled(part, raw(span.last) - raw(first))
 }
 
-/// The first timestamp of a log of these segments that may go up to `limit`, and of which `keep` bytes stay.
+/// The first timestamp of a log of these segments that may go up to `limit`, and of which `keep`
+/// bytes stay.
 fn first_to_keep(
     mut segments: Vec<SegmentSpan>,
     current: Timestamp,

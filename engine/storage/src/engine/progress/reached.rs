@@ -1,7 +1,9 @@
-//! Progress: waiting until every core is past a mark, and waking the cores on which something waits.
+//! Progress: waiting until every core is past a mark, and waking the cores on which something
+//! waits.
 //!
-//! A core that waits publishes what it waits for and looks at the marks once more; a core that has moved its mark
-//! looks at what is published afterwards. So one of the two sees the other, and no waiter is forgotten.
+//! A core that waits publishes what it waits for and looks at the marks once more; a core that has
+//! moved its mark looks at what is published afterwards. So one of the two sees the other, and no
+//! waiter is forgotten.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -16,7 +18,8 @@ use crate::sequencer::Allotted;
 use crate::types::Fatal;
 use crate::watermarks::Mark;
 
-/// How far the node is, as one core sees it: the core's own marks, and what it knows of those of all cores.
+/// How far the node is, as one core sees it: the core's own marks, and what it knows of those of
+/// all cores.
 pub(in crate::engine) struct Progress {
     core: CoreId,
     /// The sequencer and the watermarks of the node.
@@ -89,7 +92,8 @@ impl Progress {
         self.marks.allot(count, wall_secs)
     }
 
-    /// Takes over timestamps from `first` to `last` that another node has allotted, as [`Progress::allot`] does.
+    /// Takes over timestamps from `first` to `last` that another node has allotted, as
+    /// [`Progress::allot`] does.
     pub(in crate::engine) fn follow_to(&self, first: Timestamp, last: Timestamp) -> Allotted {
         let predecessor = self.last_allotted();
         assert!(
@@ -109,7 +113,8 @@ impl Progress {
         self.marks.finish();
     }
 
-    /// The range is not applied when its step ends: it is visible after [`Storage::release_applying`].
+    /// The range is not applied when its step ends: it is visible after
+    /// [`Storage::release_applying`].
     pub(in crate::engine) fn hold_applying(&self, range: &Allotted) {
         self.marks.hold_applying(range);
     }
@@ -141,7 +146,8 @@ impl Progress {
         self.marks.flush_finished();
     }
 
-    /// Everything at or below it is past the mark on every core. Wakes the tasks of this core that waited for that.
+    /// Everything at or below it is past the mark on every core. Wakes the tasks of this core that
+    /// waited for that.
     pub(in crate::engine) fn reached(&self, mark: Mark) -> Timestamp {
         let words = &self.words;
         let reached = words.marks.reached(&words.sequencer, mark);
@@ -169,8 +175,8 @@ impl Progress {
 }
 
 impl Storage {
-    /// Waits until everything at or below `ts` is past the mark. `urge` is called if that is not so yet, when every core
-    /// that could change it will see that this core waits.
+    /// Waits until everything at or below `ts` is past the mark. `urge` is called if that is not so
+    /// yet, when every core that could change it will see that this core waits.
     pub(in crate::engine) async fn wait_reached(
         &self,
         mark: Mark,

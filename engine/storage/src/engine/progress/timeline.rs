@@ -5,9 +5,10 @@
 //!                       checkpoint <= stable
 //! ```
 //!
-//! On a standalone nothing is ever rolled back, so everything is stable, and no history is kept for snapshots that are still
-//! to be opened, so everything is old. A member of a replica set keeps both behind: what is above the *stable* timestamp may
-//! have to be rolled back, which the base must not hold, and snapshots down to the *oldest* may still be opened.
+//! On a standalone nothing is ever rolled back, so everything is stable, and no history is kept for
+//! snapshots that are still to be opened, so everything is old. A member of a replica set keeps
+//! both behind: what is above the *stable* timestamp may have to be rolled back, which the base
+//! must not hold, and snapshots down to the *oldest* may still be opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -63,8 +64,8 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The timestamp of a read that sees everything acknowledged so far, once that is visible. What a follower has logged and
-    /// not applied was acknowledged to nobody by this node.
+    /// The timestamp of a read that sees everything acknowledged so far, once that is visible. What
+    /// a follower has logged and not applied was acknowledged to nobody by this node.
     pub(super) fn readable(&self) -> Timestamp {
         match self.is_following {
             true => self.visible,
@@ -72,7 +73,8 @@ impl Timeline {
         }
     }
 
-    /// The timestamp of a checkpoint that begins now; it waits until that is durable and, on a node that allots, visible.
+    /// The timestamp of a checkpoint that begins now; it waits until that is durable and, on a node
+    /// that allots, visible.
     pub(in crate::engine) fn checkpoint(&self) -> Timestamp {
         self.readable().min(self.stable)
     }
@@ -100,9 +102,10 @@ impl Storage {
         }
     }
 
-    /// Nothing at or below `ts` is ever rolled back on this node: checkpoints may hold it. It may lie above what the node has
-    /// logged, if what it will log up to there is of the same history: the majority commit point is, as far as this node's
-    /// log is known to agree with it. A timestamp below the one before changes nothing; the first asks for a checkpoint as of it.
+    /// Nothing at or below `ts` is ever rolled back on this node: checkpoints may hold it. It may
+    /// lie above what the node has logged, if what it will log up to there is of the same history:
+    /// the majority commit point is, as far as this node's log is known to agree with it. A
+    /// timestamp below the one before changes nothing; the first asks for a checkpoint as of it.
     ///
     /// # Panics
     /// On a node that was not opened as a member.
@@ -117,8 +120,8 @@ impl Storage {
         }
     }
 
-    /// Snapshots at or above `ts` are to be readable, as far as the disk for history goes; below it they need not be. A
-    /// timestamp below the one before changes nothing.
+    /// Snapshots at or above `ts` are to be readable, as far as the disk for history goes; below it
+    /// they need not be. A timestamp below the one before changes nothing.
     ///
     /// # Panics
     /// On a node that was not opened as a member, or above the stable timestamp.
@@ -130,7 +133,8 @@ impl Storage {
         bounds.oldest.fetch_max(ts.as_u64(), Ordering::SeqCst);
     }
 
-    /// What is to be known to be stable when the directory is opened the next time; none on a standalone.
+    /// What is to be known to be stable when the directory is opened the next time; none on a
+    /// standalone.
     pub(in crate::engine) fn stable_to_record(&self) -> Option<Timestamp> {
         let bounds = &self.shared.bounds;
         bounds.is_member.then(|| bounds.stable())

@@ -7,9 +7,9 @@ use crate::types::Fatal;
 use crate::watermarks::Mark;
 
 impl Storage {
-    /// The timestamp for a read over several partitions: the last one allotted, once everything at or below it is
-    /// applied. A read there sees every write that was acknowledged before this call. While the node follows another it is
-    /// what is applied by now.
+    /// The timestamp for a read over several partitions: the last one allotted, once everything at
+    /// or below it is applied. A read there sees every write that was acknowledged before this
+    /// call. While the node follows another it is what is applied by now.
     ///
     /// # Errors
     /// Storage has failed.
@@ -36,7 +36,8 @@ impl Storage {
         self.wait_reached(Mark::Applying, ts, || ()).await
     }
 
-    /// Waits until the log can be read beyond `ts`: until [`Storage::oplog_read_timestamp`] is above it.
+    /// Waits until the log can be read beyond `ts`: until [`Storage::oplog_read_timestamp`] is
+    /// above it.
     ///
     /// # Errors
     /// Storage has failed.

@@ -22,7 +22,8 @@ struct State {
 pub(in crate::engine) struct TimestampWaiters(Rc<State>);
 
 impl TimestampWaiters {
-    /// The highest timestamp known to be reached. It never goes back: what is reached stays reached.
+    /// The highest timestamp known to be reached. It never goes back: what is reached stays
+    /// reached.
     pub(in crate::engine) fn reached(&self) -> Timestamp {
         self.0.reached.get()
     }
@@ -71,7 +72,8 @@ impl TimestampWaiters {
         ))
     }
 
-    /// Completes when `ts` is reached, or when all are released. It counts as waiting from this call on.
+    /// Completes when `ts` is reached, or when all are released. It counts as waiting from this
+    /// call on.
     pub(in crate::engine) fn wait(&self, ts: Timestamp) -> Waiting {
         let number = self.0.next.get();
         self.0.next.set(number + 1);

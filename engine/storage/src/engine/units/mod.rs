@@ -1,7 +1,8 @@
 //! Units of several statements: the transactions of clients.
 //!
-//! In reading order: `snapshots` keeps readable what a unit sees, `open_unit` places its statements, `outcome` ends it, `prepared`
-//! keeps it until another node decides, and `transactions` keeps the log that it needs.
+//! In reading order: `snapshots` keeps readable what a unit sees, `open_unit` places its
+//! statements, `outcome` ends it, `prepared` keeps it until another node decides, and
+//! `transactions` keeps the log that it needs.
 
 mod open_unit;
 mod outcome;

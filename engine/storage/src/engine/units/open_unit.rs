@@ -1,11 +1,13 @@
-//! Units that stay open: the writes of a client's transaction, statement by statement, until it is committed or aborted.
+//! Units that stay open: the writes of a client's transaction, statement by statement, until it is
+//! committed or aborted.
 //!
-//! A statement places its writes as open intents on their owners, all of them or none. Readers pass them by, but for the
-//! unit itself ([`ReadAt::In`](crate::ReadAt::In)); writers of the same keys conflict, and so does the unit with what was
-//! committed since its snapshot: the first committer wins. How a unit ends is in outcome.rs.
+//! A statement places its writes as open intents on their owners, all of them or none. Readers pass
+//! them by, but for the unit itself ([`ReadAt::In`](crate::ReadAt::In)); writers of the same keys
+//! conflict, and so does the unit with what was committed since its snapshot: the first committer
+//! wins. How a unit ends is in outcome.rs.
 //!
-//! What is open is nowhere but in memory. A node that stops leading, or closes, aborts it, and whoever still has such a
-//! unit learns that by [`WriteError::UnitEnded`].
+//! What is open is nowhere but in memory. A node that stops leading, or closes, aborts it, and
+//! whoever still has such a unit learns that by [`WriteError::UnitEnded`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,11 +22,12 @@ use crate::engine::write::{Part, divide, write_fits};
 use crate::partition::{UnitId, UnitState, intent_cost};
 use crate::types::{PartitionId, ReadError, Write, WriteError};
 
-/// A transaction's writes that stay open over several statements. It is plain data and goes with its client from core to
-/// core.
+/// A transaction's writes that stay open over several statements. It is plain data and goes with
+/// its client from core to core.
 ///
-/// Whoever holds it ends it, with [`Storage::commit_unit`], [`Storage::prepare_unit`] or [`Storage::abort_unit`]. What a
-/// unit that is dropped instead holds, it holds until the node stops leading or closes.
+/// Whoever holds it ends it, with [`Storage::commit_unit`], [`Storage::prepare_unit`] or
+/// [`Storage::abort_unit`]. What a unit that is dropped instead holds, it holds until the node
+/// stops leading or closes.
 #[derive(Debug)]
 #[must_use = "a unit is ended by whoever holds it"]
 pub struct OpenUnit {
@@ -61,7 +64,8 @@ impl OpenUnit {
     }
 }
 
-/// The units of one core: their numbers, and the statements of open ones that it is placing on other cores.
+/// The units of one core: their numbers, and the statements of open ones that it is placing on
+/// other cores.
 pub(in crate::engine) struct Units {
     core: CoreId,
     next: Cell<u64>,
@@ -111,7 +115,8 @@ struct Placing {
 }
 
 impl Storage {
-    /// Begins a unit that reads at `snapshot`, which the caller keeps readable ([`Storage::hold_snapshot`]) until it ends.
+    /// Begins a unit that reads at `snapshot`, which the caller keeps readable
+    /// ([`Storage::hold_snapshot`]) until it ends.
     ///
     /// # Panics
     /// If `snapshot` is not visible yet.
@@ -131,18 +136,21 @@ impl Storage {
         }
     }
 
-    /// Executes a statement of the unit: all its writes are placed, over those of earlier statements, or none.
+    /// Executes a statement of the unit: all its writes are placed, over those of earlier
+    /// statements, or none.
     ///
-    /// What another unit holds, or was committed since the unit's snapshot, is [`WriteError::Conflict`]; otherwise what
-    /// is expected of a key is expected of what the unit sees: its own writes, and below them the snapshot.
-    /// [`Expect::Version`](crate::Expect::Version) takes the token of a read in this unit. A unit whose statement failed
-    /// can go on.
+    /// What another unit holds, or was committed since the unit's snapshot, is
+    /// [`WriteError::Conflict`]; otherwise what is expected of a key is expected of what the unit
+    /// sees: its own writes, and below them the snapshot.
+    /// [`Expect::Version`](crate::Expect::Version) takes the token of a read in this unit. A unit
+    /// whose statement failed can go on.
     ///
-    /// The future may be dropped; the unit can only be aborted then, and the statement has taken place or not.
+    /// The future may be dropped; the unit can only be aborted then, and the statement has taken
+    /// place or not.
     ///
     /// # Errors
-    /// Beside those of an ordinary statement: [`WriteError::UnitTooLarge`], [`WriteError::UnitEnded`],
-    /// [`WriteError::SnapshotTooOld`].
+    /// Beside those of an ordinary statement: [`WriteError::UnitTooLarge`],
+    /// [`WriteError::UnitEnded`], [`WriteError::SnapshotTooOld`].
     ///
     /// # Panics
     /// When a write is to a tree that is not replicated.
@@ -181,7 +189,8 @@ impl Storage {
             let (id, snapshot) = (unit.id, unit.snapshot);
             let alone = by_core.len() == 1 && by_core.contains_key(&self.core);
             let placed = match alone {
-                // Everything is placed in one poll: a caller that goes away leaves nothing half done.
+                // Everything is placed in one poll: a caller that goes away leaves nothing half
+                // done.
                 true => {
                     let parts = by_core.remove(&self.core).expect("it has all");
                     self.place_here(id, snapshot, &parts).await
@@ -224,7 +233,8 @@ impl Storage {
         })
     }
 
-    /// Waits for what callers that went away left under way. The unit is of this opening of the directory then.
+    /// Waits for what callers that went away left under way. The unit is of this opening of the
+    /// directory then.
     pub(super) async fn settle(&self, unit: &mut OpenUnit) -> Result<(), WriteError> {
         if unit.incarnation != self.shared.incarnation {
             return Err(WriteError::UnitEnded);
@@ -308,7 +318,8 @@ impl Storage {
             }
             prepared.clear();
         }
-        // From here to the end nothing awaits. What is placed before the node stops leading is taken away then.
+        // From here to the end nothing awaits. What is placed before the node stops leading is
+        // taken away then.
         self.check_allots()?;
         let is_there = |placing: &Placing| {
             let partition = self.owned_partition(placing.part.partition);
@@ -367,8 +378,8 @@ impl Storage {
         .await;
     }
 
-    /// Aborts every open unit: the node does not lead any more, or closes. Nobody places a statement meanwhile, on any
-    /// core.
+    /// Aborts every open unit: the node does not lead any more, or closes. Nobody places a
+    /// statement meanwhile, on any core.
     pub(in crate::engine) async fn abort_open_units(&self) {
         self.on_all(|storage| async move {
             storage

@@ -1,10 +1,12 @@
-//! How units that stayed open end: committed, prepared, and what becomes of those that were prepared.
+//! How units that stayed open end: committed, prepared, and what becomes of those that were
+//! prepared.
 //!
-//! All of it is one procedure. First every owner is told that the unit is decided now, so that newest reads wait, and is
-//! given what is written beside it; whatever fails does so here. Then timestamps are allotted as one range and the
-//! entries are appended, in one poll. Then every owner does what was decided, and only when all have done it does the
-//! coordinator let go of its applying mark and answer. It is a task of its own: a caller that goes away cannot leave it
-//! half done.
+//! All of it is one procedure. First every owner is told that the unit is decided now, so that
+//! newest reads wait, and is given what is written beside it; whatever fails does so here. Then
+//! timestamps are allotted as one range and the entries are appended, in one poll. Then every owner
+//! does what was decided, and only when all have done it does the coordinator let go of its
+//! applying mark and answer. It is a task of its own: a caller that goes away cannot leave it half
+//! done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -59,7 +61,8 @@ struct Ending {
     prepared: Option<PreparedUnit>,
 }
 
-/// What one owner has to do first: the unit is decided in these partitions, and this is placed beside it.
+/// What one owner has to do first: the unit is decided in these partitions, and this is placed
+/// beside it.
 struct Deciding {
     partitions: Vec<PartitionId>,
     beside: Vec<Part<'static>>,
@@ -73,18 +76,19 @@ pub(super) struct Logged {
 }
 
 impl Storage {
-    /// Commits the unit: `entries` are logged one behind the other, each but the first linked to the one before it if it
-    /// is of a chain, and all that the unit has written becomes visible at once, at the timestamp of the last, which is
-    /// returned.
+    /// Commits the unit: `entries` are logged one behind the other, each but the first linked to
+    /// the one before it if it is of a chain, and all that the unit has written becomes visible at
+    /// once, at the timestamp of the last, which is returned.
     ///
-    /// `more` is written with it, but as an ordinary statement is: expectations and conflicts are those of the newest
-    /// state, and the unit's own keys are another's.
+    /// `more` is written with it, but as an ordinary statement is: expectations and conflicts are
+    /// those of the newest state, and the unit's own keys are another's.
     ///
     /// # Errors
     /// As of [`Storage::write_unit`]. Nothing is logged then, and the unit is aborted.
     ///
     /// # Panics
-    /// If there is nothing to write and nothing to log; if an entry does not begin with `ts` and `t`.
+    /// If there is nothing to write and nothing to log; if an entry does not begin with `ts` and
+    /// `t`.
     pub fn commit_unit(
         &self,
         unit: OpenUnit,
@@ -97,9 +101,10 @@ impl Storage {
         })
     }
 
-    /// Prepares the unit: its entries are logged, and what it has written is kept until [`Storage::commit_prepared`] or
-    /// [`Storage::abort_prepared`], over a change of who leads and over a restart if the entries are durable. Who reads
-    /// at or above the timestamp of the last entry, or the newest state, waits for that. `more` is written as of
+    /// Prepares the unit: its entries are logged, and what it has written is kept until
+    /// [`Storage::commit_prepared`] or [`Storage::abort_prepared`], over a change of who leads and
+    /// over a restart if the entries are durable. Who reads at or above the timestamp of the last
+    /// entry, or the newest state, waits for that. `more` is written as of
     /// [`Storage::commit_unit`].
     ///
     /// # Errors
@@ -221,7 +226,8 @@ impl Storage {
         let mut reservation = reserved.map_err(|RingStopped| self.stopped())?;
         let (beside, decided) = self.decide_everywhere(ending, &more).await;
         sim::event("open unit decided");
-        // Storage may have failed or closed, or follow another node, meanwhile; nothing is allotted then.
+        // Storage may have failed or closed, or follow another node, meanwhile; nothing is allotted
+        // then.
         if let Err(error) = decided.and_then(|()| self.check_allots()) {
             drop(reservation);
             self.withdraw_everywhere(ending.beside, &beside).await;
@@ -275,8 +281,8 @@ impl Storage {
         Ok(logged)
     }
 
-    /// Tells every owner that the unit is decided, and places `more` beside it. Gives where something was placed; with an
-    /// error, some owners have done nothing.
+    /// Tells every owner that the unit is decided, and places `more` beside it. Gives where
+    /// something was placed; with an error, some owners have done nothing.
     async fn decide_everywhere(
         &self,
         ending: &Ending,

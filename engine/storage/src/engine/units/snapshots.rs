@@ -1,7 +1,8 @@
-//! Snapshots that are held on all partitions of the node, for transactions that read them over several statements.
+//! Snapshots that are held on all partitions of the node, for transactions that read them over
+//! several statements.
 //!
-//! A cursor pins the snapshot of its partition while it lives. A transaction comes back to any partition, from any core,
-//! and between its statements nothing of it is there but plain data.
+//! A cursor pins the snapshot of its partition while it lives. A transaction comes back to any
+//! partition, from any core, and between its statements nothing of it is there but plain data.
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, Queue, join_all, submit_to};
@@ -10,8 +11,8 @@ use crate::engine::storage::{Storage, storage};
 use crate::partition::{SnapshotPin, UnitId};
 use crate::types::ReadError;
 
-/// A snapshot that stays readable on every partition of the node until it is given to [`Storage::release_snapshot`], or the
-/// node closes. Plain data.
+/// A snapshot that stays readable on every partition of the node until it is given to
+/// [`Storage::release_snapshot`], or the node closes. Plain data.
 #[derive(Debug)]
 #[must_use = "a snapshot is kept until it is released"]
 pub struct SnapshotHold {
@@ -28,8 +29,8 @@ impl SnapshotHold {
 }
 
 impl Storage {
-    /// Keeps the state at `ts` readable on all partitions, unless memory for old versions runs out. A future that is
-    /// dropped may leave it held until the node closes.
+    /// Keeps the state at `ts` readable on all partitions, unless memory for old versions runs out.
+    /// A future that is dropped may leave it held until the node closes.
     ///
     /// # Errors
     /// [`ReadError::SnapshotTooOld`] if that state is gone already.

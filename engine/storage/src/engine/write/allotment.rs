@@ -1,9 +1,11 @@
-//! Timestamps that a step has allotted and must turn into entries and applied writes before anything else runs.
+//! Timestamps that a step has allotted and must turn into entries and applied writes before
+//! anything else runs.
 //!
-//! The next allotment links to these, so whatever is left undone is a hole below later writes: the next start would cut
-//! off what was acknowledged since, or read an entry that this process never applied. So a step that does not reach its
-//! end, because an invariant did not hold on the way, stops storage on every core. A panic inside of a connection's
-//! task ends no more than its command elsewhere, and would go unnoticed here.
+//! The next allotment links to these, so whatever is left undone is a hole below later writes: the
+//! next start would cut off what was acknowledged since, or read an entry that this process never
+//! applied. So a step that does not reach its end, because an invariant did not hold on the way,
+//! stops storage on every core. A panic inside of a connection's task ends no more than its command
+//! elsewhere, and would go unnoticed here.
 
 use pinion_clock::Timestamp;
 
@@ -11,7 +13,8 @@ use crate::engine::storage::Storage;
 use crate::sequencer::Allotted;
 use crate::types::Fatal;
 
-/// Timestamps on their way to their entries. Dropped without [`Allotment::finish`] it stops storage.
+/// Timestamps on their way to their entries. Dropped without [`Allotment::finish`] it stops
+/// storage.
 pub(in crate::engine) struct Allotment<'s> {
     storage: &'s Storage,
     range: Allotted,
@@ -32,7 +35,8 @@ impl<'s> Allotment<'s> {
         }
     }
 
-    /// Takes over timestamps from `first` to `last` that another node has allotted. From here to `finish` nothing may await.
+    /// Takes over timestamps from `first` to `last` that another node has allotted. From here to
+    /// `finish` nothing may await.
     pub(super) fn of_another(
         storage: &'s Storage,
         first: Timestamp,

@@ -11,7 +11,8 @@ use crate::limits::{MAX_ENTRY_BYTES, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::partition::{Partition, Prepared, UnitId};
 use crate::types::{Expect, PartitionId, ReadError, Write, WriteError};
 
-/// The writes of one statement to one partition. They stay where the statement has them if they are all it has.
+/// The writes of one statement to one partition. They stay where the statement has them if they are
+/// all it has.
 pub(in crate::engine) struct Part<'a> {
     pub(in crate::engine) partition: PartitionId,
     pub(in crate::engine) writes: Cow<'a, [Write]>,
@@ -147,8 +148,9 @@ impl Storage {
         WriteError::Fatal(fatal)
     }
 
-    /// Loads what the checks of a part need from the base. `later` are parts that will be prepared next: when this one had to wait
-    /// for a page, the leaves of those are asked for too, so that a batch waits for the device less often than it writes.
+    /// Loads what the checks of a part need from the base. `later` are parts that will be prepared
+    /// next: when this one had to wait for a page, the leaves of those are asked for too, so that a
+    /// batch waits for the device less often than it writes.
     pub(super) async fn prepare<'a, 'b: 'a>(
         &self,
         part: &Part<'_>,
@@ -171,8 +173,8 @@ impl Storage {
         Ok((partition, prepared))
     }
 
-    /// Places the intents of the statements on this core. With `ordered` it stops at the first that fails:
-    /// the statements after that are not in the answer.
+    /// Places the intents of the statements on this core. With `ordered` it stops at the first that
+    /// fails: the statements after that are not in the answer.
     pub(in crate::engine) async fn place_all(
         &self,
         placements: Vec<Placement>,
@@ -204,7 +206,8 @@ impl Storage {
         for (at, part) in placement.parts.iter().enumerate() {
             let placed = loop {
                 match self.prepare(part, ahead, later.clone()).await {
-                    // A checkpoint was installed meanwhile: what was prepared describes the base before it.
+                    // A checkpoint was installed meanwhile: what was prepared describes the base
+                    // before it.
                     Ok((partition, prepared)) if !partition.is_current(&prepared) => {}
                     Ok((partition, prepared)) => {
                         break partition.place_intents(placement.unit, &part.writes, prepared);

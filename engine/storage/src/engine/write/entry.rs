@@ -1,18 +1,20 @@
-//! Entries of the oplog as writers hand them in: complete but for what is known only once a timestamp is allotted.
+//! Entries of the oplog as writers hand them in: complete but for what is known only once a
+//! timestamp is allotted.
 
 use pinion_clock::Timestamp;
 
 use crate::ring::{EntryKind, Reservation, Ring};
 use crate::sequencer::Allotted;
 
-/// Where an entry carries its timestamp: behind the document's length, the element's type and the name `ts`.
+/// Where an entry carries its timestamp: behind the document's length, the element's type and the
+/// name `ts`.
 pub const ENTRY_TS_OFFSET: usize = 8;
 
 /// Where an entry carries its term: behind the timestamp, the element's type and the name `t`.
 pub const ENTRY_TERM_OFFSET: usize = ENTRY_TS_OFFSET + 8 + TERM_ELEMENT.len();
 
-/// What stands behind the term in an entry that is linked to one before it: the beginning of a document with the optime of
-/// that one, `ts` and `t` again.
+/// What stands behind the term in an entry that is linked to one before it: the beginning of a
+/// document with the optime of that one, `ts` and `t` again.
 const PREVIOUS_ELEMENT: &[u8] = b"\x03prevOpTime\0";
 const PREVIOUS_ELEMENT_OFFSET: usize = ENTRY_TERM_OFFSET + 8;
 /// Where a linked entry carries the timestamp of the one before it, and its term.
@@ -27,17 +29,19 @@ const TERM_ELEMENT: &[u8] = b"\x12t\0";
 
 const _: () = assert!(ENTRY_TS_OFFSET == 4 + TS_ELEMENT.len() && ENTRY_TERM_OFFSET == 19);
 
-/// A complete oplog document whose first elements are the timestamp `ts` and the term `t`, an i64. Their values, 8 bytes each at
-/// [`ENTRY_TS_OFFSET`] and [`ENTRY_TERM_OFFSET`], are filled in when the timestamp is allotted.
+/// A complete oplog document whose first elements are the timestamp `ts` and the term `t`, an i64.
+/// Their values, 8 bytes each at [`ENTRY_TS_OFFSET`] and [`ENTRY_TERM_OFFSET`], are filled in when
+/// the timestamp is allotted.
 ///
-/// Entries whose third element is `prevOpTime: {ts, t}` form a chain. Of those that are executed together each is linked to the
-/// one before it that took place; the first keeps what it came with.
+/// Entries whose third element is `prevOpTime: {ts, t}` form a chain. Of those that are executed
+/// together each is linked to the one before it that took place; the first keeps what it came with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The document's bytes.
     pub bytes: Vec<u8>,
-    /// What has no room in the entry: the document as it was before the write, as a whole document of the oplog that writes
-    /// nothing. It is logged with the timestamp right before that of the entry, and only together with it.
+    /// What has no room in the entry: the document as it was before the write, as a whole document
+    /// of the oplog that writes nothing. It is logged with the timestamp right before that of the
+    /// entry, and only together with it.
     pub image: Option<Vec<u8>>,
 }
 
@@ -90,7 +94,8 @@ fn has_optime(bytes: &[u8]) -> bool {
 }
 
 fn set_optime(bytes: &mut [u8], ts: Timestamp, term: i64) {
-    // Anything else would overwrite another field, in the log and on every member that fetches the entry.
+    // Anything else would overwrite another field, in the log and on every member that fetches the
+    // entry.
     assert!(has_optime(bytes), "an entry begins with ts and t");
     bytes[ENTRY_TS_OFFSET..ENTRY_TS_OFFSET + 8].copy_from_slice(&ts.to_bson_bytes());
     bytes[ENTRY_TERM_OFFSET..ENTRY_TERM_OFFSET + 8].copy_from_slice(&term.to_le_bytes());
@@ -105,8 +110,9 @@ pub(super) fn timestamps_of(entry: Option<&Entry>) -> u64 {
 #[derive(Default)]
 pub(in crate::engine) struct Chain(Option<Timestamp>);
 
-/// Appends the log entry of a statement in `term`, with the timestamps of the range from the `first`th on; without an entry that is
-/// a link. Gives the last of them, at which the statement takes place.
+/// Appends the log entry of a statement in `term`, with the timestamps of the range from the
+/// `first`th on; without an entry that is a link. Gives the last of them, at which the statement
+/// takes place.
 pub(in crate::engine) fn append_to(
     ring: &Ring,
     reservation: &mut Reservation,

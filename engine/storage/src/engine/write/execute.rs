@@ -1,10 +1,11 @@
 //! Executing statements: units of writes that are checked, logged and applied as one.
 //!
-//! When one core owns every partition of a step, that core coordinates it: checks, allotment, append and
-//! application happen there in one poll, without intents. Otherwise this core does, and intents are placed on all
-//! owners in parallel; the lowest failing statement decides for an ordered batch; then come one range of timestamps,
-//! one append, and the resolution on every owner. Until then the coordinator holds its applying mark. A step that
-//! leaves this core is a task of its own: a caller that goes away cannot leave it half done.
+//! When one core owns every partition of a step, that core coordinates it: checks, allotment,
+//! append and application happen there in one poll, without intents. Otherwise this core does, and
+//! intents are placed on all owners in parallel; the lowest failing statement decides for an
+//! ordered batch; then come one range of timestamps, one append, and the resolution on every owner.
+//! Until then the coordinator holds its applying mark. A step that leaves this core is a task of
+//! its own: a caller that goes away cannot leave it half done.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -25,13 +26,14 @@ use crate::ring::{Reservation, Ring, RingStopped};
 use crate::types::{Op, PartitionId, Write, WriteError};
 use crate::watermarks::Mark;
 
-/// Writes that take place together or not at all, and the oplog entry that logs them. Where that has an image beside it, it
-/// takes two timestamps, and takes place at the second.
+/// Writes that take place together or not at all, and the oplog entry that logs them. Where that
+/// has an image beside it, it takes two timestamps, and takes place at the second.
 #[derive(Clone, Debug)]
 pub struct Statement {
     /// The writes, in any partitions; each key at most once.
     pub writes: Vec<Write>,
-    /// The entry. Without one the writes are timestamped and not logged: recovery does not repeat them.
+    /// The entry. Without one the writes are timestamped and not logged: recovery does not repeat
+    /// them.
     pub entry: Option<Entry>,
 }
 
@@ -67,12 +69,13 @@ struct StepResult {
 }
 
 impl Storage {
-    /// Executes statements, wherever their partitions are. Each is atomic and gets its own timestamp; they take
-    /// place in their order. With `ordered`, the statements after the lowest failing one give
-    /// [`WriteError::NotReached`].
+    /// Executes statements, wherever their partitions are. Each is atomic and gets its own
+    /// timestamp; they take place in their order. With `ordered`, the statements after the lowest
+    /// failing one give [`WriteError::NotReached`].
     ///
     /// When this returns, every write that succeeded is applied on its owners. It is durable after
-    /// [`Storage::wait_durable`]. Dropping the future may leave statements executed or not, each as a whole.
+    /// [`Storage::wait_durable`]. Dropping the future may leave statements executed or not, each as
+    /// a whole.
     ///
     /// # Panics
     /// When an entry does not begin with `ts` and `t`, or a partition does not exist.
@@ -213,9 +216,10 @@ impl Storage {
         result
     }
 
-    /// A step of another core all of whose partitions are here. The statements go back with the result, and the values are
-    /// copied, since memory is freed most cheaply by the core that allocated it. The allocator has large ones from the system,
-    /// and copying them would hold this core for long.
+    /// A step of another core all of whose partitions are here. The statements go back with the
+    /// result, and the values are copied, since memory is freed most cheaply by the core that
+    /// allocated it. The allocator has large ones from the system, and copying them would hold this
+    /// core for long.
     async fn execute_for_another(
         &self,
         mut step: Vec<Statement>,
@@ -247,7 +251,8 @@ impl Storage {
         reserved.map_err(|RingStopped| self.stopped())
     }
 
-    /// A step in which the statement at `at` is too large: those before it come first, then it fails.
+    /// A step in which the statement at `at` is too large: those before it come first, then it
+    /// fails.
     async fn execute_around(
         &self,
         step: &mut Vec<Statement>,
@@ -396,7 +401,8 @@ impl Storage {
         let owners = self.place_everywhere(&step, &units, ordered).await;
         sim::event("unit placed");
 
-        // Every core's answers, by statement. A statement that some core did not reach has failed elsewhere.
+        // Every core's answers, by statement. A statement that some core did not reach has failed
+        // elsewhere.
         let mut placed: Vec<Result<(), WriteError>> = step.iter().map(|_| Ok(())).collect();
         for (index, error) in owners.iter().flat_map(|owner| &owner.failures) {
             if placed[*index].is_ok() {
@@ -409,7 +415,8 @@ impl Storage {
             _ => placed[index].is_ok(),
         };
         let mut going: Vec<usize> = (0..step.len()).filter(|&index| goes_ahead(index)).collect();
-        // Storage may have failed or closed, or follow another node, since intents were placed; nothing is allotted then.
+        // Storage may have failed or closed, or follow another node, since intents were placed;
+        // nothing is allotted then.
         let stop = self.check_allots().err();
         if stop.is_some() {
             going.clear();
@@ -571,7 +578,8 @@ struct OwnerAnswer {
 }
 
 impl StepResult {
-    /// No statement of the step takes place; those behind the first of an ordered batch are not even reached.
+    /// No statement of the step takes place; those behind the first of an ordered batch are not
+    /// even reached.
     fn all(statements: usize, ordered: bool, error: WriteError) -> StepResult {
         let outcome = |index: usize| {
             Some(Err(if ordered && index > 0 {
@@ -586,8 +594,8 @@ impl StepResult {
         }
     }
 
-    /// A statement may have met the intents of an earlier one of the same step. So a conflict is final only
-    /// when the step got nowhere otherwise; else the statement is tried again.
+    /// A statement may have met the intents of an earlier one of the same step. So a conflict is
+    /// final only when the step got nowhere otherwise; else the statement is tried again.
     fn from_placements(
         placed: Vec<Result<(), WriteError>>,
         timestamps: &BTreeMap<usize, Timestamp>,

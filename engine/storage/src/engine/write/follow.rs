@@ -1,11 +1,13 @@
-//! Following another node: entries are logged with the timestamps and the links that they came with, and applied later.
+//! Following another node: entries are logged with the timestamps and the links that they came
+//! with, and applied later.
 //!
-//! On a node that follows, what is logged and what is applied are two things. The log counts for a majority when it is durable,
-//! whether it is applied or not; reads see what is applied. One core does the logging, in order, and tells how far the
-//! applier, which works on all cores, has come; that core's mark holds the visible timestamp there.
+//! On a node that follows, what is logged and what is applied are two things. The log counts for a
+//! majority when it is durable, whether it is applied or not; reads see what is applied. One core
+//! does the logging, in order, and tells how far the applier, which works on all cores, has come;
+//! that core's mark holds the visible timestamp there.
 //!
-//! A node leads or follows. While it follows no core allots a timestamp; a statement that has come so far is refused
-//! then ([`WriteError::Following`]).
+//! A node leads or follows. While it follows no core allots a timestamp; a statement that has come
+//! so far is refused then ([`WriteError::Following`]).
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
@@ -31,8 +33,8 @@ pub struct ForeignEntry {
 }
 
 impl Storage {
-    /// From now on this node allots no timestamps, and the calling core logs what others have allotted. Gives the last
-    /// timestamp in the log: all up to it is applied when this returns.
+    /// From now on this node allots no timestamps, and the calling core logs what others have
+    /// allotted. Gives the last timestamp in the log: all up to it is applied when this returns.
     ///
     /// # Errors
     /// Storage has failed.
@@ -43,7 +45,8 @@ impl Storage {
         Box::pin(async move {
             assert!(self.leads(), "the node follows already");
             self.set_role(Role::Following { logger: self.core }).await;
-            // Nobody places a statement any more, and those that were placed are seen: no unit is committed.
+            // Nobody places a statement any more, and those that were placed are seen: no unit is
+            // committed.
             self.abort_open_units().await;
             // Units that had their timestamps are on their way to other cores.
             let last = self.last_allotted();
@@ -79,8 +82,9 @@ impl Storage {
         assert!(self.roles.is_logger(self.core), "this core does not follow");
     }
 
-    /// Begins the log anew behind `ts`: what an initial sync brings is the state at that timestamp, and the next entry links
-    /// to it. What the log has is no longer part of it. When this returns a checkpoint holds that.
+    /// Begins the log anew behind `ts`: what an initial sync brings is the state at that timestamp,
+    /// and the next entry links to it. What the log has is no longer part of it. When this returns
+    /// a checkpoint holds that.
     ///
     /// # Errors
     /// Storage has failed.
@@ -96,7 +100,8 @@ impl Storage {
             if self.stable_to_record().is_some() {
                 self.set_stable(ts);
             }
-            // The manifest comes first: a ring that records more as durable than manifest and entries reach is damaged.
+            // The manifest comes first: a ring that records more as durable than manifest and
+            // entries reach is damaged.
             submit_to(CoreId(0), Queue::Background, move || async move {
                 storage().checkpoint_beyond_log(ts).await
             })
@@ -104,15 +109,18 @@ impl Storage {
         })
     }
 
-    /// Appends entries to this core's ring, in their order. They are durable with the ring's next flush, as all entries are
-    /// ([`Storage::wait_durable`]), and visible when they are applied ([`Storage::set_applied`]). Of a future that is
-    /// dropped, or ends with an error, the first entries may be logged. While checkpoints are held nothing is.
+    /// Appends entries to this core's ring, in their order. They are durable with the ring's next
+    /// flush, as all entries are ([`Storage::wait_durable`]), and visible when they are applied
+    /// ([`Storage::set_applied`]). Of a future that is dropped, or ends with an error, the first
+    /// entries may be logged. While checkpoints are held nothing is.
     ///
     /// # Errors
-    /// [`WriteError::TooLarge`] for an entry beyond [`MAX_ENTRY_BYTES`], [`WriteError::Fatal`] if storage has failed.
+    /// [`WriteError::TooLarge`] for an entry beyond [`MAX_ENTRY_BYTES`], [`WriteError::Fatal`] if
+    /// storage has failed.
     ///
     /// # Panics
-    /// If an entry's predecessor is not the one before it, in the log or here; if the calling core does not follow.
+    /// If an entry's predecessor is not the one before it, in the log or here; if the calling core
+    /// does not follow.
     pub fn log_at<'a>(
         &'a self,
         entries: &'a [ForeignEntry],
@@ -187,7 +195,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Entries up to `ts` that were logged are applied on their owners: reads see them. It never goes back.
+    /// Entries up to `ts` that were logged are applied on their owners: reads see them. It never
+    /// goes back.
     ///
     /// # Panics
     /// If no entry is logged up to there, or the calling core does not follow.

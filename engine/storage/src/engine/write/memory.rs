@@ -1,8 +1,9 @@
 //! Memory for changes: published, and turned into delays, checkpoints and refusals.
 //!
-//! A core's share is its part of the node's memory for changes. At half of it a checkpoint is asked for, at
-//! five eighths one under way no longer rests, at three quarters writers are delayed in proportion, and at 95 % they wait
-//! for a checkpoint to free memory and are refused when that takes too long.
+//! A core's share is its part of the node's memory for changes. At half of it a checkpoint is asked
+//! for, at five eighths one under way no longer rests, at three quarters writers are delayed in
+//! proportion, and at 95 % they wait for a checkpoint to free memory and are refused when that
+//! takes too long.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use crate::types::{Write, WriteError};
 
 /// In thousandths of a core's share.
 pub(in crate::engine) const CHECKPOINT_AT: u64 = 500;
-/// What the intents of open units may take: a checkpoint that was asked for must get below what asks for one.
+/// What the intents of open units may take: a checkpoint that was asked for must get below what
+/// asks for one.
 const OPEN_AT: u64 = 400;
 const HURRY_AT: u64 = 625;
 const DELAY_AT: u64 = 750;
@@ -34,13 +36,15 @@ const _: () = assert!(OPEN_AT < CHECKPOINT_AT);
 const _: () = assert!(CHECKPOINT_AT < HURRY_AT && HURRY_AT < DELAY_AT);
 const _: () = assert!(DELAY_AT < REFUSE_AT && REFUSE_AT < 1000);
 
-/// How long a writer is held up at this pressure; grows with the square, so that a little is hardly felt.
+/// How long a writer is held up at this pressure; grows with the square, so that a little is hardly
+/// felt.
 fn delay_at(pressure: u64) -> Duration {
     let over = pressure.saturating_sub(DELAY_AT).min(REFUSE_AT - DELAY_AT);
     Duration::from_micros(LONGEST_DELAY_US * over * over / (REFUSE_AT - DELAY_AT).pow(2))
 }
 
-/// Of each core: the part of its memory for changes that is in use, in thousandths. Shared by all cores.
+/// Of each core: the part of its memory for changes that is in use, in thousandths. Shared by all
+/// cores.
 pub(in crate::engine) struct Pressures(Box<[AtomicU64]>);
 
 impl Pressures {
@@ -139,7 +143,8 @@ impl Memory {
         self.freed.notify_all();
     }
 
-    /// The checkpoint that was asked for has come, or there is none to take: another one may be asked for.
+    /// The checkpoint that was asked for has come, or there is none to take: another one may be
+    /// asked for.
     pub(in crate::engine) fn clear_checkpoint_asked(&self) {
         self.is_checkpoint_asked.set(false);
     }
@@ -169,8 +174,8 @@ impl Storage {
             .sum()
     }
 
-    /// Shares memory between changes and pages, publishes this core's pressure, and asks for a checkpoint when it has risen
-    /// so far. Called after each step.
+    /// Shares memory between changes and pages, publishes this core's pressure, and asks for a
+    /// checkpoint when it has risen so far. Called after each step.
     pub(in crate::engine) fn publish_memory(&self) {
         self.follow_horizon();
         let mut delta_bytes = 0;
@@ -189,7 +194,8 @@ impl Storage {
         self.memory.pressures.highest() >= CHECKPOINT_AT
     }
 
-    /// Whether changes take so much memory on some core that a checkpoint should free it as fast as it can.
+    /// Whether changes take so much memory on some core that a checkpoint should free it as fast as
+    /// it can.
     pub fn is_short_of_memory(&self) -> bool {
         self.memory.pressures.highest() >= HURRY_AT
     }
@@ -222,8 +228,8 @@ impl Storage {
         }
     }
 
-    /// Refuses a unit that stays open what `bytes` more on this core would take of it, or of all open units: no
-    /// checkpoint frees that.
+    /// Refuses a unit that stays open what `bytes` more on this core would take of it, or of all
+    /// open units: no checkpoint frees that.
     pub(in crate::engine) fn check_open_memory(
         &self,
         unit: UnitId,
@@ -244,8 +250,8 @@ impl Storage {
         }
     }
 
-    /// Delays a step by the pressure of the cores it writes to, before it holds anything, or while it is a statement of a
-    /// unit that holds only what no checkpoint waits for.
+    /// Delays a step by the pressure of the cores it writes to, before it holds anything, or while
+    /// it is a statement of a unit that holds only what no checkpoint waits for.
     pub(in crate::engine) async fn wait_for_memory<'w, W>(
         &self,
         writes: impl Fn() -> W,
@@ -267,8 +273,8 @@ impl Storage {
         Box::pin(self.wait_under_pressure(first, pressure)).await
     }
 
-    /// Waits until changes to this core's partitions have room, but not for ever: a caller that applies what is decided
-    /// continues then, as the checkpoint that it waits for may wait for it.
+    /// Waits until changes to this core's partitions have room, but not for ever: a caller that
+    /// applies what is decided continues then, as the checkpoint that it waits for may wait for it.
     pub async fn wait_for_room(&self) {
         let is_full = || self.memory.pressure_of(self.delta_bytes()) >= REFUSE_AT;
         let deadline = now() + self.options.memory_wait;
@@ -278,7 +284,8 @@ impl Storage {
         }
     }
 
-    /// Refuses at once what waits on this core for memory, as after the longest wait: the writers are interrupted.
+    /// Refuses at once what waits on this core for memory, as after the longest wait: the writers
+    /// are interrupted.
     pub fn end_waits_for_memory(&self) {
         let ended = &self.memory.waits_ended;
         ended.set(ended.get() + 1);

@@ -1,9 +1,11 @@
-//! The write path: a statement from its checks to its entry in the log and its place in the partitions.
+//! The write path: a statement from its checks to its entry in the log and its place in the
+//! partitions.
 //!
-//! In reading order: `roles` says whether a core may write, and in which term; `batch` cuts statements into what each
-//! partition gets, `entry` is what they log, `execute` runs them, `allotment` guards the timestamps that they have taken.
-//! `unreplicated` and `follow` are the same for writes that stay on this node and for entries of another. `memory` delays or
-//! refuses writes for want of memory.
+//! In reading order: `roles` says whether a core may write, and in which term; `batch` cuts
+//! statements into what each partition gets, `entry` is what they log, `execute` runs them,
+//! `allotment` guards the timestamps that they have taken. `unreplicated` and `follow` are the same
+//! for writes that stay on this node and for entries of another. `memory` delays or refuses writes
+//! for want of memory.
 
 mod allotment;
 mod batch;

@@ -1,6 +1,8 @@
-//! What a core may do: how far its storage has come, who allots timestamps, in which term, and why storage has failed.
+//! What a core may do: how far its storage has come, who allots timestamps, in which term, and why
+//! storage has failed.
 //!
-//! A step asks twice: when it enters, and right before it takes timestamps. What it learned the first time may be over by then.
+//! A step asks twice: when it enters, and right before it takes timestamps. What it learned the
+//! first time may be over by then.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -139,11 +141,13 @@ impl Roles {
 }
 
 impl Storage {
-    /// Entries that this core coordinates from now on carry `term` as their `t`; until the first call it is that of a
-    /// node without elections, -1. The term of a node is set on every core, before it takes writes in that term.
+    /// Entries that this core coordinates from now on carry `term` as their `t`; until the first
+    /// call it is that of a node without elections, -1. The term of a node is set on every core,
+    /// before it takes writes in that term.
     ///
     /// # Panics
-    /// When the term goes back: entries of a higher one could then be followed by entries of a lower.
+    /// When the term goes back: entries of a higher one could then be followed by entries of a
+    /// lower.
     pub fn set_term(&self, term: i64) {
         self.roles.set_term(term);
     }

@@ -1,7 +1,8 @@
-//! Writes that are not replicated: checked, logged in the ring of their own, and visible at once at any timestamp.
+//! Writes that are not replicated: checked, logged in the ring of their own, and visible at once at
+//! any timestamp.
 //!
-//! All of them lie in partition 0, so core 0 checks, logs and applies one in a single poll, as any core does a step all of
-//! whose partitions it owns.
+//! All of them lie in partition 0, so core 0 checks, logs and applies one in a single poll, as any
+//! core does a step all of whose partitions it owns.
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{LocalBoxFuture, Queue, submit_to, yield_if_due};
@@ -15,10 +16,11 @@ use crate::ring::{EntryKind, RingStopped};
 use crate::types::{Fatal, WriteError};
 
 impl Storage {
-    /// As [`Storage::execute`], for statements without an entry that are not replicated: what they write is this node's own.
-    /// They have no timestamp, which is `Timestamp::MIN` here, so that [`Storage::wait_durable`] does not wait for them; see
-    /// [`Storage::wait_unreplicated`]. They succeed whether the node leads or follows. [`Storage::execute`] does the same
-    /// with statements that write to trees which are not replicated ([`crate::TreeId::is_replicated`]).
+    /// As [`Storage::execute`], for statements without an entry that are not replicated: what they
+    /// write is this node's own. They have no timestamp, which is `Timestamp::MIN` here, so that
+    /// [`Storage::wait_durable`] does not wait for them; see [`Storage::wait_unreplicated`]. They
+    /// succeed whether the node leads or follows. [`Storage::execute`] does the same with
+    /// statements that write to trees which are not replicated ([`crate::TreeId::is_replicated`]).
     ///
     /// # Panics
     /// When a statement has an entry, or writes elsewhere than in partition 0.
@@ -115,7 +117,8 @@ impl Storage {
     }
 }
 
-/// A write that is counted and not applied: dropped, it stops storage, since the next one would follow a hole.
+/// A write that is counted and not applied: dropped, it stops storage, since the next one would
+/// follow a hole.
 struct Uncompleted<'s>(&'s Storage);
 
 impl Drop for Uncompleted<'_> {

@@ -1,4 +1,5 @@
-//! Units that stay open, in the model: what each has written over its snapshot, and what it may write.
+//! Units that stay open, in the model: what each has written over its snapshot, and what it may
+//! write.
 
 use super::*;
 use crate::partition::intents::UnitState;
@@ -109,12 +110,14 @@ pub(super) fn overlaid(
 enum Expected {
     Done,
     Refused,
-    /// Something changed since the snapshot and is what it was, or is gone: that is known only where a delta has it.
+    /// Something changed since the snapshot and is what it was, or is gone: that is known only
+    /// where a delta has it.
     Either,
 }
 
 impl Run {
-    /// Snapshots above it wait for what is prepared. If there are none below, nothing stays prepared.
+    /// Snapshots above it wait for what is prepared. If there are none below, nothing stays
+    /// prepared.
     pub(super) fn last_unblocked(&mut self) -> u64 {
         while let Some(lowest) = self.prepared.iter().map(|unit| unit.at).min() {
             if lowest > self.oldest() {

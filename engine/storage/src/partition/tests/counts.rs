@@ -1,4 +1,5 @@
-//! Counts that are wrong, in memory and in the base, are corrected while the tree is written, and stay so.
+//! Counts that are wrong, in memory and in the base, are corrected while the tree is written, and
+//! stay so.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -65,7 +66,8 @@ async fn reopen(partition: Rc<Partition>, roots: PartitionRoots) -> Rc<Partition
     opened.unwrap()
 }
 
-/// A partition whose page file counts wrongly; the records of the tree lie in many pages, and some of them in extents.
+/// A partition whose page file counts wrongly; the records of the tree lie in many pages, and some
+/// of them in extents.
 async fn miscounted() -> Rc<Partition> {
     let partition = create(PartitionOptions::hostile()).await;
     for n in 0..RECORDS {

@@ -116,7 +116,8 @@ fn damage_is_named() {
                             && offset < named + (10 * BLOCK_BYTES) as u64
                     );
                     found += 1;
-                    // The partition itself finds it too, or the page is not on the way to any record.
+                    // The partition itself finds it too, or the page is not on the way to any
+                    // record.
                     let mut reads = Vec::new();
                     if let Ok(partition) =
                         Partition::open(ID, Path::new(DIR), roots, PartitionOptions::hostile())

@@ -23,7 +23,8 @@ async fn read(partition: &Partition, at: u64) -> Option<String> {
     read.map(|read| String::from_utf8(read.value.to_vec()).unwrap())
 }
 
-/// The commit is applied before the layer between its two timestamps is sealed, so nothing is older than it yet.
+/// The commit is applied before the layer between its two timestamps is sealed, so nothing is older
+/// than it yet.
 #[test]
 fn a_late_commit_is_there_for_snapshots_below_a_layer() {
     sim::block_on(1, async {
@@ -99,7 +100,8 @@ fn a_tree_that_was_dropped_below_a_layer_does_not_come_back_with_it() {
     });
 }
 
-/// Whatever timestamps its versions have: the tree begins again, while layers above the base have some of it.
+/// Whatever timestamps its versions have: the tree begins again, while layers above the base have
+/// some of it.
 #[test]
 fn what_layers_have_of_a_tree_goes_with_it_when_it_is_cleared() {
     sim::block_on(1, async {
