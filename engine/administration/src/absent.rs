@@ -1,5 +1,6 @@
-//! Commands of what this node has no part in: replica sets, users, search. Each answers what a standalone
-//! of MongoDB answers, so that clients learn what is missing and not that the command is.
+//! Commands of what this node has no part in: replica sets, users, search. Each answers what a
+//! standalone of MongoDB answers, so that clients learn what is missing and not that the command
+//! is.
 
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
@@ -24,7 +25,8 @@ const REPLICATED: [(&str, &str); 10] = [
     ),
 ];
 
-/// Those that make and change users and roles, which would protect nothing while no connection authenticates.
+/// Those that make and change users and roles, which would protect nothing while no connection
+/// authenticates.
 const USERS: [(&str, &str); 12] = [
     ("createUser", "make a user"),
     ("updateUser", "change a user"),
@@ -100,8 +102,8 @@ async fn repl_set_initiate(_: Invocation) -> Result<Reply> {
     ))
 }
 
-/// `setFeatureCompatibilityVersion`: the data files have one version, and there is none to go back to. Data that came from members
-/// of MongoDB 4.4 keep theirs until this is called.
+/// `setFeatureCompatibilityVersion`: the data files have one version, and there is none to go back
+/// to. Data that came from members of MongoDB 4.4 keep theirs until this is called.
 async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let wanted = reader.str("setFeatureCompatibilityVersion")?;
@@ -141,7 +143,8 @@ async fn no_users(cmd: Invocation) -> Result<Reply> {
     ))
 }
 
-/// `dropAllUsersFromDatabase` and `dropAllRolesFromDatabase`, which tools send before they make any: there are none to drop.
+/// `dropAllUsersFromDatabase` and `dropAllRolesFromDatabase`, which tools send before they make
+/// any: there are none to drop.
 async fn drop_none(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&[cmd.name()]);

@@ -11,7 +11,8 @@ use pinion_exec::cluster_parameters::{
 use pinion_exec::generate::next_timestamp;
 use pinion_exec::write::put_document;
 
-/// `getClusterParameter`. MongoDB passes over fields that it does not know here, and in the command that sets.
+/// `getClusterParameter`. MongoDB passes over fields that it does not know here, and in the command
+/// that sets.
 pub(crate) async fn get_cluster_parameter(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let mut names = Vec::new();
@@ -78,7 +79,8 @@ pub(crate) async fn set_cluster_parameter(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Stores a value and then has every core use it. One at a time on core 0, so that what is stored last holds.
+/// Stores a value and then has every core use it. One at a time on core 0, so that what is stored
+/// last holds.
 async fn store(ctx: OpContext, name: &'static str, value: RawDocumentBuf) -> Result<()> {
     let _turn = cluster_parameters().turn.acquire().await;
     let set = Set {

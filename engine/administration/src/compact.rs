@@ -1,8 +1,9 @@
 //! `compact`, `autoCompact`, and the compaction of encrypted collections, which there are none of.
 //!
-//! Documents lie in trees whose pages are rewritten whole when they change, so no page has holes to be closed. What a
-//! compaction can do is to merge the changes that wait beside the pages; what becomes free by that is used again by all
-//! collections of the partition, and the file keeps its length.
+//! Documents lie in trees whose pages are rewritten whole when they change, so no page has holes to
+//! be closed. What a compaction can do is to merge the changes that wait beside the pages; what
+//! becomes free by that is used again by all collections of the partition, and the file keeps its
+//! length.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -124,8 +125,8 @@ fn append_bytes(out: &mut DocBuilder, name: &str, bytes: u64) {
     };
 }
 
-/// The target is what a compaction must at least promise to free before it begins. Without one, merging is worth while
-/// whatever becomes free.
+/// The target is what a compaction must at least promise to free before it begins. Without one,
+/// merging is worth while whatever becomes free.
 fn free_space_target(reader: &CommandReader<'_>) -> Result<Option<i64>> {
     reader.opt_at_least("freeSpaceTargetMB", 1)
 }
@@ -171,10 +172,10 @@ fn switch(enable: bool, once: bool) -> Result<()> {
     Ok(())
 }
 
-/// Merges until the task is ended, or another one has begun.
+/// Merges until the task is ended, or another one has started.
 async fn compact_daily(number: u64, once: bool) {
     while task().running.get() == number && !pinion_runtime::is_shutdown_requested() {
-        // A failure stops the node, which tells it.
+        // A failure stops the node, which reports it.
         let Ok(_) = storage().checkpoint_merging_all().await else {
             return;
         };

@@ -1,4 +1,5 @@
-//! `dataSize`: how many documents a collection, or a range of one of its indexes, has, and their bytes.
+//! `dataSize`: how many documents a collection, or a range of one of its indexes, has, and their
+//! bytes.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ struct Range {
 struct Wanted {
     range: Option<Range>,
     estimate: bool,
-    /// No more than so many bytes and documents are counted, 0 for no limit.
+    /// At most this many bytes and documents are counted, 0 for no limit.
     max_bytes: u64,
     max_documents: u64,
 }
@@ -140,7 +141,8 @@ async fn count(
     Ok(counted)
 }
 
-/// The index whose keys begin with the pattern, or, without one, with the fields of the range. It has each document once.
+/// The index whose keys begin with the pattern, or, without one, with the fields of the range. It
+/// has each document once.
 fn index_of<'c>(collection: &'c Collection, range: &Range) -> Result<&'c IndexSpec> {
     let begins = |spec: &&IndexSpec| {
         let mut key = pinion_bson::elements(&spec.key);

@@ -37,7 +37,8 @@ pub(crate) async fn db_hash(cmd: Invocation) -> Result<Reply> {
         ));
     }
     let mut only = BTreeSet::new();
-    // As in MongoDB, what is of another type asks for nothing, and fields that the command does not know are passed over.
+    // As in MongoDB, what is of another type asks for nothing, and fields that the command does not
+    // know are passed over.
     if let Some(RawBsonRef::Array(names)) = reader.value("collections") {
         for name in pinion_bson::values(names) {
             let RawBsonRef::String(name) = name else {
@@ -141,8 +142,8 @@ async fn digest_of(ctx: &OpContext, collection: &Arc<Collection>) -> Result<Opti
     Ok(Some(text(digest)))
 }
 
-/// The digest of what readers see of scattered documents: that is the same on members with other partitions, or copied from what
-/// another shows.
+/// The digest of what readers see of scattered documents: that is the same on members with other
+/// partitions, or copied from what another shows.
 async fn digest_of_merged(
     cmd: &Invocation,
     collection: &Arc<Collection>,

@@ -53,7 +53,8 @@ pub(crate) async fn set_default_rw_concern(cmd: Invocation) -> Result<Reply> {
     let ctx = cmd.ctx.clone();
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || store(ctx, change)).await?;
     let newest = storage().last_allotted();
-    // Defaults that some members lack are none: what other commands tell beside their success is an error here.
+    // Defaults that some members lack are none: what other commands report beside their success is
+    // an error here.
     if let Some(failure) = concern::wait_for_setting(&cmd.ctx, newest).await? {
         return Err(failure.error);
     }

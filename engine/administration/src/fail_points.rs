@@ -1,5 +1,5 @@
-//! The commands of tests: `configureFailPoint` and `waitForFailPoint`, those by which drivers see how a server treats versions
-//! of its API, and what has the node see to its sessions at once.
+//! The commands of tests: `configureFailPoint` and `waitForFailPoint`, those by which drivers see
+//! how a server treats versions of its API, and what has the node see to its sessions at once.
 
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};

@@ -36,7 +36,7 @@ pub(crate) async fn fsync(cmd: Invocation) -> Result<Reply> {
         out.append("numFiles", i32::from(storage().partition_count()));
         return Ok(out);
     }
-    // A negative time is none, with which the lock is had where nobody writes.
+    // A negative time is no limit: the lock is then taken only while there is no writer.
     let limit = timeout_ms.map_or(FSYNC_LOCK_TIMEOUT, |ms| {
         Duration::from_millis(ms.max(0) as u64)
     });
@@ -51,18 +51,19 @@ pub(crate) async fn fsync(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Checkpoints that nobody waits for, of this core: one under way, and one that begins behind it.
+/// Checkpoints of this core that no caller waits for: one under way, and one that starts after it.
 #[derive(Default)]
 struct Later(Cell<u8>);
 
-/// Has a checkpoint begin that holds what was written until now. A failure stops the node and is logged.
+/// Has a checkpoint begin that holds what was written until now. A failure stops the node and is
+/// logged.
 fn checkpoint_later() {
     let later = pinion_runtime::try_core_local::<Later>().unwrap_or_else(|| {
         let later = Rc::<Later>::default();
         pinion_runtime::set_core_local(later.clone());
         later
     });
-    // One that has not begun will hold this too.
+    // One that has not started will hold this too.
     if later.0.get() == 2 {
         return;
     }
@@ -85,7 +86,7 @@ pub(crate) async fn fsync_unlock(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Runs it as a task of its own, which goes on when the caller goes away.
+/// Runs it as a task of its own, which continues when the caller goes away.
 async fn to_its_end<R: 'static>(work: impl Future<Output = Result<R>> + 'static) -> Result<R> {
     match pinion_runtime::spawn(Queue::Foreground, work).await {
         Ok(result) => result,

@@ -42,8 +42,8 @@ pub(crate) async fn lock_info(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// In MongoDB's words for the modes: a gate that is closed against writers is a shared lock, one that is closed against
-/// everyone an exclusive one.
+/// In MongoDB's words for the modes: a gate that is closed against writers is a shared lock, one
+/// that is closed against everyone an exclusive one.
 fn append_uses(out: &mut DocBuilder, ns: &str, uses: &Uses) {
     let (closed, closing) = match uses.closed {
         Some(GateMode::Closed) => (("X", 1), 0),
@@ -86,7 +86,7 @@ mod tests {
     use pinion_bson::rawdoc;
 
     #[test]
-    fn gates_are_told_as_locks() {
+    fn gates_are_shown_as_locks() {
         let uses = Uses {
             readers: 2,
             waiting_writers: 1,

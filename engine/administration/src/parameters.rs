@@ -112,7 +112,7 @@ fn is_fail_point(name: &str) -> bool {
     test_commands_enabled() && point.is_some_and(|point| FailPoint::named(point).is_ok())
 }
 
-/// Appends the fail points that are asked for, where there are any; tells how many.
+/// Appends the fail points that the client asks for, where there are any; returns their number.
 async fn append_fail_points(body: &RawDocument, all: bool, out: &mut DocBuilder) -> usize {
     if !test_commands_enabled() {
         return 0;
@@ -131,7 +131,8 @@ async fn append_fail_points(body: &RawDocument, all: bool, out: &mut DocBuilder)
 /// Sets the parameters given at the start (`--setParameter name=value`) on this core.
 ///
 /// # Errors
-/// One line that names a parameter that does not exist, cannot be set at start, or has a wrong value.
+/// One line that names a parameter that does not exist, cannot be set at start, or has a wrong
+/// value.
 pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(), String> {
     for (name, text) in given {
         if let Some(point) = name.strip_prefix(FAIL_POINT_PREFIX) {
@@ -176,7 +177,7 @@ pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(
     Ok(())
 }
 
-/// Sets a parameter on this core, and has those who wait for the time that it names look at it again.
+/// Sets a parameter on this core, and wakes the tasks that wait for the time that it names.
 fn apply(setting: &Setting) {
     parameters().borrow_mut().set(setting);
     parameter_changes().0.notify_all();
@@ -189,7 +190,7 @@ fn apply(setting: &Setting) {
 pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
     let body = cmd.body();
     let mut out = Reply::new();
-    let (mut settings, mut told) = (Vec::new(), Vec::new());
+    let (mut settings, mut changed) = (Vec::new(), Vec::new());
     for (name, value) in elements(body).skip(1) {
         if is_generic_argument(name) {
             continue;
@@ -206,7 +207,7 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
         if settings.is_empty() {
             parameters().borrow().append_as(name, "was", &mut out);
         }
-        told.push((name.to_owned(), pinion_query::value_text(value)));
+        changed.push((name.to_owned(), pinion_query::value_text(value)));
         settings.push(setting);
     }
     if settings.is_empty() {
@@ -226,7 +227,7 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
         }
     })
     .await;
-    for (name, value) in told {
+    for (name, value) in changed {
         tracing::info!(target: "COMMAND", id = 23_435u64, parameterName = name, newValue = value, "Successfully set parameter to new value");
     }
     Ok(out)

@@ -246,7 +246,8 @@ async fn append_status(out: &mut DocBuilder, histograms: bool, wanted: impl Fn(&
     if wanted("asserts") {
         out.start_document("asserts")
             .append("regular", c.assert_regular as i32)
-            // Kinds of assertions that this node does not have, and counters of 64 bits do not roll over.
+            // Kinds of assertions that this node does not have, and counters of 64 bits do not roll
+            // over.
             .append("warning", 0i32)
             .append("msg", 0i32)
             .append("user", c.assert_user as i32)
@@ -369,8 +370,8 @@ async fn append_status(out: &mut DocBuilder, histograms: bool, wanted: impl Fn(&
     }
 }
 
-/// `queues`: what bounds the operations that run at once. There are no tickets for them: a connection has one operation at a
-/// time, so there are as many as the node takes connections.
+/// `queues`: what bounds the operations that run at once. There are no tickets for them: a
+/// connection has one operation at a time, so there are as many as the node takes connections.
 async fn append_queues(out: &mut DocBuilder, c: &CounterValues) {
     let most = pinion_runtime::on_all_cores(|_| async { ConnectionCounts::here().most }).await;
     let most = most.into_iter().max().unwrap_or_default();
@@ -678,8 +679,8 @@ fn append_operators(out: &mut DocBuilder, sums: &Sums) {
     operator_counts::append(out, &operators);
 }
 
-/// `metrics.query.planCache` and the sizes beside it. Skipped are reads for which the cache was not asked: there was one plan,
-/// or a hint.
+/// `metrics.query.planCache` and the sizes beside it. Skipped are reads for which the cache was not
+/// asked: there was one plan, or a hint.
 fn append_plan_cache(out: &mut DocBuilder, sums: &Sums) {
     let (c, (entries, bytes)) = (&sums.counters, sums.cached_plans);
     out.start_document("planCache")

@@ -32,7 +32,8 @@ pub(crate) async fn shutdown(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Without users any client that reaches a node could end it, so the sender must be on its machine, or a member with the set's key.
+/// Without users any client that reaches a node could end it, so the sender must be on its machine,
+/// or a member with the set's key.
 ///
 /// # Errors
 /// `Unauthorized`.

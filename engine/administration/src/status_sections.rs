@@ -26,10 +26,12 @@ pub struct ProcessUsage {
     pub written_bytes: u64,
 }
 
-/// Tells the use of the machine; set by the binary, because a simulated node has none of its own.
+/// Gives the process's use of the machine; set by the binary, because a simulated node has none of
+/// its own.
 pub struct ProcessSource(pub Box<dyn Fn() -> ProcessUsage>);
 
-/// Tells what the whole machine does, section by section, as a collector of diagnostic data takes it; set by the binary too.
+/// What the whole machine does, section by section, as a collector of diagnostic data reads it; set
+/// by the binary too.
 pub struct SystemSource(pub Box<dyn Fn() -> RawDocumentBuf>);
 
 fn process_usage() -> Option<ProcessUsage> {
@@ -72,8 +74,8 @@ pub(super) fn append_extra_info(out: &mut DocBuilder) {
     out.end();
 }
 
-/// How many collections of each kind there are. Those of the node's own databases, and those that the system makes, are
-/// internal.
+/// How many collections of each kind there are. Those of the node's own databases, and those that
+/// the system makes, are internal.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct CatalogCounts {
     collections: i32,
@@ -170,10 +172,10 @@ pub(super) async fn append_index_builds(out: &mut DocBuilder) {
     out.end().end();
 }
 
-/// `locks`, of the gates that there are. The lock of `fsync` is the global one: writers and changes of the catalog pass it.
-/// Databases are locked by changes of the catalog alone, against each other. Operations pass a collection's gate as they would
-/// take an intent lock, and changes of the catalog close it. Each core has its part of the global lock and of a gate, and counts
-/// alone.
+/// `locks`, of the gates that there are. The lock of `fsync` is the global one: writers and changes
+/// of the catalog pass it. Databases are locked by changes of the catalog alone, against each
+/// other. Operations pass a collection's gate as they would take an intent lock, and changes of the
+/// catalog close it. Each core has its part of the global lock and of a gate, and counts alone.
 pub(super) async fn append_locks(out: &mut DocBuilder) {
     let mut gates = GateCounts::default();
     for counts in pinion_runtime::on_all_cores(|_| async { core_catalog().gates().counts() }).await
@@ -223,7 +225,8 @@ fn append_lock(out: &mut DocBuilder, name: &str, modes: &[(&str, Acquisitions)])
     out.end();
 }
 
-/// What a node does as a member of a replica set, and a standalone never: operations of a primary applied.
+/// What a node does as a member of a replica set, and a standalone never: operations of a primary
+/// applied.
 pub(super) fn append_replicated(
     out: &mut DocBuilder,
     counters: &CounterValues,
@@ -246,8 +249,8 @@ pub(super) fn append_replicated(
     }
 }
 
-/// What one core says of the network: bytes of messages in and out, messages in, and what each compressor took and gave when
-/// it compressed and when it decompressed.
+/// What one core says of the network: bytes of messages in and out, messages in, and what each
+/// compressor took and gave when it compressed and when it decompressed.
 type NetworkCounts = ([u64; 3], [[u64; 4]; Compressor::OFFERED.len()]);
 
 fn network_counts() -> NetworkCounts {

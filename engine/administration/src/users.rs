@@ -1,4 +1,5 @@
-//! `usersInfo` and `rolesInfo` of a node that has neither users nor roles of its own, and what its connections are told of themselves.
+//! `usersInfo` and `rolesInfo` of a node that has neither users nor roles of its own, and what its
+//! connections learn about themselves.
 
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef};
 use pinion_wire::{Error, Invocation, Reply, Result};
@@ -107,7 +108,8 @@ pub(crate) async fn connection_status(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Names the connection in all processes: the process by its random number, the connection in it by its own.
+/// Names the connection in all processes: the process by its random number, the connection in it by
+/// its own.
 fn connection_uuid(cmd: &Invocation) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..12].copy_from_slice(&node_info().process_id.bytes());

@@ -1,4 +1,5 @@
-//! `applyOps`: operations as the oplog has them, one after the other. Tools replay a dumped oplog by it.
+//! `applyOps`: operations as the oplog has them, one after the other. Tools replay a dumped oplog
+//! by it.
 
 use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{Uuid, core_catalog, interruptible};
@@ -228,7 +229,8 @@ struct Applying<'c> {
 }
 
 impl Applying<'_> {
-    /// Applies operations up to the first that is wrong. One that does not find its document is told in the results.
+    /// Applies operations up to the first that is wrong. One that does not find its document is
+    /// reported in the results.
     async fn all(&self, operations: &[Operation<'_>], depth: usize, done: &mut Done) -> Result<()> {
         for operation in operations {
             check(&self.cmd.ctx)?;
@@ -434,7 +436,8 @@ fn command_of(name: &str, o: &RawDocument) -> Result<Option<RawDocumentBuf>> {
     Ok(Some(out.finish()))
 }
 
-/// Whether an error says that what is asked for is done: a log is applied to what it may have been applied to before.
+/// Whether an error says that what is asked for is done: a log is applied to what it may have been
+/// applied to before.
 fn is_done_already(command: &str, error: &Error) -> bool {
     let done: &[ErrorCode] = match command {
         "create" => &[ErrorCode::NAMESPACE_EXISTS],

@@ -1,4 +1,5 @@
-//! `setIndexCommitQuorum`, and the votes of members about builds of indexes: `voteCommitIndexBuild`, `voteAbortIndexBuild`.
+//! `setIndexCommitQuorum`, and the votes of members about builds of indexes:
+//! `voteCommitIndexBuild`, `voteAbortIndexBuild`.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use pinion_exec::topology::{CommitQuorum, check_from_member, set_view};
 pub(crate) async fn vote_commit(cmd: Invocation) -> Result<Reply> {
     let (build, host) = vote_of(&cmd, "voteCommitIndexBuild", &[])?;
     let mut out = Reply::new();
-    // Nobody is waited for, so nothing is kept.
+    // No member is waited for, so nothing is kept.
     if read(build.uuid).await?.quorum.is_disabled() {
         return Ok(out);
     }

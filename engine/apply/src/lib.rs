@@ -1,5 +1,5 @@
-//! What makes a member's data follow the log of its set: recovery, the applier, initial sync, builds of indexes of the whole set,
-//! and the expiry of documents.
+//! What makes a member's data follow the log of its set: recovery, the applier, initial sync,
+//! builds of indexes of the whole set, and the expiry of documents.
 
 // A module uses those of its own group, in no circle, and of the groups above.
 

@@ -34,14 +34,15 @@ pub async fn recover(opened: Opened) -> Result<RecoveryReport, OpenNodeError> {
         .map_err(OpenNodeError::Catalog)?;
     let report = match core_catalog().current().is_partial() {
         false => opened.recover(Applier::new(ApplyMode::Recovery)).await,
-        // A part of a copy is of no use, and what was logged beside it has nothing to be applied to.
+        // A part of a copy is of no use, and what was logged beside it has nothing to be applied
+        // to.
         true => opened.recover(PassedOver).await,
     };
     report.map_err(OpenNodeError::Storage)
 }
 
-/// The catalog, the entries up to `limit`, and what a member knows of its data, when that is opened again. The node follows
-/// afterwards.
+/// The catalog, the entries up to `limit`, and what a member knows of its data, when that is opened
+/// again. The node follows afterwards.
 pub async fn recover_node(
     opened: Opened,
     limit: Timestamp,
@@ -59,8 +60,8 @@ pub async fn recover_node(
     // A build that starts again writes nothing as a primary would.
     let followed = pinion_storage::storage().follow().await;
     followed.map_err(|fatal| OpenNodeError::Storage(OpenError::Fatal(fatal)))?;
-    let begun = begin_builds().await;
-    begun.map_err(OpenNodeError::Catalog)?;
+    let started = begin_builds().await;
+    started.map_err(OpenNodeError::Catalog)?;
     pinion_exec::cluster_parameter_store::load()
         .await
         .map_err(OpenNodeError::Catalog)?;

@@ -12,24 +12,23 @@ type Table = &'static [(&'static str, usize)];
 
 /// Uses of the words in `words.rs`.
 const WORDS: Table = &[
-    ("engine/administration", 23),
-    ("engine/apply", 117),
+    ("engine/administration", 2),
+    ("engine/apply", 1),
     ("engine/catalog", 169),
     ("engine/exec", 438),
     ("engine/instance", 236),
     ("engine/query", 319),
-    ("engine/storage", 311),
+    ("engine/storage", 337),
 ];
 
 /// Lines of comments and documents above `MAX_COLUMNS`.
 const WIDE_COMMENTS: Table = &[
-    ("engine/administration", 87),
-    ("engine/apply", 82),
     ("engine/catalog", 237),
     ("engine/exec", 538),
     ("engine/instance", 126),
     ("engine/query", 312),
-    ("engine/storage", 12),
+    ("engine/storage", 870),
+    ("tools/tidy", 1),
 ];
 
 /// Functions above `MAX_FUNCTION_LINES`, without tests.
@@ -54,7 +53,7 @@ const LONG_FUNCTIONS: Table = &[
 
 /// Assertions in a thousand functions, without tests: a floor.
 const ASSERTIONS: Table = &[
-    ("engine/storage", 197),
+    ("engine/storage", 199),
     ("replication/node", 34),
     ("replication/protocol", 166),
 ];

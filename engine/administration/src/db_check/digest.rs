@@ -29,8 +29,8 @@ use pinion_exec::limits::{
 /// Why a range was not read to its end.
 #[derive(Debug)]
 pub(super) enum Unread {
-    /// The snapshot is gone, or is of a time at which this member did not have the collection; something else than the data keeps
-    /// it from being read.
+    /// The snapshot is gone, or is of a time at which this member did not have the collection;
+    /// something else than the data keeps it from being read.
     Unavailable(String),
     /// What is stored is damaged.
     Damaged(String),
@@ -212,7 +212,8 @@ impl View {
     }
 }
 
-/// The index of a collection that the client names. That on `_id` is the tree of the documents itself, in most collections.
+/// The index of a collection that the client names. That on `_id` is the tree of the documents
+/// itself, in most collections.
 fn find_index(
     collection: &Arc<Collection>,
     name: &str,
@@ -231,7 +232,8 @@ fn find_index(
     Err(Unread::Unavailable(format!("{name}: {what} at {ts}")))
 }
 
-/// Records of such a collection are numbered by each member, and its entries end with these numbers.
+/// Records of such a collection are numbered by each member, and its entries end with these
+/// numbers.
 pub(super) fn has_own_entries(collection: &Collection) -> bool {
     collection.id_index_beside_tree().is_some()
 }
@@ -286,7 +288,7 @@ impl<'v> Finding<'v> {
         }
     }
 
-    /// What is still taken of a batch, and one record more, which tells whether there is a rest.
+    /// What a batch still takes, and one record more, which shows whether there is a rest.
     fn room(&self, limits: &Limits) -> Room {
         let records = limits.count.saturating_sub(self.count);
         Room {
@@ -399,7 +401,8 @@ impl<'v> Finding<'v> {
         }
     }
 
-    /// Looks up the entries of documents, or the documents of entries, on the owners of their partitions.
+    /// Looks up the entries of documents, or the documents of entries, on the owners of their
+    /// partitions.
     async fn look_up(&mut self) -> Result<(), Unread> {
         let Some(verifier) = self.verifier.clone() else {
             return Ok(());

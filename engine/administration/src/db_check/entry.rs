@@ -1,4 +1,5 @@
-//! What the oplog says of a check: `{dbCheck: <namespace>, type: "start" | "batch" | "stop", ...}` in an entry of a command.
+//! What the oplog says of a check: `{dbCheck: <namespace>, type: "start" | "batch" | "stop", ...}`
+//! in an entry of a command.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Uuid;

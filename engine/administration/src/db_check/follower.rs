@@ -1,4 +1,5 @@
-//! What a member does that applies the entries of a check: it reads the same, compares, and writes down what it finds.
+//! What a member does that applies the entries of a check: it reads the same, compares, and writes
+//! down what it finds.
 
 use std::collections::VecDeque;
 
@@ -19,8 +20,8 @@ use pinion_exec::cluster_time::bson_time;
 use pinion_exec::interrupt::interruptible;
 use pinion_exec::limits::{MAX_FOLLOWED_CHECK_BYTES, MAX_FOLLOWED_CHECKS};
 
-/// Takes an entry that the applier has met, and returns at once: what it says is done behind the applier. Called on core 0, where a
-/// member's applier is.
+/// Takes an entry that the applier has met, and returns at once: what it says is done behind the
+/// applier. Called on core 0, where a member's applier is.
 pub fn follow(entry: &[u8]) {
     assert!(core_id() == CoreId(0), "members are compared by core 0");
     let tasks = &db_check_tasks();
@@ -40,7 +41,8 @@ pub(super) struct Followed {
 }
 
 impl Followed {
-    /// Takes a copy of an entry, which is a part of all that was fetched with it. False if there is no room.
+    /// Takes a copy of an entry, which is a part of all that was fetched with it. False if there is
+    /// no room.
     fn push(&mut self, entry: &[u8]) -> bool {
         let is_batch = is_batch(stored_document(entry));
         let most = match is_batch {
@@ -166,7 +168,7 @@ async fn compare(
     view.digest(&batch.range, &Limits::NONE).await
 }
 
-/// Writes down that a run has begun or ended.
+/// Writes down that a run has started or ended.
 pub(super) async fn note_step(entry: &CheckEntry) {
     let (operation, early) = match &entry.step {
         Step::Start => (START, None),

@@ -1,4 +1,5 @@
-//! `local.system.healthlog`: what checks have found on this member. A capped collection, made when it is first needed.
+//! `local.system.healthlog`: what checks have found on this member. A capped collection, made when
+//! it is first needed.
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Uuid, core_catalog, from_fatal};
@@ -109,7 +110,8 @@ impl Note<'_> {
         loop {
             match insert(&document).await {
                 Ok(()) => return,
-                // Nothing is written while the node is locked, and one that closes does not wait for the lock.
+                // Nothing is written while the node is locked, and one that closes does not wait
+                // for the lock.
                 Err(error) if is_passing(&error) && !tasks.stopping.get() => {
                     sleep(CHECK_RETRY).await;
                 }
@@ -135,7 +137,8 @@ fn is_passing(error: &Error) -> bool {
     error.code == ErrorCode::MAX_TIME_MS_EXPIRED || error.code == ErrorCode::TEMPORARILY_UNAVAILABLE
 }
 
-/// A note as the log of the node shows it: keys and values of `_id` may be nearly as long as a document.
+/// A note as the log of the node shows it: keys and values of `_id` may be nearly as long as a
+/// document.
 fn logged_text(data: &RawDocument) -> String {
     let mut out = DocBuilder::new();
     for (name, value) in pinion_bson::elements(data) {

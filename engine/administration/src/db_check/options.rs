@@ -117,7 +117,8 @@ pub(super) enum Target {
 pub(super) struct Request {
     pub target: Target,
     pub checks: Checks,
-    /// `{_id: <first>}`, or the values of the index's fields; from the beginning where it is absent. Included, as the end is.
+    /// `{_id: <first>}`, or the values of the index's fields; from the beginning where it is
+    /// absent. Included, as the end is.
     pub start: Option<RawDocumentBuf>,
     pub end: Option<RawDocumentBuf>,
     /// It ends after this number of documents or entries, or of bytes.

@@ -17,7 +17,8 @@ use super::options::invalid;
 pub(super) struct Border {
     /// `{_id: <value>}`, or the values of the index's fields.
     pub shown: RawDocumentBuf,
-    /// The key of the index entry, where it has to be known to the byte: entries of several documents may have the same fields.
+    /// The key of the index entry, where it has to be known to the byte: entries of several
+    /// documents may have the same fields.
     pub entry: Option<Key>,
 }
 
@@ -29,7 +30,8 @@ pub(super) struct Range {
     pub end: Border,
 }
 
-/// The same as keys of a tree: keys that begin with the end are the last ones, and there is no other end where it is absent.
+/// The same as keys of a tree: keys that begin with the end are the last ones, and there is no
+/// other end where it is absent.
 fn key_range(start: Key, is_start_included: bool, end: Option<Key>) -> KeyRange {
     let lower = match is_start_included {
         true => Bound::Included(start),
@@ -70,7 +72,8 @@ impl Border {
 }
 
 impl Range {
-    /// All documents between two values of `_id`, each of which is in a document; to the ends where they are absent.
+    /// All documents between two values of `_id`, each of which is in a document; to the ends where
+    /// they are absent.
     pub(super) fn of_documents(
         start: Option<&RawDocumentBuf>,
         end: Option<&RawDocumentBuf>,

@@ -160,7 +160,7 @@ impl Turn<'_> {
                 let early = Early::killed(&error.message);
                 match error.code == ErrorCode::INTERRUPTED {
                     true => drop(self.end(Some(early)).await),
-                    // Nobody would log it.
+                    // No task would log it.
                     false => note_step(&self.entry(Step::Stop(Some(early)))).await,
                 }
                 false
@@ -168,7 +168,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Logs the end; false where nothing can be logged any more. That is then written down here alone.
+    /// Logs the end; false where nothing can be logged any more. That is then written down here
+    /// alone.
     async fn end(&self, early: Option<Early>) -> bool {
         // A run that was killed logs that too, and its own context logs nothing any more.
         let ctx = OpContext::internal(0, "dbCheck", self.ns.db(), now().as_nanos());
@@ -218,7 +219,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Reads a batch, logs it, and waits for the write concern. `range` is what is left; none at the beginning.
+    /// Reads a batch, logs it, and waits for the write concern. `range` is what is left; none at
+    /// the beginning.
     async fn batch(
         &mut self,
         range: Option<Range>,
@@ -367,7 +369,8 @@ async fn log_entry(ctx: &OpContext, entry: &CheckEntry) -> Result<Timestamp> {
             "the _id or the index keys at which a batch begins and ends are too long for the oplog",
         ));
     }
-    // The node stays the primary while this is behind the gate, and members of MongoDB 4.4 may have been admitted since.
+    // The node stays the primary while this is behind the gate, and members of MongoDB 4.4 may have
+    // been admitted since.
     let _acquired = acquire(ctx, Wanted::write(entry.ns.clone(), None)).await?;
     check_log_form(true, "dbCheck")?;
     let ns = format!("{}.$cmd", entry.ns.db());

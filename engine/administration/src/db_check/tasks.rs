@@ -1,4 +1,5 @@
-//! The two tasks of core 0: one runs what clients of a primary ask for, one does what entries of the oplog say.
+//! The two tasks of core 0: one runs what clients of a primary ask for, one does what entries of
+//! the oplog say.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -69,7 +70,8 @@ pub fn start() {
     db_check_tasks().tasks.borrow_mut().extend(tasks);
 }
 
-/// Ends both tasks, and forgets what they had to do: the state of the data that it is about may be taken back. Called on core 0.
+/// Ends both tasks, and forgets what they had to do: the state of the data that it is about may be
+/// taken back. Called on core 0.
 pub async fn stop() {
     let tasks = &db_check_tasks();
     tasks.stopping.set(true);

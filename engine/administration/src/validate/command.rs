@@ -1,4 +1,5 @@
-//! The command: the phases over all partitions, one after the other, and what is mended between them.
+//! The command: the phases over all partitions, one after the other, and what is mended between
+//! them.
 
 use std::sync::Arc;
 
@@ -246,7 +247,8 @@ async fn compare_counts(job: &Arc<Job>, report: &mut Report) -> Result<()> {
 
 /// Corrects count and size of the documents where they are wrong, and reports nothing.
 ///
-/// Source: execution document, "Validation Procedure": a validation that is not in the background adjusts the fast count.
+/// Source: execution document, "Validation Procedure": a validation that is not in the background
+/// adjusts the fast count.
 async fn correct_counts(job: &Arc<Job>, findings: &Findings) -> Result<bool> {
     if findings.is_damaged {
         return Ok(false);
@@ -254,7 +256,8 @@ async fn correct_counts(job: &Arc<Job>, findings: &Findings) -> Result<bool> {
     let tree = job.collection.tree();
     let kept = tree_stats(vec![tree]).await;
     let kept = kept.get(&tree).copied().unwrap_or_default();
-    // A repair looks closer; beside writers the two are of different times, which the comparison is not.
+    // A repair looks closer; beside writers the two are of different times, which the comparison is
+    // not.
     let seems_right = (kept.records, kept.value_bytes) == (findings.records, findings.bytes);
     let attempts = match job.options.repair {
         RepairMode::None if seems_right => return Ok(false),

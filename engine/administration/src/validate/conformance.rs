@@ -1,4 +1,5 @@
-//! Whether a document keeps to what the BSON specification asks for beyond its form: MongoDB calls that conformance.
+//! Whether a document keeps to what the BSON specification asks for beyond its form: MongoDB calls
+//! that conformance.
 //!
 //! The document has been validated, so it can be walked to its end.
 
@@ -8,7 +9,8 @@ use rustc_hash::FxHashSet;
 /// Names of a document up to which each is compared with the others, without a set of them.
 const FEW_NAMES: usize = 16;
 
-/// The first thing by which a document does not conform. Names that come twice are looked for where `thoroughly` says so.
+/// The first thing by which a document does not conform. Names that come twice are looked for where
+/// `thoroughly` says so.
 pub(super) fn nonconformance(document: &RawDocument, thoroughly: bool) -> Option<String> {
     of_document(document.as_bytes(), thoroughly)
 }

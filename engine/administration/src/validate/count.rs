@@ -1,7 +1,9 @@
-//! Whether the counts that are kept of a collection's records are those of the records, and their correction.
+//! Whether the counts that are kept of a collection's records are those of the records, and their
+//! correction.
 //!
-//! The counts are of the newest state, so each partition's are taken at a moment in which that is the state of a snapshot, and
-//! compared with the records of that snapshot. What is not replicated has no snapshots: there nothing may change meanwhile.
+//! The counts are of the newest state, so each partition's are taken at a moment in which that is
+//! the state of a snapshot, and compared with the records of that snapshot. What is not replicated
+//! has no snapshots: there nothing may change meanwhile.
 
 use std::sync::Arc;
 
@@ -38,7 +40,8 @@ impl Compared {
     }
 }
 
-/// Compares the counts of all partitions; `None` if others wrote in each of the attempts, or something cannot be read.
+/// Compares the counts of all partitions; `None` if others wrote in each of the attempts, or
+/// something cannot be read.
 pub(super) async fn compare(
     job: &Arc<Job>,
     wrong: WrongCounts,
@@ -105,7 +108,8 @@ async fn compare_in(
     Ok(None)
 }
 
-/// The counts that are kept, and the snapshot that is the newest state just now; `None` if there is none.
+/// The counts that are kept, and the snapshot that is the newest state just now; `None` if there is
+/// none.
 fn moment(job: &Job, owned: &Partition) -> Option<(KeptCounts, ReadAt)> {
     let kept = owned.settled_counts(job.collection.tree())?;
     if !job.collection.is_replicated() {

@@ -1,4 +1,5 @@
-//! The first phase in one partition: each document by itself, and the sums over the keys of documents and indexes.
+//! The first phase in one partition: each document by itself, and the sums over the keys of
+//! documents and indexes.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -331,8 +332,9 @@ impl Part {
         prefix
     }
 
-    /// Whether an entry is there in the state in which the one after it was read. It may have gone before that one came, where
-    /// there is no snapshot, or where the snapshot of the first was lost.
+    /// Whether an entry is there in the state in which the one after it was read. It may have gone
+    /// before that one came, where there is no snapshot, or where the snapshot of the first was
+    /// lost.
     async fn is_there_with(&self, index: &Index, last: &Last, next: &Last) -> Result<bool> {
         let has_no_snapshot = next.at == ReadAt::Newest;
         if last.at == next.at && !has_no_snapshot {

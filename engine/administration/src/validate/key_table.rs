@@ -1,7 +1,9 @@
-//! Sums over the hashes of index keys, by bucket: those that documents ask for less those that indexes have. Where every sum is
-//! zero nothing is missing and nothing is too many; where one is not, few keys remain to be looked at.
+//! Sums over the hashes of index keys, by bucket: those that documents ask for less those that
+//! indexes have. Where every sum is zero nothing is missing and nothing is too many; where one is
+//! not, few keys remain to be looked at.
 //!
-//! Each key is in two buckets and is suspected where both sums are wrong, so that one wrong key makes few others suspected.
+//! Each key is in two buckets and is suspected where both sums are wrong, so that one wrong key
+//! makes few others suspected.
 
 use std::hash::Hasher;
 
@@ -117,7 +119,8 @@ mod tests {
 
     #[test]
     fn only_what_is_wrong_and_few_others_are_suspected() {
-        // Keys that documents ask for beyond 1000 common ones, and keys that the index has beyond these.
+        // Keys that documents ask for beyond 1000 common ones, and keys that the index has beyond
+        // these.
         let check = |missing: &[u32], extra: &[u32]| {
             let (mut documents, mut index) = (KeyTable::new(256), KeyTable::new(256));
             let common = 0..1000;

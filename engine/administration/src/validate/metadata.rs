@@ -45,7 +45,7 @@ pub(super) async fn examine(
     Ok(())
 }
 
-/// What tells the newest version of a collection from its row.
+/// What distinguishes the newest version of a collection, from its row.
 async fn look(collection: &Collection) -> Option<String> {
     let stored = match stored_collection(collection.number).await {
         Ok(Some(stored)) => stored,

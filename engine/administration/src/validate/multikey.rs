@@ -1,4 +1,5 @@
-//! What indexes know of arrays, compared with the documents and, where that is asked for, set to what these have.
+//! What indexes know of arrays, compared with the documents and, where that is asked for, set to
+//! what these have.
 
 use std::sync::Arc;
 
@@ -12,8 +13,9 @@ use super::findings::{Findings, Notes};
 use super::job::Job;
 use pinion_exec::interrupt::interruptible;
 
-/// Notes the indexes that do not know of arrays that documents have. What is known of them only grows while documents are
-/// written, so what the catalog knows by now is compared with what was read before.
+/// Notes the indexes that do not know of arrays that documents have. What is known of them only
+/// grows while documents are written, so what the catalog knows by now is compared with what was
+/// read before.
 pub(super) fn check(job: &Job, findings: &mut Findings) {
     let current = core_catalog().get(&job.collection.ns);
     let current: &Collection = current.as_deref().unwrap_or(&job.collection);
@@ -54,8 +56,8 @@ pub(super) fn differs(job: &Job, findings: &Findings) -> bool {
         .any(|(known, found)| *known != found.multikey)
 }
 
-/// Sets what the indexes know to what the documents have. The caller has left the gate of the collection; writers wait while
-/// its documents are looked through.
+/// Sets what the indexes know to what the documents have. The caller has left the gate of the
+/// collection; writers wait while its documents are looked through.
 pub(super) async fn adjust(
     ctx: &OpContext,
     job: &Arc<Job>,
@@ -81,7 +83,7 @@ pub(super) async fn adjust(
 /// Where the documents have arrays, in each index.
 async fn arrays(job: &Arc<Job>) -> Result<Vec<(TreeId, Option<MultikeyPaths>)>> {
     let findings = super::command::first_phase(job, ReadAt::Newest).await?;
-    // What cannot be read may have arrays that nobody sees.
+    // What cannot be read may have arrays that no check sees.
     if findings.is_damaged {
         return Ok(Vec::new());
     }

@@ -1,4 +1,5 @@
-//! The validation of the node's log: its entries are read one after the other, and each must name the one before it.
+//! The validation of the node's log: its entries are read one after the other, and each must name
+//! the one before it.
 
 use pinion_clock::Timestamp;
 use pinion_storage::{LogReadError, storage};

@@ -1,4 +1,5 @@
-//! What `validate` mends on a standalone: one document and its entries at a time, only as long as they are what was read.
+//! What `validate` mends on a standalone: one document and its entries at a time, only as long as
+//! they are what was read.
 //!
 //! The writes have no entries in the log, so the caller makes a checkpoint behind the last of them.
 

@@ -12,7 +12,8 @@ use pinion_exec::interrupt::interruptible;
 use pinion_exec::limits::MAX_SNAPSHOT_ATTEMPTS;
 use pinion_exec::topology::replica_set;
 
-/// A state of the node that stays readable on all partitions until this is dropped, unless memory for old versions runs out.
+/// A state of the node that stays readable on all partitions until this is dropped, unless memory
+/// for old versions runs out.
 pub(crate) struct Snapshot {
     at: ReadAt,
     hold: Option<SnapshotHold>,

@@ -1,4 +1,5 @@
-//! A walk over all of a tree in one partition: past what cannot be read, and on in a newer snapshot where its own is lost.
+//! A walk over all of a tree in one partition: past what cannot be read, and on in a newer snapshot
+//! where its own is lost.
 
 use std::ops::Bound;
 use std::rc::Rc;

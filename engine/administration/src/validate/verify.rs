@@ -1,7 +1,8 @@
-//! Whether a key is missing in an index, or an entry of an index is too many: a document and its entries looked at together, in
-//! one snapshot.
+//! Whether a key is missing in an index, or an entry of an index is too many: a document and its
+//! entries looked at together, in one snapshot.
 //!
-//! A verdict holds for that snapshot. What another snapshot, or the sums of the first phase, made suspected does not matter to it.
+//! A verdict holds for that snapshot. What another snapshot, or the sums of the first phase, made
+//! suspected does not matter to it.
 
 use std::sync::Arc;
 
@@ -66,7 +67,8 @@ fn readable<T>(read: std::result::Result<T, ReadError>) -> Verified<Option<T>> {
     }
 }
 
-/// The entries of a document in an index; none that are known where it cannot be indexed, which was reported.
+/// The entries of a document in an index; none that are known where it cannot be indexed, which was
+/// reported.
 async fn entries(
     job: &Job,
     index: &Index,
@@ -159,8 +161,8 @@ impl Verifier {
         }
     }
 
-    /// Whether a document is still what was read. A snapshot does not change; what is not replicated has none, and is
-    /// compared while it is written.
+    /// Whether a document is still what was read. A snapshot does not change; what is not
+    /// replicated has none, and is compared while it is written.
     async fn is_unchanged(
         &self,
         partition: PartitionId,

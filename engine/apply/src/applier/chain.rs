@@ -1,5 +1,6 @@
-//! Transactions of several entries, which stand one behind the other in the log: their operations are kept until the last entry
-//! is there, with which they are applied. If something else comes in its place the transaction was never committed.
+//! Transactions of several entries, which stand one behind the other in the log: their operations
+//! are kept until the last entry is there, with which they are applied. If something else comes in
+//! its place the transaction was never committed.
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
@@ -12,7 +13,7 @@ use std::rc::Rc;
 
 use super::chains::{Piece, piece_of};
 use super::entry::{Entry, damaged, field, validated};
-use super::prepared::{Told, forget_all_kept, is_prepare, keep, take_kept};
+use super::prepared::{PreparedStep, forget_all_kept, is_prepare, keep, take_kept};
 use pinion_exec::limits::{CHAIN_READ_BYTES, CHAIN_READ_ENTRIES};
 use pinion_exec::read::from_log_error;
 use pinion_exec::statements::TransactionStamp;
@@ -23,11 +24,12 @@ pub(super) struct Chain {
     /// The number of the first, unless somebody has counted it as applied.
     first: Option<u64>,
     /// The time of the first.
-    begun: Timestamp,
+    first_ts: Timestamp,
     parts: Vec<Bytes>,
 }
 
-/// The first entry of the transaction that the log ends with, where its last one has not come; on the core that applies.
+/// The first entry of the transaction that the log ends with, where its last one has not come; on
+/// the core that applies.
 #[derive(Default)]
 pub struct OpenChain(Cell<Option<Timestamp>>);
 
@@ -53,7 +55,7 @@ impl Chain {
         Chain {
             stamp,
             first,
-            begun: ts,
+            first_ts: ts,
             parts: Vec::new(),
         }
     }
@@ -62,7 +64,7 @@ impl Chain {
 /// Takes in the next entry. Gives what is kept then, and the entry that is to be applied now.
 ///
 /// # Errors
-/// The entry goes on with a transaction whose first entries cannot be found.
+/// The entry continues a transaction whose first entries cannot be found.
 pub(super) async fn link(
     chain: Option<Chain>,
     entry: Entry,
@@ -76,8 +78,8 @@ pub(super) async fn link(
         end_chain(entry.ts);
         return Ok((None, Some(entry)));
     };
-    let goes_on = |chain: &Chain| chain.stamp == stamp && piece != Piece::First;
-    let chain = chain.filter(goes_on);
+    let continues = |chain: &Chain| chain.stamp == stamp && piece != Piece::First;
+    let chain = chain.filter(continues);
     let mut chain = match (chain, piece) {
         (Some(chain), _) => chain,
         (None, Piece::First) => {
@@ -94,54 +96,57 @@ pub(super) async fn link(
         return Ok((Some(chain), None));
     }
     match prepares(&entry.bytes) {
-        // It goes on until its outcome.
+        // It stays open until its outcome.
         true => open_chain().0.set(None),
         false => end_chain(entry.ts),
     }
     let complete = Entry {
         number: chain.first.unwrap_or(entry.number),
-        first: chain.begun,
+        first: chain.first_ts,
         before: chain.parts.into(),
         ..entry
     };
     Ok((None, Some(complete)))
 }
 
-/// The transaction whose first entries this node has applied, or found in its log, by whatever applier, ends with the entry at
-/// `ts`: that is its last one, or something else in the place of what was yet to come.
+/// The transaction whose first entries this node has applied, or found in its log, by whatever
+/// applier, ends with the entry at `ts`: that is its last one, or something else in the place of
+/// what was yet to come.
 fn end_chain(ts: Timestamp) {
-    if let Some(begun) = open_chain().0.take() {
-        storage().transaction_ends(begun, ts);
+    if let Some(first_ts) = open_chain().0.take() {
+        storage().transaction_ends(first_ts, ts);
     }
 }
 
 /// The transaction whose first entries were applied is of no meaning any more.
 pub(super) fn forget_open_chain() {
-    if let Some(begun) = open_chain().0.take() {
-        storage().transaction_ends(begun, begun);
+    if let Some(first_ts) = open_chain().0.take() {
+        storage().transaction_ends(first_ts, first_ts);
     }
 }
 
-/// The data is gone, and with it what was known of transactions whose entries are in the log; on this core.
+/// The data is gone, and with it what was known of transactions whose entries are in the log; on
+/// this core.
 pub fn forget_transactions() {
     open_chain().0.set(None);
     forget_all_kept();
 }
 
-/// What the log ends with is no transaction any more of which more may come: this node writes its own entries behind it. Runs
-/// on the core that applies.
+/// What the log ends with is no transaction any more of which more may come: this node writes its
+/// own entries behind it. Runs on the core that applies.
 pub fn end_open_chain() {
     end_chain(storage().last_allotted());
 }
 
-/// Takes in an entry that is applied already, or was never to be: it may be the first of a transaction whose last one is not.
+/// Takes in an entry that is applied already, or was never to be: it may be the first of a
+/// transaction whose last one is not.
 pub(super) fn look_back(chain: Option<Chain>, ts: Timestamp, bytes: Bytes) -> Option<Chain> {
     let document = RawDocument::from_bytes(&bytes).ok();
     let Some((piece, stamp)) = document.and_then(part_of) else {
         end_chain(ts);
-        match document.map(Told::by) {
-            Some(Ok(Some(Told::Prepared(stamp)))) => keep(stamp, (ts, ts), vec![bytes]),
-            Some(Ok(Some(Told::Ended(stamp, _)))) => drop(take_kept(stamp, ts)),
+        match document.map(PreparedStep::of) {
+            Some(Ok(Some(PreparedStep::Prepared(stamp)))) => keep(stamp, (ts, ts), vec![bytes]),
+            Some(Ok(Some(PreparedStep::Ended(stamp, _)))) => drop(take_kept(stamp, ts)),
             // What is wrong with it was found when it was applied.
             _ => {}
         }
@@ -164,7 +169,7 @@ pub(super) fn look_back(chain: Option<Chain>, ts: Timestamp, bytes: Bytes) -> Op
     if prepares(&bytes) {
         open_chain().0.set(None);
         chain.parts.push(bytes);
-        keep(chain.stamp, (chain.begun, ts), chain.parts);
+        keep(chain.stamp, (chain.first_ts, ts), chain.parts);
     } else {
         end_chain(ts);
     }

@@ -1,5 +1,5 @@
-//! Transactions whose entry does not fit into one: their entries stand one behind the other in the log, each names the one
-//! before it, and all take place at the time of the last.
+//! Transactions whose entry does not fit into one: their entries stand one behind the other in the
+//! log, each names the one before it, and all take place at the time of the last.
 
 use pinion_bson::{RawBsonRef, RawDocument};
 

@@ -10,7 +10,7 @@ use pinion_wire::{Error, Result};
 use super::decode::{check_namespace, unknown};
 use super::documents::{Target, commit_write, view_document, writes_of};
 use super::entry::{Entry, damaged, document, field, is_of_views, operations, text, validated};
-use super::prepared::{Told, apply_told};
+use super::prepared::{PreparedStep, apply_step};
 use super::settings::Changed;
 use pinion_exec::metrics::metrics;
 use pinion_exec::session_refresh::{is_removal, removals};
@@ -27,8 +27,8 @@ pub(super) fn apply_fence(
         let applied = async {
             let mut settings = Changed::default();
             let mut passed_over = 0;
-            if let Some(told) = Told::by(validated(&entry.bytes)?)? {
-                passed_over = apply_told(&entry, told, mode, &mut settings).await?;
+            if let Some(step) = PreparedStep::of(validated(&entry.bytes)?)? {
+                passed_over = apply_step(&entry, step, mode, &mut settings).await?;
                 settings.take_effect(mode).await;
                 return Ok(passed_over);
             }
@@ -58,7 +58,8 @@ fn count(op: &str, mode: ApplyMode) {
 /// The namespace of commands on the database that members keep for themselves.
 const LOCAL_COMMANDS: &str = "local.$cmd";
 
-/// Programs before this one let clients drop or rename the oplog, or index it, and logged that. It concerned no data.
+/// Programs before this one let clients drop or rename the oplog, or index it, and logged that. It
+/// concerned no data.
 fn warn_of_local_command(ts: Timestamp, entry: &RawDocument) {
     let o = document(entry, "o").ok();
     let name = o.and_then(|o| pinion_bson::elements(o).next());
@@ -95,7 +96,7 @@ pub(super) async fn apply(
                 Some(target) if is_removal(entry, &target.collection) => {
                     Some(removals(target.collection.tree(), &target.key).await?)
                 }
-                Some(target) if target.is_untold() => match target.told(entry).await? {
+                Some(target) if target.is_unresolved() => match target.resolved(entry).await? {
                     Some(target) => writes_of(entry, whole, &target, mode).await?,
                     None => None,
                 },

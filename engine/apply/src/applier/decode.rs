@@ -39,11 +39,12 @@ pub(super) type Operations = SmallVec<[Operation; 1]>;
 pub(super) struct Decoded {
     pub entry: Entry,
     pub by_owner: SmallVec<[(CoreId, Operations); 1]>,
-    /// Operations that nobody has to do.
+    /// Operations that need not be applied.
     pub passed_over: u64,
 }
 
-/// Decodes entries none of which is a fence, with the catalog that this core has. The bytes are valid afterwards.
+/// Decodes entries none of which is a fence, with the catalog that this core has. The bytes are
+/// valid afterwards.
 ///
 /// # Errors
 /// The first that cannot be applied.

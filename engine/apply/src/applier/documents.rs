@@ -29,8 +29,9 @@ use pinion_exec::statements::{
 };
 use pinion_exec::write::update_context;
 
-/// The number of a record that an entry does not tell: it is found, or given out, where the entry is applied. No record has it.
-const UNTOLD_RECORD: i64 = 0;
+/// The number of a record that an entry does not give: it is looked up, or allotted, where the
+/// entry is applied. No record has it.
+const UNKNOWN_RECORD: i64 = 0;
 
 /// What an entry of one document names.
 pub(super) struct Target {
@@ -42,7 +43,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// What the entry of one document names, in this core's catalog; `None` if the collection is gone and that may be.
+    /// What the entry of one document names, in this core's catalog; `None` if the collection is
+    /// gone and that may be.
     ///
     /// # Errors
     /// The entry does not say it, or names a collection that must be there and is not.
@@ -73,16 +75,17 @@ impl Target {
 
 impl Target {
     /// Whether the number of its record is to be found out.
-    pub(super) fn is_untold(&self) -> bool {
-        self.record == Some(UNTOLD_RECORD)
+    pub(super) fn is_unresolved(&self) -> bool {
+        self.record == Some(UNKNOWN_RECORD)
     }
 
-    /// The same with the number of its record: that of the document with the `_id`, or of an insert the next one. Call it on the
-    /// owner, when what comes before the entry is applied. `None` where the document is not there.
+    /// The same with the number of its record: that of the document with the `_id`, or of an insert
+    /// the next one. Call it on the owner, when what comes before the entry is applied. `None`
+    /// where the document is not there.
     ///
     /// # Errors
     /// Those of a read.
-    pub(super) async fn told(self, entry: &RawDocument) -> Result<Option<Target>> {
+    pub(super) async fn resolved(self, entry: &RawDocument) -> Result<Option<Target>> {
         let op = text(entry, "op")?;
         let named = document(entry, if op == "u" { "o2" } else { "o" })?;
         let id = document_id(named)?;
@@ -122,7 +125,8 @@ async fn record_with_id(collection: &Collection, id: RawBsonRef<'_>) -> Result<O
     Ok(found.and_then(|(key, _)| record(&key)))
 }
 
-/// The collection that an entry names, and the number of the record if the collection is ordered by these.
+/// The collection that an entry names, and the number of the record if the collection is ordered by
+/// these.
 fn collection_of(
     entry: &RawDocument,
     mode: ApplyMode,
@@ -145,16 +149,17 @@ fn collection_of(
         Clustering::Log => return Err(damaged("an oplog entry writes to the oplog")),
         Clustering::Record => match field(entry, "rid") {
             Some(RawBsonRef::Int64(record)) => Some(record),
-            // MongoDB's members do not tell it.
-            _ => Some(UNTOLD_RECORD),
+            // MongoDB's members do not log it.
+            _ => Some(UNKNOWN_RECORD),
         },
     };
     Ok(Some((collection, record)))
 }
 
-/// What an entry of one document writes, in the partitions of this core if it is the removal of a session's records; `None` if
-/// it is passed over. Behind that of the document and its index entries comes
-/// what a retryable statement leaves behind, whatever has become of its document. `whole` is the entry that the operation is in.
+/// What an entry of one document writes, in the partitions of this core if it is the removal of a
+/// session's records; `None` if it is passed over. Behind that of the document and its index
+/// entries comes what a retryable statement leaves behind, whatever has become of its document.
+/// `whole` is the entry that the operation is in.
 ///
 /// # Errors
 /// It cannot be applied to the document that is there, or there is none.
@@ -213,7 +218,8 @@ fn records_of(
     Ok(record_writes(&collections, partition, session, &change))
 }
 
-/// What records that the transaction of an entry is committed; nothing where there is no record of any.
+/// What records that the transaction of an entry is committed; nothing where there is no record of
+/// any.
 ///
 /// # Errors
 /// The entry is damaged.
@@ -241,11 +247,13 @@ pub(super) fn record_write(
     Ok(vec![stamp.write(&found.records, end, wall_ms, term)])
 }
 
-/// Documents as the operations before have left them, of those that take place together: `None` where one is gone.
+/// Documents as the operations before have left them, of those that take place together: `None`
+/// where one is gone.
 #[derive(Default)]
 pub(super) struct Before(BTreeMap<(TreeId, Key), Option<Bytes>>);
 
-/// What an operation writes of a transaction whose operations are all placed together; `whole` is the entry that it is in.
+/// What an operation writes of a transaction whose operations are all placed together; `whole` is
+/// the entry that it is in.
 ///
 /// # Errors
 /// It cannot be applied to the document that is there, or there is none.
@@ -261,7 +269,8 @@ pub(super) async fn prepared_change(
     let is_passed_over = change.is_none();
     let mut change = change.unwrap_or_default();
     if let Some(session) = stamp_of(operation, whole) {
-        // Nobody has changed what is prepared, so the documents are those that the primary had.
+        // No other write has changed what is prepared, so the documents are those that the primary
+        // had.
         let mut records = records_of(
             (operation, whole),
             &session,
@@ -282,8 +291,9 @@ pub(super) async fn prepared_change(
     Ok(change.writes)
 }
 
-/// Where the image of a statement lies, if it is there: what was copied from another member may have the commit, whose entry is
-/// yet to come, and what the document was before is known from there alone. `whole` is the entry that prepares.
+/// Where the image of a statement lies, if it is there: what was copied from another member may
+/// have the commit, whose entry is yet to come, and what the document was before is known from
+/// there alone. `whole` is the entry that prepares.
 async fn image_in_base(
     session: &SessionStamp,
     whole: &RawDocument,
@@ -443,13 +453,15 @@ fn change(document: &mut Bytes, o: &RawDocument) -> Result<()> {
     Ok(())
 }
 
-/// Whether an entry of an update has the whole document. Its `_id` alone tells: its other fields may be called what those of a
-/// difference or operators are, and neither of these has an `_id`.
+/// Whether an entry of an update has the whole document. Only its `_id` shows that: its other
+/// fields may be called what those of a difference or operators are, and neither of these has an
+/// `_id`.
 fn is_whole(o: &RawDocument) -> bool {
     field(o, "_id").is_some()
 }
 
-/// What an entry of an update makes of the document: a difference, or a whole document; of old dumps operators too.
+/// What an entry of an update makes of the document: a difference, or a whole document; of old
+/// dumps operators too.
 ///
 /// # Errors
 /// An update of a version that there is not.
@@ -478,7 +490,8 @@ pub(crate) fn update_of(o: &RawDocument) -> Result<Update> {
     }
 }
 
-/// What a write to a collection of views makes of a view: its `_id`, and its document unless it is removed.
+/// What a write to a collection of views makes of a view: its `_id`, and its document unless it is
+/// removed.
 ///
 /// # Errors
 /// The entry is damaged, or there is no view to update.

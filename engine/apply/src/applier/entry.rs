@@ -80,7 +80,7 @@ pub(super) fn operations(
     Ok(Some(pinion_bson::values(list).map(operation)))
 }
 
-/// Whether an operation writes a document that tells of a view, as MongoDB's members log them.
+/// Whether an operation writes a document that describes a view, as MongoDB's members log them.
 pub(super) fn is_of_views(operation: &RawDocument) -> bool {
     let Some(RawBsonRef::String(ns)) = field(operation, "ns") else {
         return false;
@@ -89,7 +89,8 @@ pub(super) fn is_of_views(operation: &RawDocument) -> bool {
         .is_some_and(|(_, collection)| collection == SYSTEM_VIEWS)
 }
 
-/// Whether the command of an entry is of a check. It changes nothing, so it need not wait for others, nor others for it.
+/// Whether the command of an entry is of a check. It changes nothing, so it need not wait for
+/// others, nor others for it.
 pub(super) fn is_check(o: &RawDocument) -> bool {
     pinion_bson::elements(o)
         .next()
@@ -97,13 +98,14 @@ pub(super) fn is_check(o: &RawDocument) -> bool {
 }
 
 /// Whether an entry, the bytes of which are valid, is one of `dbCheck`.
-pub(super) fn tells_of_check(bytes: &[u8]) -> bool {
+pub(super) fn is_check_entry(bytes: &[u8]) -> bool {
     let entry = pinion_catalog::stored_document(bytes);
     field(entry, "op") == Some(RawBsonRef::String("c")) && document(entry, "o").is_ok_and(is_check)
 }
 
-/// Whether everything before the entry is to be applied before it, and it before everything behind: it may change the catalog.
-/// The bytes need not be valid; what cannot be read is no fence, and is refused later.
+/// Whether everything before the entry is to be applied before it, and it before everything behind:
+/// it may change the catalog. The bytes need not be valid; what cannot be read is no fence, and is
+/// refused later.
 pub(super) fn is_fence(bytes: &[u8]) -> bool {
     let is_fence = |entry: &RawDocument| match field(entry, "op") {
         Some(RawBsonRef::String("c")) => true,

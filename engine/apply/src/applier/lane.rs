@@ -95,13 +95,13 @@ pub(super) async fn apply_batch(
                 return Ok(());
             };
             let mut target = Target::with_key(operation, key, mode)?;
-            let is_untold = target.is_untold();
-            if is_untold {
-                let Some(told) = target.told(operation).await? else {
+            let is_unresolved = target.is_unresolved();
+            if is_unresolved {
+                let Some(resolved) = target.resolved(operation).await? else {
                     passed_over += 1;
                     return Ok(());
                 };
-                target = told;
+                target = resolved;
             }
             let whole = stored_document(&entry.bytes);
             let Some(writes) = writes_of(operation, whole, &target, mode).await? else {
@@ -118,8 +118,9 @@ pub(super) async fn apply_batch(
             if let Some(record) = target.record {
                 capped_table().applied(target.collection.tree(), record);
             }
-            if is_untold && mode != ApplyMode::InitialSync {
-                // Nor do they tell what goes for it: each member removes that by itself.
+            if is_unresolved && mode != ApplyMode::InitialSync {
+                // Nor do entries say which documents are removed for it: each member finds those
+                // itself.
                 for writes in beyond_bounds(&target.collection).await? {
                     let others = storage.apply_here(entry.ts, writes).await;
                     let others = others.map_err(|error| pinion_wire::Error::internal(error.0))?;
@@ -134,7 +135,8 @@ pub(super) async fn apply_batch(
         done.await.map_err(|error| entry.failed(error))?;
         yield_if_due().await;
     }
-    // What is written of unique indexes is keyed by its document, so it keeps its order behind that of the batch before.
+    // What is written of unique indexes is keyed by its document, so it keeps its order behind that
+    // of the batch before.
     storage.apply_each(elsewhere).await?;
     // Behind the pass: what is read of them waits for gates as any read does.
     drop(pass);
@@ -142,7 +144,8 @@ pub(super) async fn apply_batch(
     Ok(passed_over)
 }
 
-/// Calls `f` with each of the operations, in their order, and its key; without one for the record of a commit.
+/// Calls `f` with each of the operations, in their order, and its key; without one for the record
+/// of a commit.
 async fn for_each(
     entry: &Entry,
     wanted: &Operations,

@@ -1,17 +1,21 @@
-//! The one applier: oplog entries, in timestamp order, routed by this node's own partitions. Recovery feeds it, and a member of
-//! a replica set with what it has fetched; it checks no constraints, because what is in the oplog has passed them.
+//! The one applier: oplog entries, in timestamp order, routed by this node's own partitions.
+//! Recovery feeds it, and a member of a replica set with what it has fetched; it checks no
+//! constraints, because what is in the oplog has passed them.
 //!
-//! There are no batches that wait for each other. Entries are decoded on all cores in turn, and then go to *lanes*, one for
-//! each core, in their order. A core has one piece of its lane at a time, so the entries of one document are applied in their
-//! order while the cores work side by side. What an entry writes to other partitions, the entries of unique indexes, is keyed
-//! by its document and so keeps its order too. An `applyOps` of documents is divided between the lanes: readers do not see its
-//! timestamp before all of them are beyond it.
+//! There are no batches that wait for each other. Entries are decoded on all cores in turn, and
+//! then go to *lanes*, one for each core, in their order. A core has one piece of its lane at a
+//! time, so the entries of one document are applied in their order while the cores work side by
+//! side. What an entry writes to other partitions, the entries of unique indexes, is keyed by its
+//! document and so keeps its order too. An `applyOps` of documents is divided between the lanes:
+//! readers do not see its timestamp before all of them are beyond it.
 //!
-//! A transaction of several entries is applied with its last one (`chain`), and none of them counts as applied before. What is
-//! prepared is placed for its commit or its abort, which another entry tells (`prepared`).
+//! A transaction of several entries is applied with its last one (`chain`), and none of them counts
+//! as applied before. What is prepared is placed for its commit or its abort, which is another
+//! entry (`prepared`).
 //!
-//! An entry that may change the catalog is a *fence*: it is applied when everything before it is, and nothing behind it is even
-//! decoded before. The gates of what it changes are closed meanwhile, on every core.
+//! An entry that may change the catalog is a *fence*: it is applied when everything before it is,
+//! and nothing behind it is even decoded before. The gates of what it changes are closed meanwhile,
+//! on every core.
 
 mod chain;
 mod chains;
@@ -59,12 +63,13 @@ type Applied = Result<(), ApplyError>;
 pub struct ApplyCounts {
     /// Entries that were accepted, no-ops too.
     pub entries: u64,
-    /// Operations with nothing to do: deletes of documents that are gone, and in an initial sync all that does not fit to what
-    /// is newer.
+    /// Operations with nothing to do: deletes of documents that are gone, and in an initial sync
+    /// all that does not fit to what is newer.
     pub passed_over: u64,
 }
 
-/// What is called with each entry of `dbCheck` that a follower has applied everything before; a core-local value.
+/// What is called with each entry of `dbCheck` that a follower has applied everything before; a
+/// core-local value.
 pub struct CheckFollower(pub fn(&[u8]));
 
 /// Applies entries that have their timestamps. Lives on one core; it stops when it is dropped.
@@ -94,7 +99,8 @@ struct Shared {
     lanes: Vec<Lane>,
     /// The transaction whose last entry is yet to come.
     chain: RefCell<Option<Chain>>,
-    /// The number of the entry that is accepted and not yet with the others: it is found out whose part it is.
+    /// The number of the entry that is accepted and not yet with the others: it is found out whose
+    /// part it is.
     linking: Cell<Option<u64>>,
     progress: RefCell<Progress>,
     counts: Cell<ApplyCounts>,
@@ -133,8 +139,9 @@ impl Applier {
         Applier { shared }
     }
 
-    /// Accepts an entry, which is newer than all before; waits while too many are accepted and not applied. It need not be
-    /// applied when this returns: see [`Applier::wait_applied`]. Call it from one task.
+    /// Accepts an entry, which is newer than all before; waits while too many are accepted and not
+    /// applied. It need not be applied when this returns: see [`Applier::wait_applied`]. Call it
+    /// from one task.
     ///
     /// # Errors
     /// An entry could not be applied, this or one before: no more are then.
@@ -177,7 +184,8 @@ impl Applier {
         Ok(())
     }
 
-    /// Waits until everything that was accepted is applied. Of a transaction whose last entry is yet to come nothing is.
+    /// Waits until everything that was accepted is applied. Of a transaction whose last entry is
+    /// yet to come nothing is.
     ///
     /// # Errors
     /// As of [`Applier::apply`].
@@ -189,15 +197,15 @@ impl Applier {
         self.wait_until(|progress| progress.is_idle()).await
     }
 
-    /// Is shown an entry before anything is applied: what it tells of is there already, unless it is of a transaction that has no
-    /// outcome yet. They come in their order.
+    /// Is shown an entry before anything is applied: its changes are there already, unless it is of
+    /// a transaction that has no outcome yet. They come in their order.
     pub fn look_back(&self, ts: Timestamp, entry: Bytes) {
         let chain = self.shared.chain.take();
         *self.shared.chain.borrow_mut() = chain::look_back(chain, ts, entry);
     }
 
-    /// Everything is applied that an initial sync applies, or was looked back at: transactions that are prepared and have no
-    /// outcome in it are from now on.
+    /// Everything is applied that an initial sync applies, or was looked back at: transactions that
+    /// are prepared and have no outcome in it are from now on.
     ///
     /// # Errors
     /// As of [`Applier::apply`].
@@ -205,13 +213,14 @@ impl Applier {
         submit_to(CoreId(0), self.shared.queue(), prepared::place_kept).await
     }
 
-    /// The timestamp of the last entry that is applied and before which all are. Null before the first.
+    /// The timestamp of the last entry that is applied and before which all are. Null before the
+    /// first.
     pub fn applied(&self) -> Timestamp {
         self.shared.progress.borrow().applied()
     }
 
-    /// Waits until everything accepted at or below `ts` is applied, and gives what is then. An entry at or above it must
-    /// have been accepted, or come.
+    /// Waits until everything accepted at or below `ts` is applied, and gives what is then. An
+    /// entry at or above it must have been accepted, or come.
     ///
     /// # Errors
     /// As of [`Applier::apply`].
@@ -328,10 +337,10 @@ impl Shared {
     async fn drive(self: Rc<Self>) {
         while !self.has_ended() {
             let has_routed = self.route_decoded();
-            let has_begun = self.begin_decoding();
+            let has_started = self.begin_decoding();
             if let Some(fence) = self.due_fence() {
                 self.pass_fence(fence).await;
-            } else if !has_routed && !has_begun {
+            } else if !has_routed && !has_started {
                 self.wake.notified().await;
             }
         }
@@ -365,8 +374,9 @@ impl Shared {
 
     fn route(&self, decoded: Decoded) {
         self.count(0, decoded.passed_over);
-        // What is recovered was compared before, or the state that it is about is not kept any more.
-        if self.mode == ApplyMode::Secondary && entry::tells_of_check(&decoded.entry.bytes) {
+        // What is recovered was compared before, or the state that it is about is not kept any
+        // more.
+        if self.mode == ApplyMode::Secondary && entry::is_check_entry(&decoded.entry.bytes) {
             let follower = pinion_runtime::core_local::<CheckFollower>();
             (follower.0)(&decoded.entry.bytes);
         }
@@ -378,13 +388,13 @@ impl Shared {
 
     /// Gives a batch to each core that is free to decode, up to the next fence.
     fn begin_decoding(self: &Rc<Self>) -> bool {
-        let mut has_begun = false;
+        let mut has_started = false;
         while self.decoding.borrow().len() < core_count() + 1 {
             let batch = self.next_batch();
             let Some(first) = batch.first().map(|entry| entry.number) else {
                 break;
             };
-            has_begun = true;
+            has_started = true;
             let decoding = Rc::new(Decoding {
                 first,
                 result: RefCell::default(),
@@ -402,7 +412,7 @@ impl Shared {
                 shared.wake.notify_one();
             }));
         }
-        has_begun
+        has_started
     }
 
     fn next_batch(&self) -> Vec<Entry> {

@@ -1,14 +1,17 @@
-//! Transactions that are prepared, as entries tell of them: their writes are placed as prepared units, which the entries of their
-//! outcomes commit or forget.
+//! Transactions that are prepared, as entries describe them: their writes are placed as prepared
+//! units, which the entries of their outcomes commit or forget.
 //!
-//! Both entries are fences. What an operation writes, the entries of indexes among it, depends on what is stored before it; so
-//! everything before is applied when a unit is placed, and the operations of one transaction see each other.
+//! Both entries are fences. What an operation writes, the entries of indexes among it, depends on
+//! what is stored before it; so everything before is applied when a unit is placed, and the
+//! operations of one transaction see each other.
 //!
-//! An initial sync places nothing: documents may come that are older than a prepared transaction, and newer than its commit. The
-//! entries are kept until the outcome, with which the operations are applied, or until all is applied; the units of those that
-//! have no outcome by then are placed at the end. So it is with what recovery looks back at.
+//! An initial sync places nothing: documents may come that are older than a prepared transaction,
+//! and newer than its commit. The entries are kept until the outcome, with which the operations are
+//! applied, or until all is applied; the units of those that have no outcome by then are placed at
+//! the end. So it is with what recovery looks back at.
 //!
-//! Source: replication document, "Lifetime of a Prepared Transaction", "Initial Sync", "Startup Recovery".
+//! Source: replication document, "Lifetime of a Prepared Transaction", "Initial Sync", "Startup
+//! Recovery".
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,19 +41,19 @@ use pinion_exec::transactions::{all_prepared, find, forget, register};
 
 /// What an entry says of a transaction that is prepared.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum Told {
+pub(super) enum PreparedStep {
     /// It is prepared by this entry.
     Prepared(TransactionStamp),
     /// It is committed at this time, or aborted.
     Ended(TransactionStamp, Option<Timestamp>),
 }
 
-impl Told {
+impl PreparedStep {
     /// What a valid entry says; `None` of any other.
     ///
     /// # Errors
     /// It does not say which transaction, or when.
-    pub(super) fn by(entry: &RawDocument) -> Result<Option<Told>> {
+    pub(super) fn of(entry: &RawDocument) -> Result<Option<PreparedStep>> {
         if field(entry, "op") != Some(RawBsonRef::String("c")) {
             return Ok(None);
         }
@@ -60,17 +63,17 @@ impl Told {
             named.ok_or_else(|| damaged("an entry of a prepared transaction names none"))
         };
         if is_prepare(o) {
-            return Ok(Some(Told::Prepared(stamp()?)));
+            return Ok(Some(PreparedStep::Prepared(stamp()?)));
         }
         if field(o, "commitTransaction").is_some() {
             let Some(RawBsonRef::Timestamp(at)) = field(o, "commitTimestamp") else {
                 return Err(damaged("a commitTransaction has no commitTimestamp"));
             };
             let at = Timestamp::new(at.time, at.increment);
-            return Ok(Some(Told::Ended(stamp()?, Some(at))));
+            return Ok(Some(PreparedStep::Ended(stamp()?, Some(at))));
         }
         match field(o, "abortTransaction") {
-            Some(_) => Ok(Some(Told::Ended(stamp()?, None))),
+            Some(_) => Ok(Some(PreparedStep::Ended(stamp()?, None))),
             None => Ok(None),
         }
     }
@@ -139,8 +142,9 @@ pub(super) fn forget_kept() {
     }
 }
 
-/// Places the units of all that is kept: it has no outcome in what was applied. What they change may be there already, in a base
-/// that an older program has written between the time of a commit and the entry that tells of it.
+/// Places the units of all that is kept: it has no outcome in what was applied. What they change
+/// may be there already, in a base that an older program has written between the time of a commit
+/// and the entry of it.
 ///
 /// # Errors
 /// An entry cannot be applied.
@@ -163,13 +167,13 @@ pub(super) async fn place_kept() -> std::result::Result<(), ApplyError> {
     Ok(())
 }
 
-/// Applies an entry that tells of a prepared transaction, on core 0.
+/// Applies an entry about a prepared transaction, on core 0.
 ///
 /// # Errors
 /// It cannot be applied.
-pub(super) async fn apply_told(
+pub(super) async fn apply_step(
     entry: &Entry,
-    told: Told,
+    step: PreparedStep,
     mode: ApplyMode,
     settings: &mut Changed,
 ) -> Result<u64> {
@@ -181,8 +185,8 @@ pub(super) async fn apply_told(
         }
     };
     let mut passed_over = 0;
-    let (stamp, end) = match told {
-        Told::Prepared(stamp) => {
+    let (stamp, end) = match step {
+        PreparedStep::Prepared(stamp) => {
             let parts: Vec<Bytes> = entry.parts().cloned().collect();
             let times = (entry.first, entry.ts);
             match mode {
@@ -194,7 +198,7 @@ pub(super) async fn apply_told(
             let entries = entry.ts.as_u64() - entry.first.as_u64() + 1;
             (stamp, RecordedEnd::Prepared { entries })
         }
-        Told::Ended(stamp, commit) => {
+        PreparedStep::Ended(stamp, commit) => {
             match mode {
                 ApplyMode::InitialSync => {
                     let parts = take_kept(stamp, entry.ts);
@@ -341,17 +345,17 @@ mod tests {
             time: 5,
             increment: 2,
         };
-        let told = |o: RawDocumentBuf| {
+        let step = |o: RawDocumentBuf| {
             let entry = entry(o);
-            Told::by(&entry).map(|told| {
-                told.map(|told| match told {
-                    Told::Prepared(stamp) => (stamp.txn_number, None),
-                    Told::Ended(stamp, commit) => (stamp.txn_number, Some(commit)),
+            PreparedStep::of(&entry).map(|step| {
+                step.map(|step| match step {
+                    PreparedStep::Prepared(stamp) => (stamp.txn_number, None),
+                    PreparedStep::Ended(stamp, commit) => (stamp.txn_number, Some(commit)),
                 })
             })
         };
         let at = Timestamp::new(5, 2);
-        let check = |o: RawDocumentBuf, expected| assert_eq!(told(o).expect("sound"), expected);
+        let check = |o: RawDocumentBuf, expected| assert_eq!(step(o).expect("sound"), expected);
         check(rawdoc! { "applyOps": [] }, None);
         check(rawdoc! { "applyOps": [], "prepare": false }, None);
         check(rawdoc! { "applyOps": [], "prepare": true }, Some((3, None)));
@@ -361,10 +365,10 @@ mod tests {
         );
         check(rawdoc! { "abortTransaction": 1 }, Some((3, Some(None))));
         check(rawdoc! { "drop": "c" }, None);
-        assert!(told(rawdoc! { "commitTransaction": 1 }).is_err());
+        assert!(step(rawdoc! { "commitTransaction": 1 }).is_err());
         let nameless = rawdoc! { "op": "c", "o": { "applyOps": [], "prepare": true } };
-        assert!(Told::by(&nameless).is_err());
+        assert!(PreparedStep::of(&nameless).is_err());
         let other = rawdoc! { "op": "i", "o": { "abortTransaction": 1 } };
-        assert_eq!(Told::by(&other).expect("sound"), None);
+        assert_eq!(PreparedStep::of(&other).expect("sound"), None);
     }
 }

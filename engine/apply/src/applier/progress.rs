@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use pinion_clock::Timestamp;
 
-/// The entries that were accepted and are not known to be applied, in their order. Each has a number, one more than that of
-/// the entry before.
+/// The entries that were accepted and are not known to be applied, in their order. Each has a
+/// number, one more than that of the entry before.
 #[derive(Default)]
 pub(super) struct Progress {
     /// The number of the first of `outstanding`.
@@ -16,7 +16,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Takes an entry of so many bytes in; its number.
+    /// Takes an entry of this many bytes in; its number.
     ///
     /// # Panics
     /// When it is not newer than all before.

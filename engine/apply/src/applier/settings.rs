@@ -1,4 +1,5 @@
-//! Settings that the cores of this node keep a copy of: what another member has changed of them takes effect when it is applied.
+//! Settings that the cores of this node keep a copy of: what another member has changed of them
+//! takes effect when it is applied.
 
 use pinion_catalog::ApplyMode;
 use pinion_wire::idl::Namespace;

@@ -1,4 +1,5 @@
-//! `config.system.indexBuilds`: of each build under way what its client asked of the set, and who is ready.
+//! `config.system.indexBuilds`: of each build under way what its client asked of the set, and which
+//! members are ready.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 use pinion_catalog::{BuildName, Uuid, core_catalog};
@@ -47,7 +48,7 @@ pub async fn read(build: Uuid) -> Result<KeptBuild> {
     })
 }
 
-/// Keeps what a client asked whose build has begun: a document with `commitQuorum`.
+/// Keeps what a client asked whose build has started: a document with `commitQuorum`.
 ///
 /// # Errors
 /// Those of a write.
@@ -73,7 +74,7 @@ pub async fn keep_vote(build: &BuildName, host: &str) -> Result<Option<Timestamp
     .await
 }
 
-/// Changes who is waited for.
+/// Changes which members are waited for.
 ///
 /// # Errors
 /// Those of a write.
@@ -134,7 +135,8 @@ async fn write(build: Uuid, change: Change, upsert: bool) -> Result<Option<Times
     Ok(done.last)
 }
 
-/// Forgets the builds that a primary before has ended without a word of that: the catalog has them no more.
+/// Forgets the builds that a primary before has ended without a word of that: the catalog has them
+/// no more.
 ///
 /// # Errors
 /// Those of a read and a write.

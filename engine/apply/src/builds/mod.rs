@@ -1,9 +1,10 @@
-//! Builds of indexes on a replica set: who is waited for before a build is committed, and how the members tell the primary
-//! that they are ready, or cannot build.
+//! Builds of indexes on a replica set: which members are waited for before a build is committed,
+//! and how the members report to the primary that they are ready, or cannot build.
 //!
-//! What is known of a build stands in `config.system.indexBuilds`, as MongoDB has it, and so on every member: whoever becomes
-//! primary goes on from there. A member votes until the primary has acknowledged that for a majority, so no vote is lost with
-//! a primary. Nothing of this is kept in memory but what is waited for.
+//! The state of a build is kept in `config.system.indexBuilds`, as in MongoDB, and so on every
+//! member: a new primary continues from there. A member votes until the primary has acknowledged
+//! that for a majority, so no vote is lost with a primary. Only the waiting tasks are kept in
+//! memory.
 //!
 //! Source: execution document, "Commit Quorum" and "Voting for Abort".
 
@@ -50,7 +51,7 @@ pub(crate) async fn look_again() {
 
 /// Whose turn it is.
 enum Role {
-    /// Nobody else decides about builds.
+    /// No other node decides about builds.
     Alone,
     Primary(Rc<dyn ReplicaSet>),
     /// Somebody else may be primary.
@@ -72,8 +73,8 @@ impl BuildSet for Set {
     fn begun(&self, build: BuildName, asked: RawDocumentBuf) -> BuildWaiting<()> {
         Box::pin(async move {
             if let Role::Primary(_) = role() {
-                // Without it the build is one with the default, whoever is primary.
-                tell("commit quorum", kept(document::begin(build, asked)).await);
+                // Without it the build is one with the default, whichever member is primary.
+                warn_of("commit quorum", kept(document::begin(build, asked)).await);
             }
         })
     }
@@ -88,7 +89,7 @@ impl BuildSet for Set {
                 match role() {
                     Role::Alone | Role::Primary(_) => return,
                     Role::Other(set) => {
-                        tell("abort", votes::abort(&*set, &build, &why).await);
+                        warn_of("abort", votes::abort(&*set, &build, &why).await);
                         sleep(BUILD_VOTE_PAUSE).await;
                     }
                 }
@@ -100,7 +101,7 @@ impl BuildSet for Set {
         Box::pin(async move {
             if let Role::Primary(_) = role() {
                 // What is left is removed by the next primary.
-                tell("end", kept(document::forget(build)).await);
+                warn_of("end", kept(document::forget(build)).await);
             }
         })
     }
@@ -109,24 +110,24 @@ impl BuildSet for Set {
 async fn until_commit(build: BuildName) {
     let builds = pinion_runtime::core_local::<SetBuilds>();
     // A vote that a majority holds need not be given again.
-    let mut is_told = false;
+    let mut has_voted = false;
     loop {
         let changed = builds.changed.notified();
         match role() {
             Role::Alone => return,
             Role::Primary(set) => {
                 // If it steps down its own vote may be lost.
-                is_told = false;
+                has_voted = false;
                 match kept(vote_here(set, build.clone())).await {
                     Ok(true) => return,
                     Ok(false) => {}
-                    Err(error) => tell("own", Err(error)),
+                    Err(error) => warn_of("own", Err(error)),
                 }
             }
-            Role::Other(set) if !is_told => match votes::commit(&*set, &build).await {
-                Ok(()) => is_told = true,
+            Role::Other(set) if !has_voted => match votes::commit(&*set, &build).await {
+                Ok(()) => has_voted = true,
                 Err(error) => {
-                    tell("commit", Err(error));
+                    warn_of("commit", Err(error));
                     sleep(BUILD_VOTE_PAUSE).await;
                     continue;
                 }
@@ -154,14 +155,14 @@ async fn vote_here(set: Rc<dyn ReplicaSet>, build: BuildName) -> Result<bool> {
     Ok(set.is_commit_quorum_met(&ready.quorum, &ready.ready))
 }
 
-/// Runs what writes in a task of its own, which comes to its end though nobody waits for it any more.
+/// Runs a write as a task of its own, which completes even if no caller waits for it any more.
 async fn kept<T: 'static>(work: impl Future<Output = Result<T>> + 'static) -> Result<T> {
     let task = spawn(Queue::Foreground, work);
     let stopped = |_| pinion_wire::interruption(pinion_wire::ErrorCode::INTERRUPTED_AT_SHUTDOWN);
     task.await.unwrap_or_else(|ended| Err(stopped(ended)))
 }
 
-fn tell(what: &'static str, done: Result<()>) {
+fn warn_of(what: &'static str, done: Result<()>) {
     if let Err(error) = done {
         tracing::warn!(
             target: "INDEX", id = 7_400_004u64, what, error = error.message.as_str(),

@@ -14,10 +14,10 @@ pub(super) fn own_host(view: &SetView) -> String {
     named.unwrap_or_else(|| node_info().options.host.clone())
 }
 
-/// Tells the primary that this member is ready. When this returns a majority knows it.
+/// Reports to the primary that this member is ready. When this returns a majority has stored that.
 ///
 /// # Errors
-/// There is no primary, or it does not know the build, or a majority could not be told.
+/// There is no primary, or it does not know the build, or a majority could not store the vote.
 pub(super) async fn commit(set: &dyn ReplicaSet, build: &BuildName) -> Result<()> {
     let reply = set.run_on_primary(rawdoc! {
         "voteCommitIndexBuild": build.uuid.to_bson(),
@@ -32,7 +32,7 @@ pub(super) async fn commit(set: &dyn ReplicaSet, build: &BuildName) -> Result<()
     }
 }
 
-/// Tells the primary that this member cannot make the build.
+/// Reports to the primary that this member cannot make the build.
 ///
 /// # Errors
 /// There is no primary, or it does not know the build.

@@ -1,4 +1,5 @@
-//! Documents of one collection, brought to the cores that own them and written there with their entries in all indexes.
+//! Documents of one collection, brought to the cores that own them and written there with their
+//! entries in all indexes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,10 +31,12 @@ pub struct ClonedDocument {
     pub record: Option<i64>,
 }
 
-/// A collection of this node that another member's documents are copied into. It is used by one core at a time.
+/// A collection of this node that another member's documents are copied into. It is used by one
+/// core at a time.
 #[derive(Clone, Debug)]
 pub struct CloneTarget {
-    /// As the catalog last had it, without what is being built: builds read the documents when all are there.
+    /// As the catalog last had it, without what is being built: builds read the documents when all
+    /// are there.
     collection: RefCell<Arc<Collection>>,
 }
 
@@ -76,13 +79,14 @@ impl CloneTarget {
         self.collection.borrow().clustering == Clustering::Record
     }
 
-    /// Whether a document may be a later form of one that came before: they are to come in the order of their transaction numbers.
+    /// Whether a document may be a later form of one that came before: they are to come in the
+    /// order of their transaction numbers.
     pub fn is_scattered(&self) -> bool {
         self.collection.borrow().placement == Placement::Scattered
     }
 
-    /// Writes documents with their index entries; unlogged, and without a look at what is unique: what is not will not be at
-    /// the end. With `over` some of them may be there already.
+    /// Writes documents with their index entries; unlogged, and without a look at what is unique:
+    /// what is not will not be at the end. With `over` some of them may be there already.
     ///
     /// # Errors
     /// Bytes that are no document, a document that cannot be indexed; storage has failed.
@@ -197,7 +201,8 @@ async fn writes_of(
     old: Option<&Bytes>,
     found: &mut Multikey,
 ) -> Result<Vec<Write>> {
-    // A copy of its own: the batch that it came in would stay in memory as long as one of its documents does.
+    // A copy of its own: the batch that it came in would stay in memory as long as one of its
+    // documents does.
     let new = Bytes::copy_from_slice(&placed.document.bytes);
     let hash = storage().partition_hash();
     let make = || {

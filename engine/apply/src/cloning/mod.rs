@@ -1,9 +1,10 @@
-//! Copying another member's data, as its initial sync does: collections and indexes with the other's numbers, documents from
-//! all cores at once, all of it unlogged and over nothing.
+//! Copying another member's data, as its initial sync does: collections and indexes with the
+//! other's numbers, documents from all cores at once, all of it unlogged and over nothing.
 //!
-//! What is copied has no timestamps and may be newer than the point at which the oplog of the copy begins; entries that are
-//! applied over it in [`ApplyMode::InitialSync`](pinion_catalog::ApplyMode) make it one state. A document may come twice, also
-//! after it has changed.
+//! What is copied has no timestamps and may be newer than the point at which the oplog of the copy
+//! begins; entries that are applied over it in
+//! [`ApplyMode::InitialSync`](pinion_catalog::ApplyMode) make it one state. A document may come
+//! twice, also after it has changed.
 
 mod documents;
 mod rows;
@@ -25,9 +26,10 @@ pub use documents::{CloneTarget, ClonedDocument};
 pub(crate) use rows::catalog_rows;
 pub use rows::parse_catalog_rows;
 
-/// Drops what this node has of replicated collections, whatever it is, prepared transactions too, and has everything that was logged so far count as
-/// applied. Until [`end_clone`] a node that opens this directory drops it again. Called on the core that logs, of a node
-/// that follows; nobody reads or applies meanwhile.
+/// Drops what this node has of replicated collections, whatever it is, prepared transactions too,
+/// and marks everything that was logged so far as applied. Until [`end_clone`] a node that opens
+/// this directory drops it again. Called on the core that logs, of a node that follows; no task
+/// reads or applies meanwhile.
 ///
 /// # Errors
 /// Storage has failed.
@@ -64,8 +66,9 @@ async fn forget_capped() {
     .await;
 }
 
-/// Makes collections, indexes and views as rows of another member have them, and gives what there is to copy documents into.
-/// Indexes that the other was still building are built here too when the copy is complete.
+/// Makes collections, indexes and views as rows of another member have them, and gives what there
+/// is to copy documents into. Indexes that the other was still building are built here too when the
+/// copy is complete.
 ///
 /// # Errors
 /// A row that cannot be understood.
@@ -79,8 +82,8 @@ pub fn clone_catalog(
     })
 }
 
-/// Makes collections, indexes and views as a member lists them that has no rows to give, with numbers of this node, and gives
-/// what there is to copy documents into.
+/// Makes collections, indexes and views as a member lists them that has no rows to give, with
+/// numbers of this node, and gives what there is to copy documents into.
 ///
 /// # Errors
 /// Options or indexes that are not understood.
@@ -93,8 +96,8 @@ pub fn clone_listed(
     })
 }
 
-/// The copy is complete and everything that was logged is applied. When this returns that is durable, and known to whoever
-/// opens the directory. Called on the core that logs.
+/// The copy is complete and everything that was logged is applied. When this returns that is
+/// durable, also for a node that opens the directory again. Called on the core that logs.
 ///
 /// # Errors
 /// Storage has failed, or settings that were copied cannot be read.

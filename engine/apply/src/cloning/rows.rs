@@ -7,7 +7,8 @@ use pinion_wire::{Error, Invocation, Reply, Result};
 
 use pinion_exec::limits::MAX_METADATA_REPLY_BYTES;
 
-/// `_replCatalogRows`: those with numbers above `above`, which the reply before has told if there are more.
+/// `_replCatalogRows`: those with numbers above `above`, which the previous reply gave if there are
+/// more.
 pub(crate) async fn catalog_rows(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["_replCatalogRows"]);

@@ -40,8 +40,8 @@ pub(super) async fn expiring() -> Vec<Expiring> {
     found
 }
 
-/// Only keys that are the dates of one field tell when their documents expire, or the two ends of a
-/// bucket's times.
+/// Only keys that are the dates of one field give the time at which their documents expire, or the
+/// two ends of a bucket's times.
 fn is_ttl(collection: &Collection, index: &Index) -> bool {
     let spec = &index.spec;
     let fields = match collection.options.time_series {
@@ -54,7 +54,7 @@ fn is_ttl(collection: &Collection, index: &Index) -> bool {
         && spec.fields() == fields
 }
 
-/// The field that tells the last time in a bucket, in a collection of buckets.
+/// The field with the last time in a bucket, in a collection of buckets.
 fn bucket_end(collection: &Collection) -> Option<String> {
     let series = collection.options.time_series.as_ref()?;
     Some(format!("control.max.{}", series.time_field))

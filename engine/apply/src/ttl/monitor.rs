@@ -81,14 +81,14 @@ async fn rest() {
         if ttl_monitor().stopping.get() || now() >= due {
             return;
         }
-        // Either way the time that is left is worked out anew.
+        // Either way the time that is left is computed again.
         let _ = timeout_at(due, changed).await;
     }
 }
 
-/// Whether deletions may go on. Nothing is deleted while the node is locked against writes: what is
-/// left then is for the next pass.
-fn may_go_on() -> bool {
+/// Whether deletions may continue. Nothing is deleted while the node is locked against writes: the
+/// rest is left to the next pass.
+fn may_continue() -> bool {
     !ttl_monitor().stopping.get()
         && parameters().borrow().ttl.enabled
         && is_writable()
@@ -97,7 +97,7 @@ fn may_go_on() -> bool {
 
 /// Deletes everything that has expired.
 async fn pass() {
-    while may_go_on() {
+    while may_continue() {
         let more = sub_pass().await;
         metrics().counters.ttl_sub_passes.inc();
         if !more {
@@ -115,7 +115,7 @@ async fn sub_pass() -> bool {
     while !work.is_empty() {
         let mut left = Vec::new();
         for expiring in work {
-            if !may_go_on() {
+            if !may_continue() {
                 return true;
             }
             if visit(&expiring).await {
