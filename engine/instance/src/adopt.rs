@@ -1,7 +1,7 @@
 //! Taking over another member's files: how an initial sync that copied them ends.
 //!
-//! All that is replicated is the copy's afterwards; what is not stays this node's. Everything that knows of the data begins anew,
-//! as after a rollback.
+//! Everything that is replicated is the copy's afterwards; the rest stays this node's. Every module
+//! with state about the data starts again, as after a rollback.
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, LocalBoxFuture, core_id};
@@ -10,14 +10,15 @@ use pinion_storage::{CheckpointCopy, CopiedEntry, RecoveryReport, storage};
 use crate::reopen::reopen;
 use pinion_apply::recovery::OpenNodeError;
 
-/// Closes the data directory and opens a copied checkpoint in its place, whose log begins with `entries`. Operations are
-/// interrupted; those that come meanwhile wait. The node follows afterwards, and core 0 logs; the term must be set again.
+/// Closes the data directory and opens a copied checkpoint in its place, whose log begins with
+/// `entries`. Operations are interrupted; those that come meanwhile wait. The node follows
+/// afterwards, and core 0 logs; the term must be set again.
 ///
-/// Call it on core 0, on a member that follows and whose data are of no use, when neither a fetcher nor an applier is there any
-/// more.
+/// Call it on core 0, on a member that follows and whose data are of no use, when neither a fetcher
+/// nor an applier is there any more.
 ///
 /// # Errors
-/// The node has no data then, lets no operation go on, and must stop. When it is started again it has what it had, or the copy.
+/// The node has no data then, allows no operation to continue, and must stop.
 ///
 /// # Panics
 /// On another core, or if the node leads.

@@ -1,4 +1,5 @@
-//! A node: its data directory opened, opened again and closed, what its parts keep on each core, and all of its commands.
+//! A node: its data directory opened, opened again and closed, what its parts keep on each core,
+//! and all of its commands.
 
 // A module uses those of its own group, in no circle, and of the groups above.
 

@@ -1,8 +1,10 @@
-//! A member's data directory that is opened as a standalone, for maintenance, and as a member again.
+//! A member's data directory that is opened as a standalone, for maintenance, and as a member
+//! again.
 //!
-//! What is written meanwhile is no part of the set's oplog (`pinion_storage`, `engine/standalone.rs`). The node does nothing by itself
-//! then that its set does: documents do not expire, temporary collections stay, and builds of indexes that have not ended wait until
-//! the node is a member.
+//! What is written meanwhile is no part of the set's oplog (`pinion_storage`,
+//! `engine/standalone.rs`). The node does none of its set's work then: documents do not expire,
+//! temporary collections stay, and builds of indexes that have not ended wait until the node is a
+//! member.
 
 use pinion_bson::rawdoc;
 use pinion_catalog::core_catalog;
@@ -21,7 +23,8 @@ const CONFIG: &str = "system.replset";
 const OPLOG: &str = "replset.oplog";
 const OPLOG_SIZE: &str = "size";
 
-/// How many bytes of oplog a member keeps: what it began with, or what `replSetResizeOplog` made of it.
+/// How many bytes of oplog a member keeps: what it began with, or what `replSetResizeOplog` made of
+/// it.
 ///
 /// # Errors
 /// Those of a read.
@@ -47,7 +50,8 @@ pub fn store_oplog_bytes(bytes: u64) -> LocalBoxFuture<'static, pinion_wire::Res
     })
 }
 
-/// Makes a directory that was recovered a member's again, if a standalone has written to it. Gives what recovery found then.
+/// Makes a directory that was recovered a member's again, if a standalone has written to it. Gives
+/// what recovery found then.
 pub(crate) async fn rejoin_set() -> Result<Option<RecoveryReport>, OpenNodeError> {
     let highest = storage().cluster_time();
     let closed = storage().rejoin_set().await;
@@ -66,7 +70,8 @@ pub(crate) async fn rejoin_set() -> Result<Option<RecoveryReport>, OpenNodeError
     Ok(Some(report))
 }
 
-/// Begins what a standalone does differently over the data of a member. False where the data are no member's.
+/// Begins what a standalone does differently over the data of a member. False where the data are no
+/// member's.
 pub(crate) async fn begin_as_standalone() -> Result<bool, OpenNodeError> {
     let is_of_member = !core_catalog().current().is_partial()
         && (any_local(CONFIG).await.map_err(OpenNodeError::Catalog)?).is_some();

@@ -1,5 +1,5 @@
-//! What a member of a replica set asks of the executor beside commands: entries of its own, its log, and the end of its
-//! clients' writes.
+//! What a member of a replica set asks of the executor beside commands: entries of its own, its
+//! log, and the end of its clients' writes.
 
 use pinion_catalog::{core_catalog, stored_document};
 use pinion_clock::{OpTime, Term, Timestamp};
@@ -12,8 +12,8 @@ use pinion_wire::{ErrorCode, Result};
 use pinion_exec::ops::ops;
 use pinion_exec::read::from_log_error;
 
-/// What a node does first of all as a primary: it takes over or ends what the one before has left unfinished, and tells the
-/// version of the data. Builds of indexes continue by themselves.
+/// What a node does first of all as a primary: it takes over or ends what the previous primary left
+/// unfinished, and publishes the version of the data. Builds of indexes continue independently.
 ///
 /// # Errors
 /// It is no primary any more, or storage takes no writes.
@@ -26,8 +26,9 @@ pub fn begin_as_primary() -> LocalBoxFuture<'static, Result<()>> {
     })
 }
 
-/// Interrupts every write that a client has under way, on all cores, and aborts all transactions that are not prepared: this
-/// node is no primary any more. Gives how many operations were interrupted, and how many continue.
+/// Interrupts every write that a client has under way, on all cores, and aborts all transactions
+/// that are not prepared: this node is no primary any more. Gives how many operations were
+/// interrupted, and how many continue.
 pub fn interrupt_writers() -> LocalBoxFuture<'static, (u64, u64)> {
     Box::pin(async move {
         let cores = pinion_runtime::on_all_cores(|_| async {
@@ -62,8 +63,8 @@ pub fn writes_ended() -> LocalBoxFuture<'static, ()> {
     })
 }
 
-/// Whether nothing on this core writes behind a gate, or changes the catalog. Of a node that takes no writes any more this
-/// holds for good once it was seen.
+/// Whether nothing on this core writes behind a gate, or changes the catalog. Of a node that takes
+/// no writes any more this holds for good once it was seen.
 pub fn no_writer_is_behind_a_gate() -> bool {
     core_catalog().gates().is_drained()
 }
@@ -87,8 +88,9 @@ pub fn last_logged() -> LocalBoxFuture<'static, Result<OpTime>> {
     })
 }
 
-/// Refuses a data directory with collections that are this node's own and that an older program keeps among those which all
-/// members share: they would be copied over, and be written while others lead.
+/// Refuses a data directory with collections that are this node's own and that an older program
+/// keeps among those which all members share: they would be copied over, and be written while
+/// others lead.
 ///
 /// # Errors
 /// There are some; the message says what to do.
@@ -109,7 +111,8 @@ pub fn check_own_collections() -> Result<()> {
     ))
 }
 
-/// Shows the node's log as `local.oplog.rs`, and keeps as much of it as is wanted; again with other limits.
+/// Shows the node's log as `local.oplog.rs`, and keeps as much of it as is wanted; again with other
+/// limits.
 ///
 /// # Errors
 /// A collection has that name already.

@@ -58,7 +58,8 @@ struct Shared {
     tickets: NodeTickets,
 }
 
-/// Sets what the modules keep on each core. The last is dropped first: what others count in, and are listed in, comes before them.
+/// Sets what the modules keep on each core. The last is dropped first: what others count in, and
+/// are listed in, comes before them.
 fn set_core_locals(shared: Shared) {
     fn set<T: 'static>(value: T) {
         pinion_runtime::set_core_local(Rc::new(value));
@@ -201,8 +202,9 @@ pub fn open_node(
     })
 }
 
-/// Begins the builds of indexes that a standalone has not ended, or continues with them. Over the data of a member they wait
-/// until it is one again. Call it on core 0, once the parameters are set.
+/// Begins the builds of indexes that a standalone has not ended, or continues with them. Over the
+/// data of a member they wait until it is one again. Call it on core 0, once the parameters are
+/// set.
 ///
 /// # Errors
 /// Storage has failed.
@@ -231,7 +233,7 @@ pub fn close_node() -> LocalBoxFuture<'static, ()> {
     })
 }
 
-/// Kills cursors and forgets sessions that nobody uses.
+/// Kills cursors and forgets sessions that no client uses.
 async fn reap_idle() {
     while !pinion_runtime::is_shutdown_requested() {
         pinion_runtime::sleep(REAP_INTERVAL).await;

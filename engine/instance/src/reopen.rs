@@ -1,9 +1,9 @@
-//! Opening the data directory again inside the process, as of an earlier timestamp: how a member takes back what the others
-//! do not have.
+//! Opening the data directory again inside the process, as of an earlier timestamp: how a member
+//! takes back what the others do not have.
 //!
-//! The base never holds what may have to be taken back, so this is recovery that ends earlier. Everything that refers to
-//! storage or to the catalog goes first: operations are interrupted, cursors closed, and what cores remember of the data is
-//! forgotten. What comes meanwhile waits.
+//! The base never holds what may have to be taken back, so this is recovery that ends earlier.
+//! Everything that refers to storage or to the catalog goes first: operations are interrupted,
+//! cursors closed, and what cores remember of the data is forgotten. What comes meanwhile waits.
 
 use std::rc::Rc;
 
@@ -46,15 +46,16 @@ pub(crate) async fn end_reopening() {
     turn().0.acquire().await.forget();
 }
 
-/// Closes the data directory without a checkpoint and opens it again as of `ts`: nothing above exists afterwards, except what
-/// is not replicated. Operations are interrupted; those that come meanwhile wait. The node follows afterwards, and core 0
-/// logs; the term must be set again.
+/// Closes the data directory without a checkpoint and opens it again as of `ts`: nothing above
+/// exists afterwards, except what is not replicated. Operations are interrupted; those that come
+/// meanwhile wait. The node follows afterwards, and core 0 logs; the term must be set again.
 ///
-/// Call it on core 0, on a member that follows, when neither a fetcher nor an applier is there any more.
+/// Call it on core 0, on a member that follows, when neither a fetcher nor an applier is there any
+/// more.
 ///
 /// # Errors
-/// [`OpenError::BeyondRollback`] where something above `ts` is stable: nothing has happened then. After any other error the
-/// node has no data, lets no operation go on, and must stop.
+/// [`OpenError::BeyondRollback`] where something above `ts` is stable: nothing has happened then.
+/// After any other error the node has no data, allows no operation to continue, and must stop.
 ///
 /// # Panics
 /// On another core, or if the node leads.
@@ -73,11 +74,11 @@ pub fn reopen_at(
     })
 }
 
-/// Closes the data directory by `close` and opens it again, in this process, as of `limit`. A node that is being closed does
-/// neither any more.
+/// Closes the data directory by `close` and opens it again, in this process, as of `limit`. A node
+/// that is being closed does neither any more.
 ///
 /// # Errors
-/// The node has no data then, lets no operation go on, and must stop.
+/// The node has no data then, allows no operation to continue, and must stop.
 pub(crate) async fn reopen(
     limit: Timestamp,
     close: impl AsyncFnOnce() -> std::result::Result<Reopening, OpenError>,
@@ -98,7 +99,7 @@ pub(crate) async fn reopen(
     pinion_apply::ttl::start();
     pinion_administration::db_check::start();
     on_all_cores(|_| async { parking().open() }).await;
-    // One that nobody else has is gone.
+    // One that no other member has is gone.
     pinion_exec::time_keys::wake().await;
     Ok(report)
 }
@@ -108,7 +109,7 @@ async fn drain() {
     while !parking().is_empty() {
         ops().kill_all(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE);
         cursors().kill_all();
-        // One that has just begun is not listed yet.
+        // One that has just started is not listed yet.
         let _ = timeout(PARKING_POLL, parking().changed()).await;
     }
     cursors().kill_all();

@@ -16,7 +16,6 @@ const WORDS: Table = &[
     ("engine/apply", 1),
     ("engine/catalog", 169),
     ("engine/exec", 438),
-    ("engine/instance", 236),
     ("engine/query", 319),
     ("engine/storage", 337),
 ];
@@ -25,10 +24,8 @@ const WORDS: Table = &[
 const WIDE_COMMENTS: Table = &[
     ("engine/catalog", 237),
     ("engine/exec", 538),
-    ("engine/instance", 126),
     ("engine/query", 312),
     ("engine/storage", 870),
-    ("tools/tidy", 1),
 ];
 
 /// Functions above `MAX_FUNCTION_LINES`, without tests.

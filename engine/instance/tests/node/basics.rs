@@ -91,7 +91,8 @@ fn updates_and_deletes() {
                 { "q": { "a": { "$gte": 5 } }, "u": { "$inc": { "a": 100 } }, "multi": true },
                 { "q": { "_id": 99 }, "u": { "$set": { "b": 2 } }, "upsert": true },
                 { "q": { "a": 0 }, "u": { "_id": 0, "a": 0 } },
-                // A replacement without the `_id` counts as a change even where it leaves everything as it was.
+                // A replacement without the `_id` counts as a change even where it leaves
+                // everything as it was.
                 { "q": { "a": 1 }, "u": { "a": 1 } },
             ] })
             .await;
@@ -459,8 +460,8 @@ fn conversation_and_diagnostics() {
     });
 }
 
-/// A failed build left entries in its tree, and the next collection was given the tree's number: its scans met entries
-/// that were no documents.
+/// A failed build left entries in its tree, and the next collection was given the tree's number:
+/// its scans met entries that were no documents.
 #[test]
 fn numbers_of_failed_builds_are_not_used_again() {
     with_crashes(22, &[2, 2], 2, |life, client| async move {

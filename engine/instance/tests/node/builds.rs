@@ -1,5 +1,5 @@
-//! Builds of indexes on a member: who is waited for, what becomes of them when the member is primary no longer, and which
-//! reads use what they have made. The set is a fake.
+//! Builds of indexes on a member: which members are waited for, what becomes of them when the
+//! member is primary no longer, and which reads use what they have made. The set is a fake.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ async fn secondary() {
     become_member(MemberState::Secondary, false, OpTime::NULL).await;
 }
 
-/// So many members have to be ready.
+/// This number of members has to be ready.
 async fn need_ready(members: usize) {
     on_all_cores(move |_| async move { fake().ready_needed.set(members) }).await;
 }
@@ -147,7 +147,7 @@ fn a_build_is_committed_when_enough_are_ready() {
 }
 
 #[test]
-fn a_build_without_a_quorum_waits_for_nobody_and_one_that_a_member_cannot_make_ends() {
+fn a_build_without_a_quorum_waits_for_no_member_and_one_that_a_member_cannot_make_ends() {
     with_node(1410, 2, 3, |client| async move {
         primary().await;
         insert(&client, 0..20).await;
@@ -161,8 +161,8 @@ fn a_build_without_a_quorum_waits_for_nobody_and_one_that_a_member_cannot_make_e
             .await;
         let reply = build.await.expect("not stopped");
         assert_eq!(reply.get_i32("code").ok(), Some(276), "{reply}");
-        let told = reply.get_str("errmsg").expect("a message");
-        assert!(told.contains("'b:1': no room"), "{told}");
+        let message = reply.get_str("errmsg").expect("a message");
+        assert!(message.contains("'b:1': no room"), "{message}");
         assert_eq!(index_names(&client).await, ["_id_".into(), "b".into()]);
     });
 }
@@ -182,7 +182,7 @@ async fn turn(leads: bool) {
 }
 
 #[test]
-fn a_build_goes_on_when_its_primary_steps_down() {
+fn a_build_continues_when_its_primary_steps_down() {
     for (seed, cores) in [(1420, 1), (1421, 3)] {
         with_node(seed, cores, 3, move |client| async move {
             primary().await;
@@ -229,9 +229,10 @@ fn a_build_goes_on_when_its_primary_steps_down() {
     }
 }
 
-/// What a build has read above the timestamp is in no index afterwards, and what it has not read any more is.
+/// What a build has read above the timestamp is in no index afterwards, and what it has not read
+/// any more is.
 #[test]
-fn a_build_begins_anew_when_the_directory_is_opened_again() {
+fn a_build_starts_again_when_the_directory_is_opened_again() {
     for (seed, cores) in [(1430, 1), (1431, 2), (1432, 3)] {
         let mut options = options(3);
         options.storage.is_member = true;
@@ -240,8 +241,8 @@ fn a_build_begins_anew_when_the_directory_is_opened_again() {
             insert(&client, 0..60).await;
             need_ready(9).await;
             let (build, uuid) = begin(&client, doc! {}).await;
-            let begun = storage().last_allotted();
-            storage().set_stable(begun);
+            let before = storage().last_allotted();
+            storage().set_stable(before);
             insert(&client, 60..90).await;
             let gone = doc! { "q": { "_id": { "$lt": 30 } }, "limit": 0 };
             client.ok(doc! { "delete": "c", "deletes": [gone] }).await;
@@ -251,7 +252,7 @@ fn a_build_begins_anew_when_the_directory_is_opened_again() {
             turn(false).await;
             build.await.expect("not stopped");
             submit_to(CoreId(0), Queue::Foreground, move || async move {
-                reopen_at(begun).await.expect("opens");
+                reopen_at(before).await.expect("opens");
             })
             .await;
             assert_eq!(built_by(&client).await, Some(uuid));
@@ -310,7 +311,8 @@ fn a_snapshot_below_the_end_of_a_build_does_not_use_its_index() {
     }
 }
 
-/// Does something each time that a build is about to bring over side writes it has read, or to begin with that.
+/// Does something each time that a build is about to bring over side writes it has read, or to
+/// begin with that.
 fn at_each_drain<F: Future<Output = ()> + 'static>(act: impl Fn(u32) -> F + Clone + 'static) {
     let drains = Rc::new(Cell::new(0));
     pinion_catalog::set_build_hold(Rc::new(move |phase| {
@@ -325,7 +327,8 @@ fn at_each_drain<F: Future<Output = ()> + 'static>(act: impl Fn(u32) -> F + Clon
     }));
 }
 
-/// A checkpoint takes side writes into the base, between a look at them and the statement that takes them out.
+/// A checkpoint takes side writes into the base, between a look at them and the statement that
+/// takes them out.
 #[test]
 fn what_a_checkpoint_moves_is_brought_over_by_the_next_pass() {
     for (seed, unique) in [(1450, false), (1451, true)] {

@@ -1,4 +1,5 @@
-//! Builds of indexes over a restart: where each phase is stopped, what continues, and what begins again.
+//! Builds of indexes over a restart: where each phase is stopped, what continues, and what begins
+//! again.
 
 use pinion_bson::{Bson, Document, doc};
 use pinion_clock::OpTime;
@@ -45,7 +46,8 @@ async fn begin_held(client: &Client, point: &str) {
         .await;
 }
 
-/// All that may happen to documents while a build is under way, before and behind where its scan is.
+/// All that may happen to documents while a build is under way, before and behind where its scan
+/// is.
 async fn write_beside(client: &Client) {
     insert(client, 60..80).await;
     let updates = vec![
@@ -92,7 +94,8 @@ async fn become_primary() {
     become_member(MemberState::Primary, true, OpTime::NULL).await;
 }
 
-/// Stops a node in order while a build is held up; the next life continues with it, on any number of cores.
+/// Stops a node in order while a build is held up; the next life continues with it, on any number
+/// of cores.
 fn check_stopped(seed: u64, cores: &[usize], point: &'static str, is_member: bool) {
     let mut options = options(3);
     options.storage.is_member = is_member;
@@ -186,8 +189,8 @@ async fn damage(how: usize) {
     }
 }
 
-/// What was kept and is not as it was written, or is gone: the build begins again. The second life is that of a member, which
-/// begins it when its set is there: the test is there first.
+/// What was kept and is not as it was written, or is gone: the build begins again. The second life
+/// is that of a member, which begins it when its set is there: the test is there first.
 #[test]
 fn a_build_begins_again_where_its_files_are_damaged() {
     for how in 0..3 {

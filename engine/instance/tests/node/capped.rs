@@ -151,7 +151,7 @@ fn the_bytes_are_bounded() {
 }
 
 #[test]
-fn a_tail_goes_on() {
+fn a_tail_continues() {
     check(|client| async move {
         let tailing = doc! { "find": "c", "tailable": true, "batchSize": 2 };
         client.ok(doc! { "create": "plain" }).await;
@@ -296,7 +296,7 @@ fn collections_become_capped() {
     });
 }
 
-/// After a crash the collection is within its bounds, in order, and whole; numbers go on.
+/// After a crash the collection is within its bounds, in order, and whole; numbers continue.
 #[test]
 fn a_crash_leaves_no_more_than_the_bounds() {
     for seed in 0..10 {
@@ -326,8 +326,8 @@ fn a_crash_leaves_no_more_than_the_bounds() {
     }
 }
 
-/// Several clients insert at once while others tail and update: each tail sees every document, in the
-/// order in which they are.
+/// Several clients insert at once while others tail and update: each tail sees every document, in
+/// the order in which they are.
 #[test]
 fn tails_miss_nothing() {
     for seed in 0..6 {

@@ -1,4 +1,5 @@
-//! Change streams: nothing is shown before a majority has it, everything once, and tokens of one core's cursor hold on another.
+//! Change streams: nothing is shown before a majority has it, everything once, and tokens of one
+//! core's cursor hold on another.
 
 use pinion_bson::{Bson, Document, doc};
 use pinion_clock::{OpTime, Timestamp};
@@ -258,7 +259,8 @@ fn streams_of_one_core_are_handed_what_concerns_them() {
     });
 }
 
-/// The names of a stream's own stages in an answer of `explain`, and how many documents left each of all stages.
+/// The names of a stream's own stages in an answer of `explain`, and how many documents left each
+/// of all stages.
 fn explained(reply: &Document) -> (Vec<String>, Vec<Option<i64>>) {
     let stages = reply.get_array("stages").expect("stages").iter();
     let stages: Vec<&Document> = stages.filter_map(Bson::as_document).collect();
@@ -288,7 +290,7 @@ fn what_a_stream_would_do_is_explained() {
         commit_all().await;
         insert(&client, 1).await;
         commit_all().await;
-        let begun = pinion_catalog::bson_timestamp(storage().last_allotted());
+        let started = pinion_catalog::bson_timestamp(storage().last_allotted());
         for id in 2..5 {
             insert(&client, id).await;
         }
@@ -311,8 +313,7 @@ fn what_a_stream_would_do_is_explained() {
         let (names, left) = explained(&client.ok(asked).await);
         assert_eq!(names, own);
         assert_eq!(left, [None; 5]);
-        let then =
-            doc! { "startAtOperationTime": Bson::Timestamp(begun), "fullDocument": "updateLookup" };
+        let then = doc! { "startAtOperationTime": Bson::Timestamp(started), "fullDocument": "updateLookup" };
         for verbosity in ["queryPlanner", "executionStats", "allPlansExecution"] {
             let explain = doc! { "explain": stream(then.clone()), "verbosity": verbosity };
             let reply = client.on(1).ok(explain).await;
@@ -321,7 +322,8 @@ fn what_a_stream_would_do_is_explained() {
             assert_eq!(names[4], "internalAddPostImage", "{reply}");
             match verbosity {
                 "queryPlanner" => assert_eq!(left, [None; 6], "{reply}"),
-                // The insert that it begins with and three behind it; that of the other collection is not watched.
+                // The insert that it begins with and three behind it; that of the other collection
+                // is not watched.
                 _ => assert_eq!(
                     left,
                     [Some(4), Some(4), Some(4), Some(4), Some(4), None],

@@ -28,7 +28,8 @@ fn insert(id: i32) -> Document {
     doc! { "insert": "c", "documents": [{ "_id": id }] }
 }
 
-/// Runs a command with a write concern, and compares what the set was asked for and what the reply says of it.
+/// Runs a command with a write concern, and compares what the set was asked for and what the reply
+/// says of it.
 async fn check_write(
     client: &Client,
     mut command: Document,
@@ -66,7 +67,8 @@ fn writes_wait_for_the_set() {
         let mode = Some(doc! { "w": "dc", "j": false });
         let asked = ["Some(Mode(\"dc\")) j:Some(false)"];
         check_write(&client, insert(8), mode, &asked, None).await;
-        // What changes nothing, and what fails, waits for what it saw; what is a member's own waits for nobody.
+        // What changes nothing, and what fails, waits for what it saw; local data wait for no
+        // member.
         let nothing = doc! { "delete": "c", "deletes": [{ "q": { "_id": -1 }, "limit": 1 }] };
         check_write(&client, nothing, None, &majority, None).await;
         check_write(&client, insert(1), None, &majority, None).await;
@@ -86,7 +88,7 @@ fn writes_wait_for_the_set() {
 }
 
 #[test]
-fn a_write_concern_that_is_not_reached_is_told() {
+fn a_write_concern_that_is_not_reached_is_reported() {
     with_node(1111, 1, 2, |client| async move {
         primary().await;
         let failure = |code: i32, name: &str, text: &str, info: Document| {
@@ -107,13 +109,14 @@ fn a_write_concern_that_is_not_reached_is_told() {
         let expected = failure(100, "UnsatisfiableWriteConcern", text, info);
         let asked = ["Some(Members(50)) j:Some(true)"];
         check_write(&client, insert(2), Some(given), &asked, expected).await;
-        // The write has taken place. Whom the client is to ask now is told as of an error.
+        // The write has taken place. The member that the client is to ask now is named as with an
+        // error.
         let text = "Primary stepped down while waiting for replication";
         fake().refuse(Some((ErrorCode::PRIMARY_STEPPED_DOWN, text)));
         let reply = client.ok(insert(3)).await;
-        let told: Vec<&str> = reply.keys().map(String::as_str).collect();
+        let fields: Vec<&str> = reply.keys().map(String::as_str).collect();
         assert_eq!(
-            told,
+            fields,
             [
                 "n",
                 "writeConcernError",
@@ -123,7 +126,7 @@ fn a_write_concern_that_is_not_reached_is_told() {
                 "operationTime"
             ]
         );
-        // An error that tells of what another wrote is as safe as that.
+        // An error that shows what another wrote is as safe as that.
         let upsert = doc! { "findAndModify": "c", "query": { "a": 1 }, "update": { "_id": 1 }, "upsert": true };
         let reply = client.run(upsert).await;
         assert_eq!(reply.get_i32("code").ok(), Some(11000));
@@ -222,7 +225,7 @@ fn reads_wait_for_what_they_are_to_see() {
             assert_eq!(client.find(causal).await.len(), 2);
             assert_eq!(fake().take_calls(), ["waiting for clusterTime"]);
             assert!(storage().visible().secs() >= secs);
-            // Where nobody writes the wait has an end in the operation's time.
+            // Without writes the wait has an end in the operation's time.
             become_member(MemberState::Secondary, false, OpTime::NULL).await;
             let ahead = Timestamp {
                 time: secs + 500,
@@ -301,7 +304,7 @@ fn a_find_that_repeats_another_sees_what_it_is_to_see() {
         assert_eq!(repeat_find(&client, after, 1).await, None);
         assert_eq!(repeat_find(&client, after, 2).await, Some(true));
         assert_eq!(repeat_find(&client, after, 3).await, Some(false));
-        // Another time is another message, which tells of it and waits for it.
+        // Another time is another message, which names it and waits for it.
         fake().take_calls();
         assert_eq!(repeat_find(&client, later, 2).await, None);
         assert_eq!(fake().take_calls(), ["waiting for clusterTime"]);
@@ -337,7 +340,7 @@ fn linearizable_reads_are_confirmed() {
     });
 }
 
-/// Makes an index and compares what is told of its commit quorum.
+/// Makes an index and compares what the reply says of its commit quorum.
 async fn check_quorum(client: &Client, quorum: Option<Bson>, expected: Result<&str, i32>) {
     let mut command =
         doc! { "createIndexes": "c", "indexes": [{ "key": { "a": 1 }, "name": "a" }] };
@@ -346,11 +349,11 @@ async fn check_quorum(client: &Client, quorum: Option<Bson>, expected: Result<&s
     }
     let shown = command.to_string();
     let reply = client.run(command).await;
-    let told = match reply.get("commitQuorum") {
-        Some(told) => Ok(told.to_string()),
+    let found = match reply.get("commitQuorum") {
+        Some(quorum) => Ok(quorum.to_string()),
         None => Err(reply.get_i32("code").unwrap_or_default()),
     };
-    assert_eq!(told, expected.map(str::to_owned), "{shown}: {reply}");
+    assert_eq!(found, expected.map(str::to_owned), "{shown}: {reply}");
     client.run(doc! { "dropIndexes": "c", "index": "a" }).await;
 }
 

@@ -1,4 +1,5 @@
-//! `dbCheck` on one node: what it reads, what it finds wrong between documents and indexes, and what a member does with entries.
+//! `dbCheck` on one node: what it reads, what it finds wrong between documents and indexes, and
+//! what a member does with entries.
 
 use bytes::Bytes;
 use md5::{Digest, Md5};
@@ -141,7 +142,8 @@ fn a_batch_has_the_digest_of_its_documents_in_order() {
     }
 }
 
-/// Writes past all that keeps documents and indexes together: the first entry of an index is put under another key.
+/// Writes past all that keeps documents and indexes together: the first entry of an index is put
+/// under another key.
 async fn spoil(index: &str, removes: bool) {
     let ns = Namespace::new("test", "c").expect("a namespace");
     let collection = core_catalog().get(&ns).expect("a collection");

@@ -18,8 +18,8 @@ fn setting(fields: Document) -> Document {
     command
 }
 
-/// Compares what a reply tells of the concerns, in the order of its fields, but for the times.
-fn check_told(reply: &Document, expected: Document) {
+/// Compares what a reply shows of the concerns, in the order of its fields, but for the times.
+fn check_defaults(reply: &Document, expected: Document) {
     let times = [
         "updateOpTime",
         "updateWallClockTime",
@@ -28,17 +28,17 @@ fn check_told(reply: &Document, expected: Document) {
         "$clusterTime",
         "operationTime",
     ];
-    let mut told = Document::new();
+    let mut found = Document::new();
     for (name, value) in reply {
         if !times.contains(&name.as_str()) {
-            told.insert(name, value.clone());
+            found.insert(name, value.clone());
         }
     }
-    assert_eq!(told.to_string(), expected.to_string());
+    assert_eq!(found.to_string(), expected.to_string());
     assert!(reply.get_datetime("localUpdateWallClockTime").is_ok());
 }
 
-async fn told(client: &Client) -> Document {
+async fn defaults(client: &Client) -> Document {
     client.ok(doc! { "getDefaultRWConcern": 1 }).await
 }
 
@@ -53,13 +53,13 @@ fn a_standalone_has_none() {
 }
 
 #[test]
-fn defaults_are_set_and_told() {
+fn defaults_are_set_and_shown() {
     with_lives(1141, &[2, 1], 3, |life, client| async move {
         let admin = client.at("admin");
         primary().await;
         if life == 1 {
-            check_told(
-                &told(&admin).await,
+            check_defaults(
+                &defaults(&admin).await,
                 doc! {
                     "defaultReadConcern": { "level": "local" }, "defaultWriteConcern": { "w": 2, "j": true, "wtimeout": 9 },
                     "defaultWriteConcernSource": "global", "defaultReadConcernSource": "implicit",
@@ -71,7 +71,7 @@ fn defaults_are_set_and_told() {
             "defaultReadConcern": { "level": "local" }, "defaultWriteConcern": { "w": "majority", "wtimeout": 0 },
             "defaultWriteConcernSource": "implicit", "defaultReadConcernSource": "implicit",
         };
-        check_told(&told(&admin).await, implicit);
+        check_defaults(&defaults(&admin).await, implicit);
         let set = setting(doc! { "defaultReadConcern": { "level": "majority" } });
         let reply = admin.on(1).ok(set).await;
         assert!(reply.get_timestamp("updateOpTime").is_ok());
@@ -82,8 +82,8 @@ fn defaults_are_set_and_told() {
             "defaultReadConcern": { "level": "majority" }, "defaultWriteConcern": { "w": 2, "j": true, "wtimeout": 9 },
             "defaultWriteConcernSource": "global", "defaultReadConcernSource": "global",
         };
-        check_told(&reply, both.clone());
-        check_told(&told(&admin.on(1)).await, both);
+        check_defaults(&reply, both.clone());
+        check_defaults(&defaults(&admin.on(1)).await, both);
         let unset = setting(doc! { "defaultReadConcern": {} });
         admin.ok(unset).await;
         let reply = admin
@@ -140,8 +140,8 @@ fn what_cannot_be_a_default_is_refused() {
         ] {
             admin.fails(setting(fields), code).await;
         }
-        check_told(
-            &told(&admin).await,
+        check_defaults(
+            &defaults(&admin).await,
             doc! {
                 "defaultReadConcern": { "level": "local" }, "defaultWriteConcern": { "w": "majority", "wtimeout": 0 },
                 "defaultWriteConcernSource": "implicit", "defaultReadConcernSource": "implicit",
@@ -208,7 +208,7 @@ fn defaults_hold_for_commands_that_name_none() {
         crate::fake_set::become_with(with_arbiter, OpTime::NULL).await;
         client.ok(insert(4)).await;
         assert!(fake().take_calls().is_empty());
-        let told = told(&admin).await;
-        assert!(!told.contains_key("defaultWriteConcern"), "{told}");
+        let defaults = defaults(&admin).await;
+        assert!(!defaults.contains_key("defaultWriteConcern"), "{defaults}");
     });
 }

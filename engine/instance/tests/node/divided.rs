@@ -1,4 +1,5 @@
-//! Pipelines that partitions run over their own documents: the answers do not depend on how many there are.
+//! Pipelines that partitions run over their own documents: the answers do not depend on how many
+//! there are.
 
 use std::cell::RefCell;
 use std::rc::Rc;

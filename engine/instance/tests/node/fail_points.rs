@@ -230,7 +230,7 @@ fn time_is_always_or_never_up() {
 }
 
 #[test]
-fn who_waits_for_a_fail_point_goes_on_when_it_has_acted() {
+fn a_wait_for_a_fail_point_ends_when_it_has_acted() {
     with_node(1160, 2, 3, |client| async move {
         let admin = client.at("admin");
         let wait = |times: i32, ms: i32| doc! { "waitForFailPoint": "failCommand", "timesEntered": times, "maxTimeMS": ms };

@@ -1,4 +1,5 @@
-//! A replica set that is none: the node is a member whose view, commit point and waits the test sets.
+//! A replica set that is none: the node is a member whose view, commit point and waits the test
+//! sets.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,15 +21,16 @@ pub struct FakeSet {
     view: RefCell<Arc<SetView>>,
     changed: Rc<Notify>,
     committed: RefCell<OpTime>,
-    /// What a wait for a write concern comes to: an error with this code and text. Without one it is reached.
+    /// What a wait for a write concern comes to: an error with this code and text. Without one it
+    /// is reached.
     refusal: RefCell<Option<(ErrorCode, &'static str)>>,
-    /// So many members have to be ready for a build of indexes.
+    /// This number of members has to be ready for a build of indexes.
     pub ready_needed: Cell<usize>,
     /// What the primary answers to the commands that it is sent; a code where it refuses.
     pub primary_refuses: Cell<Option<ErrorCode>>,
     /// Nothing more is committed.
     pub is_alone: Cell<bool>,
-    /// Nobody could take over.
+    /// No member could take over.
     pub refuses_to_leave: Cell<bool>,
     /// What it was asked for: one line a call.
     pub calls: RefCell<Vec<String>>,
@@ -220,7 +222,7 @@ pub fn fake() -> Rc<FakeSet> {
     core_local::<FakeSet>()
 }
 
-/// Waits at most so many simulated milliseconds.
+/// Waits at most `ms` simulated milliseconds.
 pub async fn within_ms<T>(ms: u64, future: impl Future<Output = T>) -> T {
     let waited = timeout(pinion_runtime::Duration::from_millis(ms), future).await;
     waited.unwrap_or_else(|_| panic!("not within {ms} ms"))

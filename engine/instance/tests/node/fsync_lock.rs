@@ -14,8 +14,8 @@ fn locking() -> Document {
     doc! { "fsync": 1, "lock": true }
 }
 
-/// Writes into the collection of all and into its own, which its first insert makes and which it drops now and then. Gives
-/// the number of its rounds.
+/// Writes into the collection of all and into its own, which its first insert makes and which it
+/// drops now and then. Gives the number of its rounds.
 async fn write(client: Client, number: u16, stop: Rc<Cell<bool>>) -> i32 {
     let own = format!("own{number}");
     let mut rounds = 0;

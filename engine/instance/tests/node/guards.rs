@@ -1,4 +1,5 @@
-//! What the node and its set keep for themselves stays whole, whatever command clients send on whatever name.
+//! What the node and its set keep for themselves stays whole, whatever command clients send on
+//! whatever name.
 
 use pinion_bson::{Document, doc, rawdoc};
 use pinion_catalog::{

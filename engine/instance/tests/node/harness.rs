@@ -157,8 +157,8 @@ impl Client {
         assert_eq!(error.get_i32("code").ok(), Some(code), "{reply}");
     }
 
-    /// Runs a find as its connection does. One that repeats the find before it is answered at once, which gives whether
-    /// there was a document; `None` for any other.
+    /// Runs a find as its connection does. One that repeats the find before it is answered at once,
+    /// which gives whether there was a document; `None` for any other.
     pub async fn repeat(&self, body: Document) -> Option<bool> {
         let body = RawDocumentBuf::try_from(&body).expect("a command is a document");
         let bytes = encode_request(1, Flags(0), &body);
@@ -324,8 +324,8 @@ fn node_main(
                 panic!("the node did not open: {error}");
             }
             if !is_member {
-                let begun = begin_standalone_builds().await;
-                begun.expect("builds begin");
+                let started = begin_standalone_builds().await;
+                started.expect("builds begin");
             }
             script(Client::new()).await;
             close_node().await;
@@ -358,8 +358,8 @@ pub fn with_options<Fut: Future<Output = ()> + 'static>(
     });
 }
 
-/// Runs a script on a fresh node that keeps all entries in its rings, cuts its power, and runs the other script beside what
-/// it leaves.
+/// Runs a script on a fresh node that keeps all entries in its rings, cuts its power, and runs the
+/// other script beside what it leaves.
 pub fn with_whole_log<Fut: Future<Output = ()> + 'static>(
     seed: u64,
     cores: usize,
@@ -411,7 +411,8 @@ pub fn with_whole_log<Fut: Future<Output = ()> + 'static>(
     reached(2);
 }
 
-/// Runs a script in each life of a node; the node is closed between them, and may have another number of cores in each.
+/// Runs a script in each life of a node; the node is closed between them, and may have another
+/// number of cores in each.
 pub fn with_lives<Fut: Future<Output = ()> + 'static>(
     seed: u64,
     cores: &[usize],
@@ -444,7 +445,8 @@ pub fn with_crashes<Fut: Future<Output = ()> + 'static>(
     run_lives(seed, cores, options(partitions), death, script);
 }
 
-/// As `with_lives` for a node that is to be a member of a replica set; with a death it is killed when a life's script is done.
+/// As `with_lives` for a node that is to be a member of a replica set; with a death it is killed
+/// when a life's script is done.
 pub fn with_member<Fut: Future<Output = ()> + 'static>(
     seed: u64,
     cores: &[usize],

@@ -122,15 +122,16 @@ fn who_may_name_one_and_when() {
         let child = of_write(3, 1);
         for mut outside in [all(), increments(&[1])] {
             outside.insert("lsid", child.clone());
-            let told = client.fails(outside.clone(), 72).await;
+            let message = client.fails(outside.clone(), 72).await;
             assert_eq!(
-                told,
+                message,
                 "Internal sessions are not supported outside of transactions"
             );
             outside.insert("txnNumber", 1i64);
             client.fails(outside, 72).await;
         }
-        // Those that execute no retryable write are sessions like others, of which nobody else is in the way.
+        // Those that execute no retryable write are sessions like others, with no others in the
+        // way.
         let mut alone = session_id(1);
         alone.insert("txnUUID", uuid(7));
         client
@@ -144,11 +145,11 @@ fn who_may_name_one_and_when() {
             .ok(statement(1, 4, doc! { "commitTransaction": 1 }))
             .await;
         assert_eq!(numbers(&client).await, [(1, 1), (2, 0)]);
-        let told = records(&client).await;
-        assert_eq!(told.len(), 2, "{told:?}");
-        let of_child = told[1].get_document("_id").expect("a session");
+        let records = records(&client).await;
+        assert_eq!(records.len(), 2, "{records:?}");
+        let of_child = records[1].get_document("_id").expect("a session");
         assert_eq!(of_child.get("txnUUID"), Some(&Bson::Binary(uuid(7))));
-        assert!(!told[1].contains_key("parentLsid"), "{told:?}");
+        assert!(!records[1].contains_key("parentLsid"), "{records:?}");
         let message = client.fails(begins(&alone, all()), 117).await;
         assert!(message.contains("sharded cluster"), "{message}");
         let message = client.fails(inside(&alone, all()), 256).await;
@@ -156,9 +157,10 @@ fn who_may_name_one_and_when() {
     });
 }
 
-/// What several of one parent execute, and it itself, is executed once, and answered the same by all.
+/// What several of one parent execute, and it itself, is executed once, and answered the same by
+/// all.
 #[test]
-fn a_write_is_executed_once_whoever_executes_it() {
+fn a_write_is_executed_once_whichever_session_executes_it() {
     for (seed, (cores, partitions)) in (2510..).zip(SHAPES) {
         with_node(seed, cores, partitions, |client| async move {
             become_primary().await;
@@ -332,7 +334,7 @@ fn those_of_one_write_do_not_run_beside_each_other() {
             client.ok(begins(&one, write())).await;
             let reply = client.on(1).ok(begins(&two, write())).await;
             assert!(retried(&reply).is_empty(), "{reply}");
-            // What comes late of the one that gave way harms nobody.
+            // What comes late from the one that gave way does no harm.
             admin.fails(commit(&one), 251).await;
             admin.fails(abort(&one), 251).await;
             let done = Rc::new(Cell::new(0));
@@ -506,9 +508,9 @@ fn what_they_leave_goes_with_the_session() {
                     .await;
                 admin.ok(commit(&child)).await;
             }
-            let told = records(&client).await;
-            assert_eq!(told.len(), 3, "{told:?}");
-            for record in &told {
+            let found = records(&client).await;
+            assert_eq!(found.len(), 3, "{found:?}");
+            for record in &found {
                 let parent = record.get_document("parentLsid").expect("a parent");
                 let session = record.get_document("_id").expect("a session");
                 assert_eq!(parent.get("id"), session.get("id"));
@@ -543,8 +545,8 @@ fn what_they_leave_goes_with_the_session() {
                 admin.ok(doc! { "refreshLogicalSessionCacheNow": 1 }).await;
             }
             admin.ok(doc! { "reapLogicalSessionCacheNow": 1 }).await;
-            let told = records(&client).await;
-            assert_eq!(told.len(), 1, "{told:?}");
+            let found = records(&client).await;
+            assert_eq!(found.len(), 1, "{found:?}");
             let reply = client
                 .ok(retryable(1, 3, numbered(increments(&[2]), &[1])))
                 .await;
@@ -569,7 +571,8 @@ fn what_they_leave_goes_with_the_session() {
     }
 }
 
-/// Three writes of session 1 that are executed by others, the last two prepared; of these the first is committed.
+/// Three writes of session 1 that are executed by others, the last two prepared; of these the first
+/// is committed.
 async fn workload(client: &Client) -> Timestamp {
     become_primary().await;
     client.ok(insert(&[1, 2, 3])).await;
@@ -603,7 +606,7 @@ async fn workload(client: &Client) -> Timestamp {
     at
 }
 
-/// What the next one who leads finds.
+/// What the next primary finds.
 async fn check_workload(client: &Client, at: Timestamp) {
     let admin = client.at("admin");
     let before = [(1, 2), (2, 1), (3, 1), (20, 0)];
@@ -632,8 +635,8 @@ async fn check_workload(client: &Client, at: Timestamp) {
     admin.ok(abort(&again)).await;
     admin.ok(commit_at(&three, at)).await;
     assert_eq!(numbers(client).await, [(1, 3), (2, 2), (3, 2), (20, 0)]);
-    let told = records(client).await;
-    assert_eq!(told.len(), 3, "{told:?}");
+    let records = records(client).await;
+    assert_eq!(records.len(), 3, "{records:?}");
 }
 
 #[test]
@@ -641,18 +644,18 @@ fn members_that_apply_them_know_them() {
     for (seed, (shape, target)) in
         (2570..).zip(SHAPES.into_iter().zip([(2, 3), (1, 1), (2, 2), (3, 4)]))
     {
-        let told: Rc<RefCell<Option<Timestamp>>> = Rc::default();
+        let prepared_at: Rc<RefCell<Option<Timestamp>>> = Rc::default();
         let source = {
-            let told = told.clone();
+            let prepared_at = prepared_at.clone();
             recording(seed, shape, move |client| {
-                let told = told.clone();
+                let prepared_at = prepared_at.clone();
                 async move {
                     let at = workload(&client).await;
-                    *told.borrow_mut() = Some(at);
+                    *prepared_at.borrow_mut() = Some(at);
                 }
             })
         };
-        let at = told.take().expect("it was prepared");
+        let at = prepared_at.take().expect("it was prepared");
         let (cores, partitions) = target;
         with_node(seed, cores, partitions, move |client| {
             let entries = source.entries.clone();
@@ -670,14 +673,14 @@ fn members_that_apply_them_know_them() {
 #[test]
 fn a_crash_takes_nothing_of_them() {
     for (seed, checkpoint) in [(2580, false), (2581, true)] {
-        let told: Rc<Cell<Option<Timestamp>>> = Rc::default();
+        let prepared_at: Rc<Cell<Option<Timestamp>>> = Rc::default();
         let death = Some(Death::PowerCut);
         with_member(seed, &[2, 3, 1], 3, death, move |life, client| {
-            let told = told.clone();
+            let prepared_at = prepared_at.clone();
             async move {
                 match life {
                     0 => {
-                        told.set(Some(workload(&client).await));
+                        prepared_at.set(Some(workload(&client).await));
                         if checkpoint {
                             storage().set_stable(storage().last_allotted());
                             client.at("admin").ok(doc! { "fsync": 1 }).await;
@@ -687,7 +690,7 @@ fn a_crash_takes_nothing_of_them() {
                         become_primary().await;
                         majority_has_all().await;
                         pinion_exec::hold_prepared().await;
-                        check_workload(&client, told.get().expect("told")).await;
+                        check_workload(&client, prepared_at.get().expect("told")).await;
                         let last = storage().last_allotted();
                         storage().wait_durable(last).await.expect("storage serves");
                     }
@@ -711,14 +714,14 @@ fn of_number(txn_number: i64, command: Document) -> Document {
     command
 }
 
-/// A child that has executed one statement, and has prepared another when the power goes: what the first answered with is not
-/// taken for what the second does.
+/// A child that has executed one statement, and has prepared another when the power goes: what the
+/// first answered with is not taken for what the second does.
 #[test]
 fn after_a_crash_the_answer_is_that_of_the_last_transaction() {
-    let told: Rc<Cell<Option<Timestamp>>> = Rc::default();
+    let prepared_at: Rc<Cell<Option<Timestamp>>> = Rc::default();
     let death = Some(Death::PowerCut);
     with_member(2590, &[2, 2], 3, death, move |life, client| {
-        let told = told.clone();
+        let prepared_at = prepared_at.clone();
         async move {
             let (admin, child) = (client.at("admin"), of_write(5, 1));
             let second = || numbered_one(modify(1, true), 1);
@@ -732,14 +735,14 @@ fn after_a_crash_the_answer_is_that_of_the_last_transaction() {
                 client.ok(of_number(1, begins(&child, second()))).await;
                 let prepare = inside(&child, doc! { "prepareTransaction": 1 });
                 let reply = admin.ok(of_number(1, prepare)).await;
-                told.set(reply.get_timestamp("prepareTimestamp").ok());
+                prepared_at.set(reply.get_timestamp("prepareTimestamp").ok());
                 storage().set_stable(storage().last_allotted());
                 admin.ok(doc! { "fsync": 1 }).await;
                 return;
             }
             majority_has_all().await;
             pinion_exec::hold_prepared().await;
-            let at = told.get().expect("told");
+            let at = prepared_at.get().expect("told");
             admin.ok(of_number(1, commit_at(&child, at))).await;
             let reply = client.ok(retryable(1, 5, second())).await;
             assert_eq!(retried(&reply), [1], "{reply}");
@@ -749,7 +752,8 @@ fn after_a_crash_the_answer_is_that_of_the_last_transaction() {
     });
 }
 
-/// One write of more statements than a session keeps in memory, over many children, some of which are prepared.
+/// One write of more statements than a session keeps in memory, over many children, some of which
+/// are prepared.
 #[test]
 fn many_statements_are_executed_once_over_many_children() {
     const EACH: i32 = 400;
@@ -786,7 +790,7 @@ fn many_statements_are_executed_once_over_many_children() {
                 };
                 assert_eq!(retried(&reply), expected, "seed {seed}, {nth}");
             }
-            // What nobody has executed is executed.
+            // What was not executed is executed.
             let reply = client.ok(retryable(1, 1, statements(5))).await;
             assert!(retried(&reply).is_empty(), "{reply}");
             let count = client.ok(doc! { "count": "c" }).await;

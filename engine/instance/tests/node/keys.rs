@@ -1,4 +1,5 @@
-//! What finds tell of the indexes they use: bounds by keys, keys in place of documents, uses counted.
+//! What finds report about the indexes they use: bounds by keys, keys in place of documents, uses
+//! counted.
 
 use pinion_bson::{Bson, Document, doc};
 
@@ -8,7 +9,8 @@ fn ints(values: impl IntoIterator<Item = i32>) -> Vec<Bson> {
     values.into_iter().map(Bson::Int32).collect()
 }
 
-/// Twenty documents `{_id, a, b, u, t}`: `a` and `b` with a compound index, `u` with a unique one, `t` an array.
+/// Twenty documents `{_id, a, b, u, t}`: `a` and `b` with a compound index, `u` with a unique one,
+/// `t` an array.
 async fn fill(client: &Client) {
     let documents: Vec<_> = (0..20)
         .map(|i| doc! { "_id": i, "a": i % 5, "b": i, "u": 100 - i, "t": [i, i + 50] })
@@ -82,7 +84,8 @@ fn min_and_max_bound_the_keys_of_the_hinted_index() {
                 vec![18, 19, 0, 1],
             )
             .await;
-            // With an array the order of the sort is that of its least item, whatever part of the keys is read.
+            // With an array the order of the sort is that of its least item, whatever part of the
+            // keys is read.
             ids(
                 doc! { "hint": "t_1", "min": { "t": 18 }, "max": { "t": 52 }, "sort": { "t": 1 } },
                 vec![0, 1, 18, 19],

@@ -21,8 +21,8 @@ async fn clustered(client: &Client, documents: i32) {
 async fn plan(client: &Client, find: Document) -> Document {
     let mut command = doc! { "find": "c" };
     command.extend(find);
-    let told = client.ok(doc! { "explain": command }).await;
-    let planner = told.get_document("queryPlanner").expect("a planner");
+    let explained = client.ok(doc! { "explain": command }).await;
+    let planner = explained.get_document("queryPlanner").expect("a planner");
     planner.get_document("winningPlan").expect("a plan").clone()
 }
 

@@ -1,4 +1,5 @@
-//! What clients see of a member in every reply and in `hello`: the times, the topology, and whom to ask instead.
+//! What clients see of a member in every reply and in `hello`: the times, the topology, and whom to
+//! ask instead.
 
 use pinion_bson::{Bson, Document, Timestamp, doc, rawdoc};
 use pinion_clock::OpTime;
@@ -20,17 +21,17 @@ fn operation_time(reply: &Document) -> Timestamp {
 }
 
 fn cluster_time(reply: &Document) -> Timestamp {
-    let told = reply.get_document("$clusterTime").expect("a time");
-    told.get_timestamp("clusterTime").expect("a timestamp")
+    let time = reply.get_document("$clusterTime").expect("a time");
+    time.get_timestamp("clusterTime").expect("a timestamp")
 }
 
 #[test]
-fn every_reply_tells_the_times() {
+fn every_reply_has_the_times() {
     with_node(1100, 2, 3, |client| async move {
         let find = || doc! { "find": "c" };
         let before = client.ok(find()).await;
         assert_eq!(fields(&before), ["cursor", "ok"]);
-        // Before the first write there is no time to tell.
+        // Before the first write there is no time to report.
         let written = doc! { "insert": "before", "documents": [{}] };
         client.ok(written).await;
         become_member(MemberState::Primary, true, OpTime::NULL).await;
@@ -39,14 +40,14 @@ fn every_reply_tells_the_times() {
             fields(&reply),
             ["cursor", "ok", "$clusterTime", "operationTime"]
         );
-        let told = reply.get_document("$clusterTime").unwrap();
-        let signature = told.get_document("signature").unwrap();
+        let time = reply.get_document("$clusterTime").unwrap();
+        let signature = time.get_document("signature").unwrap();
         assert_eq!(signature.get_i64("keyId").ok(), Some(0));
         assert_eq!(
             signature.get_binary_generic("hash").ok(),
             Some(&vec![0; 20])
         );
-        // A write tells its own time, an error that of what could be read.
+        // A write reports its own time, an error that of what could be read.
         let insert = doc! { "insert": "c", "documents": [{ "_id": 1 }] };
         let written = client.ok(insert.clone()).await;
         let last = storage().last_allotted();
@@ -72,7 +73,7 @@ fn every_reply_tells_the_times() {
         assert_eq!(operation_time(&refused), operation_time(&written));
         let unknown = client.run(doc! { "noSuchCommand": 1 }).await;
         assert_eq!(cluster_time(&unknown), cluster_time(&written));
-        // What a majority read tells is committed.
+        // What a majority read reports is committed.
         let committed = of_term_1(storage().last_allotted());
         client
             .ok(doc! { "insert": "c", "documents": [{ "_id": 2 }] })
@@ -82,7 +83,7 @@ fn every_reply_tells_the_times() {
         let reply = client.ok(majority).await;
         assert_eq!(operation_time(&reply), operation_time(&written));
         assert!(cluster_time(&reply) > operation_time(&reply));
-        // Who asks the wrong member learns of which topology that is.
+        // A client that asks the wrong member learns which topology that is.
         become_member(MemberState::Secondary, false, committed).await;
         let refused = client.run(insert).await;
         let version = refused.get_document("topologyVersion").expect("a version");
@@ -92,9 +93,9 @@ fn every_reply_tells_the_times() {
 }
 
 #[test]
-fn a_request_tells_the_cluster_time() {
+fn a_request_advances_the_cluster_time() {
     with_node(1101, 2, 3, |client| async move {
-        // Before the first write there is no time to tell.
+        // Before the first write there is no time to report.
         let written = doc! { "insert": "before", "documents": [{}] };
         client.ok(written).await;
         let secs = (wall_ms() / 1000) as u32;
@@ -110,17 +111,17 @@ fn a_request_tells_the_cluster_time() {
         assert!(storage().cluster_time().secs() < secs + 1000);
         become_member(MemberState::Primary, true, OpTime::NULL).await;
         let reply = client.ok(with(secs + 1000, 7)).await;
-        let told = Timestamp {
+        let sent = Timestamp {
             time: secs + 1000,
             increment: 7,
         };
-        assert_eq!(cluster_time(&reply), told);
-        assert!(operation_time(&reply) < told);
+        assert_eq!(cluster_time(&reply), sent);
+        assert!(operation_time(&reply) < sent);
         let written = client
             .on(1)
             .ok(doc! { "insert": "c", "documents": [{ "_id": 1 }] })
             .await;
-        assert!(operation_time(&written) > told);
+        assert!(operation_time(&written) > sent);
         // An older one changes nothing, one too far ahead is refused.
         let reply = client.ok(with(secs, 1)).await;
         assert_eq!(cluster_time(&reply), cluster_time(&written));
@@ -147,13 +148,13 @@ fn member_view(counter: i64, writable: bool) -> SetView {
 
 async fn hello(client: &Client, command: Document, expected: &[&str]) -> Document {
     let reply = client.ok(command).await;
-    let told = fields(&reply);
-    assert_eq!(&told[..expected.len()], expected, "{reply}");
+    let fields = fields(&reply);
+    assert_eq!(&fields[..expected.len()], expected, "{reply}");
     reply
 }
 
 #[test]
-fn hello_tells_of_the_set() {
+fn hello_describes_the_set() {
     with_node(1102, 2, 3, |client| async move {
         let alone = ["isWritablePrimary", "topologyVersion", "maxBsonObjectSize"];
         hello(&client, doc! { "hello": 1 }, &alone).await;
@@ -215,7 +216,7 @@ fn a_change_of_the_topology_ends_the_wait_of_hello() {
             version.insert("counter", counter);
             doc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 10_000 }
         };
-        // What the client does not know yet it is told at once, what nobody knows is refused.
+        // What the client does not know yet is sent at once, what no member knows is refused.
         within_ms(5, client.ok(awaiting(2))).await;
         client.fails(awaiting(4), 31382).await;
         let began = now();
@@ -230,7 +231,7 @@ fn a_change_of_the_topology_ends_the_wait_of_hello() {
         change.await.expect("it ends");
         assert!(began.elapsed() < Duration::from_millis(2010));
         assert_eq!(reply.get_bool("isWritablePrimary").ok(), Some(false));
-        let told = reply.get_document("topologyVersion").unwrap();
-        assert_eq!(told.get_i64("counter").ok(), Some(4));
+        let version = reply.get_document("topologyVersion").unwrap();
+        assert_eq!(version.get_i64("counter").ok(), Some(4));
     });
 }

@@ -26,16 +26,16 @@ fn notes_in_the_oplog() {
     with_node(1200, 2, 3, |client| async move {
         let admin = client.at("admin");
         let note = |data: Bson| doc! { "appendOplogNote": 1, "data": data };
-        let told = note(doc! { "a": 1 }.into());
+        let sent = note(doc! { "a": 1 }.into());
         let until = |limit: Timestamp| {
-            let mut note = told.clone();
+            let mut note = sent.clone();
             note.insert("maxClusterTime", limit);
             note
         };
-        admin.fails(told.clone(), 76).await;
+        admin.fails(sent.clone(), 76).await;
         become_primary().await;
         let before = last_allotted();
-        admin.ok(told.clone()).await;
+        admin.ok(sent.clone()).await;
         let behind = last_allotted();
         assert!(behind > before);
         admin.fails(until(before), 209).await;
@@ -56,9 +56,9 @@ fn notes_in_the_oplog() {
                 14,
             )
             .await;
-        client.fails(told.clone(), 13).await;
+        client.fails(sent.clone(), 13).await;
         become_member(MemberState::Secondary, false, OpTime::NULL).await;
-        admin.fails(told.clone(), 10107).await;
+        admin.fails(sent.clone(), 10107).await;
     });
 }
 
@@ -84,7 +84,7 @@ fn what_members_list() {
 }
 
 #[test]
-fn what_the_status_of_a_member_tells() {
+fn what_the_status_of_a_member_shows() {
     with_node(1230, 2, 3, |client| async move {
         let status = async || client.ok(doc! { "serverStatus": 1 }).await;
         let standalone = status().await;
@@ -99,8 +99,8 @@ fn what_the_status_of_a_member_tells() {
             ..view(MemberState::Primary, true)
         };
         become_with(set, OpTime::NULL).await;
-        let told = status().await;
-        let repl = told.get_document("repl").unwrap();
+        let status = status().await;
+        let repl = status.get_document("repl").unwrap();
         let names: Vec<_> = repl.keys().map(String::as_str).collect();
         assert_eq!(
             names,
@@ -116,7 +116,7 @@ fn what_the_status_of_a_member_tells() {
                 "rbid"
             ]
         );
-        let defaults = told.get_document("defaultRWConcern").unwrap();
+        let defaults = status.get_document("defaultRWConcern").unwrap();
         assert_eq!(
             defaults.get_str("defaultWriteConcernSource").ok(),
             Some("implicit")
@@ -179,7 +179,8 @@ fn members_have_a_cluster_time() {
     });
 }
 
-/// Members of MongoDB 4.4 have an older name for the size of a batch, and fetch from whatever member they choose.
+/// Members of MongoDB 4.4 have an older name for the size of a batch, and fetch from whatever
+/// member they choose.
 #[test]
 fn what_members_of_mongodb_4_4_call_otherwise() {
     with_node(1231, 2, 3, |client| async move {

@@ -1,4 +1,5 @@
-//! What a key file keeps to members: who authenticates as one, what they alone may send, and the times that members sign.
+//! What a key file reserves for members: authentication as one, the commands that only they may
+//! send, and the times that they sign.
 
 use pinion_administration::set_start_parameters;
 use pinion_auth::{ClientConversation, Hash, MemberKeys, Secrets};
@@ -40,16 +41,16 @@ fn start(user: &str, mechanism: &str) -> (ClientConversation, Document) {
     (conversation, start)
 }
 
-fn go_on(payload: &str) -> Document {
+fn sasl_continue(payload: &str) -> Document {
     doc! { "saslContinue": 1, "conversationId": 1, "payload": binary(payload.as_bytes()) }
 }
 
 /// The client's second message, if its password is this.
-fn proof(conversation: &mut ClientConversation, begun: &Document, password: &str) -> Document {
-    let challenge = conversation.challenge(text(begun, "payload")).unwrap();
+fn proof(conversation: &mut ClientConversation, challenge: &Document, password: &str) -> Document {
+    let challenge = conversation.challenge(text(challenge, "payload")).unwrap();
     let (salt, iterations) = (&challenge.salt, challenge.iterations);
     let secrets = Secrets::derive(Hash::Sha256, password, salt, iterations);
-    go_on(&conversation.answer(&challenge, &secrets))
+    sasl_continue(&conversation.answer(&challenge, &secrets))
 }
 
 /// Authenticates as a member.
@@ -57,9 +58,11 @@ async fn log_in(client: &Client, password: &str) {
     let local = client.at("local");
     let (mut conversation, mut start) = start("__system", "SCRAM-SHA-256");
     start.insert("options", doc! { "skipEmptyExchange": true });
-    let begun = local.ok(start).await;
-    assert_eq!(begun.get_bool("done").ok(), Some(false));
-    let ended = local.ok(proof(&mut conversation, &begun, password)).await;
+    let challenge = local.ok(start).await;
+    assert_eq!(challenge.get_bool("done").ok(), Some(false));
+    let ended = local
+        .ok(proof(&mut conversation, &challenge, password))
+        .await;
     assert_eq!(ended.get_bool("done").ok(), Some(true));
     conversation.verify(text(&ended, "payload")).unwrap();
 }
@@ -90,7 +93,7 @@ fn what_only_members_send_is_refused_to_others() {
             let listed = |one: Document| Bson::Array(vec![one.into()]);
             assert_eq!(known["authenticatedUsers"], listed(name("user")));
             assert_eq!(known["authenticatedUserRoles"], listed(name("role")));
-            // Another connection is still nobody's.
+            // Another connection is still not authenticated.
             admin.fails(of_members(), 13).await;
             member.ok(doc! { "logout": 1 }).await;
             member.ok(of_members()).await;
@@ -98,7 +101,7 @@ fn what_only_members_send_is_refused_to_others() {
             member.fails(of_members(), 13).await;
         }
     });
-    // Without a key file nobody has to authenticate, and nobody can.
+    // Without a key file no client has to authenticate, and none can.
     with_node(1301, 1, 1, |client| async move {
         client.at("admin").ok(of_members()).await;
         let (_, start) = start("__system", "SCRAM-SHA-256");
@@ -130,33 +133,33 @@ fn conversations_that_lead_nowhere() {
             let start = doc! { "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload };
             local.fails(start, 18).await;
         }
-        local.fails(go_on(""), 17).await;
+        local.fails(sasl_continue(""), 17).await;
         // One that fails is over.
         let (mut conversation, begin) = member("SCRAM-SHA-256");
-        let begun = local.ok(begin.clone()).await;
+        let challenge = local.ok(begin.clone()).await;
         local
-            .fails(proof(&mut conversation, &begun, "third1"), 18)
+            .fails(proof(&mut conversation, &challenge, "third1"), 18)
             .await;
         local
-            .fails(proof(&mut conversation, &begun, "first1"), 17)
+            .fails(proof(&mut conversation, &challenge, "first1"), 17)
             .await;
         // The messages of one are none of another, and another connection has none.
-        let begun = local.ok(begin.clone()).await;
-        let answer = proof(&mut conversation, &begun, "first1");
+        let challenge = local.ok(begin.clone()).await;
+        let answer = proof(&mut conversation, &challenge, "first1");
         local.connected(6).fails(answer.clone(), 17).await;
         local.ok(begin.clone()).await;
         local.fails(answer, 18).await;
-        let begun = local.ok(begin).await;
-        let mut answer = proof(&mut conversation, &begun, "first1");
+        let challenge = local.ok(begin).await;
+        let mut answer = proof(&mut conversation, &challenge, "first1");
         answer.insert("conversationId", 2);
         local.fails(answer, 17).await;
         // Who does not say that it leaves out the last, empty message sends it.
-        let answer = proof(&mut conversation, &begun, "first1");
+        let answer = proof(&mut conversation, &challenge, "first1");
         let proven = local.ok(answer).await;
         assert_eq!(proven.get_bool("done").ok(), Some(false));
         conversation.verify(text(&proven, "payload")).unwrap();
         local.at("admin").fails(of_members(), 13).await;
-        let ended = local.ok(go_on("")).await;
+        let ended = local.ok(sasl_continue("")).await;
         assert_eq!(ended.get_bool("done").ok(), Some(true));
         local.at("admin").ok(of_members()).await;
     });
@@ -182,27 +185,27 @@ fn a_hello_begins_a_conversation() {
         let reply = admin.ok(hello).await;
         let mechanisms = reply.get_array("saslSupportedMechs").unwrap();
         assert_eq!(*mechanisms, [Bson::from("SCRAM-SHA-256")]);
-        let begun = reply.get_document("speculativeAuthenticate").unwrap();
-        let answer = proof(&mut conversation, begun, "first1");
+        let challenge = reply.get_document("speculativeAuthenticate").unwrap();
+        let answer = proof(&mut conversation, challenge, "first1");
         let ended = admin.at("local").ok(answer).await;
         assert_eq!(ended.get_bool("done").ok(), Some(true));
         admin.ok(of_members()).await;
     });
 }
 
-fn told(reply: &Document) -> Option<SignedTime> {
-    let told = reply.get_document("$clusterTime").ok()?;
-    let time = told.get_timestamp("clusterTime").unwrap();
-    let signature = told.get_document("signature").unwrap();
+fn signed_time(reply: &Document) -> Option<SignedTime> {
+    let time = reply.get_document("$clusterTime").ok()?;
+    let at = time.get_timestamp("clusterTime").unwrap();
+    let signature = time.get_document("signature").unwrap();
     let hash = signature.get_binary_generic("hash").unwrap();
     Some(SignedTime {
-        time: pinion_clock::Timestamp::new(time.time, time.increment),
+        time: pinion_clock::Timestamp::new(at.time, at.increment),
         proof: hash[..].try_into().unwrap(),
         key_id: KeyId(signature.get_i64("keyId").unwrap()),
     })
 }
 
-fn telling(signed: &SignedTime) -> Document {
+fn with_time(signed: &SignedTime) -> Document {
     let time = Timestamp {
         time: signed.time.secs(),
         increment: signed.time.inc(),
@@ -232,7 +235,7 @@ fn ring_of(keys: &[Document]) -> KeyRing {
 /// The first reply that has a signed time.
 async fn first_signed(client: &Client) -> SignedTime {
     for _ in 0..100 {
-        if let Some(signed) = told(&client.ok(doc! { "ping": 1 }).await) {
+        if let Some(signed) = signed_time(&client.ok(doc! { "ping": 1 }).await) {
             return signed;
         }
         sleep(Duration::from_millis(20)).await;
@@ -245,7 +248,7 @@ fn clients_hand_on_what_members_sign() {
     with_options(1305, 2, with_keys(false), |client| async move {
         client.ok(doc! { "insert": "c", "documents": [{}] }).await;
         become_member(MemberState::Primary, true, OpTime::NULL).await;
-        // While there is no key no time is told.
+        // While there is no key no time is reported.
         let reply = client.ok(doc! { "ping": 1 }).await;
         assert!(!reply.contains_key("$clusterTime") && !reply.contains_key("operationTime"));
         let signed = first_signed(&client).await;
@@ -266,29 +269,29 @@ fn clients_hand_on_what_members_sign() {
             pinion_clock::Timestamp::new(time.secs() + secs, 1)
         };
         let genuine = ring.sign(ahead(100)).unwrap();
-        let reply = client.on(1).ok(telling(&genuine)).await;
-        assert!(told(&reply).unwrap().time >= genuine.time);
+        let reply = client.on(1).ok(with_time(&genuine)).await;
+        assert!(signed_time(&reply).unwrap().time >= genuine.time);
         // What is not is refused, where it is ahead, and the time stays.
         let before = storage().cluster_time();
         let forged = SignedTime {
             time: ahead(1000),
             ..genuine
         };
-        let said = client.fails(telling(&forged), 204).await;
+        let said = client.fails(with_time(&forged), 204).await;
         assert_eq!(said, "Proof does not match the cluster time");
         let unknown = SignedTime {
             key_id: KeyId(7),
             ..forged
         };
-        let said = client.on(1).fails(telling(&unknown), 211).await;
+        let said = client.on(1).fails(with_time(&unknown), 211).await;
         assert!(said.ends_with("with id: 7"), "{said}");
         client
-            .fails(telling(&SignedTime::unsigned(ahead(1000))), 211)
+            .fails(with_time(&SignedTime::unsigned(ahead(1000))), 211)
             .await;
         // What a connection begins with is answered all the same.
         for passed_over in [unknown, SignedTime::unsigned(ahead(1000))] {
             let mut hello = doc! { "hello": 1 };
-            let time = telling(&passed_over).remove("$clusterTime");
+            let time = with_time(&passed_over).remove("$clusterTime");
             hello.insert("$clusterTime", time.unwrap());
             client.ok(hello).await;
         }
@@ -297,13 +300,13 @@ fn clients_hand_on_what_members_sign() {
             time: pinion_clock::Timestamp::new(1, 1),
             ..forged
         };
-        client.ok(telling(&old)).await;
-        // A member is trusted, and not told what it does not need.
+        client.ok(with_time(&old)).await;
+        // A member is trusted, and gets no signature, which it does not need.
         let member = client.connected(9);
         log_in(&member, "first1").await;
         let time = ahead(1000);
-        let reply = member.ok(telling(&SignedTime::unsigned(time))).await;
-        assert_eq!(told(&reply), Some(SignedTime::unsigned(time)));
+        let reply = member.ok(with_time(&SignedTime::unsigned(time))).await;
+        assert_eq!(signed_time(&reply), Some(SignedTime::unsigned(time)));
     });
 }
 
@@ -318,13 +321,13 @@ fn keys_are_made_ahead_and_changed_in_time() {
         .await;
         // A secondary makes none, and what a majority does not have is not used.
         become_member(MemberState::Secondary, false, OpTime::NULL).await;
-        assert_eq!(told(&client.ok(doc! { "ping": 1 }).await), None);
+        assert_eq!(signed_time(&client.ok(doc! { "ping": 1 }).await), None);
         sleep(Duration::from_millis(300)).await;
         become_member(MemberState::Primary, true, OpTime::NULL).await;
         assert_eq!(stored_keys(&client).await.len(), 0);
         fake().is_alone.set(true);
         for _ in 0..10 {
-            assert_eq!(told(&client.ok(doc! { "ping": 1 }).await), None);
+            assert_eq!(signed_time(&client.ok(doc! { "ping": 1 }).await), None);
             sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(stored_keys(&client).await.len(), 2);

@@ -1,5 +1,5 @@
-//! Stages that read other collections find those that were there when their pipeline began, whatever is renamed, dropped, made or
-//! changed between two of their accesses.
+//! Stages that read other collections find those that were there when their pipeline began,
+//! whatever is renamed, dropped, made or changed between two of their accesses.
 
 use pinion_bson::{Document, doc};
 
@@ -19,7 +19,8 @@ async fn make(client: &Client) {
         .await;
 }
 
-/// Pipelines over `outer`, and how many documents they give before they read the other collection again.
+/// Pipelines over `outer`, and how many documents they give before they read the other collection
+/// again.
 fn pipelines() -> Vec<(i32, Vec<Document>)> {
     let lookup = |from: &str| doc! { "$lookup": { "from": from, "localField": "a", "foreignField": "a", "as": "found" } };
     let correlated = doc! { "$lookup": {
@@ -85,7 +86,8 @@ async fn run<Fut: Future<Output = ()>>(
 /// A command, and the database in which it runs.
 type Command = fn() -> (&'static str, Document);
 
-/// Whether each pipeline gives what it would have given before the commands, or ends as one whose plan was killed.
+/// Whether each pipeline gives what it would have given before the commands, or ends as one whose
+/// plan was killed.
 fn check(commands: &[Command], is_killed: bool) {
     for (seed, cores, partitions) in [(2300, 1, 1), (2301, 2, 3)] {
         let commands = commands.to_vec();

@@ -1,4 +1,5 @@
-//! What a node keeps for itself, the database `local` and profiles: no entry of the oplog tells of it, and it outlives crashes.
+//! What a node keeps for itself, the database `local` and profiles: no entry of the oplog shows it,
+//! and it outlives crashes.
 
 use pinion_bson::{Bson, Document, doc};
 use pinion_storage::storage;
@@ -86,7 +87,7 @@ fn what_is_a_nodes_own_is_not_in_the_oplog_and_outlives_crashes() {
                 .ok(doc! { "update": "plain", "updates": [change], "writeConcern": { "j": true } })
                 .await;
             assert_eq!(storage().last_allotted(), before, "seed {seed}");
-            // What is replicated goes on beside it.
+            // What is replicated continues beside it.
             insert(&client, "shared", life * EACH..(life + 1) * EACH).await;
             assert_eq!(
                 client.find(doc! { "find": "shared" }).await.len() as i32,

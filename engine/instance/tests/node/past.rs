@@ -1,4 +1,5 @@
-//! Reads at a time before a change of the catalog: they find collections, indexes and views as they then were.
+//! Reads at a time before a change of the catalog: they find collections, indexes and views as they
+//! then were.
 
 use pinion_bson::{Document, doc};
 use pinion_clock::Timestamp;
@@ -171,7 +172,8 @@ fn what_was_not_there_yet_is_not_there_for_a_snapshot() {
     });
 }
 
-/// What `$listCatalog` shows of the database `test`: each name, with those of its indexes that are multikey.
+/// What `$listCatalog` shows of the database `test`: each name, with those of its indexes that are
+/// multikey.
 async fn listed(client: &Client, concern: Document) -> Vec<(String, Vec<String>)> {
     let of_test = doc! { "$match": { "db": "test" } };
     let order = doc! { "$sort": { "name": 1 } };

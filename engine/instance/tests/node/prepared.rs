@@ -1,4 +1,5 @@
-//! Prepared transactions on one member: what may come in between, who waits, and what a crash leaves.
+//! Prepared transactions on one member: what may come in between, which operations wait, and what a
+//! crash leaves.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -85,11 +86,11 @@ fn what_is_prepared_takes_place_with_its_commit() {
             assert_eq!(again.get_timestamp("prepareTimestamp").ok(), Some(at));
             let namespaces = again.get_array("affectedNamespaces").expect("a list");
             assert_eq!(namespaces, &vec![Bson::from("test.c")]);
-            let told = record(&client).await;
-            assert_eq!(told.get_str("state").ok(), Some("prepared"));
+            let record = record(&client).await;
+            assert_eq!(record.get_str("state").ok(), Some("prepared"));
             for name in ["startOpTime", "lastWriteOpTime"] {
-                let time = told.get_document(name).expect("a time");
-                assert_eq!(time.get_timestamp("ts").ok(), Some(at), "{told}");
+                let time = record.get_document(name).expect("a time");
+                assert_eq!(time.get_timestamp("ts").ok(), Some(at), "{record}");
             }
             counted(
                 &transactions(&client).await,
@@ -109,7 +110,7 @@ fn what_is_prepared_takes_place_with_its_commit() {
                 Some(1),
                 "{shown}"
             );
-            // It takes no more statements, and its end is told with a time that it can have.
+            // It takes no more statements, and its end is requested with a time that it can have.
             client.fails(statement(1, 1, all()), 267).await;
             client.fails(first(1, 1, all()), 117).await;
             client.fails(statement(1, 2, all()), 251).await;
@@ -146,8 +147,8 @@ fn what_is_prepared_takes_place_with_its_commit() {
             admin.fails(abort(1, 1), 256).await;
             let valid = client.ok(doc! { "validate": "c", "full": true }).await;
             assert_eq!(valid.get_bool("valid").ok(), Some(true), "{valid}");
-            let told = record(&client).await;
-            assert_eq!(told.get_str("state").ok(), Some("committed"));
+            let record = record(&client).await;
+            assert_eq!(record.get_str("state").ok(), Some("committed"));
             counted(
                 &transactions(&client).await,
                 &[
@@ -158,7 +159,7 @@ fn what_is_prepared_takes_place_with_its_commit() {
                     ("totalPreparedThenAborted", 0),
                 ],
             );
-            // Whoever reads at the time of the commit sees it, though its entry came later.
+            // A read at the time of the commit sees it, though its entry came later.
             let mut then = all();
             let concern = doc! { "level": "snapshot", "atClusterTime": Bson::Timestamp(at) };
             then.insert("readConcern", concern);
@@ -186,8 +187,8 @@ fn what_is_prepared_may_be_aborted() {
                 admin.fails(prepare(1, 1), 251).await;
                 client.fails(statement(1, 1, all()), 251).await;
             }
-            let told = record(&client).await;
-            assert_eq!(told.get_str("state").ok(), Some("aborted"));
+            let record = record(&client).await;
+            assert_eq!(record.get_str("state").ok(), Some("aborted"));
             let status = transactions(&client).await;
             counted(
                 &status,
@@ -202,7 +203,8 @@ fn what_is_prepared_may_be_aborted() {
             let at = prepared(&client, 1, 2).await;
             majority_has_all().await;
             admin.ok(commit_at(1, 2, at)).await;
-            // What is not prepared has no time of its own, and goes on when it is told one.
+            // What is not prepared has no time of its own, and continues when a request gives it
+            // one.
             client.ok(first(1, 3, insert(&[4]))).await;
             admin.fails(commit_at(1, 3, at), 72).await;
             admin.ok(commit(1, 3)).await;
@@ -242,7 +244,7 @@ fn readers_wait_by_their_concern() {
             let earlier = pinion_catalog::bson_timestamp(before);
             let then = doc! { "level": "snapshot", "atClusterTime": Bson::Timestamp(earlier) };
             assert_eq!(ids(&client, with_concern(all(), then)).await, [1, 2, 3]);
-            // Others wait, for as long as they are let.
+            // Others wait, for as long as they may.
             let waiting = [
                 doc! { "level": "snapshot" },
                 doc! { "level": "linearizable" },
@@ -310,7 +312,7 @@ fn writers_sessions_and_changes_of_the_catalog_wait() {
                 command.insert("maxTimeMS", 50);
                 client.fails(command, 50).await;
             }
-            // Another transaction does not wait to write. It may have begun before.
+            // Another transaction does not wait to write. It may have started before.
             client.fails(first(2, 1, insert(&[10])), 112).await;
             let done = Rc::new(Cell::new(0));
             let mut retryable = insert(&[20]);
@@ -389,7 +391,7 @@ async fn rest_of(client: &Client, first: Document) -> Vec<i32> {
     }
 }
 
-/// A read that waits for nothing goes on while what is prepared is committed behind it.
+/// A read that waits for nothing continues while what is prepared is committed behind it.
 #[test]
 fn a_late_commit_is_read_whole_or_not_at_all() {
     for (seed, (cores, partitions)) in (2370..).zip(SHAPES) {
@@ -440,9 +442,9 @@ fn what_makes_collections_is_not_prepared() {
         let admin = client.at("admin");
         let make = insert(&[1]);
         client.ok(first(1, 1, make.clone())).await;
-        let told = admin.fails(prepare(1, 1), 263).await;
+        let message = admin.fails(prepare(1, 1), 263).await;
         let expected = "Cannot create new collections inside distributed transactions";
-        assert_eq!(told, expected);
+        assert_eq!(message, expected);
         // It is aborted, and the session is as good as before.
         admin.fails(commit(1, 1), 251).await;
         assert!(ids(&client, all()).await.is_empty());
@@ -466,7 +468,7 @@ async fn operation(client: &Client, filter: Document) -> Document {
     operations[0].as_document().expect("an operation").clone()
 }
 
-/// Whoever changes the catalog of what is prepared waits for as long as it is let, and leaves no gate closed.
+/// A change of the catalog of prepared data waits for as long as it may, and leaves no gate closed.
 #[test]
 fn changes_of_the_catalog_can_be_stopped_while_they_wait() {
     for (seed, (cores, partitions)) in (2380..).zip(SHAPES) {
@@ -537,7 +539,8 @@ fn changes_of_the_catalog_can_be_stopped_while_they_wait() {
     }
 }
 
-/// The power goes while something is prepared, with a checkpoint behind it or before it, and once more behind the outcome.
+/// The power goes while something is prepared, with a checkpoint behind it or before it, and once
+/// more behind the outcome.
 #[test]
 fn a_crash_takes_nothing_that_is_prepared() {
     for (seed, checkpoint, commits) in [
@@ -611,7 +614,8 @@ fn a_crash_takes_nothing_that_is_prepared() {
     }
 }
 
-/// That a transaction was aborted is in the log, and may be rolled back before a majority has it: it is prepared again then.
+/// That a transaction was aborted is in the log, and may be rolled back before a majority has it:
+/// it is prepared again then.
 #[test]
 fn that_a_prepared_transaction_was_aborted_is_certain_with_a_majority() {
     with_node(2349, 2, 2, |client| async move {
@@ -636,7 +640,7 @@ fn that_a_prepared_transaction_was_aborted_is_certain_with_a_majority() {
     });
 }
 
-/// A member that stops to take writes lets go of the gates and of nothing else.
+/// A member that steps down releases the gates and nothing else.
 #[test]
 fn a_step_down_leaves_what_is_prepared() {
     with_node(2350, 2, 3, |client| async move {
@@ -644,7 +648,7 @@ fn a_step_down_leaves_what_is_prepared() {
         client.ok(insert(&[1, 2, 3])).await;
         let at = prepare_changes(&client).await;
         client.ok(first(2, 1, insert(&[50]))).await;
-        // Nobody drops what is prepared because its gates are let go.
+        // What is prepared is not dropped because its gates are released.
         let dropping = {
             let client = client.on(1);
             spawn(Queue::Foreground, async move {

@@ -1,5 +1,5 @@
-//! Reads that promise no snapshot take newer states while they run: what is not written is given once, what a statement changes
-//! is changed once.
+//! Reads that promise no snapshot take newer states while they run: what is not written is given
+//! once, what a statement changes is changed once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -117,7 +117,8 @@ fn aggregate(pipeline: Vec<Document>) -> Document {
     doc! { "aggregate": "c", "pipeline": pipeline, "cursor": { "batchSize": 7 } }
 }
 
-/// Reads that give every document, with the field that they are in the order of, which may be descending.
+/// Reads that give every document, with the field that they are in the order of, which may be
+/// descending.
 fn whole_reads() -> Vec<(Document, Option<(&'static str, bool)>)> {
     let near = doc! { "$geometry": { "type": "Point", "coordinates": [0, 0] } };
     let up = |field| Some((field, false));

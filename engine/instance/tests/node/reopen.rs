@@ -1,4 +1,5 @@
-//! A member takes back what the others do not have: the data directory is opened again as of an earlier timestamp.
+//! A member takes back what the others do not have: the data directory is opened again as of an
+//! earlier timestamp.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -41,7 +42,7 @@ fn with_member<Fut: Future<Output = ()> + 'static>(
 }
 
 #[test]
-fn what_is_above_the_timestamp_is_gone_and_the_rest_goes_on() {
+fn what_is_above_the_timestamp_is_gone_and_the_rest_continues() {
     for (seed, cores) in [(1300, 1), (1301, 2), (1302, 3)] {
         with_member(seed, cores, move |client| async move {
             let local = client.at("local");
@@ -90,7 +91,7 @@ fn what_is_above_the_timestamp_is_gone_and_the_rest_goes_on() {
             assert_eq!(ids(&local, "own").await, ints(0..3));
             let more = doc! { "getMore": open.expect("an id"), "collection": "c" };
             client.fails(more, 43).await;
-            // The node goes on from there.
+            // The node continues from there.
             client
                 .fails_to_insert(doc! { "_id": 30, "u": 3 }, 11000)
                 .await;
@@ -110,7 +111,8 @@ fn what_is_above_the_timestamp_is_gone_and_the_rest_goes_on() {
     }
 }
 
-/// Reads until it is told to stop; what was interrupted or is gone is told so. Gives how often it succeeded.
+/// Reads until it is asked to stop; what was interrupted or is gone is reported so. Returns how
+/// often it succeeded.
 async fn read_on(client: Client, stop: Rc<Cell<bool>>) -> u64 {
     let mut rounds = 0;
     while !stop.get() {
@@ -147,8 +149,9 @@ fn what_is_stable_stays() {
     });
 }
 
-/// An index that was built on a branch that was given up lies in the base before the entry of its beginning is stable. Another
-/// primary gives its number to another index: seed 28 of the simulated sets found the old one in its place.
+/// An index that was built on a branch that was given up lies in the base before the entry of its
+/// beginning is stable. Another primary gives its number to another index: seed 28 of the simulated
+/// sets found the old one in its place.
 #[test]
 fn trees_of_the_branch_that_is_given_up_are_gone_at_once() {
     with_member(1320, 2, |client| async move {

@@ -1,4 +1,5 @@
-//! Retryable writes on a member of a replica set: what is answered when a command is sent again, and what is refused.
+//! Retryable writes on a member of a replica set: what is answered when a command is sent again,
+//! and what is refused.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -315,15 +316,15 @@ fn what_is_refused() {
             "txnNumber may only be provided for multi-document transactions and retryable write commands. \
              autocommit:false was not provided, and find is not a retryable write command."
         );
-        let mut begun = retryable(1, 26, insert.clone());
-        begun.insert("autocommit", false);
-        let message = client.fails(begun.clone(), 251).await;
+        let mut in_transaction = retryable(1, 26, insert.clone());
+        in_transaction.insert("autocommit", false);
+        let message = client.fails(in_transaction.clone(), 251).await;
         assert_eq!(
             message,
             "Given transaction number 26 does not match any in-progress transactions. The active transaction number is 24"
         );
-        begun.insert("startTransaction", true);
-        client.ok(begun).await;
+        in_transaction.insert("startTransaction", true);
+        client.ok(in_transaction).await;
         // Only retryable writes write there.
         let config = client.at("config");
         for name in ["transactions", "image_collection"] {
@@ -334,8 +335,8 @@ fn what_is_refused() {
     });
 }
 
-/// Several clients send the same command at once, as one does that has lost its connection, or several that share a session
-/// by mistake.
+/// Several clients send the same command at once, as one does that has lost its connection, or
+/// several that share a session by mistake.
 #[test]
 fn a_command_that_is_sent_twice_at_once_is_executed_once() {
     for (seed, (cores, partitions)) in (1150..).zip(SHAPES.into_iter().cycle().take(12)) {

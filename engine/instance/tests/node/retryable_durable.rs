@@ -1,4 +1,5 @@
-//! What retryable writes leave behind: in the log, in `config.transactions`, after a crash, and on members that apply them.
+//! What retryable writes leave behind: in the log, in `config.transactions`, after a crash, and on
+//! members that apply them.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -165,8 +166,8 @@ fn increments_that_may_have_happened_are_sent_again() {
                     retryable(1, txn, doc! { "update": "c", "updates": [update] })
                 };
                 if life > 0 {
-                    // The last ones may be lost, and with them the numbers that were used: as a driver does, only what was
-                    // not acknowledged is sent again, here the last.
+                    // The last ones may be lost, and with them the numbers that were used: as a
+                    // driver does, only what was not acknowledged is sent again, here the last.
                     let last = *sent.borrow();
                     client.ok(increment(last)).await;
                 }
@@ -195,7 +196,8 @@ fn increments_that_may_have_happened_are_sent_again() {
     }
 }
 
-/// Power is cut in the middle of a command, at any moment. What was not acknowledged as durable is sent again.
+/// Power is cut in the middle of a command, at any moment. What was not acknowledged as durable is
+/// sent again.
 #[test]
 fn a_command_that_was_cut_off_is_sent_again() {
     let mut cut_off = 0;
@@ -313,7 +315,7 @@ fn entries_name_the_session_and_the_write_before() {
             previous = Some((session, txn, ts));
         };
         assert_eq!(found.len(), 13, "seed {seed}: {found:?}");
-        // What operators change is told as what they change, however small the document.
+        // What operators change is logged as a difference, however small the document.
         let set_n = doc! { "$v": 2, "diff": { "u": { "n": 1 } } };
         for (i, entry) in found[..6].iter().enumerate() {
             let i = i as i32;
@@ -487,7 +489,8 @@ async fn known_sessions(client: &Client) -> Vec<Bson> {
     column(&known, "_id")
 }
 
-/// A node writes in sessions, and what these leave behind goes when they are over; what is in the log is enough for others.
+/// A node writes in sessions, and what these leave behind goes when they are over; what is in the
+/// log is enough for others.
 #[test]
 fn sessions_that_are_over_leave_nothing_behind() {
     for (seed, (shape, target)) in
@@ -521,8 +524,8 @@ fn sessions_that_are_over_leave_nothing_behind() {
             admin.ok(doc! { "refreshLogicalSessionCacheNow": 1 }).await;
             assert_eq!(known_sessions(&client).await.len(), 6);
             sleep(Duration::from_secs(15 * 60)).await;
-            let begun = retryable(5, 10, doc! { "insert": "c", "documents": [{ "_id": 50 }] });
-            client.ok(begun).await;
+            let write = retryable(5, 10, doc! { "insert": "c", "documents": [{ "_id": 50 }] });
+            client.ok(write).await;
             admin.ok(doc! { "refreshLogicalSessionCacheNow": 1 }).await;
             assert_eq!(
                 known_sessions(&client).await,
@@ -588,7 +591,8 @@ fn what_retryable_writes_rely_on_stays() {
     });
 }
 
-/// What was copied from another member's view names no statements, so whether one was executed is not known.
+/// What was copied from another member's view names no statements, so whether one was executed is
+/// not known.
 #[test]
 fn a_copied_history_is_incomplete() {
     with_node(1330, 2, 3, |client| async move {

@@ -1,4 +1,5 @@
-//! Time series: acknowledged measurements outlive crashes, and writers of one source do not lose each other's measurements.
+//! Time series: acknowledged measurements outlive crashes, and writers of one source do not lose
+//! each other's measurements.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +57,7 @@ fn survives(seed: u64) {
                 .ok(doc! { "createIndexes": "s", "indexes": [index] })
                 .await;
         }
-        // What nobody waited for may be there or not.
+        // What was not acknowledged may be there or not.
         let sure = doc! { "_id": { "$lt": 1_000_000 } };
         assert_eq!(ids(&client, sure).await, acknowledged(life));
         let of_source = doc! { "m.s": 1, "_id": { "$lt": 1_000_000 } };
@@ -143,7 +144,7 @@ fn an_update_of_sources_changes_each_bucket_once() {
         client
             .ok(doc! { "insert": "s", "documents": documents })
             .await;
-        // The index becomes multikey on the way, for which the statement stops and goes on.
+        // The index becomes multikey on the way, for which the statement stops and continues.
         let change = doc! { "$inc": { "m.n": 1 }, "$set": { "m.tags": ["a", "b"] } };
         let update = doc! { "q": { "m.s": { "$gte": 0 } }, "u": change, "multi": true };
         let reply = client.ok(doc! { "update": "s", "updates": [update] }).await;

@@ -31,7 +31,7 @@ async fn check_stops(client: &Client, update: impl Into<Bson>, at: i32, code: i3
     let errors = reply.get_array("writeErrors").expect("it fails");
     let error = errors[0].as_document().expect("an error");
     assert_eq!(error.get_i32("code").ok(), Some(code), "{error}");
-    // As MongoDB has it, a statement that fails tells nothing of what it did before.
+    // As in MongoDB, a failed statement reports nothing of what it did before.
     assert_eq!(reply.get_i32("nModified").ok(), Some(0), "{reply}");
     let changed = doc! { "find": "c", "filter": { "changed": true }, "sort": { "_id": 1 } };
     let changed = client.find(changed).await;
@@ -75,7 +75,8 @@ fn an_update_ends_at_the_first_whose_unique_value_is_taken() {
         client
             .ok(doc! { "createIndexes": "c", "indexes": [unique] })
             .await;
-        // Values of documents that were changed before are free by then; that of a later one is not.
+        // Values of documents that were changed before are free by then; that of a later one is
+        // not.
         let value = |at: i32| doc! { "$cond": [{ "$eq": ["$_id", at] }, at + 1, { "$subtract": ["$u", 1] }] };
         let update = vec![doc! { "$set": { "u": value(320), "changed": true } }];
         check_stops(&client, update, 320, 11000).await;

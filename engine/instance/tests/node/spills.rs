@@ -1,4 +1,5 @@
-//! What does not fit into memory is put on disk: the answers are the same, and nothing is left of it.
+//! What does not fit into memory is put on disk: the answers are the same, and nothing is left of
+//! it.
 
 use pinion_bson::{Document, doc};
 use pinion_runtime::fs;
@@ -148,7 +149,7 @@ fn a_sort_has_one_limit() {
 }
 
 #[test]
-fn explain_tells_what_was_spilled() {
+fn explain_shows_what_was_spilled() {
     with_node(6, 2, 2, |client| async move {
         fill(&client).await;
         let explain = doc! { "explain": { "find": "c", "sort": { "k": 1 } } };

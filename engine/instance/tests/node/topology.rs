@@ -1,4 +1,5 @@
-//! What a node does in each state of a member of a replica set. The set is a fake: a view that the test sets.
+//! What a node does in each state of a member of a replica set. The set is a fake: a view that the
+//! test sets.
 
 use pinion_bson::{DateTime, Document, doc};
 use pinion_clock::OpTime;
@@ -9,7 +10,8 @@ use pinion_wire::MemberState;
 use crate::fake_set::{become_member, fake, of_term_1};
 use crate::harness::{Client, column, with_node};
 
-/// Runs a command on a member in this state and compares the code and message of its error, `None` where there is none.
+/// Runs a command on a member in this state and compares the code and message of its error, `None`
+/// where there is none.
 async fn check(
     client: &Client,
     at: (MemberState, bool),
@@ -93,7 +95,7 @@ fn each_state_runs_what_it_may() {
                 check(&client, at, with("nearest", write), NOT_PRIMARY).await;
             }
         }
-        // What a pipeline writes is refused at the door, as the command by itself may run.
+        // What a pipeline writes is refused on arrival, as the command by itself may run.
         let writing = doc! { "aggregate": "c", "pipeline": [{ "$merge": "d" }], "cursor": {} };
         check(&client, SECONDARY, with("nearest", &writing), NOT_PRIMARY).await;
         check(&client, PRIMARY, writing, None).await;

@@ -1,4 +1,5 @@
-//! Transactions on a member of a replica set: what statements see, what is refused, and how transactions end.
+//! Transactions on a member of a replica set: what statements see, what is refused, and how
+//! transactions end.
 
 use pinion_bson::{Document, doc};
 use pinion_clock::OpTime;
@@ -157,7 +158,7 @@ fn an_aborted_transaction_leaves_nothing() {
             client.fails(statement(1, 1, all()), 251).await;
             client.at("admin").fails(commit(1, 1), 251).await;
             assert_eq!(ids(&client, all()).await, [1, 2]);
-            // So does one that the session goes on from.
+            // So does one from which the session continues.
             client.ok(first(1, 2, insert(&[3]))).await;
             client.ok(first(1, 3, insert(&[3]))).await;
             client.fails(statement(1, 2, all()), 225).await;
@@ -211,7 +212,7 @@ fn a_transaction_reads_one_snapshot() {
             writes.insert("readConcern", doc! { "level": "snapshot" });
             client.ok(writes).await;
             committed(&client, abort(3, 1)).await;
-            // The first who writes wins, whoever began first.
+            // The first writer wins, whichever transaction began first.
             let reply = client.fails(statement(1, 1, doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": { "$set": { "n": 9 } } }] }), 112).await;
             assert!(
                 reply.contains("rite conflict") || reply.contains("retry"),
@@ -259,7 +260,8 @@ fn cursors_belong_to_their_transaction() {
     });
 }
 
-/// What a cursor reads beside its collection it reads in the transaction too, on whatever core it goes on.
+/// What a cursor reads beside its collection it reads in the transaction too, on whatever core it
+/// continues.
 #[test]
 fn cursors_read_other_collections_in_their_transaction() {
     for (seed, (cores, partitions)) in (2135..).zip(SHAPES) {
@@ -366,7 +368,7 @@ fn what_is_no_part_of_a_transaction_is_refused() {
             )
             .await;
         client.fails(statement(1, 1, all()), 251).await;
-        // What is taken is told in the reply, and ends it too.
+        // What is taken is reported in the reply, and ends it too.
         let reply = client.ok(first(1, 2, insert(&[2, 1, 3]))).await;
         assert_eq!(reply.get_i32("n").ok(), Some(1), "{reply}");
         let errors = reply.get_array("writeErrors").expect("an error");
@@ -397,7 +399,7 @@ fn collections_and_indexes_are_made_for_a_transaction() {
             client.ok(statement(1, 1, index("indexed"))).await;
             let by_index = doc! { "find": "explicit", "filter": { "a": 2 }, "hint": "a" };
             assert_eq!(ids(&client, statement(1, 1, by_index.clone())).await, [1]);
-            // Nobody else knows of them before.
+            // No other client sees them before.
             assert_eq!(names(&client).await, ["c"]);
             assert!(ids(&client, doc! { "find": "explicit" }).await.is_empty());
             committed(&client, commit(1, 1)).await;
@@ -409,7 +411,8 @@ fn collections_and_indexes_are_made_for_a_transaction() {
             assert_eq!(ids(&client, doc! { "find": "implicit" }).await, [1]);
             client.ok(first(1, 2, all())).await;
             client.fails(statement(1, 2, index("c")), 263).await;
-            // What others have made since its snapshot a transaction cannot read, and it can be tried again.
+            // What others have made since its snapshot a transaction cannot read, and it can be
+            // tried again.
             client.ok(first(1, 3, all())).await;
             client.ok(index("c")).await;
             client.ok(into("later")).await;
@@ -465,9 +468,10 @@ fn what_a_transaction_makes_goes_with_it() {
     }
 }
 
-/// What was written is kept from changes of the catalog, whatever else the transaction does to its collection.
+/// What was written is kept from changes of the catalog, whatever else the transaction does to its
+/// collection.
 #[test]
-fn making_what_is_there_lets_go_of_nothing() {
+fn making_what_is_there_releases_nothing() {
     with_node(2156, 2, 2, |client| async move {
         become_primary().await;
         client.ok(insert(&[1])).await;
@@ -615,7 +619,8 @@ fn cursors_pass_over_what_their_transaction_deletes() {
     }
 }
 
-/// A unique value that another client has taken since the snapshot is a conflict, also when a checkpoint has merged it.
+/// A unique value that another client has taken since the snapshot is a conflict, also when a
+/// checkpoint has merged it.
 #[test]
 fn a_value_that_was_taken_since_the_snapshot_is_a_conflict() {
     for merged in [false, true] {
@@ -724,7 +729,8 @@ async fn until_nothing_is_held() {
     panic!("something is held after a second");
 }
 
-/// Statements that wait, for whatever, end when the node steps down, and their transactions with them.
+/// Statements that wait, for whatever, end when the node steps down, and their transactions with
+/// them.
 #[test]
 fn a_step_down_ends_statements_that_wait() {
     for (seed, (cores, partitions)) in (2175..).zip(SHAPES) {
@@ -776,7 +782,8 @@ fn a_step_down_ends_statements_that_wait() {
     }
 }
 
-/// What of the commit nobody was told is told when it is sent again: by the record, wherever the session is known.
+/// A commit that no client learned of is reported when it is sent again: from the record, wherever
+/// the session is known.
 #[test]
 fn a_commit_that_was_interrupted_has_taken_place() {
     with_node(2178, 2, 2, |client| async move {
@@ -808,7 +815,8 @@ fn a_commit_that_was_interrupted_has_taken_place() {
     });
 }
 
-/// A statement that needs a change of the catalog which waits for its own transaction is not waited for long.
+/// A statement that needs a change of the catalog which waits for its own transaction is not waited
+/// for long.
 #[test]
 fn transactions_and_changes_of_the_catalog_do_not_wait_for_each_other() {
     with_node(2179, 2, 2, |client| async move {
@@ -825,7 +833,8 @@ fn transactions_and_changes_of_the_catalog_do_not_wait_for_each_other() {
             })
         };
         sleep(Duration::from_millis(20)).await;
-        // The first document with an array changes the row of its collection, whose gate is closed to all others.
+        // The first document with an array changes the row of its collection, whose gate is closed
+        // to all others.
         let several = doc! { "insert": "c", "documents": [{ "_id": 3, "a": [1, 2] }] };
         client.ok(statement(1, 1, several)).await;
         let into = doc! { "insert": "new", "documents": [{ "_id": 1 }] };
@@ -838,8 +847,9 @@ fn transactions_and_changes_of_the_catalog_do_not_wait_for_each_other() {
     });
 }
 
-/// That nothing of a transaction stays is true once a majority has what is logged behind the question, whatever weaker write
-/// concern the command has: the reply has a `writeConcernError` otherwise.
+/// That nothing of a transaction stays is true once a majority has what is logged behind the
+/// question, whatever weaker write concern the command has: the reply has a `writeConcernError`
+/// otherwise.
 #[test]
 fn that_a_transaction_is_not_known_is_certain_with_a_majority() {
     with_node(2190, 2, 2, |client| async move {
@@ -908,7 +918,8 @@ fn that_a_transaction_is_not_known_is_certain_with_a_majority() {
     });
 }
 
-/// What was aborted before it logged anything can be nowhere else: that is answered at once, also where no majority answers.
+/// What was aborted before it logged anything can be nowhere else: that is answered at once, also
+/// where no majority answers.
 #[test]
 fn that_a_transaction_was_aborted_here_is_certain_at_once() {
     with_node(2191, 2, 2, |client| async move {

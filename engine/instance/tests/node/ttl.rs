@@ -1,11 +1,11 @@
-//! Expiry, over one and more partitions: what goes, what stays, and what is told of it.
+//! Expiry, over one and more partitions: what goes, what stays, and what is reported of it.
 
 use pinion_bson::{Bson, DateTime, Document, doc};
 use pinion_runtime::{Duration, sleep, wall_ms};
 
 use crate::harness::{Client, column, with_crashes, with_node};
 
-/// A date so many seconds ago.
+/// A date `secs` seconds ago.
 fn ago(secs: i64) -> DateTime {
     DateTime::from_millis(wall_ms() - secs * 1000)
 }

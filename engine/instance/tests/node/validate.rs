@@ -1,4 +1,5 @@
-//! `validate`: nothing is found where nothing is wrong, be it beside writers, and each kind of damage is found, reported and repaired.
+//! `validate`: nothing is found where nothing is wrong, be it beside writers, and each kind of
+//! damage is found, reported and repaired.
 //!
 //! Damage is made by writes past all that keeps documents and indexes together.
 
@@ -888,8 +889,8 @@ fn wrong_counts_are_corrected_beside_writers_and_once() {
     });
 }
 
-/// Has a validation wait where `data` says, removes what it has seen and writes other documents with the same unique keys until
-/// its snapshot is lost, and lets it continue.
+/// Has a validation wait where `data` says, removes what it has seen and writes other documents
+/// with the same unique keys until its snapshot is lost, and lets it continue.
 fn check_lost_snapshot(seed: u64, data: Document) {
     let mut options = options(1);
     options.storage.history_bytes = 0;

@@ -1,4 +1,5 @@
-//! A node copied while others write to it, with its log from the beginning of the copy on: the copy is the same.
+//! A node copied while others write to it, with its log from the beginning of the copy on: the copy
+//! is the same.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -148,8 +149,8 @@ fn copied_source(seed: u64, shape: (usize, u16), latest_us: u64) -> (Source, Cop
 /// Begins the log at the copy, and puts in collections and documents: `parts` thousandths of them.
 async fn put(copied: &Copied, parts: usize) {
     begin_clone().await.expect("storage serves");
-    let begun = storage().begin_log_at(copied.begin).await;
-    begun.expect("storage serves");
+    let started = storage().begin_log_at(copied.begin).await;
+    started.expect("storage serves");
     let targets = clone_catalog(copied.rows.clone(), copied.next_number).await;
     let targets = targets.expect("rows");
     let mut rng = random_stream("put");
@@ -272,8 +273,8 @@ fn an_entry_that_is_left_out_beside_a_copy_is_found() {
             let (mut source, copied) = (source.clone(), copied.clone());
             async move {
                 let mut entries = source.entries.to_vec();
-                let begun = entries.partition_point(|(ts, _)| *ts <= copied.begin);
-                let mut later = entries.split_off(begun);
+                let started = entries.partition_point(|(ts, _)| *ts <= copied.begin);
+                let mut later = entries.split_off(started);
                 let (_, last) = last_two(&later, &mut random_stream("fault"));
                 later.remove(last);
                 source.entries = later.into();

@@ -1,5 +1,5 @@
-//! Entries as MongoDB's members write them, and those of a member whose collections have other numbers: a member that applies
-//! them has the same documents, collections and indexes.
+//! Entries as MongoDB's members write them, and those of a member whose collections have other
+//! numbers: a member that applies them has the same documents, collections and indexes.
 
 use std::collections::BTreeMap;
 
@@ -134,7 +134,8 @@ fn source(seed: u64, shape: (usize, u16)) -> Source {
 
 type Logged = Vec<(Timestamp, Bytes)>;
 
-/// The entries as a member of MongoDB's has them: without rows and numbers of records, and with views as documents.
+/// The entries as a member of MongoDB's has them: without rows and numbers of records, and with
+/// views as documents.
 fn as_mongodb_logs(entries: &[(Timestamp, Bytes)]) -> Logged {
     let mut holders: BTreeMap<String, Bson> = BTreeMap::new();
     let mut out = Logged::new();
@@ -222,7 +223,8 @@ fn rewritten(mut entry: Document, holders: &mut BTreeMap<String, Bson>) -> Vec<D
     made
 }
 
-/// Entries of collections whose numbers here are those that the collections of the other entries have where they come from.
+/// Entries of collections whose numbers here are those that the collections of the other entries
+/// have where they come from.
 fn others() -> Logged {
     let made = |number: u8| {
         let uuid = Binary {
@@ -267,7 +269,8 @@ fn what_mongodb_has_logged_is_applied_by_recovery() {
     check(890, as_mongodb_logs, ApplyMode::Recovery, false);
 }
 
-/// A member that has copied MongoDB's collections has given out numbers of its own, and so has each other one.
+/// A member that has copied MongoDB's collections has given out numbers of its own, and so has each
+/// other one.
 #[test]
 fn entries_with_other_numbers_are_applied() {
     let as_they_are = |entries: &[(Timestamp, Bytes)]| entries.to_vec();

@@ -1,4 +1,5 @@
-//! Entries of one node applied to another, which has other partitions: both have the same documents and indexes then.
+//! Entries of one node applied to another, which has other partitions: both have the same documents
+//! and indexes then.
 
 mod cloned;
 mod defaults;
@@ -59,7 +60,8 @@ fn a_member_that_applies_the_log_of_another_has_the_same_documents() {
     }
 }
 
-/// How many operations of documents the entries have of each kind, those that take place together too.
+/// How many operations of documents the entries have of each kind, those that take place together
+/// too.
 fn operations_in(entries: &[(Timestamp, Bytes)]) -> BTreeMap<String, i64> {
     let mut found = BTreeMap::new();
     let mut count = |operation: &Document| {
@@ -114,7 +116,8 @@ fn entries_that_are_older_than_the_documents_converge() {
     }
 }
 
-/// What a process that has ended had loaded is not in the trees: the entries of indexes are made anew.
+/// What a process that has ended had loaded is not in the trees: the entries of indexes are made
+/// again.
 #[test]
 fn recovery_makes_the_entries_of_indexes_that_are_not_loaded() {
     for (seed, [source, target]) in (840..).zip(SHAPES) {

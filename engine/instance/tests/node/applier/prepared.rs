@@ -1,4 +1,5 @@
-//! Prepared transactions of another node applied: in every mode, and by whoever goes on with what others have begun.
+//! Prepared transactions of another node applied: in every mode, and by appliers that continue what
+//! others have started.
 
 use std::rc::Rc;
 
@@ -31,8 +32,8 @@ async fn begin(client: &Client, session: u8, commands: Vec<Document>) -> pinion_
     prepared(client, session, 1).await
 }
 
-/// Three transactions that are prepared at the same time: one with several changes of the same documents, one that is aborted,
-/// and one of several entries. Others write between.
+/// Three transactions that are prepared at the same time: one with several changes of the same
+/// documents, one that is aborted, and one of several entries. Others write between.
 async fn workload(client: Client) {
     prepare(&client).await;
     let change = |n: i32| doc! { "$set": { "n": n }, "$push": { "tags": 100 + n } };
@@ -90,7 +91,7 @@ async fn workload(client: Client) {
     storage().wait_durable(last).await.expect("storage serves");
 }
 
-/// Where in the log transactions are prepared, and where their outcomes are told.
+/// Where in the log transactions are prepared, and where their outcomes are logged.
 fn places(entries: &Entries) -> (Vec<usize>, Vec<usize>) {
     let (mut prepares, mut outcomes) = (Vec::new(), Vec::new());
     for (place, (_, entry)) in entries.iter().enumerate() {
@@ -178,9 +179,9 @@ fn members_end_what_another_has_prepared() {
     }
 }
 
-/// One applier prepares and another goes on, of whatever mode.
+/// One applier prepares and another continues, of whatever mode.
 #[test]
-fn an_outcome_is_applied_by_whoever_comes_to_it() {
+fn an_outcome_is_applied_by_another_applier() {
     for (seed, mode) in [
         (2420, ApplyMode::Secondary),
         (2421, ApplyMode::InitialSync),
@@ -213,7 +214,8 @@ fn an_outcome_is_applied_by_whoever_comes_to_it() {
     }
 }
 
-/// A checkpoint lies behind what is prepared, or between the outcomes, and the power goes; the rest of the log is there or comes.
+/// A checkpoint lies behind what is prepared, or between the outcomes, and the power goes; the rest
+/// of the log is there or comes.
 #[test]
 fn recovery_prepares_again_what_has_no_outcome() {
     for (seed, ended, rest_is_logged) in [

@@ -56,7 +56,8 @@ async fn apply(mode: ApplyMode, entries: Vec<RawDocumentBuf>) -> Result<u64, App
     Ok(applier.counts().passed_over)
 }
 
-/// An entry, on a node whose collection has the document 1 and not 2: how much of it is passed over, or a part of the error.
+/// An entry, on a node whose collection has the document 1 and not 2: how much of it is passed
+/// over, or a part of the error.
 fn check(
     mode: ApplyMode,
     entry: impl Fn([u8; 16]) -> RawDocumentBuf + Copy + 'static,

@@ -29,7 +29,7 @@ pub const GENERATION: i32 = 7;
 /// The most that the capped collection `log` has.
 pub const CAPPED: i32 = 9;
 
-/// Runs the workload on a node of so many cores and partitions.
+/// Runs the workload on a node with these numbers of cores and partitions.
 pub fn recorded(seed: u64, shape: (usize, u16)) -> Source {
     let source = recording(seed, shape, |client| async move {
         workload(&client).await;
@@ -77,7 +77,8 @@ fn kind_of(entry: &[u8]) -> String {
     }
 }
 
-/// Runs a script on a node of so many cores and partitions; what its log and its databases are then.
+/// Runs a script on a node with these numbers of cores and partitions; what its log and its
+/// databases are then.
 pub fn recording<Fut: Future<Output = ()> + 'static>(
     seed: u64,
     (cores, partitions): (usize, u16),
@@ -321,7 +322,7 @@ async fn change(client: Client) {
     }
 }
 
-/// What needs that nobody else writes.
+/// This needs the absence of other writers.
 async fn finish(client: &Client) {
     client
         .ok(doc! { "collMod": "words", "validator": { "w": { "$exists": true } } })

@@ -29,7 +29,8 @@ impl State {
     }
 }
 
-/// The hashes of the databases, and the collections with their options and indexes; everything is validated.
+/// The hashes of the databases, and the collections with their options and indexes; everything is
+/// validated.
 pub async fn state_of(client: &Client) -> State {
     let mut state = Vec::new();
     for db in ["test", "other"] {
@@ -86,8 +87,8 @@ impl Replayed {
     }
 }
 
-/// Applies the passes one after the other, at timestamps that rise over all of them. What is applied is seen by reads. With
-/// `read`, there are readers meanwhile.
+/// Applies the passes one after the other, at timestamps that rise over all of them. What is
+/// applied is seen by reads. With `read`, there are readers meanwhile.
 pub async fn follow(
     client: &Client,
     seed: u64,

@@ -1,4 +1,5 @@
-//! Transactions of another node applied: several changes of one document in one entry, and transactions of several entries.
+//! Transactions of another node applied: several changes of one document in one entry, and
+//! transactions of several entries.
 
 use std::rc::Rc;
 
@@ -95,7 +96,8 @@ async fn workload(client: Client) {
         ],
     )
     .await;
-    // Of one document many megabytes are written, so what the transaction holds is small and its entries are three.
+    // Of one document many megabytes are written, so what the transaction holds is small and its
+    // entries are three.
     let fill = |n: i32| update(100, doc! { "$set": { "x": n.to_string().repeat(1 << 19) } });
     let small = |id: i32| doc! { "_id": id, "u": id, "tags": [id] };
     let mut commands = vec![insert(vec![small(100), small(101), small(102)])];
@@ -243,7 +245,7 @@ fn nothing_of_a_transaction_is_applied_before_its_last_entry() {
     });
 }
 
-/// Whoever applies may be another one for each entry.
+/// Each entry may be applied by another applier.
 #[test]
 fn the_first_entries_are_found_in_the_log() {
     let source = recording(921, (2, 2), workload);
@@ -263,7 +265,8 @@ fn the_first_entries_are_found_in_the_log() {
     });
 }
 
-/// The primary died between the entries: the next one writes its own behind them, and the transaction has not taken place.
+/// The primary died between the entries: the next one writes its own behind them, and the
+/// transaction has not taken place.
 #[test]
 fn a_transaction_without_its_last_entry_is_given_up() {
     let source = recording(922, (2, 2), workload);
@@ -286,7 +289,8 @@ fn a_transaction_without_its_last_entry_is_given_up() {
     });
 }
 
-/// A checkpoint lies between the entries of a transaction, and the power goes: after another one, or the rest of them.
+/// A checkpoint lies between the entries of a transaction, and the power goes: after another one,
+/// or the rest of them.
 #[test]
 fn recovery_looks_back_to_the_first_entry() {
     for (seed, rest_is_logged) in [(930, false), (931, true), (932, false), (933, true)] {
