@@ -1,11 +1,11 @@
 //! The one door to a collection: every command that reads or changes documents comes in here.
 //!
-//! What has to hold at each access is checked here and nowhere else, in this order: a write has its ticket where the set lags,
-//! the operation is not interrupted, the namespace's gate admits it, the node's state allows it, a write is of nothing that the node
-//! keeps for itself (`guard.rs`), the name is no view's unless the caller can
-//! have one, the caller means the collection that has the name (`collectionUUID`), and the
-//! collection is there. Filters and pipelines are parsed behind the door, as what they mean depends
-//! on what the name stands for.
+//! What has to hold at each access is checked here and nowhere else, in this order: a write has its
+//! ticket where the set lags, the operation is not interrupted, the namespace's gate admits it, the
+//! node's state allows it, a write is of nothing that the node keeps for itself (`guard.rs`), the
+//! name is no view's unless the caller can have one, the caller means the collection that has the
+//! name (`collectionUUID`), and the collection is there. Filters and pipelines are parsed behind
+//! the door, as what they mean depends on what the name stands for.
 
 use std::sync::Arc;
 
@@ -56,7 +56,8 @@ pub enum Renewal {
     Committed,
 }
 
-/// What a read does that meets what a prepared transaction has written. Reads of a snapshot wait for its outcome.
+/// What a read does that meets what a prepared transaction has written. Reads of a snapshot wait
+/// for its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Undecided {
     Awaited,
@@ -153,8 +154,9 @@ impl ReadSource {
 }
 
 impl ReadSource {
-    /// The version of the catalog that a read of a snapshot sees, before which nothing has to be checked: what was dropped,
-    /// renamed or made since is there as it then was. None for other accesses, and where that version is not kept any more.
+    /// The version of the catalog that a read of a snapshot sees, before which nothing has to be
+    /// checked: what was dropped, renamed or made since is there as it then was. None for other
+    /// accesses, and where that version is not kept any more.
     fn catalog(self, intent: Intent) -> Option<Arc<Catalog>> {
         match self {
             ReadSource::At(at) | ReadSource::In(InUnit { at, .. }) if intent == Intent::Read => {
@@ -164,8 +166,9 @@ impl ReadSource {
         }
     }
 
-    /// The collection of that name in the version of the catalog that a snapshot sees. Where it is the same now, it is given as
-    /// it is now: a transaction itself may have written arrays into its indexes.
+    /// The collection of that name in the version of the catalog that a snapshot sees. Where it is
+    /// the same now, it is given as it is now: a transaction itself may have written arrays into
+    /// its indexes.
     fn found_in(then: &Catalog, ns: &Namespace) -> Option<Arc<Collection>> {
         let found = then.get(ns)?;
         let current = core_catalog().current();
@@ -176,11 +179,12 @@ impl ReadSource {
         Some(now.unwrap_or(found).clone())
     }
 
-    /// A collection as a read of this source may use it: without the indexes that were not ready by its snapshot, which lack
-    /// what was written while they were built.
+    /// A collection as a read of this source may use it: without the indexes that were not ready by
+    /// its snapshot, which lack what was written while they were built.
     ///
     /// # Errors
-    /// `SnapshotUnavailable` for a snapshot of a time before the collection was there, or had its name.
+    /// `SnapshotUnavailable` for a snapshot of a time before the collection was there, or had its
+    /// name.
     fn seen(self, collection: Option<Arc<Collection>>) -> Result<Option<Arc<Collection>>> {
         let Some(found) = collection else {
             return Ok(None);
@@ -206,7 +210,8 @@ impl ReadSource {
     }
 }
 
-/// The catalog at the time that an operation's read concern names, for what shows the catalog itself.
+/// The catalog at the time that an operation's read concern names, for what shows the catalog
+/// itself.
 ///
 /// # Errors
 /// `SnapshotUnavailable` where that version is not kept any more; no commit point is known yet.
@@ -306,7 +311,8 @@ pub struct Acquired {
     view: Option<Box<ResolvedView>>,
     collection: Option<Arc<Collection>>,
     source: ReadSource,
-    /// Dropped last: whatever is read of the collection is read behind the gate. A transaction keeps its own.
+    /// Dropped last: whatever is read of the collection is read behind the gate. A transaction
+    /// keeps its own.
     _pass: Option<Pass>,
 }
 
@@ -377,7 +383,8 @@ pub async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired> {
         check_collection_uuid(&seen, &wanted.ns, named, expected)?;
     }
     if let Some(running) = &transaction {
-        // The writes of a series are refused by the statement, which knows what it does, and by the name of the series.
+        // The writes of a series are refused by the statement, which knows what it does, and by the
+        // name of the series.
         if wanted.intent == Intent::Write && view.is_none() {
             crate::open_transactions::check_written(&wanted.ns, collection.as_deref())?;
         }
@@ -542,11 +549,13 @@ impl Inner {
     }
 }
 
-/// Acquires for a read while the operation holds a pass of `held`. Names stand for what they stood for in `opened`, the catalog
-/// in which the operation began, unless it reads a snapshot or is in a transaction.
+/// Acquires for a read while the operation holds a pass of `held`. Names stand for what they stood
+/// for in `opened`, the catalog in which the operation began, unless it reads a snapshot or is in a
+/// transaction.
 ///
 /// # Errors
-/// `QueryPlanKilled` when the collection was dropped since, `LockTimeout` when its gate stays closed.
+/// `QueryPlanKilled` when the collection was dropped since, `LockTimeout` when its gate stays
+/// closed.
 pub(crate) async fn acquire_inner(
     ctx: &OpContext,
     ns: &Namespace,
@@ -584,7 +593,8 @@ pub(crate) async fn acquire_inner(
     })
 }
 
-/// The collection that has this name in `opened`, as it is now and whatever its name is, and a pass of its gate.
+/// The collection that has this name in `opened`, as it is now and whatever its name is, and a pass
+/// of its gate.
 async fn follow(
     ctx: &OpContext,
     opened: &Arc<Catalog>,
@@ -624,7 +634,8 @@ fn found_since(opened: &Arc<Catalog>, ns: &Namespace) -> Result<Option<Arc<Colle
     }
 }
 
-/// A pass of the gate of a namespace to read; none where a DDL that has closed it waits for the operation's pass of `held`.
+/// A pass of the gate of a namespace to read; none where a DDL that has closed it waits for the
+/// operation's pass of `held`.
 async fn pass_inner(ctx: &OpContext, ns: &Namespace, held: &Namespace) -> Result<Option<Pass>> {
     match core_catalog().gates().try_enter(ns, GateAccess::Read) {
         Some(pass) => {

@@ -48,8 +48,9 @@ pub struct CappedCollection {
     turn: Semaphore,
     /// The newest number that a record has or had; `None` before the tree was looked at.
     newest: Cell<Option<i64>>,
-    /// No record below this number is left. What is removed stays in the tree until the next checkpoint,
-    /// and to find the oldest record behind all that anew for each insert would take long.
+    /// No record below this number is left. What is removed stays in the tree until the next
+    /// checkpoint, and to find the oldest record behind all that anew for each insert would take
+    /// long.
     oldest: Cell<i64>,
     /// There are records that those who wait have not seen.
     changed: Notify,
@@ -61,8 +62,8 @@ pub fn capped_table() -> Rc<CappedTable> {
 }
 
 impl CappedTable {
-    /// A record with this number came out of the log of another member. Who waits for more is woken, and the next one that is
-    /// inserted here has a greater number.
+    /// A record with this number came out of the log of another member. Who waits for more is
+    /// woken, and the next one that is inserted here has a greater number.
     pub fn applied(&self, tree: TreeId, record: i64) {
         if let Some(known) = self.collections.borrow().get(&tree) {
             known

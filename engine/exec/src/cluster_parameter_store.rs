@@ -53,7 +53,8 @@ impl Stored {
     }
 }
 
-/// Has every core use what is stored. Called on core 0 when the node opens, and when it has copied another one's data.
+/// Has every core use what is stored. Called on core 0 when the node opens, and when it has copied
+/// another one's data.
 pub fn load() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
@@ -81,7 +82,8 @@ pub fn load() -> LocalBoxFuture<'static, Result<()>> {
     })
 }
 
-/// Has every core use what another member has changed: the newest versions, as they may be applied and not be visible yet.
+/// Has every core use what another member has changed: the newest versions, as they may be applied
+/// and not be visible yet.
 pub async fn reload() -> Result<()> {
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, || async {
         // One that reads later has seen more, and tells it later.

@@ -1,5 +1,5 @@
-//! Cluster parameters: settings that all members of a cluster share, each a small document that is stored in
-//! `config.clusterParameters`.
+//! Cluster parameters: settings that all members of a cluster share, each a small document that is
+//! stored in `config.clusterParameters`.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,7 +23,8 @@ pub const NAMES: [&str; 5] = [
 ];
 
 const CHANGE_STREAM_OPTIONS: &str = "changeStreamOptions";
-/// Of the change collections of serverless clusters, which a set does not have, here as with MongoDB.
+/// Of the change collections of serverless clusters, which a set does not have, here as with
+/// MongoDB.
 const CHANGE_STREAMS: &str = "changeStreams";
 const DEFAULT_MAX_TIME_MS: &str = "defaultMaxTimeMS";
 const FLE_LIMITS: &str = "fleDisableSubstringPreviewParameterLimits";
@@ -195,7 +196,8 @@ impl ClusterParameters {
         append_set(name, &set, out);
     }
 
-    /// After how many seconds a document as it was before a change is not shown any more; none where the log alone says.
+    /// After how many seconds a document as it was before a change is not shown any more; none
+    /// where the log alone says.
     pub(crate) fn images_expire_secs(&self) -> Option<i64> {
         let set = self.set.get(CHANGE_STREAM_OPTIONS)?;
         let images = set.value.get_document("preAndPostImages").ok()?;

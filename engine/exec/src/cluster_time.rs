@@ -1,9 +1,10 @@
 //! Cluster time on a member of a replica set: what requests tell of it, and what every reply tells.
 //!
-//! The sequencer is the clock: it allots timestamps above whatever cluster time it heard of. Where members have a key file
-//! clients can only hand on what a member has signed; where they have none everybody is trusted and, as in MongoDB without
-//! authentication, a member signs with zeros. Members are always trusted.
-//! Source: sharding document, "The vector clock and causal consistency".
+//! The sequencer is the clock: it allots timestamps above whatever cluster time it heard of. Where
+//! members have a key file clients can only hand on what a member has signed; where they have none
+//! everybody is trusted and, as in MongoDB without authentication, a member signs with zeros.
+//! Members are always trusted. Source: sharding document, "The vector clock and causal
+//! consistency".
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_clock::{AdvanceError, SignedTime, Timestamp, check_advance};
@@ -17,12 +18,12 @@ use crate::parameters::parameters;
 use crate::time_keys;
 use crate::topology::{ReplicaSet, is_member, replica_set};
 
-/// Takes in the cluster time that a request tells. A standalone passes over it. Where it was signed with a key that this node
-/// does not know it is given back, for [`learn_signed`].
+/// Takes in the cluster time that a request tells. A standalone passes over it. Where it was signed
+/// with a key that this node does not know it is given back, for [`learn_signed`].
 ///
 /// # Errors
-/// `TimeProofMismatch` for one that no member has signed, `ClusterTimeFailsRateLimiter` for a time too far ahead of the wall
-/// clock, 40482 for one that no write could follow.
+/// `TimeProofMismatch` for one that no member has signed, `ClusterTimeFailsRateLimiter` for a time
+/// too far ahead of the wall clock, 40482 for one that no write could follow.
 pub(crate) fn learn(ctx: &OpContext) -> Result<Option<SignedTime>> {
     let Some(told) = ctx.args.cluster_time else {
         return Ok(None);
@@ -66,8 +67,8 @@ fn refused(error: AdvanceError) -> Error {
     Error::new(code, error.to_string())
 }
 
-/// What a member puts behind every reply: `topologyVersion` where the client has to look for another member, `$clusterTime`
-/// and `operationTime`.
+/// What a member puts behind every reply: `topologyVersion` where the client has to look for
+/// another member, `$clusterTime` and `operationTime`.
 pub(crate) struct MemberEpilogue;
 
 impl ReplyEpilogue for MemberEpilogue {
@@ -75,8 +76,9 @@ impl ReplyEpilogue for MemberEpilogue {
         let Some(set) = replica_set() else {
             return;
         };
-        // What a driver has heard of the topology already it takes for old news. An error of a node that goes away tells news only
-        // when it does: a fail point's must have it clear its connections, although `hello` tells nothing new.
+        // What a driver has heard of the topology already it takes for old news. An error of a node
+        // that goes away tells news only when it does: a fail point's must have it clear its
+        // connections, although `hello` tells nothing new.
         let goes_away =
             pinion_runtime::is_shutdown_requested() || set.view().quiesces_until_ms.is_some();
         let moves_clients = match goes_away {

@@ -1,4 +1,5 @@
-//! Evaluations that may take long: tried here with a budget, and where that does not suffice done beside the cores.
+//! Evaluations that may take long: tried here with a budget, and where that does not suffice done
+//! beside the cores.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +23,8 @@ pub async fn compute<T: Send>(
     }
 }
 
-/// Calls `f`, which looks through or copies so many bytes: here, or on another thread where they are many.
+/// Calls `f`, which looks through or copies so many bytes: here, or on another thread where they
+/// are many.
 pub async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) -> T {
     if bytes <= LARGE_DOCUMENT_BYTES {
         return f();
@@ -30,8 +32,8 @@ pub async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) 
     offload_bounded(f).await
 }
 
-/// Calls `f` on another thread while this task waits. `f` fails soon after its flag is set, which happens when the operation
-/// is killed or its time is up.
+/// Calls `f` on another thread while this task waits. `f` fails soon after its flag is set, which
+/// happens when the operation is killed or its time is up.
 #[cold]
 pub(crate) async fn offload<T: Send>(
     ctx: &OpContext,
@@ -40,7 +42,8 @@ pub(crate) async fn offload<T: Send>(
     offload_boxed(ctx, Box::new(f)).await
 }
 
-/// [`offload`] without the type of what is computed, so that the wait is compiled for each type of result only.
+/// [`offload`] without the type of what is computed, so that the wait is compiled for each type of
+/// result only.
 async fn offload_boxed<T: Send>(
     ctx: &OpContext,
     f: Box<dyn FnOnce(Arc<AtomicBool>) -> Result<T> + Send + '_>,

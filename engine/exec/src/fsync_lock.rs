@@ -1,9 +1,10 @@
-//! The lock of `fsync {lock: true}`: it ends all writes of the node until it is given back, so that the files can be copied.
+//! The lock of `fsync {lock: true}`: it ends all writes of the node until it is given back, so that
+//! the files can be copied.
 //!
-//! Core 0 has the count. Who changes it takes the turn there, which is a flag that others come back for: so whoever is
-//! stopped while he waits leaves nothing behind. The first to lock sets the flag of every core's gates, waits until those
-//! who were behind them have left, takes a checkpoint and has storage take no other. Each step can be undone until the
-//! count is told.
+//! Core 0 has the count. Who changes it takes the turn there, which is a flag that others come back
+//! for: so whoever is stopped while he waits leaves nothing behind. The first to lock sets the flag
+//! of every core's gates, waits until those who were behind them have left, takes a checkpoint and
+//! has storage take no other. Each step can be undone until the count is told.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -67,8 +68,9 @@ async fn give_turn(count: i64) {
     node_lock(move |lock| lock.give_turn(count)).await;
 }
 
-/// Locks the node, or once more; gives the count. Whoever writes is waited for until `limit` is over. Run it as a task of
-/// its own: a caller who goes away in the middle must not leave it half done.
+/// Locks the node, or once more; gives the count. Whoever writes is waited for until `limit` is
+/// over. Run it as a task of its own: a caller who goes away in the middle must not leave it half
+/// done.
 ///
 /// # Errors
 /// `LockTimeout`; the operation was stopped; the checkpoint failed. The count is as before then.
@@ -86,7 +88,8 @@ pub async fn lock(ctx: OpContext, limit: Duration) -> Result<i64> {
 /// Takes back one lock; gives how many are left. Run it as a task of its own.
 ///
 /// # Errors
-/// `IllegalOperation` when the node is not locked; the operation was stopped. The count is as before then.
+/// `IllegalOperation` when the node is not locked; the operation was stopped. The count is as
+/// before then.
 pub async fn unlock(ctx: OpContext) -> Result<i64> {
     let before = take_turn(&ctx).await?;
     if before == 1 {
@@ -110,7 +113,8 @@ async fn on_gates<R: Send + 'static>(act: fn(&Gates) -> R) -> Vec<R> {
 }
 
 async fn end_writes(ctx: &OpContext, deadline: Instant) -> Result<()> {
-    // Every core knows before any is asked whether it is drained, so nobody passes a gate behind the question.
+    // Every core knows before any is asked whether it is drained, so nobody passes a gate behind
+    // the question.
     on_gates(Gates::lock).await;
     sim::event("fsync gates");
     let ended = drain_and_checkpoint(ctx, deadline).await;

@@ -1,9 +1,10 @@
-//! What the node and its set keep for themselves, and what clients may do with that: one table of classes of namespaces and
-//! kinds of access.
+//! What the node and its set keep for themselves, and what clients may do with that: one table of
+//! classes of namespaces and kinds of access.
 //!
-//! The door asks it of every write of documents ([`crate::acquire`]), the catalog's coordinator of every definition: no command
-//! has a rule of its own. What the node does by itself, and what members apply out of the log, passes. Codes and texts are
-//! MongoDB's where it refuses the same; Pinion refuses more, where a client would end the node or its vote.
+//! The door asks it of every write of documents ([`crate::acquire`]), the catalog's coordinator of
+//! every definition: no command has a rule of its own. What the node does by itself, and what
+//! members apply out of the log, passes. Codes and texts are MongoDB's where it refuses the same;
+//! Pinion refuses more, where a client would end the node or its vote.
 
 use std::rc::Rc;
 
@@ -77,7 +78,8 @@ impl Class {
         })
     }
 
-    /// Whether a member's part in its set rests on it. A standalone has no set: an operator may put things in order there.
+    /// Whether a member's part in its set rests on it. A standalone has no set: an operator may put
+    /// things in order there.
     fn is_of_set(self) -> bool {
         matches!(self, Class::Oplog | Class::Set | Class::Builds)
     }
@@ -114,7 +116,8 @@ const DROPS_OPLOG: ErrorCode = ErrorCode(5_255_000);
 /// MongoDB's code of an oplog that would not be capped.
 const OPLOG_NOT_CAPPED: ErrorCode = ErrorCode(28_838);
 
-/// Refuses a write of documents that is not for clients, and one to a name that no collection of theirs can have.
+/// Refuses a write of documents that is not for clients, and one to a name that no collection of
+/// theirs can have.
 ///
 /// # Errors
 /// `InvalidNamespace`.
@@ -134,8 +137,8 @@ pub(crate) fn check_write(view: Option<&SetView>, ctx: &OpContext, ns: &Namespac
     }
 }
 
-/// Refuses a definition that is not for clients; pure. A standalone may show the oplog of the member that its data are of, and
-/// keeps it as that does.
+/// Refuses a definition that is not for clients; pure. A standalone may show the oplog of the
+/// member that its data are of, and keeps it as that does.
 fn check_definition(is_member: bool, has_oplog: bool, definition: &Definition) -> Result<()> {
     match definition {
         Definition::OfWrite => Ok(()),
@@ -281,7 +284,8 @@ fn check_rename(is_member: bool, has_oplog: bool, from: &Namespace, to: &Namespa
 /// The guard of this core's definitions.
 struct Guard;
 
-/// Has the definitions of clients of this core admitted by the table above. Called once on each core.
+/// Has the definitions of clients of this core admitted by the table above. Called once on each
+/// core.
 pub fn start() {
     pinion_catalog::set_definition_guard(Rc::new(Guard));
 }
@@ -332,7 +336,8 @@ mod tests {
         checked.map_or_else(|error| error.code.0, |()| 0)
     }
 
-    /// Asserts with which code a standalone and a member refuse a definition; 0 where they admit it.
+    /// Asserts with which code a standalone and a member refuse a definition; 0 where they admit
+    /// it.
     #[track_caller]
     fn check(definition: Definition, [standalone, member]: [i32; 2]) {
         let code = |is_member| code_of(is_member, is_member, &definition);

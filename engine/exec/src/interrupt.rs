@@ -4,8 +4,8 @@ pub use pinion_catalog::{check_interrupted as check, interruptible, poll_once};
 use pinion_runtime::{should_yield, yield_now};
 use pinion_wire::{Category, Error, OpContext, Result};
 
-/// Whether an error says that the operation was stopped. It is the answer to the whole command, whichever statement was under
-/// way, and not one of that statement.
+/// Whether an error says that the operation was stopped. It is the answer to the whole command,
+/// whichever statement was under way, and not one of that statement.
 pub fn is_interruption(error: &Error) -> bool {
     error.is(Category::INTERRUPTION)
 }

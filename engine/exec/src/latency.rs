@@ -6,11 +6,12 @@ use pinion_bson::DocBuilder;
 
 use crate::counter::Counter;
 
-/// Steps of a histogram: one from each power of two of microseconds to the next, and two from 2 ms to 2 s, as operations are
-/// expected to take.
+/// Steps of a histogram: one from each power of two of microseconds to the next, and two from 2 ms
+/// to 2 s, as operations are expected to take.
 const STEPS: usize = 51;
 
-/// The powers of two from which on there are two steps to the next, and from which on there is one again.
+/// The powers of two from which on there are two steps to the next, and from which on there is one
+/// again.
 const HALVED_FROM: usize = 11;
 const WHOLE_FROM: usize = 21;
 

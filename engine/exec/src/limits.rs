@@ -2,7 +2,8 @@
 
 use pinion_runtime::Duration;
 
-/// How long a read waits for the outcome of a prepared transaction before it looks whether that may wait for the read.
+/// How long a read waits for the outcome of a prepared transaction before it looks whether that may
+/// wait for the read.
 pub(crate) const OUTCOME_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is
@@ -14,7 +15,8 @@ pub(crate) const PLANNED_PER_BYTE: usize = 8;
 pub(crate) const LARGE_DOCUMENT_BYTES: usize = 128 * 1024;
 /// Bytes of a batch above which its reply is put together beside the cores.
 pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
-/// The largest entry of the oplog, or operation in one: members get it in a message that has room for little more.
+/// The largest entry of the oplog, or operation in one: members get it in a message that has room
+/// for little more.
 pub const MAX_LOGGED_BYTES: usize = pinion_bson::MAX_USER_DOCUMENT_BYTES + 8 * 1024;
 
 const _: () = assert!(MAX_LOGGED_BYTES + 4096 < pinion_bson::MAX_INTERNAL_DOCUMENT_BYTES);
@@ -39,12 +41,14 @@ pub const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 pub const PART_BATCH_BYTES: usize = 256 * 1024;
 /// Documents that one part hands over to the merge in one step.
 pub const PART_BATCH_DOCUMENTS: usize = 1024;
-/// What the operations of a node may hold in memory together, in percent of the memory for its cache, and at least.
+/// What the operations of a node may hold in memory together, in percent of the memory for its
+/// cache, and at least.
 pub const NODE_MEMORY_PERCENT: u64 = 50;
 pub const MIN_NODE_MEMORY_BYTES: u64 = 200 * 1024 * 1024;
 /// Bytes that they may put on disk together.
 pub const MAX_SPILLED_BYTES: u64 = 64 * 1024 * 1024 * 1024;
-/// Bytes on disk that are left to the data, unless `internalQuerySpillingMinAvailableDiskSpaceBytes` says otherwise.
+/// Bytes on disk that are left to the data, unless
+/// `internalQuerySpillingMinAvailableDiskSpaceBytes` says otherwise.
 pub const MIN_SPACE_BESIDE_SPILLS_BYTES: i64 = 500 * 1024 * 1024;
 /// After so many spilled bytes it is looked whether they are there.
 pub(crate) const SPILL_SPACE_STEP_BYTES: u64 = 16 * 1024 * 1024;
@@ -66,8 +70,8 @@ pub(crate) const TRIAL_RESULTS: u64 = 101;
 pub(crate) const MAX_INDEX_FILTER_BYTES: usize = 16 * 1024 * 1024;
 /// How long it is waited before it is looked again how often a fail point has acted.
 pub(crate) const FAIL_POINT_POLL: Duration = Duration::from_millis(10);
-/// As many documents of a retryable insert, and so many bytes of them, count as one for `onPrimaryTransactionalWrite`: what
-/// MongoDB inserts at once.
+/// As many documents of a retryable insert, and so many bytes of them, count as one for
+/// `onPrimaryTransactionalWrite`: what MongoDB inserts at once.
 pub(crate) const TEST_GROUP_DOCUMENTS: usize = 500;
 pub(crate) const TEST_GROUP_BYTES: usize = 256 * 1024;
 /// How deep operations of `applyOps` may stand in one another.
@@ -108,8 +112,8 @@ pub(crate) const REAPED_RECORDS: usize = 1000;
 pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
 /// Bytes of the log of starts, as mongod's.
 pub const STARTUP_LOG_BYTES: i64 = 10 << 20;
-/// Modes of write concerns that a core counts by their names, the bytes of such a name, and how deep pipelines within pipelines
-/// are whose stages count.
+/// Modes of write concerns that a core counts by their names, the bytes of such a name, and how
+/// deep pipelines within pipelines are whose stages count.
 pub(crate) const MAX_COUNTED_MODES: usize = 64;
 pub(crate) const MAX_COUNTED_MODE_BYTES: usize = 128;
 pub(crate) const MAX_COUNTED_PIPELINES: usize = 20;
@@ -117,10 +121,12 @@ pub(crate) const MAX_COUNTED_PIPELINES: usize = 20;
 pub(crate) const MAX_TRANSACTION_BYTES: usize = pinion_storage::MAX_UNIT_ENTRY_BYTES - 1024 * 1024;
 /// How often it is looked for transactions that are too old.
 pub(crate) const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the answer that a transaction is not known waits for a majority, where its write concern has no timeout: as long
-/// as drivers wait when they send a commit again. A setting of the whole set waits so long as well.
+/// How long the answer that a transaction is not known waits for a majority, where its write
+/// concern has no timeout: as long as drivers wait when they send a commit again. A setting of the
+/// whole set waits so long as well.
 pub(crate) const OUTCOME_MAJORITY_TIMEOUT_MS: u32 = 10_000;
-/// What the operations of all open transactions of a node may take, in percent of the memory for its cache, and at least.
+/// What the operations of all open transactions of a node may take, in percent of the memory for
+/// its cache, and at least.
 pub(crate) const TRANSACTIONS_MEMORY_PERCENT: u64 = 10;
 pub(crate) const MIN_TRANSACTIONS_BYTES: u64 = 96 * 1024 * 1024;
 /// Bytes of the operations that one entry of a transaction has at most, unless it has one alone.
@@ -130,9 +136,11 @@ pub(crate) const TRANSACTION_TARGET_BYTES: usize = 64 * 1024 * 1024;
 /// Entries of a transaction that are read from the log at once, and their bytes.
 pub const CHAIN_READ_ENTRIES: usize = 16;
 pub const CHAIN_READ_BYTES: usize = 32 * 1024 * 1024;
-/// How long a stage that reads another collection waits for a DDL there, which may wait for the stage's own operation.
+/// How long a stage that reads another collection waits for a DDL there, which may wait for the
+/// stage's own operation.
 pub const INNER_GATE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a build of indexes that waits for its set looks who is primary and who is ready, where nobody tells it.
+/// How often a build of indexes that waits for its set looks who is primary and who is ready, where
+/// nobody tells it.
 pub const BUILD_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long it is waited before a vote about a build is sent again.
 pub const BUILD_VOTE_PAUSE: Duration = Duration::from_millis(500);
@@ -142,7 +150,8 @@ pub const MAX_ABORT_REASON_BYTES: usize = 1024;
 pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a session may idle.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// How much of its oplog a member keeps, where it has not noted how much, while it runs as a standalone.
+/// How much of its oplog a member keeps, where it has not noted how much, while it runs as a
+/// standalone.
 pub const FIRST_OPLOG_BYTES: u64 = 990 << 20;
 /// How long a primary that `shutdown` ends waits for another member to catch up, as in MongoDB.
 pub const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(15);
@@ -164,7 +173,8 @@ pub const MAX_METADATA_REPLY_BYTES: usize = 15 * 1024 * 1024;
 pub const PROFILE_BYTES: i64 = 1024 * 1024;
 /// Bytes of a command that the profiler writes down; of a longer one it writes the beginning.
 pub const PROFILED_COMMAND_BYTES: usize = 50 * 1024;
-/// Entries of the profiler that are written at once on one core; what comes up meanwhile is not written.
+/// Entries of the profiler that are written at once on one core; what comes up meanwhile is not
+/// written.
 pub const MAX_PROFILE_WRITES: usize = 64;
 /// How long an operation waits until the profiler has written it down.
 pub const PROFILE_WRITE_PATIENCE: Duration = Duration::from_secs(1);
@@ -191,28 +201,32 @@ pub(crate) const MODIFY_STEP_WRITES: usize = 4096;
 /// Bytes of documents, old and new, that a core prepares before what it has is written; one is
 /// always prepared.
 pub(crate) const PREPARED_BYTES: usize = 4 * 1024 * 1024;
-/// How often a write that finds no memory for changes is tried again before its client gets the error, and how long it waits before:
-/// the defaults of `temporarilyUnavailableMaxRetries` and `temporarilyUnavailableBackoffBaseMs`. Storage has waited for memory
-/// each time before it says that there is none.
+/// How often a write that finds no memory for changes is tried again before its client gets the
+/// error, and how long it waits before: the defaults of `temporarilyUnavailableMaxRetries` and
+/// `temporarilyUnavailableBackoffBaseMs`. Storage has waited for memory each time before it says
+/// that there is none.
 pub(crate) const MAX_UNAVAILABLE_RETRIES: i32 = 10;
 pub(crate) const UNAVAILABLE_BACKOFF_BASE_MS: i32 = 1000;
-/// The part of what all transactions may keep that one may have: the default of `transactionTooLargeForCacheThreshold`.
+/// The part of what all transactions may keep that one may have: the default of
+/// `transactionTooLargeForCacheThreshold`.
 pub(crate) const TRANSACTION_TOO_LARGE_THRESHOLD: f64 = 0.75;
 /// The bounds of `journalCommitInterval` and `syncdelay`.
 pub(crate) const MAX_JOURNAL_COMMIT_INTERVAL_MS: i64 = 500;
 pub(crate) const MAX_SYNC_DELAY_SECS: f64 = 9_000_000.0;
-/// How often a read is opened again, or takes a newer state again, when its snapshot went away while it was being pinned, and the
-/// pause before it takes one.
+/// How often a read is opened again, or takes a newer state again, when its snapshot went away
+/// while it was being pinned, and the pause before it takes one.
 pub const MAX_SNAPSHOT_RETRIES: u32 = 20;
 pub(crate) const SNAPSHOT_RETRY_PAUSE: Duration = Duration::from_millis(5);
-/// How many documents a read that promises no snapshot looks at before it looks at the age of its state, and the age at which it
-/// takes a newer one, unless `internalQueryExecYieldIterations` and `internalQueryExecYieldPeriodMS` say otherwise.
+/// How many documents a read that promises no snapshot looks at before it looks at the age of its
+/// state, and the age at which it takes a newer one, unless `internalQueryExecYieldIterations` and
+/// `internalQueryExecYieldPeriodMS` say otherwise.
 pub(crate) const READ_YIELD_DOCUMENTS: i32 = 1000;
 pub(crate) const READ_YIELD_PERIOD: Duration = Duration::from_secs(1);
-/// The same age where memory for changes is short: what was visible can be read for as long without being pinned.
+/// The same age where memory for changes is short: what was visible can be read for as long without
+/// being pinned.
 pub(crate) const RENEW_WHEN_SHORT: Duration = Duration::from_millis(100);
-/// Documents that one statement evicts from a capped collection, and the bytes that it names them by,
-/// roughly.
+/// Documents that one statement evicts from a capped collection, and the bytes that it names them
+/// by, roughly.
 pub const EVICTION_GROUP: usize = 1000;
 pub const EVICTION_GROUP_BYTES: usize = 4 * 1024 * 1024;
 /// Capped collections that a core keeps something of before it looks for ones that are gone.
@@ -278,7 +292,8 @@ const _: () =
     assert!(DECODE_BATCH_BYTES <= APPLY_BATCH_BYTES && APPLY_BATCH_BYTES <= RECOVERY_BYTES);
 const _: () = assert!(RECOVERY_BYTES <= APPLIER_BYTES);
 
-/// The least that an index build may be given of memory, in MiB, and the most room, in MiB, that it can be told to leave.
+/// The least that an index build may be given of memory, in MiB, and the most room, in MiB, that it
+/// can be told to leave.
 pub(crate) const LEAST_BUILD_MEMORY_MB: i64 = 50;
 pub(crate) const MOST_LEAST_FREE_MB: i64 = 8 << 20;
 
@@ -289,11 +304,12 @@ pub(crate) const MAX_MEMBERS: u32 = 50;
 pub(crate) const LOG_FIRST_BATCH_ENTRIES: usize = 16;
 pub const LOG_BATCH_ENTRIES: usize = 1024;
 pub const LOG_BATCH_BYTES: usize = 1 << 20;
-/// Entries of the log, and their bytes, that a change stream holds before it looks at them, whether it has read them or the
-/// feed of its core has handed them to it: thousands of streams may wait.
+/// Entries of the log, and their bytes, that a change stream holds before it looks at them, whether
+/// it has read them or the feed of its core has handed them to it: thousands of streams may wait.
 pub(crate) const CHANGE_BATCH_ENTRIES: usize = 256;
 pub(crate) const CHANGE_BATCH_BYTES: usize = 256 * 1024;
-/// An entry up to this size is copied for the streams that it concerns, so that they do not keep the memory around it.
+/// An entry up to this size is copied for the streams that it concerns, so that they do not keep
+/// the memory around it.
 pub(crate) const CHANGE_ENTRY_COPY_BYTES: usize = 16 * 1024;
 /// Entries of one transaction, whose times a change stream keeps until it has come to them.
 pub(crate) const MAX_TRANSACTION_PARTS: usize = 100_000;
@@ -304,13 +320,15 @@ pub const MAX_KEY_BUCKETS: usize = 1 << 16;
 pub const MAX_VALIDATION_NOTES: usize = 100;
 /// Invalid documents that it lists.
 pub const MAX_LISTED_RECORDS: usize = 10_000;
-/// Bytes of the index entries that it lists, of those that are missing and of those that are too many.
+/// Bytes of the index entries that it lists, of those that are missing and of those that are too
+/// many.
 pub const MAX_LISTED_ENTRY_BYTES: usize = 1024 * 1024;
 /// Faults of documents that it logs in each partition.
 pub const MAX_LOGGED_FAULTS: usize = 100;
 /// Documents and entries that its second phase looks up at once in each partition.
 pub const VERIFY_GROUP: usize = 32;
-/// Snapshots that a validation takes one after the other for the same thing, where each is lost before it is done.
+/// Snapshots that a validation takes one after the other for the same thing, where each is lost
+/// before it is done.
 pub const MAX_SNAPSHOT_ATTEMPTS: usize = 10;
 /// What its sums may take in memory, unless `maxValidateMemoryUsageMB` says otherwise.
 pub(crate) const VALIDATE_MEMORY_MB: i64 = 200;
@@ -318,19 +336,21 @@ pub(crate) const VALIDATE_MEMORY_MB: i64 = 200;
 const _: () = assert!(MIN_KEY_BUCKETS.is_power_of_two() && MAX_KEY_BUCKETS.is_power_of_two());
 /// How often a validation tries to mend what others write at the same time.
 pub const MAX_REPAIR_ATTEMPTS: usize = 20;
-/// How often it tries to count records while others write, and how often when only the correction of a count depends on it.
+/// How often it tries to count records while others write, and how often when only the correction
+/// of a count depends on it.
 pub const MAX_COUNT_ATTEMPTS: usize = 50;
 pub const FEW_COUNT_ATTEMPTS: usize = 3;
 /// How often it looks again where the catalog differs from its row.
 pub const MAX_METADATA_LOOKS: usize = 5;
-/// Documents or index entries of a batch of `dbCheck`, and how long it is read, unless the command says otherwise; in the bounds of
-/// MongoDB.
+/// Documents or index entries of a batch of `dbCheck`, and how long it is read, unless the command
+/// says otherwise; in the bounds of MongoDB.
 pub const CHECK_BATCH_DOCUMENTS: u64 = 5000;
 pub const MAX_CHECK_BATCH_DOCUMENTS: u64 = 10_000;
 pub const CHECK_BATCH_TIME_MS: u64 = 1000;
 pub const MIN_CHECK_BATCH_TIME_MS: u64 = 10;
 pub const MAX_CHECK_BATCH_TIME_MS: u64 = 20_000;
-/// Each this many batches without a difference, one is logged, unless `dbCheckHealthLogEveryNBatches` says otherwise.
+/// Each this many batches without a difference, one is logged, unless
+/// `dbCheckHealthLogEveryNBatches` says otherwise.
 pub(crate) const CHECK_LOG_EVERY: u32 = 25;
 pub(crate) const MAX_CHECK_LOG_EVERY: u32 = 10_000;
 /// Megabytes that a run reads in a second, unless `maxDbCheckMBperSec` says otherwise.
@@ -338,7 +358,8 @@ pub(crate) const CHECK_MB_PER_SEC: u32 = 1;
 /// Records of a partition that are read at once, and their bytes.
 pub const CHECK_PAGE_RECORDS: usize = 256;
 pub const CHECK_PAGE_BYTES: usize = 256 * 1024;
-/// Documents or entries that wait until they are looked up together, and their bytes, but for the last.
+/// Documents or entries that wait until they are looked up together, and their bytes, but for the
+/// last.
 pub const CHECK_LOOKUPS: usize = 64;
 pub const CHECK_LOOKUP_BYTES: usize = 1024 * 1024;
 /// Faults of documents and entries that are written down of each batch.
@@ -346,12 +367,15 @@ pub const MAX_CHECK_FAULTS: usize = 100;
 /// Runs that wait for their turn, and the bytes of the command of each.
 pub const MAX_QUEUED_CHECKS: usize = 100;
 pub const MAX_CHECK_COMMAND_BYTES: usize = 64 * 1024;
-/// Entries of batches that a member has not compared yet, and their bytes. Those of beginnings and ends have as much room again.
+/// Entries of batches that a member has not compared yet, and their bytes. Those of beginnings and
+/// ends have as much room again.
 pub const MAX_FOLLOWED_CHECKS: usize = 1000;
 pub const MAX_FOLLOWED_CHECK_BYTES: usize = 20 * 1024 * 1024;
-/// Bytes of what an entry says about why a run ended early, and of each value of a note in the log of the node.
+/// Bytes of what an entry says about why a run ended early, and of each value of a note in the log
+/// of the node.
 pub const MAX_CHECK_REASON_BYTES: usize = 1024;
-/// How long a run is slowed down before it looks again how much it may read, and how long it waits for memory.
+/// How long a run is slowed down before it looks again how much it may read, and how long it waits
+/// for memory.
 pub const CHECK_PAUSE: Duration = Duration::from_secs(1);
 pub const CHECK_RETRY: Duration = Duration::from_millis(100);
 

@@ -1,4 +1,5 @@
-//! Documents of the `local` database that the node keeps for itself: the configuration of its set, its last vote.
+//! Documents of the `local` database that the node keeps for itself: the configuration of its set,
+//! its last vote.
 //!
 //! Their futures are in boxes: who polls one that is not compiles again all that is behind it.
 
@@ -45,7 +46,8 @@ pub fn document_by_id<'a>(
     Box::pin(async move { read_by_id(Namespace::parse(ns)?, id).await })
 }
 
-/// The document with this `_id` of the collection with this UUID, whatever that is called, if both are there.
+/// The document with this `_id` of the collection with this UUID, whatever that is called, if both
+/// are there.
 ///
 /// # Errors
 /// Those of a read.
@@ -95,7 +97,8 @@ pub fn any_local(collection: &str) -> LocalBoxFuture<'_, Result<Option<RawDocume
     })
 }
 
-/// Stores a document in a collection of `local`, in place of the one with its `_id`, and waits until it is on the device.
+/// Stores a document in a collection of `local`, in place of the one with its `_id`, and waits
+/// until it is on the device.
 ///
 /// # Errors
 /// As [`write_local`].
@@ -114,7 +117,8 @@ pub fn put_local<'a>(
     })
 }
 
-/// Stores the document with this `_id`, in place of the one that is there, and waits until it is on the device.
+/// Stores the document with this `_id`, in place of the one that is there, and waits until it is on
+/// the device.
 ///
 /// # Errors
 /// Those of a write; then the old document or the new one is there.

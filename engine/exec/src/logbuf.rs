@@ -39,7 +39,8 @@ fn cut(line: &str) -> String {
 /// Keeps a line that was just written to the log by this core.
 pub fn push(line: &str) {
     let buffer = buffer();
-    // The log layer may be called while a line is being pushed; that line is then only in the log itself.
+    // The log layer may be called while a line is being pushed; that line is then only in the log
+    // itself.
     let Ok(mut inner) = buffer.inner.try_borrow_mut() else {
         return;
     };

@@ -246,8 +246,8 @@ impl TopEntry {
     }
 }
 
-/// What one core knows of a namespace. Most are only read, or only written: the latencies of a class of operations are
-/// there once there was one.
+/// What one core knows of a namespace. Most are only read, or only written: the latencies of a
+/// class of operations are there once there was one.
 #[derive(Debug, Default)]
 struct NamespaceUse {
     top: TopEntry,
@@ -280,8 +280,8 @@ pub(crate) struct TreeUses<T = u64> {
 }
 
 impl<T: Copy + Default + AddAssign> TreeUses<T> {
-    /// Adds to the counts of a tree. Now and then it forgets the trees that `exist` does not give, so it knows at most twice
-    /// as many as there are.
+    /// Adds to the counts of a tree. Now and then it forgets the trees that `exist` does not give,
+    /// so it knows at most twice as many as there are.
     pub(crate) fn add<I>(&mut self, tree: TreeId, more: T, exist: impl FnOnce() -> I)
     where
         I: IntoIterator<Item = TreeId>,
@@ -350,8 +350,8 @@ impl Metrics {
             .record(started.elapsed().as_micros() as u64);
     }
 
-    /// Records one finished operation of a namespace. Now and then it forgets those that do not exist any more, so it knows
-    /// at most twice as many as there are.
+    /// Records one finished operation of a namespace. Now and then it forgets those that do not
+    /// exist any more, so it knows at most twice as many as there are.
     pub fn record_top(
         &self,
         ns: &str,
@@ -375,8 +375,8 @@ impl Metrics {
         record(top.entry(ns.into()).or_default());
     }
 
-    /// Counts one operation that used an index, or a collection's tree as the index on `_id`. `exist` gives the trees that
-    /// there are.
+    /// Counts one operation that used an index, or a collection's tree as the index on `_id`.
+    /// `exist` gives the trees that there are.
     pub fn record_index_use<I>(&self, tree: TreeId, exist: impl FnOnce() -> I)
     where
         I: IntoIterator<Item = TreeId>,
@@ -390,7 +390,8 @@ impl Metrics {
         trees.iter().map(|tree| uses.of(*tree)).collect()
     }
 
-    /// Counts one scan of a collection, which is named by its tree. `exist` gives the trees that there are.
+    /// Counts one scan of a collection, which is named by its tree. `exist` gives the trees that
+    /// there are.
     pub fn record_collection_scan<I>(&self, tree: TreeId, exist: impl FnOnce() -> I)
     where
         I: IntoIterator<Item = TreeId>,
@@ -409,7 +410,8 @@ impl Metrics {
         self.tailing_scans.borrow_mut().record(tree, exist);
     }
 
-    /// How often a collection was scanned, and how many of the scans go on with what is still to come.
+    /// How often a collection was scanned, and how many of the scans go on with what is still to
+    /// come.
     pub fn collection_scans(&self, tree: TreeId) -> (u64, u64) {
         let tailing = self.tailing_scans.borrow().of(tree);
         (self.collection_scans.borrow().of(tree), tailing)
@@ -446,7 +448,8 @@ impl Metrics {
 mod tests {
     use super::*;
 
-    /// `top` was full for ever once enough collections had come and gone, and knew nothing of later ones.
+    /// `top` was full for ever once enough collections had come and gone, and knew nothing of later
+    /// ones.
     #[test]
     fn collections_that_are_gone_make_room() {
         let metrics = Metrics::default();

@@ -19,7 +19,8 @@ pub struct NodeOptions {
     pub host: String,
     pub port: u16,
     pub pid: u32,
-    /// The command line, and the options in the form of a configuration file: what `getCmdLineOpts` answers.
+    /// The command line, and the options in the form of a configuration file: what `getCmdLineOpts`
+    /// answers.
     pub argv: Vec<String>,
     pub parsed: RawDocumentBuf,
     pub db_path: PathBuf,
@@ -72,7 +73,8 @@ impl PlantedFault {
 #[derive(Clone, Debug, Default)]
 pub struct HostInfo {
     pub hostname: String,
-    /// Processors of the machine, those that this process may use, and the cores that they are parts of.
+    /// Processors of the machine, those that this process may use, and the cores that they are
+    /// parts of.
     pub cpus: i32,
     pub usable_cpus: i32,
     pub physical_cpus: i32,

@@ -1,4 +1,5 @@
-//! Where operations wait while the data directory is opened again: none begins, and those that run are interrupted.
+//! Where operations wait while the data directory is opened again: none begins, and those that run
+//! are interrupted.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -71,8 +72,9 @@ impl Parking {
     }
 }
 
-/// Commands that do not touch what is stored: those that may wait for long, and those by which the set knows that this member
-/// is there, without which a primary that has no other would step down meanwhile.
+/// Commands that do not touch what is stored: those that may wait for long, and those by which the
+/// set knows that this member is there, without which a primary that has no other would step down
+/// meanwhile.
 const UNPARKED: [&str; 4] = [
     "hello",
     "isMaster",

@@ -122,7 +122,8 @@ impl Profiles {
         us as i64 >= i64::from(self.slow_ms()) * 1000 && self.samples()
     }
 
-    /// Whether the next slow operation belongs to the sample: of many it is the share that was asked for.
+    /// Whether the next slow operation belongs to the sample: of many it is the share that was
+    /// asked for.
     fn samples(&self) -> bool {
         let owed = self.owed.get() + self.sample_rate;
         let taken = owed >= 1.0;
@@ -150,7 +151,8 @@ pub async fn forget(db: &str) {
     .await;
 }
 
-/// Sets how databases are profiled that are told nothing of their own, on this core (`--profile`, `--slowOpSampleRate`).
+/// Sets how databases are profiled that are told nothing of their own, on this core (`--profile`,
+/// `--slowOpSampleRate`).
 pub fn set_profile_defaults(level: i64, sample_rate: f64) {
     let profiles = profiles();
     let mut profiles = profiles.borrow_mut();

@@ -48,12 +48,13 @@ pub async fn tree_stats(trees: Vec<TreeId>) -> BTreeMap<TreeId, TreeStats> {
 pub struct CollectionSizes {
     pub records: u64,
     pub data_bytes: u64,
-    /// What the documents take on disk, or would: pages of the last checkpoint, or the data's own size when that is newer.
+    /// What the documents take on disk, or would: pages of the last checkpoint, or the data's own
+    /// size when that is newer.
     pub storage_bytes: u64,
     /// By name, the `_id` index first.
     pub indexes: Vec<(String, u64)>,
-    /// The parts of what is free in the page files that fall to its documents and to its indexes: the files are shared, and
-    /// what is free in them is shared out by what each has in them.
+    /// The parts of what is free in the page files that fall to its documents and to its indexes:
+    /// the files are shared, and what is free in them is shared out by what each has in them.
     pub free_bytes: u64,
     pub index_free_bytes: u64,
 }

@@ -1,6 +1,8 @@
-//! The states of a transaction, and which command may come in which: a table without clocks, storage or sessions.
+//! The states of a transaction, and which command may come in which: a table without clocks,
+//! storage or sessions.
 //!
-//! Source: replication document, "Life of a Multi-Document Transaction"; codes and texts are MongoDB's.
+//! Source: replication document, "Life of a Multi-Document Transaction"; codes and texts are
+//! MongoDB's.
 
 use pinion_clock::Timestamp;
 use pinion_wire::{Error, ErrorCode, Result};
@@ -43,7 +45,8 @@ pub enum Asked {
 }
 
 impl Asked {
-    /// Whether it is the last that is done with a transaction, or with the one who runs its statements.
+    /// Whether it is the last that is done with a transaction, or with the one who runs its
+    /// statements.
     pub(crate) fn ends(self) -> bool {
         matches!(self, Asked::Prepare | Asked::Commit { .. } | Asked::Abort)
     }
@@ -67,8 +70,9 @@ pub enum Admitted {
 /// Whether a command with this transaction number may run in a session, and as what.
 ///
 /// # Errors
-/// `TransactionTooOld`, `NoSuchTransaction`, `TransactionCommitted`, `ConflictingOperationInProgress`,
-/// `PreparedTransactionInProgress`; `InvalidOptions` for a commit with a time of what is not prepared, or without of what is.
+/// `TransactionTooOld`, `NoSuchTransaction`, `TransactionCommitted`,
+/// `ConflictingOperationInProgress`, `PreparedTransactionInProgress`; `InvalidOptions` for a commit
+/// with a time of what is not prepared, or without of what is.
 pub(crate) fn admit(active: Active, asked: Asked, number: i64, session: &str) -> Result<Admitted> {
     if number < active.number {
         return Err(too_old(active, number, session));

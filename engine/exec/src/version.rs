@@ -17,8 +17,8 @@ const DATABASE: &str = "admin";
 const NAMESPACE: &str = "admin.system.version";
 const DOCUMENT: &str = "featureCompatibilityVersion";
 
-/// Stores the version where there is none yet: one that is there is that of the set, whose other members may know no newer one.
-/// Called once, on core 0, when the node has opened.
+/// Stores the version where there is none yet: one that is there is that of the set, whose other
+/// members may know no newer one. Called once, on core 0, when the node has opened.
 ///
 /// # Errors
 /// Those of a write.
@@ -38,8 +38,8 @@ pub fn keep_version() -> LocalBoxFuture<'static, Result<()>> {
 /// Versions of the data under which members of MongoDB 4.4 may follow this node.
 const PLAIN_VERSIONS: [&str; 2] = ["4.2", "4.4"];
 
-/// Chooses in which form this node logs what it does as a primary, by the version that the data say they are of. Called on core 0,
-/// before anything is written as one.
+/// Chooses in which form this node logs what it does as a primary, by the version that the data say
+/// they are of. Called on core 0, before anything is written as one.
 ///
 /// # Errors
 /// Those of a read.
@@ -56,7 +56,8 @@ pub fn choose_log_form() -> LocalBoxFuture<'static, Result<()>> {
     })
 }
 
-/// Stores the newest version, in the place of an older one: no member of MongoDB's follows any more.
+/// Stores the newest version, in the place of an older one: no member of MongoDB's follows any
+/// more.
 ///
 /// # Errors
 /// Those of a write.
@@ -71,7 +72,8 @@ pub async fn raise_version() -> Result<()> {
     .await
 }
 
-/// Keeps clients from a version that the node could not read again. Sees every write of `admin.system.version`.
+/// Keeps clients from a version that the node could not read again. Sees every write of
+/// `admin.system.version`.
 struct VersionObserver;
 
 /// Has the writes of this core seen. Called once on each core.

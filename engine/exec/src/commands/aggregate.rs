@@ -326,7 +326,8 @@ impl Aggregate {
         })
     }
 
-    /// Whether `$merge` may write into what the pipeline is still reading: its own collection, or that of a `$unionWith`.
+    /// Whether `$merge` may write into what the pipeline is still reading: its own collection, or
+    /// that of a `$unionWith`.
     fn merges_into_source(&self, acquired: &Acquired) -> bool {
         let (Some(Outside::Merge(merge)), Some(collection)) =
             (self.pipeline.output(), acquired.collection())
@@ -343,7 +344,8 @@ impl Aggregate {
         is_own || self.pipeline.sources().any(is_union)
     }
 
-    /// What the partitions do of the pipeline over this collection, if there is one, and what is left.
+    /// What the partitions do of the pipeline over this collection, if there is one, and what is
+    /// left.
     pub(super) async fn divide(
         &self,
         ctx: &OpContext,

@@ -1,4 +1,5 @@
-//! `saslStart` and its relatives, by which members of the set authenticate. There are no users, so nobody else does.
+//! `saslStart` and its relatives, by which members of the set authenticate. There are no users, so
+//! nobody else does.
 
 use pinion_auth::Hash;
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
@@ -34,7 +35,8 @@ fn mechanism(name: &str) -> Result<Hash> {
     })
 }
 
-/// A payload, which is text as bytes or as a string. What is no text is nothing that a mechanism here could read.
+/// A payload, which is text as bytes or as a string. What is no text is nothing that a mechanism
+/// here could read.
 fn payload<'m>(path: Path<'_>, value: Option<RawBsonRef<'m>>) -> Result<&'m str> {
     match value {
         Some(RawBsonRef::String(text)) => Ok(text),
@@ -105,8 +107,8 @@ fn answer(payload: &str, is_done: bool) -> Reply {
     out
 }
 
-/// What a hello begins that authenticates on its way: appends the answer, or nothing where the client will have to ask for it
-/// and is told then what is wrong.
+/// What a hello begins that authenticates on its way: appends the answer, or nothing where the
+/// client will have to ask for it and is told then what is wrong.
 pub(super) fn append_speculative(
     cmd: &Invocation,
     asked: &RawDocument,
@@ -139,7 +141,8 @@ pub(super) fn append_speculative(
     Ok(())
 }
 
-/// The mechanisms of a user, for a hello that asks for them: members have one, and nobody else is known.
+/// The mechanisms of a user, for a hello that asks for them: members have one, and nobody else is
+/// known.
 pub(super) fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) {
     authentication_counts().mechanisms_asked();
     let is_member = match user {

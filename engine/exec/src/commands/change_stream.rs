@@ -110,7 +110,8 @@ pub(super) async fn to_explain(
 }
 
 impl ToExplain {
-    /// Runs the stream up to what there is by now, and gives how many documents left each of its own stages, in their order.
+    /// Runs the stream up to what there is by now, and gives how many documents left each of its
+    /// own stages, in their order.
     ///
     /// # Errors
     /// Those of the stream.
@@ -215,7 +216,8 @@ fn check_no_view(ns: &Namespace) -> Result<()> {
 /// What is watched.
 ///
 /// # Errors
-/// `InvalidNamespace` for what is the set's own, `InvalidOptions` where all is asked for anywhere but on `admin`.
+/// `InvalidNamespace` for what is the set's own, `InvalidOptions` where all is asked for anywhere
+/// but on `admin`.
 fn scope_of(asked: &Asked<'_>, options: &ChangeStreamOptions) -> Result<Scope> {
     let ns = asked.ns;
     if options.all_changes_for_cluster {

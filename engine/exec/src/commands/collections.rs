@@ -68,7 +68,8 @@ pub async fn drop_database(cmd: Invocation) -> Result<Reply> {
     // The catalog asks too, but then the database's profile would be gone.
     guard::check(&cmd.ctx, &Definition::DropDatabase(db.clone()))?;
     let mut out = Reply::new();
-    // Before the last collection is gone, so that no operation that ends meanwhile makes the database again.
+    // Before the last collection is gone, so that no operation that ends meanwhile makes the
+    // database again.
     profile_settings::forget(&db).await;
     let dropped = pinion_catalog::drop_database(&cmd.ctx, db).await?;
     acknowledge(&cmd.ctx, dropped, &mut out).await?;

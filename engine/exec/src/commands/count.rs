@@ -193,7 +193,8 @@ pub(super) async fn sum(ctx: &OpContext, stream: &mut MergedStream) -> Result<u6
     Ok(total)
 }
 
-/// How many documents a collection has, which its trees know; of the oplog how many entries, as its segments say.
+/// How many documents a collection has, which its trees know; of the oplog how many entries, as its
+/// segments say.
 pub(super) async fn count_all(collection: &Collection) -> Result<u64> {
     if collection.is_oplog() {
         let log = storage().log_stats(collection.log_through).await;

@@ -123,7 +123,8 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
 /// A lock that an operation waits for: what it is of, and its mode.
 type AwaitedLock = (&'static str, &'static str);
 
-/// The operations of this core that wait in front of a gate or the node's lock, or for those behind a gate.
+/// The operations of this core that wait in front of a gate or the node's lock, or for those behind
+/// a gate.
 fn awaited_locks() -> Vec<(i32, AwaitedLock)> {
     let catalog = core_catalog();
     let gates = catalog.gates();
@@ -424,7 +425,8 @@ fn append_cursor(out: &mut DocBuilder, cursor: &ShownCursor, shown: Shown) {
     out.end();
 }
 
-/// A command document; where that is asked for it is cut when it is large: a batch of inserts would fill the reply.
+/// A command document; where that is asked for it is cut when it is large: a batch of inserts would
+/// fill the reply.
 fn append_command(out: &mut DocBuilder, name: &str, command: &Bytes, shown: Shown) {
     const MOST_BYTES: usize = 1024;
     if !shown.truncated || command.len() <= MOST_BYTES {

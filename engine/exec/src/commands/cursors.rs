@@ -47,7 +47,8 @@ impl CursorRequest {
     }
 }
 
-/// Reads the first batch of a stream and keeps the rest as a cursor; the reply's `cursor` field is appended.
+/// Reads the first batch of a stream and keeps the rest as a cursor; the reply's `cursor` field is
+/// appended.
 pub(crate) async fn first_batch(
     cmd: &Invocation,
     mut stream: Box<dyn DocumentStream>,
@@ -140,8 +141,8 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Appends `cursor: {firstBatch | nextBatch, id, ns}`, with `postBatchResumeToken` of a change stream in front of the last two,
-/// and behind these `atClusterTime` of a snapshot.
+/// Appends `cursor: {firstBatch | nextBatch, id, ns}`, with `postBatchResumeToken` of a change
+/// stream in front of the last two, and behind these `atClusterTime` of a snapshot.
 pub(crate) fn append_cursor(
     out: &mut DocBuilder,
     batch: &str,
@@ -279,8 +280,8 @@ fn continue_cursor(
             return Err(error);
         }
         let mut guard = ForgetOnDrop { id, armed: true };
-        // The time that the command which made the cursor had left counts. To one that waits for data the
-        // time says how long.
+        // The time that the command which made the cursor had left counts. To one that waits for
+        // data the time says how long.
         let started = pinion_runtime::now();
         let deadline_ns = match (awaits_data, cursor.time_left) {
             (false, Some(left)) => Some((started + left).as_nanos()),
@@ -348,8 +349,9 @@ fn continue_cursor(
     })
 }
 
-/// The command that comes next in a stream of replies, when this reply has told the commit point `told`: the other member knows
-/// that then. If it stayed news, empty replies would follow one another without a pause.
+/// The command that comes next in a stream of replies, when this reply has told the commit point
+/// `told`: the other member knows that then. If it stayed news, empty replies would follow one
+/// another without a pause.
 fn next_of_stream(body: &RawDocument, told: Option<OpTime>) -> RawDocumentBuf {
     let (Some(_), Some(told)) = (pinion_bson::get(body, LAST_KNOWN_COMMITTED), told) else {
         return body.to_owned();
@@ -382,7 +384,8 @@ fn last_known_committed(document: Option<&RawDocument>) -> Result<Option<Timesta
     ts.map(Some).ok_or_else(|| missing_field(path.field("ts")))
 }
 
-/// Waits for data, but no longer than until more is committed than a member knows: that is news for it too.
+/// Waits for data, but no longer than until more is committed than a member knows: that is news for
+/// it too.
 async fn until_committed(
     known: Option<Timestamp>,
     waited: impl Future<Output = Result<bool>>,

@@ -57,8 +57,8 @@ pub(super) fn parse_delete<'d>(
     })
 }
 
-/// What `limit` asks for: 0 is every document, 1 a single one, and a fraction neither. A value that is no
-/// number counts as 0, which is part of MongoDB's stable API.
+/// What `limit` asks for: 0 is every document, 1 a single one, and a fraction neither. A value that
+/// is no number counts as 0, which is part of MongoDB's stable API.
 fn deletes_all(limit: RawBsonRef<'_>) -> Result<bool> {
     match f64_lossy(limit).unwrap_or(0.0) {
         0.0 => Ok(true),

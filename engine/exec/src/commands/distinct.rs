@@ -103,8 +103,8 @@ impl DistinctCommand<'_> {
 }
 
 impl Distinct {
-    /// The plan by an index that has every value once in its order, and the read that takes it: it gives the values, each
-    /// in a field without a name.
+    /// The plan by an index that has every value once in its order, and the read that takes it: it
+    /// gives the values, each in a field without a name.
     pub(super) fn by_index(
         &self,
         request: &ReadRequest,
@@ -130,7 +130,8 @@ impl Distinct {
     }
 }
 
-/// Calls `f` with every value that `distinct` finds at a path: arrays on the way and at its end are unwound.
+/// Calls `f` with every value that `distinct` finds at a path: arrays on the way and at its end are
+/// unwound.
 fn for_each_value<'a>(
     value: RawBsonRef<'a>,
     path: Option<&str>,
@@ -179,8 +180,8 @@ struct Values {
 }
 
 impl Values {
-    /// Adds the values that a document has at a path. Refused for its work it has added some of them, and can be called again:
-    /// what is there already is not added a second time.
+    /// Adds the values that a document has at a path. Refused for its work it has added some of
+    /// them, and can be called again: what is there already is not added a second time.
     fn add(&mut self, document: &RawDocument, path: &str) -> Result<()> {
         work::spend_bytes(document.as_bytes().len())?;
         spend_sort_keys(self.collation.as_deref(), document.as_bytes().len())?;
@@ -210,7 +211,8 @@ impl Values {
         Ok(())
     }
 
-    /// Adds a value that was found elsewhere; false where another one that is equal to it is there already.
+    /// Adds a value that was found elsewhere; false where another one that is equal to it is there
+    /// already.
     fn merge(&mut self, key: Vec<u8>, value: RawBson) -> bool {
         let bytes = value_size(&value);
         match self.found.entry(key) {
@@ -282,8 +284,8 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
     Ok(reply(&cmd.ctx, &values, acquired.view().is_some()).await)
 }
 
-/// The values as the partitions find them, each among its own documents; `None` where the order of all documents decides
-/// which one of equal values is shown, or where that fails.
+/// The values as the partitions find them, each among its own documents; `None` where the order of
+/// all documents decides which one of equal values is shown, or where that fails.
 async fn in_parts(
     ctx: &OpContext,
     source: ReadSource,

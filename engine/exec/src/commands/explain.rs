@@ -335,7 +335,8 @@ async fn parse_write(
     writing(ctx, acquired, &statement, top).await
 }
 
-/// A statement that writes: what finds its documents, or the buckets of its measurements, and what stands on top of that.
+/// A statement that writes: what finds its documents, or the buckets of its measurements, and what
+/// stands on top of that.
 async fn writing(
     ctx: &OpContext,
     acquired: Acquired,
@@ -372,7 +373,8 @@ struct Execution {
     counters: PartCounters,
 }
 
-/// Runs the read; an update is worked out for each document, so its errors are those of the command itself.
+/// Runs the read; an update is worked out for each document, so its errors are those of the command
+/// itself.
 async fn execute(
     ctx: &OpContext,
     source: ReadSource,

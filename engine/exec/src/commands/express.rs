@@ -1,5 +1,5 @@
-//! A `find` of one document by its `_id`, the commonest command: it is read without a plan, parts or a cursor, and the next one
-//! like it is not even parsed.
+//! A `find` of one document by its `_id`, the commonest command: it is read without a plan, parts
+//! or a cursor, and the next one like it is not even parsed.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -46,12 +46,14 @@ const REPLY_FRAME_BYTES: usize = 128;
 pub(super) struct Express<'a> {
     ns: Namespace,
     key: Key,
-    /// Where the body has the `_id`: the filter, and its only element. Not told of one that repeats another.
+    /// Where the body has the `_id`: the filter, and its only element. Not told of one that repeats
+    /// another.
     asked: Option<(&'a RawDocument, RawElem<'a>)>,
 }
 
-/// Reads the command, if it is one of these: an equality on `_id` alone, and no option that asks for more than the document as
-/// it is stored. Every other command, also one with a mistake, is for the general reader, whose answer would be the same.
+/// Reads the command, if it is one of these: an equality on `_id` alone, and no option that asks
+/// for more than the document as it is stored. Every other command, also one with a mistake, is for
+/// the general reader, whose answer would be the same.
 pub(super) fn parse<'a>(body: &'a RawDocument, db: &str) -> Option<Express<'a>> {
     let mut ns = None;
     let mut asked = None;
@@ -99,7 +101,8 @@ pub(super) fn parse<'a>(body: &'a RawDocument, db: &str) -> Option<Express<'a>> 
     })
 }
 
-/// The `_id` that a filter asks for and nothing else, of a type that says nothing but itself; and the key it makes.
+/// The `_id` that a filter asks for and nothing else, of a type that says nothing but itself; and
+/// the key it makes.
 fn id_of(filter: &RawDocument) -> Option<(RawElem<'_>, Key)> {
     let mut elements = raw_elements(filter);
     let elem = elements.next().filter(|elem| elem.name == b"_id")?;
@@ -262,7 +265,8 @@ struct RepeatedFind(Rc<FindById>);
 impl RepeatedFind {
     fn attempt(&self, id: RawBsonRef<'_>, started_ns: u64) -> Option<Attempt> {
         let find = &self.0;
-        // The message says what it said when a node that accepts writes answered it, and such a node answers it again.
+        // The message says what it said when a node that accepts writes answered it, and such a
+        // node answers it again.
         if profiles().borrow().is_on() || !is_writable() || fail_points().any_is_on() {
             return None;
         }
@@ -304,8 +308,8 @@ impl RepeatedFind {
     }
 }
 
-/// The newest version of a document of this core; `None` where that would have to wait, or fails, or the reply be put together
-/// beside the cores.
+/// The newest version of a document of this core; `None` where that would have to wait, or fails,
+/// or the reply be put together beside the cores.
 fn found_now(partition: &Partition, tree: TreeId, key: &[u8]) -> Option<Option<Bytes>> {
     let read = partition.try_get(tree, key, ReadAt::Newest)?.ok()?;
     let found = read.map(|read| read.value);

@@ -77,7 +77,8 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<FindCommand<'d
     read_of(body, db, false)
 }
 
-/// Reads the command of a client, which may be a member of the set that has older names for some fields.
+/// Reads the command of a client, which may be a member of the set that has older names for some
+/// fields.
 fn read_of<'d>(body: &'d RawDocument, db: &str, is_of_node: bool) -> Result<FindCommand<'d>> {
     let reader = CommandReader::new("find", body)?;
     let ns = named_or_uuid(&reader, "find", db)?;
@@ -88,7 +89,8 @@ fn read_of<'d>(body: &'d RawDocument, db: &str, is_of_node: bool) -> Result<Find
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     let limit = reader.opt_non_negative("limit")?.filter(|limit| *limit > 0);
     let is_of_member = is_of_node || log_form() == LogForm::Plain;
-    // Members of MongoDB 4.4 have another name for it, whatever this node logs. Where there are none nobody has.
+    // Members of MongoDB 4.4 have another name for it, whatever this node logs. Where there are
+    // none nobody has.
     let old_batch_size = match is_of_member {
         true => reader.opt_non_negative("ntoreturn")?,
         false => None,
@@ -144,8 +146,9 @@ fn read_of<'d>(body: &'d RawDocument, db: &str, is_of_node: bool) -> Result<Find
     })
 }
 
-/// Refuses scans that are resumed by the ids of records: there are no tokens of them. Members of MongoDB ask for one when
-/// they copy a collection, and copy from the start again where they got none.
+/// Refuses scans that are resumed by the ids of records: there are no tokens of them. Members of
+/// MongoDB ask for one when they copy a collection, and copy from the start again where they got
+/// none.
 fn check_resumption(
     reader: &CommandReader<'_>,
     sort: Option<&RawDocument>,

@@ -1,4 +1,5 @@
-//! `hello` and `isMaster`, as a standalone and as a member of a replica set answer them; `ping`, `buildInfo`, `hostInfo` and other small talk.
+//! `hello` and `isMaster`, as a standalone and as a member of a replica set answer them; `ping`,
+//! `buildInfo`, `hostInfo` and other small talk.
 
 use std::sync::mpsc::TryRecvError;
 
@@ -37,7 +38,8 @@ pub(crate) async fn is_master(cmd: Invocation) -> Result<Reply> {
 async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     let reader = cmd.reader()?;
     let hello_ok = reader.opt_safe_bool("helloOk")?.unwrap_or(false);
-    // What they say is of no consequence here: clients of a node are behind no load balancer, and stay when it steps down.
+    // What they say is of no consequence here: clients of a node are behind no load balancer, and
+    // stay when it steps down.
     for flag in ["loadBalanced", "forShell", "hangUpOnStepDown"] {
         reader.opt_safe_bool(flag)?;
     }
@@ -55,7 +57,8 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     let compressors = compressors(&reader)?;
     let max_await = reader.opt_non_negative("maxAwaitTimeMS")?;
     let version = reader.opt_doc("topologyVersion")?;
-    // The handshake is open for what newer drivers add: fields that mean nothing here are passed over, as MongoDB does.
+    // The handshake is open for what newer drivers add: fields that mean nothing here are passed
+    // over, as MongoDB does.
     let awaitable = version.is_some();
     let set = replica_set();
     match (version, max_await) {
@@ -139,7 +142,8 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     Ok(out)
 }
 
-/// Sends clients of a node that is about to end to other members. Members still find it: it votes for its successor.
+/// Sends clients of a node that is about to end to other members. Members still find it: it votes
+/// for its successor.
 ///
 /// # Errors
 /// `ShutdownInProgress`, with the time that is left.
@@ -176,8 +180,8 @@ fn compressors(reader: &CommandReader<'_>) -> Result<Vec<Compressor>> {
     Ok(known)
 }
 
-/// Refuses what cannot name a user, of whom a driver asks the mechanisms before it authenticates. Of users that are not there
-/// nothing is answered.
+/// Refuses what cannot name a user, of whom a driver asks the mechanisms before it authenticates.
+/// Of users that are not there nothing is answered.
 fn check_user_name(user: RawBsonRef<'_>) -> Result<()> {
     match user {
         RawBsonRef::String(name) if name.contains('.') => Ok(()),
@@ -220,7 +224,8 @@ fn next_await(
     next.finish()
 }
 
-/// Waits as long as the client allows for another topology than it knows. A standalone has no other.
+/// Waits as long as the client allows for another topology than it knows. A standalone has no
+/// other.
 async fn await_change(
     cmd: &Invocation,
     version: &RawDocument,

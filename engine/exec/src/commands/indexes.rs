@@ -107,7 +107,8 @@ pub async fn create_indexes(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Makes indexes in a transaction, of a collection that it makes and has not written to. `None` where all of them are there.
+/// Makes indexes in a transaction, of a collection that it makes and has not written to. `None`
+/// where all of them are there.
 ///
 /// # Errors
 /// `OperationNotSupportedInTransaction`.
@@ -284,7 +285,8 @@ enum BuildShown {
 }
 
 impl BuildShown {
-    /// An index with this specification as it is listed: one that is being built with its build, if that is asked for.
+    /// An index with this specification as it is listed: one that is being built with its build, if
+    /// that is asked for.
     fn index(&self, index: &Index, listed: RawDocumentBuf) -> RawDocumentBuf {
         let Some(building) = &index.building else {
             return listed;

@@ -103,8 +103,9 @@ pub struct InsertBatch<'s> {
     pub keep_empty_timestamps: bool,
 }
 
-/// Takes out the documents whose insert the fail point of retryable writes fails, and says with what. It is asked as often as
-/// MongoDB asks, which inserts so many documents at a time; with order nothing behind the first that fails is asked for.
+/// Takes out the documents whose insert the fail point of retryable writes fails, and says with
+/// what. It is asked as often as MongoDB asks, which inserts so many documents at a time; with
+/// order nothing behind the first that fails is asked for.
 async fn fail_by_test<D: AsRef<[u8]>>(
     ctx: &OpContext,
     ordered: bool,
@@ -135,8 +136,8 @@ async fn fail_by_test<D: AsRef<[u8]>>(
 }
 
 impl InsertBatch<'_> {
-    /// Inserts documents, each with its place in the client's batch. What becomes of a single one stands in the outcome; an
-    /// error is one of the whole command.
+    /// Inserts documents, each with its place in the client's batch. What becomes of a single one
+    /// stands in the outcome; an error is one of the whole command.
     pub async fn insert<'d>(
         &self,
         ctx: &OpContext,

@@ -85,8 +85,8 @@ pub fn register<F, Fut>(
     );
 }
 
-/// What a handler becomes with everything that surrounds it. The handler gives a boxed future, so that the surroundings are
-/// compiled once and not for each command.
+/// What a handler becomes with everything that surrounds it. The handler gives a boxed future, so
+/// that the surroundings are compiled once and not for each command.
 fn surrounded(top: Option<TopKind>, handler: Handler) -> Handler {
     Rc::new(move |cmd| Box::pin(run(cmd, top, handler.clone())))
 }
@@ -177,8 +177,8 @@ async fn run_counted(mut cmd: Invocation, top: Option<TopKind>, handler: Handler
             true => concern::surround(cmd, handler).await,
         }
     });
-    // Most reads end in their first poll: nobody can see or stop them before, so they are not listed. But `$currentOp` lists
-    // the aggregation that it stands in.
+    // Most reads end in their first poll: nobody can see or stop them before, so they are not
+    // listed. But `$currentOp` lists the aggregation that it stands in.
     let first = match active {
         Some(_) if ctx.command != "aggregate" => poll_once(handled.as_mut()).await,
         _ => None,
@@ -259,7 +259,8 @@ fn help(cmd: &Invocation) -> Reply {
     out
 }
 
-/// Reads whose commands name no time have that of the cluster parameter. What a `getMore` has left is kept by its cursor.
+/// Reads whose commands name no time have that of the cluster parameter. What a `getMore` has left
+/// is kept by its cursor.
 fn give_default_time(cmd: &mut Invocation) {
     let ctx = &mut cmd.ctx;
     if ctx.deadline_ns.is_some() || ctx.args.max_time_ms.is_some() || ctx.command == "getMore" {

@@ -5,7 +5,8 @@ use pinion_catalog::{Uuid, core_catalog};
 use pinion_wire::idl::{CommandReader, Namespace, is_valid_collection_name};
 use pinion_wire::{Error, ErrorCode, Result};
 
-/// The namespace of a command that reads, in its own field. It may be longer than that of any collection, but has no `$`.
+/// The namespace of a command that reads, in its own field. It may be longer than that of any
+/// collection, but has no `$`.
 fn named(reader: &CommandReader<'_>, command: &str, db: &str) -> Result<Namespace> {
     let ns = reader.sought(command, db)?;
     match is_valid_collection_name(ns.collection()) {

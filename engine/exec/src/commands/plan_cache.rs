@@ -1,7 +1,7 @@
 //! `planCacheClear`, and the commands that set, clear and list index filters.
 //!
-//! As in MongoDB they pass over fields that they do not know, and what is asked of a collection that
-//! is not there is not even read.
+//! As in MongoDB they pass over fields that they do not know, and what is asked of a collection
+//! that is not there is not even read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

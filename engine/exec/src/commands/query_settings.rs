@@ -1,4 +1,5 @@
-//! `setQuerySettings`, `removeQuerySettings` and `$querySettings`; and the settings of a command that runs.
+//! `setQuerySettings`, `removeQuerySettings` and `$querySettings`; and the settings of a command
+//! that runs.
 
 use std::sync::Arc;
 
@@ -199,8 +200,8 @@ pub async fn remove_query_settings(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-/// Changes the settings, stores them, and then has every core use them. One change at a time on core 0, so that what is
-/// stored last holds.
+/// Changes the settings, stores them, and then has every core use them. One change at a time on
+/// core 0, so that what is stored last holds.
 async fn change<R: Send + 'static>(
     ctx: &OpContext,
     change: impl FnOnce(&mut SettingsTable) -> Result<R> + Send + 'static,

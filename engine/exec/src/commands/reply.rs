@@ -30,8 +30,9 @@ pub(super) fn append_outcome(out: &mut DocBuilder, outcome: &BatchOutcome, is_up
         out.start_array("writeErrors");
         let (mut reported, mut is_full) = (0, false);
         for (before, failure) in outcome.errors.iter().enumerate() {
-            // As in MongoDB 4.4: of very many errors the first come with a text. What else belongs to them comes while the
-            // reply has room for it, and none behind the first without: a client must learn which statements failed.
+            // As in MongoDB 4.4: of very many errors the first come with a text. What else belongs
+            // to them comes while the reply has room for it, and none behind the first without: a
+            // client must learn which statements failed.
             let text = failure.error.message.as_str();
             let is_reported = before < REPORTED_ERRORS || reported < REPORTED_ERROR_BYTES;
             let bare = (outcome.errors.len() - before) * BARE_ERROR_BYTES;
@@ -83,7 +84,8 @@ pub(super) async fn acknowledged(
         crate::open_transactions::fail(ctx);
     }
     let mut out = Reply::new();
-    // Who asked for no acknowledgement and yet for a reply learns that the command came, and nothing of its outcome.
+    // Who asked for no acknowledgement and yet for a reply learns that the command came, and
+    // nothing of its outcome.
     let concern = ctx.args.write_concern.as_ref();
     if concern.is_some_and(WriteConcern::is_unacknowledged) {
         if let Some(ts) = outcome.last {

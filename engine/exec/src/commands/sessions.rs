@@ -94,8 +94,8 @@ pub(crate) async fn end_sessions(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-/// `killSessions`: those named, or all when none is named; with them what runs in them. Fields that it does not know it
-/// passes over, as MongoDB does.
+/// `killSessions`: those named, or all when none is named; with them what runs in them. Fields that
+/// it does not know it passes over, as MongoDB does.
 pub(crate) async fn kill_sessions(cmd: Invocation) -> Result<Reply> {
     let mut list = read_lsids(&cmd.reader()?, "killSessions")?;
     if list.is_empty() {
@@ -105,7 +105,8 @@ pub(crate) async fn kill_sessions(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-/// `killAllSessionsByPattern`: the sessions that match one of the patterns, or all when there is none.
+/// `killAllSessionsByPattern`: the sessions that match one of the patterns, or all when there is
+/// none.
 pub(crate) async fn kill_all_sessions_by_pattern(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let Some(objects) = reader.opt_objects(cmd.name())? else {
@@ -165,8 +166,8 @@ impl SessionPattern {
     }
 }
 
-/// `killAllSessions`: those of the users named, or all when none is named. No session here belongs to a user. MongoDB
-/// minds no unknown field here.
+/// `killAllSessions`: those of the users named, or all when none is named. No session here belongs
+/// to a user. MongoDB minds no unknown field here.
 pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let Some(users) = reader.opt_objects(cmd.name())? else {
@@ -196,7 +197,8 @@ fn check_name(path: Path<'_>, document: &RawDocument, part: &str) -> Result<()> 
     reader.finish()
 }
 
-/// Reads the specification of a stage that lists sessions and tells whether it asks for those of named users alone.
+/// Reads the specification of a stage that lists sessions and tells whether it asks for those of
+/// named users alone.
 pub(super) fn parse_list(stage: &str, spec: &RawDocument) -> Result<bool> {
     let reader = FieldReader::object(Path::root(stage), spec)?;
     let all = reader.opt_bool("allUsers")?.unwrap_or(false);
@@ -272,8 +274,8 @@ pub async fn reap_now(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-/// Ends sessions on every core, and their children: their cursors are killed, their transactions aborted, their operations
-/// interrupted.
+/// Ends sessions on every core, and their children: their cursors are killed, their transactions
+/// aborted, their operations interrupted.
 async fn end(lsids: Vec<Lsid>, interrupt: bool) {
     transactions::abort_sessions(&lsids).await;
     let lsids = std::sync::Arc::new(lsids);

@@ -1,4 +1,5 @@
-//! How often stages of pipelines were run, by their names: `metrics.aggStageCounters` of `serverStatus`.
+//! How often stages of pipelines were run, by their names: `metrics.aggStageCounters` of
+//! `serverStatus`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -63,8 +63,8 @@ pub async fn append_oplog(out: &mut DocBuilder) -> Result<()> {
     Ok(())
 }
 
-/// What a member tells of its set and of its place in it; `role` is the name of the field that says whether clients may
-/// write.
+/// What a member tells of its set and of its place in it; `role` is the name of the field that says
+/// whether clients may write.
 pub(super) fn append_member(out: &mut DocBuilder, view: &SetView, last: &LastWrite, role: &str) {
     if view.hello.is_empty() {
         out.append(role, false)

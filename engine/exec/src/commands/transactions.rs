@@ -26,7 +26,8 @@ fn check(cmd: &Invocation) -> Result<()> {
     }
 }
 
-/// `commitTransaction`. Sent again it answers the same. It is answered once the commit is as safe as it asks for.
+/// `commitTransaction`. Sent again it answers the same. It is answered once the commit is as safe
+/// as it asks for.
 pub(crate) async fn commit_transaction(cmd: Invocation) -> Result<Reply> {
     check(&cmd)?;
     let running =
@@ -41,7 +42,8 @@ pub(crate) async fn commit_transaction(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-/// `prepareTransaction`. Sent again it answers the same. It is answered once what is prepared is as safe as it asks for.
+/// `prepareTransaction`. Sent again it answers the same. It is answered once what is prepared is as
+/// safe as it asks for.
 pub(crate) async fn prepare_transaction(cmd: Invocation) -> Result<Reply> {
     check(&cmd)?;
     let running =

@@ -126,8 +126,8 @@ pub(super) fn array_filters<'d>(reader: &FieldReader<'d, '_>) -> Result<Option<&
     reader.opt_array("arrayFilters")
 }
 
-/// Refuses what is neither a document nor a list of stages. It is part of reading the command, so that the whole
-/// command fails and not the statement alone.
+/// Refuses what is neither a document nor a list of stages. It is part of reading the command, so
+/// that the whole command fails and not the statement alone.
 pub(super) fn check_modification(update: RawBsonRef<'_>) -> Result<()> {
     match update {
         RawBsonRef::Document(_) => Ok(()),
@@ -161,7 +161,8 @@ impl UpdateSpec<'_> {
             ));
         }
         let is_pipeline = matches!(self.u, RawBsonRef::Array(_));
-        // The update is parsed before the filter: where both are wrong, MongoDB tells of the update.
+        // The update is parsed before the filter: where both are wrong, MongoDB tells of the
+        // update.
         let update = match self.constants {
             Some(_) if !is_pipeline => {
                 return Err(Error::new(

@@ -11,7 +11,8 @@ use crate::compute::compute;
 use crate::generate::random;
 use crate::topology::cluster_time;
 
-/// The variables that a command's expressions may use. The values of `let` are expressions without a document.
+/// The variables that a command's expressions may use. The values of `let` are expressions without
+/// a document.
 pub(super) async fn variables(
     ctx: &OpContext,
     definitions: Option<&RawDocument>,
@@ -47,7 +48,8 @@ pub(super) async fn variables(
     Ok(variables)
 }
 
-/// The variables of a command that writes. It has a cluster time, which is zero where there is no cluster.
+/// The variables of a command that writes. It has a cluster time, which is zero where there is no
+/// cluster.
 pub(super) async fn variables_of_write(
     ctx: &OpContext,
     definitions: Option<&RawDocument>,
@@ -69,7 +71,8 @@ pub(super) fn of_filter() -> Variables {
     }
 }
 
-/// The variables with the constants of a pipeline update, which are taken as they are, and hide variables of `let`.
+/// The variables with the constants of a pipeline update, which are taken as they are, and hide
+/// variables of `let`.
 pub(super) fn with_constants(variables: &Variables, constants: &RawDocument) -> Variables {
     let mut variables = variables.clone();
     for (name, value) in pinion_bson::elements(constants) {

@@ -1,7 +1,8 @@
-//! Which concerns operations have: `readConcernCounters` and `opWriteConcernCounters` of `serverStatus`.
+//! Which concerns operations have: `readConcernCounters` and `opWriteConcernCounters` of
+//! `serverStatus`.
 //!
-//! What counts as which, and the names, are MongoDB's. A concern that a command does not name is counted as none, and beside
-//! that by where the one comes from that holds for it.
+//! What counts as which, and the names, are MongoDB's. A concern that a command does not name is
+//! counted as none, and beside that by where the one comes from that holds for it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

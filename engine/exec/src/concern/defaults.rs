@@ -1,6 +1,8 @@
-//! The default read and write concern: what `setDefaultRWConcern` stores, and what holds where nothing is stored.
+//! The default read and write concern: what `setDefaultRWConcern` stores, and what holds where
+//! nothing is stored.
 //!
-//! Each core keeps what it has read of them. Whatever may have written them has every core forget that, once it is written.
+//! Each core keeps what it has read of them. Whatever may have written them has every core forget
+//! that, once it is written.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -113,8 +115,9 @@ impl DefaultsCache {
     }
 }
 
-/// Has every core read the default concerns again before it uses them. Whatever changes documents in another way than by
-/// commands and the applier calls it: a rollback, the clone of an initial sync.
+/// Has every core read the default concerns again before it uses them. Whatever changes documents
+/// in another way than by commands and the applier calls it: a rollback, the clone of an initial
+/// sync.
 pub fn forget_everywhere() -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
         pinion_runtime::on_all_cores(|_| async { default_concerns().forget() }).await;
@@ -139,7 +142,8 @@ fn implicit_write() -> WriteConcern {
     }
 }
 
-/// What is stored now. The newest version, as a member may have applied it and not be able to show it yet.
+/// What is stored now. The newest version, as a member may have applied it and not be able to show
+/// it yet.
 async fn stored() -> Result<DefaultConcerns> {
     let (db, collection) = SETTINGS;
     let ctx = OpContext::internal(0, "find", db, pinion_runtime::now().as_nanos());

@@ -1,5 +1,5 @@
-//! Read and write concerns: which of them a node refuses, what a command waits for before it runs, and what its reply waits
-//! for.
+//! Read and write concerns: which of them a node refuses, what a command waits for before it runs,
+//! and what its reply waits for.
 //!
 //! Source: replication document, "Read Concern" and "Write Concern".
 
@@ -62,7 +62,8 @@ pub(crate) fn count_read(cmd: &Invocation) {
     counts.read(&concern, source, in_transaction);
 }
 
-/// Runs a command of a member: once what it reads is there, and to the end of what its read concern promises.
+/// Runs a command of a member: once what it reads is there, and to the end of what its read concern
+/// promises.
 pub(crate) async fn surround(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
     read::prepare(&mut cmd).await?;
     let (ctx, command) = (cmd.ctx.clone(), cmd.command.clone());

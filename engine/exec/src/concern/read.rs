@@ -23,7 +23,8 @@ pub(super) fn check(cmd: &Invocation, concern: &ReadConcern, view: &SetView) -> 
         if concern.after_op_time.is_some() {
             return invalid("Can not specify both afterClusterTime and afterOpTime");
         }
-        // The one would wait for what the other promises not to wait for; a linearizable read is causally consistent anyway.
+        // The one would wait for what the other promises not to wait for; a linearizable read is
+        // causally consistent anyway.
         if matches!(
             level,
             ReadConcernLevel::Available | ReadConcernLevel::Linearizable
@@ -63,11 +64,12 @@ pub(super) fn check(cmd: &Invocation, concern: &ReadConcern, view: &SetView) -> 
     Ok(())
 }
 
-/// Completes the read concern of a command: by the default, and the time of a snapshot. Returns once that can be read here.
+/// Completes the read concern of a command: by the default, and the time of a snapshot. Returns
+/// once that can be read here.
 ///
 /// # Errors
-/// `InvalidOptions` for a cluster time that is yet to come, `SnapshotUnavailable` while nothing is known to be committed; the
-/// operation is interrupted; storage has failed.
+/// `InvalidOptions` for a cluster time that is yet to come, `SnapshotUnavailable` while nothing is
+/// known to be committed; the operation is interrupted; storage has failed.
 pub(super) async fn prepare(cmd: &mut Invocation) -> Result<()> {
     let Some(set) = replica_set() else {
         return Ok(());
@@ -103,8 +105,9 @@ pub(super) async fn prepare(cmd: &mut Invocation) -> Result<()> {
     Ok(())
 }
 
-/// Completes the read concern of a transaction, that of its first statement, and returns once what it reads is there. What else
-/// it reads need not be committed: it is when the transaction's commit is.
+/// Completes the read concern of a transaction, that of its first statement, and returns once what
+/// it reads is there. What else it reads need not be committed: it is when the transaction's commit
+/// is.
 ///
 /// # Errors
 /// `InvalidOptions`; the operation is interrupted; storage has failed.
@@ -184,7 +187,8 @@ async fn wait_for(
     Ok(())
 }
 
-/// Returns once it is certain that a linearizable read was made on the only primary: a write behind it is committed.
+/// Returns once it is certain that a linearizable read was made on the only primary: a write behind
+/// it is committed.
 ///
 /// # Errors
 /// `NotWritablePrimary` when the node is no primary any more; the operation is interrupted.

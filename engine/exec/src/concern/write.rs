@@ -54,7 +54,8 @@ impl Applied {
         let (mut concern, provenance) = match given {
             None => (default, source),
             Some(given) if given.w.is_some() => (given.clone(), "clientSupplied"),
-            // Where the default is that of MongoDB before 5.0, what the command leaves open is not taken for a default.
+            // Where the default is that of MongoDB before 5.0, what the command leaves open is not
+            // taken for a default.
             Some(given) if source == "implicitDefault" && !is_majority(&default) => {
                 (given.clone(), "clientSupplied")
             }
@@ -89,7 +90,8 @@ fn is_majority(concern: &WriteConcern) -> bool {
     concern.w == Some(WriteConcernW::Majority)
 }
 
-/// Notes that a command has written at `ts`, and has every core see what that may have changed of the default concerns.
+/// Notes that a command has written at `ts`, and has every core see what that may have changed of
+/// the default concerns.
 pub async fn written(ctx: &OpContext, ts: Timestamp) {
     ctx.wrote(ts);
     let db = &*ctx.db;
@@ -100,8 +102,8 @@ pub async fn written(ctx: &OpContext, ts: Timestamp) {
     }
 }
 
-/// Waits until a write at `ts` is as safe as its write concern asks for. Where it does not become so, the write has taken
-/// place all the same, and `out` says so: it gets a `writeConcernError`.
+/// Waits until a write at `ts` is as safe as its write concern asks for. Where it does not become
+/// so, the write has taken place all the same, and `out` says so: it gets a `writeConcernError`.
 ///
 /// # Errors
 /// When the journal cannot be written any more.
@@ -123,8 +125,8 @@ pub async fn acknowledge(ctx: &OpContext, ts: Option<Timestamp>, out: &mut Reply
     Ok(())
 }
 
-/// A command that fails may have written before, and one that fails for what others wrote tells of that: both wait as a
-/// success does, and the error says so if it was in vain.
+/// A command that fails may have written before, and one that fails for what others wrote tells of
+/// that: both wait as a success does, and the error says so if it was in vain.
 pub(crate) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
     let tells_of_data = matches!(
         error.code,
@@ -141,10 +143,11 @@ pub(crate) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
     }
 }
 
-/// An error that says that nothing of a transaction has taken place, or ever will. It is true once a majority has the entry
-/// at `ts`, which was logged behind what this node knows of the transaction: until then another member may have the
-/// commit and lead again. So that is waited for whatever weaker write concern the command has. Where it fails the error
-/// gets a `writeConcernError`, and with that no label `TransientTransactionError`.
+/// An error that says that nothing of a transaction has taken place, or ever will. It is true once
+/// a majority has the entry at `ts`, which was logged behind what this node knows of the
+/// transaction: until then another member may have the commit and lead again. So that is waited for
+/// whatever weaker write concern the command has. Where it fails the error gets a
+/// `writeConcernError`, and with that no label `TransientTransactionError`.
 pub async fn complete_outcome(ctx: &OpContext, error: Error, ts: Timestamp) -> Error {
     ctx.wrote(ts);
     if node_info().options.planted_fault == PlantedFault::OutcomeNotAwaited {
@@ -231,7 +234,8 @@ async fn wait_on_member(
     reach(ctx, ts, set, applied).await
 }
 
-/// Waits until a majority has the write at `ts`, where the command's own write concern does not ask for that.
+/// Waits until a majority has the write at `ts`, where the command's own write concern does not ask
+/// for that.
 async fn wait_for_majority(ctx: &OpContext, ts: Timestamp) -> Result<Option<Failure>> {
     let Some(set) = replica_set() else {
         return Ok(None);
@@ -247,8 +251,8 @@ async fn wait_for_majority(ctx: &OpContext, ts: Timestamp) -> Result<Option<Fail
     reach(ctx, Some(ts), &*set, majority_within(timeout_ms)).await
 }
 
-/// As [`wait`] for a command that may have set the default write concern, which does not hold for it: where it has none of its
-/// own, it waits for a majority.
+/// As [`wait`] for a command that may have set the default write concern, which does not hold for
+/// it: where it has none of its own, it waits for a majority.
 pub async fn wait_for_setting(ctx: &OpContext, ts: Timestamp) -> Result<Option<Failure>> {
     match replica_set() {
         Some(set) if ctx.args.write_concern.is_none() => {
@@ -259,8 +263,8 @@ pub async fn wait_for_setting(ctx: &OpContext, ts: Timestamp) -> Result<Option<F
     }
 }
 
-/// Waits until a batch of `dbCheck` that was logged at `ts` is as safe as its write concern asks for, or the default one. Gives why
-/// it is not.
+/// Waits until a batch of `dbCheck` that was logged at `ts` is as safe as its write concern asks
+/// for, or the default one. Gives why it is not.
 ///
 /// # Errors
 /// When the journal cannot be written any more.

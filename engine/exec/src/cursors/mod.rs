@@ -1,4 +1,5 @@
-//! Open cursors of one core. A cursor's id names the core that made it, so a `getMore` from any connection finds it.
+//! Open cursors of one core. A cursor's id names the core that made it, so a `getMore` from any
+//! connection finds it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -35,7 +36,8 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// Whether a read can go on that did not hold its collection's gate for a while; `at` is the snapshot that it reads, if any.
+    /// Whether a read can go on that did not hold its collection's gate for a while; `at` is the
+    /// snapshot that it reads, if any.
     ///
     /// # Errors
     /// `QueryPlanKilled` when the collection or an index that is read is gone.
@@ -44,8 +46,8 @@ impl Reads {
     }
 }
 
-/// Whether a read that did not hold its collection's gate for a while can go on. One of a snapshot, `at`, can while the catalog
-/// of its time is kept.
+/// Whether a read that did not hold its collection's gate for a while can go on. One of a snapshot,
+/// `at`, can while the catalog of its time is kept.
 ///
 /// # Errors
 /// `QueryPlanKilled` when the collection or an index that is read is gone.
@@ -90,8 +92,8 @@ pub(crate) trait Documents {
 
 /// What a cursor reads from: a source of documents in their final form.
 pub(crate) trait DocumentStream {
-    /// Reads one batch: at most `max_documents`, at most 16 MiB, at least one document if there is one. What does not fit stays in
-    /// `stash`.
+    /// Reads one batch: at most `max_documents`, at most 16 MiB, at least one document if there is
+    /// one. What does not fit stays in `stash`.
     fn fill<'a>(
         &'a mut self,
         stash: &'a mut Option<Bytes>,
@@ -114,8 +116,8 @@ pub(crate) trait DocumentStream {
         false
     }
 
-    /// Waits for more than there is, but not beyond this time. Nothing of a collection is held meanwhile. False where there is
-    /// nothing to wait for.
+    /// Waits for more than there is, but not beyond this time. Nothing of a collection is held
+    /// meanwhile. False where there is nothing to wait for.
     fn wait<'a>(
         &'a self,
         _ctx: &'a OpContext,
@@ -133,7 +135,8 @@ pub(crate) trait DocumentStream {
     /// A change stream looks for changes up to this time, and no longer.
     fn give_up_at(&mut self, _until: Instant) {}
 
-    /// `postBatchResumeToken` behind this batch, of a change stream. `is_all` when nothing that was read is held back.
+    /// `postBatchResumeToken` behind this batch, of a change stream. `is_all` when nothing that was
+    /// read is held back.
     fn token_behind(&mut self, _batch: &[Bytes], _is_all: bool) -> Option<RawDocumentBuf> {
         None
     }
@@ -296,7 +299,8 @@ impl CursorTable {
         }
     }
 
-    /// Takes a cursor out for one `getMore`. Until it comes back it can be killed through the operation's flag.
+    /// Takes a cursor out for one `getMore`. Until it comes back it can be killed through the
+    /// operation's flag.
     pub(crate) fn check_out(
         &self,
         id: i64,
@@ -557,7 +561,8 @@ async fn fill_up_to(
     }
 }
 
-/// Refuses a document that no message can hold. What stages and projections make may be larger before it leaves.
+/// Refuses a document that no message can hold. What stages and projections make may be larger
+/// before it leaves.
 fn check_size(document: &Bytes) -> Result<()> {
     let size = document.len();
     if size <= MAX_INTERNAL_DOCUMENT_BYTES {

@@ -57,8 +57,9 @@ where
     candidate.behind(outcome).await
 }
 
-/// What a fail point does to a statement that is retryable and about to be executed: its connection is closed when the command
-/// has ended, unless it says otherwise, and the statement fails with the error that it names.
+/// What a fail point does to a statement that is retryable and about to be executed: its connection
+/// is closed when the command has ended, unless it says otherwise, and the statement fails with the
+/// error that it names.
 ///
 /// Source: the drivers' specification of retryable writes.
 ///
@@ -170,7 +171,8 @@ impl Candidate<'_> {
         }
     }
 
-    /// Adds the write concern error that the command is to have, if it is one that takes a write concern.
+    /// Adds the write concern error that the command is to have, if it is one that takes a write
+    /// concern.
     async fn behind(&self, outcome: Result<Reply>) -> Result<Reply> {
         let wants = |data: &RawDocument| {
             self.spec.supports_write_concern && write_concern_error(data) && self.is_named(data)
@@ -218,7 +220,8 @@ impl Candidate<'_> {
 fn is_for(data: &RawDocument, ctx: &OpContext, app_name: Option<&str>, ns: Option<&str>) -> bool {
     let text = |name| pinion_bson::get(data, name).map(|value| value.as_str());
     let thread = || format!("conn{}", ctx.client.connection_id);
-    // What members ask of each other would use up what a test counts on: `{ times: 1 }` of `getMore` is for the test's cursor.
+    // What members ask of each other would use up what a test counts on: `{ times: 1 }` of
+    // `getMore` is for the test's cursor.
     let (is_local, client) = (ctx.client.is_internal(), &ctx.client);
     if is_local && !flag(data, "failLocalClients")
         || (is_local || client.says_internal()) && !flag(data, "failInternalCommands")
@@ -256,7 +259,8 @@ fn block_time_ms(data: &RawDocument) -> Result<u64> {
     u64::try_from(ms).map_err(|_| invalid("'blockTimeMS' must be non-negative"))
 }
 
-/// The error that the command answers. Labels that the fail point names stand for all others, none at all too.
+/// The error that the command answers. Labels that the fail point names stand for all others, none
+/// at all too.
 fn planted_error(code: ErrorCode, data: &RawDocument) -> Error {
     let mut extra = DocBuilder::new();
     if let Some(RawBsonRef::Document(more)) = pinion_bson::get(data, "errorExtraInfo") {

@@ -1,7 +1,9 @@
-//! Fail points: faults that a test has the node show. They can be set only where `enableTestCommands` is.
+//! Fail points: faults that a test has the node show. They can be set only where
+//! `enableTestCommands` is.
 //!
-//! Every core knows what each fail point is set to, and whether one is set at all, which is all that a command looks at where
-//! none is. Core 0 alone counts how often each has acted, so `{times: 1}` is once, whichever cores the commands run on.
+//! Every core knows what each fail point is set to, and whether one is set at all, which is all
+//! that a command looks at where none is. Core 0 alone counts how often each has acted, so
+//! `{times: 1}` is once, whichever cores the commands run on.
 
 mod command;
 mod mode;
@@ -173,7 +175,8 @@ impl Default for FailPoints {
 }
 
 impl FailPoints {
-    /// Whether any fail point is on. One that has acted as often as it was told counts until it is set to off.
+    /// Whether any fail point is on. One that has acted as often as it was told counts until it is
+    /// set to off.
     pub(crate) fn any_is_on(&self) -> bool {
         self.is_on.get()
     }
@@ -188,7 +191,8 @@ impl FailPoints {
         self.is_on.set(set.iter().any(Option::is_some));
     }
 
-    /// Has this core, which is core 0, count by a configuration from now on; what every core is to set.
+    /// Has this core, which is core 0, count by a configuration from now on; what every core is to
+    /// set.
     fn begin(&self, point: FailPoint, configuration: Configuration) -> Option<Arc<Set>> {
         let Configuration { mode, data } = configuration;
         let progress = &self.progress[point.at()];
@@ -214,7 +218,8 @@ impl FailPoints {
         acts
     }
 
-    /// Sets a fail point on this core alone, as the node starts: every core does, with the same configuration.
+    /// Sets a fail point on this core alone, as the node starts: every core does, with the same
+    /// configuration.
     pub(crate) fn set_at_start(&self, point: FailPoint, configuration: Configuration) {
         let set = self.begin(point, configuration);
         self.set(point, set);
@@ -279,8 +284,9 @@ pub fn hold_builds() {
     }));
 }
 
-/// Has a validation wait in one partition where a test holds it up: between its documents and its indexes or, where the test
-/// names an index and a number in `indexName` and `entries`, behind that entry of the index.
+/// Has a validation wait in one partition where a test holds it up: between its documents and its
+/// indexes or, where the test names an index and a number in `indexName` and `entries`, behind that
+/// entry of the index.
 ///
 /// # Errors
 /// The operation is interrupted.

@@ -1,8 +1,9 @@
-//! Who is a member of this node's set: connections that proved to have a key of the key file, and what they alone may send.
+//! Who is a member of this node's set: connections that proved to have a key of the key file, and
+//! what they alone may send.
 //!
-//! Members authenticate as MongoDB's do: by SCRAM-SHA-256, as the user `__system` of the database `local`, whose password is
-//! the key. There are no other users, so a connection that did not authenticate is a client, which may do all that is not a
-//! member's.
+//! Members authenticate as MongoDB's do: by SCRAM-SHA-256, as the user `__system` of the database
+//! `local`, whose password is the key. There are no other users, so a connection that did not
+//! authenticate is a client, which may do all that is not a member's.
 
 mod conversation;
 mod counts;
@@ -29,7 +30,8 @@ const SALT_BYTES: usize = 28;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberAuth {
     pub keys: MemberKeys,
-    /// `--transitionToAuth`: members without a key are served too, and spoken to, while the set is given one.
+    /// `--transitionToAuth`: members without a key are served too, and spoken to, while the set is
+    /// given one.
     pub is_transition: bool,
 }
 

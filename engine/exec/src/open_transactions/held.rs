@@ -1,4 +1,5 @@
-//! What transactions hold on one core: which of them run a statement there, snapshots, and the gates that they have passed.
+//! What transactions hold on one core: which of them run a statement there, snapshots, and the
+//! gates that they have passed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,7 +23,8 @@ pub struct Transactions {
     /// Those that run a statement here, by their sessions.
     pub(crate) running: RefCell<BTreeMap<Lsid, Rc<Running>>>,
     held: RefCell<BTreeMap<Lsid, Held>>,
-    /// Those that are about to be committed with collections that they make, until it is their turn.
+    /// Those that are about to be committed with collections that they make, until it is their
+    /// turn.
     pub(crate) committing: RefCell<BTreeMap<Lsid, Box<OpenTransaction>>>,
     /// Those without an outcome, of the sessions whose home this is.
     pub(crate) prepared: PreparedTable,
@@ -116,7 +118,8 @@ pub async fn release_everywhere(lsid: Lsid, number: i64) {
     .await;
 }
 
-/// Lets go of the snapshot and the cursors of a transaction that takes no more statements, and keeps its gates.
+/// Lets go of the snapshot and the cursors of a transaction that takes no more statements, and
+/// keeps its gates.
 pub async fn forget_cursors(lsid: Lsid, number: i64) {
     on_all_cores(move |_| async move {
         cursors().kill_transaction(&lsid, number);

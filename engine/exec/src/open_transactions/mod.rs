@@ -1,5 +1,5 @@
-//! Transactions that are open: what one keeps between its statements, what a statement of it reads and writes, and what it holds
-//! on each core.
+//! Transactions that are open: what one keeps between its statements, what a statement of it reads
+//! and writes, and what it holds on each core.
 
 mod held;
 mod open;

@@ -17,11 +17,12 @@ use crate::metrics::metrics;
 use crate::parameters::parameters;
 use crate::statements::Pending;
 
-/// What an element of an `applyOps` costs beside its bytes: its index as a name, its type and a terminator.
+/// What an element of an `applyOps` costs beside its bytes: its index as a name, its type and a
+/// terminator.
 pub const OPERATION_OVERHEAD_BYTES: usize = 12;
 
-/// What all transactions of the node keep of their writes, to put it into the log: no checkpoint frees that. Each core has
-/// a copy.
+/// What all transactions of the node keep of their writes, to put it into the log: no checkpoint
+/// frees that. Each core has a copy.
 #[derive(Clone)]
 pub struct TransactionMemory {
     bytes: Arc<AtomicU64>,
@@ -78,8 +79,8 @@ pub struct Known {
     pub passed: Vec<(Namespace, GateAccess)>,
 }
 
-/// A transaction between its first statement and its end, at which it is aborted or committed: one that is dropped would leave
-/// its intents behind.
+/// A transaction between its first statement and its end, at which it is aborted or committed: one
+/// that is dropped would leave its intents behind.
 pub struct OpenTransaction {
     pub lsid: Lsid,
     pub number: i64,

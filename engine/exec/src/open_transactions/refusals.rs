@@ -1,4 +1,5 @@
-//! What no transaction can have: namespaces, levels of its read concern, and collections. Codes and texts are MongoDB's.
+//! What no transaction can have: namespaces, levels of its read concern, and collections. Codes and
+//! texts are MongoDB's.
 
 use pinion_catalog::{Collection, SYSTEM_VIEWS};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
@@ -92,7 +93,8 @@ pub(crate) fn not_empty(ns: &Namespace) -> Error {
     ))
 }
 
-/// The answer to a command of a session whose record says that it is prepared, where nothing else does.
+/// The answer to a command of a session whose record says that it is prepared, where nothing else
+/// does.
 pub(crate) fn lost(number: i64) -> Error {
     Error::internal(format!(
         "Transaction with {{ txnNumber: {number} }} has been prepared, and what it has written is not here."

@@ -89,8 +89,8 @@ pub(crate) fn fail(ctx: &OpContext) {
     }
 }
 
-/// Whether an error is the answer to the whole command, and not one of a statement in it: it was stopped, or its transaction
-/// may be tried again as a whole.
+/// Whether an error is the answer to the whole command, and not one of a statement in it: it was
+/// stopped, or its transaction may be tried again as a whole.
 pub(crate) fn ends_command(ctx: &OpContext, error: &Error) -> bool {
     is_interruption(error) || (is_in(ctx) && is_transient(error.code))
 }
@@ -243,8 +243,8 @@ impl Running {
         self.prepared.as_ref()
     }
 
-    /// What the transaction wrote last, once it is committed or prepared, or given up after that; null of one that has written
-    /// nothing.
+    /// What the transaction wrote last, once it is committed or prepared, or given up after that;
+    /// null of one that has written nothing.
     pub(crate) fn written(&self) -> Option<OpTime> {
         let ended = self.ended.get().map(|ended| ended.written);
         match (self.was_committed(), &self.prepared) {
@@ -260,8 +260,8 @@ impl Running {
             .expect("what is committed already runs no statement")
     }
 
-    /// Passes the gate of a namespace for as long as the transaction is open. Behind one that it has passed already it is,
-    /// whatever waits for it there.
+    /// Passes the gate of a namespace for as long as the transaction is open. Behind one that it
+    /// has passed already it is, whatever waits for it there.
     ///
     /// # Errors
     /// `LockTimeout` if the gate stays closed; the namespace is none of a transaction's.
@@ -321,7 +321,8 @@ impl Running {
         known.planned.iter().any(|made| made.uuid == uuid)
     }
 
-    /// Makes a collection, for the transaction alone until it commits; false if others have made one of the name.
+    /// Makes a collection, for the transaction alone until it commits; false if others have made
+    /// one of the name.
     ///
     /// # Errors
     /// As of [`plan_collection`], and of [`Running::enter_gate`].
@@ -351,7 +352,8 @@ impl Running {
         *of_uuid.expect("it was planned") = changed;
     }
 
-    /// Notes arrays in indexes of a collection that the transaction makes; false if it makes no such collection.
+    /// Notes arrays in indexes of a collection that the transaction makes; false if it makes no
+    /// such collection.
     pub(crate) fn plan_multikey(&self, uuid: Uuid, found: &[(TreeId, MultikeyPaths)]) -> bool {
         let mut known = self.known.borrow_mut();
         let mut planned = known.planned.iter_mut();
@@ -436,7 +438,8 @@ impl Running {
                 }
                 Err(error) => {
                     is_refused = true;
-                    // Memory is free when others have ended: the whole transaction may be tried again.
+                    // Memory is free when others have ended: the whole transaction may be tried
+                    // again.
                     let error = match error {
                         WriteError::CacheFull => {
                             let metrics = metrics();
@@ -463,8 +466,8 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// Runs the part on this core, where its operation finds the transaction meanwhile. Gives also what
-    /// [`Running::come_back`] is told.
+    /// Runs the part on this core, where its operation finds the transaction meanwhile. Gives also
+    /// what [`Running::come_back`] is told.
     pub(crate) async fn run<R>(self, part: impl Future<Output = R>) -> (R, Known) {
         let running = Running::without_open(self.lsid, Some(self.reads), OpTime::NULL);
         *running.known.borrow_mut() = self.known;
@@ -495,8 +498,8 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Waits for a change of the catalog that a statement needs. One of a transaction does not wait for long: what is changed
-/// before it may wait for this very transaction.
+/// Waits for a change of the catalog that a statement needs. One of a transaction does not wait for
+/// long: what is changed before it may wait for this very transaction.
 ///
 /// # Errors
 /// `LockTimeout` in a transaction, and the change may take place later; those of the change.

@@ -22,7 +22,8 @@ pub(crate) fn is_of_client(client: &ClientInfo) -> bool {
     !client.is_trusted() && !client.says_internal()
 }
 
-/// How many operations of clients run on all cores that have an end of their own: reads that wait for data have none.
+/// How many operations of clients run on all cores that have an end of their own: reads that wait
+/// for data have none.
 pub async fn client_operations() -> usize {
     let running = pinion_runtime::on_all_cores(|_| async {
         let waiting = metrics().counters.awaiting_data.get() as usize;
@@ -197,8 +198,8 @@ impl OpTable {
         }
     }
 
-    /// Interrupts what writes, with this code: the node accepts no writes any more. An aggregation that writes meets that at
-    /// its next write. Gives how many there are.
+    /// Interrupts what writes, with this code: the node accepts no writes any more. An aggregation
+    /// that writes meets that at its next write. Gives how many there are.
     pub fn kill_writers(&self, code: ErrorCode) -> u64 {
         let mut killed = 0;
         let registry = pinion_runtime::core_local::<Registry>();

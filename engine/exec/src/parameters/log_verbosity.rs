@@ -1,4 +1,5 @@
-//! `logComponentVerbosity`: the verbosity of each component of the log, as a document with a part for each.
+//! `logComponentVerbosity`: the verbosity of each component of the log, as a document with a part
+//! for each.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_wire::idl::f64_lossy;

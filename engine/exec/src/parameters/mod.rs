@@ -46,7 +46,8 @@ use crate::feature_version::feature_version;
 pub struct Parameters {
     pub cursor_timeout: Duration,
     pub notablescan: bool,
-    /// After how many documents a read looks at the age of its state, and the age at which it takes a newer one.
+    /// After how many documents a read looks at the age of its state, and the age at which it takes
+    /// a newer one.
     pub read_yield_documents: i32,
     pub read_yield_period: Duration,
     /// What a build of indexes may take of memory, and the least room on the file system for it.
@@ -75,7 +76,8 @@ pub struct Parameters {
     pub keys_rotation_secs: u32,
     /// How old a transaction may become, in seconds.
     pub transaction_lifetime_secs: i32,
-    /// How long a statement of a transaction waits for a gate, in milliseconds; negative for as long as it takes.
+    /// How long a statement of a transaction waits for a gate, in milliseconds; negative for as
+    /// long as it takes.
     pub transaction_lock_timeout_ms: i32,
     /// What an automation agent calls the deployment; kept for it.
     pub automation_service_descriptor: Box<str>,
@@ -83,7 +85,8 @@ pub struct Parameters {
 
 /// How commands reach the log: a core-local value, where there is a log.
 pub struct LogControl {
-    /// The components that have a verbosity of their own, by their dotted names; the first is what the others go by.
+    /// The components that have a verbosity of their own, by their dotted names; the first is what
+    /// the others go by.
     pub components: &'static [&'static str],
     /// The verbosity of a component, by its place; negative where it has none of its own.
     pub get: fn(usize) -> i32,
@@ -294,9 +297,11 @@ const OWN_NAMES: [&str; 35] = [
 ];
 
 impl Parameters {
-    /// After how many documents a read looks at the age of its state, and the age at which it takes a newer one.
+    /// After how many documents a read looks at the age of its state, and the age at which it takes
+    /// a newer one.
     pub(crate) fn read_yield(&self) -> (u32, Duration) {
-        // It looks after every document where none are to be in between, and without end where it is not to count.
+        // It looks after every document where none are to be in between, and without end where it
+        // is not to count.
         let documents = u32::try_from(self.read_yield_documents).unwrap_or(u32::MAX);
         (documents.saturating_sub(1), self.read_yield_period)
     }

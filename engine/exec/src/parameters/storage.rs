@@ -1,4 +1,5 @@
-//! Server parameters of storage: how often it writes to the device, and what a write does that finds no memory.
+//! Server parameters of storage: how often it writes to the device, and what a write does that
+//! finds no memory.
 //!
 //! The names, the bounds and the defaults are MongoDB's.
 
@@ -23,12 +24,14 @@ pub(crate) const NAMES: [&str; 6] = [
     "transactionTooLargeForCacheThreshold",
 ];
 
-/// Their values. The intervals are storage's, which keeps them itself; here stands what was set while the node ran.
+/// Their values. The intervals are storage's, which keeps them itself; here stands what was set
+/// while the node ran.
 #[derive(Clone, Copy, Debug)]
 pub struct StorageParameters {
     journal_commit_interval: Option<Duration>,
     checkpoint_interval: Option<Duration>,
-    /// Whether a write that finds no memory again and again fails; it is tried as one that conflicts otherwise, without end.
+    /// Whether a write that finds no memory again and again fails; it is tried as one that
+    /// conflicts otherwise, without end.
     pub unavailable_is_an_error: bool,
     /// How often it is tried again.
     pub unavailable_retries: i32,

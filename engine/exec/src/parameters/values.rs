@@ -1,7 +1,8 @@
 //! How the values of parameters are read, which is one rule for all of them.
 //!
-//! As in MongoDB a command's value is coerced: whatever is true or false is a flag, a fraction is cut to a whole number, and a
-//! flag is a number too. Bounds are checked behind that. Texts of the command line are not coerced.
+//! As in MongoDB a command's value is coerced: whatever is true or false is a flag, a fraction is
+//! cut to a whole number, and a flag is a number too. Bounds are checked behind that. Texts of the
+//! command line are not coerced.
 
 use pinion_bson::RawBsonRef;
 use pinion_wire::idl::{f64_lossy, i64_exact, truthy};

@@ -320,7 +320,8 @@ mod tests {
         }
     }
 
-    /// Each line is what a trial found, or `!` for a plan that was given up; what the cache then says.
+    /// Each line is what a trial found, or `!` for a plan that was given up; what the cache then
+    /// says.
     #[track_caller]
     fn check(steps: &[(Option<u64>, Option<u64>)]) {
         let (cache, collection) = (PlanCache::default(), Arc::new(()));

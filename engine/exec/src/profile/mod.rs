@@ -1,4 +1,5 @@
-//! The profiler: which operations are written to their database's `system.profile`, and what of them.
+//! The profiler: which operations are written to their database's `system.profile`, and what of
+//! them.
 
 mod entry;
 mod record;

@@ -34,7 +34,8 @@ impl Profiled {
         })
     }
 
-    /// Decides on the operation's line in the log, and writes it down if it is one of those that are.
+    /// Decides on the operation's line in the log, and writes it down if it is one of those that
+    /// are.
     pub(crate) async fn end(self, result: &Result<Reply>, us: u64) {
         let body = pinion_catalog::stored_document(&self.body);
         let ns = namespace_named(self.ctx.command, &self.ctx.db, body);
@@ -69,8 +70,8 @@ pub struct ProfiledStatement {
 }
 
 impl ProfiledStatement {
-    /// None where nothing of its database is written. `op` is MongoDB's word for what it does, and `command` the statement
-    /// as it was sent.
+    /// None where nothing of its database is written. `op` is MongoDB's word for what it does, and
+    /// `command` the statement as it was sent.
     pub(crate) fn begin(
         ctx: &OpContext,
         op: &'static str,
@@ -94,7 +95,8 @@ impl ProfiledStatement {
         &self.ctx
     }
 
-    /// Writes the statement down, if it is one of those that are, and tells the whole operation what it did.
+    /// Writes the statement down, if it is one of those that are, and tells the whole operation
+    /// what it did.
     pub(crate) async fn end(self, whole: &OpContext, error: Option<&Error>) {
         let ended_ns = pinion_runtime::now().as_nanos();
         let us = ended_ns.saturating_sub(self.started_ns) / 1000;

@@ -1,4 +1,5 @@
-//! The settings of one shape: read, merged with those that are there, and as the planner takes them.
+//! The settings of one shape: read, merged with those that are there, and as the planner takes
+//! them.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, document_of};
 use pinion_query::{Hint, IndexFilter};
@@ -55,7 +56,8 @@ impl QuerySettings {
         })
     }
 
-    /// These settings with the fields of newer ones in the place of their own; what has its default is left out.
+    /// These settings with the fields of newer ones in the place of their own; what has its default
+    /// is left out.
     ///
     /// # Errors
     /// Where nothing is left.

@@ -1,6 +1,8 @@
-//! The figures of replication: what a member has counted of it, and the table of the metrics that are made of them.
+//! The figures of replication: what a member has counted of it, and the table of the metrics that
+//! are made of them.
 //!
-//! The names, the types and what counts as which are MongoDB 8's. A standalone shows the same metrics, and has counted nothing.
+//! The names, the types and what counts as which are MongoDB 8's. A standalone shows the same
+//! metrics, and has counted nothing.
 
 use pinion_bson::Timestamp as BsonTimestamp;
 use pinion_metrics::{Kind, Row, Unit, Value};

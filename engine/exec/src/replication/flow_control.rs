@@ -1,8 +1,9 @@
-//! The tickets of flow control: while the majority of the set lags behind this primary, every write of a client takes one
-//! before it passes a gate, and there are as many each second as the driver of the member says.
+//! The tickets of flow control: while the majority of the set lags behind this primary, every write
+//! of a client takes one before it passes a gate, and there are as many each second as the driver
+//! of the member says.
 //!
-//! Where nothing is throttled a write looks at one word of its own core. The tickets themselves are a word that all cores
-//! share, touched only while writes are throttled.
+//! Where nothing is throttled a write looks at one word of its own core. The tickets themselves are
+//! a word that all cores share, touched only while writes are throttled.
 //!
 //! Source: execution document, "Flow Control".
 
@@ -93,7 +94,8 @@ pub fn flow_sample() -> LocalBoxFuture<'static, FlowSample> {
     })
 }
 
-/// Gives writes so many tickets for the next second; `None` where they need none. Called on core 0, by one task.
+/// Gives writes so many tickets for the next second; `None` where they need none. Called on core 0,
+/// by one task.
 pub fn set_tickets(tickets: Option<u32>, status: FlowControlStatus) -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
         flow_control().status.set(status);

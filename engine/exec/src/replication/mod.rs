@@ -1,5 +1,5 @@
-//! What the executor keeps for the driver of a member: the parameters that it goes by, and the tickets that writes take
-//! while the set lags.
+//! What the executor keeps for the driver of a member: the parameters that it goes by, and the
+//! tickets that writes take while the set lags.
 
 mod figures;
 mod flow_control;

@@ -1,5 +1,6 @@
-//! Sessions of a replica set: those that are in use stand in `config.system.sessions`, from which they expire, and what the
-//! writes of those that are gone left behind is removed. A task of core 0 sees to both, on the primary.
+//! Sessions of a replica set: those that are in use stand in `config.system.sessions`, from which
+//! they expire, and what the writes of those that are gone left behind is removed. A task of core 0
+//! sees to both, on the primary.
 //!
 //! Source: sharding document, "The logical session cache".
 
@@ -50,7 +51,8 @@ pub struct SessionRefresh {
     told_ms: Cell<i64>,
     /// The sessions that clients of this core have ended since.
     ended: RefCell<BTreeSet<Lsid>>,
-    /// Where the search for what is over goes on in partitions of this core; behind the end it begins anew.
+    /// Where the search for what is over goes on in partitions of this core; behind the end it
+    /// begins anew.
     pub(super) hands: RefCell<BTreeMap<PartitionId, Key>>,
 }
 
@@ -236,8 +238,8 @@ fn reap_with(ctx: &OpContext) -> LocalBoxFuture<'_, Result<()>> {
     })
 }
 
-/// Whether a session executed a retryable write of its parent, which has gone on since. `known` is the parent that was asked last,
-/// and its number then: what is over stays so.
+/// Whether a session executed a retryable write of its parent, which has gone on since. `known` is
+/// the parent that was asked last, and its number then: what is over stays so.
 async fn is_superseded(lsid: &Lsid, known: &mut Option<(Lsid, i64)>) -> Result<bool> {
     let Some(number) = lsid.retryable_number() else {
         return Ok(false);

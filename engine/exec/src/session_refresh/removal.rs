@@ -1,7 +1,7 @@
 //! What retryable writes left behind, removed: that of sessions that are over.
 //!
-//! A removal is a deletion of the session's document, in the log too; a member that applies it removes what it has of the
-//! session in all of its partitions.
+//! A removal is a deletion of the session's document, in the log too; a member that applies it
+//! removes what it has of the session in all of its partitions.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -70,8 +70,8 @@ pub async fn removals(tree: TreeId, session: &Key) -> Result<Vec<Write>> {
     Ok(parts?.into_iter().flatten().collect())
 }
 
-/// Sessions with records all of which are of before `before_ms`, in milliseconds since 1970: not more than
-/// [`REAPED_SESSIONS`] of each core's.
+/// Sessions with records all of which are of before `before_ms`, in milliseconds since 1970: not
+/// more than [`REAPED_SESSIONS`] of each core's.
 ///
 /// # Errors
 /// The operation is interrupted, or a page cannot be read.
@@ -95,8 +95,8 @@ pub(super) async fn unused_since(ctx: &OpContext, before_ms: i64) -> Result<Vec<
     Ok(last.into_keys().collect())
 }
 
-/// The last write of each session that this core has an old record of: of so many sessions, and the next time of those behind
-/// them, as most may be in use.
+/// The last write of each session that this core has an old record of: of so many sessions, and the
+/// next time of those behind them, as most may be in use.
 async fn last_dates_here(
     ctx: &OpContext,
     tree: TreeId,
@@ -139,7 +139,8 @@ async fn last_dates_here(
     Ok(last.into_iter().collect())
 }
 
-/// Removes what a session has left behind, unless a write has it or it has gone on. Gives whether it did.
+/// Removes what a session has left behind, unless a write has it or it has gone on. Gives whether
+/// it did.
 ///
 /// # Errors
 /// This node is no primary any more; the operation is interrupted; a page cannot be read.

@@ -1,7 +1,8 @@
-//! The sessions with retryable writes and transactions whose home is this core, and who has them now.
+//! The sessions with retryable writes and transactions whose home is this core, and who has them
+//! now.
 //!
-//! Who has the session of an internal transaction that executes a retryable write has that write's session too, its parent
-//! (`family`); they have one home.
+//! Who has the session of an internal transaction that executes a retryable write has that write's
+//! session too, its parent (`family`); they have one home.
 //!
 //! Source: sharding document, "The logical session catalog".
 
@@ -43,7 +44,8 @@ pub(super) struct Session {
     expires: Cell<Option<Instant>>,
     /// The transaction is to be aborted once its command brings it back.
     is_doomed: Cell<bool>,
-    /// The number for which an internal transaction was aborted, as another came that executes the same write.
+    /// The number for which an internal transaction was aborted, as another came that executes the
+    /// same write.
     pub gave_way: Cell<Option<i64>>,
     last_used: Cell<Instant>,
 }
@@ -157,7 +159,8 @@ impl SessionCatalog {
         session.freed.notify_all();
     }
 
-    /// The children of a session that have a transaction in progress which executes one of its retryable writes.
+    /// The children of a session that have a transaction in progress which executes one of its
+    /// retryable writes.
     pub(super) fn open_children(&self, parent: &Lsid) -> Vec<(i64, Lsid, Rc<Session>)> {
         let sessions = self.sessions.borrow();
         let open = self.in_transactions.borrow();
@@ -204,8 +207,8 @@ impl SessionCatalog {
         }
     }
 
-    /// Aborts the transaction of a session. If a command has it, that is interrupted with this code, and it is aborted when it
-    /// comes back.
+    /// Aborts the transaction of a session. If a command has it, that is interrupted with this
+    /// code, and it is aborted when it comes back.
     pub(crate) async fn abort(&self, lsid: &Lsid, code: ErrorCode) {
         let session = self.sessions.borrow().get(lsid).cloned();
         let Some(session) = session else { return };
@@ -270,8 +273,8 @@ struct Brought {
     is_doomed: bool,
 }
 
-/// A session that this command has alone. It is brought back when this is dropped, as it was unless something may have been
-/// written.
+/// A session that this command has alone. It is brought back when this is dropped, as it was unless
+/// something may have been written.
 pub struct CheckedOut {
     lsid: Lsid,
     home: CoreId,
@@ -300,8 +303,8 @@ impl CheckedOut {
         self.history = Some(history);
     }
 
-    /// What is known of the write that is executed in this session for its parent: taken over as that of
-    /// [`CheckedOut::take_history`].
+    /// What is known of the write that is executed in this session for its parent: taken over as
+    /// that of [`CheckedOut::take_history`].
     pub(crate) fn take_retries(&mut self) -> Option<Retries> {
         let number = self.lsid.retryable_number()?;
         let parent = self.parent.as_mut()?;
@@ -337,7 +340,8 @@ impl CheckedOut {
         assert!(before.is_none(), "a session has one transaction");
     }
 
-    /// The transaction without an outcome, if there is one, has come to its end or is prepared, by this write if there was one.
+    /// The transaction without an outcome, if there is one, has come to its end or is prepared, by
+    /// this write if there was one.
     pub(crate) fn end_transaction(&mut self, state: TxnState, written: OpTime) {
         let Some(history) = &mut self.history else {
             return;
@@ -390,12 +394,12 @@ impl Drop for CheckedOut {
     }
 }
 
-/// Waits until no other command has the session, and begins a retryable write with this number in it. A transaction that is in
-/// progress with a lower one is aborted.
+/// Waits until no other command has the session, and begins a retryable write with this number in
+/// it. A transaction that is in progress with a lower one is aborted.
 ///
 /// # Errors
-/// `TransactionTooOld`, `IncompleteTransactionHistory`, `TooManyLogicalSessions`; the operation is interrupted; a record cannot
-/// be read.
+/// `TransactionTooOld`, `IncompleteTransactionHistory`, `TooManyLogicalSessions`; the operation is
+/// interrupted; a record cannot be read.
 pub(super) async fn check_out(ctx: &OpContext, lsid: Lsid, txn_number: i64) -> Result<CheckedOut> {
     let (home, ctx) = (home_of(&lsid), ctx.clone());
     submit_to(home, Queue::Foreground, move || async move {
@@ -404,8 +408,9 @@ pub(super) async fn check_out(ctx: &OpContext, lsid: Lsid, txn_number: i64) -> R
     .await
 }
 
-/// The same, at home, for one who executes the write in this child of the session. Who does not begin, but goes on with what the
-/// child has open or ends it, has nobody in its way: a command that comes late must not harm the one that took its place.
+/// The same, at home, for one who executes the write in this child of the session. Who does not
+/// begin, but goes on with what the child has open or ends it, has nobody in its way: a command
+/// that comes late must not harm the one that took its place.
 async fn begin_retryable(
     ctx: &OpContext,
     lsid: Lsid,
@@ -441,8 +446,8 @@ fn outcome(lsid: &Lsid, number: i64) -> Result<Notify> {
     ended.ok_or_else(|| lost(number))
 }
 
-/// Sees to the internal transactions of a session which are in the way of something that begins with this number. Gives what
-/// tells of the end of one that is waited for; then look again.
+/// Sees to the internal transactions of a session which are in the way of something that begins
+/// with this number. Gives what tells of the end of one that is waited for; then look again.
 async fn make_way(
     lsid: &Lsid,
     session: &Session,
@@ -470,8 +475,8 @@ async fn make_way(
 /// Waits until no other command has the session, and gives it to one of a transaction.
 ///
 /// # Errors
-/// As of [`admit`], and of [`check_out`] for the parent of a session that executes a retryable write; `TooManyLogicalSessions`;
-/// the operation is interrupted; a record cannot be read.
+/// As of [`admit`], and of [`check_out`] for the parent of a session that executes a retryable
+/// write; `TooManyLogicalSessions`; the operation is interrupted; a record cannot be read.
 pub async fn check_out_transaction(
     ctx: &OpContext,
     lsid: Lsid,
@@ -604,11 +609,13 @@ async fn check_out_here(ctx: &OpContext, lsid: Lsid) -> Result<(Rc<Session>, Che
     Ok((session, out))
 }
 
-/// Takes a session of which nothing need be known, if no write has it. It is unknown when it comes back.
+/// Takes a session of which nothing need be known, if no write has it. It is unknown when it comes
+/// back.
 pub async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
     submit_to(home_of(&lsid), Queue::Background, move || async move {
         let catalog = &session_catalog();
-        // What is recorded of a prepared transaction stays, and what one is about to record of its parent's write.
+        // What is recorded of a prepared transaction stays, and what one is about to record of its
+        // parent's write.
         if transactions().prepared.of(&lsid).is_some() || latest_of_children(&lsid).is_some() {
             return None;
         }
@@ -630,8 +637,8 @@ pub async fn check_out_idle(lsid: Lsid) -> Option<CheckedOut> {
     .await
 }
 
-/// Forgets what this node knows of retryable writes, as their records may have changed without it: it was rolled back, or
-/// followed another member. Writes that are under way bring nothing back.
+/// Forgets what this node knows of retryable writes, as their records may have changed without it:
+/// it was rolled back, or followed another member. Writes that are under way bring nothing back.
 pub fn forget_all() -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
         on_all_cores(|_| async { session_catalog().forget() }).await;

@@ -1,8 +1,10 @@
-//! Sessions of internal transactions that execute a retryable write of their parent, and what of them excludes what.
+//! Sessions of internal transactions that execute a retryable write of their parent, and what of
+//! them excludes what.
 //!
-//! A write is executed once, by whichever of these transactions commits: so of those that execute the same one a single one is
-//! open at a time, and none beside the write itself. The first that meets another aborts it, as that was begun by who may be gone;
-//! later ones wait, so two that go on trying do not abort each other for ever. One that is prepared is always waited for.
+//! A write is executed once, by whichever of these transactions commits: so of those that execute
+//! the same one a single one is open at a time, and none beside the write itself. The first that
+//! meets another aborts it, as that was begun by who may be gone; later ones wait, so two that go
+//! on trying do not abort each other for ever. One that is prepared is always waited for.
 //!
 //! Source: sharding document, "Retryable Internal Transactions", "Handling retry conflicts".
 
@@ -21,8 +23,8 @@ pub(super) enum Conflict {
     GivesWay(Lsid),
 }
 
-/// The internal transaction that is in the way of what a session, or its child `by`, begins with this number. The session is held
-/// by who asks.
+/// The internal transaction that is in the way of what a session, or its child `by`, begins with
+/// this number. The session is held by who asks.
 pub(super) fn conflict(
     parent: &Lsid,
     session: &Session,

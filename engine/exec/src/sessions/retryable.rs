@@ -153,8 +153,8 @@ impl RetryableWrite {
         }
     }
 
-    /// What the statement did, if it was executed before. Servers add statements to a client's that are none of it, and are
-    /// executed each time.
+    /// What the statement did, if it was executed before. Servers add statements to a client's that
+    /// are none of it, and are executed each time.
     fn look_up(&self, stmt_id: i32) -> Result<Option<Executed>> {
         match &self.by {
             By::Session { history, .. } => {
@@ -165,7 +165,8 @@ impl RetryableWrite {
         }
     }
 
-    /// What the statement at this place did, if it was executed before. It is told in the reply then.
+    /// What the statement at this place did, if it was executed before. It is told in the reply
+    /// then.
     ///
     /// # Errors
     /// `IncompleteTransactionHistory`; 5875600 if the transaction that it is of has executed it.
@@ -204,8 +205,9 @@ impl RetryableWrite {
         retried
     }
 
-    /// What goes into the entry of a write of these statements; `None` where the namespace is this member's own, as nobody
-    /// else has what is written there, and for what is no statement of the client's.
+    /// What goes into the entry of a write of these statements; `None` where the namespace is this
+    /// member's own, as nobody else has what is written there, and for what is no statement of the
+    /// client's.
     pub(crate) fn stamp(
         &self,
         ns: &Namespace,

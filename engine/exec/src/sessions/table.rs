@@ -1,4 +1,5 @@
-//! The sessions that clients named lately. On a standalone a session holds cursors and nothing else.
+//! The sessions that clients named lately. On a standalone a session holds cursors and nothing
+//! else.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,7 +28,8 @@ pub fn session_table() -> Rc<SessionTable> {
 }
 
 impl SessionTable {
-    /// Notes that a session is in use at this time of the monotonic clock. One of an internal transaction is its parent's.
+    /// Notes that a session is in use at this time of the monotonic clock. One of an internal
+    /// transaction is its parent's.
     pub(crate) fn touch(&self, lsid: &Lsid, now_ns: u64) -> Result<()> {
         let (lsid, now) = (&lsid.parent(), Instant::from_nanos(now_ns));
         let mut sessions = self.sessions.borrow_mut();

@@ -36,8 +36,8 @@ fn directory(data: &Path) -> PathBuf {
     data.join("_tmp")
 }
 
-/// What an operation has spilled in one place, which is gone when this is dropped: the file loses its name at once, so
-/// that nothing is left of it when the node ends, however it ends.
+/// What an operation has spilled in one place, which is gone when this is dropped: the file loses
+/// its name at once, so that nothing is left of it when the node ends, however it ends.
 #[derive(Default)]
 pub struct SpillFile {
     file: Option<File>,

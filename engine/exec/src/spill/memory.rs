@@ -38,7 +38,8 @@ impl NodeMemory {
     /// Counts bytes that are going to be spilled.
     ///
     /// # Errors
-    /// `OutOfDiskSpace` where that is more than operations may put on disk; nothing is counted then.
+    /// `OutOfDiskSpace` where that is more than operations may put on disk; nothing is counted
+    /// then.
     pub(super) fn spill(&self, bytes: u64) -> Result<()> {
         let before = self.spilled.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes <= MAX_SPILLED_BYTES {

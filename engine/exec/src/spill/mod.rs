@@ -1,4 +1,5 @@
-//! What operations put on disk for want of memory: one file for each that does, without a name, gone with its cursor.
+//! What operations put on disk for want of memory: one file for each that does, without a name,
+//! gone with its cursor.
 
 mod file;
 mod memory;

@@ -30,7 +30,8 @@ pub struct Executed {
     pub change: Change,
     /// Which document its answer showed, which is kept.
     pub image: Option<RetryImage>,
-    /// It was executed in an internal transaction, which may have been committed at a time before the entry that tells of it.
+    /// It was executed in an internal transaction, which may have been committed at a time before
+    /// the entry that tells of it.
     pub is_by_child: bool,
 }
 
@@ -72,8 +73,8 @@ pub(crate) struct History {
     /// The last write of that number.
     last_write: OpTime,
     statements: BTreeMap<i32, Executed>,
-    /// `statements` are all that this node can know; otherwise others are in the records alone, and who asks for some has them
-    /// read before.
+    /// `statements` are all that this node can know; otherwise others are in the records alone, and
+    /// who asks for some has them read before.
     are_loaded: bool,
     /// Some were executed that this node does not know of.
     is_incomplete: bool,
@@ -274,7 +275,8 @@ impl History {
         self.statements.insert(stmt_id, executed);
     }
 
-    /// Forgets the statements if they are many: they are in their records, and the next command asks for none of them.
+    /// Forgets the statements if they are many: they are in their records, and the next command
+    /// asks for none of them.
     pub(crate) fn shrink(&mut self) {
         if self.statements.len() > MAX_KEPT_STATEMENTS {
             self.leave_to_records();

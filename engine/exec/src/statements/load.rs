@@ -43,7 +43,8 @@ pub(crate) async fn load(lsid: &Lsid) -> Result<History> {
     Ok(all)
 }
 
-/// What the records say of these statements of a session, which is no more than they are, however many it has executed.
+/// What the records say of these statements of a session, which is no more than they are, however
+/// many it has executed.
 ///
 /// # Errors
 /// A record cannot be read.
@@ -139,8 +140,8 @@ pub(crate) async fn image_of(
     Err(incomplete())
 }
 
-/// Calls `f` with the session's documents in the partitions of this core. What is prepared is not waited for: it may be the very
-/// transaction of who asks.
+/// Calls `f` with the session's documents in the partitions of this core. What is prepared is not
+/// waited for: it may be the very transaction of who asks.
 pub(crate) async fn for_each(
     tree: TreeId,
     session: &Key,

@@ -1,5 +1,5 @@
-//! What is recorded of statements that are executed once however often they are sent: the records of retryable writes and of
-//! transactions, and what a session knows of them.
+//! What is recorded of statements that are executed once however often they are sent: the records
+//! of retryable writes and of transactions, and what a session knows of them.
 //!
 //! Source: sharding document, "Retryable Writes".
 

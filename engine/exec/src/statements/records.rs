@@ -1,9 +1,12 @@
-//! The records that retryable statements leave, in the unit of the write and in the partition of its document.
+//! The records that retryable statements leave, in the unit of the write and in the partition of
+//! its document.
 //!
-//! A record is a document of `config.transactions`, `{_id: lsid, txnNum, lastWriteOpTime: {ts, t}, lastWriteDate}`, and says
-//! besides which statement it is of: `{stmtId, op, docId, image}`. Each statement has a key of its own, which the same statement
-//! of the next transaction number overwrites. So what a session has executed can be told without the oplog, however far back
-//! that goes, and no record grows with the number of statements.
+//! A record is a document of `config.transactions`,
+//! `{_id: lsid, txnNum, lastWriteOpTime: {ts, t}, lastWriteDate}`, and says besides which statement
+//! it is of: `{stmtId, op, docId, image}`. Each statement has a key of its own, which the same
+//! statement of the next transaction number overwrites. So what a session has executed can be told
+//! without the oplog, however far back that goes, and no record grows with the number of
+//! statements.
 
 use std::sync::Arc;
 
@@ -73,8 +76,9 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// That of a document that is inserted, before which there was none that an answer could show. What it shows afterwards is
-    /// told where MongoDB reads it off the entry: no answer depends on how far back the oplog goes.
+    /// That of a document that is inserted, before which there was none that an answer could show.
+    /// What it shows afterwards is told where MongoDB reads it off the entry: no answer depends on
+    /// how far back the oplog goes.
     pub(crate) fn of_insert(mut self) -> Stamp {
         let image = self.session.image;
         self.session.image = image.filter(|image| *image == RetryImage::Post);
@@ -218,7 +222,8 @@ pub struct TransactionStamp {
 }
 
 impl TransactionStamp {
-    /// What an oplog entry says of the transaction whose operations it has; `None` if it is none of a transaction.
+    /// What an oplog entry says of the transaction whose operations it has; `None` if it is none of
+    /// a transaction.
     pub fn of(entry: &RawDocument) -> Option<TransactionStamp> {
         entry.get_document("o").ok()?.get_array("applyOps").ok()?;
         // Statements that are retryable say which they are.
@@ -286,8 +291,9 @@ fn encode_image(
     (Bytes::from(out.finish_bytes()), at)
 }
 
-/// Whether a document is the image of a statement of this write, and of the transaction of the same child that was prepared
-/// at or behind `prepared`: those that the child has committed before left theirs at an earlier time.
+/// Whether a document is the image of a statement of this write, and of the transaction of the same
+/// child that was prepared at or behind `prepared`: those that the child has committed before left
+/// theirs at an earlier time.
 pub fn is_image_of(image: &RawDocument, session: &SessionStamp, prepared: Timestamp) -> bool {
     let child = match pinion_bson::get(image, "child") {
         Some(RawBsonRef::Document(child)) => read_lsid(child),
@@ -364,8 +370,8 @@ pub(crate) fn timestamp(document: &RawDocument, name: &str) -> Option<Timestamp>
     }
 }
 
-/// What an operation of an oplog entry, or an entry that is no more than one, says of the retryable statements that it is of;
-/// `None` if it is of none.
+/// What an operation of an oplog entry, or an entry that is no more than one, says of the retryable
+/// statements that it is of; `None` if it is of none.
 pub fn stamp_of(operation: &RawDocument, entry: &RawDocument) -> Option<SessionStamp> {
     let stmt_ids = match pinion_bson::get(operation, "stmtId")? {
         RawBsonRef::Int32(id) => vec![id],

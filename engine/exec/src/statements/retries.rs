@@ -1,4 +1,5 @@
-//! What a statement of an internal transaction knows of the retryable write that the transaction executes.
+//! What a statement of an internal transaction knows of the retryable write that the transaction
+//! executes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -114,8 +115,8 @@ pub(crate) fn twice(stmt_id: i32) -> Error {
     )
 }
 
-/// Refuses to keep the documents that more than one statement of a transaction has answered with: there is one for each write
-/// of a session.
+/// Refuses to keep the documents that more than one statement of a transaction has answered with:
+/// there is one for each write of a session.
 ///
 /// # Errors
 /// 6054001.

@@ -1,4 +1,5 @@
-//! A key as it is stored in `admin.system.keys`: `{_id: <long>, purpose: "HMAC", key: <20 bytes>, expiresAt: <timestamp>}`.
+//! A key as it is stored in `admin.system.keys`:
+//! `{_id: <long>, purpose: "HMAC", key: <20 bytes>, expiresAt: <timestamp>}`.
 
 use pinion_bson::{Binary, BinarySubtype, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_clock::{KEY_BYTES, Key, KeyId, Timestamp};

@@ -1,4 +1,5 @@
-//! The task of core 0 that has the keys: it makes them on the primary, reads them on every member, and gives them to all cores.
+//! The task of core 0 that has the keys: it makes them on the primary, reads them on every member,
+//! and gives them to all cores.
 
 use std::cell::{Cell, RefCell};
 
@@ -69,7 +70,8 @@ pub async fn stop() {
     }
 }
 
-/// Has the task look at once: a key is missing, or this node is something else in its set than before.
+/// Has the task look at once: a key is missing, or this node is something else in its set than
+/// before.
 pub async fn wake() {
     submit_to(CoreId(0), Queue::Background, || async {
         time_keys().keeper.due.notify_one();
@@ -118,7 +120,8 @@ async fn look() -> Result<Duration> {
 
 async fn look_with(ctx: &OpContext, set: &dyn ReplicaSet) -> Result<Duration> {
     let keys = {
-        // While the data directory is opened again there is nothing to be read. Who does that wakes the task afterwards.
+        // While the data directory is opened again there is nothing to be read. Who does that wakes
+        // the task afterwards.
         let Some(_inside) = parking().enter() else {
             return Ok(KEY_LOOK_INTERVAL);
         };

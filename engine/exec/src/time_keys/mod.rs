@@ -1,9 +1,10 @@
-//! The keys that cluster times are signed with, where members have a key file: clients hand on times that members have signed,
-//! and cannot make the set's time go forward by themselves.
+//! The keys that cluster times are signed with, where members have a key file: clients hand on
+//! times that members have signed, and cannot make the set's time go forward by themselves.
 //!
-//! Source: sharding document, "SignedComponentFormat" and "Key management". The keys are documents of `admin.system.keys`, which
-//! the primary makes and replication brings to all. A task of core 0 ([`keeper`]) reads them and gives them to every core. What
-//! is signed is checked with every key that is there; a time is signed with those alone that a majority has, since a rollback would
+//! Source: sharding document, "SignedComponentFormat" and "Key management". The keys are documents
+//! of `admin.system.keys`, which the primary makes and replication brings to all. A task of core 0
+//! ([`keeper`]) reads them and gives them to every core. What is signed is checked with every key
+//! that is there; a time is signed with those alone that a majority has, since a rollback would
 //! take any other away.
 
 mod document;
@@ -65,8 +66,8 @@ impl TimeKeys {
     }
 }
 
-/// The cluster time as it is told to a client: signed where the set has a key file, but for those who are trusted. `None` while
-/// there is no key.
+/// The cluster time as it is told to a client: signed where the set has a key file, but for those
+/// who are trusted. `None` while there is no key.
 pub(crate) fn signed(ctx: Option<&OpContext>, time: Timestamp) -> Option<SignedTime> {
     let is_trusted = ctx.is_some_and(|ctx| ctx.client.is_trusted());
     if is_trusted || member_access().is_none() {
@@ -94,7 +95,8 @@ pub(crate) fn is_genuine(told: &SignedTime) -> Result<bool> {
     }
 }
 
-/// The same, of a time whose key this node does not know: another member may have made it a moment ago.
+/// The same, of a time whose key this node does not know: another member may have made it a moment
+/// ago.
 ///
 /// # Errors
 /// `KeyNotFound` when the key does not come, and `TimeProofMismatch`.

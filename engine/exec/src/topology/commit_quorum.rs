@@ -55,8 +55,8 @@ impl CommitQuorum {
     /// Checks that the members of a configuration can satisfy it.
     ///
     /// # Errors
-    /// `UnsatisfiableCommitQuorum` for more members than there are, and `UnknownReplWriteConcern` for a mode that the
-    /// configuration lacks.
+    /// `UnsatisfiableCommitQuorum` for more members than there are, and `UnknownReplWriteConcern`
+    /// for a mode that the configuration lacks.
     pub fn check(&self, view: &SetView) -> Result<()> {
         match self {
             CommitQuorum::Members(members) if *members > view.data_members.min(view.voters) => {
@@ -80,7 +80,8 @@ impl CommitQuorum {
         }
     }
 
-    /// Reads one that is kept, whatever the configuration has become since; `None` for what is none.
+    /// Reads one that is kept, whatever the configuration has become since; `None` for what is
+    /// none.
     pub fn stored(value: RawBsonRef<'_>) -> Option<CommitQuorum> {
         match value {
             RawBsonRef::String(mode) if !mode.is_empty() => {

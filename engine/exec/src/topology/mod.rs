@@ -1,9 +1,10 @@
-//! The seam to the replica set: what a member tells the executor of its place in the set, and what the executor asks of
-//! whatever drives that member.
+//! The seam to the replica set: what a member tells the executor of its place in the set, and what
+//! the executor asks of whatever drives that member.
 //!
-//! The driver registers itself on each core with [`NodeState::set_replica_set`]; a standalone has none, and nothing here
-//! changes what it does. What the node may do now is read off one immutable [`SetView`], which the driver replaces whole.
-//! Source: replication document, "Replica Set Member States" and "Read Concern"; the messages are MongoDB's.
+//! The driver registers itself on each core with [`NodeState::set_replica_set`]; a standalone has
+//! none, and nothing here changes what it does. What the node may do now is read off one immutable
+//! [`SetView`], which the driver replaces whole. Source: replication document, "Replica Set Member
+//! States" and "Read Concern"; the messages are MongoDB's.
 
 mod commit_quorum;
 mod figures;
@@ -40,10 +41,10 @@ pub struct SetView {
     pub config_term: i64,
     /// `topologyVersion.counter`: higher with each change of what `hello` tells.
     pub counter: i64,
-    /// What `hello` tells of the set, in this order and each where it applies: `hosts`, `passives`, `arbiters`, `setName`,
-    /// `setVersion`, `secondary`, `primary`, `arbiterOnly`, `passive`, `hidden`, `secondaryDelaySecs`, `tags`, `me`,
-    /// `electionId`. Whether the node is writable is told by `hello` itself, in front of `secondary`. Empty while there is
-    /// no configuration.
+    /// What `hello` tells of the set, in this order and each where it applies: `hosts`, `passives`,
+    /// `arbiters`, `setName`, `setVersion`, `secondary`, `primary`, `arbiterOnly`, `passive`,
+    /// `hidden`, `secondaryDelaySecs`, `tags`, `me`, `electionId`. Whether the node is writable is
+    /// told by `hello` itself, in front of `secondary`. Empty while there is no configuration.
     pub hello: RawDocumentBuf,
     /// The modes that a write concern may name, `majority` not among them.
     pub modes: Vec<String>,
@@ -52,11 +53,13 @@ pub struct SetView {
     /// Members that vote, and how many of them that bear data make a majority.
     pub voters: u32,
     pub write_majority: u32,
-    /// Whether commands that name no write concern wait for a majority (`{w: 1}` where arbiters could leave that unsatisfied).
+    /// Whether commands that name no write concern wait for a majority (`{w: 1}` where arbiters
+    /// could leave that unsatisfied).
     pub default_is_majority: bool,
     /// `writeConcernMajorityJournalDefault`.
     pub journal_default: bool,
-    /// When the process ends at the latest, in milliseconds of [`pinion_runtime::now`]: clients are sent to other members.
+    /// When the process ends at the latest, in milliseconds of [`pinion_runtime::now`]: clients are
+    /// sent to other members.
     pub quiesces_until_ms: Option<u64>,
 }
 
@@ -102,7 +105,8 @@ pub trait ReplicaSet {
 
     fn last_write(&self) -> LastWrite;
 
-    /// The last entry that a majority holds and that this member has applied; null while none is known.
+    /// The last entry that a majority holds and that this member has applied; null while none is
+    /// known.
     fn commit_point(&self) -> OpTime;
 
     /// Waits until the commit point is at or above `ts`.
@@ -114,12 +118,13 @@ pub trait ReplicaSet {
     /// Completes when the commit point is above `ts`.
     fn wait_commit_beyond(&self, ts: Timestamp) -> Waiting<()>;
 
-    /// Waits until members hold what was written up to `ts`, as the concern asks; on this one too it is journaled where that
-    /// is asked. The concern is complete: its `w` is not absent.
+    /// Waits until members hold what was written up to `ts`, as the concern asks; on this one too
+    /// it is journaled where that is asked. The concern is complete: its `w` is not absent.
     ///
     /// # Errors
-    /// `UnknownReplWriteConcern` for a mode that the configuration lacks, `UnsatisfiableWriteConcern`, `WriteConcernTimeout`
-    /// when the deadline passes, `PrimarySteppedDown` and the like when the node is no primary any more.
+    /// `UnknownReplWriteConcern` for a mode that the configuration lacks,
+    /// `UnsatisfiableWriteConcern`, `WriteConcernTimeout` when the deadline passes,
+    /// `PrimarySteppedDown` and the like when the node is no primary any more.
     fn wait_write_concern(
         &self,
         ts: Timestamp,
@@ -130,15 +135,16 @@ pub trait ReplicaSet {
     /// Appends what another member asks of every reply: `$replData`, `$oplogQueryData`.
     fn append_metadata(&self, args: &GenericArguments, out: &mut Reply);
 
-    /// Whether the members that are ready, by their names in the configuration, are those that a build of indexes waits for.
-    /// Called on core 0.
+    /// Whether the members that are ready, by their names in the configuration, are those that a
+    /// build of indexes waits for. Called on core 0.
     fn is_commit_quorum_met(&self, quorum: &CommitQuorum, ready: &[String]) -> bool;
 
-    /// Runs a command on the primary, which names its database, and gives the reply. Called on core 0 of a node that is not
-    /// the primary itself.
+    /// Runs a command on the primary, which names its database, and gives the reply. Called on core
+    /// 0 of a node that is not the primary itself.
     ///
     /// # Errors
-    /// The primary's; `NotWritablePrimary` where none is known, and `HostUnreachable` and the like where it does not answer.
+    /// The primary's; `NotWritablePrimary` where none is known, and `HostUnreachable` and the like
+    /// where it does not answer.
     fn run_on_primary(&self, command: RawDocumentBuf) -> Waiting<Result<RawDocumentBuf>>;
 
     /// What the driver counts.
@@ -169,8 +175,9 @@ pub trait ReplicaSet {
         Box::pin(async { 1 })
     }
 
-    /// Has a primary step down since its process is to end, and waits for another member to catch up, for so long at most. Without
-    /// `force` it fails if none does. Nothing happens on a node that is no primary, or the only member.
+    /// Has a primary step down since its process is to end, and waits for another member to catch
+    /// up, for so long at most. Without `force` it fails if none does. Nothing happens on a node
+    /// that is no primary, or the only member.
     ///
     /// # Errors
     /// `ExceededTimeLimit`: the node stays primary.
@@ -230,8 +237,8 @@ pub fn cluster_time() -> Option<pinion_bson::Timestamp> {
 /// The database that each member writes for itself.
 pub(crate) const LOCAL: &str = "local";
 
-/// Refuses a command that a node in this state does not run: the rule for all commands, whether they come through the door
-/// or not.
+/// Refuses a command that a node in this state does not run: the rule for all commands, whether
+/// they come through the door or not.
 ///
 /// # Errors
 /// Those of the NotPrimary family.
@@ -278,8 +285,8 @@ fn allows_secondary(ctx: &OpContext) -> bool {
     preference != ReadPreferenceMode::Primary
 }
 
-/// Refuses a command that members send to one another where no other member can have sent it. All such commands are checked
-/// here.
+/// Refuses a command that members send to one another where no other member can have sent it. All
+/// such commands are checked here.
 ///
 /// # Errors
 /// `NoReplicationEnabled` on a standalone.
@@ -303,10 +310,11 @@ pub enum Intent {
     Write,
 }
 
-/// Refuses an access that a node in this state does not give: the state may have changed since the command began.
+/// Refuses an access that a node in this state does not give: the state may have changed since the
+/// command began.
 ///
-/// A write that the node makes by itself is refused as a client's is: it would part this member's data from the set's. What
-/// it reads for itself it may read in every state.
+/// A write that the node makes by itself is refused as a client's is: it would part this member's
+/// data from the set's. What it reads for itself it may read in every state.
 ///
 /// # Errors
 /// Those of the NotPrimary family.

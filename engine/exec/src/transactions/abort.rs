@@ -1,4 +1,5 @@
-//! Transactions that end from outside: those too old, those of sessions that are killed, and all when the node stops to lead.
+//! Transactions that end from outside: those too old, those of sessions that are killed, and all
+//! when the node stops to lead.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ pub fn start() {
     }));
 }
 
-/// Aborts the transactions whose home this core is that are older than `transactionLifetimeLimitSeconds`.
+/// Aborts the transactions whose home this core is that are older than
+/// `transactionLifetimeLimitSeconds`.
 async fn expire() {
     let code = ErrorCode::TRANSACTION_EXCEEDED_LIFETIME_LIMIT_SECONDS;
     for lsid in session_catalog().expired(now()) {
@@ -35,7 +37,8 @@ async fn expire() {
     }
 }
 
-/// Aborts the transactions of sessions and of their children; a command that one of them runs is interrupted.
+/// Aborts the transactions of sessions and of their children; a command that one of them runs is
+/// interrupted.
 pub async fn abort_sessions(lsids: &[Lsid]) {
     let lsids: Arc<BTreeSet<Lsid>> = Arc::new(lsids.iter().map(at_home).collect());
     on_all_cores(move |_| {

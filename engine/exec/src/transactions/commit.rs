@@ -1,4 +1,5 @@
-//! The commit of a transaction: its entries, its record, and the moment at which all of it takes place.
+//! The commit of a transaction: its entries, its record, and the moment at which all of it takes
+//! place.
 
 use pinion_catalog::{
     PlannedChange, TransactionEnd, TransactionPart, commit_planned, encode_transaction,

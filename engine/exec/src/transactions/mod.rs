@@ -1,9 +1,11 @@
 //! Multi-document transactions: statements of one session that take place together or not at all.
 //!
-//! A transaction is *open* from its first statement to its commit or its abort. Its writes are intents in storage (an open
-//! unit), its reads are of one snapshot and of these. It waits at its session's home between statements, and a statement takes
-//! it along with the session (`run`). One that is *prepared* takes none, and waits for its outcome (`prepared`). What it holds of other operations, the snapshot of each partition and the gates
-//! that it has passed, lies with the cores (`held`), until it ends.
+//! A transaction is *open* from its first statement to its commit or its abort. Its writes are
+//! intents in storage (an open unit), its reads are of one snapshot and of these. It waits at its
+//! session's home between statements, and a statement takes it along with the session (`run`). One
+//! that is *prepared* takes none, and waits for its outcome (`prepared`). What it holds of other
+//! operations, the snapshot of each partition and the gates that it has passed, lies with the cores
+//! (`held`), until it ends.
 //!
 //! Source: replication document, "Transactions".
 

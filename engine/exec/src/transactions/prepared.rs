@@ -1,8 +1,9 @@
 //! Transactions that are prepared: they have no outcome yet, and wait for it whoever leads.
 //!
-//! One is known at its session's home, whether this node has prepared it or has applied that. It outlives the sessions of clients,
-//! step-down, failover and restart; the way out is its commit or its abort, here or in the log of another member. Its writes are
-//! prepared units of storage. While this node takes writes it holds the gates of what it has written, so no change of the catalog
+//! One is known at its session's home, whether this node has prepared it or has applied that. It
+//! outlives the sessions of clients, step-down, failover and restart; the way out is its commit or
+//! its abort, here or in the log of another member. Its writes are prepared units of storage. While
+//! this node takes writes it holds the gates of what it has written, so no change of the catalog
 //! comes between; on other members no such change can come in the log.
 //!
 //! Source: replication document, "Lifetime of a Prepared Transaction".
@@ -65,7 +66,8 @@ pub async fn all_prepared() -> Vec<PreparedTransaction> {
     all.await.into_iter().flatten().collect()
 }
 
-/// Gives up everything that is prepared, without a word in the log: the data that it is of are replaced.
+/// Gives up everything that is prepared, without a word in the log: the data that it is of are
+/// replaced.
 ///
 /// # Errors
 /// A unit is not there.
@@ -79,8 +81,8 @@ pub async fn give_up_prepared() -> Result<()> {
     Ok(())
 }
 
-/// Lets go of the gates of prepared transactions: this node takes no writes any more, and nobody changes the catalog but by the
-/// log. Who waits to change it goes away before.
+/// Lets go of the gates of prepared transactions: this node takes no writes any more, and nobody
+/// changes the catalog but by the log. Who waits to change it goes away before.
 pub async fn yield_gates() {
     on_all_cores(|_| async { core_catalog().gates().give_up_changes(true) }).await;
     for transaction in all_prepared().await {
@@ -88,7 +90,8 @@ pub async fn yield_gates() {
     }
 }
 
-/// Passes the gates of what prepared transactions have written, before anybody else does: this node is about to take writes.
+/// Passes the gates of what prepared transactions have written, before anybody else does: this node
+/// is about to take writes.
 pub fn hold_prepared() -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
         on_all_cores(|_| async {
@@ -106,7 +109,8 @@ pub fn hold_prepared() -> LocalBoxFuture<'static, ()> {
 
 /// Prepares the transaction that a command is of, and gives what there is of it then.
 ///
-/// Call it where nothing is dropped before its end: what is prepared is known to nobody before it is told at its session's home.
+/// Call it where nothing is dropped before its end: what is prepared is known to nobody before it
+/// is told at its session's home.
 ///
 /// # Errors
 /// It is aborted then.
@@ -200,8 +204,8 @@ fn written_to(known: &Known) -> Arc<[Namespace]> {
 /// Commits a prepared transaction at `commit`.
 ///
 /// # Errors
-/// It is prepared as before: `InvalidOptions` for a time that it cannot be committed at, or while the entry that it was prepared
-/// by is not with a majority.
+/// It is prepared as before: `InvalidOptions` for a time that it cannot be committed at, or while
+/// the entry that it was prepared by is not with a majority.
 pub async fn commit_prepared(
     running: &Running,
     transaction: &PreparedTransaction,
@@ -227,7 +231,8 @@ fn check_commit(transaction: &PreparedTransaction, commit: Timestamp) -> Result<
                 .into(),
         );
     }
-    // Whoever has decided has heard of it, and says so with the command; the entry that tells of the commit lies above.
+    // Whoever has decided has heard of it, and says so with the command; the entry that tells of
+    // the commit lies above.
     let heard_of = storage().cluster_time();
     if commit > heard_of {
         return invalid(format!(
@@ -295,8 +300,8 @@ async fn decide(
     Ok(())
 }
 
-/// Why an outcome was not logged. No code says that the transaction is aborted: it is prepared, here or where it was taken from the
-/// log again, and its outcome is sent once more.
+/// Why an outcome was not logged. No code says that the transaction is aborted: it is prepared,
+/// here or where it was taken from the log again, and its outcome is sent once more.
 fn undecided(error: WriteError) -> Error {
     match error {
         WriteError::UnitEnded => {

@@ -1,4 +1,5 @@
-//! What cannot be a part of a transaction: commands, namespaces, concerns and stages. Codes and texts are MongoDB's.
+//! What cannot be a part of a transaction: commands, namespaces, concerns and stages. Codes and
+//! texts are MongoDB's.
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_clock::Timestamp;
@@ -104,7 +105,8 @@ pub(crate) fn commit_timestamp(cmd: &Invocation) -> Result<Option<Timestamp>> {
     }
 }
 
-/// Refuses a command that a transaction cannot have, before its session is looked at: the transaction goes on.
+/// Refuses a command that a transaction cannot have, before its session is looked at: the
+/// transaction goes on.
 ///
 /// # Errors
 /// `OperationNotSupportedInTransaction`, `InvalidOptions`.
@@ -127,7 +129,8 @@ pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
     }
     match collection_named(name, cmd.body()).map(|collection| Namespace::new(cmd.db(), collection))
     {
-        // The cursor of a `bulkWrite` is one of `admin`; whose it is, is looked at where it is kept.
+        // The cursor of a `bulkWrite` is one of `admin`; whose it is, is looked at where it is
+        // kept.
         Some(Ok(ns)) if is_of_cursors(name) && ns.as_str() == BULK_WRITE_CURSOR => {}
         Some(Ok(ns)) if !OF_ADMIN.contains(&name) => check_namespace(&ns)?,
         // What is no name is refused when the command is read.
@@ -148,8 +151,9 @@ pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
         ));
     }
     match args.read_preference {
-        // Drivers ask a member that they are connected to directly with the second, whatever the transaction says.
-        // Source: drivers' specification of server selection, "Topology type: Single".
+        // Drivers ask a member that they are connected to directly with the second, whatever the
+        // transaction says. Source: drivers' specification of server selection, "Topology type:
+        // Single".
         None | Some(ReadPreferenceMode::Primary | ReadPreferenceMode::PrimaryPreferred) => {}
         Some(_) => return Err(invalid("Read preference in a transaction must be primary")),
     }

@@ -25,7 +25,8 @@ use crate::transaction_state::{Admitted, Asked, TxnState, aborted};
 /// Why a command of a transaction failed.
 struct Failed {
     error: Error,
-    /// The transaction was aborted before anything of it was logged. No other member has had it, so it is nowhere.
+    /// The transaction was aborted before anything of it was logged. No other member has had it, so
+    /// it is nowhere.
     is_final: bool,
 }
 
@@ -40,12 +41,13 @@ impl From<Error> for Failed {
 
 /// Runs a command of a transaction. One that fails aborts it.
 ///
-/// A command that ends a transaction waits for its write concern after the session is back at home: one that sends it again
-/// need not wait for that.
+/// A command that ends a transaction waits for its write concern after the session is back at home:
+/// one that sends it again need not wait for that.
 ///
 /// # Errors
-/// Those of the command, and as of [`super::admit`]. `NoSuchTransaction` to a command that ends a transaction says that it
-/// neither has been nor will be committed or prepared, unless a `writeConcernError` comes with it.
+/// Those of the command, and as of [`super::admit`]. `NoSuchTransaction` to a command that ends a
+/// transaction says that it neither has been nor will be committed or prepared, unless a
+/// `writeConcernError` comes with it.
 pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
     let (ctx, asked) = (cmd.ctx.clone(), asked(&cmd)?);
     if !asked.ends() {
@@ -75,10 +77,12 @@ fn term_of_writes() -> Option<i64> {
     view.writable.then_some(view.term)
 }
 
-/// The answer that a transaction is not known here, once that is certain. Something is logged first: a majority may have all
-/// that this node has already while another member, of a later term, has the commit.
+/// The answer that a transaction is not known here, once that is certain. Something is logged
+/// first: a majority may have all that this node has already while another member, of a later term,
+/// has the commit.
 ///
-/// `term` is that in which its session was looked at. A node that has led again since has applied what others logged.
+/// `term` is that in which its session was looked at. A node that has led again since has applied
+/// what others logged.
 async fn certain(ctx: &OpContext, error: Error, term: Option<i64>) -> Error {
     let Some(set) = replica_set() else {
         return error;
@@ -167,7 +171,8 @@ async fn begin(
 ) -> Result<Box<OpenTransaction>> {
     let concern = prepare_transaction(cmd).await?;
     let ctx = &cmd.ctx;
-    // What records the commit is there before anything is held that a change of the catalog would wait for.
+    // What records the commit is there before anything is held that a change of the catalog would
+    // wait for.
     RecordCollections::ensure(ctx).await?;
     let mut attempts = 0;
     loop {
@@ -190,8 +195,8 @@ async fn begin(
     }
 }
 
-/// The time of the state that a transaction reads: the one that it names, or that of everything acknowledged so far. What is not
-/// committed by then is by the time its own commit is.
+/// The time of the state that a transaction reads: the one that it names, or that of everything
+/// acknowledged so far. What is not committed by then is by the time its own commit is.
 async fn snapshot(ctx: &OpContext, concern: &ReadConcern) -> Result<Timestamp> {
     match concern.at_cluster_time {
         Some(at) => Ok(at),

@@ -15,7 +15,8 @@ pub(crate) fn running() -> Vec<OpenShown> {
         .collect()
 }
 
-/// The transactions whose home this core is that wait for their next statement, or for their outcome.
+/// The transactions whose home this core is that wait for their next statement, or for their
+/// outcome.
 pub(crate) fn idle() -> Vec<OpenShown> {
     let mut idle = Vec::new();
     session_catalog().for_each_idle(|open, expires| idle.push(OpenShown::of(open, expires)));

@@ -17,11 +17,12 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Waits after a conflict, as long as it takes: an open transaction holds what it has written for a minute. False when the
-    /// client must be told.
+    /// Waits after a conflict, as long as it takes: an open transaction holds what it has written
+    /// for a minute. False when the client must be told.
     pub(crate) async fn conflict(&mut self, ctx: &OpContext) -> Result<bool> {
         check(ctx)?;
-        // What a transaction has read does not change: it is tried again as a whole, by its client, and counted with its command.
+        // What a transaction has read does not change: it is tried again as a whole, by its client,
+        // and counted with its command.
         if is_in(ctx) {
             return Ok(false);
         }
@@ -30,7 +31,8 @@ impl Backoff {
         if self.conflicts < 4 {
             pinion_runtime::yield_now().await;
         } else {
-            // Random, so that two that met do not meet again; growing, so that many that meet spread out.
+            // Random, so that two that met do not meet again; growing, so that many that meet
+            // spread out.
             let most_us = 100u64 << self.conflicts.min(10);
             let us = jitter(most_us);
             pinion_runtime::sleep(Duration::from_micros(50 + us)).await;
@@ -38,7 +40,8 @@ impl Backoff {
         Ok(true)
     }
 
-    /// Waits for memory, each time longer than the time before; false when it was in vain too often, and the client must get the error.
+    /// Waits for memory, each time longer than the time before; false when it was in vain too
+    /// often, and the client must get the error.
     pub(crate) async fn cache_full(&mut self, ctx: &OpContext) -> Result<bool> {
         check(ctx)?;
         let parameters = parameters().borrow().storage;

@@ -1,5 +1,5 @@
-//! Inserts into capped collections: one after another, in the order in which readers find them, each
-//! with the removal of as many of the oldest documents as the bounds ask for.
+//! Inserts into capped collections: one after another, in the order in which readers find them,
+//! each with the removal of as many of the oldest documents as the bounds ask for.
 //!
 //! All documents of such a collection are in one partition, on whose owner each insert takes the
 //! collection's turn. It numbers the document, writes it, and only then lets the next one begin: a
@@ -126,8 +126,8 @@ async fn attempt_here(
     step
 }
 
-/// Inserts documents up to the first that has to wait or, with order, that fails. An error is that of
-/// the document whose turn it would have been.
+/// Inserts documents up to the first that has to wait or, with order, that fails. An error is that
+/// of the document whose turn it would have been.
 fn insert_all<'a>(
     ctx: &'a OpContext,
     collection: &'a Arc<Collection>,
@@ -223,7 +223,8 @@ async fn insert_one(
     };
     let own = statement.writes.len();
     let mut last_evicted = None;
-    // An entry of several writes is that of a transaction if it names a session: what has to go then goes afterwards.
+    // An entry of several writes is that of a transaction if it names a session: what has to go
+    // then goes afterwards.
     let form = log_form();
     if stamp.is_none() || form == LogForm::Plain {
         let evict = evict_beside(ctx, collection, (capped, form), new, &mut statement);
@@ -258,8 +259,8 @@ async fn insert_one(
     }
 }
 
-/// Makes the removal of what a document has no room beside a part of the statement that inserts it. Gives the newest record that
-/// is removed.
+/// Makes the removal of what a document has no room beside a part of the statement that inserts it.
+/// Gives the newest record that is removed.
 async fn evict_beside(
     ctx: &OpContext,
     collection: &Arc<Collection>,
@@ -274,7 +275,8 @@ async fn evict_beside(
     let removal = removal(ctx, collection, evicted).await?;
     let last = removal.last();
     if form == LogForm::Plain {
-        // Each member of MongoDB 4.4 removes by itself what is too much, and does not apply that others do.
+        // Each member of MongoDB 4.4 removes by itself what is too much, and does not apply that
+        // others do.
         statement.writes.extend(removal.writes);
         return Ok(last);
     }
@@ -372,7 +374,8 @@ async fn oldest_beyond(
     Ok(evicted)
 }
 
-/// What removes the oldest documents of a capped collection that has become too large, a document at a time. Called on the owner.
+/// What removes the oldest documents of a capped collection that has become too large, a document
+/// at a time. Called on the owner.
 ///
 /// # Errors
 /// Those of a read.
@@ -464,7 +467,8 @@ async fn removal(
     Ok(out)
 }
 
-/// One entry of an insert and removals, each shown to the observers; none of what is not replicated.
+/// One entry of an insert and removals, each shown to the observers; none of what is not
+/// replicated.
 fn entry_of_all(
     collection: &Collection,
     insert: Option<OpEvent<'_>>,

@@ -1,4 +1,5 @@
-//! The unique keys that the documents of an unordered insert want: of those that want one, the first of the batch has it.
+//! The unique keys that the documents of an unordered insert want: of those that want one, the
+//! first of the batch has it.
 
 use pinion_storage::{Expect, Key, PartitionId, Statement, TreeId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -12,14 +13,15 @@ pub(super) struct Claims {
     tried: FxHashMap<Wanted, (usize, usize)>,
     /// Wanted by one that waits.
     waiting: FxHashSet<Wanted>,
-    /// Taken since an earlier step: who wants it now need not wait to be told so. Another client may delete that document
-    /// meanwhile, and then it is as if the deletion had come between others.
+    /// Taken since an earlier step: who wants it now need not wait to be told so. Another client
+    /// may delete that document meanwhile, and then it is as if the deletion had come between
+    /// others.
     settled: FxHashSet<Wanted>,
 }
 
 impl Claims {
-    /// Notes what the statement for the document at this place wants; false where one before it wants the same, so that it must
-    /// wait until that one is decided.
+    /// Notes what the statement for the document at this place wants; false where one before it
+    /// wants the same, so that it must wait until that one is decided.
     pub(super) fn claim(&mut self, place: usize, statement: &Statement) -> bool {
         let wanted = || {
             statement
@@ -48,7 +50,8 @@ impl Claims {
         is_free
     }
 
-    /// Ends a step, of which `is_taken` says for the document at a place and for one of its writes whether that key is taken now.
+    /// Ends a step, of which `is_taken` says for the document at a place and for one of its writes
+    /// whether that key is taken now.
     pub(super) fn end_step(&mut self, is_taken: impl Fn(usize, usize) -> bool) {
         if !self.waiting.is_empty() {
             let taken = self.tried.drain();

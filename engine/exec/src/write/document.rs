@@ -23,7 +23,8 @@ fn timestamps(count: usize) -> Timestamp {
     }
 }
 
-/// Brings a document into its stored form: checked, `_id` first, empty timestamps filled in unless they are to be kept.
+/// Brings a document into its stored form: checked, `_id` first, empty timestamps filled in unless
+/// they are to be kept.
 pub async fn prepare_for_insert(
     document: &RawDocument,
     keep_empty_timestamps: bool,

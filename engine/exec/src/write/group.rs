@@ -35,7 +35,8 @@ enum Stop {
 /// that it leaves in `waiting`.
 ///
 /// # Errors
-/// Those of the first document that fails; the ones before it are changed, and counted in `outcome`.
+/// Those of the first document that fails; the ones before it are changed, and counted in
+/// `outcome`.
 pub(super) async fn change_group(
     ctx: &OpContext,
     request: &Arc<ModifyRequest>,

@@ -44,7 +44,8 @@ pub(super) struct InsertStatement {
     pub newly_multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
-/// Builds the statement that inserts a prepared document, where its collection is ordered by them under the number `record`.
+/// Builds the statement that inserts a prepared document, where its collection is ordered by them
+/// under the number `record`.
 pub(super) async fn insert_statement(
     ctx: &OpContext,
     collection: &Collection,
@@ -220,7 +221,8 @@ pub(super) enum Attempt {
     Pending,
 }
 
-/// Inserts documents in their order; `index_of_first` is the place of the first in the client's batch.
+/// Inserts documents in their order; `index_of_first` is the place of the first in the client's
+/// batch.
 pub async fn insert_documents(
     ctx: &OpContext,
     acquired: Acquired,
@@ -379,8 +381,8 @@ async fn attempt(
                 }
             }
             Ok(built) => {
-                // This one waits until the catalog says that its indexes are multikey, and so do those after it: if it is
-                // interrupted, none of them shall have been inserted.
+                // This one waits until the catalog says that its indexes are multikey, and so do
+                // those after it: if it is interrupted, none of them shall have been inserted.
                 multikey.extend(built.newly_multikey);
                 attempts.extend((place + 1..group.len()).map(|_| Attempt::Pending));
                 break;
@@ -441,8 +443,8 @@ async fn attempt(
         matches!(attempts[place], Attempt::Done(_)) || found_taken.get(&place) == Some(&write)
     });
     if ordered {
-        // What comes behind the first that did not take place was not reached, nor does it fail because it could not be
-        // built.
+        // What comes behind the first that did not take place was not reached, nor does it fail
+        // because it could not be built.
         let first = attempts.iter().position(|a| !matches!(a, Attempt::Done(_)));
         if let Some(first) = first {
             for attempt in &mut attempts[first + 1..] {

@@ -1,4 +1,5 @@
-//! Writes: statements built beside the document they change, executed by storage, retried on conflict.
+//! Writes: statements built beside the document they change, executed by storage, retried on
+//! conflict.
 
 mod backoff;
 mod batch;

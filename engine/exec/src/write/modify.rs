@@ -1,4 +1,5 @@
-//! Changes of one stored document, on the core that owns it: read, compute, write, retry on conflict.
+//! Changes of one stored document, on the core that owns it: read, compute, write, retry on
+//! conflict.
 
 use std::sync::Arc;
 
@@ -88,7 +89,8 @@ pub(crate) async fn modify_at_owner(
     .await
 }
 
-/// Changes one document in the transaction of this core's operation: its owner computes the change, this core writes it.
+/// Changes one document in the transaction of this core's operation: its owner computes the change,
+/// this core writes it.
 async fn modify_in_transaction(
     request: &Arc<ModifyRequest>,
     partition: PartitionId,

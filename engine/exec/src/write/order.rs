@@ -15,8 +15,9 @@ use pinion_wire::Error;
 use crate::compute::compute_bytes;
 use crate::metrics::metrics;
 
-/// `error` says that an index has no keys for `new`. MongoDB brings a document into one index after the other, the one on
-/// `_id` before all, so a value that an earlier unique one holds already comes first.
+/// `error` says that an index has no keys for `new`. MongoDB brings a document into one index after
+/// the other, the one on `_id` before all, so a value that an earlier unique one holds already
+/// comes first.
 pub(super) async fn first_error(
     collection: &Arc<Collection>,
     record: Option<i64>,
@@ -35,8 +36,9 @@ pub(super) async fn first_error(
     }
 }
 
-/// The error of a document whose unique value storage says is taken. All owners are asked at once, so the value they name need
-/// not be the first that MongoDB would meet; `error` names one, in case what took it is gone by now.
+/// The error of a document whose unique value storage says is taken. All owners are asked at once,
+/// so the value they name need not be the first that MongoDB would meet; `error` names one, in case
+/// what took it is gone by now.
 pub(super) async fn first_taken(
     collection: &Arc<Collection>,
     record: Option<i64>,
@@ -51,7 +53,8 @@ pub(super) async fn first_taken(
     }
 }
 
-/// The first unique value of the document that another one has, of the indexes up to the first that has no keys for it.
+/// The first unique value of the document that another one has, of the indexes up to the first that
+/// has no keys for it.
 async fn taken_before(
     collection: &Arc<Collection>,
     record: Option<i64>,

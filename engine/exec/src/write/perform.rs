@@ -4,8 +4,9 @@ use pinion_clock::Timestamp;
 use pinion_storage::{Statement, WriteError, storage};
 use pinion_wire::OpContext;
 
-/// Executes statements together. Those of a transaction take place when it is committed, and the time that is given for
-/// them is that of what it reads; of these none is tried behind one that is refused.
+/// Executes statements together. Those of a transaction take place when it is committed, and the
+/// time that is given for them is that of what it reads; of these none is tried behind one that is
+/// refused.
 pub(super) async fn execute(
     ctx: &OpContext,
     statements: Vec<Statement>,

@@ -9,8 +9,8 @@ use super::modify::Change;
 use super::target::{ModifyOutcome, ModifyStatement, run};
 use crate::acquire::acquire_write;
 
-/// Replaces the document with this `_id` of its own, or makes it, and its collection with it. What is the same already is not
-/// written again.
+/// Replaces the document with this `_id` of its own, or makes it, and its collection with it. What
+/// is the same already is not written again.
 pub async fn put_document(
     ctx: &OpContext,
     ns: Namespace,

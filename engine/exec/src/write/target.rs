@@ -72,8 +72,8 @@ impl ModifyStatement {
     }
 }
 
-/// Parses the sort of a statement. Beside a filter that is nothing but an `_id` it has no meaning, and MongoDB does not look
-/// at it.
+/// Parses the sort of a statement. Beside a filter that is nothing but an `_id` it has no meaning,
+/// and MongoDB does not look at it.
 pub fn sort_beside(
     matcher: &Matcher,
     filter: &RawDocument,
@@ -142,7 +142,8 @@ impl ModifyOutcome {
     }
 }
 
-/// Runs the statement at this place of a command, and tells the command's retryable write what it did.
+/// Runs the statement at this place of a command, and tells the command's retryable write what it
+/// did.
 ///
 /// # Errors
 /// As of [`run`].
@@ -166,13 +167,14 @@ pub async fn run_and_tell(
 enum Step {
     Done,
     Multikey(Arc<Collection>, Vec<(TreeId, MultikeyPaths)>),
-    /// The document that was found changed so that it does not match any more: look again. Or the node was locked: go on
-    /// when it is not.
+    /// The document that was found changed so that it does not match any more: look again. Or the
+    /// node was locked: go on when it is not.
     Again,
 }
 
-/// The documents of a statement that changes several, from the first hold of the collection's gate to the last. A statement
-/// that was stopped goes on where it was: what it changed already must not be found a second time.
+/// The documents of a statement that changes several, from the first hold of the collection's gate
+/// to the last. A statement that was stopped goes on where it was: what it changed already must not
+/// be found a second time.
 struct Several {
     targets: Targets,
     collection: Arc<Collection>,
@@ -398,7 +400,8 @@ pub(super) async fn upserted(
     compute(ctx, || update.upsert(&statement.matcher, &context, new_id)).await
 }
 
-/// Inserts what the update makes out of the filter; false if the document that the filter names has appeared.
+/// Inserts what the update makes out of the filter; false if the document that the filter names has
+/// appeared.
 async fn upsert(
     ctx: &OpContext,
     acquired: Acquired,
@@ -420,8 +423,9 @@ async fn upsert(
     let documents = vec![(0, document.clone())];
     insert_documents(ctx, acquired, documents, options, &mut batch).await?;
     if let Some(failure) = batch.errors.pop() {
-        // The document to update is there now, if the filter asks for what is taken; otherwise the conflict is the answer.
-        // In a transaction that is to be looked for again where it was not found, in the same snapshot.
+        // The document to update is there now, if the filter asks for what is taken; otherwise the
+        // conflict is the answer. In a transaction that is to be looked for again where it was not
+        // found, in the same snapshot.
         if failure.error.code == ErrorCode::DUPLICATE_KEY
             && !is_in(ctx)
             && filter_matches_taken(&failure.error, statement)
@@ -437,7 +441,8 @@ async fn upsert(
     Ok(true)
 }
 
-/// Whether the filter is an equality on exactly the fields of the unique key that was taken, so that a retry finds its owner.
+/// Whether the filter is an equality on exactly the fields of the unique key that was taken, so
+/// that a retry finds its owner.
 fn filter_matches_taken(error: &Error, statement: &ModifyStatement) -> bool {
     let Some(extra) = &error.extra else {
         return false;

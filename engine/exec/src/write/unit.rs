@@ -1,5 +1,5 @@
-//! The one maker of logged writes of documents: the statement that changes one, with its index entries, its entry in the oplog,
-//! and what a retryable write leaves behind.
+//! The one maker of logged writes of documents: the statement that changes one, with its index
+//! entries, its entry in the oplog, and what a retryable write leaves behind.
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
@@ -24,11 +24,13 @@ pub(super) struct LoggedWrite<'a> {
     pub key: Key,
     /// The number of its record, in a collection that is ordered by these.
     pub record: Option<i64>,
-    /// The document that is changed, which must not have been changed meanwhile; `None` if there must be none.
+    /// The document that is changed, which must not have been changed meanwhile; `None` if there
+    /// must be none.
     pub old: Option<(&'a RawDocument, VersionToken)>,
     /// `None` to delete it.
     pub new: Option<&'a Bytes>,
-    /// What made the new document of the old one, where that is an update: the entry tells of it as of what it is.
+    /// What made the new document of the old one, where that is an update: the entry tells of it as
+    /// of what it is.
     pub update: Option<&'a Update>,
     /// The retryable statements that it is of.
     pub stamp: Option<&'a Stamp>,
@@ -125,8 +127,9 @@ struct Told<'a> {
     wall_ms: i64,
 }
 
-/// The entry of a change of a document: of an update a diff where there is a short one, otherwise the whole new document. Where
-/// the collection keeps images, it has the document as it was before, or that is in a no-op before it.
+/// The entry of a change of a document: of an update a diff where there is a short one, otherwise
+/// the whole new document. Where the collection keeps images, it has the document as it was before,
+/// or that is in a no-op before it.
 async fn entry(
     collection: &Collection,
     told: Told<'_>,
@@ -179,7 +182,8 @@ async fn entry(
     }
     if log_form() == LogForm::Plain {
         check_capped(collection, old, Some(new))?;
-        // MongoDB 4.4 fills in empty timestamps of documents that replace others, on each member its own.
+        // MongoDB 4.4 fills in empty timestamps of documents that replace others, on each member
+        // its own.
         check_log_form(
             has_empty_timestamp(new),
             "an empty timestamp in a document that is updated",
@@ -236,8 +240,8 @@ fn check_capped(
     ))
 }
 
-/// Shows a write to this core's observers and makes its entry, beside the cores where that copies much. What is not replicated
-/// has none, and nobody is shown it.
+/// Shows a write to this core's observers and makes its entry, beside the cores where that copies
+/// much. What is not replicated has none, and nobody is shown it.
 async fn entry_of(
     collection: &Collection,
     event: &OpEvent<'_>,

@@ -74,7 +74,8 @@ pub async fn create(cmd: Invocation) -> Result<Reply> {
 /// Makes a collection in a transaction.
 ///
 /// # Errors
-/// `NamespaceExists`, also where it has the same options; `OperationNotSupportedInTransaction` of anything but a collection.
+/// `NamespaceExists`, also where it has the same options; `OperationNotSupportedInTransaction` of
+/// anything but a collection.
 async fn create_in(
     running: &Running,
     ctx: &OpContext,
@@ -267,8 +268,8 @@ fn check_expiry(options: &CollectionOptions) -> Result<()> {
     check_expire_after(secs)
 }
 
-/// Refuses what no document can be older than: the keys of what expires are dates since 1970, or `ObjectId`s, whose times
-/// cannot be before that.
+/// Refuses what no document can be older than: the keys of what expires are dates since 1970, or
+/// `ObjectId`s, whose times cannot be before that.
 pub(super) fn check_expire_after(secs: i64) -> Result<()> {
     let since_1970_secs = pinion_runtime::wall_ms() / 1000;
     if secs < 0 {

@@ -61,7 +61,8 @@ impl ClusterCatalog {
             .collect()
     }
 
-    /// What `listCollections` tells of a collection, with what a cluster adds. Here no collection is sharded.
+    /// What `listCollections` tells of a collection, with what a cluster adds. Here no collection
+    /// is sharded.
     fn describe(&self, ns: &Namespace, info: &pinion_bson::RawDocument) -> Bytes {
         let mut out = DocBuilder::new();
         out.append("ns", ns.as_str()).append("db", ns.db());
@@ -133,7 +134,8 @@ fn of_collection(collection: &Collection) -> Bytes {
     Bytes::from(out.finish_bytes())
 }
 
-/// A view with its document in `system.views`. That of a series has its options among those of the buckets.
+/// A view with its document in `system.views`. That of a series has its options among those of the
+/// buckets.
 fn of_view(view: &View) -> Bytes {
     let mut out = begin(&view.ns, view.kind().name());
     out.append("ns", view.ns.as_str());

@@ -40,7 +40,8 @@ pub(super) enum FirstStage {
     QuerySettings {
         with_shapes: bool,
     },
-    /// A list of things that this node has none of: query statistics are sampled at a rate of zero, queries only in clusters.
+    /// A list of things that this node has none of: query statistics are sampled at a rate of zero,
+    /// queries only in clusters.
     Nothing,
 }
 
@@ -167,7 +168,8 @@ fn makes_documents(name: &str) -> bool {
     ) || (name == "$listSampledQueries" && is_member())
 }
 
-/// The pipeline with a filter in the place of a `$listSessions` in front, where the collection of sessions is read.
+/// The pipeline with a filter in the place of a `$listSessions` in front, where the collection of
+/// sessions is read.
 pub(super) fn without_list_sessions(
     stages: &RawArray,
     ns: &Namespace,

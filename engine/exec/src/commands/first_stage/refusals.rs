@@ -139,7 +139,8 @@ pub(super) fn local_sessions(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<F
     Ok(FirstStage::Sessions { of_users })
 }
 
-/// The stages with a filter in the place of the `$listSessions` in front. No session here belongs to a user.
+/// The stages with a filter in the place of the `$listSessions` in front. No session here belongs
+/// to a user.
 pub(super) fn list_sessions(spec: RawBsonRef<'_>, stages: &RawArray) -> Result<RawArrayBuf> {
     let of_users = parse_list("$listSessions", options("$listSessions", spec)?)?;
     let mut filter = DocBuilder::new();

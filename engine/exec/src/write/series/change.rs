@@ -1,5 +1,5 @@
-//! Updates and deletes of measurements. A delete may ask for any measurements, and leaves buckets without them; an update
-//! changes the meta field, and so whole buckets.
+//! Updates and deletes of measurements. A delete may ask for any measurements, and leaves buckets
+//! without them; an update changes the meta field, and so whole buckets.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorCode::INVALID_OPTIONS, message)
 }
 
-/// The buckets of a statement, from the first hold of the series' gate to the last. A statement that was stopped goes on where
-/// it was: what it changed already must not be found a second time.
+/// The buckets of a statement, from the first hold of the series' gate to the last. A statement
+/// that was stopped goes on where it was: what it changed already must not be found a second time.
 struct Found {
     collection: Arc<Collection>,
     targets: Targets,
@@ -108,7 +108,8 @@ pub struct SeriesTargets {
     pub of_sources: bool,
 }
 
-/// How the buckets of a statement are found; `None` where it does not change a series that is there.
+/// How the buckets of a statement are found; `None` where it does not change a series that is
+/// there.
 pub async fn series_targets(
     ctx: &OpContext,
     acquired: &Acquired,
@@ -387,7 +388,8 @@ impl Changing<'_> {
         }
     }
 
-    /// The bucket with another meta value: what an update makes of a measurement that has nothing else.
+    /// The bucket with another meta value: what an update makes of a measurement that has nothing
+    /// else.
     fn with_meta(&self, bucket: &RawDocument, update: &Update) -> Result<Becomes> {
         let matched = measurement_count(self.form, bucket);
         let name = self.form.meta.as_deref().unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Measurements put into buckets. Each round puts as many of each source as go into one bucket, and writes all buckets of the
-//! round in one step of storage; a bucket that another writer has changed meanwhile is read again in the next round.
+//! Measurements put into buckets. Each round puts as many of each source as go into one bucket, and
+//! writes all buckets of the round in one step of storage; a bucket that another writer has changed
+//! meanwhile is read again in the next round.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Which buckets a core has put measurements into lately: where the next ones may go.
 //!
-//! These are hints. What a bucket holds is read from storage each time, and written on the condition that nobody has changed
-//! it meanwhile, so a hint that is wrong, or that is not there after a restart, costs a look and nothing more.
+//! These are hints. What a bucket holds is read from storage each time, and written on the
+//! condition that nobody has changed it meanwhile, so a hint that is wrong, or that is not there
+//! after a restart, costs a look and nothing more.
 
 use pinion_bson::ObjectId;
 use pinion_catalog::Uuid;
@@ -25,7 +26,8 @@ type Source = (Uuid, Vec<u8>);
 /// The open buckets of each source, the newest last.
 type Sources = FxHashMap<Source, SmallVec<[OpenBucket; OPEN_BUCKETS_OF_SOURCE]>>;
 
-/// The open buckets that a core knows. Of two generations of sources the older is forgotten when the newer is full.
+/// The open buckets that a core knows. Of two generations of sources the older is forgotten when
+/// the newer is full.
 #[derive(Default, Debug)]
 pub struct OpenBuckets {
     newer: Sources,
