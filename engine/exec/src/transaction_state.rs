@@ -31,7 +31,7 @@ pub(crate) struct Active {
 
 /// What a command wants of the transaction that it names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum TxnAction {
     /// To be the first statement of a new one.
     Start,
     Statement,
@@ -44,11 +44,14 @@ pub enum Asked {
     Abort,
 }
 
-impl Asked {
+impl TxnAction {
     /// Whether it is the last that is done with a transaction, or with the one who runs its
     /// statements.
     pub(crate) fn ends(self) -> bool {
-        matches!(self, Asked::Prepare | Asked::Commit { .. } | Asked::Abort)
+        matches!(
+            self,
+            TxnAction::Prepare | TxnAction::Commit { .. } | TxnAction::Abort
+        )
     }
 }
 
@@ -73,11 +76,16 @@ pub enum Admitted {
 /// `TransactionTooOld`, `NoSuchTransaction`, `TransactionCommitted`,
 /// `ConflictingOperationInProgress`, `PreparedTransactionInProgress`; `InvalidOptions` for a commit
 /// with a time of what is not prepared, or without of what is.
-pub(crate) fn admit(active: Active, asked: Asked, number: i64, session: &str) -> Result<Admitted> {
+pub(crate) fn admit(
+    active: Active,
+    action: TxnAction,
+    number: i64,
+    session: &str,
+) -> Result<Admitted> {
     if number < active.number {
         return Err(too_old(active, number, session));
     }
-    if asked == Asked::Start {
+    if action == TxnAction::Start {
         if number > active.number {
             return Ok(Admitted::Begins);
         }
@@ -87,7 +95,7 @@ pub(crate) fn admit(active: Active, asked: Asked, number: i64, session: &str) ->
         ));
     }
     let known = active.transaction.filter(|_| number == active.number);
-    match (known, asked) {
+    match (known, action) {
         (None, _) => Err(Error::new(
             ErrorCode::NO_SUCH_TRANSACTION,
             format!(
@@ -96,26 +104,26 @@ pub(crate) fn admit(active: Active, asked: Asked, number: i64, session: &str) ->
                 active.number
             ),
         )),
-        (Some(TxnState::InProgress), Asked::Commit { at: Some(_) }) => Err(Error::new(
+        (Some(TxnState::InProgress), TxnAction::Commit { at: Some(_) }) => Err(Error::new(
             ErrorCode::INVALID_OPTIONS,
             "commitTransaction cannot provide commitTimestamp to unprepared transaction.",
         )),
         (Some(TxnState::InProgress), _) => Ok(Admitted::Continues),
-        (Some(TxnState::Prepared), Asked::Commit { at: None }) => Err(Error::new(
+        (Some(TxnState::Prepared), TxnAction::Commit { at: None }) => Err(Error::new(
             ErrorCode::INVALID_OPTIONS,
             "commitTransaction must provide commitTimestamp to prepared transaction.",
         )),
-        (Some(TxnState::Prepared), asked) if asked.ends() => Ok(Admitted::IsPrepared),
+        (Some(TxnState::Prepared), action) if action.ends() => Ok(Admitted::IsPrepared),
         (Some(TxnState::Prepared), _) => Err(Error::new(
             ErrorCode::PREPARED_TRANSACTION_IN_PROGRESS,
             "Cannot call any operation other than abort, prepare or commit on a prepared transaction",
         )),
-        (Some(TxnState::Committed), Asked::Commit { .. }) => Ok(Admitted::IsCommitted),
+        (Some(TxnState::Committed), TxnAction::Commit { .. }) => Ok(Admitted::IsCommitted),
         (Some(TxnState::Committed), _) => Err(Error::new(
             ErrorCode::TRANSACTION_COMMITTED,
             format!("Transaction with {{ txnNumber: {number} }} has been committed."),
         )),
-        (Some(TxnState::Aborted), asked) if asked.ends() => Ok(Admitted::IsAborted),
+        (Some(TxnState::Aborted), action) if action.ends() => Ok(Admitted::IsAborted),
         (Some(TxnState::Aborted), _) => Err(aborted(number)),
     }
 }
@@ -149,11 +157,11 @@ mod tests {
 
     #[test]
     fn what_may_come_in_which_state() {
-        use Asked::{Abort, Prepare, Start, Statement};
+        use TxnAction::{Abort, Prepare, Start, Statement};
         const INVALID: i32 = 72;
         const PREPARED: i32 = 267;
-        let commit = Asked::Commit { at: None };
-        let commit_at = Asked::Commit {
+        let commit = TxnAction::Commit { at: None };
+        let commit_at = TxnAction::Commit {
             at: Some(Timestamp::new(7, 1)),
         };
         const NO_SUCH: i32 = 251;
@@ -161,20 +169,20 @@ mod tests {
         const TOO_OLD: i32 = 225;
         const CONFLICTING: i32 = 117;
         let begins = Ok(Admitted::Begins);
-        let goes_on = Ok(Admitted::Continues);
+        let continues = Ok(Admitted::Continues);
         let is_committed = Ok(Admitted::IsCommitted);
         // The number of the command is below the session's, the same, and above it.
         type Row = [Result<Admitted, i32>; 3];
-        let check = |transaction: Option<TxnState>, asked: Asked, expected: Row| {
+        let check = |transaction: Option<TxnState>, action: TxnAction, expected: Row| {
             let number = 5;
             let active = Active {
                 number,
                 transaction,
             };
             let found = [4, 5, 6].map(|asked_for| {
-                admit(active, asked, asked_for, "s").map_err(|error| error.code.0)
+                admit(active, action, asked_for, "s").map_err(|error| error.code.0)
             });
-            assert_eq!(found, expected, "{transaction:?} {asked:?}");
+            assert_eq!(found, expected, "{transaction:?} {action:?}");
         };
         let old = Err(TOO_OLD);
         let all = [
@@ -190,31 +198,31 @@ mod tests {
         let in_progress = Some(TxnState::InProgress);
         check(in_progress, commit_at, [old, Err(INVALID), Err(NO_SUCH)]);
         let is_prepared = Ok(Admitted::IsPrepared);
-        for asked in [Prepare, commit_at, Abort] {
+        for action in [Prepare, commit_at, Abort] {
             let prepared = Some(TxnState::Prepared);
-            check(prepared, asked, [old, is_prepared, Err(NO_SUCH)]);
+            check(prepared, action, [old, is_prepared, Err(NO_SUCH)]);
         }
-        for (asked, code) in [(Statement, PREPARED), (commit, INVALID)] {
+        for (action, code) in [(Statement, PREPARED), (commit, INVALID)] {
             let prepared = Some(TxnState::Prepared);
-            check(prepared, asked, [old, Err(code), Err(NO_SUCH)]);
+            check(prepared, action, [old, Err(code), Err(NO_SUCH)]);
         }
-        for asked in [Statement, Prepare, commit, commit_at, Abort] {
-            check(None, asked, [old, Err(NO_SUCH), Err(NO_SUCH)]);
-            if asked != commit_at {
-                check(in_progress, asked, [old, goes_on, Err(NO_SUCH)]);
+        for action in [Statement, Prepare, commit, commit_at, Abort] {
+            check(None, action, [old, Err(NO_SUCH), Err(NO_SUCH)]);
+            if action != commit_at {
+                check(in_progress, action, [old, continues, Err(NO_SUCH)]);
             }
-            let answer = match asked {
+            let answer = match action {
                 Statement => Err(NO_SUCH),
                 _ => Ok(Admitted::IsAborted),
             };
-            check(Some(TxnState::Aborted), asked, [old, answer, Err(NO_SUCH)]);
+            check(Some(TxnState::Aborted), action, [old, answer, Err(NO_SUCH)]);
         }
         let committed = Some(TxnState::Committed);
-        for asked in [commit, commit_at] {
-            check(committed, asked, [old, is_committed, Err(NO_SUCH)]);
+        for action in [commit, commit_at] {
+            check(committed, action, [old, is_committed, Err(NO_SUCH)]);
         }
-        for asked in [Statement, Prepare, Abort] {
-            check(committed, asked, [old, Err(COMMITTED), Err(NO_SUCH)]);
+        for action in [Statement, Prepare, Abort] {
+            check(committed, action, [old, Err(COMMITTED), Err(NO_SUCH)]);
         }
     }
 
@@ -225,10 +233,10 @@ mod tests {
             transaction: None,
         };
         assert_eq!(
-            admit(nothing, Asked::Start, 0, "s").ok(),
+            admit(nothing, TxnAction::Start, 0, "s").ok(),
             Some(Admitted::Begins)
         );
-        let error = admit(nothing, Asked::Statement, 3, "s").expect_err("there is none");
+        let error = admit(nothing, TxnAction::Statement, 3, "s").expect_err("there is none");
         assert_eq!(
             error.message,
             "Given transaction number 3 does not match any in-progress transactions. The active transaction number is -1"

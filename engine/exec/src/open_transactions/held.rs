@@ -51,19 +51,19 @@ impl Transactions {
         passes.push((ns, access, pass));
     }
 
-    fn let_go(&self, lsid: &Lsid) {
+    fn release(&self, lsid: &Lsid) {
         let held = self.held.borrow_mut().remove(lsid);
         drop(held);
     }
 
-    /// Lets go of everything.
+    /// Releases everything.
     pub fn clear(&self) {
         let held = std::mem::take(&mut *self.held.borrow_mut());
         drop(held);
         self.prepared.clear();
     }
 
-    /// Lets go of the snapshot: no statement reads it any more.
+    /// Releases the snapshot: no statement reads it any more.
     fn unpin(&self, lsid: &Lsid) {
         let pins = match self.held.borrow_mut().get_mut(lsid) {
             Some(held) => std::mem::take(&mut held.pins),
@@ -83,7 +83,7 @@ pub(crate) async fn pin_everywhere(lsid: Lsid, at: Timestamp) -> Result<()> {
     match failed {
         None => Ok(()),
         Some(error) => {
-            on_all_cores(move |_| async move { transactions().let_go(&lsid) }).await;
+            on_all_cores(move |_| async move { transactions().release(&lsid) }).await;
             Err(error)
         }
     }
@@ -109,17 +109,17 @@ fn pin_here(lsid: Lsid, at: Timestamp) -> Result<()> {
     Ok(())
 }
 
-/// Lets go of what a transaction holds, and of its cursors.
+/// Releases what a transaction holds, and its cursors.
 pub async fn release_everywhere(lsid: Lsid, number: i64) {
     on_all_cores(move |_| async move {
         cursors().kill_transaction(&lsid, number);
-        transactions().let_go(&lsid);
+        transactions().release(&lsid);
     })
     .await;
 }
 
-/// Lets go of the snapshot and the cursors of a transaction that takes no more statements, and
-/// keeps its gates.
+/// Releases the snapshot and the cursors of a transaction that takes no more statements, and keeps
+/// its gates.
 pub async fn forget_cursors(lsid: Lsid, number: i64) {
     on_all_cores(move |_| async move {
         cursors().kill_transaction(&lsid, number);
@@ -128,7 +128,7 @@ pub async fn forget_cursors(lsid: Lsid, number: i64) {
     .await;
 }
 
-/// Lets go of what a transaction holds.
-pub async fn let_go_everywhere(lsid: Lsid) {
-    on_all_cores(move |_| async move { transactions().let_go(&lsid) }).await;
+/// Releases what a transaction holds.
+pub async fn release_held_everywhere(lsid: Lsid) {
+    on_all_cores(move |_| async move { transactions().release(&lsid) }).await;
 }

@@ -8,8 +8,10 @@ mod refusals;
 mod running;
 mod shown;
 
-pub use held::{Transactions, forget_cursors, let_go_everywhere, release_everywhere, transactions};
-pub use open::{Known, OPERATION_OVERHEAD_BYTES, OpenTransaction, TransactionMemory};
+pub use held::{
+    Transactions, forget_cursors, release_everywhere, release_held_everywhere, transactions,
+};
+pub use open::{CatalogUse, OPERATION_OVERHEAD_BYTES, OpenTransaction, TransactionMemory};
 pub use prepared::PreparedTransaction;
 pub(crate) use refusals::{
     check_database, check_level, check_namespace, check_written, invalid, lost, no_measurements,

@@ -72,8 +72,8 @@ impl Drop for Kept {
 
 /// What a transaction has to do with the catalog.
 #[derive(Clone, Default)]
-pub struct Known {
-    /// Collections that it makes: nobody else sees them before it commits.
+pub struct CatalogUse {
+    /// Collections that it makes: no other operation sees them before it commits.
     pub planned: Vec<Arc<Collection>>,
     /// The gates that it has passed.
     pub passed: Vec<(Namespace, GateAccess)>,
@@ -91,7 +91,7 @@ pub struct OpenTransaction {
     pub operations: Vec<Bytes>,
     pub operation_bytes: usize,
     kept: Kept,
-    pub known: Known,
+    pub known: CatalogUse,
     /// What it has executed of the retryable write of its session's parent.
     pub statements: Pending,
     pub started: Instant,
@@ -123,7 +123,7 @@ impl OpenTransaction {
                 of: TransactionMemory::clone(&transaction_memory()),
                 bytes: 0,
             },
-            known: Known::default(),
+            known: CatalogUse::default(),
             statements: Pending::new(),
             started: pinion_runtime::now(),
             started_wall_ms: pinion_runtime::wall_ms(),
@@ -131,7 +131,7 @@ impl OpenTransaction {
         }))
     }
 
-    /// Ends it without a trace. That goes on if the caller goes away.
+    /// Ends it without a trace. This completes even if the caller goes away.
     pub(crate) async fn abort(self: Box<Self>) {
         let aborting = spawn(Queue::Foreground, async move {
             let (lsid, number, started) = (self.lsid, self.number, self.started);

@@ -87,7 +87,7 @@ impl PreparedTable {
             .map(|(transaction, _)| transaction.clone())
     }
 
-    /// What tells of the outcome of the one of a session.
+    /// Signals the outcome of the one of a session.
     pub(crate) fn ended(&self, lsid: &Lsid) -> Option<Notify> {
         let waiting = self.waiting.borrow();
         waiting.get(lsid).map(|(_, ended)| ended.clone())

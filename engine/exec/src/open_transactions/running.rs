@@ -16,7 +16,7 @@ use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, LabelContext, OpContext, Result, labels, labels_for};
 
 use super::held::transactions;
-use super::open::{Known, OpenTransaction};
+use super::open::{CatalogUse, OpenTransaction};
 use super::prepared::PreparedTransaction;
 use super::refusals::check_namespace;
 use super::shown::OpenShown;
@@ -59,7 +59,7 @@ pub struct Running {
     lsid: Lsid,
     /// `None` while it writes, once it has ended, and on a core that it visits.
     open: RefCell<Option<Box<OpenTransaction>>>,
-    known: RefCell<Known>,
+    known: RefCell<CatalogUse>,
     /// `None` if it was committed before this command.
     reads: Option<InUnit>,
     shown: Option<OpenShown>,
@@ -168,7 +168,7 @@ impl Running {
     }
 
     /// The visit is over.
-    pub(crate) fn come_back(&self, known: Known) {
+    pub(crate) fn come_back(&self, known: CatalogUse) {
         *self.known.borrow_mut() = known;
     }
 
@@ -462,13 +462,13 @@ impl Running {
 pub(crate) struct Visit {
     lsid: Lsid,
     reads: InUnit,
-    known: Known,
+    known: CatalogUse,
 }
 
 impl Visit {
-    /// Runs the part on this core, where its operation finds the transaction meanwhile. Gives also
-    /// what [`Running::come_back`] is told.
-    pub(crate) async fn run<R>(self, part: impl Future<Output = R>) -> (R, Known) {
+    /// Runs the part on this core, where its operation finds the transaction meanwhile. Also
+    /// returns the argument of [`Running::come_back`].
+    pub(crate) async fn run<R>(self, part: impl Future<Output = R>) -> (R, CatalogUse) {
         let running = Running::without_open(self.lsid, Some(self.reads), OpTime::NULL);
         *running.known.borrow_mut() = self.known;
         let running = Visiting(Running::enter(running));

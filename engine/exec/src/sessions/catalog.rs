@@ -1,5 +1,5 @@
-//! The sessions with retryable writes and transactions whose home is this core, and who has them
-//! now.
+//! The sessions with retryable writes and transactions whose home is this core, and which command
+//! has them now.
 //!
 //! Who has the session of an internal transaction that executes a retryable write has that write's
 //! session too, its parent (`family`); they have one home.
@@ -26,7 +26,7 @@ use crate::limits::{EVICTED_SESSIONS_LOOK, MAX_CATALOG_SESSIONS};
 use crate::open_transactions::{OpenTransaction, PreparedTransaction, lost, transactions};
 use crate::session_ids::home_of;
 use crate::statements::{History, Retries, load, session_text};
-use crate::transaction_state::{Admitted, Asked, TxnState, admit};
+use crate::transaction_state::{Admitted, TxnAction, TxnState, admit};
 
 /// One session at home.
 pub(super) struct Session {
@@ -68,7 +68,8 @@ pub fn session_catalog() -> Rc<SessionCatalog> {
 }
 
 impl SessionCatalog {
-    /// The session, new if it is not known. Whoever holds it waits for it or has it.
+    /// The session, new if it is not known. A task that holds the `Rc` waits for the session or has
+    /// it.
     fn session(&self, lsid: &Lsid) -> Result<Rc<Session>> {
         if let Some(known) = self.sessions.borrow().get(lsid) {
             return Ok(known.clone());
@@ -94,7 +95,7 @@ impl SessionCatalog {
         Ok(session)
     }
 
-    /// Forgets one that nobody has or waits for, of a few.
+    /// Forgets one that no command has or waits for, of a few.
     fn evict_one(&self) -> bool {
         let mut sessions = self.sessions.borrow_mut();
         let behind = self.hand.get().map_or(Bound::Unbounded, Bound::Excluded);
@@ -115,7 +116,7 @@ impl SessionCatalog {
         found.is_some_and(|lsid| sessions.remove(&lsid).is_some())
     }
 
-    /// Forgets those that nobody used since `before`.
+    /// Forgets those that were not used since `before`.
     pub fn reap(&self, before: Instant) {
         let mut sessions = self.sessions.borrow_mut();
         sessions.retain(|_, session| !is_idle(session) || session.last_used.get() >= before);
@@ -408,9 +409,9 @@ pub(super) async fn check_out(ctx: &OpContext, lsid: Lsid, txn_number: i64) -> R
     .await
 }
 
-/// The same, at home, for one who executes the write in this child of the session. Who does not
-/// begin, but goes on with what the child has open or ends it, has nobody in its way: a command
-/// that comes late must not harm the one that took its place.
+/// The same, at home, where `by`, a child of the session, executes the write. If the child does not
+/// begin (`begins`), but continues or ends what it has open, nothing is in its way: a command that
+/// comes late must not harm the child that took its place.
 async fn begin_retryable(
     ctx: &OpContext,
     lsid: Lsid,
@@ -440,14 +441,15 @@ async fn begin_retryable(
     }
 }
 
-/// What tells of the outcome of the transaction that is prepared in a session.
+/// Signals the outcome of the transaction that is prepared in a session.
 fn outcome(lsid: &Lsid, number: i64) -> Result<Notify> {
     let ended = transactions().prepared.ended(lsid);
     ended.ok_or_else(|| lost(number))
 }
 
-/// Sees to the internal transactions of a session which are in the way of something that begins
-/// with this number. Gives what tells of the end of one that is waited for; then look again.
+/// Resolves conflicts with the internal transactions of a session that are in the way of a write or
+/// transaction with this number. Returns the signal for the end of one that must be waited for;
+/// then look again.
 async fn make_way(
     lsid: &Lsid,
     session: &Session,
@@ -481,7 +483,7 @@ pub async fn check_out_transaction(
     ctx: &OpContext,
     lsid: Lsid,
     txn_number: i64,
-    asked: Asked,
+    action: TxnAction,
     lifetime: Duration,
 ) -> Result<(CheckedOut, Admitted)> {
     let (home, ctx) = (home_of(&lsid), ctx.clone());
@@ -491,23 +493,28 @@ pub async fn check_out_transaction(
                 None => None,
                 Some(number) => {
                     let parent = lsid.parent();
-                    let begun =
-                        begin_retryable(&ctx, parent, number, Some(lsid), asked == Asked::Start)
-                            .await?;
-                    Some(Box::new(begun))
+                    let held = begin_retryable(
+                        &ctx,
+                        parent,
+                        number,
+                        Some(lsid),
+                        action == TxnAction::Start,
+                    )
+                    .await?;
+                    Some(Box::new(held))
                 }
             };
             let (session, mut out) = check_out_here(&ctx, lsid).await?;
             out.parent = parent;
             let active = out.history.as_ref().expect("it was read").active();
-            let begins_newer = asked == Asked::Start && txn_number > active.number;
+            let begins_newer = action == TxnAction::Start && txn_number > active.number;
             let mut waits = match active.transaction {
                 Some(TxnState::Prepared) if begins_newer => Some(outcome(&lsid, active.number)?),
                 _ => None,
             };
             let mut admitted = None;
             if waits.is_none() {
-                let found = admit(active, asked, txn_number, &session_text(&lsid))?;
+                let found = admit(active, action, txn_number, &session_text(&lsid))?;
                 // Those of a client are in the order of its retryable writes.
                 if found == Admitted::Begins && lsid.child.is_none() {
                     waits = make_way(&lsid, &session, txn_number, None).await;
@@ -522,7 +529,8 @@ pub async fn check_out_transaction(
                 }
                 (None, admitted) => {
                     let admitted = admitted.expect("nothing is waited for");
-                    return admitted_at_home(ctx, &session, out, (admitted, asked), lifetime).await;
+                    return admitted_at_home(ctx, &session, out, (admitted, action), lifetime)
+                        .await;
                 }
             }
         }
@@ -535,7 +543,7 @@ async fn admitted_at_home(
     ctx: OpContext,
     session: &Session,
     mut out: CheckedOut,
-    (admitted, asked): (Admitted, Asked),
+    (admitted, action): (Admitted, TxnAction),
     lifetime: Duration,
 ) -> Result<(CheckedOut, Admitted)> {
     let lsid = out.lsid;
@@ -554,7 +562,7 @@ async fn admitted_at_home(
         let catalog = &session_catalog();
         catalog.in_transactions.borrow_mut().insert(lsid);
     }
-    if matches!(asked, Asked::Commit { .. } | Asked::Prepare) {
+    if matches!(action, TxnAction::Commit { .. } | TxnAction::Prepare) {
         // It ends in any case.
         session.expires.set(None);
     }
@@ -571,7 +579,7 @@ fn converted() -> Error {
     )
 }
 
-/// Aborts the transaction that is in progress: a later number has begun.
+/// Aborts the transaction that is in progress: a later number has started.
 async fn abort_before(out: &mut CheckedOut) {
     if let Some(open) = out.take_open() {
         open.abort().await;

@@ -5,8 +5,8 @@ use pinion_wire::{Error, ErrorCode, Invocation, Result};
 use crate::members::requires_members;
 use crate::session_ids::is_in;
 
-/// Refuses the session of an internal transaction to who is no server, and outside of a
-/// transaction. Where members do not authenticate everybody may be one.
+/// Refuses the session of an internal transaction if the client is no server, and outside of a
+/// transaction. Where members do not authenticate any client may be one.
 ///
 /// # Errors
 /// `InvalidOptions`.

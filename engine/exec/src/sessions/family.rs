@@ -3,8 +3,8 @@
 //!
 //! A write is executed once, by whichever of these transactions commits: so of those that execute
 //! the same one a single one is open at a time, and none beside the write itself. The first that
-//! meets another aborts it, as that was begun by who may be gone; later ones wait, so two that go
-//! on trying do not abort each other for ever. One that is prepared is always waited for.
+//! meets another aborts it, because the client of that one may be gone; later ones wait, so two
+//! that keep retrying do not abort each other for ever. One that is prepared is always waited for.
 //!
 //! Source: sharding document, "Retryable Internal Transactions", "Handling retry conflicts".
 
@@ -24,7 +24,7 @@ pub(super) enum Conflict {
 }
 
 /// The internal transaction that is in the way of what a session, or its child `by`, begins with
-/// this number. The session is held by who asks.
+/// this number. The caller holds the session.
 pub(super) fn conflict(
     parent: &Lsid,
     session: &Session,

@@ -60,7 +60,8 @@ pub(crate) fn check_arguments(cmd: &Invocation) -> Result<()> {
     }
 }
 
-/// Takes the session of a command of so many statements that is retryable; `None` if it is not.
+/// Takes the session of a command of `statements` statements that is retryable; `None` if it is
+/// not.
 ///
 /// # Errors
 /// The statements' numbers do not fit, or the session cannot be had: see `check_out`.
@@ -165,8 +166,7 @@ impl RetryableWrite {
         }
     }
 
-    /// What the statement at this place did, if it was executed before. It is told in the reply
-    /// then.
+    /// What the statement at this place did, if it was executed before. The reply reports it then.
     ///
     /// # Errors
     /// `IncompleteTransactionHistory`; 5875600 if the transaction that it is of has executed it.
@@ -205,8 +205,8 @@ impl RetryableWrite {
         retried
     }
 
-    /// What goes into the entry of a write of these statements; `None` where the namespace is this
-    /// member's own, as nobody else has what is written there, and for what is no statement of the
+    /// What goes into the entry of a write of these statements; `None` where the namespace is
+    /// local, as no other member has what is written there, and for what is no statement of the
     /// client's.
     pub(crate) fn stamp(
         &self,

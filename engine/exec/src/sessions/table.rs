@@ -55,7 +55,7 @@ impl SessionTable {
         self.sessions.borrow_mut().remove(lsid);
     }
 
-    /// Removes the sessions nobody used since `before` and returns them.
+    /// Removes the sessions not used since `before` and returns them.
     pub fn reap(&self, before: Instant) -> Vec<Lsid> {
         let mut sessions = self.sessions.borrow_mut();
         let old: Vec<Lsid> = sessions

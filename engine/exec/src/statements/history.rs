@@ -31,7 +31,7 @@ pub struct Executed {
     /// Which document its answer showed, which is kept.
     pub image: Option<RetryImage>,
     /// It was executed in an internal transaction, which may have been committed at a time before
-    /// the entry that tells of it.
+    /// the entry of it.
     pub is_by_child: bool,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct History {
     last_write: OpTime,
     statements: BTreeMap<i32, Executed>,
     /// `statements` are all that this node can know; otherwise others are in the records alone, and
-    /// who asks for some has them read before.
+    /// a caller that needs some reads them first.
     are_loaded: bool,
     /// Some were executed that this node does not know of.
     is_incomplete: bool,
@@ -182,10 +182,10 @@ impl History {
         Ok(())
     }
 
-    /// Begins a command, or goes on with one.
+    /// Begins a command, or continues one.
     ///
     /// # Errors
-    /// `TransactionTooOld` when the session has begun a later one.
+    /// `TransactionTooOld` when the session has started a later one.
     ///
     /// # Panics
     /// If the number is that of a transaction.
@@ -230,12 +230,15 @@ impl History {
     /// The transaction has come to its end.
     pub(crate) fn end_transaction(&mut self, state: TxnState) {
         let before = self.transaction.replace(state);
-        let goes_on = match before {
+        let is_allowed = match before {
             Some(TxnState::InProgress) => state != TxnState::InProgress,
             Some(TxnState::Prepared) => matches!(state, TxnState::Committed | TxnState::Aborted),
             _ => false,
         };
-        assert!(goes_on, "a transaction went from {before:?} to {state:?}");
+        assert!(
+            is_allowed,
+            "a transaction went from {before:?} to {state:?}"
+        );
     }
 
     /// The transaction was committed, prepared, or aborted when it was prepared, by this write.
@@ -251,7 +254,7 @@ impl History {
     /// The statement, if it was executed.
     ///
     /// # Errors
-    /// `IncompleteTransactionHistory` when that cannot be told.
+    /// `IncompleteTransactionHistory` when that cannot be known.
     pub(crate) fn executed(&self, lsid: &Lsid, stmt_id: i32) -> Result<Option<&Executed>> {
         match self.statements.get(&stmt_id) {
             Some(executed) => Ok(Some(executed)),

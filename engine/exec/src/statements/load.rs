@@ -140,8 +140,8 @@ pub(crate) async fn image_of(
     Err(incomplete())
 }
 
-/// Calls `f` with the session's documents in the partitions of this core. What is prepared is not
-/// waited for: it may be the very transaction of who asks.
+/// Calls `f` with the session's documents in the partitions of this core. Prepared transactions are
+/// not waited for: one may be the caller's own.
 pub(crate) async fn for_each(
     tree: TreeId,
     session: &Key,

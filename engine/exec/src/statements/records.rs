@@ -4,7 +4,7 @@
 //! A record is a document of `config.transactions`,
 //! `{_id: lsid, txnNum, lastWriteOpTime: {ts, t}, lastWriteDate}`, and says besides which statement
 //! it is of: `{stmtId, op, docId, image}`. Each statement has a key of its own, which the same
-//! statement of the next transaction number overwrites. So what a session has executed can be told
+//! statement of the next transaction number overwrites. So what a session has executed is known
 //! without the oplog, however far back that goes, and no record grows with the number of
 //! statements.
 
@@ -76,9 +76,9 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// That of a document that is inserted, before which there was none that an answer could show.
-    /// What it shows afterwards is told where MongoDB reads it off the entry: no answer depends on
-    /// how far back the oplog goes.
+    /// The stamp of an insert: no document was there before that a reply could show. The document
+    /// afterwards is recorded, where MongoDB reads it from the entry: no reply depends on how far
+    /// back the oplog goes.
     pub(crate) fn of_insert(mut self) -> Stamp {
         let image = self.session.image;
         self.session.image = image.filter(|image| *image == RetryImage::Post);
@@ -86,7 +86,7 @@ impl Stamp {
     }
 }
 
-/// A change of a document, as its records tell of it.
+/// A change of a document, as its records show it.
 pub struct RecordedChange<'a> {
     pub kind: OpKind,
     pub old: Option<&'a RawDocument>,
@@ -168,7 +168,7 @@ fn encode(session: &SessionStamp, stmt_id: i32, change: &RecordedChange<'_>) -> 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordedEnd {
     Committed,
-    /// By the last of so many entries.
+    /// By the last of `entries` entries.
     Prepared {
         entries: u64,
     },
@@ -249,7 +249,8 @@ impl TransactionStamp {
         session_key(&self.lsid)
     }
 
-    /// What records what became of it. It is written with the transaction, or what tells of it.
+    /// The write of the record of its end. It is written with the transaction, or with the entry of
+    /// its end.
     pub fn write(&self, records: &Collection, end: RecordedEnd, wall_ms: i64, term: i64) -> Write {
         let key = self.key();
         Write {
@@ -324,7 +325,7 @@ fn read(document: &RawDocument) -> Option<Record> {
     let is_by_child = pinion_bson::get(document, "child").is_some();
     let what = match pinion_bson::get(document, "stmtId") {
         None => match pinion_bson::get(document, "state") {
-            // Members of MongoDB 4.4 also tell of a transaction whose last entry has not come.
+            // Members of MongoDB 4.4 also record a transaction whose last entry has not come.
             None | Some(RawBsonRef::String(IN_PROGRESS)) => Recorded::Unknown,
             Some(RawBsonRef::String(COMMITTED)) => Recorded::Transaction(TxnState::Committed),
             Some(RawBsonRef::String(PREPARED)) => Recorded::Transaction(TxnState::Prepared),

@@ -49,7 +49,7 @@ impl StatementIds {
         }
     }
 
-    /// Refuses numbers that are not those of so many statements.
+    /// Refuses numbers that are not those of this number of statements.
     ///
     /// # Errors
     /// `InvalidLength`, `InvalidOptions`.

@@ -1,4 +1,5 @@
-//! Transactions that are prepared: they have no outcome yet, and wait for it whoever leads.
+//! Transactions that are prepared: they have no outcome yet, and wait for it, whichever member is
+//! primary.
 //!
 //! One is known at its session's home, whether this node has prepared it or has applied that. It
 //! outlives the sessions of clients, step-down, failover and restart; the way out is its commit or
@@ -21,8 +22,8 @@ use super::commit::{entries, failure};
 use crate::compute::compute_bytes;
 use crate::metrics::metrics;
 use crate::open_transactions::{
-    Known, OpenShown, OpenTransaction, PreparedTransaction, Running, forget_cursors,
-    let_go_everywhere, release_everywhere, transactions,
+    CatalogUse, OpenShown, OpenTransaction, PreparedTransaction, Running, forget_cursors,
+    release_everywhere, release_held_everywhere, transactions,
 };
 use crate::session_ids::home_of;
 use crate::statements::{RecordCollections, RecordedEnd, TransactionStamp, check_images};
@@ -81,16 +82,16 @@ pub async fn give_up_prepared() -> Result<()> {
     Ok(())
 }
 
-/// Lets go of the gates of prepared transactions: this node takes no writes any more, and nobody
-/// changes the catalog but by the log. Who waits to change it goes away before.
+/// Releases the gates of prepared transactions: this node takes no writes any more, and the catalog
+/// changes only by the log. Operations that wait to change it give up before.
 pub async fn yield_gates() {
     on_all_cores(|_| async { core_catalog().gates().give_up_changes(true) }).await;
     for transaction in all_prepared().await {
-        let_go_everywhere(transaction.lsid).await;
+        release_held_everywhere(transaction.lsid).await;
     }
 }
 
-/// Passes the gates of what prepared transactions have written, before anybody else does: this node
+/// Passes the gates of what prepared transactions have written, before any other operation: this node
 /// is about to take writes.
 pub fn hold_prepared() -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
@@ -109,8 +110,8 @@ pub fn hold_prepared() -> LocalBoxFuture<'static, ()> {
 
 /// Prepares the transaction that a command is of, and gives what there is of it then.
 ///
-/// Call it where nothing is dropped before its end: what is prepared is known to nobody before it
-/// is told at its session's home.
+/// Call it where nothing is dropped before its end: a prepared transaction is unknown until it is
+/// registered at its session's home.
 ///
 /// # Errors
 /// It is aborted then.
@@ -180,9 +181,9 @@ pub async fn prepare(ctx: &OpContext, running: &Running) -> Result<PreparedTrans
     };
     register(transaction.clone()).await;
     forget_cursors(lsid, number).await;
-    // A node that steps down has let go of the gates of all that it knew of.
+    // A node that steps down has released the gates of all that it knew of.
     if !is_writable() {
-        let_go_everywhere(lsid).await;
+        release_held_everywhere(lsid).await;
     }
     running.end(TxnState::Prepared, at);
     counters.transactions_prepared.inc();
@@ -191,7 +192,7 @@ pub async fn prepare(ctx: &OpContext, running: &Running) -> Result<PreparedTrans
 }
 
 /// The collections whose gates a transaction has passed in order to write.
-fn written_to(known: &Known) -> Arc<[Namespace]> {
+fn written_to(known: &CatalogUse) -> Arc<[Namespace]> {
     let writes = |(_, access): &&(Namespace, GateAccess)| *access == GateAccess::Write;
     let mut names: Vec<Namespace> = (known.passed.iter().filter(writes))
         .map(|(ns, _)| ns.clone())
@@ -231,8 +232,8 @@ fn check_commit(transaction: &PreparedTransaction, commit: Timestamp) -> Result<
                 .into(),
         );
     }
-    // Whoever has decided has heard of it, and says so with the command; the entry that tells of
-    // the commit lies above.
+    // The coordinator that decided knows this time, and sends it with the command; the entry of the
+    // commit lies above.
     let heard_of = storage().cluster_time();
     if commit > heard_of {
         return invalid(format!(

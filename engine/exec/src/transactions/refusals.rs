@@ -10,7 +10,7 @@ use crate::cursors::BULK_WRITE_CURSOR;
 use crate::open_transactions::{
     check_database, check_level, check_namespace, invalid, unsupported,
 };
-use crate::transaction_state::Asked;
+use crate::transaction_state::TxnAction;
 
 /// The commands that are run in transactions.
 const ALLOWED: [&str; 15] = [
@@ -64,15 +64,15 @@ const REFUSED_STAGES: [&str; 17] = [
 ///
 /// # Errors
 /// A time of a commit that is none.
-pub(super) fn asked(cmd: &Invocation) -> Result<Asked> {
+pub(super) fn action_of(cmd: &Invocation) -> Result<TxnAction> {
     Ok(match cmd.name() {
-        "commitTransaction" => Asked::Commit {
+        "commitTransaction" => TxnAction::Commit {
             at: commit_timestamp(cmd)?,
         },
-        "abortTransaction" => Asked::Abort,
-        "prepareTransaction" => Asked::Prepare,
-        _ if cmd.ctx.args.start_transaction => Asked::Start,
-        _ => Asked::Statement,
+        "abortTransaction" => TxnAction::Abort,
+        "prepareTransaction" => TxnAction::Prepare,
+        _ if cmd.ctx.args.start_transaction => TxnAction::Start,
+        _ => TxnAction::Statement,
     })
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn commit_timestamp(cmd: &Invocation) -> Result<Option<Timestamp>> {
 }
 
 /// Refuses a command that a transaction cannot have, before its session is looked at: the
-/// transaction goes on.
+/// transaction continues.
 ///
 /// # Errors
 /// `OperationNotSupportedInTransaction`, `InvalidOptions`.
@@ -123,7 +123,7 @@ pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
             "Cannot run '{name}' in a multi-document transaction."
         )));
     }
-    let ends = asked(cmd)?.ends();
+    let ends = action_of(cmd)?.ends();
     if ends {
         check_fields(cmd)?;
     }

@@ -9,7 +9,7 @@ use pinion_storage::storage;
 use pinion_wire::idl::ReadConcern;
 use pinion_wire::{Error, ErrorCode, Handler, Invocation, OpContext, Reply, Result};
 
-use super::refusals::asked;
+use super::refusals::action_of;
 use crate::concern::{acknowledge, complete_outcome, prepare_transaction};
 use crate::interrupt::interruptible;
 use crate::limits::MAX_SNAPSHOT_RETRIES;
@@ -20,7 +20,7 @@ use crate::session_ids::at_home;
 use crate::sessions::{CheckedOut, check_out_transaction};
 use crate::statements::RecordCollections;
 use crate::topology::{check_runs_here, not_primary, replica_set, set_view};
-use crate::transaction_state::{Admitted, Asked, TxnState, aborted};
+use crate::transaction_state::{Admitted, TxnAction, TxnState, aborted};
 
 /// Why a command of a transaction failed.
 struct Failed {
@@ -49,14 +49,14 @@ impl From<Error> for Failed {
 /// transaction says that it neither has been nor will be committed or prepared, unless a
 /// `writeConcernError` comes with it.
 pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
-    let (ctx, asked) = (cmd.ctx.clone(), asked(&cmd)?);
-    if !asked.ends() {
-        let ran = run_statement(cmd, handler, asked).await;
+    let (ctx, action) = (cmd.ctx.clone(), action_of(&cmd)?);
+    if !action.ends() {
+        let ran = run_statement(cmd, handler, action).await;
         return ran.map(|(reply, _)| reply).map_err(|failed| failed.error);
     }
     let term = term_of_writes();
     // What is decided of a transaction is noted at its session's home, though the client be gone.
-    let running = spawn(Queue::Foreground, run_statement(cmd, handler, asked));
+    let running = spawn(Queue::Foreground, run_statement(cmd, handler, action));
     match running.await.expect("it runs to its end") {
         Ok((mut reply, written)) => {
             acknowledge(&ctx, written, &mut reply).await?;
@@ -98,7 +98,7 @@ async fn certain(ctx: &OpContext, error: Error, term: Option<i64>) -> Error {
 async fn run_statement(
     mut cmd: Invocation,
     handler: Handler,
-    asked: Asked,
+    action: TxnAction,
 ) -> Result<(Reply, Option<Timestamp>), Failed> {
     let ctx = cmd.ctx.clone();
     let (Some(lsid), Some(number)) = (&ctx.args.lsid, ctx.args.txn_number) else {
@@ -108,7 +108,7 @@ async fn run_statement(
     let limit_secs = parameters().borrow().transaction_lifetime_secs;
     let lifetime = Duration::from_secs(limit_secs.max(1) as u64);
     let (mut session, admitted) =
-        check_out_transaction(&ctx, lsid, number, asked, lifetime).await?;
+        check_out_transaction(&ctx, lsid, number, action, lifetime).await?;
     if admitted == Admitted::IsAborted {
         return Err(Failed {
             error: aborted(number),
@@ -177,8 +177,8 @@ async fn begin(
     let mut attempts = 0;
     loop {
         let at = snapshot(ctx, &concern).await?;
-        let begun = OpenTransaction::begin(*session.lsid(), number, concern, at).await;
-        match begun {
+        let opened = OpenTransaction::begin(*session.lsid(), number, concern, at).await;
+        match opened {
             Err(error)
                 if error.code == ErrorCode::SNAPSHOT_TOO_OLD
                     && concern.at_cluster_time.is_none()
