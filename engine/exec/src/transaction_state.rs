@@ -37,7 +37,7 @@ pub enum TxnAction {
     Statement,
     /// To be prepared.
     Prepare,
-    /// To be committed, at a time that was told if it is prepared.
+    /// To be committed, at a time that the command gives if it is prepared.
     Commit {
         at: Option<Timestamp>,
     },
@@ -45,7 +45,7 @@ pub enum TxnAction {
 }
 
 impl TxnAction {
-    /// Whether it is the last that is done with a transaction, or with the one who runs its
+    /// Whether it is the last command of a transaction, or the last from the client that runs its
     /// statements.
     pub(crate) fn ends(self) -> bool {
         matches!(
@@ -128,7 +128,7 @@ pub(crate) fn admit(
     }
 }
 
-/// What a command is told of a transaction that was aborted before.
+/// The reply to a command of a transaction that was aborted before.
 pub(crate) fn aborted(number: i64) -> Error {
     Error::new(
         ErrorCode::NO_SUCH_TRANSACTION,

@@ -8,7 +8,7 @@ use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Re
 
 use super::register;
 use crate::members::{
-    self, Begun, MEMBER_DATABASE, authentication_counts, conversations, member_access,
+    self, MEMBER_DATABASE, StartRequest, authentication_counts, conversations, member_access,
 };
 
 /// The number of a connection's conversation: it has one at a time.
@@ -66,14 +66,14 @@ async fn sasl_start(cmd: Invocation) -> Result<Reply> {
     let options = reader.opt_doc("options")?;
     reader.ignore(&["saslStart", "autoAuthorize", "speculative", "db"]);
     reader.finish()?;
-    let begun = Begun {
+    let request = StartRequest {
         mechanism: mechanism(name)?,
         database: cmd.db(),
         payload,
         skips_empty: skips_empty(options),
         is_speculative: false,
     };
-    let step = members::start(&cmd.ctx.client, &begun);
+    let step = members::start(&cmd.ctx.client, &request);
     let step = step.map_err(|why| refused(&cmd, &why))?;
     Ok(answer(&step.payload, step.is_done))
 }
@@ -123,14 +123,14 @@ pub(super) fn append_speculative(
     let (Ok(payload), Ok(mechanism)) = (payload, mechanism(name)) else {
         return Ok(());
     };
-    let begun = Begun {
+    let request = StartRequest {
         mechanism,
         database,
         payload,
         skips_empty: skips_empty(reader.opt_doc("options").ok().flatten()),
         is_speculative: true,
     };
-    match members::start(&cmd.ctx.client, &begun) {
+    match members::start(&cmd.ctx.client, &request) {
         Ok(step) => {
             out.start_document("speculativeAuthenticate");
             append(&step.payload, step.is_done, out);

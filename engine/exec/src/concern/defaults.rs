@@ -217,16 +217,16 @@ impl DefaultConcerns {
         }
     }
 
-    /// Appends them as the commands tell of them.
+    /// Appends them as commands report them.
     pub fn append_told(&self, out: &mut DocBuilder) {
         let is_majority = self.implicit_write.w == Some(WriteConcernW::Majority);
         let implicit_write = || is_majority.then(|| self.implicit_write.clone());
-        let told = DefaultConcerns {
+        let shown = DefaultConcerns {
             read: self.read.or(Some(ReadConcernLevel::Local)),
             write: self.write.clone().or_else(implicit_write),
             ..self.clone()
         };
-        told.append_stored(out);
+        shown.append_stored(out);
         let source = |is_set| if is_set { "global" } else { "implicit" };
         out.append("defaultWriteConcernSource", source(self.write.is_some()))
             .append("defaultReadConcernSource", source(self.read.is_some()));

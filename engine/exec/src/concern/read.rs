@@ -87,7 +87,7 @@ pub(super) async fn prepare(cmd: &mut Invocation) -> Result<()> {
     );
     wait_until_there(&cmd.ctx, &*set, &concern, committed).await?;
     if concern.level == Some(ReadConcernLevel::Majority) && set.commit_point().is_null() {
-        // A node that has just started learns soon of what the others hold.
+        // A node that has just started learns soon what the others hold.
         let any = Timestamp::MIN.next();
         interruptible(&cmd.ctx, set.wait_committed(any)).await??;
     }
@@ -160,7 +160,7 @@ async fn wait_until_there(
             ),
         ));
     }
-    // Nobody else will write that: the time was heard of, and not reached by a write of this set.
+    // No other write will reach that time: it was received, and is not of a write of this set.
     if storage().last_allotted() < time
         && set.view().writable
         && let Err(error) = interruptible(ctx, set.write_noop("waiting for clusterTime")).await?

@@ -125,15 +125,15 @@ pub async fn acknowledge(ctx: &OpContext, ts: Option<Timestamp>, out: &mut Reply
     Ok(())
 }
 
-/// A command that fails may have written before, and one that fails for what others wrote tells of
-/// that: both wait as a success does, and the error says so if it was in vain.
+/// A command that fails may have written before, and one that fails because of others' writes
+/// discloses these: both wait as a success does, and the error says so if the wait failed.
 pub(crate) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
-    let tells_of_data = matches!(
+    let shows_data = matches!(
         error.code,
         ErrorCode::DUPLICATE_KEY | ErrorCode::NAMESPACE_NOT_FOUND | ErrorCode::NAMESPACE_EXISTS
     );
     let written_at = ctx.written_at();
-    if written_at.is_none() && !tells_of_data {
+    if written_at.is_none() && !shows_data {
         return error;
     }
     match wait(ctx, written_at).await {
@@ -212,7 +212,7 @@ async fn wait_for_journal(
     if !journaled {
         return Ok(());
     }
-    // A write that changed nothing still tells what it saw, which must not be lost afterwards.
+    // A write that changed nothing still reports what it saw, which must not be lost afterwards.
     let ts = ts.unwrap_or_else(|| storage().last_allotted());
     let durable = async {
         match ts == Timestamp::MIN {

@@ -36,7 +36,7 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// Whether a read can go on that did not hold its collection's gate for a while; `at` is the
+    /// Whether a read can continue that did not hold its collection's gate for a while; `at` is the
     /// snapshot that it reads, if any.
     ///
     /// # Errors
@@ -46,8 +46,8 @@ impl Reads {
     }
 }
 
-/// Whether a read that did not hold its collection's gate for a while can go on. One of a snapshot,
-/// `at`, can while the catalog of its time is kept.
+/// Whether a read that did not hold its collection's gate for a while can continue. One of a
+/// snapshot, `at`, can while the catalog of its time is kept.
 ///
 /// # Errors
 /// `QueryPlanKilled` when the collection or an index that is read is gone.
@@ -413,7 +413,7 @@ impl CursorTable {
         })
     }
 
-    /// Kills the idle cursors that nobody used since `before`.
+    /// Kills the idle cursors not used since `before`.
     pub fn reap(&self, before: Instant) -> u64 {
         self.kill_where(|slot| match slot {
             Slot::Idle(cursor) => !cursor.no_timeout && cursor.last_used < before,

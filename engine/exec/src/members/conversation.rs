@@ -69,7 +69,7 @@ impl Conversations {
 }
 
 /// What begins a conversation.
-pub struct Begun<'m> {
+pub struct StartRequest<'m> {
     pub mechanism: Hash,
     pub database: &'m str,
     pub payload: &'m str,
@@ -84,32 +84,32 @@ pub struct Step {
     pub is_done: bool,
 }
 
-/// Why somebody is not let in. Clients are told no more than that they are not.
+/// Why a client is refused. Clients learn no more than that they are.
 pub(crate) type Refused = String;
 
 /// Begins a conversation; one that was under way on the connection ends.
 ///
 /// # Errors
-/// Nobody of that name can be let in.
-pub fn start(client: &Arc<ClientInfo>, begun: &Begun<'_>) -> Result<Step, Refused> {
+/// The user may not authenticate.
+pub fn start(client: &Arc<ClientInfo>, request: &StartRequest<'_>) -> Result<Step, Refused> {
     conversations().take(client);
     let counts = authentication_counts();
-    counts.received(begun.mechanism, Way::Any);
-    if begun.is_speculative {
-        counts.received(begun.mechanism, Way::Speculative);
+    counts.received(request.mechanism, Way::Any);
+    if request.is_speculative {
+        counts.received(request.mechanism, Way::Speculative);
     }
-    let first = ClientFirst::parse(begun.payload).map_err(|error| error.to_string())?;
-    if first.user != MEMBER_USER || begun.database != MEMBER_DATABASE {
-        let (user, database) = (&first.user, begun.database);
+    let first = ClientFirst::parse(request.payload).map_err(|error| error.to_string())?;
+    if first.user != MEMBER_USER || request.database != MEMBER_DATABASE {
+        let (user, database) = (&first.user, request.database);
         return Err(format!(
             "UserNotFound: Could not find user \"{user}\" for db \"{database}\""
         ));
     }
-    counts.received(begun.mechanism, Way::Cluster);
+    counts.received(request.mechanism, Way::Cluster);
     let access = member_access().ok_or(
         "It is not possible to authenticate as the __system user on servers started without a --keyFile parameter",
     )?;
-    if begun.mechanism != Hash::Sha256 {
+    if request.mechanism != Hash::Sha256 {
         return Err("members authenticate by SCRAM-SHA-256".into());
     }
     let mut nonce = [0; NONCE_BYTES];
@@ -118,17 +118,17 @@ pub fn start(client: &Arc<ClientInfo>, begun: &Begun<'_>) -> Result<Step, Refuse
         first.challenge(Hash::Sha256, &nonce_text(&nonce), &access.salt, ITERATIONS);
     let next = Next::Proof {
         conversation,
-        skips_empty: begun.skips_empty,
+        skips_empty: request.skips_empty,
     };
     let conversations = &conversations();
-    conversations.put(client, begun.is_speculative, next);
+    conversations.put(client, request.is_speculative, next);
     Ok(Step {
         payload,
         is_done: false,
     })
 }
 
-/// Goes on with the conversation of a connection, which ends if that fails.
+/// Continues the conversation of a connection, which ends if that fails.
 ///
 /// # Errors
 /// The client did not prove to have a key.
@@ -163,7 +163,7 @@ pub fn continue_with(client: &Arc<ClientInfo>, payload: &str) -> Result<Step, Re
     };
     client.set_member(true);
     let counts = authentication_counts();
-    // Nobody gets here by another mechanism, or as another user.
+    // No client gets here by another mechanism, or as another user.
     counts.succeeded(Hash::Sha256, Way::Any);
     counts.succeeded(Hash::Sha256, Way::Cluster);
     if is_speculative {

@@ -1,4 +1,4 @@
-//! Who is a member of this node's set: connections that proved to have a key of the key file, and
+//! Membership of this node's set: connections that proved to have a key of the key file, and
 //! what they alone may send.
 //!
 //! Members authenticate as MongoDB's do: by SCRAM-SHA-256, as the user `__system` of the database
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use pinion_auth::{Hash, ITERATIONS, MemberKeys, Secrets};
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
 
-pub use conversation::{Begun, Conversations, continue_with, conversations, start};
+pub use conversation::{Conversations, StartRequest, continue_with, conversations, start};
 pub use counts::{AuthenticationCounts, AuthenticationValues, authentication_counts};
 
 use crate::limits::REFUSED_COMMAND_BYTES;
@@ -26,7 +26,7 @@ pub const MEMBER_DATABASE: &str = "local";
 /// Bytes of the salt: MongoDB's.
 const SALT_BYTES: usize = 28;
 
-/// What a node is told of its set's key file.
+/// The options of a node about its set's key file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberAuth {
     pub keys: MemberKeys,

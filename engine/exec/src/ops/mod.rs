@@ -134,7 +134,8 @@ impl OpTable {
         self.busy.borrow().clone()
     }
 
-    /// Lists what a command leaves behind, which has its number, and ends by itself or by `killOp`.
+    /// Lists the operation that a command leaves behind: it has the command's number, and ends at
+    /// its own end or by `killOp`.
     pub fn enter_background(&self, ctx: OpContext, command: Bytes) -> BackgroundGuard {
         let id = ctx.op_id;
         let op = RunningOp { command, ctx };

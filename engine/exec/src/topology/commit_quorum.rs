@@ -14,7 +14,7 @@ const MAJORITY: &str = "majority";
 /// A commit quorum.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CommitQuorum {
-    /// So many members. With none nobody is waited for, and no votes are kept.
+    /// This number of members. With none no member is waited for, and no votes are kept.
     Members(u32),
     /// `votingMembers`, `majority`, or a mode of the configuration.
     Mode(String),
@@ -95,7 +95,7 @@ impl CommitQuorum {
         }
     }
 
-    /// Whether nobody is waited for.
+    /// Whether no member is waited for.
     pub fn is_disabled(&self) -> bool {
         *self == CommitQuorum::Members(0)
     }

@@ -1,5 +1,5 @@
-//! The seam to the replica set: what a member tells the executor of its place in the set, and what
-//! the executor asks of whatever drives that member.
+//! The seam to the replica set: what a member reports to the executor of its place in the set, and
+//! what the executor asks of the driver of that member.
 //!
 //! The driver registers itself on each core with [`NodeState::set_replica_set`]; a standalone has
 //! none, and nothing here changes what it does. What the node may do now is read off one immutable
@@ -39,12 +39,13 @@ pub struct SetView {
     pub config_version: i64,
     /// -1 where the configuration has none.
     pub config_term: i64,
-    /// `topologyVersion.counter`: higher with each change of what `hello` tells.
+    /// `topologyVersion.counter`: higher with each change of what `hello` reports.
     pub counter: i64,
-    /// What `hello` tells of the set, in this order and each where it applies: `hosts`, `passives`,
-    /// `arbiters`, `setName`, `setVersion`, `secondary`, `primary`, `arbiterOnly`, `passive`,
-    /// `hidden`, `secondaryDelaySecs`, `tags`, `me`, `electionId`. Whether the node is writable is
-    /// told by `hello` itself, in front of `secondary`. Empty while there is no configuration.
+    /// What `hello` reports of the set, in this order and each where it applies: `hosts`,
+    /// `passives`, `arbiters`, `setName`, `setVersion`, `secondary`, `primary`, `arbiterOnly`,
+    /// `passive`, `hidden`, `secondaryDelaySecs`, `tags`, `me`, `electionId`. `hello` itself adds
+    /// whether the node is writable, in front of `secondary`. Empty while there is no
+    /// configuration.
     pub hello: RawDocumentBuf,
     /// The modes that a write concern may name, `majority` not among them.
     pub modes: Vec<String>,
@@ -73,7 +74,7 @@ impl SetView {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LastWrite {
     pub op_time: OpTime,
-    /// Milliseconds since 1970, as the primary told when it wrote.
+    /// Milliseconds since 1970, as the primary's clock was when it wrote.
     pub wall_ms: i64,
     pub majority_op_time: OpTime,
     pub majority_wall_ms: i64,
@@ -92,7 +93,7 @@ pub struct HostConnections {
     pub created: u64,
 }
 
-/// Something that is waited for. It borrows nothing, so whoever waits may give up at any time.
+/// Something that is waited for. It borrows nothing, so the caller may give up at any time.
 pub type Waiting<T> = LocalBoxFuture<'static, T>;
 
 /// What drives this node as a member of a replica set, as one core sees it.
@@ -183,7 +184,7 @@ pub trait ReplicaSet {
     /// `ExceededTimeLimit`: the node stays primary.
     fn leave(&self, limit: Duration, force: bool) -> Waiting<Result<()>>;
 
-    /// Logs an entry that changes nothing and tells why, and gives its timestamp.
+    /// Logs an entry that changes nothing and says why, and returns its timestamp.
     ///
     /// # Errors
     /// `NotWritablePrimary` on a node that is none.
@@ -313,8 +314,8 @@ pub enum Intent {
 /// Refuses an access that a node in this state does not give: the state may have changed since the
 /// command began.
 ///
-/// A write that the node makes by itself is refused as a client's is: it would part this member's
-/// data from the set's. What it reads for itself it may read in every state.
+/// A write of the node's own is refused as a client's is: this member's data would diverge from the
+/// set's. Its own reads are allowed in every state.
 ///
 /// # Errors
 /// Those of the NotPrimary family.

@@ -91,8 +91,8 @@ pub async fn yield_gates() {
     }
 }
 
-/// Passes the gates of what prepared transactions have written, before any other operation: this node
-/// is about to take writes.
+/// Passes the gates of what prepared transactions have written, before any other operation: this
+/// node is about to take writes.
 pub fn hold_prepared() -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
         on_all_cores(|_| async {
