@@ -1,5 +1,5 @@
 //! `saslStart` and its relatives, by which members of the set authenticate. There are no users, so
-//! nobody else does.
+//! no client does.
 
 use pinion_auth::Hash;
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
@@ -46,9 +46,9 @@ fn payload<'m>(path: Path<'_>, value: Option<RawBsonRef<'m>>) -> Result<&'m str>
     }
 }
 
-/// What a client is told whom this node does not let in, whatever the reason; the log has that.
+/// The reply to a client that this node refuses, whatever the reason; only the log has that.
 fn refused(cmd: &Invocation, why: &str) -> Error {
-    tell_failure(cmd, why, false);
+    log_failure(cmd, why, false);
     Error::new(ErrorCode::AUTHENTICATION_FAILED, "Authentication failed.")
 }
 
@@ -107,8 +107,8 @@ fn answer(payload: &str, is_done: bool) -> Reply {
     out
 }
 
-/// What a hello begins that authenticates on its way: appends the answer, or nothing where the
-/// client will have to ask for it and is told then what is wrong.
+/// Starts the authentication that a hello carries: appends the answer, or nothing where it fails:
+/// the client then has to send `saslStart`, whose reply says what is wrong.
 pub(super) fn append_speculative(
     cmd: &Invocation,
     asked: &RawDocument,
@@ -136,13 +136,13 @@ pub(super) fn append_speculative(
             append(&step.payload, step.is_done, out);
             out.end();
         }
-        Err(why) => tell_failure(cmd, &why, true),
+        Err(why) => log_failure(cmd, &why, true),
     }
     Ok(())
 }
 
-/// The mechanisms of a user, for a hello that asks for them: members have one, and nobody else is
-/// known.
+/// The mechanisms of a user, for a hello that asks for them: members have one, and there are no
+/// other users.
 pub(super) fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) {
     authentication_counts().mechanisms_asked();
     let is_member = match user {
@@ -173,7 +173,7 @@ fn append(payload: &str, is_done: bool, out: &mut DocBuilder) {
 }
 
 /// The log says what was wrong.
-fn tell_failure(cmd: &Invocation, why: &str, is_speculative: bool) {
+fn log_failure(cmd: &Invocation, why: &str, is_speculative: bool) {
     tracing::info!(target: "ACCESS", id = 5_286_307u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), client = cmd.ctx.client.remote.map(tracing::field::display), isSpeculative = is_speculative, db = cmd.db(), error = why, "Failed to authenticate");
 }
 

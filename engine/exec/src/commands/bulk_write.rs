@@ -31,7 +31,7 @@ use crate::sessions::{self, RetryableWrite};
 use crate::statements::{ExecutedChange, StatementIds};
 use crate::topology::is_member;
 use crate::write::{
-    BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run_and_tell,
+    BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run_and_report,
 };
 
 const NAMES: UpdateNames = UpdateNames {
@@ -468,7 +468,7 @@ impl Bulk<'_> {
         };
         let statement = compute_counted(ctx, parse).await?;
         let statement = ModifyStatement { stamp, ..statement };
-        run_and_tell(ctx, acquired, (index, &statement), retryable, done).await
+        run_and_report(ctx, acquired, (index, &statement), retryable, done).await
     }
 
     async fn reply(mut self, cmd: &Invocation) -> Result<Reply> {

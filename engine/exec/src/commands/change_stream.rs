@@ -200,7 +200,7 @@ async fn now(ctx: &OpContext) -> Result<Timestamp> {
     source.timestamp(ctx).await
 }
 
-/// A view has no changes of its own, nor has a time series, whose buckets are nobody's concern.
+/// A view has no changes of its own, nor has a time series, whose buckets are internal.
 fn check_no_view(ns: &Namespace) -> Result<()> {
     let what = match core_catalog().current().kind(ns) {
         Some(CollectionKind::View) => "a view",

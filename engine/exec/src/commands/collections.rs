@@ -203,7 +203,7 @@ pub(super) fn view_info(view: &View, name_only: bool) -> RawDocumentBuf {
         let mut options = view.options.clone();
         let is_series = view.kind() == CollectionKind::TimeSeries;
         if is_series {
-            // How a series is made out of its buckets is nobody's business.
+            // How a series is made out of its buckets is not shown.
             options.view = None;
         }
         out.append("options", &*options.to_document());

@@ -36,7 +36,7 @@ pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
         match name {
             "$all" => shown.idle_connections = truthy(value),
             "$truncateOps" => shown.truncated = truthy(value),
-            // There are no users, so all operations are everybody's own.
+            // There are no users, so every operation is every client's own.
             "$ownOps" => {}
             name if is_generic_argument(name) => {}
             name => {
@@ -156,7 +156,7 @@ fn kind_of(name: &str) -> &'static str {
     }
 }
 
-/// What an operation begins with: who asked for it.
+/// What an operation begins with: the client that asked for it.
 fn of_client(client: &ClientInfo, active: bool) -> DocBuilder {
     let shared = node_info();
     let mut out = DocBuilder::new();
@@ -336,7 +336,7 @@ fn append_transaction(out: &mut DocBuilder, transaction: &OpenShown) {
     out.end();
 }
 
-/// A build of indexes, which goes on beside the command that asked for it.
+/// A build of indexes, which continues beside the command that asked for it.
 fn describe_build((place, build): (usize, &BuildInfo)) -> RawDocumentBuf {
     let shared = node_info();
     let mut out = DocBuilder::new();

@@ -125,7 +125,7 @@ pub(crate) struct Left<'a> {
     pub ns: &'a str,
     /// The time of the snapshot, if the client asked for one.
     pub at: Option<Timestamp>,
-    /// Where a change stream goes on.
+    /// Where a change stream continues.
     pub token: Option<&'a RawDocument>,
 }
 
@@ -233,8 +233,8 @@ pub(crate) async fn get_more(cmd: Invocation) -> Result<Reply> {
     };
     append_batch(&mut out, "nextBatch", &continued.documents, left).await;
     if cmd.exhaust_allowed && next != 0 {
-        let told = replica_set().map(|set| set.commit_point());
-        out.stream_next(next_of_stream(cmd.body(), told));
+        let sent = replica_set().map(|set| set.commit_point());
+        out.stream_next(next_of_stream(cmd.body(), sent));
     }
     Ok(out)
 }
@@ -246,7 +246,7 @@ struct Continued {
     next: i64,
     /// That of the command that made the cursor.
     read_concern: ReadConcern,
-    /// Where a change stream goes on.
+    /// Where a change stream continues.
     token: Option<RawDocumentBuf>,
 }
 
@@ -264,7 +264,7 @@ fn continue_cursor(
         let _waiting = waits.then(|| Gauge::up(|counters| &counters.awaiting_data));
         let read_concern = cursor.read_concern;
         if ctx.args.max_time_ms.is_some() && !awaits_data {
-            // Only a cursor that waits for data may be told how long. It is left as it was.
+            // Only a cursor that waits for data takes a limit of the wait. It is left as it was.
             cursors().check_in(id, cursor);
             return Err(Error::bad_value(
                 "cannot set maxTimeMS on getMore command for a non-awaitData cursor",
@@ -349,19 +349,19 @@ fn continue_cursor(
     })
 }
 
-/// The command that comes next in a stream of replies, when this reply has told the commit point
-/// `told`: the other member knows that then. If it stayed news, empty replies would follow one
+/// The command that comes next in a stream of replies, after this reply has sent the commit point
+/// `sent`: the other member knows that then. If it stayed news, empty replies would follow one
 /// another without a pause.
-fn next_of_stream(body: &RawDocument, told: Option<OpTime>) -> RawDocumentBuf {
-    let (Some(_), Some(told)) = (pinion_bson::get(body, LAST_KNOWN_COMMITTED), told) else {
+fn next_of_stream(body: &RawDocument, sent: Option<OpTime>) -> RawDocumentBuf {
+    let (Some(_), Some(sent)) = (pinion_bson::get(body, LAST_KNOWN_COMMITTED), sent) else {
         return body.to_owned();
     };
     let mut next = DocBuilder::new();
     for (name, value) in pinion_bson::elements(body) {
         if name == LAST_KNOWN_COMMITTED {
             next.start_document(name)
-                .append("ts", bson_time(told.ts))
-                .append("t", told.term.0)
+                .append("ts", bson_time(sent.ts))
+                .append("t", sent.term.0)
                 .end();
         } else {
             next.append(name, value);
@@ -518,9 +518,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_tells_a_commit_point_once() {
-        let check = |body: RawDocumentBuf, told: Option<OpTime>, expected: &RawDocument| {
-            assert_eq!(next_of_stream(&body, told).as_bytes(), expected.as_bytes());
+    fn a_stream_sends_a_commit_point_once() {
+        let check = |body: RawDocumentBuf, sent: Option<OpTime>, expected: &RawDocument| {
+            assert_eq!(next_of_stream(&body, sent).as_bytes(), expected.as_bytes());
         };
         let body = |ts: Timestamp, t: i64| {
             let mut body = DocBuilder::new();
@@ -533,10 +533,10 @@ mod tests {
             body.finish()
         };
         let (old, new) = (Timestamp::new(5, 1), Timestamp::new(9, 2));
-        let told = OpTime::new(new, Term(3));
-        check(body(old, 2), Some(told), &body(new, 3));
+        let sent = OpTime::new(new, Term(3));
+        check(body(old, 2), Some(sent), &body(new, 3));
         check(body(old, 2), None, &body(old, 2));
         let plain = rawdoc! { "getMore": 1_i64, "$db": "test" };
-        check(plain.clone(), Some(told), &plain);
+        check(plain.clone(), Some(sent), &plain);
     }
 }

@@ -22,7 +22,7 @@ use crate::read::parse_hint;
 use crate::session_ids::is_in;
 use crate::sessions;
 use crate::write::{
-    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run_and_tell,
+    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run_and_report,
 };
 use pinion_query::Hint;
 
@@ -130,7 +130,7 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
         let result = match compute_counted(ctx, statement).await {
             Ok(statement) => {
                 let statement = ModifyStatement { stamp, ..statement };
-                run_and_tell(ctx, acquired, (index, &statement), retryable, &mut done).await
+                run_and_report(ctx, acquired, (index, &statement), retryable, &mut done).await
             }
             Err(error) => Err(error),
         };

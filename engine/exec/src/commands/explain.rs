@@ -423,7 +423,7 @@ async fn execute(
 }
 
 /// What explain says of the plans.
-struct Told {
+struct PlanReport {
     planner: RawDocumentBuf,
     stage: ExplainStage,
     execution: Execution,
@@ -432,7 +432,11 @@ struct Told {
 }
 
 /// Plans the read, and runs it if that is asked for.
-async fn tell(ctx: &OpContext, explained: &mut Explained, verbosity: Verbosity) -> Result<Told> {
+async fn plan_report(
+    ctx: &OpContext,
+    explained: &mut Explained,
+    verbosity: Verbosity,
+) -> Result<PlanReport> {
     let mut execution = Execution::default();
     let ns = explained.acquired.ns().as_str();
     let Some(request) = explained.request.take() else {
@@ -446,7 +450,7 @@ async fn tell(ctx: &OpContext, explained: &mut Explained, verbosity: Verbosity) 
             key_hash: &shown_hash([]),
             millis: 0,
         };
-        return Ok(Told {
+        return Ok(PlanReport {
             planner: query_planner(ns, &explained.matcher, false, &shown),
             stage,
             execution,
@@ -518,7 +522,7 @@ async fn tell(ctx: &OpContext, explained: &mut Explained, verbosity: Verbosity) 
         request.plan = Some(choice.plan);
         execution = execute(ctx, source, request, &explained.top).await?;
     }
-    Ok(Told {
+    Ok(PlanReport {
         planner,
         stage,
         execution,
@@ -538,7 +542,7 @@ async fn answer(
     {
         request.settings = settings_of(ctx, inner, cmd.db()).await?;
     }
-    let told = tell(ctx, &mut explained, verbosity).await?;
+    let report = plan_report(ctx, &mut explained, verbosity).await?;
     let started = pinion_runtime::now();
     let left = match explained.changes.take() {
         Some(stream) if verbosity >= Verbosity::ExecutionStats => Box::pin(stream.run(ctx)).await?,
@@ -548,16 +552,19 @@ async fn answer(
     let mut out = Reply::new();
     out.append("explainVersion", "1");
     if explained.rest.is_empty() {
-        append_plan(&mut out, &explained, &told, verbosity);
+        append_plan(&mut out, &explained, &report, verbosity);
     } else {
         out.start_array("stages")
             .push_document()
             .start_document("$cursor");
-        append_plan(&mut out, &explained, &told, verbosity);
+        append_plan(&mut out, &explained, &report, verbosity);
         out.end();
         if verbosity >= Verbosity::ExecutionStats {
-            out.append("nReturned", told.execution.returned as i64)
-                .append("executionTimeMillisEstimate", told.execution.millis as i64);
+            out.append("nReturned", report.execution.returned as i64)
+                .append(
+                    "executionTimeMillisEstimate",
+                    report.execution.millis as i64,
+                );
         }
         out.end();
         for (place, stage) in explained.rest.iter().enumerate() {
@@ -645,12 +652,17 @@ impl Explained {
     }
 }
 
-fn append_plan(out: &mut DocBuilder, explained: &Explained, told: &Told, verbosity: Verbosity) {
-    out.append("queryPlanner", &*told.planner);
+fn append_plan(
+    out: &mut DocBuilder,
+    explained: &Explained,
+    report: &PlanReport,
+    verbosity: Verbosity,
+) {
+    out.append("queryPlanner", &*report.planner);
     if verbosity < Verbosity::ExecutionStats {
         return;
     }
-    let execution = &told.execution;
+    let execution = &report.execution;
     let writes = !matches!(explained.top, Top::None);
     let returned = if writes { 0 } else { execution.returned };
     out.start_document("executionStats")
@@ -663,11 +675,11 @@ fn append_plan(out: &mut DocBuilder, explained: &Explained, told: &Told, verbosi
     let statistics = |stage: &ExplainStage, out: &mut DocBuilder| {
         append_stats(stage, out, execution, &explained.top)
     };
-    told.stage.write_plan(out, &statistics);
+    report.stage.write_plan(out, &statistics);
     out.end();
     if verbosity == Verbosity::AllPlansExecution {
         out.start_array("allPlansExecution");
-        for (stage, trial) in &told.trials {
+        for (stage, trial) in &report.trials {
             out.push_document();
             append_execution(out, stage, &StageFigures::of_trial(trial));
             out.end();

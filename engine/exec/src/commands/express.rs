@@ -46,8 +46,8 @@ const REPLY_FRAME_BYTES: usize = 128;
 pub(super) struct Express<'a> {
     ns: Namespace,
     key: Key,
-    /// Where the body has the `_id`: the filter, and its only element. Not told of one that repeats
-    /// another.
+    /// Where the body has the `_id`: the filter, and its only element. `None` for a command that
+    /// repeats another.
     asked: Option<(&'a RawDocument, RawElem<'a>)>,
 }
 
@@ -309,7 +309,7 @@ impl RepeatedFind {
 }
 
 /// The newest version of a document of this core; `None` where that would have to wait, or fails,
-/// or the reply be put together beside the cores.
+/// or where the reply would be built on a compute thread.
 fn found_now(partition: &Partition, tree: TreeId, key: &[u8]) -> Option<Option<Bytes>> {
     let read = partition.try_get(tree, key, ReadAt::Newest)?.ok()?;
     let found = read.map(|read| read.value);

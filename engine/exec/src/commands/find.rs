@@ -51,9 +51,9 @@ pub(super) struct FindCommand<'d> {
 /// What a cursor does when it has come to the newest document of a capped collection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tailing {
-    /// It tells so, and can be asked again.
+    /// It reports so, and can be asked again.
     Tailable,
-    /// It waits for a while, and then tells so.
+    /// It waits for a while, and then reports so.
     AwaitData,
 }
 
@@ -89,8 +89,8 @@ fn read_of<'d>(body: &'d RawDocument, db: &str, is_of_node: bool) -> Result<Find
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     let limit = reader.opt_non_negative("limit")?.filter(|limit| *limit > 0);
     let is_of_member = is_of_node || log_form() == LogForm::Plain;
-    // Members of MongoDB 4.4 have another name for it, whatever this node logs. Where there are
-    // none nobody has.
+    // Members of MongoDB 4.4 have another name for it, whatever this node logs. Without such
+    // members no command has it.
     let old_batch_size = match is_of_member {
         true => reader.opt_non_negative("ntoreturn")?,
         false => None,
@@ -246,7 +246,8 @@ impl FindCommand<'_> {
     /// The pipeline that the command is on a view.
     pub(super) fn rewritten(&self, body: &RawDocument) -> Result<RawDocumentBuf> {
         let bounds = self.key_bounds.as_ref();
-        // For whoever copies them these are collections like any other, which they are in MongoDB.
+        // For members that copy them these are collections like any other, which they are in
+        // MongoDB.
         let is_collection = matches!(self.ns.as_str(), SESSION_RECORDS | RETRY_IMAGES);
         let options = [
             ("min", bounds.is_some_and(KeyBounds::has_min)),

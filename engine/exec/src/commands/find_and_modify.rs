@@ -20,7 +20,9 @@ use crate::operator_counts::compute_counted;
 use crate::read::parse_hint;
 use crate::sessions::{self, RetryableWrite};
 use crate::statements::{Executed, ExecutedChange, StatementIds};
-use crate::write::{Change, ModifyOutcome, ModifyStatement, Validation, run_and_tell, sort_beside};
+use crate::write::{
+    Change, ModifyOutcome, ModifyStatement, Validation, run_and_report, sort_beside,
+};
 
 /// A `findAndModify` as it is written.
 pub(super) struct FindAndModifyCommand<'d> {
@@ -218,7 +220,7 @@ pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
                 parsed.statement.stamp = retryable.stamp(acquired.ns(), [0], image);
             }
             let (ctx, place) = (&cmd.ctx, (0, &parsed.statement));
-            run_and_tell(ctx, acquired, place, retryable.as_deref(), &mut done).await?;
+            run_and_report(ctx, acquired, place, retryable.as_deref(), &mut done).await?;
             count(&parsed, &done);
         }
     }

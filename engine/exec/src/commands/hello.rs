@@ -204,7 +204,7 @@ fn check_user_name(user: RawBsonRef<'_>) -> Result<()> {
     }
 }
 
-/// The body of the next hello of a stream: the same, with the topology version just told.
+/// The body of the next hello of a stream: the same, with the topology version just sent.
 fn next_await(
     body: &RawDocument,
     process: pinion_bson::ObjectId,

@@ -104,8 +104,8 @@ pub struct InsertBatch<'s> {
 }
 
 /// Takes out the documents whose insert the fail point of retryable writes fails, and says with
-/// what. It is asked as often as MongoDB asks, which inserts so many documents at a time; with
-/// order nothing behind the first that fails is asked for.
+/// what. It is asked once for each group of documents that MongoDB inserts at a time; with order
+/// not for the groups behind the first that fails.
 async fn fail_by_test<D: AsRef<[u8]>>(
     ctx: &OpContext,
     ordered: bool,

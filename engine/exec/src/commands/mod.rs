@@ -121,10 +121,10 @@ async fn run(cmd: Invocation, top: Option<TopKind>, handler: Handler) -> Result<
 
 async fn run_counted(mut cmd: Invocation, top: Option<TopKind>, handler: Handler) -> Result<Reply> {
     let metrics = &metrics();
-    // First, since a member that has no data yet cannot know who signed a time.
+    // First, since a member that has no data yet cannot know which member signed a time.
     topology::check_runs_here(&cmd)?;
-    if let Some(told) = cluster_time::learn(&cmd.ctx)? {
-        Box::pin(cluster_time::learn_signed(&cmd.ctx, &told)).await?;
+    if let Some(claimed) = cluster_time::learn(&cmd.ctx)? {
+        Box::pin(cluster_time::learn_signed(&cmd.ctx, &claimed)).await?;
     }
     check_child(&cmd)?;
     if is_member() {
@@ -177,7 +177,7 @@ async fn run_counted(mut cmd: Invocation, top: Option<TopKind>, handler: Handler
             true => concern::surround(cmd, handler).await,
         }
     });
-    // Most reads end in their first poll: nobody can see or stop them before, so they are not
+    // Most reads end in their first poll: no client can see or stop them before, so they are not
     // listed. But `$currentOp` lists the aggregation that it stands in.
     let first = match active {
         Some(_) if ctx.command != "aggregate" => poll_once(handled.as_mut()).await,

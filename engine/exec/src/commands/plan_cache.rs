@@ -77,7 +77,7 @@ pub async fn clear_filters(cmd: Invocation) -> Result<Reply> {
         Ok(())
     })
     .await?;
-    // Those of other shapes go as well where all filters do; they are found anew.
+    // Those of other shapes go as well where all filters do; they are found again.
     forget_plans(uuid, shape).await;
     Ok(Reply::new())
 }

@@ -84,8 +84,8 @@ pub(super) async fn acknowledged(
         crate::open_transactions::fail(ctx);
     }
     let mut out = Reply::new();
-    // Who asked for no acknowledgement and yet for a reply learns that the command came, and
-    // nothing of its outcome.
+    // A client that asked for no acknowledgement and yet for a reply learns that the command
+    // arrived, and nothing of its outcome.
     let concern = ctx.args.write_concern.as_ref();
     if concern.is_some_and(WriteConcern::is_unacknowledged) {
         if let Some(ts) = outcome.last {

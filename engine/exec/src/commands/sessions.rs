@@ -197,7 +197,7 @@ fn check_name(path: Path<'_>, document: &RawDocument, part: &str) -> Result<()> 
     reader.finish()
 }
 
-/// Reads the specification of a stage that lists sessions and tells whether it asks for those of
+/// Reads the specification of a stage that lists sessions and returns whether it asks for those of
 /// named users alone.
 pub(super) fn parse_list(stage: &str, spec: &RawDocument) -> Result<bool> {
     let reader = FieldReader::object(Path::root(stage), spec)?;
@@ -261,7 +261,7 @@ pub async fn refresh_now(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&[cmd.name()]);
     reader.finish()?;
-    crate::session_refresh::tell().await?;
+    crate::session_refresh::publish().await?;
     Ok(Reply::new())
 }
 

@@ -90,7 +90,7 @@ pub(crate) async fn coll_stats(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// Appends what `collStats` and `$collStats: {storageStats: {}}` tell.
+/// Appends what `collStats` and `$collStats: {storageStats: {}}` report.
 pub async fn append_collection_stats(out: &mut DocBuilder, acquired: &Acquired, scale: i64) {
     // A scale is a 32-bit number; a greater one is as great as those get.
     let scale = scale.min(i64::from(i32::MAX));

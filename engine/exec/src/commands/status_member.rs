@@ -1,4 +1,4 @@
-//! What a member of a replica set tells of its set, in `hello` and in sections of `serverStatus`.
+//! What a member of a replica set reports of its set, in `hello` and in sections of `serverStatus`.
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_clock::{OpTime, Timestamp};
@@ -46,7 +46,7 @@ pub async fn append_sections(
     }
 }
 
-/// The ends of the oplog, which are told to who asks for them.
+/// The ends of the oplog, which are reported only on demand.
 ///
 /// # Errors
 /// The oplog cannot be read.
@@ -63,8 +63,8 @@ pub async fn append_oplog(out: &mut DocBuilder) -> Result<()> {
     Ok(())
 }
 
-/// What a member tells of its set and of its place in it; `role` is the name of the field that says
-/// whether clients may write.
+/// What a member reports of its set and of its place in it; `role` is the name of the field that
+/// says whether clients may write.
 pub(super) fn append_member(out: &mut DocBuilder, view: &SetView, last: &LastWrite, role: &str) {
     if view.hello.is_empty() {
         out.append(role, false)

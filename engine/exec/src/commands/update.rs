@@ -24,7 +24,7 @@ use crate::session_ids::is_in;
 use crate::sessions;
 use crate::statements::StatementIds;
 use crate::write::{
-    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, Validation, run_and_tell,
+    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, Validation, run_and_report,
     sort_beside,
 };
 use pinion_query::Hint;
@@ -161,8 +161,7 @@ impl UpdateSpec<'_> {
             ));
         }
         let is_pipeline = matches!(self.u, RawBsonRef::Array(_));
-        // The update is parsed before the filter: where both are wrong, MongoDB tells of the
-        // update.
+        // The update is parsed before the filter: where both are wrong, MongoDB reports the update.
         let update = match self.constants {
             Some(_) if !is_pipeline => {
                 return Err(Error::new(
@@ -267,7 +266,7 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
     for (index, document) in documents.iter().enumerate() {
         pinion_runtime::yield_if_due().await;
         let spec = parse_update(path.index(index), document)?;
-        // What is no stage at all is told before any statement runs.
+        // What is no stage at all is reported before any statement runs.
         if let RawBsonRef::Array(stages) = spec.u {
             compute(&cmd.ctx, || Pipeline::check_form(stages)).await?;
         }
@@ -299,7 +298,7 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         let result = match compute_counted(ctx, statement).await {
             Ok(statement) => {
                 let statement = ModifyStatement { stamp, ..statement };
-                run_and_tell(ctx, acquired, (index, &statement), retryable, &mut done).await
+                run_and_report(ctx, acquired, (index, &statement), retryable, &mut done).await
             }
             Err(error) => Err(error),
         };
@@ -336,7 +335,7 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
     acknowledged(&cmd.ctx, &outcome, true).await
 }
 
-/// Refuses what changes several documents as one statement: it cannot be told how far it came.
+/// Refuses what changes several documents as one statement: how far it came would be unknown.
 pub(super) fn check_retryable(is_refused: bool, option: &str) -> Result<()> {
     if !is_refused {
         return Ok(());

@@ -51,7 +51,7 @@ impl fmt::Debug for MemberAccess {
 }
 
 impl MemberAccess {
-    /// Takes some milliseconds for each key: called before the node serves anybody.
+    /// Takes some milliseconds for each key: called before the node serves any client.
     pub fn new(auth: &MemberAuth) -> MemberAccess {
         let mut salt = [0; SALT_BYTES];
         pinion_runtime::os_random(&mut salt);

@@ -107,7 +107,7 @@ async fn keep() {
         {
             continue;
         }
-        for (what, result) in [("refresh", tell().await), ("reap", reap().await)] {
+        for (what, result) in [("refresh", publish().await), ("reap", reap().await)] {
             if let Err(error) = result
                 && !refresh.stopping.get()
             {
@@ -150,11 +150,11 @@ async fn on_core_0<Fut: Future<Output = Result<()>> + 'static>(
 ///
 /// # Errors
 /// This node is no primary any more, or is stopped.
-pub(crate) async fn tell() -> Result<()> {
-    on_core_0(|ctx| async move { tell_with(&ctx).await }).await
+pub(crate) async fn publish() -> Result<()> {
+    on_core_0(|ctx| async move { publish_with(&ctx).await }).await
 }
 
-async fn tell_with(ctx: &OpContext) -> Result<()> {
+async fn publish_with(ctx: &OpContext) -> Result<()> {
     let ns = Namespace::parse(SESSIONS)?;
     ensure_collection(ctx, &ns).await?;
     let from_ms = session_refresh().told_ms.get();

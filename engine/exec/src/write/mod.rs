@@ -31,6 +31,6 @@ pub use series::{
     AllSeriesCounts, OpenBuckets, SeriesCounts, insert_measurements, open_buckets, series_counts,
     series_targets,
 };
-pub use target::{ModifyOutcome, ModifyStatement, run, run_and_tell, sort_beside};
+pub use target::{ModifyOutcome, ModifyStatement, run, run_and_report, sort_beside};
 pub use through::{Deletion, DeletionTargets, delete_through};
 pub use validation::Validation;

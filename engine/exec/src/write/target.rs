@@ -147,7 +147,7 @@ impl ModifyOutcome {
 ///
 /// # Errors
 /// As of [`run`].
-pub async fn run_and_tell(
+pub async fn run_and_report(
     ctx: &OpContext,
     acquired: Acquired,
     (place, statement): (usize, &ModifyStatement),

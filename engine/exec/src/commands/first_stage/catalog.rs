@@ -61,7 +61,7 @@ impl ClusterCatalog {
             .collect()
     }
 
-    /// What `listCollections` tells of a collection, with what a cluster adds. Here no collection
+    /// What `listCollections` shows of a collection, with what a cluster adds. Here no collection
     /// is sharded.
     fn describe(&self, ns: &Namespace, info: &pinion_bson::RawDocument) -> Bytes {
         let mut out = DocBuilder::new();

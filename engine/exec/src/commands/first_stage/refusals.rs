@@ -84,7 +84,7 @@ pub(super) fn query_settings(spec: RawBsonRef<'_>) -> Result<bool> {
     Ok(with_shapes)
 }
 
-/// `$queryStats` may ask for names that tell nothing.
+/// `$queryStats` may ask for names that disclose nothing.
 pub(super) fn query_stats(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<()> {
     let RawBsonRef::Document(spec) = spec else {
         return Err(Error::failed_to_parse(format!(
