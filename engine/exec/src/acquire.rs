@@ -692,7 +692,7 @@ async fn acquire_in(ctx: &OpContext, running: &Running, ns: &Namespace) -> Resul
 }
 
 /// What an access finds that ends before anything else runs on this core, and so needs no pass.
-pub(crate) enum Glance<R> {
+pub(crate) enum Peek<R> {
     /// The gate does not admit it now.
     Closed,
     /// It has to come through [`acquire`], as the collection is not plain.
@@ -718,26 +718,26 @@ pub(crate) fn check_view(
 }
 
 /// Looks at a plain collection without waiting, and without a share in it.
-pub(crate) fn glance<R>(
+pub(crate) fn peek<R>(
     ns: &Namespace,
     access: GateAccess,
     look: impl FnOnce(&Collection) -> R,
-) -> Glance<R> {
+) -> Peek<R> {
     let catalog = core_catalog();
     if !catalog.gates().admits(ns, access) {
-        return Glance::Closed;
+        return Peek::Closed;
     }
     let found = catalog.with(ns, |found| found.is_plain().then(|| look(found)));
     match found {
-        None if catalog.current().view(ns).is_some() => Glance::NotPlain,
-        None => Glance::Absent,
-        Some(None) => Glance::NotPlain,
-        Some(Some(seen)) => Glance::Found(seen),
+        None if catalog.current().view(ns).is_some() => Peek::NotPlain,
+        None => Peek::Absent,
+        Some(None) => Peek::NotPlain,
+        Some(Some(seen)) => Peek::Found(seen),
     }
 }
 
-/// Passes the gate if it admits the access now, to go on with what a [`glance`] found.
-pub(crate) fn stay(ns: &Namespace, access: GateAccess) -> Option<Pass> {
+/// Passes the gate if it admits the access now, to continue with what a [`peek`] found.
+pub(crate) fn try_pass(ns: &Namespace, access: GateAccess) -> Option<Pass> {
     core_catalog().gates().try_enter(ns, access)
 }
 

@@ -1,5 +1,5 @@
 //! What the owner of capped collections keeps of them in memory: whose turn it is to insert, the
-//! number of the newest record, and who waits for more.
+//! number of the newest record, and which reads wait for more.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -48,11 +48,11 @@ pub struct CappedCollection {
     turn: Semaphore,
     /// The newest number that a record has or had; `None` before the tree was looked at.
     newest: Cell<Option<i64>>,
-    /// No record below this number is left. What is removed stays in the tree until the next
-    /// checkpoint, and to find the oldest record behind all that anew for each insert would take
+    /// No record below this number is left. Removed records stay in the tree until the next
+    /// checkpoint, and to search the oldest record behind them again for each insert would take
     /// long.
     oldest: Cell<i64>,
-    /// There are records that those who wait have not seen.
+    /// There are records that the waiting reads have not seen.
     changed: Notify,
 }
 
@@ -147,7 +147,7 @@ impl CappedCollection {
         self.oldest.set(record + 1);
     }
 
-    /// Wakes those who wait for more.
+    /// Wakes the reads that wait for more.
     pub(crate) fn notify(&self) {
         self.changed.notify_all();
     }

@@ -24,7 +24,7 @@ struct Stored {
 }
 
 impl Stored {
-    /// Takes up a document; false if nobody knows what it is.
+    /// Takes up a document; false if its form is unknown.
     fn add(&mut self, document: &RawDocument) -> bool {
         if document.get_str("_id").ok() == Some(STORED_AS) {
             self.settings = Arc::new(SettingsTable::read_stored(document));
@@ -86,7 +86,7 @@ pub fn load() -> LocalBoxFuture<'static, Result<()>> {
 /// and not be visible yet.
 pub async fn reload() -> Result<()> {
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, || async {
-        // One that reads later has seen more, and tells it later.
+        // A task that reads later has seen more, and has it used later.
         let _turn = cluster_parameters().turn.acquire().await;
         let ctx = OpContext::internal(0, "find", COLLECTION.0, pinion_runtime::now().as_nanos());
         let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;

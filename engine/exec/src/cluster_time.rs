@@ -1,9 +1,9 @@
-//! Cluster time on a member of a replica set: what requests tell of it, and what every reply tells.
+//! Cluster time on a member of a replica set: what requests and replies say of it.
 //!
-//! The sequencer is the clock: it allots timestamps above whatever cluster time it heard of. Where
-//! members have a key file clients can only hand on what a member has signed; where they have none
-//! everybody is trusted and, as in MongoDB without authentication, a member signs with zeros.
-//! Members are always trusted. Source: sharding document, "The vector clock and causal
+//! The sequencer is the clock: it allots timestamps above every cluster time that it received.
+//! Where members have a key file clients can only hand on what a member has signed; where they have
+//! none every client is trusted and, as in MongoDB without authentication, a member signs with
+//! zeros. Members are always trusted. Source: sharding document, "The vector clock and causal
 //! consistency".
 
 use pinion_bson::{DocBuilder, RawBsonRef};
@@ -18,44 +18,44 @@ use crate::parameters::parameters;
 use crate::time_keys;
 use crate::topology::{ReplicaSet, is_member, replica_set};
 
-/// Takes in the cluster time that a request tells. A standalone passes over it. Where it was signed
-/// with a key that this node does not know it is given back, for [`learn_signed`].
+/// Takes in the cluster time that a request gives. A standalone passes over it. Where it was signed
+/// with a key that this node does not know it is returned, for [`learn_signed`].
 ///
 /// # Errors
 /// `TimeProofMismatch` for one that no member has signed, `ClusterTimeFailsRateLimiter` for a time
 /// too far ahead of the wall clock, 40482 for one that no write could follow.
 pub(crate) fn learn(ctx: &OpContext) -> Result<Option<SignedTime>> {
-    let Some(told) = ctx.args.cluster_time else {
+    let Some(claimed) = ctx.args.cluster_time else {
         return Ok(None);
     };
-    if !is_member() || told.time <= storage().cluster_time() {
+    if !is_member() || claimed.time <= storage().cluster_time() {
         return Ok(None);
     }
-    if !ctx.client.is_trusted() && requires_members() && !time_keys::is_genuine(&told)? {
-        // Nobody is kept from looking at a member that does not know the set's time.
+    if !ctx.client.is_trusted() && requires_members() && !time_keys::is_genuine(&claimed)? {
+        // No client is kept from examining a member that does not know the set's time.
         let is_passed_over = BEGINNINGS.contains(&ctx.command);
-        return Ok((!is_passed_over).then_some(told));
+        return Ok((!is_passed_over).then_some(claimed));
     }
-    take_in(&told).map(|()| None)
+    take_in(&claimed).map(|()| None)
 }
 
 /// Takes in a cluster time whose key this node did not know.
 ///
 /// # Errors
 /// `KeyNotFound` if it does not come to know it, and those of [`learn`].
-pub(crate) async fn learn_signed(ctx: &OpContext, told: &SignedTime) -> Result<()> {
-    time_keys::wait_genuine(ctx, told).await?;
-    take_in(told)
+pub(crate) async fn learn_signed(ctx: &OpContext, claimed: &SignedTime) -> Result<()> {
+    time_keys::wait_genuine(ctx, claimed).await?;
+    take_in(claimed)
 }
 
 /// What a connection begins with.
 const BEGINNINGS: [&str; 4] = ["hello", "isMaster", "saslStart", "saslContinue"];
 
-fn take_in(told: &SignedTime) -> Result<()> {
+fn take_in(claimed: &SignedTime) -> Result<()> {
     let now_secs = (pinion_runtime::wall_ms() / 1000) as u32;
     let max_drift_secs = parameters().borrow().max_clock_drift_secs;
-    check_advance(told.time, now_secs, max_drift_secs).map_err(refused)?;
-    storage().advance_cluster_time(told.time);
+    check_advance(claimed.time, now_secs, max_drift_secs).map_err(refused)?;
+    storage().advance_cluster_time(claimed.time);
     Ok(())
 }
 
@@ -76,9 +76,9 @@ impl ReplyEpilogue for MemberEpilogue {
         let Some(set) = replica_set() else {
             return;
         };
-        // What a driver has heard of the topology already it takes for old news. An error of a node
-        // that goes away tells news only when it does: a fail point's must have it clear its
-        // connections, although `hello` tells nothing new.
+        // A driver ignores a topology version that it has seen before. A shutdown error carries a
+        // version only when the node really shuts down: a fail point's error must have the driver
+        // clear its connections, although `hello` reports nothing new.
         let goes_away =
             pinion_runtime::is_shutdown_requested() || set.view().quiesces_until_ms.is_some();
         let moves_clients = match goes_away {
@@ -94,7 +94,7 @@ impl ReplyEpilogue for MemberEpilogue {
         if operation_time.is_null() {
             return;
         }
-        // Without a key to sign it with the time is not told: nobody could use it.
+        // Without a key to sign it with the time is not sent: no client could use it.
         let Some(signed) = time_keys::signed(ctx, storage().cluster_time()) else {
             return;
         };

@@ -1,5 +1,5 @@
-//! Evaluations that may take long: tried here with a budget, and where that does not suffice done
-//! beside the cores.
+//! Evaluations that may take long: tried here with a budget, and offloaded where that does not
+//! suffice.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -23,8 +23,8 @@ pub async fn compute<T: Send>(
     }
 }
 
-/// Calls `f`, which looks through or copies so many bytes: here, or on another thread where they
-/// are many.
+/// Calls `f`, which looks through or copies `bytes` bytes: here, or on a compute thread if they are
+/// many.
 pub async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) -> T {
     if bytes <= LARGE_DOCUMENT_BYTES {
         return f();

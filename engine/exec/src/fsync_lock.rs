@@ -1,10 +1,11 @@
 //! The lock of `fsync {lock: true}`: it ends all writes of the node until it is given back, so that
 //! the files can be copied.
 //!
-//! Core 0 has the count. Who changes it takes the turn there, which is a flag that others come back
-//! for: so whoever is stopped while he waits leaves nothing behind. The first to lock sets the flag
-//! of every core's gates, waits until those who were behind them have left, takes a checkpoint and
-//! has storage take no other. Each step can be undone until the count is told.
+//! Core 0 has the count. An operation that changes it takes the turn there. The turn is a flag that
+//! other operations poll, so one that is stopped while it waits leaves nothing behind. The first to
+//! lock sets the flag of every core's gates, waits until the operations behind them have left,
+//! takes a checkpoint and has storage take no other. Each step can be undone until the count is
+//! returned.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -32,7 +33,7 @@ pub(crate) fn fsync_lock() -> Rc<FsyncLock> {
 }
 
 impl FsyncLock {
-    /// Takes the turn and tells the count, unless another has the turn.
+    /// Takes the turn and returns the count, unless another has the turn.
     fn take_turn(&self) -> Option<i64> {
         let free = !self.turn_taken.replace(true);
         free.then(|| self.count.get())
@@ -68,9 +69,8 @@ async fn give_turn(count: i64) {
     node_lock(move |lock| lock.give_turn(count)).await;
 }
 
-/// Locks the node, or once more; gives the count. Whoever writes is waited for until `limit` is
-/// over. Run it as a task of its own: a caller who goes away in the middle must not leave it half
-/// done.
+/// Locks the node, or once more; returns the count. Writers are waited for until `limit` is over.
+/// Run it as a task of its own: a caller that goes away in the middle must not leave it half done.
 ///
 /// # Errors
 /// `LockTimeout`; the operation was stopped; the checkpoint failed. The count is as before then.
@@ -113,8 +113,8 @@ async fn on_gates<R: Send + 'static>(act: fn(&Gates) -> R) -> Vec<R> {
 }
 
 async fn end_writes(ctx: &OpContext, deadline: Instant) -> Result<()> {
-    // Every core knows before any is asked whether it is drained, so nobody passes a gate behind
-    // the question.
+    // Every core knows before any is asked whether it is drained, so no operation passes a gate
+    // after the question.
     on_gates(Gates::lock).await;
     sim::event("fsync gates");
     let ended = drain_and_checkpoint(ctx, deadline).await;

@@ -2,9 +2,9 @@
 //! classes of namespaces and kinds of access.
 //!
 //! The door asks it of every write of documents ([`crate::acquire`]), the catalog's coordinator of
-//! every definition: no command has a rule of its own. What the node does by itself, and what
-//! members apply out of the log, passes. Codes and texts are MongoDB's where it refuses the same;
-//! Pinion refuses more, where a client would end the node or its vote.
+//! every definition: no command has a rule of its own. The node's own operations, and what members
+//! apply out of the log, pass. Codes and texts are MongoDB's where it refuses the same; Pinion
+//! refuses more, where a client would end the node or its vote.
 
 use std::rc::Rc;
 

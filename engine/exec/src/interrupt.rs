@@ -10,7 +10,7 @@ pub fn is_interruption(error: &Error) -> bool {
     error.is(Category::INTERRUPTION)
 }
 
-/// Lets others run if the operation has used its slice, and is where it learns that it must stop.
+/// Yields to other tasks if the operation has used its slice, and checks whether it must stop.
 pub async fn pause(ctx: &OpContext) -> Result<()> {
     if should_yield() {
         check(ctx)?;

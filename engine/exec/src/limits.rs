@@ -7,13 +7,13 @@ use pinion_runtime::Duration;
 pub(crate) const OUTCOME_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is
-/// done beside the cores.
+/// offloaded.
 pub(crate) const CORE_BUDGET: pinion_query::work::Units = 4_000_000;
 /// Bytes that the plan of a filter works with, for each of the filter's.
 pub(crate) const PLANNED_PER_BYTE: usize = 8;
-/// A document above this size is prepared, compared and copied beside the cores.
+/// A document above this size is prepared, compared and copied on a compute thread.
 pub(crate) const LARGE_DOCUMENT_BYTES: usize = 128 * 1024;
-/// Bytes of a batch above which its reply is put together beside the cores.
+/// Bytes of a batch above which its reply is built on a compute thread.
 pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
 /// The largest entry of the oplog, or operation in one: members get it in a message that has room
 /// for little more.
@@ -50,7 +50,7 @@ pub const MAX_SPILLED_BYTES: u64 = 64 * 1024 * 1024 * 1024;
 /// Bytes on disk that are left to the data, unless
 /// `internalQuerySpillingMinAvailableDiskSpaceBytes` says otherwise.
 pub const MIN_SPACE_BESIDE_SPILLS_BYTES: i64 = 500 * 1024 * 1024;
-/// After so many spilled bytes it is looked whether they are there.
+/// After this many spilled bytes free space is checked again.
 pub(crate) const SPILL_SPACE_STEP_BYTES: u64 = 16 * 1024 * 1024;
 /// Bytes of a spilled block that are written or read at once.
 pub(crate) const SPILL_TRANSFER_BYTES: usize = 4 * 1024 * 1024;
@@ -61,7 +61,7 @@ pub(crate) const MAX_PLAN_CACHE_BYTES: usize = 32 * 1024 * 1024;
 pub(crate) const MAX_CACHED_PLAN_BYTES: usize = 256 * 1024;
 /// How much more work an inactive entry is given when a trial took more than it promises.
 pub(crate) const PLAN_WORKS_GROWTH: u64 = 2;
-/// A cached plan that takes so many times the work that it promises is tried anew.
+/// A cached plan that takes this many times the work that it promises is tried again.
 pub(crate) const PLAN_EVICTION_RATIO: u64 = 10;
 /// Steps that each of the plans of a trial takes at most, and results that end it.
 pub(crate) const TRIAL_WORKS: u64 = 10_000;
@@ -70,7 +70,7 @@ pub(crate) const TRIAL_RESULTS: u64 = 101;
 pub(crate) const MAX_INDEX_FILTER_BYTES: usize = 16 * 1024 * 1024;
 /// How long it is waited before it is looked again how often a fail point has acted.
 pub(crate) const FAIL_POINT_POLL: Duration = Duration::from_millis(10);
-/// As many documents of a retryable insert, and so many bytes of them, count as one for
+/// This many documents of a retryable insert, or bytes of them, count as one for
 /// `onPrimaryTransactionalWrite`: what MongoDB inserts at once.
 pub(crate) const TEST_GROUP_DOCUMENTS: usize = 500;
 pub(crate) const TEST_GROUP_BYTES: usize = 256 * 1024;
@@ -84,7 +84,7 @@ pub const MAX_CURSORS: usize = 100_000;
 pub const MAX_SESSIONS: usize = 1_000_000;
 /// Sessions with retryable writes that one core knows; what it forgets is read from their records.
 pub(crate) const MAX_CATALOG_SESSIONS: usize = 100_000;
-/// So many of them are looked at for one that can be forgotten.
+/// This many of them are examined for one that can be forgotten.
 pub(crate) const EVICTED_SESSIONS_LOOK: usize = 64;
 /// Keys for cluster times that are read: one comes every three months.
 pub(crate) const MAX_TIME_KEYS: usize = 1000;
@@ -94,13 +94,13 @@ pub(crate) const KEY_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const KEY_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a majority has to hold new keys, before that is tried again.
 pub(crate) const KEY_COMMIT_PATIENCE: Duration = Duration::from_secs(10);
-/// How often the keys are looked at where nobody misses one.
+/// How often the keys are checked while no request misses one.
 pub(crate) const KEY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// For how long a key is used: MongoDB's `KeysRotationIntervalSec`, three months.
 pub(crate) const KEYS_ROTATION_SECS: u32 = 90 * 24 * 60 * 60;
-/// Bytes of a refused command that its error tells of.
+/// Bytes of a refused command that its error shows.
 pub(crate) const REFUSED_COMMAND_BYTES: usize = 2048;
-/// How often the set is told which sessions are in use: MongoDB's `logicalSessionRefreshMillis`.
+/// How often the sessions in use are published to the set: MongoDB's `logicalSessionRefreshMillis`.
 pub(crate) const SESSION_REFRESH_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Ended sessions that a core remembers until then.
 pub(crate) const MAX_ENDED_SESSIONS: usize = 100_000;
@@ -139,12 +139,12 @@ pub const CHAIN_READ_BYTES: usize = 32 * 1024 * 1024;
 /// How long a stage that reads another collection waits for a DDL there, which may wait for the
 /// stage's own operation.
 pub const INNER_GATE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a build of indexes that waits for its set looks who is primary and who is ready, where
-/// nobody tells it.
+/// How often a build of indexes that waits for its set checks which member is primary and which are
+/// ready, if it is not notified.
 pub const BUILD_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long it is waited before a vote about a build is sent again.
 pub const BUILD_VOTE_PAUSE: Duration = Duration::from_millis(500);
-/// Bytes of the reason that a member tells the primary why it cannot make a build.
+/// Bytes of the reason that a member gives the primary why it cannot make a build.
 pub const MAX_ABORT_REASON_BYTES: usize = 1024;
 /// How long a cursor may idle, unless `cursorTimeoutMillis` says otherwise.
 pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
@@ -159,11 +159,11 @@ pub const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(15);
 pub const MAX_SHUTDOWN_PATIENCE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// How often idle cursors and sessions are looked for.
 pub const REAP_INTERVAL: Duration = Duration::from_secs(4);
-/// How often operations are told again to end that hold up the opening of the data directory.
+/// How often operations that hold up the opening of the data directory are asked again to end.
 pub const PARKING_POLL: Duration = Duration::from_millis(10);
-/// So many errors of a batch have a text, however long that is,
+/// This many errors of a batch have a text, however long that is,
 pub const REPORTED_ERRORS: usize = 2;
-/// and the others until their texts have so many bytes.
+/// and the others until their texts have this many bytes.
 pub const REPORTED_ERROR_BYTES: usize = 1024 * 1024;
 /// Bytes of the results that a `bulkWrite` keeps for its cursor; what would exceed them ends it.
 pub const MAX_BULK_REPLY_BYTES: usize = 100 * 1024 * 1024;
@@ -256,8 +256,8 @@ pub const RECOVERY_BYTES: usize = 4 * 1024 * 1024;
 pub const LOG_LINES: usize = 1024;
 /// Bytes of one kept log line.
 pub const LOG_LINE_BYTES: usize = 4096;
-/// How often the lock of `fsync` looks whether the last writer has ended, and whoever waits for its
-/// turn to change the lock.
+/// How often the lock of `fsync` checks whether the last writer has ended, and an operation that
+/// waits for its turn whether it has it.
 pub const FSYNC_LOCK_POLL: Duration = Duration::from_millis(2);
 /// How long the lock of `fsync` waits for writers when its client does not say.
 pub const FSYNC_LOCK_TIMEOUT: Duration = Duration::from_secs(90);
@@ -293,7 +293,7 @@ const _: () =
 const _: () = assert!(RECOVERY_BYTES <= APPLIER_BYTES);
 
 /// The least that an index build may be given of memory, in MiB, and the most room, in MiB, that it
-/// can be told to leave.
+/// can be set to leave.
 pub(crate) const LEAST_BUILD_MEMORY_MB: i64 = 50;
 pub(crate) const MOST_LEAST_FREE_MB: i64 = 8 << 20;
 

@@ -1,7 +1,8 @@
 //! Documents of the `local` database that the node keeps for itself: the configuration of its set,
 //! its last vote.
 //!
-//! Their futures are in boxes: who polls one that is not compiles again all that is behind it.
+//! Their futures are in boxes: a function that polls an unboxed one compiles all that is behind it
+//! again.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Uuid, core_catalog, from_fatal};

@@ -400,7 +400,7 @@ impl Metrics {
         self.collection_scans.borrow_mut().record(tree, exist);
     }
 
-    /// Counts one scan that goes on with what is still to come.
+    /// Counts one scan that continues with what is still to come.
     pub fn record_tailing_scan<I>(&self, tree: TreeId, exist: impl Fn() -> I)
     where
         I: IntoIterator<Item = TreeId>,
@@ -410,7 +410,7 @@ impl Metrics {
         self.tailing_scans.borrow_mut().record(tree, exist);
     }
 
-    /// How often a collection was scanned, and how many of the scans go on with what is still to
+    /// How often a collection was scanned, and how many of the scans continue with what is still to
     /// come.
     pub fn collection_scans(&self, tree: TreeId) -> (u64, u64) {
         let tailing = self.tailing_scans.borrow().of(tree);

@@ -1,4 +1,4 @@
-//! What a node is told when it is opened.
+//! The options a node is opened with.
 
 use std::path::PathBuf;
 
@@ -69,7 +69,7 @@ impl PlantedFault {
     ];
 }
 
-/// What `hostInfo` tells about the machine; the binary finds it out before the node starts.
+/// What `hostInfo` reports about the machine
 #[derive(Clone, Debug, Default)]
 pub struct HostInfo {
     pub hostname: String,

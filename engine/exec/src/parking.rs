@@ -66,7 +66,8 @@ impl Parking {
         self.inside.get() == 0
     }
 
-    /// Completes when an operation has ended that was the last, or has been told to look again.
+    /// Completes when the last operation has ended, or when the waiting task is woken to look
+    /// again.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -53,7 +53,7 @@ impl Profile {
 /// How the databases are profiled; every core holds the same.
 #[derive(Debug)]
 pub struct Profiles {
-    /// Of databases that were told nothing of their own.
+    /// Of databases without a setting of their own.
     default: Profile,
     databases: BTreeMap<Box<str>, Profile>,
     /// As a command gave it: it may be negative. Until then what the node was started with holds.
@@ -100,7 +100,7 @@ impl Profiles {
         self.default.level = level;
     }
 
-    /// From so many milliseconds on an operation is slow.
+    /// From this many milliseconds on an operation is slow.
     pub fn slow_ms(&self) -> i32 {
         let of_log = || server_counters().slow_ms.get().min(i32::MAX as u64) as i32;
         self.slow_ms_given.unwrap_or_else(of_log)
@@ -151,7 +151,7 @@ pub async fn forget(db: &str) {
     .await;
 }
 
-/// Sets how databases are profiled that are told nothing of their own, on this core (`--profile`,
+/// Sets how databases are profiled without a setting of their own, on this core (`--profile`,
 /// `--slowOpSampleRate`).
 pub fn set_profile_defaults(level: i64, sample_rate: f64) {
     let profiles = profiles();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn databases_have_the_default_until_they_are_told() {
+    fn databases_have_the_default_until_they_have_a_setting() {
         let mut profiles = profiles(1.0);
         assert!(!profiles.is_on());
         profiles.set_default(Level::Slow);

@@ -16,7 +16,7 @@ use pinion_wire::{
 };
 
 use super::cursors::{Left, append_batch, append_cursor};
-use crate::acquire::{Acquired, Glance, ReadSource, Undecided, acquire_viewed, glance, stay};
+use crate::acquire::{Acquired, Peek, ReadSource, Undecided, acquire_viewed, peek, try_pass};
 use crate::concern::default_concerns;
 use crate::fail_points::fail_points;
 use crate::interrupt::interruptible;
@@ -273,14 +273,14 @@ impl RepeatedFind {
         if !find.reads_newest() {
             return None;
         }
-        let seen = glance(&find.ns, GateAccess::Read, |collection| {
+        let seen = peek(&find.ns, GateAccess::Read, |collection| {
             let key = id_key(id);
             (collection.tree(), partition_of(collection, &key), key)
         });
         let place = match seen {
-            Glance::Closed | Glance::NotPlain => return None,
-            Glance::Absent => None,
-            Glance::Found(place) => Some(place),
+            Peek::Closed | Peek::NotPlain => return None,
+            Peek::Absent => None,
+            Peek::Found(place) => Some(place),
         };
         if let Some(lsid) = &find.lsid {
             session_table().touch(lsid, started_ns).ok()?;
@@ -294,7 +294,7 @@ impl RepeatedFind {
             let ran = find.finish(Some(tree), found.as_ref(), started_ns);
             return Some(Attempt::Ran(ran));
         }
-        let pass = stay(&find.ns, GateAccess::Read)?;
+        let pass = try_pass(&find.ns, GateAccess::Read)?;
         let (owner, find) = (here.owner(partition), find.clone());
         Some(Attempt::Asked(Box::pin(async move {
             let found = call_on(owner, move || {

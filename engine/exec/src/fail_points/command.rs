@@ -101,7 +101,7 @@ pub(crate) async fn time_out(deadline_ns: Option<u64>) -> Option<u64> {
     }
 }
 
-/// Fails a `getMore` that has its cursor, if it is told to.
+/// Fails a `getMore` that has its cursor, if the fail point is set to.
 ///
 /// # Errors
 /// That which the fail point is set to.
@@ -123,10 +123,10 @@ fn app_name(cmd: &Invocation) -> Option<&str> {
         return cmd.ctx.client.app_name();
     }
     let path = |name| pinion_bson::get(cmd.body(), name)?.as_document();
-    let told = path("client")
+    let named = path("client")
         .and_then(|client| pinion_bson::get(client, "application")?.as_document())
         .and_then(|application| pinion_bson::get(application, "name")?.as_str());
-    told.or_else(|| cmd.ctx.client.app_name())
+    named.or_else(|| cmd.ctx.client.app_name())
 }
 
 /// A command that `failCommand` may fail.

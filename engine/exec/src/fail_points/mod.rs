@@ -175,8 +175,8 @@ impl Default for FailPoints {
 }
 
 impl FailPoints {
-    /// Whether any fail point is on. One that has acted as often as it was told counts until it is
-    /// set to off.
+    /// Whether any fail point is on. One that has acted as often as it was set to counts until it
+    /// is set to off.
     pub(crate) fn any_is_on(&self) -> bool {
         self.is_on.get()
     }
@@ -203,7 +203,7 @@ impl FailPoints {
         (mode != Mode::Off).then(|| Arc::new(Set { number, data }))
     }
 
-    /// Whether a fail point acts now for who saw this setting of it; on core 0.
+    /// Whether a fail point acts now for a task that saw this setting of it; on core 0.
     fn acts(&self, point: FailPoint, number: u64) -> bool {
         let progress = &self.progress[point.at()];
         if progress.number.get() != number {
@@ -246,7 +246,7 @@ pub(crate) async fn enter(
     acts.then_some(set)
 }
 
-/// Sets a fail point on every core, and tells how often it had acted before.
+/// Sets a fail point on every core, and returns how often it had acted before.
 pub async fn configure(point: FailPoint, configuration: Configuration) -> u64 {
     submit_to(CoreId(0), Queue::Foreground, move || async move {
         let points = &fail_points();
@@ -318,7 +318,7 @@ async fn entered(point: FailPoint) -> u64 {
     .await
 }
 
-/// Waits until a fail point has acted so many times.
+/// Waits until a fail point has acted this many times.
 ///
 /// # Errors
 /// The operation is interrupted.

@@ -1,4 +1,4 @@
-//! When a fail point that is on acts: always, so many times, after so many times, or now and then.
+//! When a fail point that is on acts: always, n times, after n times, or now and then.
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_wire::idl::{f64_lossy, i64_exact};
@@ -12,9 +12,9 @@ pub enum Mode {
     AlwaysOn,
     /// Acts with this probability.
     Random(f64),
-    /// Acts so many times more.
+    /// Acts this many times more.
     Times(i32),
-    /// Passes over so many first.
+    /// Passes over this many first.
     Skip(i32),
 }
 

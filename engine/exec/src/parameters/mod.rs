@@ -1,4 +1,4 @@
-//! Server parameters: those that have an effect here, and those that tell what this node is.
+//! Server parameters: those that have an effect here, and those that describe this node.
 
 mod db_check;
 mod log_verbosity;
@@ -70,7 +70,7 @@ pub struct Parameters {
     pub shows_write_concerns: bool,
     /// Whether the commands of tests are there.
     pub enable_test_commands: bool,
-    /// How far ahead of the wall clock a cluster time may be that a request tells.
+    /// How far ahead of the wall clock a cluster time may be that a request gives.
     pub max_clock_drift_secs: u32,
     /// For how long a key signs cluster times.
     pub keys_rotation_secs: u32,
@@ -177,7 +177,7 @@ fn log_level_of(value: RawBsonRef<'_>) -> Result<i32> {
             refused("does not fit into 32 bits")
         }
         Some(number) if number.trunc() < 0.0 => refused("is not greater than or equal to 0"),
-        // There is nothing to be told above the highest level.
+        // There is nothing to log above the highest level.
         Some(number) => Ok((number as i32).min(5)),
     }
 }

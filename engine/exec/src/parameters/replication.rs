@@ -432,13 +432,13 @@ mod tests {
 
     use super::*;
 
-    fn told(parameters: ReplicationParameters, name: &str) -> RawDocumentBuf {
+    fn shown(parameters: ReplicationParameters, name: &str) -> RawDocumentBuf {
         let mut out = DocBuilder::new();
         assert!(parameters.append_as(name, "value", &mut out), "{name}");
         out.finish()
     }
 
-    /// What is told of a parameter after it was set to a value; `None` if the value is refused.
+    /// What is shown of a parameter after it was set to a value; `None` if the value is refused.
     #[track_caller]
     fn check(name: &str, value: impl Into<RawBson>, expected: Option<RawBson>) {
         let value = value.into();
@@ -447,17 +447,17 @@ mod tests {
         let found = setting.ok().map(|setting| {
             let mut parameters = ReplicationParameters::default();
             parameters.set(setting);
-            let told = told(parameters, name);
-            RawBson::from(told.get("value").expect("readable").expect("appended"))
+            let shown = shown(parameters, name);
+            RawBson::from(shown.get("value").expect("readable").expect("appended"))
         });
         assert_eq!(found, expected, "{name} {value:?}");
     }
 
     #[test]
-    fn names_are_sorted_and_every_one_is_told() {
+    fn names_are_sorted_and_every_one_is_shown() {
         assert!(NAMES.is_sorted());
         for name in NAMES {
-            told(ReplicationParameters::default(), name);
+            shown(ReplicationParameters::default(), name);
         }
     }
 

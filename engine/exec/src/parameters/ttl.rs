@@ -20,7 +20,7 @@ pub struct TtlParameters {
     pub batch_deletes: bool,
     /// After which a sub-pass visits nothing any more.
     pub sub_pass_target: Duration,
-    /// How long, and for how many documents, a visit goes on; without end where it is zero.
+    /// How long, and for how many documents, a visit lasts; zero for no limit.
     pub delete_target_time: Duration,
     pub delete_target_docs: u64,
 }
@@ -120,11 +120,11 @@ mod tests {
 
     use super::*;
 
-    /// What is told of a parameter after it was set to a value; `None` if the value is refused.
+    /// What is shown of a parameter after it was set to a value; `None` if the value is refused.
     #[track_caller]
     fn check(name: &str, value: RawBsonRef<'_>, expected: Option<i64>) {
         let setting = TtlSetting::parse(name, value).expect("a parameter of expiry");
-        let told = setting.ok().map(|setting| {
+        let shown = setting.ok().map(|setting| {
             let mut parameters = TtlParameters::default();
             parameters.set(setting);
             let mut out = DocBuilder::new();
@@ -135,7 +135,7 @@ mod tests {
                 number => i64_exact(number).expect("a number"),
             }
         });
-        assert_eq!(told, expected, "{name} {value:?}");
+        assert_eq!(shown, expected, "{name} {value:?}");
     }
 
     #[test]

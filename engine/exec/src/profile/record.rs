@@ -60,7 +60,7 @@ impl Profiled {
     }
 }
 
-/// A statement of a command that has several, which is written by itself.
+/// A statement of a command that has several, which is recorded separately.
 pub struct ProfiledStatement {
     ctx: OpContext,
     op: &'static str,
@@ -95,8 +95,8 @@ impl ProfiledStatement {
         &self.ctx
     }
 
-    /// Writes the statement down, if it is one of those that are, and tells the whole operation
-    /// what it did.
+    /// Records the statement, if it is one of those that are, and adds what it did to the whole
+    /// operation.
     pub(crate) async fn end(self, whole: &OpContext, error: Option<&Error>) {
         let ended_ns = pinion_runtime::now().as_nanos();
         let us = ended_ns.saturating_sub(self.started_ns) / 1000;
@@ -255,7 +255,7 @@ pub async fn make_collection(db: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the profiler does is nobody's operation.
+/// What the profiler does is no client's operation.
 fn context(db: &str) -> OpContext {
     OpContext::internal(0, "profile", db, pinion_runtime::now().as_nanos())
 }

@@ -54,7 +54,7 @@ pub(crate) fn flow_control() -> Rc<FlowControl> {
     pinion_runtime::core_local()
 }
 
-/// What the driver tells of its decisions, for `serverStatus`.
+/// What the driver reports of its decisions, for `serverStatus`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FlowControlStatus {
     /// Tickets of a second.
@@ -94,8 +94,8 @@ pub fn flow_sample() -> LocalBoxFuture<'static, FlowSample> {
     })
 }
 
-/// Gives writes so many tickets for the next second; `None` where they need none. Called on core 0,
-/// by one task.
+/// Gives writes this number of tickets for the next second; `None` where they need none. Called on
+/// core 0, by one task.
 pub fn set_tickets(tickets: Option<u32>, status: FlowControlStatus) -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
         flow_control().status.set(status);

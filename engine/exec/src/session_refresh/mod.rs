@@ -1,6 +1,6 @@
-//! Sessions of a replica set: those that are in use stand in `config.system.sessions`, from which
-//! they expire, and what the writes of those that are gone left behind is removed. A task of core 0
-//! sees to both, on the primary.
+//! Sessions of a replica set: those that are in use are listed in `config.system.sessions`, from
+//! which they expire, and what the writes of those that are gone left behind is removed. A task of
+//! core 0 does both, on the primary.
 //!
 //! Source: sharding document, "The logical session cache".
 
@@ -47,12 +47,12 @@ pub struct SessionRefresh {
     /// What it does now.
     running: RefCell<Option<OpContext>>,
     task: RefCell<Option<JoinHandle<()>>>,
-    /// Up to when what was used is told.
-    told_ms: Cell<i64>,
+    /// Uses up to this time are published, in milliseconds since 1970.
+    published_ms: Cell<i64>,
     /// The sessions that clients of this core have ended since.
     ended: RefCell<BTreeSet<Lsid>>,
-    /// Where the search for what is over goes on in partitions of this core; behind the end it
-    /// begins anew.
+    /// Where the search for expired records continues in partitions of this core; behind the end it
+    /// starts again.
     pub(super) hands: RefCell<BTreeMap<PartitionId, Key>>,
 }
 
@@ -76,7 +76,7 @@ pub fn start() {
     *session_refresh().task.borrow_mut() = Some(task);
 }
 
-/// How often sessions are told of may be another now.
+/// The interval of the refresh may have changed.
 pub fn parameters_changed() {
     session_refresh().wake.notify_all();
 }
@@ -146,7 +146,7 @@ async fn on_core_0<Fut: Future<Output = Result<()>> + 'static>(
     .await
 }
 
-/// Tells the set which sessions are in use, and which were ended.
+/// Publishes to the set which sessions are in use, and which were ended.
 ///
 /// # Errors
 /// This node is no primary any more, or is stopped.
@@ -157,7 +157,7 @@ pub(crate) async fn publish() -> Result<()> {
 async fn publish_with(ctx: &OpContext) -> Result<()> {
     let ns = Namespace::parse(SESSIONS)?;
     ensure_collection(ctx, &ns).await?;
-    let from_ms = session_refresh().told_ms.get();
+    let from_ms = session_refresh().published_ms.get();
     let until_ms = wall_ms();
     for (lsid, used_ms) in last_uses().await {
         if used_ms < from_ms {
@@ -174,7 +174,7 @@ async fn publish_with(ctx: &OpContext) -> Result<()> {
         pause(ctx).await?;
         forget(ctx, ns.clone(), &lsid).await?;
     }
-    session_refresh().told_ms.set(until_ms);
+    session_refresh().published_ms.set(until_ms);
     Ok(())
 }
 

@@ -95,8 +95,8 @@ pub(super) async fn unused_since(ctx: &OpContext, before_ms: i64) -> Result<Vec<
     Ok(last.into_keys().collect())
 }
 
-/// The last write of each session that this core has an old record of: of so many sessions, and the
-/// next time of those behind them, as most may be in use.
+/// The last write of each session that this core has an old record of: of a limited number of
+/// sessions, and the next time of those behind them, as most may be in use.
 async fn last_dates_here(
     ctx: &OpContext,
     tree: TreeId,

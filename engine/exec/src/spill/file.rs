@@ -191,7 +191,7 @@ impl Drop for SpillFile {
         let Some(file) = self.file.take() else {
             return;
         };
-        // A node that is going down has no state any more, and lets go of its files by itself.
+        // A node that is going down has no state any more, and its files are released with it.
         let Some(memory) = pinion_runtime::try_core_local::<NodeMemory>() else {
             return;
         };

@@ -99,7 +99,7 @@ async fn keep() {
     }
 }
 
-/// Looks at the keys, and tells when that is to be done again.
+/// Checks the keys, and returns when to check again.
 async fn look() -> Result<Duration> {
     let Some(set) = replica_set() else {
         return Ok(KEY_LOOK_INTERVAL);
@@ -200,7 +200,7 @@ async fn stored(ctx: &OpContext) -> Result<Vec<KeyDocument>> {
     Ok(keys)
 }
 
-/// Makes the keys that are missing, and tells whether there were such.
+/// Makes the keys that are missing, and returns whether there were any.
 async fn make_missing(ctx: &OpContext, keys: &[KeyDocument]) -> Result<bool> {
     let interval_secs = parameters().borrow().keys_rotation_secs;
     let time = storage().cluster_time();

@@ -1,5 +1,5 @@
-//! The keys that cluster times are signed with, where members have a key file: clients hand on
-//! times that members have signed, and cannot make the set's time go forward by themselves.
+//! The keys that cluster times are signed with, where members have a key file: clients pass on
+//! times that members have signed, and cannot advance the set's time themselves.
 //!
 //! Source: sharding document, "SignedComponentFormat" and "Key management". The keys are documents
 //! of `admin.system.keys`, which the primary makes and replication brings to all. A task of core 0
@@ -31,7 +31,7 @@ pub struct TimeKeys {
     known: RefCell<KeyRing>,
     /// Those that a majority has.
     lasting: RefCell<KeyRing>,
-    /// Core 0 has been told a moment ago that a key is missing.
+    /// Core 0 was asked for a missing key a moment ago.
     has_asked: Cell<bool>,
     /// There are others than before.
     replaced: Notify,
@@ -66,8 +66,8 @@ impl TimeKeys {
     }
 }
 
-/// The cluster time as it is told to a client: signed where the set has a key file, but for those
-/// who are trusted. `None` while there is no key.
+/// The cluster time as it is sent to a client: signed where the set has a key file, but for trusted
+/// clients. `None` while there is no key.
 pub(crate) fn signed(ctx: Option<&OpContext>, time: Timestamp) -> Option<SignedTime> {
     let is_trusted = ctx.is_some_and(|ctx| ctx.client.is_trusted());
     if is_trusted || member_access().is_none() {
@@ -84,8 +84,8 @@ pub(crate) fn signed(ctx: Option<&OpContext>, time: Timestamp) -> Option<SignedT
 ///
 /// # Errors
 /// `TimeProofMismatch`.
-pub(crate) fn is_genuine(told: &SignedTime) -> Result<bool> {
-    match time_keys().known.borrow().verify(told) {
+pub(crate) fn is_genuine(signed: &SignedTime) -> Result<bool> {
+    match time_keys().known.borrow().verify(signed) {
         Ok(()) => Ok(true),
         Err(VerifyError::UnknownKey(_)) => Ok(false),
         Err(error @ VerifyError::Mismatch) => Err(Error::new(
@@ -100,24 +100,24 @@ pub(crate) fn is_genuine(told: &SignedTime) -> Result<bool> {
 ///
 /// # Errors
 /// `KeyNotFound` when the key does not come, and `TimeProofMismatch`.
-pub(crate) async fn wait_genuine(ctx: &OpContext, told: &SignedTime) -> Result<()> {
+pub(crate) async fn wait_genuine(ctx: &OpContext, signed: &SignedTime) -> Result<()> {
     let patience = now() + KEY_PATIENCE;
     loop {
         let replaced = time_keys().replaced.notified();
         time_keys().ask();
-        // The key may be on its way to this member, which nobody is told of.
+        // The key may be on its way to this member, which is not reported.
         let _ = interruptible(ctx, timeout(KEY_PAUSE, replaced)).await?;
         check(ctx)?;
-        if is_genuine(told)? {
+        if is_genuine(signed)? {
             return Ok(());
         }
         if now() >= patience {
-            let (secs, inc) = (told.time.secs(), told.time.inc());
+            let (secs, inc) = (signed.time.secs(), signed.time.inc());
             return Err(Error::new(
                 ErrorCode::KEY_NOT_FOUND,
                 format!(
                     "No keys found for HMAC that is valid for time: {{ ts: Timestamp({secs}, {inc}) }} with id: {}",
-                    told.key_id.0
+                    signed.key_id.0
                 ),
             ));
         }
