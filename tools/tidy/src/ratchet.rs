@@ -15,7 +15,7 @@ const WORDS: Table = &[
     ("engine/administration", 2),
     ("engine/apply", 1),
     ("engine/catalog", 169),
-    ("engine/exec", 147),
+    ("engine/exec", 105),
     ("engine/query", 319),
     ("engine/storage", 337),
 ];

@@ -18,7 +18,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// Waits after a conflict, as long as it takes: an open transaction holds what it has written
-    /// for a minute. False when the client must be told.
+    /// for a minute. False when the error must go to the client.
     pub(crate) async fn conflict(&mut self, ctx: &OpContext) -> Result<bool> {
         check(ctx)?;
         // What a transaction has read does not change: it is tried again as a whole, by its client,

@@ -61,7 +61,7 @@ pub(super) async fn attempt(
     .await
 }
 
-/// How documents are inserted, as the core that owns them is told.
+/// How documents are inserted: what the owning core is sent.
 struct How {
     ordered: bool,
     validation: Validation,
@@ -69,7 +69,7 @@ struct How {
     stamps: SmallVec<[Option<Stamp>; 1]>,
 }
 
-/// Inserts documents in their order into a collection whose gates let nobody else in.
+/// Inserts documents in their order into a collection whose gates admit no other operation.
 pub async fn insert_capped(
     ctx: &OpContext,
     collection: &Arc<Collection>,
@@ -275,8 +275,8 @@ async fn evict_beside(
     let removal = removal(ctx, collection, evicted).await?;
     let last = removal.last();
     if form == LogForm::Plain {
-        // Each member of MongoDB 4.4 removes by itself what is too much, and does not apply that
-        // others do.
+        // Each member of MongoDB 4.4 removes the surplus itself, and does not apply removals of
+        // others.
         statement.writes.extend(removal.writes);
         return Ok(last);
     }
@@ -317,7 +317,7 @@ async fn evict_rest(
             Err(error) => return Err(from_write_error(error)),
         };
         if !more {
-            // The next insert goes on.
+            // The next insert continues.
             return Ok(());
         }
     }

@@ -4,19 +4,19 @@
 use pinion_storage::{Expect, Key, PartitionId, Statement, TreeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-type Wanted = (PartitionId, TreeId, Key);
+type UniqueKey = (PartitionId, TreeId, Key);
 
 /// What the documents of one step want, and what those of earlier steps have settled.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Wanted by a document that is tried in this step: its place, and that of the write.
-    tried: FxHashMap<Wanted, (usize, usize)>,
-    /// Wanted by one that waits.
-    waiting: FxHashSet<Wanted>,
-    /// Taken since an earlier step: who wants it now need not wait to be told so. Another client
-    /// may delete that document meanwhile, and then it is as if the deletion had come between
-    /// others.
-    settled: FxHashSet<Wanted>,
+    /// UniqueKey by a document that is tried in this step: its place, and that of the write.
+    tried: FxHashMap<UniqueKey, (usize, usize)>,
+    /// UniqueKey by one that waits.
+    waiting: FxHashSet<UniqueKey>,
+    /// Taken since an earlier step: a document that wants it now fails without waiting. Another
+    /// client may delete that document meanwhile, and then it is as if the deletion had come
+    /// between others.
+    settled: FxHashSet<UniqueKey>,
 }
 
 impl Claims {

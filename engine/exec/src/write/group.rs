@@ -210,8 +210,8 @@ impl Step {
 }
 
 /// Executes statements in their order; those behind one that is refused are not reached. Where none
-/// can be refused but for meeting another writer or finding no memory, each owner does its own at
-/// once, and goes on behind such a one.
+/// can be refused but for a conflict with another writer or for lack of memory, each owner executes
+/// its own at once, and continues behind a refused one.
 async fn execute(statements: Vec<Statement>) -> Vec<std::result::Result<Timestamp, WriteError>> {
     let owners: Option<Vec<CoreId>> = statements.iter().map(only_owner).collect();
     let Some(owners) = owners.filter(|owners| owners.iter().any(|owner| *owner != owners[0]))
@@ -242,7 +242,7 @@ async fn execute(statements: Vec<Statement>) -> Vec<std::result::Result<Timestam
     results
 }
 
-/// The one core that a statement concerns, if no write of it needs a value that nobody else has.
+/// The one core that a statement concerns, if no write of it needs a unique value.
 fn only_owner(statement: &Statement) -> Option<CoreId> {
     let owner = storage().owner(statement.writes[0].partition);
     let is_of_owner = |write: &Write| {

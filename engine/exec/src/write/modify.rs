@@ -42,7 +42,7 @@ pub(crate) struct ModifyRequest {
     pub matcher: Matcher,
     pub change: Arc<Change>,
     pub validation: Validation,
-    /// Whether nobody has looked at the document before, and it is examined here.
+    /// Whether the document was not examined before, and is examined here.
     pub is_lookup: bool,
     /// Whether the caller wants to see the documents before and after.
     pub wants_documents: bool,
@@ -141,7 +141,7 @@ async fn modify(
 /// Waits before a change is tried again that met another writer, or found no memory.
 ///
 /// # Errors
-/// What the client is told of any other error, or if it was tried often enough.
+/// The client's error for any other error, or after the last retry.
 pub(super) async fn retry(
     backoff: &mut Backoff,
     collection: &Arc<Collection>,

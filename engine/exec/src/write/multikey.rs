@@ -8,8 +8,8 @@ use pinion_wire::{OpContext, Result};
 
 use crate::open_transactions::changing;
 
-/// Tells the catalog which indexes have arrays. The caller has left the gate of the namespace, but
-/// for a transaction, which stays behind it.
+/// Marks in the catalog which indexes have arrays. The caller has left the gate of the namespace,
+/// but for a transaction, which stays behind it.
 ///
 /// # Errors
 /// `LockTimeout` in a transaction; those of the catalog.

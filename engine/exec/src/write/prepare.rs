@@ -35,7 +35,7 @@ pub(super) enum Prepared {
     NeedsMultikey(Vec<(TreeId, MultikeyPaths)>),
     Change {
         change: PreparedChange,
-        /// Takes place only if nobody has written the document meanwhile.
+        /// Takes place only if no other operation has written the document meanwhile.
         statement: Statement,
     },
 }

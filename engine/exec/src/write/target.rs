@@ -122,8 +122,8 @@ impl ModifyOutcome {
 }
 
 impl ModifyOutcome {
-    /// Tells the retryable write what its statement at this place did, if it did something.
-    fn tell(&self, retryable: &RetryableWrite, place: usize, statement: &ModifyStatement) {
+    /// Notes in the retryable write what its statement at this place did, if it did something.
+    fn note_executed(&self, retryable: &RetryableWrite, place: usize, statement: &ModifyStatement) {
         let change = match (&self.upserted, &*statement.change) {
             (Some(id), _) => ExecutedChange::Insert {
                 id: Some(id.clone()),
@@ -142,8 +142,8 @@ impl ModifyOutcome {
     }
 }
 
-/// Runs the statement at this place of a command, and tells the command's retryable write what it
-/// did.
+/// Runs the statement at this place of a command, and notes in the command's retryable write what
+/// it did.
 ///
 /// # Errors
 /// As of [`run`].
@@ -159,7 +159,7 @@ pub async fn run_and_report(
     }
     let result = run(ctx, acquired, statement, done).await;
     if let Some(retryable) = retryable {
-        done.tell(retryable, place, statement);
+        done.note_executed(retryable, place, statement);
     }
     result
 }
@@ -168,13 +168,13 @@ enum Step {
     Done,
     Multikey(Arc<Collection>, Vec<(TreeId, MultikeyPaths)>),
     /// The document that was found changed so that it does not match any more: look again. Or the
-    /// node was locked: go on when it is not.
+    /// node was locked: continue when it is not.
     Again,
 }
 
 /// The documents of a statement that changes several, from the first hold of the collection's gate
-/// to the last. A statement that was stopped goes on where it was: what it changed already must not
-/// be found a second time.
+/// to the last. A statement that was stopped continues where it was: what it changed already must
+/// not be found a second time.
 struct Several {
     targets: Targets,
     collection: Arc<Collection>,
@@ -230,7 +230,7 @@ async fn run_statement(
         {
             check_still_there(acquired.ns(), collection.uuid, &targets.indexes, None)?;
         }
-        // The name may also have come to be that of a series while its gate was not held.
+        // The name may also have become that of a series while its gate was not held.
         if acquired.series().is_some() {
             if is_in(ctx) {
                 return Err(no_measurements("write to", acquired.ns()));

@@ -29,16 +29,15 @@ pub(super) struct LoggedWrite<'a> {
     pub old: Option<(&'a RawDocument, VersionToken)>,
     /// `None` to delete it.
     pub new: Option<&'a Bytes>,
-    /// What made the new document of the old one, where that is an update: the entry tells of it as
-    /// of what it is.
+    /// The update that made the new document, if it was one: the entry is that of an update then.
     pub update: Option<&'a Update>,
     /// The retryable statements that it is of.
     pub stamp: Option<&'a Stamp>,
-    /// It is one of a transaction, whose entry tells of it.
+    /// It is one of a transaction, whose entry has it.
     pub in_transaction: bool,
 }
 
-/// How the log tells of a write.
+/// How the log has a write.
 #[derive(Clone, Copy)]
 enum Form {
     /// By an entry of its own.
@@ -64,7 +63,7 @@ impl LoggedWrite<'_> {
             stamp,
             in_transaction,
         } = self;
-        // What is each member's own leaves no record: no other member could tell of it.
+        // Local collections leave no record: no other member could know of it.
         let stamp = stamp.filter(|_| collection.is_replicated());
         let wall_ms = pinion_runtime::wall_ms();
         let token = old.map(|(_, token)| token);
@@ -73,13 +72,13 @@ impl LoggedWrite<'_> {
             true => Form::Operation,
             false => Form::Entry,
         };
-        let told = Told {
+        let fields = OplogFields {
             record,
             documents,
             update,
             wall_ms,
         };
-        let (kind, entry) = entry(collection, told, (stamp, form)).await?;
+        let (kind, entry) = entry(collection, fields, (stamp, form)).await?;
         let records = match stamp {
             Some(stamp) => stamp.writes(partition, kind, documents, wall_ms),
             None => Vec::new(),
@@ -119,8 +118,8 @@ impl Stamp {
     }
 }
 
-/// What an entry tells.
-struct Told<'a> {
+/// The fields of an entry.
+struct OplogFields<'a> {
     record: Option<i64>,
     documents: (Option<&'a RawDocument>, Option<&'a RawDocument>),
     update: Option<&'a Update>,
@@ -132,15 +131,15 @@ struct Told<'a> {
 /// or that is in a no-op before it.
 async fn entry(
     collection: &Collection,
-    told: Told<'_>,
+    fields: OplogFields<'_>,
     (stamp, form): (Option<&Stamp>, Form),
 ) -> Result<(OpKind, Option<Entry>)> {
-    let Told {
+    let OplogFields {
         record,
         documents,
         update,
         wall_ms,
-    } = told;
+    } = fields;
     let event = |kind, o, o2| OpEvent {
         kind,
         ns: collection.ns.as_str(),
@@ -240,8 +239,8 @@ fn check_capped(
     ))
 }
 
-/// Shows a write to this core's observers and makes its entry, beside the cores where that copies
-/// much. What is not replicated has none, and nobody is shown it.
+/// Shows a write to this core's observers and makes its entry, on a compute thread where that
+/// copies much. A write that is not replicated has none, and no observer sees it.
 async fn entry_of(
     collection: &Collection,
     event: &OpEvent<'_>,

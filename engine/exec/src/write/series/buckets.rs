@@ -60,7 +60,7 @@ pub(super) async fn build(
     let key = collection.id_key(id);
     let (partition, hash) = (partition_of(collection, &key), storage().partition_hash());
     let entries = || index_writes(collection, partition, hash, None, old, new, true);
-    let index = compute(ctx, entries).await.map_err(told_of_arrays)?;
+    let index = compute(ctx, entries).await.map_err(array_error)?;
     let logged = LoggedWrite {
         collection,
         partition,
@@ -80,7 +80,7 @@ pub(super) async fn build(
 
 /// Of a field that is indexed, both the least and the greatest value are in the index, which cannot
 /// both be arrays.
-fn told_of_arrays(error: Error) -> Error {
+fn array_error(error: Error) -> Error {
     if error.code != ErrorCode::CANNOT_INDEX_PARALLEL_ARRAYS {
         return error;
     }

@@ -31,7 +31,8 @@ fn invalid(message: impl Into<String>) -> Error {
 }
 
 /// The buckets of a statement, from the first hold of the series' gate to the last. A statement
-/// that was stopped goes on where it was: what it changed already must not be found a second time.
+/// that was stopped continues where it was: what it changed already must not be found a second
+/// time.
 struct Found {
     collection: Arc<Collection>,
     targets: Targets,
@@ -319,7 +320,7 @@ impl Changing<'_> {
         }
     }
 
-    /// A measurement of the bucket as far as its source tells what it is.
+    /// A measurement of the bucket as far as its source determines it.
     fn source_of(&self, bucket: &RawDocument) -> RawDocumentBuf {
         let mut source = DocBuilder::new();
         if let (Some(name), Some(meta)) = (&self.form.meta, pinion_bson::get(bucket, "meta")) {
@@ -380,7 +381,7 @@ impl Changing<'_> {
         let packed = pack(self.form, self.collection.collation.as_deref(), into, &kept)?;
         match packed.taken == kept.len() {
             true => Ok(packed.bucket),
-            // It was written by somebody else, who puts more into a bucket than it holds here.
+            // Another program wrote it, which puts more into a bucket than it may hold here.
             false => Err(invalid(format!(
                 "the bucket {} holds more than a bucket may",
                 ObjectId::to_hex(id)

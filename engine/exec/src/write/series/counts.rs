@@ -1,4 +1,4 @@
-//! What became of the measurements of one series, as `collStats` tells it.
+//! What became of the measurements of one series, as `collStats` reports it.
 
 use std::cell::RefCell;
 use std::ops::AddAssign;

@@ -39,7 +39,7 @@ struct Pending {
 
 /// What is left of the measurements of one source.
 struct Source {
-    /// Tells the source apart, beside its collection.
+    /// Identifies the source, within its collection.
     key: Vec<u8>,
     meta: Option<RawBson>,
     /// By their times, the next one last.
@@ -577,7 +577,7 @@ async fn bucket_for(
     source: &mut Source,
     time_ms: i64,
 ) -> Result<Option<Read>> {
-    // So many writers of one source are better off with a bucket each.
+    // This many concurrent writers of one source are better off with a bucket each.
     if source.conflicts >= SERIES_CONFLICTS {
         return Ok(None);
     }

@@ -1,8 +1,8 @@
 //! Which buckets a core has put measurements into lately: where the next ones may go.
 //!
 //! These are hints. What a bucket holds is read from storage each time, and written on the
-//! condition that nobody has changed it meanwhile, so a hint that is wrong, or that is not there
-//! after a restart, costs a look and nothing more.
+//! condition that it was not changed meanwhile, so a hint that is wrong, or that is not there after
+//! a restart, costs a look and nothing more.
 
 use pinion_bson::ObjectId;
 use pinion_catalog::Uuid;
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_keeps_so_many_sources_and_no_more() {
+    fn a_core_keeps_a_bounded_number_of_sources() {
         let mut open = OpenBuckets::default();
         for n in 0..3 * MAX_OPEN_BUCKET_SOURCES as u32 {
             open.add(&source(n), bucket(1, 0));
