@@ -15,7 +15,7 @@ const WORDS: Table = &[
     ("engine/administration", 2),
     ("engine/apply", 1),
     ("engine/catalog", 169),
-    ("engine/exec", 105),
+    ("engine/exec", 18),
     ("engine/query", 319),
     ("engine/storage", 337),
 ];
@@ -23,7 +23,6 @@ const WORDS: Table = &[
 /// Lines of comments and documents above `MAX_COLUMNS`.
 const WIDE_COMMENTS: Table = &[
     ("engine/catalog", 237),
-    ("engine/exec", 75),
     ("engine/query", 312),
     ("engine/storage", 870),
 ];

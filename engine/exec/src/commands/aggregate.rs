@@ -371,7 +371,7 @@ impl Aggregate {
         let mut request = ReadRequest::new(collection, parts.matcher.clone());
         request.sort = parts.sort.clone();
         request.reads_scores = parts.rest.reads_scores();
-        request.tells = parts.tells;
+        request.follow_up_metadata = parts.tells;
         request.hint = self.hint.clone();
         request.allow_disk_use = self.allow_disk_use;
         request.settings = self.settings.clone();

@@ -30,9 +30,9 @@ pub(crate) struct Divided {
     pub indexes: Vec<String>,
 }
 
-/// Runs a pipeline in parts, up to what is left behind the merge; `None` where it has to run as a whole: because the
-/// result depends on the order of the documents, or takes too much memory, or is an error, which is that of the document
-/// that comes first.
+/// Runs a pipeline in parts, up to what is left behind the merge; `None` where it has to run as a
+/// whole: because the result depends on the order of the documents, or takes too much memory, or is
+/// an error, which is that of the document that comes first.
 pub(crate) async fn run_divided(
     ctx: &OpContext,
     source: ReadSource,
@@ -104,7 +104,8 @@ async fn group(
     }))
 }
 
-/// What one of so many parts may hold. What does not suffice for it is grouped as a whole, where groups are spilled.
+/// The memory of one of `parts` parts. If one needs more, the pipeline groups undivided instead,
+/// and spills.
 fn part_memory(memory: &Memory, parts: usize) -> Memory {
     let mut memory = memory.clone();
     let parts = parts.max(1);
@@ -171,8 +172,8 @@ impl GroupedPart {
     }
 }
 
-/// Has every partition put what it finds into a `T` of its own; `None` where that fails, so that whoever asks does it
-/// document by document: then an error is that of the document that comes first.
+/// Has every partition put what it finds into a `T` of its own; `None` where that fails, and the
+/// caller then does it document by document: an error is that of the first document then.
 pub(crate) async fn collect_divided<T: Send + 'static>(
     ctx: &OpContext,
     source: ReadSource,
@@ -199,8 +200,8 @@ pub(crate) async fn collect_divided<T: Send + 'static>(
     }
 }
 
-/// Has every partition do its part of a read, and gives what each has made, with the indexes that were read; `None` where
-/// parts would find documents of each other.
+/// Has every partition do its part of a read, and gives what each has made, with the indexes that
+/// were read; `None` where parts would find documents of each other.
 async fn on_parts<T, F, Fut>(
     ctx: &OpContext,
     source: ReadSource,
@@ -254,7 +255,7 @@ where
 struct FoundPart {
     spec: Arc<PartSpec>,
     report: Arc<ReadReport>,
-    /// Set once a part has failed: the others need not go on.
+    /// Set once a part has failed: the others need not continue.
     stop: Arc<AtomicBool>,
 }
 

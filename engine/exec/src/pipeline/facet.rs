@@ -1,4 +1,5 @@
-//! `$facet` with stages in it that read elsewhere: its documents are kept, and each pipeline runs over them in turn.
+//! `$facet` with stages in it that read elsewhere: its documents are kept, and each pipeline runs
+//! over them in turn.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -40,7 +40,8 @@ use pinion_wire::idl::Namespace;
 pub(crate) struct Surroundings {
     /// What is read; stages in it may read the same again.
     pub ns: Namespace,
-    /// The catalog in which the aggregation began: its stages find what had their names there, whatever is changed meanwhile.
+    /// The catalog in which the aggregation began: its stages find what had their names there,
+    /// whatever is changed meanwhile.
     pub opened: Arc<Catalog>,
     pub vars: Variables,
     /// Whether validators look at what `$out` and `$merge` write.
@@ -118,7 +119,7 @@ impl Node {
         }
     }
 
-    /// A source without documents: what was before it is let go of.
+    /// A source without documents: the one before it is dropped.
     fn nothing() -> Node {
         Node::List(VecDeque::new())
     }

@@ -90,7 +90,8 @@ impl OutNode {
         let name = format!("tmp.agg_out.{}", Uuid(random_bytes()));
         let temporary = Namespace::new(target.db(), &name).map_err(before)?;
         let failed = |error| (Some(temporary.clone()), error);
-        // One that is never renamed is gone with the next start of the node. A series takes its name by another way.
+        // One that is never renamed is gone with the next start of the node. A series takes its
+        // name by another way.
         let options = CollectionOptions {
             temporary: options.time_series.is_none(),
             ..options
@@ -289,8 +290,8 @@ impl MergeNode {
         }
     }
 
-    /// Performs the writes of a batch. One that fails does not keep the others from being done, and its error ends the
-    /// stage.
+    /// Performs the writes of a batch. One that fails does not keep the others from being done, and
+    /// its error ends the stage.
     async fn write(
         &self,
         ctx: &OpContext,
@@ -361,8 +362,9 @@ impl MergeNode {
         })
     }
 
-    /// Changes the document that has the same key. Where there is none, and the update does not make it, the one that
-    /// came is inserted as it is: a pipeline of `whenMatched` says nothing about it.
+    /// Changes the document that has the same key. Where there is none, and the update does not
+    /// make it, the one that came is inserted as it is: a pipeline of `whenMatched` says nothing
+    /// about it.
     async fn change(
         &self,
         ctx: &OpContext,
@@ -390,7 +392,8 @@ impl MergeNode {
             }
             let prepared = prepare_for_insert(document, false).await?;
             match insert(ctx, target, vec![prepared], true, &self.around).await {
-                // Another client may have inserted one with this key meanwhile: then it is there to be changed.
+                // Another client may have inserted one with this key meanwhile: then it is there to
+                // be changed.
                 Err(error) if error.code == ErrorCode::DUPLICATE_KEY => taken = Some(error),
                 result => return result,
             }
@@ -406,7 +409,7 @@ fn not_found() -> Error {
     )
 }
 
-/// Checks that the `on` fields tell the target's documents apart, as strings compare here.
+/// Checks that the `on` fields identify the target's documents, as strings compare here.
 async fn check_unique(
     ctx: &OpContext,
     stage: &Merge,

@@ -38,8 +38,8 @@ impl RunNode {
             if let Want::Compute = want {
                 want = self.compute(ctx).await?;
             }
-            // Also before a document goes on: a stage that has seen all gives one after the other, and the caller
-            // that collects them does not yield.
+            // Also before a document moves on: a stage that has seen all its input gives one after
+            // the other, and the caller that collects them does not yield.
             pause(ctx).await?;
             input = match want {
                 Want::Output(document) => return Ok(Some(document)),
@@ -52,7 +52,7 @@ impl RunNode {
                 }
             };
             if self.run.is_fed() {
-                // Lets go of the parts and their snapshots.
+                // Releases the parts and their snapshots.
                 self.source = Node::nothing();
             }
         }

@@ -1,5 +1,5 @@
-//! Documents that are all taken before the first of them is given, in memory or on disk: what writes into a collection that is
-//! still being read would otherwise come to what it has written.
+//! Documents that are all taken before the first of them is given, in memory or on disk: what
+//! writes into a collection that is still being read would otherwise come to what it has written.
 
 use pinion_query::{DiskSorter, Document, Next, Spilled, Spiller};
 use pinion_wire::{OpContext, Result};

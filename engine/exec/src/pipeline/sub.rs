@@ -21,8 +21,8 @@ pub(super) enum Passes {
     LetGo,
 }
 
-/// A pipeline over another collection; without one the stages make their documents. The second value keeps the
-/// collection from being dropped while it is read.
+/// A pipeline over another collection; without one the stages make their documents. The second
+/// value keeps the collection from being dropped while it is read.
 pub(super) async fn open_pipeline(
     ctx: &OpContext,
     around: &Rc<Surroundings>,
@@ -109,7 +109,7 @@ async fn open_over(
     let parts = compute(ctx, divide).await?;
     let mut request = ReadRequest::new(collection, parts.matcher);
     request.sort = parts.sort;
-    request.tells = parts.tells;
+    request.follow_up_metadata = parts.tells;
     request.allow_disk_use = Some(around.memory.disk);
     request.settings = around.settings.clone();
     request.limit = parts.limit.map(|limit| limit as usize);

@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// A query whose shape is told by its path, with two ways to answer it.
+    /// A query whose shape is that of its path, with two ways to answer it.
     fn key(path: &str) -> (PlanKey, Outline) {
         let ascending = |paths: &[&str]| {
             let mut pattern = DocBuilder::new();

@@ -143,8 +143,8 @@ impl SettingsTable {
         out.end();
     }
 
-    /// Reads what was stored. The shapes are worked out anew, so that an entry never stands under a
-    /// name that its own commands have no more. What is not understood is passed over.
+    /// Reads what was stored. The shapes are computed again, so that an entry never stands under a
+    /// name that its own commands no longer have. What is not understood is passed over.
     pub(crate) fn read_stored(document: &RawDocument) -> SettingsTable {
         let mut table = SettingsTable::default();
         let Some(RawBsonRef::Array(stored)) = pinion_bson::get(document, "settingsArray") else {

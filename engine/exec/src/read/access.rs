@@ -136,7 +136,7 @@ impl Access {
         }
     }
 
-    /// The plan in a few words, as slow operations are told of.
+    /// The plan in a few words, as slow operations are logged with it.
     pub(crate) fn summary(&self) -> String {
         match self {
             Access::Nothing => "EOF".into(),
@@ -175,7 +175,8 @@ impl Access {
         self.repeats() && self.reads_elsewhere()
     }
 
-    /// Whether a part reads documents of other partitions, whose state at the read's timestamp must then be kept too.
+    /// Whether a part reads documents of other partitions, whose state at the read's timestamp must
+    /// then be kept too.
     pub(crate) fn reads_elsewhere(&self) -> bool {
         self.branches().iter().any(RangeAccess::is_apart)
     }

@@ -6,7 +6,8 @@ use pinion_runtime::{Queue, submit_to};
 use pinion_storage::{Key, PartitionId, ReadAt, TreeId, storage};
 use pinion_wire::Result;
 
-/// The newest version of the document with this key, wherever it is. One document needs no snapshot.
+/// The newest version of the document with this key, wherever it is. One document needs no
+/// snapshot.
 pub(crate) async fn read_newest(
     tree: TreeId,
     partition: PartitionId,

@@ -1,8 +1,9 @@
-//! One read of the log on each core for all change streams there that keep up: its entries are handed to the streams that they
-//! concern. So a thousand streams cost what one costs and what concerns them, and nobody is woken by what others write.
+//! One read of the log on each core for all change streams there that keep up: its entries are
+//! handed to the streams that they concern. So a thousand streams cost one read and the events that
+//! concern each, and no stream is woken by writes that do not concern it.
 //!
-//! A stream joins where the feed stands. What comes for it is kept until it asks, within a bound; one that does not ask in
-//! time leaves, and reads the log itself until it has caught up.
+//! A stream joins where the feed stands. What comes for it is kept until it asks, within a bound;
+//! one that does not ask in time leaves, and reads the log itself until it has caught up.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -90,7 +91,7 @@ impl Watched {
         lists.into_iter().flatten().flatten()
     }
 
-    fn everybody(&self) -> impl Iterator<Item = &Rc<Watcher>> {
+    fn all(&self) -> impl Iterator<Item = &Rc<Watcher>> {
         let lists = self.collections.values().chain(self.databases.values());
         lists.flatten().chain(&self.all)
     }
@@ -183,7 +184,8 @@ impl ChangeFeed {
         }
     }
 
-    /// Ends it: when this returns nothing reads the log for it. Streams that are left read for themselves.
+    /// Ends it: when this returns nothing reads the log for it. Streams that are left read for
+    /// themselves.
     pub async fn stop(&self) {
         self.stopping.set(true);
         self.changed.notify_all();
@@ -200,13 +202,11 @@ impl ChangeFeed {
         self.stopping.get() || self.watched.borrow().count == 0
     }
 
-    /// Nobody is served any more.
+    /// No stream is served any more.
     fn end(&self) {
         let watched = std::mem::take(&mut *self.watched.borrow_mut());
         let through = self.through.get();
-        watched
-            .everybody()
-            .for_each(|watcher| watcher.leave(through));
+        watched.all().for_each(|watcher| watcher.leave(through));
         self.task.borrow_mut().take();
     }
 
@@ -241,7 +241,7 @@ impl ChangeFeed {
                         .for_each(&mut hand);
                 }
             }
-            Concerned::Everybody => watched.everybody().for_each(&mut hand),
+            Concerned::Everybody => watched.all().for_each(&mut hand),
         }
         drop(watched);
         let before = self.through.replace(ts);
@@ -295,7 +295,7 @@ async fn run(feed: Rc<ChangeFeed>) {
             None => {
                 let readable = storage().oplog_read_timestamp().min(bound);
                 let read = log.next_batch(CHANGE_BATCH_ENTRIES, CHANGE_BATCH_BYTES);
-                // Whoever reads for himself is told what is wrong.
+                // A stream that reads for itself reports the error.
                 let Ok(batch) = read.await else {
                     break;
                 };

@@ -1,7 +1,9 @@
-//! A change stream: a read of the log up to what a majority holds, as events behind the stages of the client.
+//! A change stream: a read of the log up to what a majority holds, as events behind the stages of
+//! the client.
 //!
-//! It holds no snapshot and no gate. It reads the log itself until it has caught up; from then on the feed of its core reads
-//! for it (`change_feed.rs`). Between two batches it keeps no more entries than one read gives.
+//! It holds no snapshot and no gate. It reads the log itself until it has caught up; from then on
+//! the feed of its core reads for it (`change_feed.rs`). Between two batches it keeps no more
+//! entries than one read gives.
 
 use std::collections::VecDeque;
 
@@ -57,7 +59,7 @@ impl ChangeRequest {
 pub(crate) struct ChangeCounts {
     /// Operations of entries.
     pub operations: u64,
-    /// Events that tell of these.
+    /// Events about these.
     pub events: u64,
     /// These, and that nothing comes any more.
     pub with_invalidates: u64,
@@ -79,7 +81,8 @@ pub(crate) struct ChangeStream {
     /// What is left of the transaction at hand.
     parts: VecDeque<Part>,
     changes: VecDeque<Change>,
-    /// The entry in the log, or in their transaction, before the one that these changes are in: it may have the image of the first.
+    /// The entry in the log, or in their transaction, before the one that these changes are in: it
+    /// may have the image of the first.
     before: Option<Timestamp>,
     events: VecDeque<(Event, u32)>,
     /// Parts of a large event.
@@ -93,10 +96,10 @@ pub(crate) struct ChangeStream {
     seen_through: Timestamp,
     /// Nothing behind this is looked at.
     last: Option<Timestamp>,
-    /// What the client can go on from.
+    /// The client can resume from this.
     token: RawDocumentBuf,
     /// The time of the last event that was made, or where the stream began.
-    told: Timestamp,
+    reported: Timestamp,
     /// There was nothing more when it was last asked.
     is_behind_all: bool,
     has_ended: bool,
@@ -171,7 +174,7 @@ impl ChangeStream {
         let watch = (options.start == Start::Now).then(|| change_feed().join(&scope));
         let mut stream = ChangeStream {
             token: options.start.first_token(bson_time(begin)).to_document(),
-            told: begin,
+            reported: begin,
             scope,
             splits,
             log: None,
@@ -254,7 +257,7 @@ impl ChangeStream {
                     continue;
                 };
                 check_id(&document, &token.to_document())?;
-                self.told = cluster_time.max(self.told);
+                self.reported = cluster_time.max(self.reported);
                 let is_large = self.splits && document.as_bytes().len() > MAX_CHANGE_EVENT_BYTES;
                 if parts_seen > 0 && !is_large {
                     return Err(Error::new(
@@ -340,7 +343,8 @@ impl ChangeStream {
                     let read = log.next_batch(CHANGE_BATCH_ENTRIES, CHANGE_BATCH_BYTES);
                     self.ahead = interruptible(ctx, read).await?.map_err(from_error)?.into();
                     if is_first {
-                        // Once it has begun a read notices what is missing, but not in front of its beginning.
+                        // Once it has started a read notices what is missing, but not in front of
+                        // its beginning.
                         check_history(behind.next()).await?;
                     }
                     if !self.ahead.is_empty() {
@@ -368,7 +372,7 @@ impl ChangeStream {
         let document = stored_document(&entry);
         match transaction_end(document) {
             TransactionEnd::Whole => {
-                // Most entries concern nobody, and are not taken apart for that.
+                // Most entries concern no stream, and are not taken apart for that.
                 if self.scope.may_concern(document) {
                     (self.changes, _) = changes_of(&self.scope, &entry, &entry, 0);
                     self.before = ts.prev();
@@ -482,7 +486,8 @@ impl ChangeStream {
         }
     }
 
-    /// What the client can go on from behind this batch. `is_all` when nothing that was read is held back.
+    /// The client can resume behind this batch from it. `is_all` when nothing that was read is held
+    /// back.
     pub(crate) fn token_behind(&mut self, batch: &[Bytes], is_all: bool) -> &RawDocument {
         if let Some(last) = batch.last()
             && let Ok(id) = stored_document(last).get_document("_id")
@@ -495,9 +500,9 @@ impl ChangeStream {
         if let Some(through) = caught_up.and_then(Watch::quiet_through) {
             self.seen_through = through.max(self.seen_through);
         }
-        if is_quiet && self.seen_through > self.told {
-            self.told = self.seen_through;
-            self.token = TokenData::high_water_mark(bson_time(self.told))
+        if is_quiet && self.seen_through > self.reported {
+            self.reported = self.seen_through;
+            self.token = TokenData::high_water_mark(bson_time(self.reported))
                 .token()
                 .to_document();
         }
@@ -526,7 +531,8 @@ fn images_since_ms() -> i64 {
     })
 }
 
-/// Refuses a stream that begins before the log does. A log that begins with the set's own first entry lacks nothing.
+/// Refuses a stream that begins before the log does. A log that begins with the set's own first
+/// entry lacks nothing.
 async fn check_history(begin: Timestamp) -> Result<()> {
     let mut oldest = storage().log_after(Timestamp::MIN);
     let first = oldest.next_batch(1, 1).await.map_err(from_error)?;
@@ -582,7 +588,8 @@ fn check_id(document: &RawDocument, token: &RawDocument) -> Result<()> {
     ))
 }
 
-/// The document with this key as a majority has it now, if its collection is still the one that the event is of.
+/// The document with this key as a majority has it now, if its collection is still the one that the
+/// event is of.
 async fn look_up(
     ctx: &OpContext,
     ns: &str,

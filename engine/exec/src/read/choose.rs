@@ -38,7 +38,7 @@ pub struct Watch {
 
 impl Watch {
     /// Looks at what the read has done so far. False once there is nothing more to find out.
-    pub(super) fn goes_on(&self, done: &PartCounters) -> bool {
+    pub(super) fn continues(&self, done: &PartCounters) -> bool {
         // A trial looks as far as its first results.
         let rounds = (done.matched / TRIAL_RESULTS).max(1);
         if done.works / rounds <= self.most_works {
@@ -123,7 +123,7 @@ pub(super) async fn choose(
     Ok(choice)
 }
 
-/// Chooses the plan that explain tells of: what the cache has is not looked at, and nothing is kept.
+/// Chooses the plan that explain shows: what the cache has is not looked at, and nothing is kept.
 pub async fn choose_to_explain(
     ctx: &OpContext,
     request: &ReadRequest,

@@ -1,4 +1,4 @@
-//! What the entries of an index tell of the documents that they name.
+//! The values that the entries of an index have of the documents that they name.
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
@@ -84,7 +84,7 @@ pub(super) fn unnamed(value: RawBsonRef<'_>) -> Bytes {
 
 /// A key above all that have the same value in the field, and below those of the next one. What
 /// follows a value is the end of the fields or the type of the next, and neither is the highest
-/// byte; that follows where a string goes on behind a zero byte, which is another value.
+/// byte; that follows where a string continues behind a zero byte, which is another value.
 pub(super) fn behind_value(index: &Index, key: &[u8], field: usize) -> Result<Key> {
     let end = pinion_keystring::prefix_len(key, field as u32 + 1, index.spec.ordering);
     let end = end.map_err(|_| damaged_index(index.name()))?;

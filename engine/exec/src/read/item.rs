@@ -13,8 +13,8 @@ pub(crate) struct Item {
     pub order: Key,
     /// The document's key in its collection, where the same document may come from several parts.
     pub id: Option<Key>,
-    /// Or why it has no form to be given in, which counts only once it is this document's turn: one that is skipped, or lies
-    /// behind the limit, is not projected in MongoDB.
+    /// Or why it has no form to be given in, which counts only once it is this document's turn: one
+    /// that is skipped, or lies behind the limit, is not projected in MongoDB.
     pub document: Result<Bytes, Box<Error>>,
 }
 
@@ -24,7 +24,8 @@ impl Item {
     }
 }
 
-/// What a part has done so far, for `explain`, `serverStatus` and the profiler's fields of `currentOp`.
+/// What a part has done so far, for `explain`, `serverStatus` and the profiler's fields of
+/// `currentOp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartCounters {
     pub keys_examined: u64,

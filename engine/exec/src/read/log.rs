@@ -107,7 +107,7 @@ pub(super) fn newest_logged_behind(oplog: &Collection, position: Option<&Key>) -
     (newest > seen).then(|| record_key(record_at(newest)))
 }
 
-/// Whether a read that stands at an entry can go on behind it.
+/// Whether a read that stands at an entry can continue behind it.
 ///
 /// # Errors
 /// `CappedPositionLost` when the entry is gone.

@@ -27,7 +27,8 @@ struct Part {
     done: bool,
 }
 
-/// The documents of all parts in one order. Lives on the core of the connection, or of the cursor's maker.
+/// The documents of all parts in one order. Lives on the core of the connection, or of the cursor's
+/// maker.
 pub struct MergedStream {
     parts: Vec<Part>,
     descending: bool,
@@ -35,7 +36,7 @@ pub struct MergedStream {
     limit: Option<usize>,
     counters: PartCounters,
     given: u64,
-    /// What is told of the read, to each operation that goes on with it.
+    /// The report of the read, for each operation that continues it.
     report: Arc<ReadReport>,
     /// Documents already given, where the same one may come from several parts.
     seen: Option<FxHashSet<Key>>,
@@ -158,7 +159,7 @@ impl MergedStream {
 
     fn look_at_plan(&mut self) {
         let done = &self.counters;
-        self.watch = self.watch.take().filter(|watch| watch.goes_on(done));
+        self.watch = self.watch.take().filter(|watch| watch.continues(done));
     }
 
     /// Steps every part that has nothing buffered.
@@ -252,7 +253,7 @@ impl MergedStream {
         }
     }
 
-    /// The next document, when about so many more are wanted.
+    /// The next document, when about `wanted` more are wanted.
     pub async fn next_wanted(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<Bytes>> {
         self.next(ctx, super::stream::step_for(wanted)).await
     }
@@ -294,7 +295,8 @@ impl MergedStream {
         self.parts[i].buffer.pop_front()
     }
 
-    /// True when it is known that nothing follows. A scan knows its end only when it has run into it, as in MongoDB.
+    /// True when it is known that nothing follows. A scan knows its end only when it has run into
+    /// it, as in MongoDB.
     pub(crate) fn is_eof(&self) -> bool {
         let exhausted = self
             .parts

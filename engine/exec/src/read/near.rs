@@ -144,7 +144,8 @@ impl NearWalk {
         }
     }
 
-    /// Walks entries of the ring that name documents not met before: to none when it has been walked.
+    /// Walks entries of the ring that name documents not met before: to none when it has been
+    /// walked.
     async fn walk_entries(
         &mut self,
         spec: &PartSpec,

@@ -41,7 +41,8 @@ pub enum Output {
     Ids,
     /// Nothing but the number of documents, as items of eight bytes that are to be summed.
     Count,
-    /// The values of one of the fields of the index that is scanned, by its place: each once, in a field without a name.
+    /// The values of one of the fields of the index that is scanned, by its place: each once, in a
+    /// field without a name.
     Distinct(usize),
 }
 
@@ -57,10 +58,10 @@ pub struct PartSpec {
     pub projection: Option<Projection>,
     /// The paths that the projection keeps, where the index that is scanned has them all.
     pub covered: Option<Vec<String>>,
-    /// What tells of the documents what order and projection read beside them.
+    /// Gives the metadata of documents that the sort order and the projection read.
     pub meta_source: Option<MetaSource>,
     /// What the projection reads of how documents are found.
-    pub told: Told,
+    pub metadata: FoundMetadata,
     pub output: Output,
     pub show_record_id: bool,
     /// How many documents the whole read wants, skipped ones included.
@@ -79,7 +80,7 @@ pub struct PartSpec {
 
 /// What a projection, or what follows a read, reads of how a document is found.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct FoundMetadata {
     /// The key of the index that found it.
     pub index_key: bool,
     /// Each document leaves with what is known of it, as `keyed` writes both.
@@ -89,9 +90,10 @@ pub struct Told {
     pub sort: Option<SortPattern>,
 }
 
-impl Told {
-    /// What a request's projection, or what follows the read, reads of documents that are found in a way.
-    pub(crate) fn of(request: &ReadRequest, access: &Access) -> Told {
+impl FoundMetadata {
+    /// What a request's projection, or what follows the read, reads of documents that are found in
+    /// a way.
+    pub(crate) fn of(request: &ReadRequest, access: &Access) -> FoundMetadata {
         let is_text = |branch: &RangeAccess| {
             let index = branch.index.as_ref();
             index.is_some_and(|index| index.spec.kind == IndexKind::Text)
@@ -105,10 +107,10 @@ impl Told {
         };
         let projection = request.projection.as_ref();
         let reads = |kind| projection.is_some_and(|projection| projection.reads_meta(kind));
-        let reads_either = |kind| reads(kind) || request.tells.contains(kind);
-        Told {
+        let reads_either = |kind| reads(kind) || request.follow_up_metadata.contains(kind);
+        FoundMetadata {
             index_key: reads_either(MetaKind::IndexKey) && by_index(),
-            is_keyed: !request.tells.is_empty(),
+            is_keyed: !request.follow_up_metadata.is_empty(),
             record_id: reads_either(MetaKind::RecordId),
             sort: request
                 .sort
@@ -409,14 +411,14 @@ pub(crate) async fn metadata_of(
         let document = stored_document(&found.document);
         known = compute(ctx, || source.metadata(document)).await?;
     }
-    if spec.told.index_key {
+    if spec.metadata.index_key {
         known = known.with(MetaKind::IndexKey, index_key(spec, found)?);
     }
-    if spec.told.record_id {
+    if spec.metadata.record_id {
         let id = RawBson::from(record_id(&spec.collection, &found.id));
         known = known.with(MetaKind::RecordId, id);
     }
-    if let Some(sort) = &spec.told.sort {
+    if let Some(sort) = &spec.metadata.sort {
         let document = stored_document(&found.document);
         let metadata = &known;
         let subject = Subject { document, metadata };
@@ -485,7 +487,7 @@ pub(crate) async fn finish(
             };
             projected.map(shown).map_err(Box::new)
         }
-        _ if spec.told.is_keyed => {
+        _ if spec.metadata.is_keyed => {
             let document = stored_document(&found.document);
             let keyed = compute(ctx, || keyed(document, metadata)).await;
             let bytes = keyed.map(|keyed| Bytes::from(keyed.into_bytes()));
@@ -505,8 +507,8 @@ pub(crate) async fn finish(
     })
 }
 
-/// The document with the key that the collection holds it under, as MongoDB shows it: the number of the record, or the
-/// bytes of a clustered collection's key.
+/// The document with the key that the collection holds it under, as MongoDB shows it: the number of
+/// the record, or the bytes of a clustered collection's key.
 fn with_record_id(collection: &Collection, document: &RawDocument, id: &[u8]) -> Bytes {
     let mut out = DocBuilder::new();
     out.append_all(document)

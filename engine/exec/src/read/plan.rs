@@ -21,7 +21,7 @@ pub(super) struct Planned {
     pub access: Access,
     pub filter: Option<Matcher>,
     pub sort: Option<SortPattern>,
-    /// The paths that are told from the entries of the index.
+    /// The paths that are read from the entries of the index.
     pub covered: Option<Vec<String>>,
 }
 
@@ -157,7 +157,8 @@ fn ranges_of(collection: &Collection, access: pinion_query::IndexAccess) -> Rang
     }
 }
 
-/// The keys of all combinations of points, when every field is bounded by points alone and there are not too many.
+/// The keys of all combinations of points, when every field is bounded by points alone and there
+/// are not too many.
 fn points_of(spec: &IndexSpec, bounds: &[Intervals]) -> Option<Vec<Key>> {
     let count = bounds
         .iter()

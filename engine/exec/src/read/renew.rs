@@ -1,5 +1,6 @@
-//! Which state of its partition a scan reads. A read that promises no snapshot keeps none for long: it lets go of its state
-//! between steps, takes a newer one when that is old or gone, and continues behind the last key that it was given.
+//! Which state of its partition a scan reads. A read that promises no snapshot keeps none for long:
+//! it releases its state between steps, takes a newer one when that is old or gone, and continues
+//! behind the last key that it was given.
 
 use pinion_catalog::{GateAccess, core_catalog, from_read_error};
 use pinion_clock::Timestamp;
@@ -36,8 +37,9 @@ pub(super) struct Snapshot {
     at: Timestamp,
     /// None before the first step, and between steps.
     pin: Option<SnapshotPin>,
-    /// The first step was taken. Until then the parts of a read are to have one state, which is chosen for all of them.
-    has_begun: bool,
+    /// The first step was taken. Until then the parts of a read are to have one state, which is
+    /// chosen for all of them.
+    has_started: bool,
     taken: Instant,
     /// How many documents are read before the age of the state is looked at.
     steps_left: u32,
@@ -65,7 +67,7 @@ impl Snapshot {
         Snapshot {
             at: spec.at,
             pin: None,
-            has_begun: false,
+            has_started: false,
             taken: now(),
             steps_left: 0,
             position: None,
@@ -111,7 +113,7 @@ impl Scan {
         self.snapshot.steps_left = 0;
     }
 
-    /// Lets go of the state until the next step. One that is promised is kept.
+    /// Releases the state until the next step. A promised one is kept.
     pub(super) fn release(&mut self) {
         if self.spec.renewal != Renewal::Never {
             self.snapshot.steps_left = 0;
@@ -124,7 +126,7 @@ impl Scan {
     pub(super) async fn look_after(&mut self, ctx: &OpContext) -> Result<()> {
         let (steps, period) = parameters().borrow().read_yield();
         self.snapshot.steps_left = steps;
-        let begins = !std::mem::replace(&mut self.snapshot.has_begun, true);
+        let begins = !std::mem::replace(&mut self.snapshot.has_started, true);
         let renews = self.spec.renewal != Renewal::Never && !begins;
         let is_old = renews && self.is_old(period);
         if is_old && self.may_renew_now() {
@@ -151,15 +153,17 @@ impl Scan {
         age >= period || (age >= RENEW_WHEN_SHORT && storage().is_short_of_memory())
     }
 
-    /// A read behind no gate does not take the state of a collection that is just being changed, unless it must.
+    /// A read behind no gate does not take the state of a collection that is just being changed,
+    /// unless it must.
     fn may_renew_now(&self) -> bool {
         let (catalog, ns) = (core_catalog(), &self.spec.collection.ns);
         let is_open = !self.spec.is_unguarded || catalog.gates().admits(ns, GateAccess::Read);
         is_open && !self.has_new_arrays()
     }
 
-    /// Whether an index of the plan has learned of arrays since the plan was made, which counts on how many entries a document
-    /// has. A state without those arrays is better kept while it can be.
+    /// Whether an index of the plan has learned of arrays since the plan was made, which counts on
+    /// how many entries a document has. A state without those arrays is better kept while it can
+    /// be.
     fn has_new_arrays(&self) -> bool {
         let (planned, current) = (&self.spec.collection, core_catalog().current());
         let Some(now) = current.by_uuid(planned.uuid) else {
@@ -180,8 +184,8 @@ impl Scan {
     /// Takes the newest state that the read may take, and continues there.
     ///
     /// # Errors
-    /// `QueryPlanKilled` when the collection or an index is gone there, `CappedPositionLost` when the place in a capped
-    /// collection is.
+    /// `QueryPlanKilled` when the collection or an index is gone there, `CappedPositionLost` when
+    /// the place in a capped collection is.
     pub(super) async fn renew(&mut self, ctx: &OpContext) -> Result<()> {
         let spec = self.spec.clone();
         assert!(spec.renewal != Renewal::Never, "a promised state was left");
@@ -219,7 +223,8 @@ impl Scan {
         self.check_position().await
     }
 
-    /// What was removed of a capped collection in front of its readers had not been given to this one.
+    /// What was removed of a capped collection in front of its readers had not been given to this
+    /// one.
     async fn check_position(&self) -> Result<()> {
         let Some(position) = &self.snapshot.position else {
             return Ok(());

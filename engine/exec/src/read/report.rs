@@ -1,4 +1,4 @@
-//! What is told of a read in the profiler's collection and in the log.
+//! What the profiler's collection and the log report of a read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -90,12 +90,12 @@ impl ReadReport {
         }
     }
 
-    /// Tells how many documents have been given in all.
+    /// Notes how many documents have been returned in all.
     pub(crate) fn given(&self, documents: u64) {
         self.given.store(documents, Ordering::Relaxed);
     }
 
-    /// Tells that no document follows.
+    /// Notes that no document follows.
     pub(crate) fn ended(&self) {
         self.is_eof.store(true, Ordering::Relaxed);
     }

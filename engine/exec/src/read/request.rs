@@ -16,7 +16,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::access::Access;
 use super::choose::{self, Choice, Watch, choose};
 use super::merge::{MergedStream, StepSize};
-use super::part::{Output, PartSpec, Told};
+use super::part::{FoundMetadata, Output, PartSpec};
 use super::plan::{Planned, by_id};
 use super::report::{Chosen, ReadReport};
 use super::stream::step_for;
@@ -45,7 +45,7 @@ pub struct ReadRequest {
     /// What follows looks at the scores of a text search.
     pub reads_scores: bool,
     /// What follows takes each document with this, as `keyed` writes both.
-    pub tells: MetaSet,
+    pub follow_up_metadata: MetaSet,
     /// Each document gets the key under which the collection holds it.
     pub show_record_id: bool,
     /// Whether a sort may spill, where the command says so.
@@ -115,7 +115,7 @@ impl ReadRequest {
             output: Output::Documents,
             key_bounds: None,
             reads_scores: false,
-            tells: MetaSet::default(),
+            follow_up_metadata: MetaSet::default(),
             show_record_id: false,
             allow_disk_use: None,
             unit: None,
@@ -132,7 +132,7 @@ impl ReadRequest {
     }
 }
 
-/// A read that has begun.
+/// A read that has started.
 pub struct Opened {
     pub stream: MergedStream,
     /// The indexes it uses, which may be dropped under it.
@@ -156,7 +156,8 @@ pub async fn open(
     let step: StepSize = step_for(wanted);
     let mut attempts = 0;
     loop {
-        // The timestamp first, the catalog after: a write that made an index multikey told every core of it before.
+        // The timestamp first, the catalog after: a write that made an index multikey has marked
+        // that on every core before.
         let at = source.timestamp(ctx).await?;
         match open_at(ctx, &request, at, step).await {
             Err(error) if is_retried(&error, attempts) => attempts += 1,
@@ -189,7 +190,7 @@ pub(crate) async fn open_at(
     Ok(Opened { stream, indexes })
 }
 
-/// A read that is planned and not begun.
+/// A read that is planned and not started.
 pub struct Prepared {
     pub spec: Arc<PartSpec>,
     pub partitions: Vec<PartitionId>,
@@ -222,7 +223,7 @@ pub async fn prepare(
     }
     let partitions = planned.access.partitions(&request.collection);
     let memory = memory(request.allow_disk_use);
-    let told = Told::of(request, &planned.access);
+    let metadata = FoundMetadata::of(request, &planned.access);
     let spec = Arc::new(PartSpec {
         collection: request.collection.clone(),
         access: planned.access,
@@ -231,7 +232,7 @@ pub async fn prepare(
         projection: request.projection.clone(),
         covered: planned.covered,
         meta_source: request.meta_source(),
-        told,
+        metadata,
         output: request.output,
         show_record_id: request.show_record_id,
         keep: request.kept(),
@@ -290,7 +291,7 @@ async fn plan(
     Ok((planned, chosen, choice.watch))
 }
 
-/// Chooses the plan that explain tells of, which the read that it runs then takes.
+/// Chooses the plan that explain shows, which the read that it runs then takes.
 pub async fn choose_to_explain(
     ctx: &OpContext,
     source: ReadSource,
@@ -313,7 +314,8 @@ pub fn existing_trees() -> Vec<TreeId> {
     core_catalog().current().trees().collect()
 }
 
-/// With `notablescan` a filter needs an index; reading everything, and the node's own collections, are exempt.
+/// With `notablescan` a filter needs an index; reading everything, and the node's own collections,
+/// are exempt.
 fn check_table_scan(request: &ReadRequest) -> Result<()> {
     let ns = &request.collection.ns;
     let exempt = request.matcher.is_empty()
@@ -331,7 +333,7 @@ fn check_table_scan(request: &ReadRequest) -> Result<()> {
 }
 
 impl ReadRequest {
-    /// What tells of the documents what their order or their projection reads beside them.
+    /// Gives the metadata of documents that their sort order or their projection reads.
     fn meta_source(&self) -> Option<MetaSource> {
         self.matcher
             .meta_source_for(self.sort.as_ref(), self.projection.as_ref())
@@ -349,7 +351,8 @@ impl ReadRequest {
         };
     }
 
-    /// What the settings allow of the collection's indexes. Bounds of keys are bounds of the index that the command hints at.
+    /// What the settings allow of the collection's indexes. Bounds of keys are bounds of the index
+    /// that the command hints at.
     fn index_hints(&self) -> Option<&IndexHints> {
         let settings = self.settings.as_ref().filter(|_| self.key_bounds.is_none());
         settings?.hints_for(&self.collection.ns)

@@ -1,4 +1,5 @@
-//! Walking one partition's trees: the collection's own, or an index and then the documents it names.
+//! Walking one partition's trees: the collection's own, or an index and then the documents it
+//! names.
 
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -71,7 +72,8 @@ pub(super) struct Branches {
     entries: Entries,
     /// Documents already given, where several entries may name one.
     seen: Option<FxHashSet<Key>>,
-    /// Entries that were walked and whose documents are not read yet: in a newer state they are walked again.
+    /// Entries that were walked and whose documents are not read yet: in a newer state they are
+    /// walked again.
     pending: Vec<Named>,
     /// Documents fetched ahead from other partitions, in reverse.
     fetched: Vec<Found>,
@@ -166,8 +168,8 @@ impl Scan {
         }
     }
 
-    /// The next document of the access, not yet filtered. It may wait for the outcome of a prepared transaction, until the
-    /// operation is stopped; nothing can be read on then.
+    /// The next document of the access, not yet filtered. It may wait for the outcome of a prepared
+    /// transaction, until the operation is stopped; nothing can be read on then.
     pub(crate) async fn next(
         &mut self,
         ctx: &OpContext,
@@ -266,12 +268,12 @@ impl Scan {
 }
 
 impl Walk {
-    /// The cursors let go of the state that they read.
+    /// The cursors release the state that they read.
     pub(crate) fn release(&mut self) {
         self.each_cursor(Cursor::release);
     }
 
-    /// The cursors read this state, which may be the one that they let go of.
+    /// The cursors read this state, which may be the one that they released.
     pub(crate) fn renew(&mut self, at: ReadAt) {
         self.each_cursor(|cursor| cursor.renew(at));
     }
@@ -284,7 +286,8 @@ impl Walk {
         }
     }
 
-    /// Documents may have several entries from here on, though the plan counts on one: each is given once.
+    /// Documents may have several entries from here on, though the plan counts on one: each is
+    /// given once.
     pub(crate) fn expect_repeats(&mut self) {
         if let Walk::Branches(branches) = self {
             branches.seen.get_or_insert_default();
@@ -323,7 +326,8 @@ impl Branches {
         }
     }
 
-    /// Puts entries back that were walked and not given: each branch stands before the first of them again.
+    /// Puts entries back that were walked and not given: each branch stands before the first of
+    /// them again.
     fn put_back(&mut self, spec: &PartSpec, partition: &Rc<Partition>, at: ReadAt) {
         let mut walked = std::mem::take(&mut self.pending);
         if let Entries::Sorted(walk) = &mut self.entries {
@@ -379,7 +383,7 @@ impl Branches {
                 return Ok(Some(named.found(document)));
             }
             if !spec.reads_documents() {
-                // Who asks for keys alone goes on to read the documents, in order to change them.
+                // A caller that asks for keys alone then reads the documents to change them.
                 counters.docs_examined += u64::from(spec.output == Output::Ids);
                 return Ok(Some(named.found(Bytes::new())));
             }
@@ -397,7 +401,7 @@ impl Branches {
                     }
                 };
             }
-            // The entries of a unique index live apart from their documents: fetch those of a group of entries at once.
+            // A unique index's entries live apart from their documents: fetch a group at once.
             self.pending.push(named);
             while self.pending.len() < FETCH_GROUP {
                 match self.next_alike(place, counters).await? {
@@ -417,8 +421,9 @@ impl Branches {
         }
     }
 
-    /// The first value from this entry on, in a document of its own; the next entry is then the first with another one. What
-    /// is null in an entry may be missing, so documents are asked until one has it.
+    /// The first value from this entry on, in a document of its own; the next entry is then the
+    /// first with another one. What is null in an entry may be missing, so documents are asked
+    /// until one has it.
     async fn next_value(
         &mut self,
         mut named: Named,
@@ -488,7 +493,8 @@ impl Branches {
         }
     }
 
-    /// The next entry that is fetched as the one before: of the same branch, where they come in turn.
+    /// The next entry that is fetched as the one before: of the same branch, where they come in
+    /// turn.
     async fn next_alike(
         &mut self,
         place: Place<'_>,
@@ -651,9 +657,9 @@ impl BranchWalk {
         value: Bytes,
         counters: &mut PartCounters,
     ) -> Result<Entry> {
-        let tells =
-            matches!(spec.output, Output::Keys | Output::Distinct(_)) || spec.told.index_key;
-        let entry = ((tells || spec.covered.is_some()) && branch.index.is_some()).then(|| {
+        let by_key =
+            matches!(spec.output, Output::Keys | Output::Distinct(_)) || spec.metadata.index_key;
+        let entry = ((by_key || spec.covered.is_some()) && branch.index.is_some()).then(|| {
             Box::new(ScannedEntry {
                 branch: self.turn,
                 key: key.clone(),
@@ -726,16 +732,18 @@ pub(crate) fn damaged_index(name: &str) -> Error {
     )
 }
 
-/// Whether what is read changes: a transaction may delete what an entry names that it has read before.
+/// Whether what is read changes: a transaction may delete what an entry names that it has read
+/// before.
 pub(crate) fn may_change(at: ReadAt) -> bool {
     matches!(at, ReadAt::In { .. })
 }
 
-/// Completes a read that may come to what is prepared. It waits for the outcome, unless the operation is stopped.
+/// Completes a read that may come to what is prepared. It waits for the outcome, unless the
+/// operation is stopped.
 ///
 /// # Errors
-/// The operation is stopped; `LockTimeout` on a member that follows, where the outcome comes by the log, if that has an entry before it
-/// which may wait for this very read.
+/// The operation is stopped; `LockTimeout` on a member that follows, where the outcome comes by the
+/// log, if that has an entry before it which may wait for this very read.
 async fn until_decided<F: Future>(ctx: &OpContext, read: F) -> Result<F::Output> {
     let mut read = pin!(read);
     if let Some(done) = poll_once(read.as_mut()).await {
@@ -764,7 +772,8 @@ async fn wait_until_decided<F: Future>(
     }
 }
 
-/// What is read at, unless a test has planted that a transaction reads one partition later than the others.
+/// What is read at, unless a test has planted that a transaction reads one partition later than the
+/// others.
 fn planted(at: ReadAt, partition: &Partition) -> ReadAt {
     match at {
         ReadAt::In { at: snapshot, unit }
@@ -778,8 +787,8 @@ fn planted(at: ReadAt, partition: &Partition) -> ReadAt {
     }
 }
 
-/// Fetches the documents of these entries from the partitions where they are, in the order of the entries; none for one that is
-/// not there.
+/// Fetches the documents of these entries from the partitions where they are, in the order of the
+/// entries; none for one that is not there.
 pub(crate) async fn fetch(
     ctx: &OpContext,
     spec: &PartSpec,
@@ -811,7 +820,7 @@ pub(crate) async fn fetch(
                         .partition(partition_of(&collection, &id))
                         .expect("submitted to its owner");
                     pins.extend(pin_once(&owned, at, &pins)?);
-                    // Whoever asks may be gone while this waits.
+                    // The caller may be gone while this waits.
                     let read = until_decided(&ctx, owned.get(tree, &id, at)).await?;
                     let read = read.map_err(from_read_error)?;
                     documents.push((place, read.map(|read| read.value)));
@@ -846,7 +855,8 @@ fn pin_once(
     Ok(Some((id, pin)))
 }
 
-/// The documents that entries name. One that is not there is passed over where what is read changes, and damage elsewhere.
+/// The documents that entries name. One that is not there is passed over where what is read
+/// changes, and damage elsewhere.
 pub(crate) fn found_of(
     spec: &PartSpec,
     entries: impl Iterator<Item = Named>,

@@ -100,8 +100,9 @@ impl SortedPart {
     }
 }
 
-/// What is written in front of the document: whether and where the filter matched in an array, whether and of which branch
-/// there is an entry, and the lengths of the keys and of the entry's type bits.
+/// What is written in front of the document: whether and where the filter matched in an array,
+/// whether and of which branch there is an entry, and the lengths of the keys and of the entry's
+/// type bits.
 const FIELDS: usize = 7;
 
 impl Spilled for Entry {

@@ -20,8 +20,9 @@ pub(super) struct SortedWalk {
     is_open: bool,
     /// No entry is in two branches.
     is_disjoint: bool,
-    /// What the fields of the sort are in the entry given last, and the documents given with them: one
-    /// of several branches comes from all of them there, in no order beside others that are equal.
+    /// What the fields of the sort are in the entry given last, and the documents given with them:
+    /// one of several branches comes from all of them there, in no order beside others that are
+    /// equal.
     values: Vec<u8>,
     alike: FxHashSet<Key>,
 }
@@ -66,7 +67,8 @@ impl SortedWalk {
         Ok(None)
     }
 
-    /// Adds the heads to the entries that were given by the walk and are walked again, as those are.
+    /// Adds the heads to the entries that were given by the walk and are walked again, as those
+    /// are.
     pub(super) fn take_back(&mut self, walked: &mut Vec<Named>) {
         for named in walked.iter() {
             self.alike.remove(&named.id);
@@ -98,7 +100,7 @@ impl SortedWalk {
         self.alike.insert(named.id.clone())
     }
 
-    /// Goes on to the next entry of a branch.
+    /// Moves to the next entry of a branch.
     async fn step(
         &mut self,
         turn: usize,
@@ -136,12 +138,12 @@ impl PartialEq for Head {
 
 impl Eq for Head {}
 
-/// Follows the last field: above a zero byte, with which a longer string goes on, and below the highest
-/// byte, with which one goes on that is inverted or escaped.
+/// Follows the last field: above a zero byte, with which a longer string continues, and below the
+/// highest byte, with which an inverted or escaped one continues.
 const END: u8 = 4;
 
-/// The fields of the sort of an entry in ascending order, whatever the index and the direction of the
-/// scan, and the document.
+/// The fields of the sort of an entry in ascending order, whatever the index and the direction of
+/// the scan, and the document.
 pub(super) fn sorted_order(
     branch: &RangeAccess,
     fields: &[SortedField],

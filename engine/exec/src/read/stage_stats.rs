@@ -1,4 +1,4 @@
-//! What the stages of a plan did, as explain and the plan cache tell it.
+//! What the stages of a plan did, as explain and the plan cache report it.
 
 use pinion_bson::DocBuilder;
 use pinion_query::ExplainStage;
@@ -6,7 +6,7 @@ use pinion_query::ExplainStage;
 use super::item::PartCounters;
 use super::trial::Trial;
 
-/// What a plan did in all; its stages are told from it.
+/// What a plan did in all; its stages are derived from it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StageFigures {
     pub counters: PartCounters,

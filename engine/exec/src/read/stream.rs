@@ -47,7 +47,7 @@ impl Stream {
         }
     }
 
-    /// Goes on after a pause.
+    /// Continues after a pause.
     pub(crate) async fn resume(&self) -> Result<()> {
         match self {
             Stream::Tail(stream) => stream.resume().await,
@@ -55,7 +55,7 @@ impl Stream {
         }
     }
 
-    /// Whether it goes on when there is nothing more for now.
+    /// Whether it continues when there is nothing more for now.
     pub(crate) fn is_tail(&self) -> bool {
         matches!(self, Stream::Tail(_) | Stream::Changes(_))
     }
@@ -69,8 +69,8 @@ impl Stream {
         }
     }
 
-    /// Waits for more than there is, but not beyond this time. Nothing of a collection is held meanwhile. False where there is
-    /// nothing to wait for.
+    /// Waits for more than there is, but not beyond this time. Nothing of a collection is held
+    /// meanwhile. False where there is nothing to wait for.
     pub(crate) async fn wait(
         &self,
         ctx: &OpContext,
@@ -86,7 +86,8 @@ impl Stream {
         }
     }
 
-    /// `postBatchResumeToken` behind this batch, of a change stream. `is_all` when nothing that was read is held back.
+    /// `postBatchResumeToken` behind this batch, of a change stream. `is_all` when nothing that was
+    /// read is held back.
     pub(crate) fn token_behind(&mut self, batch: &[Bytes], is_all: bool) -> Option<RawDocumentBuf> {
         match self {
             Stream::Changes(stream) => Some(stream.token_behind(batch, is_all).to_owned()),

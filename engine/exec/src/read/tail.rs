@@ -1,5 +1,5 @@
-//! Tailing a capped collection: a read that goes on behind the newest document as soon as there is a
-//! newer one.
+//! Tailing a capped collection: a read that continues behind the newest document as soon as there
+//! is a newer one.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -76,8 +76,8 @@ impl TailStream {
         Ok(stream)
     }
 
-    /// Whether there was a document to stand at: MongoDB keeps no cursor behind the last document of a
-    /// collection that has none.
+    /// Whether there was a document to stand at: MongoDB keeps no cursor behind the last document
+    /// of a collection that has none.
     pub(crate) fn has_position(&self) -> bool {
         self.newest.is_some()
     }
@@ -117,7 +117,7 @@ impl TailStream {
         }
     }
 
-    /// Goes on after a pause, in which the document where it stands must not have been removed.
+    /// Continues after a pause, in which the document where it stands must not have been removed.
     ///
     /// # Errors
     /// `CappedPositionLost` when it was.
@@ -201,8 +201,8 @@ impl TailStream {
         Ok(Some(opened.stream))
     }
 
-    /// Waits until there is a document behind those that were read, or until this time. Nothing of the
-    /// collection is held meanwhile; that it goes away ends the wait.
+    /// Waits until there is a document behind those that were read, or until this time. Nothing of
+    /// the collection is held meanwhile; that it goes away ends the wait.
     ///
     /// # Errors
     /// `QueryPlanKilled` when the collection is gone.
@@ -253,8 +253,8 @@ impl TailStream {
 /// The newest record, if it is behind this position.
 ///
 /// # Errors
-/// `CappedPositionLost` when the document of the position is gone: there may have been others behind
-/// it.
+/// `CappedPositionLost` when the document of the position is gone: there may have been others
+/// behind it.
 async fn newest_behind(tree: TreeId, position: Option<Key>, at: ReadAt) -> Result<Option<Key>> {
     let owned = storage().partition(RECORDS).expect("asked its owner");
     let mut cursor = owned.cursor(tree, KeyRange::all(), Direction::Reverse, at);

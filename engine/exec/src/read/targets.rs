@@ -34,13 +34,15 @@ pub(crate) struct Targets {
     once: Option<Once>,
 }
 
-/// Gives each document once. A walk of an index that continues in a newer state may come to one again that was moved in front
-/// of it, by the statement or by another writer. The walk of the collection, by `_id`, does not.
+/// Gives each document once. A walk of an index that continues in a newer state may come to one
+/// again that was moved in front of it, by the statement or by another writer. The walk of the
+/// collection, by `_id`, does not.
 struct Once {
     given: FxHashSet<Key>,
     bytes: usize,
     room: Room,
-    /// The read once more, for when there is no room for what was given: the rest is then looked for by `_id`.
+    /// The read once more, for when there is no room for what was given: the rest is then looked
+    /// for by `_id`.
     rest: Option<(ReadSource, ReadRequest)>,
 }
 
@@ -111,7 +113,8 @@ impl Targets {
     }
 }
 
-/// How many documents a statement looks up and changes at once: no more than those after which a read takes a newer state.
+/// How many documents a statement looks up and changes at once: no more than those after which a
+/// read takes a newer state.
 pub(crate) fn target_group() -> usize {
     let (between, _) = parameters().borrow().read_yield();
     TARGET_GROUP.min(between as usize + 1)

@@ -14,7 +14,7 @@ use pinion_storage::{PartitionId, storage};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
 use super::item::PartCounters;
-use super::part::{PartSpec, Tested, Told, test_next};
+use super::part::{FoundMetadata, PartSpec, Tested, test_next};
 use super::plan::Planned;
 use super::request::ReadRequest;
 use super::scan::Scan;
@@ -84,7 +84,7 @@ fn spec_of(request: &ReadRequest, planned: Planned, at: Timestamp) -> Arc<PartSp
         projection: None,
         covered: planned.covered,
         meta_source: None,
-        told: Told::default(),
+        metadata: FoundMetadata::default(),
         output: request.output,
         show_record_id: false,
         keep: request.kept(),
