@@ -1,4 +1,5 @@
-//! The in-memory catalog: an immutable map with structural sharing, one version on each core, replaced whole.
+//! The in-memory catalog: an immutable map with structural sharing, one version on each core,
+//! replaced whole.
 
 use std::cell::RefCell;
 use std::ops::Bound;
@@ -32,7 +33,8 @@ pub struct Catalog {
     views: OrdMap<Arc<str>, Arc<View>>,
     views_by_number: OrdMap<u64, Arc<View>>,
     is_partial: bool,
-    /// When collections were made, renamed, or got or lost indexes, in this process, by their numbers.
+    /// When collections were made, renamed, or got or lost indexes, in this process, by their
+    /// numbers.
     changed_at: OrdMap<u64, Timestamp>,
     /// When collections went away from their names, by dropping or renaming, in this process.
     gone_at: OrdMap<Namespace, Timestamp>,
@@ -59,19 +61,22 @@ impl Catalog {
         }
     }
 
-    /// Snapshots below it may have had a collection of this name where there is none now. Null if there are no such.
+    /// Snapshots below it may have had a collection of this name where there is none now. Null if
+    /// there are no such.
     pub fn gone_at(&self, ns: &Namespace) -> Timestamp {
         let known = self.gone_at.get(ns);
         known.copied().unwrap_or(self.gone_before)
     }
 
-    /// Snapshots below it do not have the collection, or not all entries of its indexes. Null if there are no such.
+    /// Snapshots below it do not have the collection, or not all entries of its indexes. Null if
+    /// there are no such.
     pub fn changed_at(&self, number: u64) -> Timestamp {
         let known = self.changed_at.get(&number);
         known.copied().unwrap_or(Timestamp::MIN)
     }
 
-    /// Notes which collections are other ones than in the version before this one, which took place at `ts`.
+    /// Notes which collections are other ones than in the version before this one, which took place
+    /// at `ts`.
     pub(crate) fn note_changes<'a>(
         &mut self,
         before: &Catalog,
@@ -110,7 +115,8 @@ impl Catalog {
         self.version
     }
 
-    /// Whether the replicated collections are but a part of what another member has: a copy was begun, and is not complete.
+    /// Whether the replicated collections are but a part of what another member has: a copy was
+    /// started, and is not complete.
     pub fn is_partial(&self) -> bool {
         self.is_partial
     }
@@ -214,8 +220,8 @@ impl Catalog {
             .map(|(_, collection)| collection)
     }
 
-    /// Collections and views that are each node's own and have numbers of those that members share, as older programs made
-    /// them.
+    /// Collections and views that are each node's own and have numbers of those that members share,
+    /// as older programs made them.
     pub fn wrongly_shared(&self) -> Vec<Namespace> {
         let collections = self.collections();
         let collections = collections.filter(|found| found.is_replicated());
@@ -384,8 +390,8 @@ impl CoreCatalog {
         self.current.borrow().get(ns).cloned()
     }
 
-    /// What `look` makes of the collection of that name. As [`CoreCatalog::get`], but without a share in the collection, whose
-    /// count all cores would write to.
+    /// What `look` makes of the collection of that name. As [`CoreCatalog::get`], but without a
+    /// share in the collection, whose count all cores would write to.
     pub fn with<R>(&self, ns: &Namespace, look: impl FnOnce(&Collection) -> R) -> Option<R> {
         self.current.borrow().get(ns).map(|found| look(found))
     }
@@ -395,7 +401,8 @@ impl CoreCatalog {
         &self.gates
     }
 
-    /// Makes a version the current one, which begins at `ts` for snapshots; no snapshot below `oldest` is opened any more.
+    /// Makes a version the current one, which begins at `ts` for snapshots; no snapshot below
+    /// `oldest` is opened any more.
     pub(crate) fn install(&self, catalog: Arc<Catalog>, ts: Timestamp, oldest: Timestamp) {
         let mut current = self.current.borrow_mut();
         assert!(

@@ -1,4 +1,5 @@
-//! Changes of the catalog: rows to write and to remove, written with their entry, applied to memory, replayed.
+//! Changes of the catalog: rows to write and to remove, written with their entry, applied to
+//! memory, replayed.
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -21,15 +22,16 @@ pub struct CatalogChange {
     pub views: Vec<View>,
     /// Numbers of collections and views removed.
     pub removes: Vec<u64>,
-    /// Documents of `system.views`, which tell clients what the rows of views tell the catalog.
+    /// Documents of `system.views`, which show clients what the rows of views hold for the catalog.
     pub documents: Vec<SystemDocument>,
     /// Trees that nothing refers to afterwards.
     pub dropped_trees: Vec<TreeId>,
     /// The next free number afterwards, of those of what is replicated or of the others.
     pub next_number: u64,
-    /// What the entry says beside this, to those who read of the change: as it was before.
+    /// What the entry has besides, for readers of the change: the state before it.
     pub told: Option<RawDocumentBuf>,
-    /// Whether from now on the replicated collections are but a part of what another member has. No entry says so.
+    /// Whether from now on the replicated collections are but a part of what another member has. No
+    /// entry says so.
     pub is_partial: Option<bool>,
 }
 
@@ -66,7 +68,8 @@ const _: () = assert!(OWN_COUNTER_ROW < FIRST_OWN_IDENT);
 const PARTIAL_ROW: u64 = 1;
 const _: () = assert!(PARTIAL_ROW < FIRST_IDENT);
 
-/// Whether the catalog's row of this number is of a collection, and not of the numbers themselves or of a copy.
+/// Whether the catalog's row of this number is of a collection, and not of the numbers themselves
+/// or of a copy.
 pub fn is_row_of_collection(number: u64) -> bool {
     ![COUNTER_ROW, OWN_COUNTER_ROW, PARTIAL_ROW].contains(&number)
 }
@@ -244,7 +247,8 @@ impl CatalogChange {
         for number in &self.removes {
             next.remove(*number);
         }
-        // A rename that takes a dropped target's name has removed it above. Two renamed rows never swap names.
+        // A rename that takes a dropped target's name has removed it above. Two renamed rows never
+        // swap names.
         for collection in &self.puts {
             let before = catalog.by_number(collection.number);
             let seen = collection.clone().visible_after(before.map(|b| &**b), ts);
@@ -285,8 +289,8 @@ fn documents_of(o2: &RawDocument) -> Result<Vec<SystemDocument>, BadRow> {
     pinion_bson::values(documents).map(read).collect()
 }
 
-/// The log of a member is shown as a collection and has no row. Programs before this one let clients define something of it,
-/// which wrote one.
+/// The log of a member is shown as a collection and has no row. Programs before this one let
+/// clients define something of it, which wrote one.
 fn warn_of_oplog_row() {
     tracing::warn!(
         target: "STORAGE", id = 7_400_030u64, row = OPLOG_NUMBER,

@@ -1,8 +1,10 @@
 //! One collection's entry in the catalog, and its row in `_mdb_catalog`.
 //!
 //! A row has MongoDB's documented shape:
-//! `{ident, idxIdent: {name: ident, ...}, md: {ns, options: {uuid, ...}, indexes: [...]}, ns}`; `index.rs` has the elements of `indexes`. Its key in the catalog's tree is the collection's number, eight bytes big-endian;
-//! number 0 is the row that holds the next free number, and 2^62 that of the next for what is not replicated.
+//! `{ident, idxIdent: {name: ident, ...}, md: {ns, options: {uuid, ...}, indexes: [...]}, ns}`;
+//! `index.rs` has the elements of `indexes`. Its key in the catalog's tree is the collection's
+//! number, eight bytes big-endian; number 0 is the row that holds the next free number, and 2^62
+//! that of the next for what is not replicated.
 
 use std::sync::{Arc, OnceLock};
 
@@ -34,8 +36,8 @@ pub enum Placement {
     Hashed,
     /// All in partition 0.
     One,
-    /// Beside the documents that retryable writes changed: there may be several forms of one document, the newest of which
-    /// counts ([`Collection::merged`]).
+    /// Beside the documents that retryable writes changed: there may be several forms of one
+    /// document, the newest of which counts ([`Collection::merged`]).
     Scattered,
 }
 
@@ -46,8 +48,8 @@ pub enum Clustering {
     Id,
     /// Their number, in the order in which they came; the index on `_id` is one of the others.
     Record,
-    /// Their timestamps: they are the entries of the node's log, which is no tree, and there is no index on them. No row
-    /// says so.
+    /// Their timestamps: they are the entries of the node's log, which is no tree, and there is no
+    /// index on them. No row says so.
     Log,
 }
 
@@ -105,7 +107,8 @@ pub struct Collection {
     pub indexes: Vec<Arc<Index>>,
     /// When this process made it; `None` if an earlier one did.
     pub made_ms: Option<i64>,
-    /// When it came to be, or got its name. Null if that was before any snapshot that can be opened.
+    /// When it came to be, or got its name. Null if that was before any snapshot that can be
+    /// opened.
     pub visible_from: Timestamp,
     /// Of the oplog: entries above it are none of the set's.
     pub log_through: Timestamp,
@@ -155,7 +158,8 @@ impl Collection {
         }
     }
 
-    /// The oplog: what the node's log holds up to `through`, as a capped collection of this size that has no row.
+    /// The oplog: what the node's log holds up to `through`, as a capped collection of this size
+    /// that has no row.
     pub(crate) fn oplog(size_bytes: i64, through: Timestamp) -> Collection {
         let options = CollectionOptions {
             capped: Some(Capped {
@@ -199,8 +203,8 @@ impl Collection {
         })
     }
 
-    /// The index that a place in [`Collection::index_specs`] stands for; `None` for the collection's
-    /// own tree.
+    /// The index that a place in [`Collection::index_specs`] stands for; `None` for the
+    /// collection's own tree.
     pub fn index_at(&self, place: usize) -> Option<&Arc<Index>> {
         match self.clustering {
             Clustering::Id => place.checked_sub(1).map(|place| &self.indexes[place]),
@@ -214,7 +218,8 @@ impl Collection {
         (self.clustering == Clustering::Record).then(|| &self.indexes[0])
     }
 
-    /// The same collection under another name; a temporary one is none any more, unless it is to stay so.
+    /// The same collection under another name; a temporary one is none any more, unless it is to
+    /// stay so.
     pub(crate) fn renamed(&self, ns: Namespace, stays_temporary: bool) -> Collection {
         let mut options = self.options.clone();
         options.temporary &= stays_temporary;
@@ -261,7 +266,8 @@ impl Collection {
             && self.options.validation_level != Some(ValidationLevel::Off)
     }
 
-    /// The validator, for an operation at this time, and at this cluster time where the node is in a cluster.
+    /// The validator, for an operation at this time, and at this cluster time where the node is in
+    /// a cluster.
     ///
     /// # Errors
     /// Those of its parser: the validator may be of a time when more was understood.
@@ -296,8 +302,8 @@ impl Collection {
         TreeId(self.number)
     }
 
-    /// Whether what is written to it goes to the oplog. A collection that was made before nodes had numbers of their own goes
-    /// there whatever its name.
+    /// Whether what is written to it goes to the oplog. A collection that was made before nodes had
+    /// numbers of their own goes there whatever its name.
     pub fn is_replicated(&self) -> bool {
         self.tree().is_replicated()
     }
@@ -307,7 +313,8 @@ impl Collection {
         self.indexes.iter().find(|index| index.name() == name)
     }
 
-    /// All trees of the collection: its own, its indexes' in their order, and those of the side writes of builds.
+    /// All trees of the collection: its own, its indexes' in their order, and those of the side
+    /// writes of builds.
     pub fn trees(&self) -> impl Iterator<Item = TreeId> + '_ {
         let side = |index: &Arc<Index>| index.building.map(|building| building.side);
         std::iter::once(self.tree())
@@ -320,7 +327,8 @@ impl Collection {
         self.indexes.iter().filter(|index| index.building.is_none())
     }
 
-    /// The same collection as one knows it that comes after `before`, by a change at `ts`: what is new is visible from there on.
+    /// The same collection as one knows it that comes after `before`, by a change at `ts`: what is
+    /// new is visible from there on.
     pub(crate) fn visible_after(
         mut self,
         before: Option<&Collection>,
@@ -343,7 +351,8 @@ impl Collection {
         self
     }
 
-    /// The same collection for a read of a snapshot at `ts`, which uses no index that was not ready by then.
+    /// The same collection for a read of a snapshot at `ts`, which uses no index that was not ready
+    /// by then.
     pub fn seen_at(self: &Arc<Self>, ts: Timestamp) -> Arc<Collection> {
         let is_unseen = |index: &Arc<Index>| index.visible_from > ts && index.building.is_none();
         if !self.indexes.iter().any(is_unseen) {
@@ -392,8 +401,8 @@ impl Collection {
         self.id_index_in_tree().into_iter().chain(others)
     }
 
-    /// Whether the collection's own tree counts as the index on `_id`. That by which a collection is declared to be
-    /// clustered is listed, but is none of its indexes.
+    /// Whether the collection's own tree counts as the index on `_id`. That by which a collection
+    /// is declared to be clustered is listed, but is none of its indexes.
     pub fn tree_is_id_index(&self) -> bool {
         self.clustering == Clustering::Id && self.options.clustered.is_none()
     }
@@ -469,7 +478,7 @@ impl Collection {
     /// Reads a row back.
     ///
     /// # Errors
-    /// [`BadRow`] tells what is missing or wrong; the catalog is then damaged.
+    /// [`BadRow`] says what is missing or wrong; the catalog is then damaged.
     pub fn from_row(row: &RawDocument) -> Result<Collection, BadRow> {
         let bad = |what: &str| BadRow(format!("catalog row: {what}"));
         let ident = row.get_str("ident").map_err(|_| bad("no ident"))?;

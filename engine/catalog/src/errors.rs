@@ -3,7 +3,8 @@
 use pinion_storage::{Fatal, ReadError, WriteError};
 use pinion_wire::{Error, ErrorCode};
 
-/// The answer for a statement that storage refused. Duplicates and conflicts that a caller handles itself do not come here.
+/// The answer for a statement that storage refused. Duplicates and conflicts that a caller handles
+/// itself do not come here.
 pub fn from_write_error(error: WriteError) -> Error {
     match error {
         WriteError::Conflict => Error::new(

@@ -1,8 +1,9 @@
 //! One index's entry in the catalog, and its element of its collection's row.
 //!
-//! An element has MongoDB's documented shape, `{spec: {v, key, name, ...}, ready, multikey, multikeyPaths, head,
-//! backgroundSecondary}`; beside it stand `multikeyArrays`, the paths of arrays in a wildcard index, and `placement` where the entries lie elsewhere than the
-//! specification says.
+//! An element has MongoDB's documented shape,
+//! `{spec: {v, key, name, ...}, ready, multikey, multikeyPaths, head, backgroundSecondary}`; beside
+//! it stand `multikeyArrays`, the paths of arrays in a wildcard index, and `placement` where the
+//! entries lie elsewhere than the specification says.
 
 use std::sync::Arc;
 
@@ -51,16 +52,19 @@ pub struct Index {
     pub made_ms: Option<i64>,
     /// While it is built.
     pub building: Option<Building>,
-    /// When it became ready: what a snapshot below sees is not all in it. Null if that was before any snapshot that can be opened.
+    /// When it became ready: what a snapshot below sees is not all in it. Null if that was before
+    /// any snapshot that can be opened.
     pub visible_from: Timestamp,
 }
 
-/// An index that is being built: nobody reads it, and what is written of it waits in a tree of its own.
+/// An index that is being built: it has no readers, and what is written of it waits in a tree of
+/// its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Building {
     /// Which build it is.
     pub build: Uuid,
-    /// The tree of the side writes in each partition: under the key of each entry whether it is there.
+    /// The tree of the side writes in each partition: under the key of each entry whether it is
+    /// there.
     pub side: TreeId,
 }
 
@@ -100,7 +104,8 @@ impl Index {
         }
     }
 
-    /// The same index for a read whose snapshot is below its beginning: it is there, and not to be used.
+    /// The same index for a read whose snapshot is below its beginning: it is there, and not to be
+    /// used.
     pub(crate) fn unseen(&self) -> Index {
         let mut spec = IndexSpec::clone(&self.spec);
         spec.ready = false;
@@ -134,7 +139,8 @@ impl Index {
         &self.spec.key
     }
 
-    /// The same index, knowing that documents have arrays in these places. Only a repair unlearns that.
+    /// The same index, knowing that documents have arrays in these places. Only a repair unlearns
+    /// that.
     pub(crate) fn with_multikey(&self, found: &MultikeyPaths) -> Index {
         let mut spec = IndexSpec::clone(&self.spec);
         spec.merge_multikey(found);

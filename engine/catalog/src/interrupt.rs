@@ -32,7 +32,7 @@ pub async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> 
 pub async fn interruptible<F: Future>(ctx: &OpContext, future: F) -> Result<F::Output> {
     let mut future = pin!(future);
     check_interrupted(ctx)?;
-    // Most need not wait, and then no time is told.
+    // Most need not wait, and then the clock is not read.
     if let Some(output) = poll_once(future.as_mut()).await {
         return Ok(output);
     }

@@ -1,4 +1,5 @@
-//! Index entries of documents: their keys, their partitions, and the error when a unique one is taken.
+//! Index entries of documents: their keys, their partitions, and the error when a unique one is
+//! taken.
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -33,8 +34,8 @@ pub struct DocumentEntries {
     pub multikey: Option<MultikeyPaths>,
 }
 
-/// Computes a document's entries in an index. `record` is its number in a collection that is ordered by
-/// these, and `None` in others.
+/// Computes a document's entries in an index. `record` is its number in a collection that is
+/// ordered by these, and `None` in others.
 ///
 /// # Errors
 /// Parallel arrays, and whatever else cannot be indexed.
@@ -104,7 +105,8 @@ pub fn record_key(record: i64) -> Key {
 
 /// The number of the record with this key.
 pub fn record_of(key: &[u8]) -> Option<i64> {
-    // Every one is a long: what is beyond the whole numbers of a double can be read with that alone.
+    // Every one is a long: what is beyond the whole numbers of a double can be read with that
+    // alone.
     let (_, long) = pinion_keystring::encode_id_with_types(RawBsonRef::Int64(0));
     let decoded = pinion_keystring::decode_id(key, &long).ok()?;
     let (_, number) = pinion_bson::elements(&decoded).next()?;
@@ -178,7 +180,8 @@ pub fn put_entry(
     }
 }
 
-/// What is written of an index that is being built. Whether a value is taken shows at the end of the build.
+/// What is written of an index that is being built. Whether a value is taken shows at the end of
+/// the build.
 fn side_write(
     building: &Building,
     partition: PartitionId,
@@ -215,15 +218,16 @@ pub fn remove_entry(
     }
 }
 
-/// The index writes of a document that appears, changes or goes, and the indexes that it makes multikey.
+/// The index writes of a document that appears, changes or goes, and the indexes that it makes
+/// multikey.
 #[derive(Debug, Default)]
 pub struct IndexWrites {
     pub writes: Vec<Write>,
     pub newly_multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
-/// Computes what a change of a document from `old` to `new` does to the collection's indexes: on any thread, and with a budget
-/// of work where there is one. `record` is as [`entries_of`] has it.
+/// Computes what a change of a document from `old` to `new` does to the collection's indexes: on
+/// any thread, and with a budget of work where there is one. `record` is as [`entries_of`] has it.
 pub fn index_writes(
     collection: &Collection,
     document: PartitionId,
@@ -236,8 +240,8 @@ pub fn index_writes(
     let mut out = IndexWrites::default();
     for index in &collection.indexes {
         let before = match old {
-            // Parallel arrays cannot have been indexed, so what is stored has entries, unless it was there before the build of
-            // the index began.
+            // Parallel arrays cannot have been indexed, so what is stored has entries, unless it
+            // was there before the build of the index began.
             Some(old) => match entries_of(collection, index, old, record) {
                 Ok(made) => made.entries,
                 Err(_) if index.building.is_some() => Vec::new(),
@@ -246,8 +250,8 @@ pub fn index_writes(
             None => Vec::new(),
         };
         let after = match new {
-            // With its own `_id`: a replacement may bring an equal number of another type, which the
-            // entries' TypeBits tell.
+            // With its own `_id`: a replacement may bring an equal number of another type, which
+            // the entries' TypeBits show.
             Some(new) => {
                 let after = entries_of(collection, index, new, record)?;
                 if let Some(paths) = after.multikey
@@ -355,16 +359,16 @@ fn duplicate_key(
     extra
         .append("keyPattern", pattern)
         .append("keyValue", value);
-    let mut told = String::new();
+    let mut collation_text = String::new();
     if let Some(collation) = collation {
         let collation = collation.document();
         extra.append("collation", &*collation);
-        told = format!(" collation: {}", render(&collation));
+        collation_text = format!(" collation: {}", render(&collation));
     }
     Error::new(
         ErrorCode::DUPLICATE_KEY,
         format!(
-            "E11000 duplicate key error collection: {} index: {index}{told} dup key: {}",
+            "E11000 duplicate key error collection: {} index: {index}{collation_text} dup key: {}",
             collection.ns,
             render(value)
         ),

@@ -14,14 +14,15 @@ pub const MAX_KEY_PATTERN_BYTES: usize = 2048;
 pub const MAX_TTL_SECS: i32 = i32::MAX;
 /// Most documents, and most values that documents share, that are named where an index cannot
 /// become unique.
-pub const MAX_TOLD_VIOLATIONS: usize = 1000;
+pub const MAX_REPORTED_VIOLATIONS: usize = 1000;
 /// Most views that stand on one another.
 pub const MAX_VIEW_DEPTH: usize = 20;
 /// Greatest size of the pipelines of views on one another, together.
 pub const MAX_VIEW_PIPELINE_BYTES: usize = 16 << 20;
 /// Tree identities below this are reserved for the engine itself.
 pub const FIRST_IDENT: u64 = 16;
-/// The first of the numbers for what is not replicated; the one before it is the key of the row that counts these.
+/// The first of the numbers for what is not replicated; the one before it is the key of the row
+/// that counts these.
 pub const FIRST_OWN_IDENT: u64 = pinion_storage::TreeId::FIRST_UNREPLICATED.0 + 1;
 /// One of them stands for the oplog, which is no tree.
 pub const OPLOG_NUMBER: u64 = 15;
@@ -50,8 +51,8 @@ pub const MAX_NOTED_FIELDS: usize = 1000;
 /// Side writes of an index build read at once, and brought over by one statement.
 pub const DRAIN_BATCH_ENTRIES: usize = 512;
 pub const DRAIN_STATEMENT_ENTRIES: usize = 16;
-/// Writers are kept out when no more side writes than these came in the last pass, or after so many
-/// passes.
+/// Writers are kept out when no more side writes than these came in the last pass, or after this
+/// many passes.
 pub const DRAINED_ENTRIES: u64 = 1000;
 pub const MAX_DRAIN_PASSES: usize = 100;
 /// The default of what an index build may take of memory to sort entries, and the least room on the
@@ -64,12 +65,13 @@ pub const MAX_ACTIVE_USER_BUILDS: usize = 3;
 pub const KILL_POLL: Duration = Duration::from_millis(20);
 /// The same once it has waited for long: thousands of clients may wait for one lock.
 pub const LONGEST_KILL_POLL: Duration = Duration::from_millis(160);
-/// How long a transaction that has made collections waits at its commit for changes of the same names, which may wait for what
-/// the transaction holds.
+/// How long a transaction that has made collections waits at its commit for changes of the same
+/// names, which may wait for what the transaction holds.
 pub const PLANNED_LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Names that collections went away from, of which it is known when.
 pub const MAX_GONE_NAMES: usize = 1000;
-/// Versions of the catalog that are kept for snapshots of their time. What a change adds to one is some 10 KB.
+/// Versions of the catalog that are kept for snapshots of their time. What a change adds to one is
+/// some 10 KB.
 pub const MAX_PAST_VERSIONS: usize = 4000;
 
 const _: () = assert!(RUN_TRANSFER_BYTES.is_multiple_of(pinion_runtime::ALIGN));

@@ -1,7 +1,8 @@
-//! In which form a primary logs what it does: where members of MongoDB 4.4 follow it, in one that they understand.
+//! In which form a primary logs what it does: where members of MongoDB 4.4 follow it, in one that
+//! they understand.
 //!
-//! They refuse entries with fields of later versions, and differences of documents; and they remove what is too much in capped
-//! collections by themselves.
+//! They refuse entries with fields of later versions, and differences of documents; and they remove
+//! the surplus of capped collections themselves.
 
 use std::rc::Rc;
 

@@ -9,7 +9,8 @@ pub const NO_USER: [u8; 32] = [
     0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
 ];
 
-/// Appends a session's name, `{id, uid}`, and `{txnNumber, txnUUID}` of an internal one; without a `uid` that of no user.
+/// Appends a session's name, `{id, uid}`, and `{txnNumber, txnUUID}` of an internal one; without a
+/// `uid` that of no user.
 pub fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
     out.start_document(name);
     append_parts(out, lsid);
@@ -24,7 +25,7 @@ fn append_parts(out: &mut DocBuilder, lsid: &Lsid) {
     append_child(out, lsid);
 }
 
-/// Appends what tells the session of an internal transaction from its parent, if it is one.
+/// Appends what distinguishes the session of an internal transaction from its parent, if it is one.
 pub fn append_child(out: &mut DocBuilder, lsid: &Lsid) {
     let Some(child) = &lsid.child else {
         return;

@@ -41,7 +41,8 @@ const LOCAL: &str = "local";
 /// The collection that each node writes for itself in whatever database.
 const PROFILE: &str = "system.profile";
 
-/// Whether what is written to a collection of this name goes to the members of a set. Others are each node's own.
+/// Whether what is written to a collection of this name goes to the members of a set. Others are
+/// each node's own.
 pub fn is_replicated(ns: &Namespace) -> bool {
     ns.db() != LOCAL && ns.collection() != PROFILE
 }
@@ -54,8 +55,8 @@ pub(crate) fn command_namespace(ns: &Namespace) -> String {
     format!("{}.$cmd", ns.db())
 }
 
-/// Rules for a collection that is about to be made: a valid name, neither it nor its database with a `$`, and no unknown
-/// `system.` name.
+/// Rules for a collection that is about to be made: a valid name, neither it nor its database with
+/// a `$`, and no unknown `system.` name.
 pub fn check_creatable(ns: &Namespace) -> Result<()> {
     ns.check()?;
     // Users of other systems are named by `$external`, which holds nothing.
@@ -83,7 +84,8 @@ pub fn check_creatable(ns: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// Rules for a collection whose documents a client writes: one that it may make, or the buckets of a time series.
+/// Rules for a collection whose documents a client writes: one that it may make, or the buckets of
+/// a time series.
 pub fn check_writable(ns: &Namespace) -> Result<()> {
     match ns.collection().starts_with(BUCKETS_PREFIX) {
         true => ns.check(),
@@ -108,8 +110,8 @@ pub fn check_not_view(catalog: &Catalog, ns: &Namespace) -> Result<()> {
 /// Refuses a UUID that is not that of the collection with this name.
 ///
 /// # Errors
-/// `CollectionUUIDMismatch`, with the name of the collection that has the UUID, if it is in the same
-/// database.
+/// `CollectionUUIDMismatch`, with the name of the collection that has the UUID, if it is in the
+/// same database.
 pub fn check_collection_uuid(
     catalog: &Catalog,
     ns: &Namespace,

@@ -1,4 +1,5 @@
-//! Opening: the catalog out of the base, replay of its changes, and its first version on every core.
+//! Opening: the catalog out of the base, replay of its changes, and its first version on every
+//! core.
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ fn damaged(row: BadRow) -> Error {
     Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, row.0)
 }
 
-/// Reads the catalog that the base holds and makes it current on every core. Called once on core 0, after
-/// storage has opened its base and before anything is replayed.
+/// Reads the catalog that the base holds and makes it current on every core. Called once on core 0,
+/// after storage has opened its base and before anything is replayed.
 ///
 /// # Errors
 /// A row that cannot be understood.
@@ -69,13 +70,15 @@ async fn read_rows() -> Result<Catalog> {
     .map_err(damaged)
 }
 
-/// Drops temporary collections. It writes, so a member of a replica set does so when it becomes the primary.
+/// Drops temporary collections. It writes, so a member of a replica set does so when it becomes the
+/// primary.
 pub fn drop_temporary() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move { crate::ddl::drop_temporary().await })
 }
 
-/// Removes temporary files, and frees the trees that no collection or index refers to: what an unfinished build or drop
-/// left behind. With `keeps_builds` the files stay that builds continue with: the process before this one has ended in order.
+/// Removes temporary files, and frees the trees that no collection or index refers to: what an
+/// unfinished build or drop left behind. With `keeps_builds` the files stay that builds continue
+/// with: the process before this one has ended in order.
 pub fn reap(keeps_builds: bool) -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         crate::build::remove_temporary(keeps_builds).await;
@@ -89,8 +92,8 @@ pub fn reap(keeps_builds: bool) -> LocalBoxFuture<'static, Result<()>> {
             return Ok(());
         }
         crate::ddl::skip_numbers(&reaped);
-        // Another primary may give the same number to another tree. Its entries must not meet what this one holds, neither now nor
-        // when this process dies and replays them.
+        // Another primary may give the same number to another tree. Its entries must not meet what
+        // this one holds, neither now nor when this process dies and replays them.
         let written = storage().checkpoint().await;
         written.map_err(from_fatal)?;
         Ok(())

@@ -1,14 +1,16 @@
 //! Oplog entries, and the observers through which every write passes before it has one.
 //!
-//! An entry is a complete oplog document: `{ts, t, v: 2, op, ns, ui, o, o2, wall}`; `prevOpTime`, `lsid`, `txnNumber`, `stmtId` and
-//! `needsRetryImage` for a retryable statement, `rid` for a record of a collection that is ordered by these, and `preImage`, the
-//! document before the write, of a collection whose change streams show it. `ts`, `t` and
-//! `prevOpTime` come first, because storage fills them in at fixed offsets once the timestamp is allotted.
-//! Entries that change the catalog carry the changed rows in `o2`, so that replay makes exactly the same catalog.
+//! An entry is a complete oplog document: `{ts, t, v: 2, op, ns, ui, o, o2, wall}`; `prevOpTime`,
+//! `lsid`, `txnNumber`, `stmtId` and `needsRetryImage` for a retryable statement, `rid` for a
+//! record of a collection that is ordered by these, and `preImage`, the document before the write,
+//! of a collection whose change streams show it. `ts`, `t` and `prevOpTime` come first, because
+//! storage fills them in at fixed offsets once the timestamp is allotted. Entries that change the
+//! catalog carry the changed rows in `o2`, so that replay makes exactly the same catalog.
 //!
-//! An image that an entry has no room for is *apart*: the entry says `preImageApart: true`, and the no-op right before it, with
-//! the timestamp before its own, is `{ts, t, v: 2, op: "n", ns, ui, o: {msg}, preImage, wall}`. In an `applyOps` it is the
-//! operation right before, which may be the last one of the transaction's entry before.
+//! An image that an entry has no room for is *apart*: the entry says `preImageApart: true`, and the
+//! no-op right before it, with the timestamp before its own, is
+//! `{ts, t, v: 2, op: "n", ns, ui, o: {msg}, preImage, wall}`. In an `applyOps` it is the operation
+//! right before, which may be the last one of the transaction's entry before.
 
 use std::rc::Rc;
 
@@ -73,14 +75,15 @@ impl RetryImage {
 /// What an entry says of the retryable statements that it is of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionStamp {
-    /// That of the client, whoever executes the statements for it.
+    /// That of the client, whichever session executes the statements for it.
     pub lsid: Lsid,
     pub txn_number: i64,
     /// The session of the internal transaction that they are executed in.
     pub child: Option<Lsid>,
     /// Usually one; several where one write is of several statements.
     pub stmt_ids: Vec<i32>,
-    /// The last write of the same `txn_number`. Of statements that are executed together only the first keeps it.
+    /// The last write of the same `txn_number`. Of statements that are executed together only the
+    /// first keeps it.
     pub previous: OpTime,
     pub image: Option<RetryImage>,
 }
@@ -105,9 +108,11 @@ pub struct OpEvent<'a> {
     /// `database.collection`, or `database.$cmd` for commands.
     pub ns: &'a str,
     pub uuid: Option<Uuid>,
-    /// The document inserted, the update (`{$v: 2, diff}` or the replacement), the `_id` deleted, or the command.
+    /// The document inserted, the update (`{$v: 2, diff}` or the replacement), the `_id` deleted,
+    /// or the command.
     pub o: &'a RawDocument,
-    /// The `_id` of the document updated, or the catalog rows of a command. That of an insert is read off the document.
+    /// The `_id` of the document updated, or the catalog rows of a command. That of an insert is
+    /// read off the document.
     pub o2: Option<&'a RawDocument>,
     pub wall_ms: i64,
     pub session: Option<&'a SessionStamp>,
@@ -116,7 +121,8 @@ pub struct OpEvent<'a> {
     pub form: LogForm,
 }
 
-/// Sees every replicated write of this core. Replication and sharding hook in here; they may refuse a write.
+/// Sees every replicated write of this core. Replication and sharding hook in here; they may refuse
+/// a write.
 pub trait OpObserver {
     /// Called before the write's timestamp is allotted.
     ///
@@ -147,15 +153,16 @@ impl Observers {
     }
 }
 
-/// The entry of a write that every observer has seen. It copies what the write tells, on any thread.
+/// The entry of a write that every observer has seen. It copies the write's documents, on any
+/// thread.
 pub fn encode_entry(event: &OpEvent<'_>) -> Entry {
     let mut doc = begin_entry(256 + event.o.as_bytes().len(), event.session);
     append_operation(&mut doc, event);
     finish_entry(doc, event.wall_ms, event.session, event.form)
 }
 
-/// As [`encode_entry`], with the document as it was before the write: change streams show it, on whatever member. It lives as
-/// long as the entry.
+/// As [`encode_entry`], with the document as it was before the write: change streams show it, on
+/// whatever member. It lives as long as the entry.
 pub fn encode_entry_with_image(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
     let image = ImagePlace::of(event, image);
     let mut doc = begin_entry(256 + image.entry_bytes(event), event.session);
@@ -258,9 +265,10 @@ pub fn encode_apply_ops(events: &[OpEvent<'_>]) -> Entry {
     finish_entry(doc, events[0].wall_ms, None, events[0].form)
 }
 
-/// What an entry says of one write, alone: as an element of the `applyOps` of a transaction. Every observer has seen it. With
-/// the document as it was before the write, as [`encode_entry_with_image`] has it. A retryable statement says which it is, and
-/// the entry of the transaction in which session.
+/// What an entry says of one write, alone: as an element of the `applyOps` of a transaction. Every
+/// observer has seen it. With the document as it was before the write, as
+/// [`encode_entry_with_image`] has it. A retryable statement says which it is, and the entry of the
+/// transaction in which session.
 pub fn encode_operation(event: &OpEvent<'_>, image: Option<&RawDocument>) -> Entry {
     let image = ImagePlace::of(event, image);
     let mut doc = DocBuilder::with_capacity(160 + image.entry_bytes(event));
@@ -287,7 +295,7 @@ pub enum TransactionPart {
     Whole,
     /// More come behind it.
     Partial,
-    /// The last of several, of so many operations in all.
+    /// The last of several, of `count` operations in all.
     Last { count: i64 },
 }
 
@@ -300,8 +308,8 @@ pub enum TransactionEnd {
     Prepare,
 }
 
-/// An entry of a transaction: operations as [`encode_operation`] makes them, which take place, or are prepared, with the last of
-/// its entries.
+/// An entry of a transaction: operations as [`encode_operation`] makes them, which take place, or
+/// are prepared, with the last of its entries.
 pub fn encode_transaction(
     lsid: &Lsid,
     txn_number: i64,
@@ -340,8 +348,8 @@ pub fn encode_transaction(
     finish_entry(doc, wall_ms, Some(&session), LogForm::Full)
 }
 
-/// The entry that tells what became of a transaction that was prepared by the entry at `prepared`: it is committed at this time,
-/// or aborted.
+/// The entry that ends a transaction that was prepared by the entry at `prepared`: it is committed
+/// at this time, or aborted.
 pub fn encode_outcome(
     lsid: &Lsid,
     txn_number: i64,

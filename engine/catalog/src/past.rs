@@ -1,7 +1,8 @@
 //! Versions of the catalog that were replaced, for snapshots of their time.
 //!
-//! A snapshot sees the collections, their indexes and the views as they were at its timestamp. Versions share what they have in
-//! common, so what is kept of one is little more than what it has alone.
+//! A snapshot sees the collections, their indexes and the views as they were at its timestamp.
+//! Versions share what they have in common, so what is kept of one is little more than what it has
+//! alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,9 +28,11 @@ impl Past {
         }
     }
 
-    /// `replaced` ends at `ts`, where the next version begins; no snapshot below `oldest` is opened any more.
+    /// `replaced` ends at `ts`, where the next version begins; no snapshot below `oldest` is opened
+    /// any more.
     ///
-    /// A version that begins with none, as one does that changes only what is not replicated, takes the place of the one before.
+    /// A version that begins with none, as one does that changes only what is not replicated, takes
+    /// the place of the one before.
     pub(crate) fn add(&mut self, replaced: Arc<Catalog>, ts: Timestamp, oldest: Timestamp) {
         if ts > self.since {
             self.versions.push_back((self.since, replaced));
@@ -72,8 +75,8 @@ pub(crate) struct GivenUp;
 mod tests {
     use super::*;
 
-    /// What a past of versions 0, 1, ... that ended at these times has at a time: the version's number, -1 for the present one,
-    /// -2 where it was given up.
+    /// What a past of versions 0, 1, ... that ended at these times has at a time: the version's
+    /// number, -1 for the present one, -2 where it was given up.
     fn check(ends: &[u64], oldest: u64, expected: &[(u64, i64)]) {
         let ts = Timestamp::from_u64;
         let mut past = Past::new();

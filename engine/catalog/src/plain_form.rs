@@ -1,5 +1,5 @@
-//! What members of MongoDB 4.4 refuse of filters, validators and indexes, though an entry tells of it in a form that they know:
-//! one that comes upon such an entry ends.
+//! What members of MongoDB 4.4 refuse of filters, validators and indexes, though the entry has a
+//! form that they know: a member that applies such an entry stops.
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_wire::Result;
@@ -62,7 +62,8 @@ fn unknown_operator(value: RawBsonRef<'_>) -> Option<&str> {
     }
 }
 
-/// Whether MongoDB 4.4 takes this for the filter of a partial index: conditions on fields, or one `$and` of them.
+/// Whether MongoDB 4.4 takes this for the filter of a partial index: conditions on fields, or one
+/// `$and` of them.
 pub(crate) fn is_partial_filter(filter: &RawDocument) -> bool {
     let mut conditions = 0;
     for (name, value) in pinion_bson::elements(filter) {
@@ -91,7 +92,8 @@ pub(crate) fn is_partial_filter(filter: &RawDocument) -> bool {
     conditions > 0
 }
 
-/// How many conditions the value of a field is; `None` if it is one that a partial index does not have.
+/// How many conditions the value of a field is; `None` if it is one that a partial index does not
+/// have.
 fn conditions_on(value: RawBsonRef<'_>) -> Option<usize> {
     let RawBsonRef::Document(document) = value else {
         return (!matches!(value, RawBsonRef::RegularExpression(_))).then_some(1);

@@ -1,10 +1,12 @@
-//! The collections of what retryable writes leave behind. A write puts its record into the partition of the document that it
-//! changes, so that it stays a write of one partition; readers see the newest record of each session.
+//! The collections of what retryable writes leave behind. A write puts its record into the
+//! partition of the document that it changes, so that it stays a write of one partition; readers
+//! see the newest record of each session.
 //!
-//! Beside the fields that are shown a record has what is asked of it alone, as which statement it is of. There is one for each
-//! statement: their keys begin with that of the session. What a statement has left that was executed in an internal transaction
-//! lies with its session too, the parent of the transaction's, and says by `child` of which: who looks for the statements of a
-//! retryable write finds them all in one place, whoever has executed them.
+//! Beside the fields that are shown a record has what is asked of it alone, as which statement it
+//! is of. There is one for each statement: their keys begin with that of the session. The record of
+//! a statement that was executed in an internal transaction also lies with its session, the parent
+//! of the transaction's, and names the latter in `child`: so all statements of a retryable write
+//! are found in one place, whichever session executed them.
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_storage::Key;
@@ -25,7 +27,8 @@ pub(crate) fn is_scattered(ns: &Namespace) -> bool {
     matches!(ns.as_str(), SESSION_RECORDS | RETRY_IMAGES)
 }
 
-/// What the keys of all records of a session begin with, each of its statements has its own behind that.
+/// What the keys of all records of a session begin with, each of its statements has its own behind
+/// that.
 pub fn session_key(lsid: &Lsid) -> Key {
     id_key(pinion_bson::RawBsonRef::Document(&lsid_document(lsid)))
 }
@@ -68,7 +71,8 @@ pub fn check_not_scattered(ns: &Namespace) -> Result<()> {
 }
 
 impl Collection {
-    /// What readers see of scattered documents: the newest form of each. `None` of any other collection.
+    /// What readers see of scattered documents: the newest form of each. `None` of any other
+    /// collection.
     pub fn merged(&self) -> Option<ResolvedView> {
         if self.placement != Placement::Scattered {
             return None;

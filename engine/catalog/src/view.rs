@@ -102,7 +102,7 @@ impl View {
         out.finish()
     }
 
-    /// The row of this view. What tells it from that of a collection is its type.
+    /// The row of this view. Its type distinguishes it from that of a collection.
     pub(crate) fn to_row(&self) -> RawDocumentBuf {
         rawdoc! {
             "type": "view",

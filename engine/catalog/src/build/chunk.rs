@@ -162,8 +162,8 @@ impl Merge {
         }
     }
 
-    /// The next entries in order, about so many bytes of them; each key once. None when all are
-    /// given.
+    /// The next entries in order, about `most_bytes` bytes of them; each key once. None when all
+    /// are given.
     pub(super) async fn next(&mut self, most_bytes: usize) -> Result<Option<Chunk>> {
         let mut out = Chunk::default();
         for taken in 1usize.. {

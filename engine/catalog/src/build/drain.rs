@@ -4,7 +4,7 @@
 //! for each key whether the entry is there, and its TypeBits. Only the last word on a key counts,
 //! so it does not matter in which order they come into the index, nor how often; and where a key
 //! has none, nothing of it has changed since the build began. Each is brought over by one statement
-//! that takes it out of the side writes as it was read: a writer who comes in between wins.
+//! that takes it out of the side writes as it was read: a writer that comes in between wins.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -51,14 +51,16 @@ fn op_of(value: &Bytes) -> Op {
 /// What one pass over a partition has done.
 #[derive(Default)]
 pub(super) struct Drained {
-    /// Side writes that were there, also those that it could not bring over: no pass before one that meets none is the last.
+    /// Side writes that were there, also those that it could not bring over: no pass before one
+    /// that meets none is the last.
     pub met: u64,
     /// Of each index.
     pub shared: Vec<SharedFields>,
 }
 
-/// Brings the side writes of all indexes in a partition over, on its owner, as far as nobody writes
-/// them again meanwhile, and no checkpoint takes them into the base, where their versions have other tokens.
+/// Brings the side writes of all indexes in a partition over, on its owner, unless they are written
+/// again meanwhile, and no checkpoint takes them into the base, where their versions have other
+/// tokens.
 ///
 /// # Errors
 /// The build ends, or is stopped; there is no memory for changes at present.

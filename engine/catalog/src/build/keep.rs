@@ -1,9 +1,10 @@
-//! A build that a shutdown stops leaves files behind, with which the next start continues: the sorted entries, and how far the
-//! build has come.
+//! A build that a shutdown stops leaves files behind, with which the next start continues: the
+//! sorted entries, and how far the build has come.
 //!
-//! The file of a build's state is made last, and believed only behind an orderly end of the process: until then it may be there
-//! while something is lost that the build has read. A start takes it away before the build changes anything, so that no later
-//! start continues from where the build has been already.
+//! The file of a build's state is made last, and believed only behind an orderly end of the
+//! process: until then it may be there while something is lost that the build has read. A start
+//! takes it away before the build changes anything, so that no later start continues from where the
+//! build has been already.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -47,7 +48,8 @@ fn failed(error: std::io::Error) -> Error {
     Error::new(ErrorCode::FILE_STREAM_FAILED, what)
 }
 
-/// Keeps what a build has done, and logs that. Where it cannot be kept the build begins again at the next start.
+/// Keeps what a build has done, and logs that. Where it cannot be kept the build begins again at
+/// the next start.
 pub(crate) async fn keep(work: &Arc<Work>, stopped: Stopped) {
     let collection = &work.collection;
     let phase = stopped.phase.name().0;
@@ -145,7 +147,8 @@ async fn write_file(build: Uuid, bytes: &[u8]) -> std::io::Result<()> {
     fs::sync_dir(storage().dir()).await
 }
 
-/// Takes the state of a build that the process before this one has stopped, if it has: no later start finds it.
+/// Takes the state of a build that the process before this one has stopped, if it has: no later
+/// start finds it.
 ///
 /// # Errors
 /// It cannot be read, or is not as it was written.
@@ -205,8 +208,8 @@ pub(crate) async fn remove_sorted(build: Uuid) {
     }
 }
 
-/// Removes what operations and builds of an earlier process have left in the directory of temporary files, but for what
-/// `keeps` has builds of the catalog continue with.
+/// Removes what operations and builds of an earlier process have left in the directory of temporary
+/// files, but for what `keeps` has builds of the catalog continue with.
 pub(crate) async fn remove_temporary(keeps: bool) {
     let dir = Work::dir();
     let Ok(names) = fs::read_dir(&dir).await else {

@@ -5,8 +5,8 @@
 //! meanwhile waits in the side writes, which are brought over at the end. Nothing of this is
 //! logged: the log has that a build began and how it ended. Replay keeps the side writes as writers
 //! do, and brings them over where the log says that the build was complete; all else that the index
-//! needs was in the page files before. A build whose end the log does not have continues at the next
-//! start where a shutdown has stopped it (`keep.rs`), and begins again behind a crash.
+//! needs was in the page files before. A build whose end the log does not have continues at the
+//! next start where a shutdown has stopped it (`keep.rs`), and begins again behind a crash.
 //!
 //! The side writes are a tree beside the index, not later versions in it: a checkpoint forgets a
 //! removal in the tree that it merges it into, and an entry loaded after that would come back for
@@ -61,8 +61,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What was found out of shared fields is not all that there is: entries were brought over by a pass that did not come to
-    /// its end.
+    /// What was found out of shared fields is not all that there is: entries were brought over by a
+    /// pass that did not come to its end.
     pub(crate) fn look_at_all(&mut self, work: &Work) {
         let of_partition = || work.indexes.iter().map(|_| SharedFields::all()).collect();
         self.shared = (0..work.partitions()).map(|_| of_partition()).collect();
@@ -90,7 +90,7 @@ impl Found {
     }
 }
 
-/// Tells of an error which build it ended.
+/// Adds to an error which build it ended.
 pub(crate) fn failed(work: &Work, error: Error) -> Error {
     if error.code == ErrorCode::INTERRUPTED_AT_SHUTDOWN {
         return error;
@@ -186,7 +186,7 @@ fn multikey_of(state: &BuildState) -> Vec<(TreeId, MultikeyPaths)> {
     state.indexes.iter().filter_map(of_index).collect()
 }
 
-/// What a build knows that continues in its last phase: its trees have begun.
+/// What a build knows that continues in its last phase: its trees are started.
 pub(crate) fn resume_drain(work: &Work, state: &BuildState) -> Found {
     work.progress.begin(BuildPhase::Draining, 0);
     let mut found = Found {
@@ -209,7 +209,8 @@ pub(crate) async fn install(work: &Work, found: &Found) -> Result<()> {
     Ok(())
 }
 
-/// Forgets the entries of these indexes, those of a build that did not come to its end among them. Their side writes stay.
+/// Forgets the entries of these indexes, those of a build that did not come to its end among them.
+/// Their side writes stay.
 pub(crate) async fn forget_entries<'a>(indexes: impl Iterator<Item = &'a Index>) -> Result<()> {
     let trees: Vec<TreeId> = indexes.map(|index| index.tree).collect();
     storage().clear_trees(&trees).await.map_err(from_fatal)
@@ -232,15 +233,15 @@ pub(crate) async fn records(tree: TreeId) -> u64 {
     counted.await.into_iter().sum()
 }
 
-/// Brings over all that is left, and looks whether unique indexes are. Nobody writes to the
+/// Brings over all that is left, and looks whether unique indexes are. There are no writers to the
 /// collection meanwhile.
 pub(crate) async fn complete(work: &Arc<Work>, found: &mut Found) -> Result<()> {
     while drain_once(work, found).await? > 0 {}
     check_unique(work, std::mem::take(&mut found.shared)).await
 }
 
-/// Brings over what was written since the build began or the last pass; how many side writes there were. Only where there were
-/// none is nothing left.
+/// Brings over what was written since the build began or the last pass; how many side writes there
+/// were. Only where there were none is nothing left.
 pub(crate) async fn drain_once(work: &Arc<Work>, found: &mut Found) -> Result<u64> {
     let drained = work.on_partitions(drain::drain).await?;
     let met = drained.iter().map(|part| part.met).sum();

@@ -2,11 +2,11 @@
 //!
 //! A block holds one chunk, padded with zeros to a multiple of [`ALIGN`]:
 //!
-//!   0 crc32c u32 of all bytes behind it     4 number of entries u32     8 of each the lengths of key and value, u32 each
-//!   then of each entry the key and the value
+//!   0 crc32c u32 of all bytes behind it     4 number of entries u32     8 of each the lengths of
+//!   key and value, u32 each then of each entry the key and the value
 //!
-//! A file has its name until it is removed, since a build that a shutdown stops continues with it (`state.rs`). What a crash
-//! leaves behind the next start removes.
+//! A file has its name until it is removed, since a build that a shutdown stops continues with it
+//! (`state.rs`). What a crash leaves behind the next start removes.
 
 use std::path::{Path, PathBuf};
 
@@ -95,7 +95,8 @@ impl RunFile {
         }
     }
 
-    /// Makes what was written durable, but for the file's name, and gives what has to be known of it to read it.
+    /// Makes what was written durable, but for the file's name, and gives what has to be known of
+    /// it to read it.
     pub(super) async fn keep(&self) -> Result<RunState> {
         self.file.datasync().await.map_err(failed("writing"))?;
         Ok(self.state.clone())

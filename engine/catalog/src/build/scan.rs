@@ -134,9 +134,10 @@ struct Outgoing {
     by_key: bool,
 }
 
-/// Reads a partition's documents, on its owner, from where `from` has come. Others may write meanwhile: of a document that
-/// changes it does not matter which of its versions is read, since all that differs among them is
-/// in the side writes. Where a shutdown stops it, what was read until then is in the sorters.
+/// Reads a partition's documents, on its owner, from where `from` has come. Others may write
+/// meanwhile: of a document that changes it does not matter which of its versions is read, since
+/// all that differs among them is in the side writes. Where a shutdown stops it, what was read
+/// until then is in the sorters.
 pub(super) async fn scan(
     work: Arc<Work>,
     partition: PartitionId,
@@ -328,7 +329,8 @@ impl Watch {
 
 /// Ends the build where the file system has too little room.
 pub(crate) async fn check_room(work: &Work) -> Result<()> {
-    // Where this cannot be asked, as on some network file systems, writing tells.
+    // Where the file system does not report this, as some network file systems, the write itself
+    // fails.
     let Ok(space) = fs::space(storage().dir()).await else {
         return Ok(());
     };

@@ -1,5 +1,5 @@
 //! Fields that several entries of a unique index share while it is built: looked at again at the
-//! end, when nobody writes.
+//! end, when there are no writers.
 
 use pinion_storage::Key;
 

@@ -60,7 +60,7 @@ impl Sorter {
         Ok(sorter)
     }
 
-    /// Adds a sorted chunk. Whoever adds waits while memory is full.
+    /// Adds a sorted chunk. The caller waits while memory is full.
     pub(super) async fn add(&self, chunk: Chunk) -> Result<()> {
         let _turn = self.turn.acquire().await;
         self.bytes.set(self.bytes.get() + chunk.memory());
@@ -120,7 +120,8 @@ impl Sorter {
         path.into()
     }
 
-    /// All entries in their order. They stay here: a build that is stopped while they are read begins to read them again.
+    /// All entries in their order. They stay here: a build that is stopped while they are read
+    /// begins to read them again.
     pub(super) async fn sorted(&self) -> Result<Merge> {
         let _turn = self.turn.acquire().await;
         let readers = self.runs.borrow().iter().map(RunFile::read).collect();

@@ -1,14 +1,15 @@
 //! How far a build has come, as it is kept over a restart.
 //!
-//! A shutdown in order writes it to a file, beside those of the sorted entries, and the start behind it takes it from there: a
-//! file is good for one start. The storage engine notes an orderly end, and only behind one is a file believed (`keep.rs`): then
-//! everything is there that the build has read, and what was written meanwhile is in the side writes, as in a build that was
-//! not stopped.
+//! A shutdown in order writes it to a file, beside those of the sorted entries, and the start
+//! behind it takes it from there: a file is good for one start. The storage engine notes an orderly
+//! end, and only behind one is a file believed (`keep.rs`): then everything is there that the build
+//! has read, and what was written meanwhile is in the side writes, as in a build that was not
+//! stopped.
 //!
 //! The file, in little-endian byte order:
 //!
-//!   0 magic u64     8 version u32     12 crc32c u32 of all bytes behind it     16 length of the document u32
-//!   20 the document `{_id, collectionUUID, phase, collectionScanPosition, indexes}`
+//!   0 magic u64     8 version u32     12 crc32c u32 of all bytes behind it     16 length of the
+//!   document u32 20 the document `{_id, collectionUUID, phase, collectionScanPosition, indexes}`
 //!
 //! Source: execution document, "Resumable Index Builds".
 

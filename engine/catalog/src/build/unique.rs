@@ -12,7 +12,7 @@ use crate::entry::{Clustering, Collection, Placement};
 use crate::errors::from_read_error;
 use crate::index::Index;
 use crate::keys::{document_id, duplicate_entry, prefix_len, stored_document};
-use crate::limits::MAX_TOLD_VIOLATIONS;
+use crate::limits::MAX_REPORTED_VIOLATIONS;
 
 /// Whether several entries of a partition have these fields.
 pub(super) async fn has_several(
@@ -79,7 +79,7 @@ async fn check_range(
 }
 
 /// The `_id`s of documents that share their fields in an index, by what they share: no more of them
-/// than are told in one reply. All entries that share their fields are in one partition.
+/// than one reply reports. All entries that share their fields are in one partition.
 pub(crate) async fn duplicates(
     collection: &Arc<Collection>,
     index: &Arc<Index>,
@@ -98,8 +98,8 @@ pub(crate) async fn duplicates(
         )
         .await?;
         found.extend(here);
-        if found.len() >= MAX_TOLD_VIOLATIONS {
-            found.truncate(MAX_TOLD_VIOLATIONS);
+        if found.len() >= MAX_REPORTED_VIOLATIONS {
+            found.truncate(MAX_REPORTED_VIOLATIONS);
             break;
         }
     }
@@ -129,13 +129,13 @@ async fn duplicates_in(
             && previous[..*previous_len] == key[..len]
         {
             if !was_found {
-                if found.len() >= MAX_TOLD_VIOLATIONS {
+                if found.len() >= MAX_REPORTED_VIOLATIONS {
                     break;
                 }
                 found.push(vec![id_of(collection, index, previous, type_bits).await?]);
             }
             let ids = found.last_mut().expect("the entry before is in it");
-            if ids.len() < MAX_TOLD_VIOLATIONS {
+            if ids.len() < MAX_REPORTED_VIOLATIONS {
                 ids.push(id_of(collection, index, &key, &read.value).await?);
             }
             is_found = true;

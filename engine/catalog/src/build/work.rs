@@ -41,10 +41,12 @@ impl Default for BuildLimits {
     }
 }
 
-/// What builds may take that no command of a client begins: those of another member, those that begin again, and `compact`.
+/// What builds may take that no command of a client begins: those of another member, those that
+/// begin again, and `compact`.
 struct NodeLimits(Cell<BuildLimits>);
 
-/// Sets what builds may take that begin on this core from now on and that no client's command begins.
+/// Sets what builds may take that begin on this core from now on and that no client's command
+/// begins.
 pub fn set_build_limits(limits: BuildLimits) {
     match try_core_local::<NodeLimits>() {
         Some(of_node) => of_node.0.set(limits),
@@ -204,8 +206,8 @@ impl Work {
         storage().dir().join("_tmp")
     }
 
-    /// The reason to stop, if there is one. A client that has gone away is none, nor is one that was sent to another primary: the
-    /// build is that of the set.
+    /// The reason to stop, if there is one. A client that has gone away is none, nor is one that
+    /// was sent to another primary: the build is that of the set.
     pub(crate) fn check(&self) -> Result<()> {
         if self.progress.stopped.load(Ordering::Relaxed) {
             let reason = format!("Index build aborted: {}", self.uuid);

@@ -1,8 +1,9 @@
 //! What an entry's change is on a node whose collections may be newer than the entry.
 //!
-//! A collection is the one with the same UUID, whatever it is called by now, and an index the one of the same name. What is
-//! gone stays gone, what is there stays, and a name that a collection of a later time has is taken from it until the entry
-//! follows that gives it back, as MongoDB's initial sync does.
+//! A collection is the one with the same UUID, whatever it is called by now, and an index the one
+//! of the same name. What is gone stays gone, what is there stays, and a name that a collection of
+//! a later time has is taken from it until the entry follows that gives it back, as MongoDB's
+//! initial sync does.
 
 use std::sync::Arc;
 
@@ -82,7 +83,8 @@ impl Adapted<'_> {
         Ok(())
     }
 
-    /// Makes a name free. A view of that name is of a later time, at which the collection is gone or has another: false.
+    /// Makes a name free. A view of that name is of a later time, at which the collection is gone
+    /// or has another: false.
     fn take_name(&mut self, ns: &Namespace) -> Result<bool> {
         if self.catalog.view(ns).is_some() {
             return Ok(false);
@@ -117,7 +119,7 @@ impl Adapted<'_> {
             }
             "collMod" => Some(self.modified(present, row)),
             "createIndexes" => with_made(present, row, &names_of(command, o)),
-            "startIndexBuild" => with_begun(present, row, o),
+            "startIndexBuild" => with_started(present, row, o),
             "commitIndexBuild" => self.built(present, row, &names_of(command, o)),
             "abortIndexBuild" => {
                 let build = build_of(o);
@@ -155,7 +157,7 @@ impl Adapted<'_> {
             if index.placement == known.placement {
                 index.tree = known.tree;
             } else {
-                // Its entries are made anew, in the tree that has them where the entry comes from.
+                // Its entries are made again, in the tree that has them where the entry comes from.
                 self.out.dropped_trees.push(known.tree);
             }
             changed = changed.with_replaced(known.name(), index);
@@ -163,8 +165,8 @@ impl Adapted<'_> {
         changed
     }
 
-    /// The collection with those of the row's indexes that have these names: what is being built becomes ready, what is missing
-    /// is made.
+    /// The collection with those of the row's indexes that have these names: what is being built
+    /// becomes ready, what is missing is made.
     fn built(
         &mut self,
         present: &Collection,
@@ -202,7 +204,8 @@ impl Adapted<'_> {
         (!gone.is_empty()).then(|| present.without_indexes(names))
     }
 
-    /// Views have no data: one that is there stays, and one whose name is taken has gone by the time of what has it.
+    /// Views have no data: one that is there stays, and one whose name is taken has gone by the
+    /// time of what has it.
     fn views(&mut self, change: &CatalogChange, command: &str) {
         for view in &change.views {
             let is_there = self.catalog.view_by_number(view.number).is_some();
@@ -248,10 +251,11 @@ fn with_made(present: &Collection, row: &Collection, names: &[String]) -> Option
     (!missing.is_empty()).then(|| missing.iter().fold(present.clone(), with))
 }
 
-/// The collection with the indexes of a build that has begun, as the row has them: none of those names is there.
-fn with_begun(present: &Collection, row: &Collection, o: &RawDocument) -> Option<Collection> {
-    let begun = indexes_of(row, build_of(o)?);
-    let missing = begun
+/// The collection with the indexes of a build that has started, as the row has them: none of those
+/// names is there.
+fn with_started(present: &Collection, row: &Collection, o: &RawDocument) -> Option<Collection> {
+    let started = indexes_of(row, build_of(o)?);
+    let missing = started
         .into_iter()
         .filter(|index| present.index(index.name()).is_none());
     let missing: Vec<Index> = missing.collect();
@@ -273,7 +277,8 @@ fn learned(present: &Collection, row: &Collection) -> Vec<(TreeId, pinion_query:
     row.indexes.iter().filter_map(of_index).collect()
 }
 
-/// What an entry that tells of arrays in indexes says of collections whose numbers are others here; `None` where that is nothing.
+/// What an entry that reports arrays in indexes says of collections whose numbers are others here;
+/// `None` where that is nothing.
 pub(super) fn learned_here(change: &CatalogChange, catalog: &Catalog) -> Option<CatalogChange> {
     let marked = change.puts.iter().filter_map(|row| {
         let present = catalog.by_uuid(row.uuid)?;

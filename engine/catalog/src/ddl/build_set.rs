@@ -1,8 +1,10 @@
-//! What the builds of indexes on a member ask of its replica set. A standalone has none, and decides alone.
+//! What the builds of indexes on a member ask of its replica set. A standalone has none, and
+//! decides alone.
 //!
-//! All members build an index at the same time. The primary alone writes how a build has ended, when the members that its
-//! commit quorum asks for are ready, and whoever is primary then does so: a build outlives the primary that has begun it.
-//! Source: execution document, "Replica Set Index Builds".
+//! All members build an index at the same time. The primary alone writes how a build has ended,
+//! when the members that its commit quorum asks for are ready, and the primary of that time does
+//! so: a build outlives the primary that started it. Source: execution document, "Replica Set Index
+//! Builds".
 
 use std::rc::Rc;
 
@@ -12,7 +14,7 @@ use pinion_wire::Error;
 
 use crate::uuid::Uuid;
 
-/// Something that is waited for, on core 0. Whoever waits may give up at any time.
+/// Something that is waited for, on core 0. The caller may give up at any time.
 pub type Waiting<T> = LocalBoxFuture<'static, T>;
 
 /// Which build is meant.
@@ -27,14 +29,16 @@ pub struct BuildName {
 
 /// The set, as core 0 of a member sees it.
 pub trait BuildSet {
-    /// Keeps what the client has asked for whose build this node, as primary, has begun: a document with `commitQuorum`.
+    /// Keeps the request of the client whose build this node, as primary, has started: a document
+    /// with `commitQuorum`.
     fn begun(&self, build: BuildName, asked: RawDocumentBuf) -> Waiting<()>;
 
-    /// Completes when this node is the primary and the members are ready that the build waits for. Until then it tells them
-    /// that this node is.
+    /// Completes when this node is the primary and the members are ready that the build waits for.
+    /// Until then it reports to them that this node is.
     fn until_commit(&self, build: BuildName) -> Waiting<()>;
 
-    /// Completes when this node is the primary. Until then it tells the primary that this node cannot build, and why.
+    /// Completes when this node is the primary. Until then it reports to the primary that this node
+    /// cannot build, and why.
     fn until_abort(&self, build: BuildName, why: Error) -> Waiting<()>;
 
     /// Forgets what is kept of a build whose end this node has written.

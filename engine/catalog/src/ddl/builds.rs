@@ -1,8 +1,8 @@
-//! The builds of indexes that are under way: what they run through, who waits for them, and how
-//! they are ended.
+//! The builds of indexes that are under way: what they run through, which tasks wait for them, and
+//! how they are ended.
 //!
 //! A build runs in a task of its own on core 0. It holds no lock of its namespace while it reads
-//! and sorts; an operation that cannot go on beside it ends it, or waits for it, or is refused, and
+//! and sorts; an operation that cannot run beside it ends it, or waits for it, or is refused, and
 //! takes its own lock after that. Only a build that has its lock again and is about to commit is
 //! not ended any more.
 
@@ -94,10 +94,11 @@ pub(super) struct Build {
     op_id: i32,
     started: Instant,
     activity: Cell<BuildActivity>,
-    /// Why somebody has ended it.
+    /// Why the build was ended from outside.
     ended_by: RefCell<Option<Error>>,
     decided: Cell<Option<Decided>>,
-    /// The task has left the end of the build to whoever has decided about it; whether it had made all entries.
+    /// The task has left the end of the build to the decision about it; whether it had made all
+    /// entries.
     left: Cell<Option<bool>>,
     outcome: RefCell<Option<Result<Timestamp>>>,
     changed: Notify,
@@ -190,7 +191,7 @@ impl Build {
         self.changed.notify_all();
     }
 
-    /// Why somebody has ended it.
+    /// Why the build was ended from outside.
     pub(super) fn ended_by(&self) -> Option<Error> {
         self.ended_by.borrow().clone()
     }
@@ -209,7 +210,7 @@ impl Build {
         }
     }
 
-    /// Completes when somebody has decided about the build, or ended it.
+    /// Completes when the build was decided, or ended from outside.
     pub(super) fn changed(&self) -> Notified {
         self.changed.notified()
     }
@@ -275,8 +276,8 @@ impl Build {
         }
     }
 
-    /// Waits until the task has left the end to whoever has decided about it; true if it had made all entries. False also
-    /// where it has come to an end of its own.
+    /// Waits until the task has left the end to the decision about it; true if it had made all
+    /// entries. False also where it has come to an end of its own.
     async fn until_left(&self) -> bool {
         loop {
             let changed = self.changed.notified();
@@ -356,13 +357,14 @@ async fn end_where(is_meant: impl Fn(&Build) -> bool + Send + 'static, why: Stri
     submit_to(CoreId(0), Queue::Foreground, end).await
 }
 
-/// Stops all builds, and waits until none does anything any more: the data directory is closed to be opened again. Call it on
-/// core 0.
+/// Stops all builds, and waits until none does anything any more: the data directory is closed to
+/// be opened again. Call it on core 0.
 pub fn end_builds() -> LocalBoxFuture<'static, ()> {
     Box::pin(close_builds(Decided::Reopening))
 }
 
-/// Stops all builds, and waits until each has kept what it has done for the next start. Call it on core 0.
+/// Stops all builds, and waits until each has kept what it has done for the next start. Call it on
+/// core 0.
 pub fn keep_builds() -> LocalBoxFuture<'static, ()> {
     Box::pin(close_builds(Decided::Shutdown))
 }
@@ -373,12 +375,12 @@ async fn close_builds(decided: Decided) {
         let next = coordinator.builds.running.borrow().values().next().cloned();
         let Some(build) = next else { return };
         build.decide(decided);
-        // How it ended is for those who asked for it.
+        // How it ended is reported to the operations that asked for it.
         let _ = build.outcome().await;
     }
 }
 
-/// Runs an operation that waits where builds are in its way, and each time begins anew.
+/// Runs an operation that waits where builds are in its way, and starts again each time.
 pub(super) async fn coordinate_beside<F, Fut, R>(
     ctx: &OpContext,
     definition: Definition,
@@ -400,7 +402,8 @@ where
 /// Waits until these builds have ended, however they do.
 ///
 /// # Errors
-/// The operation is interrupted, or a build does not run here: over the data of a member it waits until the node is one again.
+/// The operation is interrupted, or a build does not run here: over the data of a member it waits
+/// until the node is one again.
 pub(super) async fn await_builds(ctx: &OpContext, builds: Vec<Uuid>) -> Result<()> {
     let wait = move || async move {
         let coordinator = pinion_runtime::core_local::<Coordinator>();
@@ -421,7 +424,7 @@ pub(super) async fn await_builds(ctx: &OpContext, builds: Vec<Uuid>) -> Result<(
     interruptible(ctx, submit_to(CoreId(0), Queue::Foreground, wait)).await?
 }
 
-/// The error of an operation that cannot go on beside a build.
+/// The error of an operation that cannot run beside a build.
 pub(super) fn check_no_build(collection: &Collection) -> Result<()> {
     if collection.builds().is_empty() {
         return Ok(());
@@ -497,8 +500,8 @@ impl Coordinator {
         build.changed.notify_all();
     }
 
-    /// Has the build end as the log says that it does. Waits until its task does nothing any more; true if all its entries
-    /// are made that were there to make.
+    /// Has the build end as the log says that it does. Waits until its task does nothing any more;
+    /// true if all its entries are made that were there to make.
     pub(super) async fn leave_to_log(&self, uuid: Uuid, commits: bool) -> bool {
         let Some(build) = self.running(uuid) else {
             return false;

@@ -19,13 +19,13 @@ use crate::names::check_creatable;
 use crate::options::{Capped, CollectionOptions};
 
 /// Copies the documents of the first collection into the second, in their order. It runs on core 0
-/// and passes no gates: nobody else writes to the second collection meanwhile, and neither of them
-/// goes away.
+/// and passes no gates: no other operation writes to the second collection meanwhile, and neither
+/// of them goes away.
 pub type CopyDocuments =
     Box<dyn FnOnce(Arc<Collection>, Arc<Collection>) -> LocalBoxFuture<'static, Result<()>> + Send>;
 
-/// Makes a capped collection with the documents of another one. Those for which there is no room are
-/// left out, the oldest first; the indexes are left out as well.
+/// Makes a capped collection with the documents of another one. Those for which there is no room
+/// are left out, the oldest first; the indexes are left out as well.
 ///
 /// # Errors
 /// `NamespaceNotFound` without a source, `CommandNotSupportedOnView` where that is a view,
@@ -72,7 +72,7 @@ pub fn clone_as_capped(
 }
 
 /// Puts a capped collection with the same documents, as far as there is room for them, in the place
-/// of a collection. Nobody reads or writes that meanwhile.
+/// of a collection. There are no readers and writers of that meanwhile.
 ///
 /// # Errors
 /// As [`clone_as_capped`]; the collection is as before then.

@@ -1,9 +1,9 @@
-//! The catalog of another member, copied: what this one has of replicated collections goes, and what that one has comes with
-//! its numbers, as the entries that follow name trees by them.
+//! The catalog of another member, copied: what this one has of replicated collections goes, and
+//! what that one has comes with its numbers, as the entries that follow name trees by them.
 //!
-//! All of it is written without timestamps, over a base that a checkpoint has made of everything before. Until the copy is
-//! complete a row of its own says so in every checkpoint: a node that opens such a base knows that its replicated data are
-//! nobody's.
+//! All of it is written without timestamps, over a base that a checkpoint has made of everything
+//! before. Until the copy is complete a row of its own says so in every checkpoint: a node that
+//! opens such a base knows that its replicated data are incomplete.
 
 use std::sync::Arc;
 
@@ -33,14 +33,14 @@ use crate::view::View;
 #[derive(Clone, Debug)]
 pub struct CatalogRows {
     pub rows: Vec<RawDocumentBuf>,
-    /// The number to go on above; `None` if these were the last ones.
+    /// The number to continue above; `None` if these were the last ones.
     pub above: Option<u64>,
     /// The next number that the member gives out.
     pub next_number: u64,
 }
 
-/// The rows above a number, up to so many bytes of them but at least one. Whatever a reader of this node has seen the effect
-/// of is in them.
+/// The rows above a number, up to `max_bytes` bytes of them but at least one. Every change that a
+/// reader of this node has seen is in them.
 pub fn replicated_rows(above: u64, max_bytes: usize) -> LocalBoxFuture<'static, CatalogRows> {
     Box::pin(async move {
         submit_to(CoreId(0), Queue::Foreground, move || async move {
@@ -74,8 +74,9 @@ fn rows_above(catalog: &Catalog, above: u64, max_bytes: usize) -> CatalogRows {
     }
 }
 
-/// Drops all replicated collections and views, unlogged, and notes that a copy of another member's is begun. Everything in
-/// the log is applied, and a checkpoint has it. The trees are gone with the next checkpoint.
+/// Drops all replicated collections and views, unlogged, and notes that a copy of another member's
+/// has started. Everything in the log is applied, and a checkpoint has it. The trees are gone with
+/// the next checkpoint.
 ///
 /// # Errors
 /// Storage has failed.
@@ -85,8 +86,9 @@ pub fn begin_copy() -> LocalBoxFuture<'static, Result<()>> {
     })
 }
 
-/// Puts collections and views into the catalog as another member's rows have them. Indexes that are being built there are built
-/// here too, when the copy is complete, unless the entry that completes them comes before. Gives the collections.
+/// Puts collections and views into the catalog as another member's rows have them. Indexes that are
+/// being built there are built here too, when the copy is complete, unless the entry that completes
+/// them comes before. Gives the collections.
 ///
 /// # Errors
 /// A row that cannot be understood; a number that this node uses for a collection of its own.
@@ -112,8 +114,8 @@ pub struct ListedCollection {
     pub indexes: Vec<ListedIndex>,
 }
 
-/// Puts collections and views into the catalog that a member lists which has no rows to tell of them, with numbers of this node.
-/// Gives the collections.
+/// Puts the collections and views into the catalog that a member without rows lists, with numbers
+/// of this node. Returns the collections.
 ///
 /// # Errors
 /// Options or indexes that are not understood.
@@ -126,7 +128,8 @@ pub fn put_listed(
     })
 }
 
-/// Notes what copied documents tell of arrays in indexes; a member that does not list it leaves that to the documents.
+/// Notes the arrays that copied documents have in indexes; a member that does not list it leaves
+/// that to the documents.
 ///
 /// # Errors
 /// Storage has failed.
@@ -290,8 +293,8 @@ impl Coordinator {
     }
 }
 
-/// Adds a row to a change of the catalog. What has the row's name was listed before it and is called otherwise by now: an
-/// entry that follows says how.
+/// Adds a row to a change of the catalog. What has the row's name was listed before it and is
+/// called otherwise by now: an entry that follows says how.
 fn put_row(catalog: &Catalog, change: &mut CatalogChange, row: &RawDocument) -> Result<()> {
     if View::is_row(row) {
         let view = View::from_row(row).map_err(damaged)?;

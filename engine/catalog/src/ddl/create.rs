@@ -98,7 +98,8 @@ pub(super) fn check_options_form(ns: &Namespace, options: &CollectionOptions) ->
 /// Whether what is there has the options that are asked for.
 fn is_like(present: &CollectionOptions, asked: &CollectionOptions) -> bool {
     match present.kind() {
-        // Which view a series is made of is not asked for, and who asks for nothing takes a series too.
+        // A request does not name the view of a series, and one without options accepts a series
+        // too.
         CollectionKind::TimeSeries => {
             if *asked == CollectionOptions::default() {
                 return true;
@@ -161,7 +162,7 @@ impl Coordinator {
         ns: &Namespace,
         options: CollectionOptions,
     ) -> Result<Timestamp> {
-        let o = told_of_creation(ns, &options);
+        let o = creation_entry(ns, &options);
         let collection = self.new_collection(ns.clone(), options);
         let compute = |catalog: &Catalog| {
             check_database_case(catalog, ns.db())?;
@@ -208,12 +209,13 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    /// As MongoDB 4.4 logs it: the collection of the views, if it is the first, and then a document in it.
+    /// As MongoDB 4.4 logs it: the collection of the views, if it is the first, and then a document
+    /// in it.
     async fn create_view_plainly(&self, holder: &Namespace, view: View) -> Result<Timestamp> {
         check_database_case(&core_catalog().current(), holder.db())?;
         core_catalog().current().check_view(&view)?;
         let options = CollectionOptions::default();
-        let o = told_of_creation(holder, &options);
+        let o = creation_entry(holder, &options);
         let made = self.new_collection(holder.clone(), options);
         // Another one may be making its first view just now.
         let first = |catalog: &Catalog| {
@@ -232,10 +234,11 @@ impl Coordinator {
     }
 }
 
-/// What writes or removes the document of a view in the collection of the views, as MongoDB 4.4 logs it.
+/// What writes or removes the document of a view in the collection of the views, as MongoDB 4.4
+/// logs it.
 ///
 /// # Errors
-/// `NamespaceNotFound` if somebody has dropped that collection, and the views with it.
+/// `NamespaceNotFound` if that collection was dropped, and the views with it.
 pub(super) fn view_commit(
     catalog: &Catalog,
     holder: &Namespace,
@@ -274,7 +277,7 @@ pub(super) fn view_commit(
 }
 
 /// What the oplog says of a collection that is made.
-pub(super) fn told_of_creation(ns: &Namespace, options: &CollectionOptions) -> RawDocumentBuf {
+pub(super) fn creation_entry(ns: &Namespace, options: &CollectionOptions) -> RawDocumentBuf {
     let mut o = DocBuilder::new();
     o.append("create", ns.collection());
     if options.clustered.is_none() {

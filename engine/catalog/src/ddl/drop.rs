@@ -69,7 +69,8 @@ pub fn drop_database(ctx: &OpContext, db: String) -> LocalBoxFuture<'_, Result<O
             let _lock = c.lock_for(&by, Scope::Database(db.clone())).await?;
             let catalog = core_catalog().current();
             let views = catalog.views_of(&db).map(|view| view.ns.clone());
-            // The log has no row. A standalone that drops what a member knows of its set no longer shows it.
+            // The log has no row. A standalone that drops what a member knows of its set no longer
+            // shows it.
             let collections = catalog
                 .collections_of(&db)
                 .filter(|found| !found.is_oplog());
@@ -96,7 +97,8 @@ pub fn drop_database(ctx: &OpContext, db: String) -> LocalBoxFuture<'_, Result<O
     })
 }
 
-/// Drops the temporary collections that the node before has left. Runs on core 0, before anybody else uses the catalog.
+/// Drops the temporary collections that the node before has left. Runs on core 0, before the
+/// catalog is used.
 pub(crate) async fn drop_temporary() -> Result<()> {
     let coordinator = pinion_runtime::core_local::<Coordinator>();
     let catalog = core_catalog().current();

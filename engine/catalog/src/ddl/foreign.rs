@@ -1,9 +1,10 @@
-//! What a command of the log changes, worked out from the command itself: MongoDB's members log no rows, and another member's
-//! rows may name trees by numbers that are others here.
+//! What a command of the log changes, worked out from the command itself: MongoDB's members log no
+//! rows, and another member's rows may name trees by numbers that are others here.
 //!
-//! A collection is told by its UUID, an index by its name, a build by its UUID; what is new gets the next numbers of this node,
-//! which may be others when the entry is applied anew. Nothing says beforehand which documents have
-//! arrays, so the indexes made here count as having them anywhere.
+//! A collection is identified by its UUID, an index by its name, a build by its UUID; what is new
+//! gets the next numbers of this node, which may be others when the entry is applied again. Nothing
+//! says beforehand which documents have arrays, so the indexes made here count as having them
+//! anywhere.
 
 use std::sync::Arc;
 
@@ -75,7 +76,7 @@ pub(super) fn worked_out(
 ) -> Result<Option<CatalogChange>> {
     let work = Work { command, catalog };
     let change = match command.name() {
-        // Views have no UUID: they are told by the names in their rows.
+        // Views have no UUID: they are identified by the names in their rows.
         "create" | "collMod" if rows.is_some_and(|rows| !rows.views.is_empty()) => rows
             .map(|rows| work.views(rows, &mut numbers))
             .transpose()?,
@@ -162,7 +163,8 @@ fn options_of_view(document: &RawDocument) -> Result<CollectionOptions> {
     })
 }
 
-/// The collection that another member lists: its options, and its indexes with their builds. Numbers are given out for it.
+/// The collection that another member lists: its options, and its indexes with their builds.
+/// Numbers are given out for it.
 ///
 /// # Errors
 /// Options or indexes that are not understood.
@@ -479,7 +481,8 @@ impl Work<'_> {
         Some(change)
     }
 
-    /// What `collMod` may change of a collection in MongoDB 4.4, and what means nothing here is passed over.
+    /// What `collMod` may change of a collection in MongoDB 4.4, and what means nothing here is
+    /// passed over.
     fn modify(&self) -> Result<Option<CatalogChange>> {
         let Some(present) = self.present() else {
             return Ok(None);
@@ -540,7 +543,7 @@ fn modified_index(present: &Collection, wanted: &RawDocument) -> Result<Option<I
     for (name, value) in pinion_bson::elements(&old.listed).filter(|(name, _)| !changes(name)) {
         listed.append_raw(name, value);
     }
-    // Entries have it as the client has written it; whoever changes it stores it as a long.
+    // Entries have it as the client has written it; a change stores it as a long.
     if let Some(secs) = pinion_bson::get(wanted, "expireAfterSeconds").and_then(i64_clamped) {
         listed.append("expireAfterSeconds", secs);
     }

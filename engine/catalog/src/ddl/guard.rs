@@ -1,7 +1,8 @@
-//! What an operation is about to define, and who may refuse that before anything is locked or written.
+//! What an operation is about to define, and the checks that may refuse it before anything is
+//! locked or written.
 //!
-//! Every definition of a client passes the coordinator, and the coordinator asks the guard: no command can leave it out. What
-//! members apply out of the log does not come this way.
+//! Every definition of a client passes the coordinator, and the coordinator asks the guard: no
+//! command can leave it out. What members apply out of the log does not come this way.
 
 use std::rc::Rc;
 
@@ -45,7 +46,8 @@ pub trait DefinitionGuard {
 
 struct Registered(Rc<dyn DefinitionGuard>);
 
-/// Has the definitions of this core's operations admitted by a guard. Called once on each core, before it serves clients.
+/// Has the definitions of this core's operations admitted by a guard. Called once on each core,
+/// before it serves clients.
 pub fn set_definition_guard(guard: Rc<dyn DefinitionGuard>) {
     pinion_runtime::set_core_local(Rc::new(Registered(guard)));
 }

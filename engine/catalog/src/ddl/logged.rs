@@ -1,7 +1,8 @@
-//! Changes of the catalog that a log tells of: this node's own, replayed, or that of another member.
+//! Changes of the catalog that a log records: this node's own, replayed, or that of another member.
 //!
-//! Whoever applies them has applied everything before, and applies nothing behind before they are done. Readers of a
-//! namespace are kept out while it changes, as by the operation that made the entry where it was made.
+//! The applier has applied everything before them, and applies nothing behind them before they are
+//! done. Readers of a namespace are kept out while it changes, as by the operation that made the
+//! entry where it was made.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,13 +31,14 @@ use crate::view::{SYSTEM_VIEWS, View};
 /// What the entries that are applied are to this node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ApplyMode {
-    /// Its own, behind the base that it has opened: nobody reads yet, and nothing of them is there.
+    /// Its own, behind the base that it has opened: there are no readers yet, and nothing of them
+    /// is there.
     Recovery,
-    /// Those of the member that it follows, in their order from where it is. What does not fit means that the two have
-    /// diverged, and is an error.
+    /// Those of the member that it follows, in their order from where it is. What does not fit
+    /// means that the two have diverged, and is an error.
     Secondary,
-    /// The same, over copies of collections that may be newer than the entries. All that cannot be done is passed over: an
-    /// entry that follows has the reason.
+    /// The same, over copies of collections that may be newer than the entries. All that cannot be
+    /// done is passed over: an entry that follows has the reason.
     InitialSync,
 }
 
@@ -47,7 +49,7 @@ pub struct LoggedCommand<'a> {
     pub ns: &'a str,
     /// The collection that it is about.
     pub uuid: Option<Uuid>,
-    /// Whether it is a command; a no-op otherwise, which may tell of arrays in indexes.
+    /// Whether it is a command; a no-op otherwise, which may report arrays in indexes.
     pub is_command: bool,
     pub o: &'a RawDocument,
     /// The rows of the catalog.
@@ -71,8 +73,8 @@ impl LoggedCommand<'_> {
         Namespace::new(db, name).ok()
     }
 
-    /// Whom the change keeps out: readers too, unless all that it does is to make indexes. Nobody where it only tells of
-    /// arrays in indexes.
+    /// What the change keeps out: readers too, unless all that it does is to make indexes. `None`
+    /// where it only reports arrays in indexes.
     fn gates(&self) -> Option<GateMode> {
         match self.name() {
             "" => None,
@@ -88,16 +90,17 @@ fn damaged(row: BadRow) -> Error {
     Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, row.0)
 }
 
-/// Plants a fault that the simulation must find: from now on readers are not kept out while a logged command is applied.
-/// Called on core 0.
+/// Plants a fault that the simulation must find: from now on readers are not kept out while a
+/// logged command is applied. Called on core 0.
 #[doc(hidden)]
 pub fn plant_unfenced_reads() {
     let coordinator = pinion_runtime::core_local::<Coordinator>();
     coordinator.reads_unfenced.set(true);
 }
 
-/// Applies what an entry does to the catalog: rows, indexes, memory, dropped trees. Runs on core 0, after everything before
-/// the entry has been applied and before anything after it is. False where there is nothing to do.
+/// Applies what an entry does to the catalog: rows, indexes, memory, dropped trees. Runs on core 0,
+/// after everything before the entry has been applied and before anything after it is. False where
+/// there is nothing to do.
 ///
 /// # Errors
 /// A command that is not known; on a secondary also what does not fit into the catalog.
@@ -115,8 +118,8 @@ pub fn apply_command(
     })
 }
 
-/// Applies what becomes of the document of a view in `system.views`, which MongoDB's members log as the write of a document:
-/// `None` where it is removed. False where there is nothing to do.
+/// Applies what becomes of the document of a view in `system.views`, which MongoDB's members log as
+/// the write of a document: `None` where it is removed. False where there is nothing to do.
 ///
 /// # Errors
 /// The document is none of a view, or its name is taken.
@@ -155,8 +158,9 @@ pub fn apply_view_document<'a>(
     })
 }
 
-/// Whether the rows of an entry number things as this node's catalog does. Those of another member may not: it may have copied
-/// MongoDB's collections, as this node may have, and then each has given out numbers of its own.
+/// Whether the rows of an entry number things as this node's catalog does. Those of another member
+/// may not: it may have copied MongoDB's collections, as this node may have, and then each has
+/// given out numbers of its own.
 fn numbers_fit(
     change: &CatalogChange,
     command: &LoggedCommand<'_>,
@@ -168,7 +172,7 @@ fn numbers_fit(
         if known.is_some_and(|known| known.number != row.number) {
             return false;
         }
-        // One that has an index anew elsewhere may have moved it.
+        // A command that makes an index again elsewhere may have moved it.
         let moves = |from: &Index, to: &Index| match command.name() {
             "collMod" => from.placement != to.placement,
             name => name == "reIndex",
@@ -234,8 +238,9 @@ fn numbers_fit(
         && change.documents.iter().all(tree_fits)
 }
 
-/// The change with the indexes that this member alone has, since they were built while it ran as a standalone: the rows of others do
-/// not name them, and only a command on indexes of their names takes them away.
+/// The change with the indexes that this member alone has, since they were built while it ran as a
+/// standalone: the rows of others do not name them, and only a command on indexes of their names
+/// takes them away.
 fn with_own_indexes(
     mut change: CatalogChange,
     command: &LoggedCommand<'_>,
@@ -431,8 +436,8 @@ fn concerned(change: &CatalogChange, catalog: &Catalog) -> Vec<Namespace> {
     found
 }
 
-/// Waits until the trees are gone that a change brings back under their numbers: what is still to be dropped would take with it
-/// what is written now.
+/// Waits until the trees are gone that a change brings back under their numbers: what is still to
+/// be dropped would take with it what is written now.
 pub(super) async fn free_trees(change: &CatalogChange, catalog: &Catalog) -> Result<()> {
     let before = |row: &Collection| catalog.by_number(row.number).cloned();
     let is_new = |row: &Collection, tree: &TreeId| {
@@ -467,7 +472,7 @@ fn made_ready(before: &Collection, after: &Collection) -> Vec<Index> {
 }
 
 /// The builds that a collection has after a change, and had not before it, with their indexes.
-fn begun(before: &Collection, after: &Collection) -> Vec<(Uuid, Vec<Index>)> {
+fn started(before: &Collection, after: &Collection) -> Vec<(Uuid, Vec<Index>)> {
     let known = before.builds();
     let new = after
         .builds()
@@ -481,14 +486,15 @@ fn begun(before: &Collection, after: &Collection) -> Vec<(Uuid, Vec<Index>)> {
 struct Ended {
     /// All their entries are there.
     built: Vec<Uuid>,
-    /// This node could not make them, though others could: they are made again from what the documents are now.
+    /// This node could not make them, though others could: they are made again from what the
+    /// documents are now.
     failed: Vec<(Uuid, Vec<Index>)>,
     aborted: Vec<Uuid>,
 }
 
 impl Ended {
-    /// Tells those who wait for the builds.
-    fn tell(self, coordinator: &Coordinator, ts: Timestamp) {
+    /// Wakes the tasks that wait for the builds.
+    fn notify(self, coordinator: &Coordinator, ts: Timestamp) {
         let failed = self.failed.into_iter().map(|(build, _)| build);
         for build in self.built.into_iter().chain(failed) {
             coordinator.ended_by_log(build, Ok(ts));
@@ -513,7 +519,8 @@ impl Coordinator {
     ) -> Result<()> {
         let catalog = core_catalog().current();
         let namespaces = concerned(&change, &catalog);
-        // Waited for before anybody is kept out, and while the node may still be locked: a build needs a pass of its own.
+        // Waited for before the gates are closed, and while the node may still be locked: a build
+        // needs a pass of its own.
         let ended = self.end_logged_builds(&catalog, &change).await;
         let _pass = core_catalog().gates().begin_change().await;
         let _lock = self.lock(Scope::Namespaces(namespaces.clone())).await;
@@ -533,7 +540,7 @@ impl Coordinator {
             Some(mode) => behind_gates(None, &namespaces, mode, apply).await?,
             None => apply.await?,
         };
-        ended.tell(self, command.ts);
+        ended.notify(self, command.ts);
         // The copy of another member's documents is not complete yet: they begin when it is.
         if mode == ApplyMode::InitialSync {
             return Ok(());
@@ -542,7 +549,7 @@ impl Coordinator {
             let Some(before) = catalog.by_number(after.number) else {
                 continue;
             };
-            for (build, indexes) in begun(before, after) {
+            for (build, indexes) in started(before, after) {
                 let collection = Arc::new(after.clone());
                 self.run_logged(&collection, indexes, build);
             }
@@ -571,7 +578,7 @@ impl Coordinator {
                     match self.leave_to_log(build, true).await {
                         true => ended.built.push(build),
                         false if ran => ended.failed.push((build, of_build)),
-                        // Whoever has opened the directory finds all of its entries, or none.
+                        // A node that opened the directory finds all of its entries, or none.
                         false => {}
                     }
                 } else if !after.builds().contains(&build) {
@@ -583,9 +590,9 @@ impl Coordinator {
         ended
     }
 
-    /// Completes the entries of the indexes that a change makes ready, but for those of the builds that `built` names. Their
-    /// trees are as a rule in the page files: where they are not, as the process that loaded them has ended before, the
-    /// entries are made anew.
+    /// Completes the entries of the indexes that a change makes ready, but for those of the builds
+    /// that `built` names. Their trees are as a rule in the page files: where they are not, as the
+    /// process that loaded them has ended before, the entries are made again.
     async fn complete_indexes(
         &self,
         ts: Timestamp,

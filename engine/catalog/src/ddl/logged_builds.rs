@@ -1,8 +1,9 @@
-//! Builds of indexes that this process has not begun: those that the log of another member tells of, and those that the
-//! catalog has when a member's data directory is opened. They run as those of this node's own do.
+//! Builds of indexes that this process has not started: those that the log of another member has,
+//! and those that the catalog has when a member's data directory is opened. They run as those of
+//! this node's own do.
 //!
-//! What is written meanwhile waits in the side writes, as in every build; on a member that follows another they are brought
-//! over when the entry of the end is applied, at its timestamp.
+//! What is written meanwhile waits in the side writes, as in every build; on a member that follows
+//! another they are brought over when the entry of the end is applied, at its timestamp.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,10 +39,11 @@ pub(super) fn indexes_of(collection: &Collection, build: Uuid) -> Vec<Index> {
     indexes.map(|index| Index::clone(index)).collect()
 }
 
-/// Begins the builds that the catalog has and that do not run here. One that an orderly end of the process before this one has
-/// stopped continues from where it was. Every other begins again: what it has loaded may be of documents that are not there any
-/// more, or of a part of them alone, so it goes, and nothing is in an index but what its build has read since. Call it on core 0,
-/// while nothing is applied.
+/// Begins the builds that the catalog has and that do not run here. One that an orderly end of the
+/// process before this one has stopped continues from where it was. Every other begins again: what
+/// it has loaded may be of documents that are not there any more, or of a part of them alone, so it
+/// goes, and nothing is in an index but what its build has read since. Call it on core 0, while
+/// nothing is applied.
 ///
 /// # Errors
 /// Storage has failed.
@@ -58,16 +60,16 @@ pub fn begin_builds() -> LocalBoxFuture<'static, Result<()>> {
                 }
             }
         }
-        let mut begun = Vec::new();
+        let mut started = Vec::new();
         let mut again: Vec<Arc<Work>> = Vec::new();
         for (collection, build, indexes) in found {
             match resumed(collection, &indexes, build).await {
-                Some(work) => begun.push(work),
+                Some(work) => started.push(work),
                 None => again.push(Arc::new(work_on(collection, indexes, build))),
             }
         }
         build::forget_entries(again.iter().flat_map(|work| work.indexes.iter())).await?;
-        for work in begun.into_iter().chain(again) {
+        for work in started.into_iter().chain(again) {
             log_begin(&work);
             coordinator.run(work, None);
         }
@@ -130,7 +132,8 @@ fn work_on(collection: &Arc<Collection>, indexes: Vec<Index>, build: Uuid) -> Wo
     Work::new(&ctx, collection.clone(), indexes, build, limits)
 }
 
-/// Loads those of these indexes that have no entries though the collection has documents. Nobody writes to it meanwhile.
+/// Loads those of these indexes that have no entries though the collection has documents. There are
+/// no writers to it meanwhile.
 pub(super) async fn load_missing(
     collection: &Collection,
     indexes: Vec<Index>,

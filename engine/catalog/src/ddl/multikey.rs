@@ -69,8 +69,9 @@ fn marking(
     })
 }
 
-/// Finds where the documents of a collection have arrays, for each of its indexes whose knowledge of that is to be changed. It
-/// runs on core 0 and passes no gates: nobody writes to the collection meanwhile.
+/// Finds where the documents of a collection have arrays, for each of its indexes whose knowledge
+/// of that is to be changed. It runs on core 0 and passes no gates: there are no writers to the
+/// collection meanwhile.
 pub type FindArrays = Box<
     dyn FnOnce(
             Arc<Collection>,
@@ -78,8 +79,9 @@ pub type FindArrays = Box<
         + Send,
 >;
 
-/// Sets what is known of arrays in indexes to what the documents have, be that more or less. Writers wait until it is done.
-/// Gives the names of the indexes that have changed, and whether each is multikey now.
+/// Sets what is known of arrays in indexes to what the documents have, be that more or less.
+/// Writers wait until it is done. Gives the names of the indexes that have changed, and whether
+/// each is multikey now.
 ///
 /// # Errors
 /// Those of `find`; the operation is stopped.

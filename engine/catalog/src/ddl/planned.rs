@@ -1,7 +1,8 @@
 //! Collections that a transaction makes.
 //!
-//! They are *planned* at first: they have their numbers, and nobody but the transaction knows them. They come into the catalog
-//! when it commits, in the same unit as what it has written to them, or not at all.
+//! They are *planned* at first: they have their numbers, and only the transaction knows them. They
+//! come into the catalog when it commits, in the same unit as what it has written to them, or not
+//! at all.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::coordinator::coordinate;
-use super::create::{check_database_case, check_options_form, told_of_creation};
+use super::create::{check_database_case, check_options_form, creation_entry};
 use super::guard::Definition;
 use super::indexes::{check_index_count, told_of_index};
 use super::locks::Scope;
@@ -68,8 +69,8 @@ pub fn plan_collection(
     })
 }
 
-/// Plans indexes of a planned collection without documents, out of checked specifications. Gives the collection with those
-/// that it lacked.
+/// Plans indexes of a planned collection without documents, out of checked specifications. Gives
+/// the collection with those that it lacked.
 ///
 /// # Errors
 /// Those of the specifications, beside the indexes that are there; `CannotCreateIndex` of too many.
@@ -94,12 +95,13 @@ pub fn plan_indexes(
     })
 }
 
-/// Brings planned collections into the catalog. `commit` writes their change, with all else that takes place at the same
-/// timestamp, and gives that; it runs on the core that has called this.
+/// Brings planned collections into the catalog. `commit` writes their change, with all else that
+/// takes place at the same timestamp, and gives that; it runs on the core that has called this.
 ///
 /// # Errors
-/// `WriteConflict` if a name was taken meanwhile; `LockTimeout` if another change of one of them, which may wait for the
-/// transaction, does not end in time; those of `commit`. Nothing is changed then. Where `commit` was not called, it is dropped.
+/// `WriteConflict` if a name was taken meanwhile; `LockTimeout` if another change of one of them,
+/// which may wait for the transaction, does not end in time; those of `commit`. Nothing is changed
+/// then. Where `commit` was not called, it is dropped.
 pub async fn commit_planned<F, Fut>(
     ctx: &OpContext,
     planned: Vec<Arc<Collection>>,
@@ -147,7 +149,8 @@ fn lock_timeout(ns: &Namespace) -> Error {
     )
 }
 
-/// Others may have made a collection or a view of the name, or the database with another case, since it was planned.
+/// Others may have made a collection or a view of the name, or the database with another case,
+/// since it was planned.
 fn check_free(catalog: &Catalog, ns: &Namespace) -> Result<()> {
     check_database_case(catalog, ns.db())?;
     if catalog.get(ns).is_none() && catalog.view(ns).is_none() {
@@ -161,7 +164,8 @@ fn check_free(catalog: &Catalog, ns: &Namespace) -> Result<()> {
     ))
 }
 
-/// What the oplog says: each collection is made, and then its indexes. The rows with the first are complete.
+/// What the oplog says: each collection is made, and then its indexes. The rows with the first are
+/// complete.
 fn operations_of(change: &CatalogChange) -> Result<Vec<Bytes>> {
     let observers = pinion_runtime::core_local::<Observers>();
     let mut operations = Vec::new();
@@ -175,8 +179,8 @@ fn operations_of(change: &CatalogChange) -> Result<Vec<Bytes>> {
         let ns = command_namespace(&made.ns);
         let of_indexes = made.indexes.iter().filter(|index| index.name() != "_id_");
         let of_indexes = of_indexes.map(|index| told_of_index(&made.ns, index));
-        let told = [told_of_creation(&made.ns, &made.options)].into_iter();
-        for o in told.chain(of_indexes) {
+        let entries = [creation_entry(&made.ns, &made.options)].into_iter();
+        for o in entries.chain(of_indexes) {
             let event = OpEvent {
                 kind: OpKind::Command,
                 ns: &ns,

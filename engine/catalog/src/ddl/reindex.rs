@@ -1,4 +1,4 @@
-//! Indexes made anew, all of a collection's at once.
+//! Indexes made again, all of a collection's at once.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ use crate::gates::GateMode;
 use crate::log_form::check_log_form;
 use crate::names::check_not_view;
 
-/// Makes the entries of all indexes anew, and gives the specifications of the collection's indexes.
-/// The old entries hold until the new ones are complete, so a failure or a crash leaves the indexes
-/// as they were.
+/// Makes the entries of all indexes again, and returns the specifications of the collection's
+/// indexes. The old entries hold until the new ones are complete, so a failure or a crash leaves
+/// the indexes as they were.
 ///
 /// # Errors
 /// `NamespaceNotFound`; `DuplicateKey` where a unique index does not hold.
@@ -56,8 +56,8 @@ pub fn reindex(
 }
 
 impl Coordinator {
-    /// Rebuilds every index and puts the new ones in the places of the old ones, while nobody is
-    /// behind the collection's gates.
+    /// Rebuilds every index and puts the new ones in the places of the old ones, while no operation
+    /// is behind the collection's gates.
     async fn rebuild_all(
         &self,
         ctx: &OpContext,

@@ -112,7 +112,8 @@ fn other_buckets(buckets: &Namespace) -> Error {
     )
 }
 
-/// Adds a view to a change, with its document, and the collection of the views if this is the first.
+/// Adds a view to a change, with its document, and the collection of the views if this is the
+/// first.
 pub(super) fn put_view(
     catalog: &Catalog,
     change: &mut CatalogChange,

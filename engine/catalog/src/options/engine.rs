@@ -1,5 +1,5 @@
-//! `storageEngine` of collections and indexes: settings for another engine, which are checked and kept as MongoDB keeps
-//! them.
+//! `storageEngine` of collections and indexes: settings for another engine, which are checked and
+//! kept as MongoDB keeps them.
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_wire::{Error, ErrorCode, Result};

@@ -158,7 +158,7 @@ pub struct ViewDefinition {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct CollectionOptions {
     pub capped: Option<Capped>,
-    /// It goes when the node starts anew: it stands in for one that is not complete.
+    /// It goes when the node starts again: it stands in for one that is not complete.
     pub temporary: bool,
     pub pre_and_post_images: bool,
     /// `storageEngine`, if it is not empty. What it says is meant for another engine; it is kept.
@@ -188,8 +188,8 @@ impl CollectionOptions {
         }
     }
 
-    /// Gives validation the level and the action that it has by default where none was given: a `collMod` of one of its options
-    /// stores the others as well.
+    /// Gives validation the level and the action that it has by default where none was given: a
+    /// `collMod` of one of its options stores the others as well.
     pub(crate) fn complete_validation(&mut self) {
         self.validation_level.get_or_insert_default();
         self.validation_action.get_or_insert_default();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told() {
+    fn damage_is_reported() {
         let check = |stored: RawDocumentBuf| {
             assert!(
                 CollectionOptions::from_document(&stored).is_err(),

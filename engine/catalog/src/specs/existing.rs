@@ -66,7 +66,8 @@ enum Likeness {
     Different,
 }
 
-/// Options by which indexes on one key may stand side by side, and those that say nothing of an index's meaning.
+/// Options by which indexes on one key may stand side by side, and those that say nothing of an
+/// index's meaning.
 const NOT_COMPARED: [&str; 12] = [
     "2dsphereIndexVersion",
     "background",
@@ -84,11 +85,11 @@ const NOT_COMPARED: [&str; 12] = [
 
 fn likeness(a: &RawDocument, b: &RawDocument) -> Result<Likeness> {
     let keys = (super::key_of(a), super::key_of(b));
-    let tells_apart = pinion_bson::compare_documents(keys.0, keys.1) != Ordering::Equal
+    let differs = pinion_bson::compare_documents(keys.0, keys.1) != Ordering::Equal
         || flag(a, "unique") != flag(b, "unique")
         || flag(a, "sparse") != flag(b, "sparse")
         || !same_part(a, b, "collation");
-    if tells_apart {
+    if differs {
         return Ok(Likeness::Different);
     }
     let (parsed_a, parsed_b) = (IndexSpec::parse(a)?, IndexSpec::parse(b)?);

@@ -9,7 +9,8 @@ use super::cannot_create;
 /// Checks the filter of a partial index.
 ///
 /// # Errors
-/// Those of the filter's language, and `CannotCreateIndex` for a predicate that no partial index has.
+/// Those of the filter's language, and `CannotCreateIndex` for a predicate that no partial index
+/// has.
 pub(super) fn check(filter: &RawDocument) -> Result<()> {
     let matcher = Matcher::parse_nested(filter, None)?;
     match matcher.unsuitable_for_partial_index() {

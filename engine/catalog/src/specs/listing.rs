@@ -1,7 +1,8 @@
-//! An index's specification as `listIndexes` shows it. The catalog stores option values as they were given; the reply has one
-//! order of fields, and one type for each option.
+//! An index's specification as `listIndexes` shows it. The catalog stores option values as they
+//! were given; the reply has one order of fields, and one type for each option.
 //!
-//! Source: execution document, "Examples of differences between listIndexes and $listCatalog results".
+//! Source: execution document, "Examples of differences between listIndexes and $listCatalog
+//! results".
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::idl::{f64_lossy, truthy};

@@ -1,4 +1,5 @@
-//! Index specifications: checked, brought into their stored form, and compared with the indexes that are there.
+//! Index specifications: checked, brought into their stored form, and compared with the indexes
+//! that are there.
 
 mod existing;
 mod filter;
@@ -64,9 +65,10 @@ const FIELDS_OF_KINDS: [(&str, IndexKind); 8] = [
     ("weights", IndexKind::Text),
 ];
 
-/// Checks one specification of `createIndexes` and brings it into the stored form `{v, unique, key, name, ...}`, in which most
-/// options keep the values that were given.
-/// `ignore_unknown` drops fields that no index has; options that this node lacks are refused all the same.
+/// Checks one specification of `createIndexes` and brings it into the stored form
+/// `{v, unique, key, name, ...}`, in which most options keep the values that were given.
+/// `ignore_unknown` drops fields that no index has; options that this node lacks are refused all
+/// the same.
 ///
 /// # Errors
 /// As MongoDB answers, with the specification in the message.
@@ -95,7 +97,8 @@ pub fn check_stored_spec(stored: &RawDocument) -> Result<()> {
     parse_index_spec(&asked.finish(), false).map(|_| ())
 }
 
-/// Checks what MongoDB looks at once all specifications have been read: names, and how options go together.
+/// Checks what MongoDB looks at once all specifications have been read: names, and how options go
+/// together.
 ///
 /// # Errors
 /// `CannotCreateIndex` mostly.

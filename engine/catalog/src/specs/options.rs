@@ -11,7 +11,7 @@ use crate::limits::MAX_TTL_SECS;
 use crate::options::check_storage_engine;
 use crate::text::{render, render_value};
 
-/// Checks one option by itself and appends it as it is stored.
+/// Checks one option and appends it as it is stored.
 pub(super) fn keep(
     spec: &RawDocument,
     field: &str,

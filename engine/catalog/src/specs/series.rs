@@ -1,4 +1,5 @@
-//! Indexes of time series: as they are asked for, of measurements, and as they are made, of buckets.
+//! Indexes of time series: as they are asked for, of measurements, and as they are made, of
+//! buckets.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_query::{SeriesForm, index_filter, is_about_meta};
@@ -10,7 +11,7 @@ use crate::options::TimeSeries;
 use crate::text::{render, render_value};
 
 /// Under this name the index of a series has the specification that it was asked for with, where
-/// that cannot be told from its own.
+/// that does not follow from its own.
 pub(super) const ORIGINAL: &str = "originalSpec";
 
 fn invalid(message: impl Into<String>) -> Error {
@@ -148,7 +149,7 @@ pub(crate) fn bucket_key(form: &SeriesForm, key: &RawDocument) -> Result<RawDocu
     Ok(out.finish())
 }
 
-/// The index as those who use the series see it; `None` for one that only the buckets have.
+/// The index as clients of the series see it; `None` for one that only the buckets have.
 pub fn to_series(series: &TimeSeries, listed: &RawDocument) -> Option<RawDocumentBuf> {
     if let Some(RawBsonRef::Document(original)) = part(listed, ORIGINAL) {
         return Some(original.to_owned());

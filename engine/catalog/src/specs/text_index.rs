@@ -1,5 +1,5 @@
-//! The stored form of text indexes: `{_fts: "text", _ftsx: 1}` among the other fields, a weight for each field, the default
-//! language, the field that names a document's own, and the version.
+//! The stored form of text indexes: `{_fts: "text", _ftsx: 1}` among the other fields, a weight for
+//! each field, the default language, the field that names a document's own, and the version.
 
 use std::collections::BTreeMap;
 

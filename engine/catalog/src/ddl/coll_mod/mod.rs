@@ -191,7 +191,8 @@ fn check_form(change: &CollMod) -> Result<()> {
     change.validator.as_deref().map_or(Ok(()), check_operators)
 }
 
-/// The command with nothing in it that MongoDB 4.4 does not know, nor in another form than it takes.
+/// The command with nothing in it that MongoDB 4.4 does not know, nor in another form than it
+/// takes.
 fn plain_command(change: &CollMod, index: Option<&Index>) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     let known = [
@@ -255,9 +256,9 @@ impl Coordinator {
                 ));
             }
         }
-        // One that changes nothing is logged too, as in MongoDB: change streams tell of it.
+        // One that changes nothing is logged too, as in MongoDB: change streams report it.
         let gates = [ns.clone()];
-        // While entries are looked through or made anew, documents may be read but not written.
+        // While entries are looked through or made again, documents may be read but not written.
         let is_long = index.as_ref().is_some_and(index::Plan::is_long);
         let prepared = match index {
             Some(plan) if is_long => {
@@ -270,7 +271,7 @@ impl Coordinator {
             return Ok(Modified::default());
         }
         let reported = prepared.as_ref().map(index::Plan::reported);
-        let told_index = reported.as_deref();
+        let reported_index = reported.as_deref();
         let named = core_catalog().current();
         let made = (prepared.iter())
             .map(|plan| plan.index().tree)
@@ -290,7 +291,7 @@ impl Coordinator {
             }
             let mut change = CatalogChange {
                 dropped_trees,
-                told: Some(state_before(current, told_index)),
+                told: Some(state_before(current, reported_index)),
                 ..Default::default()
             };
             put_series(catalog, &changed, &mut change)?;
@@ -300,7 +301,7 @@ impl Coordinator {
         let changing = self.commit(commit);
         let changed = behind_gates(Some(ctx), &gates, GateMode::Closed, changing).await;
         if changed.is_err() {
-            // Nothing in the catalog names what was made anew.
+            // Nothing in the catalog names what was made again.
             let now = pinion_storage::storage().last_allotted();
             drop_trees(made, now).await;
         }
@@ -352,7 +353,7 @@ impl Coordinator {
         })
     }
 
-    /// Looks through an index, or makes its entries anew, while nobody writes.
+    /// Looks through an index, or makes its entries again, while there are no writers.
     async fn prepare_index(
         &self,
         ctx: &OpContext,
