@@ -132,7 +132,7 @@ pub fn has_strings(value: RawBsonRef<'_>) -> bool {
 /// What a byte costs that a collation looks at.
 const COLLATED_BYTE: work::Units = 15;
 
-/// Accounts for making sort keys of so many bytes, where there is a collation.
+/// Accounts for making sort keys of `bytes` bytes, where there is a collation.
 pub fn spend_sort_keys(collation: Option<&Collation>, bytes: usize) -> Result<()> {
     match collation {
         None => Ok(()),

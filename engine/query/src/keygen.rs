@@ -1,7 +1,8 @@
 //! The keys a document has under a pattern of paths: what indexes store and sorts compare.
 //!
-//! An array on the way gives one key for each of its items. Only one array may be expanded; fields that reach the
-//! same array are expanded together. A missing value is null, an empty array is undefined.
+//! An array on the way gives one key for each of its items. Only one array may be expanded; fields
+//! that reach the same array are expanded together. A missing value is null, an empty array is
+//! undefined.
 
 use pinion_bson::{ElementType, RawBsonRef, RawDocument, values_equal};
 use smallvec::{SmallVec, smallvec};
@@ -53,10 +54,12 @@ struct Generator<'a, 'p> {
     out: Keys<'a>,
 }
 
-/// What an array's item costs for each field of the pattern: its key is made, compared with others, and stored.
+/// What an array's item costs for each field of the pattern: its key is made, compared with others,
+/// and stored.
 const ITEM: Units = 20 * crate::work::STEP;
 
-/// The keys of a document. With `skip_all_missing` a key none of whose fields exists is left out (sparse indexes).
+/// The keys of a document. With `skip_all_missing` a key none of whose fields exists is left out
+/// (sparse indexes).
 pub(crate) fn keys<'a>(
     document: &'a RawDocument,
     paths: &[Path],
@@ -232,7 +235,8 @@ impl<'a, 'p> Generator<'a, 'p> {
         Ok(())
     }
 
-    /// The value a field reaches next, and whether it is an array inside an array selected by position.
+    /// The value a field reaches next, and whether it is an array inside an array selected by
+    /// position.
     fn next_value(
         &self,
         document: Option<&'a RawDocument>,

@@ -1,6 +1,7 @@
 //! Match, project, update, expressions, pipelines and plans over raw documents.
 //!
-//! Everything here is pure: no I/O, no clock, no partitions. What the caller knows (the time, the indexes) is passed in.
+//! Everything here is pure: no I/O, no clock, no partitions. What the caller knows (the time, the
+//! indexes) is passed in.
 
 mod accumulator;
 mod change_stream;

@@ -10,8 +10,8 @@ pub const MAX_FILTER_DEPTH: usize = 100;
 /// Most fields a sort or an index key pattern may name.
 pub const MAX_KEY_PATTERN_FIELDS: usize = 32;
 
-/// Deepest nesting of a stored document, which counts as one level: what stands around it in commands, in replies and
-/// in the oplog has the rest of the depth that documents may have.
+/// Deepest nesting of a stored document, which counts as one level: what stands around it in
+/// commands, in replies and in the oplog has the rest of the depth that documents may have.
 pub const MAX_STORED_DEPTH: usize = pinion_bson::MAX_DEPTH - 20;
 
 /// Deepest nesting of an expression.
@@ -27,15 +27,18 @@ pub(crate) const MAX_GEO_NEAR_KEY_COMPONENTS: usize = 180;
 /// `internalQueryMaxBlockingSortMemoryUsageBytes`.
 pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;
 
-/// What explain's answer may hold before it leaves details out: MongoDB's `internalQueryExplainSizeThresholdBytes`.
+/// What explain's answer may hold before it leaves details out: MongoDB's
+/// `internalQueryExplainSizeThresholdBytes`.
 pub const MAX_EXPLAIN_BYTES: usize = 10 * 1024 * 1024;
 
 const _: () = assert!(MAX_EXPLAIN_BYTES < pinion_bson::MAX_USER_DOCUMENT_BYTES);
 
-/// Bytes that one accumulator of one group may hold: MongoDB's `internalQueryMaxPushBytes` and its kin.
+/// Bytes that one accumulator of one group may hold: MongoDB's `internalQueryMaxPushBytes` and its
+/// kin.
 pub(crate) const MAX_ACCUMULATOR_BYTES: usize = 100 * 1024 * 1024;
 
-/// Parts of its limit by which what a stage holds has to change before its other places are told.
+/// Parts of its limit by which what a stage holds has to change before it is reported to its other
+/// places.
 pub(crate) const ROOM_STEPS: usize = 64;
 
 /// Bytes that a stage may hold even where the operations of its node hold too much together.
@@ -142,9 +145,9 @@ pub(crate) const MAX_QUOTED_BYTES: usize = 4096;
 
 /// From this size on the search for a field of a document is accounted for.
 pub(crate) const WIDE_BYTES: usize = 4096;
-/// So many items of an array are accounted for at once.
+/// This many items of an array are accounted for at once.
 pub(crate) const ACCOUNTED_ITEMS: usize = 64;
-/// From so many comparisons on, the fields that an update names are found by a table.
+/// From this many comparisons on, the fields that an update names are found by a table.
 pub(crate) const PLACES_FROM: usize = 4096;
 
 /// Refuses a text of this many bytes where it is too long.
@@ -168,7 +171,8 @@ pub(crate) fn check_value_bytes(bytes: usize) -> Result<()> {
     ))
 }
 
-/// Bytes that a `$lookup` may join to one document: MongoDB's `internalLookupStageIntermediateDocumentMaxSizeBytes`.
+/// Bytes that a `$lookup` may join to one document: MongoDB's
+/// `internalLookupStageIntermediateDocumentMaxSizeBytes`.
 pub const MAX_JOINED_BYTES: usize = 100 * 1024 * 1024;
 
 /// Bytes that one search of a `$graphLookup` may hold.
@@ -199,7 +203,8 @@ pub const MIN_BUCKET_MEASUREMENTS: usize = 10;
 /// Bytes of measurements that a bucket of few holds.
 pub const MAX_LARGE_BUCKET_BYTES: usize = 4 * 1024 * 1024;
 
-/// Most measurements that are wanted by time for which buckets are read only as far as they have to be.
+/// Most measurements that are wanted by time for which buckets are read only as far as they have to
+/// be.
 pub(crate) const MAX_FIRST_MEASUREMENTS: usize = 10_000;
 
 // A bucket has its values up to three times: as they are, and as its least and greatest ones.

@@ -1,6 +1,7 @@
 //! The operators that a command uses, counted while what its client has written is parsed.
 //!
-//! The node parses filters and pipelines of its own too, with the same parsers: those count inside of [`counted`] alone.
+//! The node parses filters and pipelines of its own too, with the same parsers: those count inside
+//! of [`counted`] alone.
 
 use std::collections::BTreeMap;
 

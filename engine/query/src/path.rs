@@ -1,7 +1,7 @@
 //! Dotted paths and the walk of a filter's path through a document, arrays included.
 //!
-//! The walk gives the values that MongoDB's `ElementPath` iterator gives, in its order: a predicate holds when it
-//! holds for one of them.
+//! The walk gives the values that MongoDB's `ElementPath` iterator gives, in its order: a predicate
+//! holds when it holds for one of them.
 
 use pinion_bson::{RawBsonRef, RawDocument};
 
@@ -69,8 +69,9 @@ pub(crate) enum LeafArrays {
     Keep,
 }
 
-/// Calls `visit` with each value the path reaches (`None` for a missing one) and the position in the outermost array
-/// that was traversed implicitly; stops as soon as it answers true and tells whether it did.
+/// Calls `visit` with each value the path reaches (`None` for a missing one) and the position in
+/// the outermost array that was traversed implicitly; stops as soon as it answers true and returns
+/// whether it did.
 pub(crate) fn walk<'a>(
     document: &'a RawDocument,
     path: &[Component],
@@ -91,7 +92,8 @@ pub(crate) fn walk<'a>(
                             if visit(Some(value), Some(position as u32)) {
                                 return true;
                             }
-                            // A call that was refused for its work is told so by that alone, whatever it comes to.
+                            // A call that was refused for its work fails for that alone, whatever
+                            // its result.
                             if position % ACCOUNTED_ITEMS == ACCOUNTED_ITEMS - 1
                                 && work::spend(ACCOUNTED_ITEMS as work::Units * work::ITEM).is_err()
                             {
@@ -120,7 +122,7 @@ fn walk_array<'a>(
 ) -> bool {
     for (position, (_, value)) in elements(items).enumerate() {
         if let RawBsonRef::Document(inner) = value {
-            // The outermost implicit position is the one that is told.
+            // The outermost implicit position is the one that is reported.
             let mut outermost =
                 |value: Option<RawBsonRef<'a>>, _: Option<u32>| visit(value, Some(position as u32));
             if walk(inner, rest, leaf, &mut outermost) {

@@ -1,8 +1,9 @@
 //! Regular expressions of filters and expressions: PCRE with MongoDB's options.
 //!
-//! How long a match takes is not known before: PCRE may try very many ways even with a short text. So an expression is first
-//! tried with a low limit of ways. What exceeds it is accounted for as the most that PCRE's own limit allows, which no core has
-//! a budget for, and is tried with that limit where it holds up nobody.
+//! How long a match takes is not known before: PCRE may try very many ways even with a short text.
+//! So an expression is first tried with a low limit of ways. What exceeds it is accounted for as
+//! the most that PCRE's own limit allows, which no core has a budget for, and is tried with that
+//! limit where it holds up no other task.
 
 use std::sync::{Arc, OnceLock};
 
@@ -113,8 +114,8 @@ impl Regex {
             .unwrap_or(false)
     }
 
-    /// Calls `f`, which searches a text that is accounted for: once more with PCRE's own limit if the first one does not
-    /// suffice.
+    /// Calls `f`, which searches a text that is accounted for: once more with PCRE's own limit if
+    /// the first one does not suffice.
     pub(crate) fn search<T>(
         &self,
         mut f: impl FnMut(&Compiled) -> Result<T, Failure>,
@@ -136,8 +137,8 @@ impl Regex {
         f(full)
     }
 
-    /// The literal that every match begins with, when the pattern is anchored at the start and case counts, and whether
-    /// the literal is the whole pattern.
+    /// The literal that every match begins with, when the pattern is anchored at the start and case
+    /// counts, and whether the literal is the whole pattern.
     pub(crate) fn literal_prefix(&self) -> Option<(String, bool)> {
         if self.options.contains(['i', 'm', 'x']) || self.pattern.contains('|') {
             return None;
@@ -184,14 +185,15 @@ fn builder(options: &str) -> RegexBuilder {
     builder
 }
 
-/// Whether a match may be tried in far more ways than the text is long: that takes something optional or repeated, and another
-/// choice in it or beside it.
+/// Whether a match may be tried in far more ways than the text is long: that takes something
+/// optional or repeated, and another choice in it or beside it.
 fn may_backtrack(pattern: &str) -> bool {
     let number_of = |among: &[u8]| pattern.bytes().filter(|b| among.contains(b)).count();
     number_of(b"*+{?") >= 1 && number_of(b"*+{?|") >= 2
 }
 
-/// Accounts for searching a text: how long that takes depends on the expression, a few nanoseconds for each byte at best.
+/// Accounts for searching a text: how long that takes depends on the expression, a few nanoseconds
+/// for each byte at best.
 pub(crate) fn spend_text(text: &str) -> Result<()> {
     work::spend(SEARCHED_BYTE * text.len() as work::Units)
 }
@@ -240,7 +242,8 @@ mod tests {
             work::within(CORE, || Ok(regex.is_match(text)))
         };
         let long = "a".repeat(30);
-        // Many ways, and none of them ends in a match; with a limit of PCRE's own it is told that there is none.
+        // Many ways, and none of them ends in a match; with a limit of PCRE's own the answer is
+        // that there is none.
         assert!(within("^(a+)+$", &format!("{long}b")).is_none());
         assert!(
             !Regex::compile("^(a+)+$", "")

@@ -51,7 +51,8 @@ impl Direction {
 }
 
 impl SortPattern {
-    /// Parses the sort of a `find` or a write: `{$natural: 1}` is allowed. An empty document sorts nothing.
+    /// Parses the sort of a `find` or a write: `{$natural: 1}` is allowed. An empty document sorts
+    /// nothing.
     pub fn parse_find(pattern: &RawDocument) -> Result<SortPattern> {
         let Some(natural) = field(pattern, "$natural") else {
             return SortPattern::parse(pattern);
@@ -176,7 +177,8 @@ impl SortPattern {
         self.paths.iter().zip(self.descending.iter().copied())
     }
 
-    /// The key of a document: bytes that sort as the pattern says, documents of equal keys by `_id`.
+    /// The key of a document: bytes that sort as the pattern says, documents of equal keys by
+    /// `_id`.
     pub fn sort_key<'d>(&self, subject: impl Into<Subject<'d>>) -> Result<Vec<u8>> {
         let subject = subject.into();
         let mut key = self.value_key(subject)?;
@@ -195,12 +197,13 @@ impl SortPattern {
         if let [path] = &self.paths[..]
             && path.text() == "_id"
         {
-            // Sorted by `_id` alone, an array (which a stage may have made) is one value, as it is in MongoDB.
+            // Sorted by `_id` alone, an array (which a stage may have made) is one value, as it is
+            // in MongoDB.
             builder.append(field(document, "_id").unwrap_or(RawBsonRef::Null));
             return Ok(builder.finish().bytes);
         }
         let mut bytes_of = |key: &[RawBsonRef<'_>]| {
-            self.told(key, metadata).for_each(|value| {
+            self.with_metadata(key, metadata).for_each(|value| {
                 builder.append(value);
             });
             builder.finish().bytes
@@ -209,7 +212,8 @@ impl SortPattern {
             return Ok(bytes_of(&key));
         }
         let keys = keys(document, &self.paths, false).map_err(parallel)?;
-        // Of an array's keys the one that sorts first counts: the least ascending, the greatest descending.
+        // Of an array's keys the one that sorts first counts: the least ascending, the greatest
+        // descending.
         let mut least: Option<Vec<u8>> = None;
         for key in keys.keys {
             let bytes = bytes_of(&key);
@@ -221,7 +225,7 @@ impl SortPattern {
     }
 
     /// The values of a key, with what is read beside the document in its place.
-    fn told<'k>(
+    fn with_metadata<'k>(
         &'k self,
         key: &'k [RawBsonRef<'k>],
         metadata: &'k Metadata,
@@ -239,7 +243,7 @@ impl SortPattern {
         let Subject { document, metadata } = subject.into();
         let listed = |key: &[RawBsonRef<'_>]| {
             let mut out = RawArrayBuf::new();
-            self.told(key, metadata)
+            self.with_metadata(key, metadata)
                 .for_each(|value| out.push(RawBson::from(value)));
             out
         };
@@ -258,7 +262,7 @@ impl SortPattern {
         let keys = keys(document, &self.paths, false).map_err(parallel)?;
         let mut least: Option<(Vec<u8>, RawArrayBuf)> = None;
         for key in keys.keys {
-            self.told(&key, metadata).for_each(|value| {
+            self.with_metadata(&key, metadata).for_each(|value| {
                 builder.append(value);
             });
             let bytes = builder.finish().bytes;

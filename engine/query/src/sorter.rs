@@ -1,4 +1,5 @@
-//! A sort in memory. It sorts while entries come and while they leave, so no single call takes long however many there are.
+//! A sort in memory. It sorts while entries come and while they leave, so no single call takes long
+//! however many there are.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,11 +9,11 @@ use crate::limits::SORT_RUN;
 /// Key, value and bytes held.
 type Entry<T> = (Vec<u8>, T, usize);
 
-/// Sorts entries by their keys; those of equal keys stay in the order in which they came. With a limit it keeps only what
-/// can be among the first.
+/// Sorts entries by their keys; those of equal keys stay in the order in which they came. With a
+/// limit it keeps only what can be among the first.
 #[derive(Debug)]
 pub struct Sorter<T> {
-    /// Sorted each by itself, in the order in which their entries came.
+    /// Each sorted alone, in the order in which their entries came.
     runs: Vec<Vec<Entry<T>>>,
     /// What came last, not yet sorted.
     entries: Vec<Entry<T>>,

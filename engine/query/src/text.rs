@@ -29,7 +29,8 @@ pub fn element_text(name: &str, value: RawBsonRef<'_>) -> String {
     out
 }
 
-/// A text as messages quote it. Of a long one they have the beginning: it would be copied with every error around it.
+/// A text as messages quote it. Of a long one they have the beginning: it would be copied with
+/// every error around it.
 pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
     if text.len() <= MAX_QUOTED_BYTES {
         return text.into();

@@ -15,8 +15,8 @@ pub(crate) fn elements(document: &RawDocument) -> impl Iterator<Item = (&str, Ra
     RawElems::new(document.as_bytes()).map_while(|e| Some((e.name_str()?, e.to_value()?)))
 }
 
-/// The value of a top-level field. In a wide document the search is accounted for, since a call may make many of them; a call
-/// that was refused for its work finds nothing more.
+/// The value of a top-level field. In a wide document the search is accounted for, since a call may
+/// make many of them; a call that was refused for its work finds nothing more.
 pub(crate) fn field<'a>(document: &'a RawDocument, name: &str) -> Option<RawBsonRef<'a>> {
     let mut elems = RawElems::new(document.as_bytes());
     if document.as_bytes().len() < WIDE_BYTES {
@@ -74,7 +74,8 @@ pub(crate) fn first(document: &RawDocument) -> Option<(&str, RawBsonRef<'_>)> {
     elements(document).next()
 }
 
-/// The sort class of a value; a missing value has the class of undefined, as in MongoDB's comparisons.
+/// The sort class of a value; a missing value has the class of undefined, as in MongoDB's
+/// comparisons.
 pub(crate) fn class(value: Option<RawBsonRef<'_>>) -> u8 {
     canonical_type(value.map_or(ElementType::Undefined, |v| v.element_type()))
 }

@@ -1,8 +1,10 @@
-//! How much work one call may do: what is longer gives up, and is done again where it holds no core.
+//! How much work one call may do: what is longer gives up, and is done again where it holds no
+//! core.
 //!
-//! The functions of this crate are called by tasks that share their core, and cannot be suspended. A call inside of
-//! [`within`] is refused once its work exceeds a budget. Since everything here is pure, whoever called can do the same again
-//! inside of [`until`], on a thread where it holds up nobody. What is not pure says how it goes on.
+//! The functions of this crate are called by tasks that share their core, and cannot be suspended.
+//! A call inside of [`within`] is refused once its work exceeds a budget. Since everything here is
+//! pure, the caller can do the same again inside of [`until`], on a thread where it holds up no
+//! other task. What is not pure says how it continues.
 //!
 //! A call may also count the operators that it parses ([`crate::counted`]).
 
@@ -15,7 +17,8 @@ use pinion_wire::{ErrorCode, Result};
 use crate::error::error;
 use crate::operator_uses::OperatorUses;
 
-/// Units of work, each about a nanosecond: memory is filled for the first time at about one byte each.
+/// Units of work, each about a nanosecond: memory is filled for the first time at about one byte
+/// each.
 pub type Units = u64;
 
 /// What a step of an evaluation costs.
@@ -73,12 +76,13 @@ impl Drop for Restore {
     }
 }
 
-/// Calls `f` with a budget; `None` when it did not suffice. Then `f` has changed nothing, or says how to go on.
+/// Calls `f` with a budget; `None` when it did not suffice. Then `f` has changed nothing, or says
+/// how to continue.
 pub fn within<T>(budget: Units, f: impl FnOnce() -> Result<T>) -> Option<Result<T>> {
     let _restore = Restore(LEFT.replace(budget), STOP.take());
     EXHAUSTED.set(false);
     let result = f();
-    // Not told by the error: an expression may replace errors of its parts.
+    // The error does not show this: an expression may replace errors of its parts.
     if EXHAUSTED.get() { None } else { Some(result) }
 }
 
@@ -105,7 +109,7 @@ pub(crate) fn spend(units: Units) -> Result<()> {
     }
 }
 
-/// Accounts for looking at so many bytes.
+/// Accounts for looking at `bytes` bytes.
 #[inline]
 pub fn spend_bytes(bytes: usize) -> Result<()> {
     spend(bytes as Units * BYTE)
@@ -116,7 +120,8 @@ pub(crate) fn is_exhausted() -> bool {
     EXHAUSTED.get()
 }
 
-/// Fails where the call was refused for its work already, and an expression has put a value in the place of that error.
+/// Fails where the call was refused for its work already, and an expression has put a value in the
+/// place of that error.
 pub(crate) fn check() -> Result<()> {
     if EXHAUSTED.get() {
         return Err(interrupted());
@@ -126,11 +131,11 @@ pub(crate) fn check() -> Result<()> {
 
 #[cold]
 fn used_up() -> Result<()> {
-    let goes_on = STOP.with_borrow(|stop| match stop {
+    let continues = STOP.with_borrow(|stop| match stop {
         Some(stop) => !stop.load(Ordering::Relaxed),
         None => false,
     });
-    if goes_on {
+    if continues {
         LEFT.set(CHUNK);
         return Ok(());
     }

@@ -16,14 +16,14 @@ const WORDS: Table = &[
     ("engine/apply", 1),
     ("engine/catalog", 62),
     ("engine/exec", 18),
-    ("engine/query", 319),
+    ("engine/query", 87),
     ("engine/storage", 337),
 ];
 
 /// Lines of comments and documents above `MAX_COLUMNS`.
 const WIDE_COMMENTS: Table = &[
     ("engine/catalog", 36),
-    ("engine/query", 312),
+    ("engine/query", 91),
     ("engine/storage", 870),
 ];
 

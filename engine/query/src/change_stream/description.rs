@@ -80,8 +80,8 @@ pub(super) fn append_description(
 const MAX_DEPTH: usize = 200;
 
 impl<'a> Described<'a> {
-    /// The text of the path to a step below the present one. Where a field in it has a dot or is a number, which as the text
-    /// stands would be taken for another path, its steps are told.
+    /// The text of the path to a step below the present one. Where a field in it has a dot or is a
+    /// number, which as the text stands would be taken for another path, its steps are listed.
     fn path_to(&mut self, last: Component<'a>) -> String {
         let mut text = String::new();
         let mut is_ambiguous = false;
@@ -112,7 +112,7 @@ impl<'a> Described<'a> {
         text
     }
 
-    /// A path whose name is said again below it must not be told twice.
+    /// A path whose name occurs again below it must not be listed twice.
     fn document(&mut self, diff: &'a RawDocument, depth: usize) -> Result<()> {
         if depth > MAX_DEPTH {
             return Err(malformed("it is too deep"));

@@ -23,7 +23,8 @@ pub enum Image {
     Absent,
     Null,
     Document(RawDocumentBuf),
-    /// The caller looks it up: the document of this collection with this `_id`, if that is still this collection.
+    /// The caller looks it up: the document of this collection with this `_id`, if that is still
+    /// this collection.
     LookUp {
         ns: String,
         uuid: Option<[u8; 16]>,
@@ -101,8 +102,8 @@ fn document<'a>(entry: &'a RawDocument, name: &str) -> Option<&'a RawDocument> {
     }
 }
 
-/// What is told of a change.
-struct Told {
+/// The fields of the event of a change.
+struct EventFields {
     operation: &'static str,
     full_document: Image,
     before: Image,
@@ -119,9 +120,9 @@ struct Told {
     invalidates: bool,
 }
 
-impl Told {
-    fn new(operation: &'static str) -> Told {
-        Told {
+impl EventFields {
+    fn new(operation: &'static str) -> EventFields {
+        EventFields {
             operation,
             full_document: Image::Absent,
             before: Image::Absent,
@@ -137,14 +138,14 @@ impl Told {
     }
 
     /// An event that only shows with `showExpandedEvents`.
-    fn expanded(operation: &'static str, description: RawDocumentBuf) -> Told {
-        Told {
+    fn expanded(operation: &'static str, description: RawDocumentBuf) -> EventFields {
+        EventFields {
             operation_description: Some(description),
-            ..Told::new(operation)
+            ..EventFields::new(operation)
         }
     }
 
-    /// What tells it from other events at its place.
+    /// What distinguishes it from other events at its place.
     fn identifier(&self, is_expanded: bool) -> RawDocumentBuf {
         let mut out = DocBuilder::new();
         out.append("operationType", self.operation);
@@ -166,8 +167,9 @@ fn is_classic(operation: &str) -> bool {
 }
 
 impl ChangeStreamOptions {
-    /// The events of a change, in their order: none where it is nothing that this stream shows, two where the change ends
-    /// the stream. Documents as they were before a change are known from this time on, in milliseconds since 1970.
+    /// The events of a change, in their order: none where it is nothing that this stream shows, two
+    /// where the change ends the stream. Documents as they were before a change are known from this
+    /// time on, in milliseconds since 1970.
     ///
     /// # Errors
     /// `NoMatchingDocument` when the stream requires an image that there is none of.
@@ -211,12 +213,12 @@ impl ChangeStreamOptions {
             }
             .filter(|_| is_known),
         };
-        let told = match op {
+        let fields = match op {
             Some(RawBsonRef::String("i")) => inserted(&parts)?,
             Some(RawBsonRef::String("u")) => self.updated(&parts)?,
             Some(RawBsonRef::String("d")) => self.deleted(&parts),
             Some(RawBsonRef::String("c")) => match self.command(scope, &parts) {
-                Some(told) => told,
+                Some(fields) => fields,
                 None => return Ok(SmallVec::new()),
             },
             _ => return Ok(SmallVec::new()),
@@ -227,11 +229,11 @@ impl ChangeStreamOptions {
             operation: change.place,
             from_invalidate: false,
             uuid: parts.uuid,
-            identifier: Some(told.identifier(self.show_expanded_events)),
+            identifier: Some(fields.identifier(self.show_expanded_events)),
             fragment: None,
         };
-        let invalidate = told.invalidates.then(|| invalidate(&data, wall));
-        let event = self.event(change, told, &parts, (data, wall))?;
+        let invalidate = fields.invalidates.then(|| invalidate(&data, wall));
+        let event = self.event(change, fields, &parts, (data, wall))?;
         Ok(match invalidate {
             Some(invalidate) => smallvec![event, invalidate],
             None => smallvec![event],
@@ -241,13 +243,13 @@ impl ChangeStreamOptions {
     fn event(
         &self,
         change: &Change,
-        told: Told,
+        fields: EventFields,
         parts: &Parts<'_>,
         (data, wall): (TokenData, Option<RawBsonRef<'_>>),
     ) -> Result<Event> {
         let token = data.token();
         let mut front = DocBuilder::with_capacity(512);
-        append_front(&token, told.operation, data.cluster_time, &mut front);
+        append_front(&token, fields.operation, data.cluster_time, &mut front);
         if self.show_expanded_events
             && let Some(uuid) = &parts.uuid
         {
@@ -264,29 +266,29 @@ impl ChangeStreamOptions {
             }
         }
         let mut back = DocBuilder::with_capacity(256);
-        append_ns("ns", parts.ns, told.is_database, &mut back);
-        if let Some(ns_type) = told.ns_type {
+        append_ns("ns", parts.ns, fields.is_database, &mut back);
+        if let Some(ns_type) = fields.ns_type {
             back.append("nsType", ns_type);
         }
-        if let Some(to) = &told.to {
+        if let Some(to) = &fields.to {
             append_ns("to", to, false, &mut back);
         }
-        if let Some(key) = &told.document_key {
+        if let Some(key) = &fields.document_key {
             back.append("documentKey", &**key);
         }
-        back.append_all(&told.more.finish());
+        back.append_all(&fields.more.finish());
         if self.show_expanded_events
-            && let Some(description) = &told.operation_description
+            && let Some(description) = &fields.operation_description
         {
             back.append("operationDescription", &**description);
         }
-        if let Some(state) = &told.state_before {
+        if let Some(state) = &fields.state_before {
             back.append("stateBeforeChange", &**state);
         }
         let event = Event {
             cluster_time: data.cluster_time,
-            full_document: told.full_document,
-            before: told.before,
+            full_document: fields.full_document,
+            before: fields.before,
             front: front.finish(),
             back: back.finish(),
             is_invalidate: false,
@@ -325,15 +327,15 @@ impl ChangeStreamOptions {
         }
     }
 
-    fn deleted(&self, parts: &Parts<'_>) -> Told {
-        Told {
+    fn deleted(&self, parts: &Parts<'_>) -> EventFields {
+        EventFields {
             document_key: Some(parts.o.to_owned()),
             before: self.before(parts),
-            ..Told::new("delete")
+            ..EventFields::new("delete")
         }
     }
 
-    fn updated(&self, parts: &Parts<'_>) -> Result<Told> {
+    fn updated(&self, parts: &Parts<'_>) -> Result<EventFields> {
         let key = parts.o2.ok_or_else(|| damaged("o2"))?.to_owned();
         let before = self.before(parts);
         let is_replacement = match first(parts.o) {
@@ -341,11 +343,11 @@ impl ChangeStreamOptions {
             None => true,
         };
         if is_replacement {
-            return Ok(Told {
+            return Ok(EventFields {
                 full_document: Image::Document(parts.o.to_owned()),
                 document_key: Some(key),
                 before,
-                ..Told::new("replace")
+                ..EventFields::new("replace")
             });
         }
         let full_document = match self.full_document {
@@ -362,31 +364,31 @@ impl ChangeStreamOptions {
         };
         let mut more = DocBuilder::new();
         append_description(parts.o, self.show_expanded_events, &mut more)?;
-        Ok(Told {
+        Ok(EventFields {
             full_document,
             document_key: Some(key),
             before,
             more,
-            ..Told::new("update")
+            ..EventFields::new("update")
         })
     }
 
-    /// What is told of a command; `None` for what is not shown.
-    fn command(&self, scope: &Scope, parts: &Parts<'_>) -> Option<Told> {
+    /// The fields of the event of a command; `None` for a command that is not shown.
+    fn command(&self, scope: &Scope, parts: &Parts<'_>) -> Option<EventFields> {
         let (name, _) = first(parts.o)?;
         let is_collection = matches!(scope, Scope::Collection(_));
         match name {
             "drop" => {
-                return Some(Told {
+                return Some(EventFields {
                     invalidates: is_collection,
-                    ..Told::new("drop")
+                    ..EventFields::new("drop")
                 });
             }
             "dropDatabase" => {
-                return Some(Told {
+                return Some(EventFields {
                     is_database: true,
                     invalidates: matches!(scope, Scope::Database(_)),
-                    ..Told::new("dropDatabase")
+                    ..EventFields::new("dropDatabase")
                 });
             }
             "renameCollection" => {
@@ -399,24 +401,24 @@ impl ChangeStreamOptions {
                 if let Some(target) = field(parts.o, "dropTarget") {
                     description.append_raw("dropTarget", target);
                 }
-                return Some(Told {
+                return Some(EventFields {
                     to: Some(to),
                     operation_description: Some(description.finish()),
                     invalidates: is_collection,
-                    ..Told::new("rename")
+                    ..EventFields::new("rename")
                 });
             }
             _ if !self.show_expanded_events => return None,
             _ => {}
         }
         Some(match name {
-            "create" => Told {
+            "create" => EventFields {
                 ns_type: Some(kind_of(parts.o)),
-                ..Told::expanded("create", without_first(parts.o))
+                ..EventFields::expanded("create", without_first(parts.o))
             },
             "createIndexes" => {
                 let index = without_first(parts.o);
-                Told::expanded("createIndexes", list_of([&*index]))
+                EventFields::expanded("createIndexes", list_of([&*index]))
             }
             "commitIndexBuild" => {
                 let RawBsonRef::Array(indexes) = field(parts.o, "indexes")? else {
@@ -424,16 +426,16 @@ impl ChangeStreamOptions {
                 };
                 let mut description = DocBuilder::new();
                 description.append("indexes", indexes);
-                Told::expanded("createIndexes", description.finish())
+                EventFields::expanded("createIndexes", description.finish())
             }
             "dropIndexes" | "deleteIndexes" => {
                 // What is beside the index in `o2` is the catalog's.
                 let index = parts.o2.map(index_of).unwrap_or_default();
-                Told::expanded("dropIndexes", list_of([&*index]))
+                EventFields::expanded("dropIndexes", list_of([&*index]))
             }
-            "collMod" => Told {
+            "collMod" => EventFields {
                 state_before: parts.o2.and_then(state_before),
-                ..Told::expanded("modify", without_first(parts.o))
+                ..EventFields::expanded("modify", without_first(parts.o))
             },
             _ => return None,
         })
@@ -450,7 +452,7 @@ fn command_ns<'a>(ns: &'a str, o: &'a RawDocument) -> Cow<'a, str> {
     }
 }
 
-fn inserted(parts: &Parts<'_>) -> Result<Told> {
+fn inserted(parts: &Parts<'_>) -> Result<EventFields> {
     let key = match parts.o2 {
         Some(key) => key.to_owned(),
         None => {
@@ -460,10 +462,10 @@ fn inserted(parts: &Parts<'_>) -> Result<Told> {
             key.finish()
         }
     };
-    Ok(Told {
+    Ok(EventFields {
         full_document: Image::Document(parts.o.to_owned()),
         document_key: Some(key),
-        ..Told::new("insert")
+        ..EventFields::new("insert")
     })
 }
 

@@ -1,14 +1,15 @@
 //! The stages of a change stream as `explain` shows them.
 //!
-//! Source: MongoDB 8 shows each of the stages that `$changeStream` stands for as `{$changeStream: {stage: ...}}`, behind the cursor on
-//! the oplog.
+//! Source: MongoDB 8 shows each of the stages that `$changeStream` stands for as
+//! `{$changeStream: {stage: ...}}`, behind the cursor on the oplog.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp, rawdoc};
 
 use super::options::{BeforeChange, ChangeStreamOptions, FullDocument, Start};
 use super::scope::Scope;
 
-/// The stages of a stream that would begin at `begin` without a place of its own, in their order. `spec` is its specification.
+/// The stages of a stream that would begin at `begin` without a place of its own, in their order.
+/// `spec` is its specification.
 pub fn explained_stages(
     spec: &RawDocument,
     options: &ChangeStreamOptions,

@@ -1,7 +1,7 @@
-//! Change streams: what an entry of the oplog tells, as events with tokens to resume from.
+//! Change streams: what an entry of the oplog records, as events with tokens to resume from.
 //!
-//! Nothing here reads a log or waits: the caller hands in entries in their order and performs the look-ups that an event
-//! says it needs. The forms of events and tokens are MongoDB's.
+//! Nothing here reads a log or waits: the caller hands in entries in their order and performs the
+//! look-ups that an event says it needs. The forms of events and tokens are MongoDB's.
 
 mod description;
 mod event;

@@ -184,7 +184,8 @@ fn start(
 }
 
 impl Start {
-    /// The first token that a client gets of a stream that has seen nothing, where it begins behind this time.
+    /// The first token that a client gets of a stream that has seen nothing, where it begins behind
+    /// this time.
     pub fn first_token(&self, now: Timestamp) -> ResumeToken {
         match self {
             Start::Now => TokenData::high_water_mark(now).token(),

@@ -17,7 +17,7 @@ pub enum Scope {
     Cluster,
 }
 
-/// Databases whose changes are nobody's.
+/// Databases whose changes are in no stream.
 const INTERNAL_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
 fn divided(ns: &str) -> (&str, &str) {
@@ -47,7 +47,8 @@ impl Scope {
         }
     }
 
-    /// Whether an entry may tell of something that is shown, by its first fields: most entries are let go of here.
+    /// Whether an entry may be of something that is shown, by its first fields: most entries are
+    /// dropped here.
     pub fn may_concern(&self, entry: &RawDocument) -> bool {
         let mut op = "";
         for elem in raw_elements(entry) {
@@ -87,16 +88,17 @@ impl Scope {
     }
 }
 
-/// Whom an entry of the log may concern, whatever is watched: who looks at it knows more.
+/// Which streams an entry of the log may concern, whatever is watched: a stream that examines it
+/// decides more exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Concerned<'e> {
     Nobody,
-    /// Those who watch one of these collections.
+    /// Streams that watch one of these collections.
     Namespaces(SmallVec<[&'e str; 4]>),
     Everybody,
 }
 
-/// Looks at an entry for all who watch at once.
+/// Examines an entry for all streams at once.
 pub fn concerned_by(entry: &RawDocument) -> Concerned<'_> {
     let ns = match field(entry, "ns") {
         Some(RawBsonRef::String(ns)) => ns,

@@ -12,11 +12,12 @@ use crate::error::error;
 /// The largest event that is not split, and the largest part of one.
 pub const MAX_CHANGE_EVENT_BYTES: usize = MAX_INTERNAL_DOCUMENT_BYTES - 8 * 1024;
 
-/// The parts of an event, but for the first `given`. Small fields come first, so that there are few parts.
+/// The parts of an event, but for the first `given`. Small fields come first, so that there are few
+/// parts.
 ///
 /// # Errors
-/// `BSONObjectTooLarge` when a single field is too large, `ChangeStreamFatalError` when the event has not the parts that were
-/// given of it.
+/// `BSONObjectTooLarge` when a single field is too large, `ChangeStreamFatalError` when the event
+/// has not the parts that were given of it.
 pub fn split_event(
     event: &RawDocument,
     token: &ResumeToken,

@@ -20,7 +20,8 @@ const ALLOWED: [&str; 8] = [
 
 const SPLIT: &str = "$changeStreamSplitLargeEvent";
 
-/// Looks at the stages behind a `$changeStream`, which stands in front. True where large events are split at the end.
+/// Looks at the stages behind a `$changeStream`, which stands in front. True where large events are
+/// split at the end.
 ///
 /// # Errors
 /// IllegalOperation for a stage that needs more than one event.

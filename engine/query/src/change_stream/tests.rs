@@ -359,10 +359,10 @@ fn commands() {
         &[renamed("b", "e")],
     );
     let gone = || command(rawdoc! { "dropDatabase": 1 }, rawdoc! {});
-    let told = || rawdoc! { "operationType": "dropDatabase", "ns": { "db": "d" } };
+    let dropped = || rawdoc! { "operationType": "dropDatabase", "ns": { "db": "d" } };
     check(&collection(), rawdoc! {}, gone(), &[]);
-    check(&database(), rawdoc! {}, gone(), &[told(), invalidate()]);
-    check(&Scope::Cluster, rawdoc! {}, gone(), &[told()]);
+    check(&database(), rawdoc! {}, gone(), &[dropped(), invalidate()]);
+    check(&Scope::Cluster, rawdoc! {}, gone(), &[dropped()]);
 }
 
 #[test]
@@ -436,7 +436,7 @@ fn operations_that_take_place_together() {
         assert_eq!(data.operation, place);
         assert_eq!(data.cluster_time, ts(9, 2));
     }
-    // Without a transaction there is nothing to tell of one.
+    // Without a transaction there is nothing to show of one.
     let alone = entry("c", "admin.$cmd", o, rawdoc! {});
     let found = events_of(&collection(), rawdoc! {}, alone);
     assert_eq!(found.len(), 2);
@@ -541,7 +541,7 @@ fn tokens_have_the_form_of_mongodb() {
     let expected = rawdoc! { "_data": "8200000001000000022B0429296E1404" };
     assert_eq!(quiet.token().to_document(), expected);
     assert_eq!(quiet.token().data().ok(), Some(quiet));
-    // What tells 1.0 from 1 is beside the string.
+    // The difference between 1.0 and 1 is beside the string.
     let of_double = TokenData {
         identifier: Some(rawdoc! { "operationType": "insert", "documentKey": { "_id": 1.0 } }),
         fragment: Some(3),
@@ -554,7 +554,7 @@ fn tokens_have_the_form_of_mongodb() {
 }
 
 #[test]
-fn a_stream_goes_on_behind_its_token() {
+fn a_stream_continues_behind_its_token() {
     let data = |operation: u64, is_event: bool| TokenData {
         cluster_time: ts(9, 2),
         is_event,

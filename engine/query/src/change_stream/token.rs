@@ -1,6 +1,7 @@
-//! Resume tokens: `{_data, _typeBits}`, where `_data` is the hexadecimal form of a KeyString of the event's time, the form's
-//! version, the kind of token, the place in a transaction, whether an invalidation made it, the collection's UUID, what tells
-//! the event from others at this place, and, of a part of a large event, the part's number.
+//! Resume tokens: `{_data, _typeBits}`, where `_data` is the hexadecimal form of a KeyString of the
+//! event's time, the form's version, the kind of token, the place in a transaction, whether an
+//! invalidation made it, the collection's UUID, what distinguishes the event from others at this
+//! place, and, of a part of a large event, the part's number.
 //!
 //! Tokens compare as their bytes do, which is the order of the events.
 
@@ -97,7 +98,7 @@ impl TokenData {
 pub struct ResumeToken {
     /// The KeyString with its end byte.
     bytes: Vec<u8>,
-    /// What tells values apart that are equal in it, unless that is nothing.
+    /// What distinguishes values that are equal in it, unless that is nothing.
     type_bits: Option<Vec<u8>>,
 }
 
@@ -282,7 +283,7 @@ pub struct Resume {
 pub enum Seen {
     /// The client has it.
     Yes,
-    /// The client has its first parts, so many.
+    /// The client has this number of its first parts.
     Parts(u32),
     No,
 }
@@ -309,7 +310,8 @@ impl Resume {
     /// Looks at the token of the next event.
     ///
     /// # Errors
-    /// `ChangeStreamFatalError` when the event that was resumed from should have come before this one.
+    /// `ChangeStreamFatalError` when the event that was resumed from should have come before this
+    /// one.
     pub fn look(&mut self, token: &ResumeToken) -> Result<Seen> {
         match token.bytes.cmp(&self.whole.bytes) {
             Order::Less => Ok(Seen::Yes),

@@ -1,4 +1,5 @@
-//! Entries taken apart: the operations of an `applyOps` one by one, and where a transaction's first entries are.
+//! Entries taken apart: the operations of an `applyOps` one by one, and where a transaction's first
+//! entries are.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ use crate::value::{field, items};
 /// One operation of an entry.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The entry that made it take place, which tells its time and its session.
+    /// The entry that made it take place, which gives its time and its session.
     pub(super) head: Bytes,
     /// The operation: the entry itself, or one in an `applyOps`.
     pub(super) operation: Bytes,
@@ -43,8 +44,9 @@ impl Change {
         self.operation.len() + apart
     }
 
-    /// Whether the document as it was before the change is in another entry, which the caller reads: the one right before the
-    /// change's own, or where that is a later part of a transaction the part before.
+    /// Whether the document as it was before the change is in another entry, which the caller
+    /// reads: the one right before the change's own, or where that is a later part of a transaction
+    /// the part before.
     pub fn wants_image_before(&self) -> bool {
         matches!(self.image, ImagePlace::Before)
     }
@@ -88,8 +90,9 @@ fn flag(document: &RawDocument, name: &str) -> bool {
     field(document, name) == Some(RawBsonRef::Boolean(true))
 }
 
-/// The operations of an entry that concern a stream, and how many the entry has. They take place by `head`, which is the entry
-/// itself but for the first parts of a transaction; `first` have taken place before.
+/// The operations of an entry that concern a stream, and how many the entry has. They take place by
+/// `head`, which is the entry itself but for the first parts of a transaction; `first` have taken
+/// place before.
 pub fn changes_of(
     scope: &Scope,
     head: &Bytes,
@@ -148,7 +151,7 @@ pub(super) fn operations_of(entry: &RawDocument) -> Option<impl Iterator<Item = 
     }))
 }
 
-/// Whether an operation tells of something that is watched.
+/// Whether an operation changes something that is watched.
 fn concerns(scope: &Scope, operation: &RawDocument) -> bool {
     if !scope.may_concern(operation) {
         return false;

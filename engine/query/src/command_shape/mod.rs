@@ -1,7 +1,7 @@
 //! The shape of a command that reads: what it asks for, with types in the place of the values.
 //!
-//! Query settings apply to all commands of one shape. A shape is a document, so that it can be shown; two commands have the
-//! same shape where these documents are the same.
+//! Query settings apply to all commands of one shape. A shape is a document, so that it can be
+//! shown; two commands have the same shape where these documents are the same.
 
 mod filter;
 mod stages;

@@ -91,7 +91,7 @@ fn option(out: &mut DocBuilder, name: &str, value: RawBsonRef<'_>) -> Result<()>
     }
 }
 
-/// Appends a projection: whether a field is kept or left out is told by a boolean.
+/// Appends a projection: whether a field is kept or left out is shown by a boolean.
 pub(super) fn projection(out: &mut DocBuilder, name: &str, spec: &RawDocument) -> Result<()> {
     out.start_document(name);
     for (path, value) in elements(spec) {

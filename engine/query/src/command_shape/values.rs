@@ -8,7 +8,8 @@ use pinion_wire::Result;
 use crate::value::{count, elements, first, items};
 use crate::work;
 
-/// Fields of expressions that say in which order documents are taken: their values are no values to be compared with.
+/// Fields of expressions that say in which order documents are taken: their values are no values to
+/// be compared with.
 const ORDERS: [&str; 2] = ["sortBy", "sort"];
 
 /// The type of a value.

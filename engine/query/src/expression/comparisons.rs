@@ -1,4 +1,5 @@
-//! The comparisons of fields with constants that an expression demands: what an index can help with.
+//! The comparisons of fields with constants that an expression demands: what an index can help
+//! with.
 
 use pinion_bson::RawBson;
 
@@ -48,7 +49,8 @@ pub(crate) struct FieldComparison<'e> {
 }
 
 impl Expression {
-    /// The comparisons of fields of the document with constants all of which hold where the expression is true.
+    /// The comparisons of fields of the document with constants all of which hold where the
+    /// expression is true.
     pub(crate) fn comparisons(&self) -> Vec<FieldComparison<'_>> {
         let mut out = Vec::new();
         collect(&self.root, &mut out);

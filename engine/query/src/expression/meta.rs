@@ -144,7 +144,8 @@ impl MetaKind {
         }
     }
 
-    /// The error of a filter, or of a command that writes, that reads what is known only when a read gives a document.
+    /// The error of a filter, or of a command that writes, that reads what is known only when a
+    /// read gives a document.
     pub fn refuse_before_read(self) -> Result<()> {
         match self {
             MetaKind::RecordId | MetaKind::SortKey => Err(error(

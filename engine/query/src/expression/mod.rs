@@ -32,14 +32,16 @@ pub use value::Value;
 
 use parse::Expr;
 
-/// What expressions may refer to beside the document: the time of the operation and the variables of `let`.
+/// What expressions may refer to beside the document: the time of the operation and the variables
+/// of `let`.
 #[derive(Clone, Debug, Default)]
 pub struct Variables {
     /// `$$NOW`, milliseconds since 1970.
     pub now_ms: Option<i64>,
     /// `$$CLUSTER_TIME`, where there is one.
     pub cluster_time: Option<Timestamp>,
-    /// The node has a cluster time: where the variable is missing, it is because the command gives no times to expressions.
+    /// The node has a cluster time: where the variable is missing, it is because the command gives
+    /// no times to expressions.
     pub in_cluster: bool,
     /// The variables of the command's `let`, by name without the dollar signs.
     pub values: Vec<(String, RawBson)>,
@@ -51,12 +53,13 @@ pub struct Variables {
     pub missing: Vec<String>,
     /// Whose expressions there are.
     pub version: LanguageVersion,
-    /// Variables that will have a value when a sub-pipeline runs, which is parsed for its errors before.
+    /// Variables that will have a value when a sub-pipeline runs, which is parsed for its errors
+    /// before.
     pub unbound: Vec<String>,
 }
 
 impl Variables {
-    /// Takes a variable away: whoever names it is told that there is none.
+    /// Takes a variable away: an expression that names it gets an error.
     pub fn forget(&mut self, name: &str) {
         self.values.retain(|(other, _)| other != name);
         self.missing.retain(|other| other != name);

@@ -1,6 +1,8 @@
-//! What of an expression is known before any document: constants are folded, and their errors come at once.
+//! What of an expression is known before any document: constants are folded, and their errors come
+//! at once.
 //!
-//! An expression is parsed whole before any of it is folded, so errors of its syntax come before those of its constants.
+//! An expression is parsed whole before any of it is folded, so errors of its syntax come before
+//! those of its constants.
 
 use pinion_bson::RawBson;
 use pinion_wire::Result;
@@ -11,8 +13,8 @@ use super::{Env, Subject, Value};
 use crate::error::error;
 use crate::work::{STEP, spend};
 
-/// Folds what is constant. The error of a constant part is the error of the expression, whether or not the part would be
-/// evaluated for a document; only `$switch` leaves out what it cannot reach.
+/// Folds what is constant. The error of a constant part is the error of the expression, whether or
+/// not the part would be evaluated for a document; only `$switch` leaves out what it cannot reach.
 pub(super) fn optimize(expr: Expr) -> Result<Expr> {
     spend(STEP)?;
     Ok(match expr {
@@ -185,8 +187,8 @@ fn fold_if(constant: bool, expr: Expr) -> Result<Expr> {
     Ok(value.map_or(Expr::Remove, Expr::literal))
 }
 
-/// The arguments with those of an inner call of the same operator in its place, and with constants that stand together made
-/// one, as far as the operator's associativity allows.
+/// The arguments with those of an inner call of the same operator in its place, and with constants
+/// that stand together made one, as far as the operator's associativity allows.
 fn inlined(operator: &'static Operator, arguments: Vec<Expr>) -> Result<Vec<Expr>> {
     let everywhere = match operator.associativity() {
         Associativity::None => return Ok(arguments),
@@ -244,7 +246,8 @@ fn logical(parts: Vec<Expr>, all: bool) -> Expr {
     }
 }
 
-/// `$ifNull` without the nulls that it passes over, and without what stands behind a constant that is not null.
+/// `$ifNull` without the nulls that it passes over, and without what stands behind a constant that
+/// is not null.
 fn if_null(parts: Vec<Expr>) -> Expr {
     let is_null = |part: &Expr| match part {
         Expr::Literal(value) => crate::value::is_nullish(value.as_raw_bson_ref()),

@@ -28,9 +28,10 @@ pub(crate) type FieldPath = Box<[Box<str>]>;
 /// An expression's tree.
 #[derive(Clone, Debug)]
 pub(crate) enum Expr {
-    /// A constant. Shared: it may be as large as a document, and a pipeline is copied for those who run it.
+    /// A constant. Shared: it may be as large as a document, and a pipeline is copied for each run.
     Literal(Arc<RawBson>),
-    /// A value that is the same for the whole command, but is none of the expression's own constants.
+    /// A value that is the same for the whole command, but is none of the expression's own
+    /// constants.
     Given(Arc<RawBson>),
     /// A path in the document, or in the part of it that is looked at.
     Field(FieldPath),

@@ -11,7 +11,8 @@ fn variables() -> Variables {
     }
 }
 
-/// The code of the error with which an expression is refused, whatever the document is; 0 where it is not.
+/// The code of the error with which an expression is refused, whatever the document is; 0 where it
+/// is not.
 #[track_caller]
 fn check(expression: RawBson, code: i32) {
     let parsed = Expression::parse(expression.as_raw_bson_ref(), &variables());

@@ -205,7 +205,8 @@ fn subtypes() {
     );
 }
 
-/// One value of each type that has a form of its own, with that form and the one that is easier to read.
+/// One value of each type that has a form of its own, with that form and the one that is easier to
+/// read.
 fn forms() -> Vec<(RawBson, RawBson, RawBson)> {
     let same = |value: RawBson, form: RawBson| (value, form.clone(), form);
     let date = |millis| RawBson::DateTime(DateTime::from_millis(millis));

@@ -71,9 +71,9 @@ impl<'d, F: FnMut(Text<'d>) -> Result<bool>> Walk<'_, F> {
                 self.path.push('.');
                 self.path.push_str(name);
             }
-            let goes_on = self.value(value, language, is_array, depth)?;
+            let continues = self.value(value, language, is_array, depth)?;
             self.path.truncate(above);
-            if !goes_on {
+            if !continues {
                 return Ok(false);
             }
         }

@@ -8,7 +8,7 @@ use icu_properties::props::{
 
 use super::language::Language;
 
-/// Whether a character ends a word, as Unicode's properties tell. English words have apostrophes in
+/// Whether a character ends a word, by Unicode's properties. English words have apostrophes in
 /// them.
 pub(super) fn is_delimiter(c: char, language: Language) -> bool {
     if c == '\'' {

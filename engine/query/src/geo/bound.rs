@@ -71,7 +71,7 @@ impl Bound {
 /// The short way between two points.
 pub(super) struct Arc {
     /// Of the great circle through both; `None` where they are too near to each other, or to
-    /// opposites, to tell.
+    /// opposites, to decide.
     normal: Option<Vector>,
     middle: Vector,
     /// From the middle to the ends.

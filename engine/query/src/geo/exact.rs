@@ -138,7 +138,7 @@ impl<'a> Crosser<'a> {
         }
     }
 
-    /// Goes on along the chain to `d`.
+    /// Continues along the chain to `d`.
     pub(super) fn next(&mut self, d: &'a Point) -> Crossing {
         let (a, b, c) = (self.a, self.b, self.c);
         let (from, to) = (self.side, sign(a, b, d));
@@ -178,9 +178,9 @@ pub(super) fn crossing(a: &Point, b: &Point, c: &Point, d: &Point) -> Crossing {
     Crosser::new(a, b, c).next(d)
 }
 
-/// Whether edges with an end in common cross in the sense that whether a ring contains a point can
-/// be told by counting: the one does when it is met after the other while turning counter-clockwise
-/// from a direction that is fixed for the point.
+/// Whether edges with an end in common cross in the sense that lets a ring's containment of a point
+/// be decided by counting: the one does when it is met after the other while turning
+/// counter-clockwise from a direction that is fixed for the point.
 pub(super) fn vertex_crossing(a: &Point, b: &Point, c: &Point, d: &Point) -> bool {
     if a == b || c == d {
         return false;

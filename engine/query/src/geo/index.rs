@@ -25,7 +25,7 @@ impl GeoIndex {
     }
 
     /// The keys of all that may satisfy a predicate, as closed ranges in ascending order; `None`
-    /// when the index cannot tell.
+    /// when the index cannot give them.
     pub(crate) fn ranges(&self, predicate: &GeoPredicate) -> Result<Option<Vec<(i64, i64)>>> {
         match self {
             GeoIndex::Sphere(_) if predicate.shape.is_flat_area() => Ok(None),

@@ -18,7 +18,7 @@ pub(crate) struct Near {
     pub center: GeoPoint,
     /// Distances are along the sphere, in meters; otherwise along the plane, in its units.
     pub spherical: bool,
-    /// Distances were given in radians, and are so told; they are kept in meters here.
+    /// Distances were given in radians, and are reported so; they are kept in meters here.
     pub radians: bool,
     /// The point was given as GeoJSON: no index of the plane serves it.
     pub wrapping: bool,
@@ -166,7 +166,7 @@ impl Near {
         }
     }
 
-    /// A distance in the unit in which it is told.
+    /// A distance in the unit in which it is reported.
     pub(crate) fn told(&self, distance: f64) -> f64 {
         if self.radians {
             distance / EARTH_RADIUS_M

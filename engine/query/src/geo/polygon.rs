@@ -198,8 +198,8 @@ fn duplicate_edge(rings: &[Ring]) -> Option<String> {
     None
 }
 
-/// A polygon of one ring that may be larger than half of the sphere: its vertices tell which side
-/// is inside.
+/// A polygon of one ring that may be larger than half of the sphere: the order of its vertices
+/// determines which side is inside.
 #[derive(Clone, Debug)]
 pub(crate) struct BigPolygon {
     ring: Ring,

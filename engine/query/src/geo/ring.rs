@@ -246,7 +246,7 @@ impl Ring {
         self.vertices.contains(p)
     }
 
-    /// Meets the edges of two rings: tells whether any cross properly. At each vertex that both
+    /// Meets the edges of two rings: returns whether any cross properly. At each vertex that both
     /// have, `shared` is given the wedges, and ends the walk by true.
     fn boundaries_cross(
         &self,

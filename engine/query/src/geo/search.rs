@@ -22,7 +22,7 @@ use crate::path::Path;
 const FEW: usize = 300;
 const MANY: usize = 600;
 
-/// A search that has been begun.
+/// A search that has started.
 #[derive(Clone, Debug)]
 pub(crate) struct Search {
     near: Arc<Near>,

@@ -66,7 +66,7 @@ impl Wedge<'_> {
     }
 }
 
-/// What is known of two rings from the vertices they share, for telling whether the first contains
+/// What is known of two rings from the vertices they share, to decide whether the first contains
 /// the second or their boundaries cross.
 #[derive(Default)]
 pub(super) struct ContainsOrCrosses {

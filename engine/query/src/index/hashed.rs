@@ -1,8 +1,10 @@
-//! Keys of hashed indexes: the hash of one field's value, and the values of the other fields as they are.
+//! Keys of hashed indexes: the hash of one field's value, and the values of the other fields as
+//! they are.
 //!
-//! The hash is MongoDB's, so that a range of hashes means the same documents there and here: the first eight bytes, little
-//! endian, of the MD5 of a seed of four zero bytes, the value's type class, and its bytes. Numbers of all types are hashed
-//! as the 64-bit integer they come to; documents and arrays element by element.
+//! The hash is MongoDB's, so that a range of hashes means the same documents there and here: the
+//! first eight bytes, little endian, of the MD5 of a seed of four zero bytes, the value's type
+//! class, and its bytes. Numbers of all types are hashed as the 64-bit integer they come to;
+//! documents and arrays element by element.
 
 use md5::{Digest, Md5};
 use pinion_bson::{DocBuilder, ElementType, RawBson, RawBsonRef, RawDocument, RawElem, RawElems};
@@ -78,8 +80,8 @@ fn class(kind: ElementType) -> i32 {
     }
 }
 
-/// A number as it is hashed: towards zero, NaN as zero. What is above the range is its greatest integer, but for the least
-/// such double, which MongoDB takes for the smallest.
+/// A number as it is hashed: towards zero, NaN as zero. What is above the range is its greatest
+/// integer, but for the least such double, which MongoDB takes for the smallest.
 fn integer(value: RawBsonRef<'_>) -> i64 {
     const ABOVE: f64 = 9_223_372_036_854_775_808.0;
     match value {

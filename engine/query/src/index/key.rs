@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use crate::keygen::Key;
 
-/// The values of one key, one for each component of the index; `pinion_keystring::encode_index_entry` joins them with
-/// `_id`.
+/// The values of one key, one for each component of the index;
+/// `pinion_keystring::encode_index_entry` joins them with `_id`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum IndexKey<'a> {
     /// Values that stand in the document.

@@ -1,4 +1,4 @@
-//! The kinds of indexes, told by their key patterns.
+//! The kinds of indexes, determined by their key patterns.
 
 use pinion_bson::{RawBsonRef, RawDocument};
 
@@ -22,8 +22,8 @@ pub enum IndexKind {
 }
 
 impl IndexKind {
-    /// The kind that a key pattern tells: a text in it names one, a field `$**` makes a wildcard index. `Err` with a name
-    /// that no kind has.
+    /// The kind that a key pattern determines: a text in it names one, a field `$**` makes a
+    /// wildcard index. `Err` with a name that no kind has.
     pub fn of_pattern(key: &RawDocument) -> Result<IndexKind, &str> {
         for (field, value) in elements(key) {
             match value {

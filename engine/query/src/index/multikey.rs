@@ -17,8 +17,8 @@ pub enum MultikeyPaths {
 }
 
 impl MultikeyPaths {
-    /// What a wildcard index knows of these arrays; nothing where there are none, and no more than that there are any where
-    /// they are too many to be listed.
+    /// What a wildcard index knows of these arrays; nothing where there are none, and no more than
+    /// that there are any where they are too many to be listed.
     pub(crate) fn of_arrays(arrays: BTreeSet<Box<str>>) -> Option<MultikeyPaths> {
         match arrays.len() {
             0 => None,

@@ -104,7 +104,8 @@ impl IndexSpec {
         })
     }
 
-    /// An index on this key pattern without options. The pattern has been checked; too many fields are refused.
+    /// An index on this key pattern without options. The pattern has been checked; too many fields
+    /// are refused.
     pub fn new(name: impl Into<String>, key: &RawDocument) -> Result<IndexSpec> {
         let kind = IndexKind::of_pattern(key)
             .map_err(|name| error(67, format!("Unknown index plugin '{name}'")))?;
@@ -211,7 +212,8 @@ impl IndexSpec {
             && !self.ordering.is_descending(0)
     }
 
-    /// Whether another index on the same key, under the same collation, has the same documents and paths.
+    /// Whether another index on the same key, under the same collation, has the same documents and
+    /// paths.
     pub fn holds_the_same(&self, other: &IndexSpec) -> bool {
         let filter = |index: &IndexSpec| index.filter.as_ref().map(Matcher::parsed_query);
         let same_filter = match (filter(self), filter(other)) {
@@ -290,8 +292,9 @@ impl IndexSpec {
         multikey.is_some_and(|paths| paths.is_component(field, component))
     }
 
-    /// For each field of the pattern, whether each component of its path is an array in some document. `None` for kinds of
-    /// indexes that do not record where arrays are, and for an index of which only that it has some is known.
+    /// For each field of the pattern, whether each component of its path is an array in some
+    /// document. `None` for kinds of indexes that do not record where arrays are, and for an index
+    /// of which only that it has some is known.
     pub fn multikey_components(&self) -> Option<Vec<Vec<bool>>> {
         let is_recorded = match self.kind {
             IndexKind::Btree | IndexKind::TwoDSphere => true,

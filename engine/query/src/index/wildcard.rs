@@ -1,7 +1,8 @@
 //! Wildcard indexes: which paths they hold, and the keys of a document under all of them.
 //!
-//! A key is a path and the value there, `{$_path, value}`, in place of the field of the pattern that stands for all. Arrays
-//! give a key for each item under the array's own path; an array inside an array is a value; an empty array is undefined.
+//! A key is a path and the value there, `{$_path, value}`, in place of the field of the pattern
+//! that stands for all. Arrays give a key for each item under the array's own path; an array inside
+//! an array is a value; an empty array is undefined.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -69,7 +70,7 @@ impl WildcardFields {
             collect(projection, "", &mut flags);
             id = flags.iter().any(|(path, flag)| path == "_id" && *flag);
             flags.retain(|(path, _)| path != "_id");
-            // With `_id` alone there is nothing else to tell what is meant.
+            // With `_id` alone nothing else shows what is meant.
             fields.only = flags.iter().any(|(_, flag)| *flag) || (flags.is_empty() && id);
             fields.paths = flags.into_iter().map(|(path, _)| path.into()).collect();
         }

@@ -49,7 +49,8 @@ impl BitTest {
                     )));
                 }
                 let mask = exact_i64(number).ok_or_else(|| {
-                    // A double with a fraction is told apart from one out of range; a decimal is not.
+                    // A double with a fraction is distinguished from one out of range; a decimal is
+                    // not.
                     let fraction =
                         matches!(number, RawBsonRef::Double(_)) && truncated_i64(number).is_some();
                     failed_to_parse(if fraction {
@@ -87,7 +88,7 @@ impl BitTest {
                         .is_some_and(|b| b >> (position % 8) & 1 == 1)
                 })
             }
-            // Only numbers in the range of 64 bits have bits; beyond the last the sign goes on.
+            // Only numbers in the range of 64 bits have bits; beyond the last the sign continues.
             number if is_number(number) => match bits_of(number) {
                 Some(bits) => self.test(|position| bits >> position.min(63) & 1 == 1),
                 None => false,
@@ -107,7 +108,8 @@ impl BitTest {
     }
 }
 
-/// A number as the integer whose bits are tested: a double must be whole, a decimal is rounded to the nearest even one.
+/// A number as the integer whose bits are tested: a double must be whole, a decimal is rounded to
+/// the nearest even one.
 fn bits_of(number: RawBsonRef<'_>) -> Option<i64> {
     let RawBsonRef::Decimal128(value) = number else {
         return exact_i64(number);

@@ -56,7 +56,8 @@ impl<'c> State<'c> {
         })
     }
 
-    /// Runs `f` with recording off: what a negation or an alternative met says nothing about the position.
+    /// Runs `f` with recording off: what a negation or an alternative met says nothing about the
+    /// position.
     fn silent(&mut self, f: impl FnOnce(&mut State<'c>) -> bool) -> bool {
         let record = std::mem::replace(&mut self.record, false);
         let result = f(self);

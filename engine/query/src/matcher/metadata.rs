@@ -1,4 +1,4 @@
-//! What a filter tells of the documents that it finds beside their fields: scores and distances.
+//! The metadata that a filter gives the documents that it finds: scores and distances.
 
 use pinion_bson::{RawBson, RawDocument};
 use pinion_wire::Result;
@@ -9,7 +9,7 @@ use crate::expression::{MetaKind, MetaSet, Metadata};
 use crate::projection::Projection;
 use crate::sort::SortPattern;
 
-/// A filter as what tells of the documents that it finds.
+/// A filter as the source of metadata of the documents that it finds.
 #[derive(Clone, Debug)]
 pub struct MetaSource {
     matcher: Matcher,
@@ -17,7 +17,7 @@ pub struct MetaSource {
 }
 
 impl Matcher {
-    /// What the filter can tell.
+    /// The metadata that the filter can give.
     pub(crate) fn tells(&self) -> MetaSet {
         let mut tells = MetaSet::default();
         if self.0.text {
@@ -30,8 +30,7 @@ impl Matcher {
         tells
     }
 
-    /// What tells of the documents that the filter finds what their order or their projection
-    /// reads.
+    /// The source of the metadata that a sort order or a projection reads of the found documents.
     pub fn meta_source_for(
         &self,
         sort: Option<&SortPattern>,
@@ -40,7 +39,7 @@ impl Matcher {
         self.meta_source(read_by(sort, projection))
     }
 
-    /// Refuses an order or a projection that reads what the filter does not tell.
+    /// Refuses an order or a projection that reads metadata that the filter does not give.
     pub fn check_metadata(
         &self,
         sort: Option<&SortPattern>,
@@ -61,8 +60,7 @@ impl Matcher {
         })
     }
 
-    /// What tells of the documents that the filter finds, as far as it is wanted; none where
-    /// nothing is.
+    /// The source of the wanted metadata of the found documents; none where none is wanted.
     pub(crate) fn meta_source(&self, wanted: MetaSet) -> Option<MetaSource> {
         let wanted = wanted.intersection(self.tells());
         (!wanted.is_empty()).then(|| MetaSource {

@@ -34,7 +34,7 @@ pub(crate) use text::text_index_missing;
 #[derive(Clone, Debug)]
 pub struct Matcher(Arc<Parsed>);
 
-/// Shared: it may hold values as large as a document, and is copied for those who run it.
+/// Shared: it may hold values as large as a document, and is copied for each run.
 #[derive(Debug)]
 struct Parsed {
     filter: RawDocumentBuf,
@@ -48,7 +48,7 @@ struct Parsed {
     reads: MetaSet,
 }
 
-/// What a match tells the positional operator of an update or a projection.
+/// What a match gives the positional operator of an update or a projection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchPosition {
     /// The position in the array that the filter traversed last, where it traversed one.
@@ -95,7 +95,8 @@ impl Matcher {
         Ok(Matcher::new(filter, root, variables.collation.clone()))
     }
 
-    /// A filter inside an update, or of a partial index, where what concerns the whole document may not stand.
+    /// A filter inside an update, or of a partial index, where what concerns the whole document may
+    /// not stand.
     pub fn parse_nested(
         filter: &RawDocument,
         collation: Option<&Arc<Collation>>,
@@ -121,7 +122,7 @@ impl Matcher {
     fn meet(&self, subject: Subject<'_>, record: bool) -> Result<Option<MatchPosition>> {
         let Subject { document, metadata } = subject;
         spend_bytes(document.as_bytes().len())?;
-        // What its own `$text` tells nobody else has told yet.
+        // The metadata of its own `$text` is not known yet.
         let source = self.meta_source(self.0.reads);
         let own = source.map(|source| source.metadata(document)).transpose()?;
         let metadata = own.as_ref().unwrap_or(metadata);

@@ -88,8 +88,8 @@ fn merged(
     Some(all)
 }
 
-/// For each branch the index that serves it best, of those that have the order of the sort if one is
-/// given.
+/// For each branch the index that serves it best, of those that have the order of the sort if one
+/// is given.
 fn best_of_each(
     request: &PlanRequest<'_>,
     hinted: Option<usize>,

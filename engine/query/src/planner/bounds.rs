@@ -1,6 +1,7 @@
 //! What the predicates of a filter leave of the fields of an index.
 //!
-//! Bounds never leave out a key of a matching document; what they let in beside is filtered after the fetch.
+//! Bounds never leave out a key of a matching document; what they let in beside is filtered after
+//! the fetch.
 
 use pinion_bson::{ElementType, RawBson, RawBsonRef};
 use pinion_collation::Collation;
@@ -18,12 +19,14 @@ pub(super) struct Constraint {
     pub intervals: Intervals,
     /// Whether a document without the field may match: a sparse index does not hold it.
     pub matches_missing: bool,
-    /// Predicates of one `$elemMatch` speak of one item: they may be combined even where the path has arrays. The path
-    /// of the array, and a number that tells one `$elemMatch` from another.
+    /// Predicates of one `$elemMatch` speak of one item: they may be combined even where the path
+    /// has arrays. The path of the array, and a number that distinguishes one `$elemMatch` from
+    /// another.
     pub group: Option<(String, usize)>,
-    /// A negation of equality with null: arrays on the path may give matching documents the key of null.
+    /// A negation of equality with null: arrays on the path may give matching documents the key of
+    /// null.
     pub negates_null: bool,
-    /// Speaks of whole values, as expressions do, which an array's keys tell nothing of.
+    /// Speaks of whole values, as expressions do, of which an array's keys say nothing.
     pub of_whole_values: bool,
     /// The operands are no documents or arrays, which a wildcard index holds by their parts.
     pub leaf_operands: bool,
@@ -130,8 +133,8 @@ impl Collector<'_> {
         }
     }
 
-    /// What an expression demands of fields by themselves. Missing values are below all others but
-    /// the least, and their key is that of null.
+    /// What an expression demands of single fields. Missing values are below all others but the
+    /// least, and their key is that of null.
     fn expression(&mut self, expression: &Expression) {
         for found in expression.comparisons() {
             if matches!(
@@ -211,7 +214,8 @@ fn is_leaf(value: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// Whether no operand is an array or a document with fields. What equals an empty array has a key of its own.
+/// Whether no operand is an array or a document with fields. What equals an empty array has a key
+/// of its own.
 fn has_leaf_operands(predicate: &Predicate) -> bool {
     let is_equal_leaf = |value: RawBsonRef<'_>| {
         is_leaf(value)
@@ -334,7 +338,7 @@ fn predicate_intervals(
         Predicate::Exists => (Intervals::all(), false),
         Predicate::Mod { .. } => (Intervals(vec![all_numbers()]), false),
         Predicate::Type(types) => (type_intervals(types), false),
-        // The keys tell nothing about these.
+        // The keys say nothing about these.
         Predicate::Bits(_) | Predicate::Size(_) | Predicate::Geo(_) | Predicate::Near(_) => {
             return None;
         }
@@ -400,8 +404,9 @@ fn type_interval(kind: ElementType) -> Option<Interval> {
     }
 }
 
-/// The keys of values that compare with an array as told. Arrays compare item by item, and are indexed by their
-/// items: the first item of one that is less is no greater than the operand's first, so one key lies below both bounds.
+/// The keys of values that compare with an array in the way asked for. Arrays compare item by item,
+/// and are indexed by their items: the first item of one that is less is no greater than the
+/// operand's first, so one key lies below both bounds.
 fn array_range(below: bool, value: &RawBson, array: &pinion_bson::RawArray) -> Intervals {
     let Some(first) = crate::value::items(array).next().map(RawBson::from) else {
         return Intervals::all();
@@ -422,7 +427,8 @@ fn array_range(below: bool, value: &RawBson, array: &pinion_bson::RawArray) -> I
 fn equal(value: &RawBson) -> Intervals {
     match value {
         RawBson::Array(array) => {
-            // The array itself is a key where it is an item of another one; otherwise its items are.
+            // The array itself is a key where it is an item of another one; otherwise its items
+            // are.
             let first = crate::value::items(array)
                 .next()
                 .map_or(RawBson::Undefined, RawBson::from);

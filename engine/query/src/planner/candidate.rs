@@ -1,4 +1,5 @@
-//! One index as a candidate: the bounds that a filter gives its fields, and the order that it gives.
+//! One index as a candidate: the bounds that a filter gives its fields, and the order that it
+//! gives.
 
 use std::sync::Arc;
 

@@ -28,7 +28,7 @@ pub(super) fn usable<'a>(
 }
 
 pub(super) fn plans(request: &PlanRequest<'_>) -> Result<Vec<Plan>> {
-    // The filter on indexes was made by whoever runs the node, and wins over what a client hints.
+    // The filter on indexes was made by the node's operator, and wins over what a client hints.
     let request = &PlanRequest {
         hint: request.hint.filter(|_| request.filter.is_none()),
         ..*request

@@ -3,15 +3,15 @@
 use super::{IndexAccess, PlanRequest};
 use crate::index::{IndexKind, IndexSpec};
 
-/// Whether the values of an index's fields can be told from its entries, as they are stored.
-pub(super) fn tells_values(index: &IndexSpec) -> bool {
+/// Whether the values of an index's fields can be read from its entries, as they are stored.
+pub(super) fn has_values(index: &IndexSpec) -> bool {
     index.kind == IndexKind::Btree && !index.is_multikey() && index.collation.is_none()
 }
 
 /// Whether the projection keeps nothing but fields of the index.
 pub(super) fn is_covered(request: &PlanRequest<'_>, access: &IndexAccess) -> bool {
     let index = &request.indexes[access.index];
-    if request.return_key || access.expanded.is_some() || index.is_id() || !tells_values(index) {
+    if request.return_key || access.expanded.is_some() || index.is_id() || !has_values(index) {
         return false;
     }
     let kept = request

@@ -7,7 +7,7 @@ use pinion_wire::Result;
 
 use super::candidate::{Query, bounded, field_bounds, serves};
 use super::choose::{find_hinted, usable};
-use super::covered::tells_values;
+use super::covered::has_values;
 use super::residual::residual;
 use super::{Access, Hint, Plan, PlanRequest};
 use crate::matcher::Node;
@@ -45,7 +45,7 @@ pub fn distinct_plan(request: &PlanRequest<'_>, key: &str) -> Result<Option<Dist
     let mut found: Vec<DistinctPlan> = Vec::new();
     for (at, index) in usable(request).filter(|(at, _)| hinted.is_none_or(|h| h == *at)) {
         let field = index.paths().iter().position(|path| path.text() == key);
-        let Some(field) = field.filter(|_| tells_values(index) && !index.is_id()) else {
+        let Some(field) = field.filter(|_| has_values(index) && !index.is_id()) else {
             continue;
         };
         // A sparse index lacks documents without any of its fields: those have no value here.

@@ -17,7 +17,7 @@ use crate::value::{bytes, elements, field};
 #[derive(Clone, Debug)]
 pub struct ExplainStage {
     pub name: &'static str,
-    /// What the stage tells beside its name.
+    /// What the stage shows beside its name.
     pub details: RawDocumentBuf,
     pub inputs: Vec<ExplainStage>,
 }
@@ -40,7 +40,7 @@ impl ExplainStage {
         ExplainStage::end("nonExistentNamespace")
     }
 
-    /// A stage that has nothing below it and tells no more than its name.
+    /// A stage that has nothing below it and shows no more than its name.
     pub fn leaf(name: &'static str) -> ExplainStage {
         ExplainStage::new(name, DocBuilder::new(), Vec::new())
     }
@@ -134,8 +134,8 @@ pub struct ShownPlans<'a> {
     pub millis: i64,
 }
 
-/// The part of explain that tells of the plans: namespace, the filter's normal form, what was chosen
-/// and what was not.
+/// The part of explain about the plans: namespace, the filter's normal form, what was chosen and
+/// what was not.
 pub fn query_planner(
     namespace: &str,
     matcher: &Matcher,
@@ -188,7 +188,7 @@ pub(super) fn count_stages(plan: &Plan, request: &PlanRequest<'_>) -> ExplainSta
     }
 }
 
-/// One range of keys of an index, as `COUNT_SCAN` tells it.
+/// One range of keys of an index, as `COUNT_SCAN` shows it.
 fn count_scan(access: &IndexAccess, request: &PlanRequest<'_>) -> Option<ExplainStage> {
     let index = access.spec(request.indexes);
     let [_] = access.ranges[..] else {
@@ -392,7 +392,8 @@ fn clustered_by<'a>(request: &PlanRequest<'a>) -> Option<&'a IndexSpec> {
     request.indexes.iter().find(|index| index.clustered)
 }
 
-/// A scan of a clustered collection, between the first and the last `_id` where there are such bounds.
+/// A scan of a clustered collection, between the first and the last `_id` where there are such
+/// bounds.
 fn clustered_scan(
     access: &IndexAccess,
     request: &PlanRequest<'_>,
@@ -474,7 +475,7 @@ fn bounds_of(access: &IndexAccess, request: &PlanRequest<'_>) -> Option<RawDocum
     Some(out.finish())
 }
 
-/// Appends what a scan tells of its index.
+/// Appends what a scan shows of its index.
 fn append_index(out: &mut DocBuilder, index: &crate::index::IndexSpec) {
     out.append("keyPattern", RawBsonRef::Document(&index.key));
     out.append("indexName", RawBsonRef::String(&index.name));

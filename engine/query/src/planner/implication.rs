@@ -1,4 +1,5 @@
-//! Whether a filter implies another one: a partial index holds every document of a query that implies its filter.
+//! Whether a filter implies another one: a partial index holds every document of a query that
+//! implies its filter.
 //!
 //! The answer may be no where it is yes; never the other way round.
 
@@ -208,7 +209,8 @@ fn is_subset(have: &TypeSet, wanted: &TypeSet) -> bool {
         && have.types.iter().all(|kind| wanted.contains(*kind))
 }
 
-/// Whether only values of a wanted type equal this one. Numbers of different types do, and texts equal symbols.
+/// Whether only values of a wanted type equal this one. Numbers of different types do, and texts
+/// equal symbols.
 fn is_of_type_alone(value: &RawBson, wanted: &TypeSet) -> bool {
     let kind = value.element_type();
     if pinion_bson::is_numeric(kind) {

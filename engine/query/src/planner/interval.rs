@@ -205,7 +205,8 @@ impl Intervals {
     }
 }
 
-/// The least value of an operand's class and the first beyond it, and whether that one belongs to the class.
+/// The least value of an operand's class and the first beyond it, and whether that one belongs to
+/// the class.
 pub(super) fn class_range(value: RawBsonRef<'_>) -> Option<(RawBson, RawBson, bool)> {
     let empty_document = || RawBson::Document(pinion_bson::RawDocumentBuf::new());
     Some(match value {

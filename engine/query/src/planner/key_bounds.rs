@@ -1,4 +1,5 @@
-//! `min` and `max` of a find: the part of a hinted index that is read, told by keys and not by the filter.
+//! `min` and `max` of a find: the part of a hinted index that is read, bounded by keys and not by
+//! the filter.
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_keystring::{Builder, Discriminator};

@@ -1,4 +1,5 @@
-//! Scans that are merged by a sort: each of them has its order, and together they have all documents.
+//! Scans that are merged by a sort: each of them has its order, and together they have all
+//! documents.
 
 use super::candidate::{Query, bounded, sort_direction};
 use super::interval::Intervals;
@@ -25,7 +26,7 @@ pub struct SortedField {
     pub reversed: bool,
 }
 
-/// The scans with what they are merged by; `None` where the keys of one of them do not tell it.
+/// The scans with what they are merged by; `None` where the keys of one of them do not have it.
 pub(super) fn by_sort(
     request: &PlanRequest<'_>,
     sort: &SortPattern,

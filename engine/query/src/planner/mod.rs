@@ -96,7 +96,8 @@ pub enum Hint {
 }
 
 impl Hint {
-    /// Reads a hint; `None` for an empty document. The caller has checked that it is a string or a document.
+    /// Reads a hint; `None` for an empty document. The caller has checked that it is a string or a
+    /// document.
     pub fn parse(hint: RawBsonRef<'_>) -> Result<Option<Hint>> {
         match hint {
             RawBsonRef::String(name) => Ok(Some(Hint::Name(name.to_string()))),
@@ -122,8 +123,8 @@ impl Hint {
     }
 }
 
-/// How the documents are found. The caller applies the whole filter to each fetched document unless the access is
-/// `Nothing`.
+/// How the documents are found. The caller applies the whole filter to each fetched document unless
+/// the access is `Nothing`.
 #[derive(Clone, Debug)]
 pub enum Access {
     /// No document can match.

@@ -13,9 +13,9 @@ pub struct KeyRange {
     pub upper: Vec<u8>,
 }
 
-/// The ranges in ascending order. The leading fields that are bounded by points multiply out; the first field that is
-/// not ends each range, and what is known of later fields is left to the filter. Also gives how many fields the ranges
-/// decide.
+/// The ranges in ascending order. The leading fields that are bounded by points multiply out; the
+/// first field that is not ends each range, and what is known of later fields is left to the
+/// filter. Also gives how many fields the ranges decide.
 pub(super) fn key_ranges(index: &IndexSpec, bounds: &[Intervals]) -> (Vec<KeyRange>, usize) {
     if bounds.iter().any(Intervals::is_empty) {
         return (Vec::new(), bounds.len());

@@ -1,4 +1,5 @@
-//! What the ranges of a scan leave of a filter: a predicate that they decide alone need not be looked at again.
+//! What the ranges of a scan leave of a filter: a predicate that they decide alone need not be
+//! looked at again.
 
 use pinion_bson::RawBsonRef;
 
@@ -20,8 +21,9 @@ pub(super) fn residual<'a>(
     conjuncts.iter().filter(open).collect()
 }
 
-/// Whether every document whose key lies in the ranges satisfies the predicate. Where no value is an array, all predicates
-/// of a field are in its bounds, and the key has the one value that is compared.
+/// Whether every document whose key lies in the ranges satisfies the predicate. Where no value is
+/// an array, all predicates of a field are in its bounds, and the key has the one value that is
+/// compared.
 fn is_decided(index: &IndexSpec, access: &IndexAccess, node: &Node, alike: bool) -> bool {
     let Node::Leaf(leaf) = node else {
         return false;
@@ -49,10 +51,10 @@ fn has_exact_bounds(predicate: &Predicate) -> bool {
         Predicate::Compare {
             op: CompareOp::Eq,
             value,
-        } => is_told_by_its_key(value.as_raw_bson_ref()),
+        } => is_determined_by_its_key(value.as_raw_bson_ref()),
         Predicate::Compare { value, .. } => {
             let value = value.as_raw_bson_ref();
-            is_told_by_its_key(value)
+            is_determined_by_its_key(value)
                 && !matches!(value, RawBsonRef::Document(_) | RawBsonRef::Binary(_))
         }
         Predicate::In {
@@ -61,15 +63,15 @@ fn has_exact_bounds(predicate: &Predicate) -> bool {
             has_null,
         } => {
             let mut values = values.iter().map(|value| value.as_raw_bson_ref());
-            regexes.is_empty() && !has_null && values.all(is_told_by_its_key)
+            regexes.is_empty() && !has_null && values.all(is_determined_by_its_key)
         }
         _ => false,
     }
 }
 
-/// Whether the value is of a type whose keys are those of equal values and of nothing else: null stands for missing
-/// fields too, arrays for their items.
-fn is_told_by_its_key(value: RawBsonRef<'_>) -> bool {
+/// Whether the value is of a type whose keys are those of equal values and of nothing else: null
+/// stands for missing fields too, arrays for their items.
+fn is_determined_by_its_key(value: RawBsonRef<'_>) -> bool {
     match value {
         RawBsonRef::Double(_) | RawBsonRef::Decimal128(_) => !is_nan(value),
         RawBsonRef::Int32(_)

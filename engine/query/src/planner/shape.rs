@@ -130,7 +130,8 @@ fn node(of: &Node, out: &mut Vec<u8>) {
     }
 }
 
-/// The keywords and names of a schema, and what lists of them say. What values must be is no part of a shape.
+/// The keywords and names of a schema, and what lists of them say. What values must be is no part
+/// of a shape.
 fn schema(of: &RawDocument, out: &mut Vec<u8>) {
     out.push(b'{');
     for (name, value) in elements(of) {

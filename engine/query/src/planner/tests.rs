@@ -547,7 +547,8 @@ fn predicates_that_the_ranges_decide_are_not_looked_at_again() {
         rawdoc! { "a": { "$gt": 5 }, "b": 3 },
         Some(rawdoc! { "b": { "$eq": 3 } }),
     );
-    // Null is the key of missing fields, an array has keys of its items, a regular expression more keys than matches.
+    // Null is the key of missing fields, an array has keys of its items, a regular expression more
+    // keys than matches.
     for filter in [
         rawdoc! { "a": pinion_bson::RawBson::Null },
         rawdoc! { "a": [1] },
@@ -857,7 +858,7 @@ fn expressions_bound_fields() {
     );
 }
 
-/// An array that is empty has the key of null where the path goes on, and no null in it.
+/// An array that is empty has the key of null where the path continues, and no null in it.
 #[test]
 fn a_negated_null_is_not_sought_in_a_multikey_index() {
     let mut all = indexes(&[rawdoc! { "l.s": 1 }]);

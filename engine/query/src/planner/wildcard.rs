@@ -133,8 +133,8 @@ fn finish(
     candidate
 }
 
-/// The paths under which the index keeps what a path reaches: a number may be a position in an array,
-/// which stored paths leave out. `None` when there are too many to be told.
+/// The paths under which the index keeps what a path reaches: a number may be a position in an
+/// array, which stored paths leave out. `None` when there are too many to be listed.
 fn stored_paths(index: &IndexSpec, path: &str) -> Option<Vec<String>> {
     let mut paths = vec![String::new()];
     let mut positions = 0;

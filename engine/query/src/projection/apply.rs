@@ -43,7 +43,8 @@ struct Run<'d> {
 impl Run<'_> {
     /// The fields of a document under a tree.
     fn fields(&self, tree: &Tree, document: &RawDocument, out: &mut DocBuilder) -> Result<()> {
-        // Which actions met their field, where asking the document for each of them would take long.
+        // Which actions met their field, where asking the document for each of them would take
+        // long.
         let mut met = vec![false; if tree.has_table() { tree.len() } else { 0 }];
         for elem in RawElems::new(document.as_bytes()) {
             let Some(at) = tree.position(elem.name) else {
@@ -162,7 +163,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Appends what an expression gives, if it gives anything. A constant costs nothing before it is copied.
+    /// Appends what an expression gives, if it gives anything. A constant costs nothing before it
+    /// is copied.
     fn compute(&self, expression: &Expression, name: &str, out: &mut DocBuilder) -> Result<()> {
         let computed = expression.evaluate(self.root)?;
         if let Some(value) = computed.as_ref() {

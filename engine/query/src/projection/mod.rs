@@ -78,7 +78,8 @@ impl Projection {
         self.positional.is_some()
     }
 
-    /// Refuses a positional projection beside a filter whose match tells no position. To be asked once per query.
+    /// Refuses a positional projection beside a filter whose match gives no position. To be asked
+    /// once per query.
     pub fn check_filter(&self, matcher: &Matcher) -> Result<()> {
         if self.positional.is_some() && matcher.root().has_expression() {
             return Err(crate::error::error(
@@ -125,10 +126,10 @@ impl Projection {
             })
         }
         let mut paths = Vec::new();
-        let told = self.mode == Mode::Inclusion
+        let is_exact = self.mode == Mode::Inclusion
             && self.positional.is_none()
             && kept(&self.root, "", &mut paths);
-        told.then_some(paths)
+        is_exact.then_some(paths)
     }
 
     /// Whether only plain top-level fields are kept or dropped.
@@ -140,7 +141,7 @@ impl Projection {
                 .all(|(_, action)| matches!(action, Action::Include | Action::Exclude))
     }
 
-    /// The projected document; `position` is what the filter's match told.
+    /// The projected document; `position` is that of the filter's match.
     pub fn apply<'d>(
         &self,
         subject: impl Into<Subject<'d>>,
@@ -166,7 +167,7 @@ impl Projection {
         self.root.reads()
     }
 
-    /// Refuses what only a `find` tells of its documents.
+    /// Refuses metadata that only a `find` has of its documents.
     pub fn refuse_before_read(&self) -> Result<()> {
         self.reads()
             .iter()

@@ -272,7 +272,8 @@ impl<'v> Parser<'v> {
         {
             self.has_slice = true;
             let action = Action::Slice { skip, limit };
-            // A collision makes MongoDB try the expression of the same name, which has another number of arguments.
+            // A collision makes MongoDB try the expression of the same name, which has another
+            // number of arguments.
             let exclusion = self.mode == Some(Mode::Exclusion);
             return place(tree, name, full, action).map_err(|e| {
                     let (code, reason) = match (exclusion, skip) {

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::Action;
 use crate::expression::MetaSet;
 
-/// From so many fields on they are found by a table.
+/// From this many fields on they are found by a table.
 const TABLE_FROM: usize = 16;
 
 /// Actions in the order in which they were given, each for another field.
@@ -53,7 +53,7 @@ impl Tree {
         &mut self.fields[at].1
     }
 
-    /// Appends the action of a field that has none yet, and tells where it is.
+    /// Appends the action of a field that has none yet, and returns where it is.
     pub(super) fn push(&mut self, name: &str, action: Action) -> usize {
         let at = self.fields.len();
         self.fields.push((name.into(), action));

@@ -25,8 +25,8 @@ fn unsound(what: impl Into<String>) -> Result<BucketState> {
     Ok(BucketState::Unsound(what.into()))
 }
 
-/// Compares a bucket with its measurements: its `_id` and its beginning, the numbers of its columns, its least and greatest
-/// values.
+/// Compares a bucket with its measurements: its `_id` and its beginning, the numbers of its
+/// columns, its least and greatest values.
 ///
 /// # Errors
 /// The work exceeds a budget.

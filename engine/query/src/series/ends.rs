@@ -1,4 +1,5 @@
-//! The least and the greatest values of buckets in the place of measurements of which nothing else is asked.
+//! The least and the greatest values of buckets in the place of measurements of which nothing else
+//! is asked.
 
 use std::collections::VecDeque;
 
@@ -12,13 +13,13 @@ use crate::value::field;
 pub(crate) struct Ends {
     pub least: Vec<String>,
     pub greatest: Vec<String>,
-    /// Whether the buckets tell them of strings too, which they compare in their own way.
+    /// Whether the buckets have them of strings too, which they compare in their own way.
     pub of_strings: bool,
 }
 
 impl Ends {
     /// Documents that have the same least and greatest values as the measurements of a bucket, and
-    /// their meta value; `None` where the bucket does not tell.
+    /// their meta value; `None` where the bucket does not show them.
     pub(super) fn of(
         &self,
         form: &SeriesForm,
@@ -43,7 +44,7 @@ impl Ends {
             }
             for name in *names {
                 if let Some(value) = field(ends, name) {
-                    if !self.is_told(value) {
+                    if !self.is_exact(value) {
                         return None;
                     }
                     out.append_raw(name, value);
@@ -54,9 +55,9 @@ impl Ends {
         made.collect()
     }
 
-    /// Whether such an end is that of the values. Documents and arrays have their ends place by place, and a null may hide
-    /// other values, which count before it.
-    fn is_told(&self, value: RawBsonRef<'_>) -> bool {
+    /// Whether such an end is that of the values. Documents and arrays have their ends place by
+    /// place, and a null may hide other values, which count before it.
+    fn is_exact(&self, value: RawBsonRef<'_>) -> bool {
         match value.element_type() {
             ElementType::Double
             | ElementType::Int32

@@ -1,7 +1,7 @@
 //! Filters of measurements as filters of the buckets that may have matching ones.
 //!
 //! What is said of the meta field holds for all measurements of a bucket, and is said of the bucket
-//! instead. Of other fields a bucket tells the least and the greatest value: it is left out where
+//! instead. Of other fields a bucket has the least and the greatest value: it is left out where
 //! those say that nothing in it can match, and only where that is sure.
 
 use pinion_bson::{
@@ -301,7 +301,7 @@ fn at_time(form: &SeriesForm, op: CompareOp, time: DateTime) -> RawDocumentBuf {
 }
 
 /// What the filter of a partial index of measurements says of buckets, in the words that such a
-/// filter may have; `None` where it says what no bucket can tell.
+/// filter may have; `None` where it says what no bucket can show.
 pub fn index_filter(form: &SeriesForm, filter: &RawDocument) -> Option<RawDocumentBuf> {
     if let Some(exact) = meta_filter(form, filter) {
         return Some(exact);

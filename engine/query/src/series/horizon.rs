@@ -1,7 +1,8 @@
-//! How far buckets have to be unpacked for the first so many measurements by time.
+//! How far buckets have to be unpacked for the first n measurements by time.
 //!
-//! The buckets come in an order that tells how early, or late, all measurements of the next ones can be at best. Once as many
-//! as are wanted are known that are as good as that, no further bucket is looked at.
+//! The buckets come in an order that shows how early, or late, all measurements of the next ones
+//! can be at best. Once as many as are wanted are known that are as good as that, no further bucket
+//! is looked at.
 
 use std::collections::BinaryHeap;
 
@@ -109,7 +110,7 @@ impl Horizon {
 }
 
 /// The time at which a bucket begins by its `_id`, to the end of that second for the latest. Times
-/// that an ObjectId cannot tell are at its ends.
+/// that an ObjectId cannot hold are at its ends.
 fn begin_by_id(bucket: &RawDocument, latest: bool) -> Option<i64> {
     let Some(RawBsonRef::ObjectId(id)) = field(bucket, "_id") else {
         return None;

@@ -1,8 +1,9 @@
 //! Time series: measurements packed into buckets and unpacked again, and filters of measurements as
 //! filters of buckets.
 //!
-//! A bucket is a document of MongoDB's first version of the format: `{_id, control: {version: 1, min, max}, meta, data}`,
-//! where `data` has a document for each field of its measurements, with a value under each measurement's number.
+//! A bucket is a document of MongoDB's first version of the format:
+//! `{_id, control: {version: 1, min, max}, meta, data}`, where `data` has a document for each field
+//! of its measurements, with a value under each measurement's number.
 
 mod check;
 mod ends;

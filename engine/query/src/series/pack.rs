@@ -50,7 +50,8 @@ pub fn time_of(form: &SeriesForm, measurement: &RawDocument) -> Result<i64> {
     }
 }
 
-/// The meta value in the form in which it tells sources apart: fields of documents by their names.
+/// The meta value in the form in which it distinguishes sources: fields of documents by their
+/// names.
 pub fn normal_meta(value: RawBsonRef<'_>) -> RawBson {
     match value {
         RawBsonRef::Document(document) => RawBson::Document(normal_document(document)),

@@ -1,4 +1,5 @@
-//! Measurements in buckets and out of them, and filters of buckets against the measurements in them.
+//! Measurements in buckets and out of them, and filters of buckets against the measurements in
+//! them.
 
 use pinion_bson::{DateTime, ObjectId, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 
@@ -101,7 +102,7 @@ fn buckets_have_limits() {
 }
 
 #[test]
-fn meta_values_are_told_apart_by_their_fields() {
+fn meta_values_are_distinguished_by_their_fields() {
     let a = rawdoc! { "b": 1, "a": { "d": [{ "y": 1, "x": 2 }], "c": 2 } };
     let normal = rawdoc! { "a": { "c": 2, "d": [{ "x": 2, "y": 1 }] }, "b": 1 };
     assert_eq!(normal_meta(RawBsonRef::Document(&a)), normal.into());

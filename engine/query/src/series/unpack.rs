@@ -34,7 +34,8 @@ pub(crate) struct Unpack {
 pub(crate) enum Gives {
     #[default]
     All,
-    /// Where a bucket's least and greatest values tell all, what has those in place of the measurements.
+    /// Where a bucket's least and greatest values say all, the documents with those in place of the
+    /// measurements.
     Ends(Arc<Ends>),
     /// Those that may be among the first by time.
     First(Box<Horizon>),
@@ -306,7 +307,7 @@ impl Places {
         Ok(Some((at, out.finish())))
     }
 
-    /// Goes on behind that measurement.
+    /// Continues behind that measurement.
     fn move_on(&mut self, bucket: &RawDocument) {
         let Some((time, behind)) = self.time.next(bucket) else {
             return;

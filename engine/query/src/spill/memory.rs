@@ -1,5 +1,5 @@
-//! How much memory stages may hold: each stage of an operation up to its own limit, and all operations of a node
-//! together.
+//! How much memory stages may hold: each stage of an operation up to its own limit, and all
+//! operations of a node together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,8 @@ impl Held {
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryLimits {
     pub sort: usize,
-    /// Of a `$group` that MongoDB would run in its classic engine, and of one in the slot-based one.
+    /// Of a `$group` that MongoDB would run in its classic engine, and of one in the slot-based
+    /// one.
     pub group: usize,
     pub hash_agg: usize,
     pub bucket_auto: usize,
@@ -86,7 +87,7 @@ impl Memory {
         self.shared(limit, 1).room()
     }
 
-    /// Room for one stage that so many places work at.
+    /// Room for one stage that `places` places work at.
     pub fn shared(&self, limit: usize, places: usize) -> SharedRoom {
         SharedRoom {
             stage: Held::new(limit),
@@ -112,7 +113,7 @@ impl SharedRoom {
         Room {
             shared: self.clone(),
             bytes: 0,
-            told: 0,
+            reported: 0,
         }
     }
 
@@ -127,8 +128,8 @@ impl SharedRoom {
 pub struct Room {
     shared: SharedRoom,
     bytes: usize,
-    /// What the others know of: they are told of larger changes only.
-    told: usize,
+    /// The bytes that were reported to the other places: only larger changes are.
+    reported: usize,
 }
 
 impl Room {
@@ -142,33 +143,37 @@ impl Room {
         self.shared.limit()
     }
 
-    /// So many bytes are held here now.
+    /// The number of bytes that are held here now.
     pub fn set(&mut self, bytes: usize) {
         self.bytes = bytes;
         let step = self.limit() / ROOM_STEPS / self.shared.places;
-        if bytes.abs_diff(self.told) > step || bytes == 0 {
-            self.tell(bytes);
+        if bytes.abs_diff(self.reported) > step || bytes == 0 {
+            self.report(bytes);
         }
     }
 
-    fn tell(&mut self, bytes: usize) {
+    fn report(&mut self, bytes: usize) {
         for held in [&self.shared.stage, &self.shared.node] {
-            if bytes >= self.told {
-                held.bytes.fetch_add(bytes - self.told, Ordering::Relaxed);
+            if bytes >= self.reported {
+                held.bytes
+                    .fetch_add(bytes - self.reported, Ordering::Relaxed);
             } else {
-                held.bytes.fetch_sub(self.told - bytes, Ordering::Relaxed);
+                held.bytes
+                    .fetch_sub(self.reported - bytes, Ordering::Relaxed);
             }
         }
-        self.told = bytes;
+        self.reported = bytes;
     }
 
     /// Whether what is held here has to become less.
     ///
     /// # Errors
-    /// `ExceededMemoryLimit` when it is the node's memory that has come to its end, and the stage may not spill.
+    /// `ExceededMemoryLimit` when it is the node's memory that has come to its end, and the stage
+    /// may not spill.
     pub fn is_full(&self) -> Result<bool> {
-        let others = self.shared.stage.bytes().saturating_sub(self.told);
-        // What is little is not worth a run of its own: then another place holds more, and gives it away.
+        let others = self.shared.stage.bytes().saturating_sub(self.reported);
+        // What is little is not worth a run of its own: then another place holds more, and gives it
+        // away.
         let worthwhile = self.bytes * 4 * self.shared.places >= self.limit();
         if others + self.bytes > self.limit() && (worthwhile || !self.disk()) {
             return Ok(true);
@@ -191,7 +196,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.tell(0);
+        self.report(0);
     }
 }
 

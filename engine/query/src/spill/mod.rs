@@ -1,4 +1,5 @@
-//! What does not fit into memory: sorted runs on disk, as machines that say what has to be written and read.
+//! What does not fit into memory: sorted runs on disk, as machines that say what has to be written
+//! and read.
 
 mod block;
 mod memory;

@@ -1,4 +1,5 @@
-//! A queue whose middle is on disk: what came last is written once it is too much, and read when its turn comes.
+//! A queue whose middle is on disk: what came last is written once it is too much, and read when
+//! its turn comes.
 
 use std::collections::VecDeque;
 
@@ -43,7 +44,7 @@ pub(crate) enum First<'q, T> {
 }
 
 impl<T: Spilled> DiskQueue<T> {
-    /// `memory` are the bytes that whoever has the queue may hold.
+    /// `memory` are the bytes that the queue's owner may hold.
     pub(crate) fn new(by: Spiller, memory: usize) -> DiskQueue<T> {
         DiskQueue {
             by,
@@ -108,7 +109,8 @@ impl<T: Spilled> DiskQueue<T> {
         true
     }
 
-    /// What has to be done first. Asked again after each reply, and after it was refused for its work.
+    /// What has to be done first. Asked again after each reply, and after it was refused for its
+    /// work.
     pub(crate) fn request(&mut self) -> Result<Option<DiskRequest>> {
         if let Some(spilling) = &mut self.spilling {
             while spilling.block.len() < self.block_bytes {

@@ -1,4 +1,4 @@
-//! What a machine asks of a file, and what it is told.
+//! What a machine asks of a file, and what it is answered.
 
 use bytes::Bytes;
 
@@ -19,7 +19,7 @@ pub enum Spiller {
     WindowFields,
 }
 
-/// What has to be done before a machine goes on.
+/// What has to be done before a machine continues.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DiskRequest {
     /// These bytes are to be kept: [`DiskReply::Written`].
@@ -27,7 +27,8 @@ pub enum DiskRequest {
         block: Vec<u8>,
         /// How many entries are in it.
         records: u64,
-        /// Whether memory becomes free with it. What is read only to be written in another order was counted before.
+        /// Whether memory becomes free with it. What is read only to be written in another order
+        /// was counted before.
         spills: bool,
         /// Whether it is the first block of its run.
         begins: bool,

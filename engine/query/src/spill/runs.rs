@@ -1,4 +1,5 @@
-//! Sorted runs on disk: written one after the other, joined where they become many, and read as one.
+//! Sorted runs on disk: written one after the other, joined where they become many, and read as
+//! one.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,7 +14,7 @@ use crate::work::{STEP, spend, spend_bytes};
 
 /// The runs of one machine, in the order in which their entries came.
 ///
-/// Whoever has them asks [`DiskRuns::request`] what has to be done, and goes on once that is nothing.
+/// The owner asks [`DiskRuns::request`] what has to be done, and continues once that is nothing.
 #[derive(Debug)]
 pub(crate) struct DiskRuns {
     by: Spiller,
@@ -56,7 +57,7 @@ pub(crate) enum Head<'r> {
 }
 
 impl DiskRuns {
-    /// `memory` are the bytes that whoever writes the runs may hold.
+    /// `memory` are the bytes that the writer of the runs may hold.
     pub(crate) fn new(by: Spiller, memory: usize) -> DiskRuns {
         DiskRuns {
             by,
@@ -110,7 +111,8 @@ impl DiskRuns {
         self.reading = true;
     }
 
-    /// What has to be done first. Asked again after each reply, and after it was refused for its work.
+    /// What has to be done first. Asked again after each reply, and after it was refused for its
+    /// work.
     pub(crate) fn request(&mut self) -> Result<Option<DiskRequest>> {
         loop {
             if let Some(block) = self.due_block() {
@@ -188,8 +190,8 @@ impl DiskRuns {
         })
     }
 
-    /// How many of the last runs are to be joined: as many as can be read at once, that were written as often, or else
-    /// what is too much to be read as one.
+    /// How many of the last runs are to be joined: as many as can be read at once, that were
+    /// written as often, or else what is too much to be read as one.
     fn due_join(&self) -> Option<usize> {
         let fan_in = self.fan_in();
         if self.reading {

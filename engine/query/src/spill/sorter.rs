@@ -17,7 +17,8 @@ pub trait Spilled: Sized {
     /// About how many bytes it writes.
     fn spilled_bytes(&self) -> usize;
     fn write(&self, out: &mut Vec<u8>);
-    /// Reads what was written. What it makes must not keep `bytes`, which are a part of something larger.
+    /// Reads what was written. What it makes must not keep `bytes`, which are a part of something
+    /// larger.
     fn read(bytes: &[u8]) -> Result<Self>;
 }
 
@@ -29,7 +30,7 @@ pub struct DiskSorter<T> {
     limit: Option<usize>,
     room: Room,
     runs: DiskRuns,
-    /// What is on its way out of memory: to the disk, or after the end to who sorts.
+    /// What is on its way out of memory: to the disk, or after the end to the caller that sorts.
     leaving: Option<Peekable<Sorted<T>>>,
     ended: bool,
     given: usize,
@@ -130,7 +131,8 @@ impl<T: Spilled> DiskSorter<T> {
         self.leaving = Some(self.take_sorted().peekable());
     }
 
-    /// What has to be done first, where memory is full and after [`Next::Disk`]. Asked again after each reply.
+    /// What has to be done first, where memory is full and after [`Next::Disk`]. Asked again after
+    /// each reply.
     pub fn request(&mut self) -> Result<Option<DiskRequest>> {
         loop {
             if let Some(request) = self.runs.request()? {

@@ -1,4 +1,5 @@
-//! What is spilled comes out as what was held in memory: sorts, queues, and pipelines over random documents.
+//! What is spilled comes out as what was held in memory: sorts, queues, and pipelines over random
+//! documents.
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBson, RawDocumentBuf, rawbson, rawdoc};

@@ -84,8 +84,8 @@ type Fields = BTreeMap<FieldName, Node>;
 /// In which order the names under one document are: all of an update have the same.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum NameOrder {
-    /// That of MongoDB's `cmpPathsAndArrayIndexes`: numbers by value, names by bytes, and names that begin as numbers do by their
-    /// length first, for a total order.
+    /// That of MongoDB's `cmpPathsAndArrayIndexes`: numbers by value, names by bytes, and names
+    /// that begin as numbers do by their length first, for a total order.
     Numbers,
     /// All by their bytes, as before MongoDB 5.0.
     Bytes,
@@ -203,7 +203,7 @@ fn insert(
     insert_under(node, (names, 0), order, entry, operator)
 }
 
-/// Inserts what is under the first names, so many as `depth`.
+/// Inserts what is under the first `depth` names.
 fn insert_under(
     node: &mut Node,
     (names, depth): (&[Part], usize),
@@ -423,8 +423,9 @@ fn remove_all(fields: &mut Vec<(Cow<'_, str>, Slot<'_>)>, mut places: Vec<usize>
     });
 }
 
-/// `_id` never changes, not even to an equal number of another type; an upsert may give one to a document that has none. It is
-/// looked at when its turn comes among the fields, so that of several mistakes the first is told.
+/// `_id` never changes, not even to an equal number of another type; an upsert may give one to a
+/// document that has none. It is looked at when its turn comes among the fields, so that of several
+/// mistakes the first is reported.
 fn check_id_kept(node: &Node, made: Option<&Slot<'_>>, context: &Applying<'_>) -> Result<()> {
     let Some(old) = field(context.root, "_id") else {
         return Ok(());
@@ -609,8 +610,8 @@ fn unviable(
     }
 }
 
-/// The value a rename moves, `None` where there is none; an array on the way to it is refused, and so is a path into a
-/// value without fields.
+/// The value a rename moves, `None` where there is none; an array on the way to it is refused, and
+/// so is a path into a value without fields.
 fn rename_source(
     from: &str,
     root: &RawDocument,
@@ -653,7 +654,8 @@ fn rename_source(
     }
 }
 
-/// The value a rename puts at its target, `None` where there is none; a target in an array's item is refused.
+/// The value a rename puts at its target, `None` where there is none; a target in an array's item
+/// is refused.
 fn renamed(
     from: &str,
     to: &str,

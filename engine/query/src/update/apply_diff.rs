@@ -19,7 +19,8 @@ pub fn apply_diff(old: &RawDocument, diff: &RawDocument) -> Result<RawDocumentBu
     apply_document(old, sections_of(diff)?)
 }
 
-/// The sections of a diff. Older programs wrote the whole `{$v: 2, diff: ...}` into the field `diff` of such a document.
+/// The sections of a diff. Older programs wrote the whole `{$v: 2, diff: ...}` into the field
+/// `diff` of such a document.
 pub(crate) fn sections_of(diff: &RawDocument) -> Result<&RawDocument> {
     match (field(diff, "$v"), field(diff, "diff")) {
         (Some(RawBsonRef::Int32(2)), Some(RawBsonRef::Document(sections))) => {
@@ -33,10 +34,11 @@ pub(crate) fn sections_of(diff: &RawDocument) -> Result<&RawDocument> {
     }
 }
 
-/// So many names are looked through one after the other.
+/// This many names are looked through one after the other.
 const FEW_NAMES: usize = 16;
 
-/// Values by their names. Each is looked for once for every field of a document, so that many need a table.
+/// Values by their names. Each is looked for once for every field of a document, so that many need
+/// a table.
 struct Named<'d> {
     values: Vec<(&'d str, RawBsonRef<'d>)>,
     places: FxHashMap<&'d str, usize>,

@@ -120,8 +120,9 @@ impl Push {
         self.slice.is_none() && self.sort.is_none() && self.position.is_none()
     }
 
-    /// Whether it does something with an array of so many items, whatever comes out: MongoDB counts a change where an item is
-    /// added, even if the slice takes it away, where there is a sort, and where the slice takes something away.
+    /// Whether it does something with an array of `items` items, whatever comes out: MongoDB counts
+    /// a change where an item is added, even if the slice takes it away, where there is a sort, and
+    /// where the slice takes something away.
     pub(super) fn rewrites(&self, items: usize) -> bool {
         let sliced = |slice: i64| slice.unsigned_abs() < items as u64;
         !self.values.is_empty() || self.sort.is_some() || self.slice.is_some_and(sliced)

@@ -1,8 +1,8 @@
 //! The difference of two documents in the delta form of oplog entries.
 //!
-//! `{$v: 2, diff: {...}}` where a document's diff has the sections `d` (deleted fields), `u` (changed values), `i` (new
-//! fields, in their order) and `s<field>` (a diff of a nested value); an array's has `a: true`, `l` (the new length) and
-//! `u<index>` and `s<index>` entries.
+//! `{$v: 2, diff: {...}}` where a document's diff has the sections `d` (deleted fields), `u`
+//! (changed values), `i` (new fields, in their order) and `s<field>` (a diff of a nested value); an
+//! array's has `a: true`, `l` (the new length) and `u<index>` and `s<index>` entries.
 
 use std::cell::OnceCell;
 
@@ -17,8 +17,8 @@ use super::{Kind, Update};
 use crate::limits::MAX_FOLLOWED_PATHS;
 use crate::value::array_document;
 
-/// The `o` of an entry, `{$v: 2, diff}`, that turns `old` into `new`; `None` when that would be no smaller than `new` itself,
-/// which is then logged whole.
+/// The `o` of an entry, `{$v: 2, diff}`, that turns `old` into `new`; `None` when that would be no
+/// smaller than `new` itself, which is then logged whole.
 pub fn diff(old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf> {
     let entry = entry_of(document_diff(old, new, &Guide::Size)?);
     (entry.as_bytes().len() < new.as_bytes().len()).then_some(entry)
@@ -32,9 +32,10 @@ fn entry_of(sections: RawDocumentBuf) -> RawDocumentBuf {
 }
 
 impl Update {
-    /// The `o` of an entry of this update, which made `new` of `old`; `None` where the new document is logged whole. Of
-    /// operators there is always a diff that an entry has room for, unless what they change is a field whose name the document
-    /// has twice. It names what they name: change streams tell of an update by it.
+    /// The `o` of an entry of this update, which made `new` of `old`; `None` where the new document
+    /// is logged whole. Of operators there is always a diff that an entry has room for, unless what
+    /// they change is a field whose name the document has twice. It names what they name: change
+    /// streams describe an update by it.
     pub fn diff(&self, old: &RawDocument, new: &RawDocument) -> Option<RawDocumentBuf> {
         match &self.kind {
             Kind::Replacement(_) | Kind::Logged(_) => None,
@@ -46,7 +47,8 @@ impl Update {
                     false => Vec::new(),
                 };
                 let sections = document_diff(old, new, &Guide::Paths(paths))?;
-                // Names of many items make a diff larger than what they are in, which an entry may not have room for.
+                // Names of many items make a diff larger than what they are in, which an entry may
+                // not have room for.
                 let entry = entry_of(sections);
                 match entry.as_bytes().len() <= MAX_USER_DOCUMENT_BYTES {
                     true => Some(entry),
@@ -109,7 +111,8 @@ impl<'u> Guide<'u> {
         }
     }
 
-    /// The indexes that operators name in an array; `None` where they name all of its items, or none is known.
+    /// The indexes that operators name in an array; `None` where they name all of its items, or
+    /// none is known.
     fn indexes(&self) -> Option<FxHashSet<usize>> {
         let Guide::Paths(paths) = self else {
             return None;
@@ -134,7 +137,7 @@ struct Places<'a> {
     by_name: OnceCell<FxHashMap<&'a [u8], (usize, usize)>>,
 }
 
-/// So many fields are looked through one after the other.
+/// This many fields are looked through one after the other.
 const FEW_FIELDS: usize = 32;
 
 impl<'a> Places<'a> {
@@ -168,8 +171,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The sections that turn `old` into `new`; `None` where no sections do: they tell fields by their names, so what changes must
-/// have a name of its own.
+/// The sections that turn `old` into `new`; `None` where no sections do: they identify fields by
+/// their names, so what changes must have a name of its own.
 fn document_diff(
     old: &RawDocument,
     new: &RawDocument,
@@ -183,7 +186,8 @@ fn document_diff(
     let mut inserts = DocBuilder::new();
     let mut nested: Vec<(&str, RawDocumentBuf)> = Vec::new();
     let (mut i, mut j) = (0, 0);
-    // Fields that stay keep their order; what stands elsewhere now is deleted and inserted at the end.
+    // Fields that stay keep their order; what stands elsewhere now is deleted and inserted at the
+    // end.
     while i < old.len() && j < new.len() {
         if old[i].name == new[j].name {
             if !same(&old[i], &new[j]) {
@@ -281,7 +285,8 @@ fn array_diff(old: &RawDocument, new: &RawDocument, guide: &Guide<'_>) -> RawDoc
     if new.len() < old.len() {
         out.append("l", RawBsonRef::Int32(new.len() as i32));
     }
-    // In front of an item that an operator puts behind the end there are nulls, which nobody has named.
+    // In front of an item that an operator puts behind the end there are nulls, which no operator
+    // has named.
     let named = match new.len() > old.len() + 1 && guide.end().is_none() {
         true => guide.indexes(),
         false => None,

@@ -62,7 +62,8 @@ pub struct Update {
 #[derive(Clone, Debug)]
 enum Kind {
     Replacement(RawDocumentBuf),
-    /// The document that the oplog has in place of another: whatever its fields are called, it was stored once.
+    /// The document that the oplog has in place of another: whatever its fields are called, it was
+    /// stored once.
     Logged(RawDocumentBuf),
     Operators {
         entries: Vec<Entry>,
@@ -79,8 +80,8 @@ enum Kind {
 pub struct UpdateContext {
     /// The time for `$currentDate`, milliseconds since 1970.
     pub now_ms: i64,
-    /// The first of the timestamps for `$currentDate` and for empty timestamps, of which each gets its own: the caller has
-    /// set aside as many as [`Update::timestamps`] says.
+    /// The first of the timestamps for `$currentDate` and for empty timestamps, of which each gets
+    /// its own: the caller has set aside as many as [`Update::timestamps`] says.
     pub timestamp: Timestamp,
     /// Whether the document is being inserted by an upsert.
     pub insert: bool,
@@ -99,14 +100,14 @@ impl Update {
         Update::from_log(Kind::Diff(diff.to_owned()), diff)
     }
 
-    /// An update that the oplog has as the whole document. Its fields may begin with `$`, which those of a client's
-    /// replacement may not: pipelines and upserts make such documents.
+    /// An update that the oplog has as the whole document. Its fields may begin with `$`, which
+    /// those of a client's replacement may not: pipelines and upserts make such documents.
     pub fn from_logged(document: &RawDocument) -> Update {
         Update::from_log(Kind::Logged(document.to_owned()), document)
     }
 
-    /// An update that the oplog has as operators, of MongoDB before 5.0. New fields are made in the order of their names, numbers
-    /// among them.
+    /// An update that the oplog has as operators, of MongoDB before 5.0. New fields are made in the
+    /// order of their names, numbers among them.
     ///
     /// # Errors
     /// Those of [`Update::parse`].
@@ -200,7 +201,8 @@ impl Update {
         })
     }
 
-    /// The same update that, with `keep`, stores empty timestamps as they are instead of filling in the present one.
+    /// The same update that, with `keep`, stores empty timestamps as they are instead of filling in
+    /// the present one.
     pub fn keeping_empty_timestamps(self, keep: bool) -> Update {
         Update {
             keeps_empty_timestamps: keep,
@@ -213,7 +215,8 @@ impl Update {
         self.keeps_empty_timestamps
     }
 
-    /// How many timestamps the update writes into a document. Operators on the items of arrays may share them.
+    /// How many timestamps the update writes into a document. Operators on the items of arrays may
+    /// share them.
     pub fn timestamps(&self) -> usize {
         self.timestamps
     }
@@ -237,7 +240,7 @@ impl Update {
         }
     }
 
-    /// Whether the filter's match must tell the array position (`$` in a path).
+    /// Whether the filter's match must give the array position (`$` in a path).
     pub fn needs_position(&self) -> bool {
         matches!(&self.kind, Kind::Operators { tree: None, .. })
     }
@@ -291,7 +294,8 @@ impl Update {
                 new
             }
         };
-        // A replacement is compared as it was given: one that leaves out the `_id` always counts as a change.
+        // A replacement is compared as it was given: one that leaves out the `_id` always counts as
+        // a change.
         let same = match &self.kind {
             Kind::Replacement(replacement) | Kind::Logged(replacement) => {
                 replacement.as_bytes() == old.as_bytes()

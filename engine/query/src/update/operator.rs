@@ -210,7 +210,7 @@ impl Operator {
     }
 }
 
-/// The filter's match told no array position.
+/// The filter's match gave no array position.
 pub(super) fn unresolved() -> pinion_wire::Error {
     bad_value("The positional operator did not find the match needed from the query.")
 }

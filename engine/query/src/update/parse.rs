@@ -79,7 +79,7 @@ impl Entries<'_> {
     fn push(&mut self, entry: Entry) -> Result<()> {
         crate::work::spend(crate::work::PATH)?;
         self.conflicts.add(&entry)?;
-        // A filter that is not there is told after a conflict above it.
+        // A filter that is not there is reported after a conflict above it.
         if let Some(id) = entry.path.identifiers().find(|id| !self.filters.knows(id)) {
             return Err(bad_value(format!(
                 "No array filter found for identifier '{id}' in path '{}'",
@@ -121,7 +121,8 @@ fn parse_field(
     if modifier == "$rename" {
         return parse_rename(name, value, entries);
     }
-    // The path is checked before the operand, as MongoDB does: a statement with both wrong tells of the path.
+    // The path is checked before the operand, as MongoDB does: a statement with both wrong reports
+    // the path.
     let path = UpdatePath::parse(name)?;
     let number = |verb: &str| {
         Number::from_value(value).ok_or_else(|| {

@@ -18,7 +18,8 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// The array filter's identifier of a part that stands for items; the empty one for all of them.
+    /// The array filter's identifier of a part that stands for items; the empty one for all of
+    /// them.
     pub(super) fn item_filter(&self) -> Option<&str> {
         match self {
             Part::All => Some(""),

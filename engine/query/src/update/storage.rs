@@ -50,7 +50,8 @@ fn check_element_depth(element: &RawElem<'_>, depth: usize) -> Result<()> {
         element.kind,
         ElementType::EmbeddedDocument | ElementType::Array
     );
-    // What is too short to nest so deep is not looked into, which is nearly all that is ever stored.
+    // What is too short to nest so deep is not looked into, which is nearly all that is ever
+    // stored.
     if !is_nested || element.value.len() < LEAST_LEVEL_BYTES * (MAX_STORED_DEPTH - depth) {
         return Ok(());
     }
@@ -101,8 +102,9 @@ fn check_insert_id(id: RawBsonRef<'_>, another: bool) -> Result<()> {
     }
 }
 
-/// What an insert stores: checked, `_id` first and made where it is missing, empty timestamps filled in. `timestamps` sets
-/// aside as many as it is asked for, one after the other, and gives the first; without it they stay empty.
+/// What an insert stores: checked, `_id` first and made where it is missing, empty timestamps
+/// filled in. `timestamps` sets aside as many as it is asked for, one after the other, and gives
+/// the first; without it they stay empty.
 pub fn prepare_insert<'a>(
     document: &'a RawDocument,
     new_id: impl FnOnce() -> ObjectId,

@@ -422,7 +422,7 @@ fn errors() {
         28,
         "Cannot create field 'z' in element {s: \"x\"}",
     );
-    // Of two mistakes the one in the path, then the operand, then the conflict is told.
+    // Of two mistakes the one in the path, then the operand, then the conflict is reported.
     check_error(
         rawdoc! { "$pop": { ".a": 2 } },
         56,
@@ -483,7 +483,8 @@ fn errors() {
         66,
         "Performing an update on the path '_id' would modify the immutable field '_id'",
     );
-    // Not even to an equal number of another type; and of several mistakes the first of the fields is told.
+    // Not even to an equal number of another type; and of several mistakes the first of the fields
+    // is reported.
     for update in [
         rawdoc! { "$set": { "_id": 1.0 } },
         rawdoc! { "$inc": { "_id": 0i64 } },

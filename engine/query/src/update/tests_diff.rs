@@ -1,4 +1,5 @@
-//! What the log tells of an update turns the old document into the new one, whatever the update, and names what it names.
+//! The log's form of an update turns the old document into the new one, whatever the update, and
+//! names what it names.
 
 use pinion_bson::{
     DocBuilder, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc,
@@ -87,7 +88,8 @@ fn what_operators_do_to_arrays_is_in_their_diff() {
         rawdoc! { "$push": { "l": { "$each": [null, null] } } },
         rawdoc! { "sl": { "a": true, "u3": null, "u4": null } },
     );
-    // What does more than append is told as the whole array, though it may have come out as if it had appended.
+    // What does more than append is logged as the whole array, though it may have come out as if it
+    // had appended.
     check(
         list(),
         rawdoc! { "$push": { "l": { "$each": [4], "$sort": 1 } } },
@@ -118,7 +120,7 @@ fn what_operators_do_to_arrays_is_in_their_diff() {
         rawdoc! { "$unset": { "l.1": 1 } },
         rawdoc! { "sl": { "a": true, "u1": null } },
     );
-    // The nulls in front of what is put behind the end are nobody's.
+    // The nulls in front of what is put behind the end are not named.
     check(
         list(),
         rawdoc! { "$set": { "l.5": 6 } },
@@ -363,18 +365,18 @@ fn check_diff(old: &RawDocument, new: &RawDocument, o: Option<&RawDocument>, wha
 
 #[test]
 fn any_two_documents_have_a_difference() {
-    let mut told = 0;
+    let mut found = 0;
     for seed in 0..20_000 {
         let mut dice = Dice(seed);
         let (old, new) = (long_document(&mut dice), long_document(&mut dice));
-        told += u32::from(check_diff(&old, &new, diff(&old, &new).as_deref(), "to"));
+        found += u32::from(check_diff(&old, &new, diff(&old, &new).as_deref(), "to"));
     }
-    assert!(told > 1000, "{told} differences");
+    assert!(found > 1000, "{found} differences");
 }
 
 #[test]
 fn nothing_that_an_update_changes_is_lost() {
-    let (mut changed, mut told, mut nested) = (0, 0, 0);
+    let (mut changed, mut found, mut nested) = (0, 0, 0);
     let mut filters = RawArrayBuf::new();
     filters.push(RawBson::Document(rawdoc! { "x": { "$ne": 2 } }));
     for seed in 0..60_000 {
@@ -397,7 +399,7 @@ fn nothing_that_an_update_changes_is_lost() {
         changed += 1;
         let what = format!("by {update:?}");
         let o = parsed.diff(&old, &new);
-        told += u32::from(check_diff(&old, &new, o.as_deref(), &what));
+        found += u32::from(check_diff(&old, &new, o.as_deref(), &what));
         nested += u32::from(o.as_deref().is_some_and(is_nested));
         // Of another update the paths lead elsewhere: all that changed is there nevertheless.
         let other = dice.update();
@@ -409,6 +411,6 @@ fn nothing_that_an_update_changes_is_lost() {
         }
     }
     assert!(changed > 5000, "{changed} changed");
-    assert!(told * 10 > changed * 9, "{told} told of {changed}");
+    assert!(found * 10 > changed * 9, "{found} told of {changed}");
     assert!(nested > 500, "{nested} nested");
 }

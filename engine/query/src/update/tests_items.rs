@@ -165,7 +165,8 @@ fn pipelines() {
         rawbson!([]),
         rawdoc! { "_id": 1, "b": 3, "c": 12 },
     );
-    // The identity stays where the pipeline leaves it out, and an empty timestamp is no request for the time.
+    // The identity stays where the pipeline leaves it out, and an empty timestamp is no request for
+    // the time.
     check(
         rawdoc! { "_id": 1, "a": 2 },
         rawbson!([{ "$replaceWith": { "x": { "$literal": (Timestamp { time: 0, increment: 0 }) } } }]),

@@ -1,4 +1,5 @@
-//! Why a document breaks a validator: the clauses of the filter as they were given, each with its reason.
+//! Why a document breaks a validator: the clauses of the filter as they were given, each with its
+//! reason.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 
@@ -14,7 +15,8 @@ enum Clause<'a> {
     List(&'a str, Vec<&'a RawDocument>),
     /// What concerns the whole document: `$jsonSchema`, `$expr` and constants.
     Whole(&'a str, RawBsonRef<'a>),
-    /// An operator on a path; `implicit` where the filter gives a value or a regular expression alone.
+    /// An operator on a path; `implicit` where the filter gives a value or a regular expression
+    /// alone.
     Predicate {
         path: &'a str,
         operator: &'a str,

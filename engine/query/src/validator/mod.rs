@@ -1,4 +1,5 @@
-//! Validators of collections: any filter that looks at one document alone, with what a document breaks it by.
+//! Validators of collections: any filter that looks at one document alone, with what a document
+//! breaks it by.
 
 mod details;
 mod predicate;
@@ -21,8 +22,9 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// Parses a validator; the errors are MongoDB's. What needs an index or a script (`$near`, `$text`, `$where`) is refused.
-    /// `variables` are those of the operation whose documents are checked: see `uses_variables`.
+    /// Parses a validator; the errors are MongoDB's. What needs an index or a script (`$near`,
+    /// `$text`, `$where`) is refused. `variables` are those of the operation whose documents are
+    /// checked: see `uses_variables`.
     pub fn parse(filter: &RawDocument, variables: &Variables) -> Result<Validator> {
         Ok(Validator {
             matcher: Matcher::parse_validator(filter, variables)?,
@@ -35,14 +37,15 @@ impl Validator {
         self.matcher.filter()
     }
 
-    /// Whether an expression in it may ask for what changes from one operation to the next, such as the time: then it is
-    /// parsed for each operation.
+    /// Whether an expression in it may ask for what changes from one operation to the next, such as
+    /// the time: then it is parsed for each operation.
     pub fn uses_variables(&self) -> bool {
         self.matcher.root().has_expression()
     }
 
-    /// Checks a document. Of one that breaks the validator it gives `details`, as the errors of MongoDB have them under
-    /// `errInfo`. The call itself fails only where it was refused for its work.
+    /// Checks a document. Of one that breaks the validator it gives `details`, as the errors of
+    /// MongoDB have them under `errInfo`. The call itself fails only where it was refused for its
+    /// work.
     pub fn check(&self, document: &RawDocument) -> Result<Option<RawDocumentBuf>> {
         // An expression that fails for a document breaks the validator, as in MongoDB.
         let accepted = matches!(self.matcher.matches(document), Ok(true));

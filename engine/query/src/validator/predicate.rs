@@ -121,7 +121,7 @@ pub(super) fn write_predicate(
         arrays,
         &mut |value, _| {
             values.extend(value);
-            // One more than is shown tells that there are more.
+            // One more than is shown means that there are more.
             values.len() > MAX_CONSIDERED_VALUES
         },
     );

@@ -1,4 +1,4 @@
-//! Validators: what they refuse, and what they tell of a document.
+//! Validators: what they refuse, and what they report of a document.
 
 use pinion_bson::{JsonMode, RawDocumentBuf, rawdoc, to_extended_json};
 

@@ -456,7 +456,8 @@ fn to_place<'a>(name: &str, values: &[Value<'a>], round: bool) -> Result<Value<'
             } else {
                 Rounding::TowardZero
             };
-            // What has no room for them, or no end, stays as it is, with as many digits as there is room for.
+            // What has no room for them, or no end, stays as it is, with as many digits as there is
+            // room for.
             match n.to_decimal().quantize(-place, rounding) {
                 cut if !cut.is_nan() => Number::Decimal(cut.pack()),
                 _ if n.is_finite() => Number::Decimal(widened(n.to_decimal()).pack()),
@@ -543,7 +544,7 @@ fn double_to_place(v: f64, place: i32, round: bool) -> f64 {
     } else {
         Rounding::TowardZero
     };
-    // What has no room for so many places has none behind them.
+    // A number without room for this many places has none behind them.
     match exact.quantize(-place, rounding) {
         cut if cut.is_nan() => v,
         cut => cut.to_f64(),

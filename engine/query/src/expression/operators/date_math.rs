@@ -88,7 +88,7 @@ impl TimeUnit {
         Unit::named(name).map(TimeUnit)
     }
 
-    /// The date so many units later, in milliseconds; `None` where there is no such date.
+    /// The date `amount` units later, in milliseconds; `None` where there is no such date.
     pub(crate) fn after(self, date_ms: i64, amount: i64) -> Option<i64> {
         if amount.unsigned_abs() > self.0.most() as u64 {
             return None;
@@ -279,8 +279,9 @@ pub(super) fn diff<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
         }
         // Hours begin where local clocks say so, but each lasts an hour.
         Unit::Millis(HOUR) => {
-            let begun = |at: i64, local: i64| i128::from(at) - i128::from(local.rem_euclid(HOUR));
-            ((begun(end, to) - begun(start, from)).div_euclid(i128::from(HOUR))) as i64
+            let hour_start =
+                |at: i64, local: i64| i128::from(at) - i128::from(local.rem_euclid(HOUR));
+            ((hour_start(end, to) - hour_start(start, from)).div_euclid(i128::from(HOUR))) as i64
         }
         Unit::Millis(millis) => end
             .div_euclid(millis)
@@ -321,7 +322,7 @@ pub(super) fn truncate<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     };
     // Bins are counted from the beginning of the year 2000.
     let reference = days_from_civil(2000, 1, 1);
-    let begun = |value: i64, from: i64, size: i64| {
+    let bin_start = |value: i64, from: i64, size: i64| {
         from.checked_add(
             (value.checked_sub(from)?)
                 .div_euclid(size)
@@ -333,7 +334,7 @@ pub(super) fn truncate<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             let size = bin
                 .checked_mul(millis)
                 .ok_or_else(|| too_large(5_439_002))?;
-            begun(at, zone.moment(reference * DAY), size)
+            bin_start(at, zone.moment(reference * DAY), size)
         }
         Unit::Days(days) => {
             if bin > 100_000_000_000 {
@@ -344,7 +345,7 @@ pub(super) fn truncate<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
                 WEEK => reference + (first + 7 - 6).rem_euclid(7),
                 _ => reference,
             };
-            begun(zone.local(at).div_euclid(DAY), from, bin * days)
+            bin_start(zone.local(at).div_euclid(DAY), from, bin * days)
                 .and_then(|day| day.checked_mul(DAY))
                 .map(|local| zone.moment(local))
         }
@@ -352,7 +353,7 @@ pub(super) fn truncate<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
             if bin > 100_000_000_000 {
                 return Err(too_large(5_439_006));
             }
-            begun(
+            bin_start(
                 months_of(Civil::from_millis(zone.local(at))),
                 2000 * 12,
                 bin * months,

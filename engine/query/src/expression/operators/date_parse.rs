@@ -29,7 +29,7 @@ pub(super) fn from_string<'a>(values: &[Value<'a>]) -> Result<Value<'a>> {
     let [text, format, zone] = values else {
         return Ok(Value::null());
     };
-    // A wrong format or zone is told whatever the text is.
+    // A wrong format or zone is reported whatever the text is.
     let format_given = !format.is_missing();
     if format_given && !format.is_nullish() {
         let Some(RawBsonRef::String(format)) = format.as_ref() else {

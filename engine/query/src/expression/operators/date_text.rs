@@ -1,6 +1,7 @@
 //! Dates read from text in any of the forms that MongoDB takes where no format is given.
 //!
-//! MongoDB reads them with PHP's timelib: the text is taken apart from the left, each time by the form that takes most of it.
+//! MongoDB reads them with PHP's timelib: the text is taken apart from the left, each time by the
+//! form that takes most of it.
 
 use std::sync::LazyLock;
 
@@ -57,14 +58,15 @@ pub(super) fn read(text: &str) -> Result<Read> {
     }
 }
 
-/// Up to so many digits at a place, exactly.
+/// Up to `most` digits at a place, exactly.
 fn digits(text: &str, from: usize, to: usize) -> Option<i64> {
     let digits = text.get(from..to)?;
     let all = digits.bytes().all(|b| b.is_ascii_digit());
     all.then(|| digits.parse().ok())?
 }
 
-/// `2020-01-02`, `2020-01-02T03:04:05.678Z` and what lies between them: by far the most common texts.
+/// `2020-01-02`, `2020-01-02T03:04:05.678Z` and what lies between them: by far the most common
+/// texts.
 fn iso(text: &str) -> Option<Read> {
     let mut read = Read {
         year: Some(digits(text, 0, 4)?),
@@ -152,7 +154,8 @@ const MONTH_NAME: &str = "(?<n>january|february|march|april|may|june|july|august
 const WEEKDAY: &str = "(?<w>sunday|monday|tuesday|wednesday|thursday|friday|saturday|\
     sun|mon|tues|tue|wednes|wed|thurs|thur|thu|fri|sat)";
 
-/// The forms, by the names of their fragments. Of those that take equally much the first one counts.
+/// The forms, by the names of their fragments. Of those that take equally much the first one
+/// counts.
 const FORMS: &[(&str, Form)] = &[
     (r"@(?<t>-?[0-9]+)(?:\.[0-9]{0,6})?", Form::Timestamp),
     (

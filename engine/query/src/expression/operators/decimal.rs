@@ -1,5 +1,5 @@
-//! Decimals read from text, their square roots, which the `dec` crate computes to the last digit, and remainders, for which it has
-//! too few of them.
+//! Decimals read from text, their square roots, which the `dec` crate computes to the last digit,
+//! and remainders, for which it has too few of them.
 
 use pinion_bson::{Decimal, Decimal128};
 
@@ -25,7 +25,8 @@ pub(super) fn sqrt(value: Decimal128) -> Decimal128 {
     number.to_string().parse().unwrap_or_else(|_| nan())
 }
 
-/// The remainder of the truncating division, with the sign of the dividend: exact, however large the quotient is.
+/// The remainder of the truncating division, with the sign of the dividend: exact, however large
+/// the quotient is.
 pub(super) fn remainder(dividend: Decimal, divisor: Decimal) -> Decimal {
     let (x, y) = match (dividend, divisor) {
         (Decimal::Finite { .. }, Decimal::Infinity { .. }) => return dividend,

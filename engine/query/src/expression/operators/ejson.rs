@@ -1,4 +1,5 @@
-//! `$serializeEJSON` and `$deserializeEJSON`: values and the documents by which extended JSON describes their types.
+//! `$serializeEJSON` and `$deserializeEJSON`: values and the documents by which extended JSON
+//! describes their types.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

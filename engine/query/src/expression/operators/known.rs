@@ -1,4 +1,5 @@
-//! What the constant arguments of an operator tell before there is a document: errors, and results that are null anyway.
+//! What the constant arguments of an operator determine before there is a document: errors, and
+//! results that are null anyway.
 
 use pinion_wire::Result;
 

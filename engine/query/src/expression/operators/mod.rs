@@ -1,7 +1,8 @@
 //! The table of expression operators.
 //!
-//! An operator whose arguments are evaluated before it is one line of a module's table: name, arity, function. What
-//! binds variables, chooses what to evaluate or has named arguments is parsed by a function of its own in `special`.
+//! An operator whose arguments are evaluated before it is one line of a module's table: name,
+//! arity, function. What binds variables, chooses what to evaluate or has named arguments is parsed
+//! by a function of its own in `special`.
 
 mod arithmetic;
 mod array;
@@ -145,7 +146,8 @@ pub(crate) fn is_expression_name(name: &str, version: LanguageVersion) -> bool {
 }
 
 impl Operator {
-    /// Sums and products are made from the left, since their order counts for doubles and for what overflows.
+    /// Sums and products are made from the left, since their order counts for doubles and for what
+    /// overflows.
     pub(super) fn associativity(&self) -> Associativity {
         match self.name {
             "$add" | "$multiply" => Associativity::Left,

@@ -12,7 +12,8 @@ use crate::text::value_text;
 use crate::value::{elements, type_name};
 use crate::work::{self, STEP, spend};
 
-/// One operator: the names of its arguments in the order its function takes them, and the errors of its syntax.
+/// One operator: the names of its arguments in the order its function takes them, and the errors of
+/// its syntax.
 pub(super) struct Named {
     pub operator: Operator,
     pub arguments: &'static [&'static str],
@@ -258,7 +259,7 @@ pub(super) fn parse(parser: &mut Parser<'_>, name: &str, operand: RawBsonRef<'_>
     })
 }
 
-/// An argument whose value, where it is missing, is told from one that was not given.
+/// An argument whose value, where it is missing, is distinguished from one that was not given.
 pub(super) fn missing_as_null(argument: Expr) -> Expr {
     match argument {
         Expr::Literal(_) => argument,
@@ -330,7 +331,7 @@ fn described(value: &Value<'_>) -> String {
     )
 }
 
-/// What `$trim` takes off when it is not told: white space and the null character.
+/// What `$trim` takes off by default: white space and the null character.
 const WHITE_SPACE: &[char] = &[
     '\0', ' ', '\t', '\n', '\u{b}', '\u{c}', '\r', '\u{a0}', '\u{1680}', '\u{2000}', '\u{2001}',
     '\u{2002}', '\u{2003}', '\u{2004}', '\u{2005}', '\u{2006}', '\u{2007}', '\u{2008}', '\u{2009}',

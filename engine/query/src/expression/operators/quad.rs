@@ -1,7 +1,8 @@
 //! Functions of decimals, computed as MongoDB's decimal library does: by way of binary128.
 //!
-//! That format has 113 bits, a little more than 34 digits. The argument is cut off to it and the result rounded to it, so
-//! the last digit of the decimal that comes out is not always that of the exact result; here it is the same one.
+//! That format has 113 bits, a little more than 34 digits. The argument is cut off to it and the
+//! result rounded to it, so the last digit of the decimal that comes out is not always that of the
+//! exact result; here it is the same one.
 
 use astro_float_num::{BigFloat, Consts, Radix, RoundingMode, Sign};
 use pinion_bson::Decimal128;
@@ -185,8 +186,8 @@ fn argument(value: Decimal128, constants: &mut Consts) -> BigFloat {
     }
 }
 
-/// The 113 bits that a finite number begins with, the exponent of the last of them, and what is left of it, as a share of
-/// `u64::MAX`. `None` for zero and what is not finite.
+/// The 113 bits that a finite number begins with, the exponent of the last of them, and what is
+/// left of it, as a share of `u64::MAX`. `None` for zero and what is not finite.
 fn leading_bits(value: &BigFloat) -> Option<(u128, i32, u64)> {
     let (words, _, _, exponent, _) = value.as_raw_parts()?;
     let [rest @ .., low, high] = words else {
@@ -233,7 +234,8 @@ fn in_range(value: BigFloat) -> BigFloat {
     }
 }
 
-/// A result, rounded to a binary128 and then to a decimal: in as few digits as it has, where these are all.
+/// A result, rounded to a binary128 and then to a decimal: in as few digits as it has, where these
+/// are all.
 fn result(exact: &BigFloat, constants: &mut Consts) -> Decimal128 {
     if exact.is_nan() {
         return Decimal::Nan.pack();
@@ -266,7 +268,8 @@ fn result(exact: &BigFloat, constants: &mut Consts) -> Decimal128 {
     super::decimal::rounded(&text)
 }
 
-/// `bits * 2^exponent` as a decimal of at most 34 digits, where it is one; integers have no exponent.
+/// `bits * 2^exponent` as a decimal of at most 34 digits, where it is one; integers have no
+/// exponent.
 fn all_digits(bits: u128, exponent: i32) -> Option<(u128, i32)> {
     let spare = bits.trailing_zeros();
     let (bits, exponent) = (bits >> spare, exponent + spare as i32);

@@ -14,7 +14,8 @@ use crate::work::{self, spend};
 const REGEX_COMPILED: work::Units = 20_000;
 const REGEX_MATCH: work::Units = 300;
 
-/// The regular expression that two arguments give; `None` where it is null. Its errors come before those of the input.
+/// The regular expression that two arguments give; `None` where it is null. Its errors come before
+/// those of the input.
 fn compiled(name: &str, regex: &Value<'_>, options: &Value<'_>) -> Result<Option<Regex>> {
     let (pattern, own_options) = match regex.as_ref() {
         Some(RawBsonRef::String(text)) => (Some(text), ""),
@@ -131,7 +132,8 @@ pub(super) fn find<'a>(name: &str, values: &[Value<'a>], all: bool) -> Result<Va
 fn matches_in(input: &str, compiled: &Compiled, all: bool) -> Result<DocBuilder, Failure> {
     let mut out = DocBuilder::new();
     out.start_array("");
-    // Characters are counted from match to match: from the front each time they would be counted over and over.
+    // Characters are counted from match to match: from the front each time they would be counted
+    // over and over.
     let (mut counted, mut points) = (0, 0);
     for captures in compiled.captures_iter(input.as_bytes()) {
         let captures = captures?;

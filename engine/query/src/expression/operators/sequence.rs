@@ -55,7 +55,7 @@ fn argument_document<'a>(
     }
 }
 
-/// `$zip`: whether to go on to the longest, the number of inputs, the inputs, the defaults.
+/// `$zip`: whether to continue to the longest, the number of inputs, the inputs, the defaults.
 pub(super) fn parse_zip(
     parser: &mut Parser<'_>,
     name: &str,

@@ -1,4 +1,5 @@
-//! Operators that are parsed in their own way: they bind variables, choose what to evaluate or name their arguments.
+//! Operators that are parsed in their own way: they bind variables, choose what to evaluate or name
+//! their arguments.
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_wire::{LanguageVersion, Result};
@@ -346,8 +347,8 @@ fn bound_name<'a>(value: Option<RawBsonRef<'a>>) -> Result<&'a str> {
     Ok(name)
 }
 
-/// Binds the index of the item that the operator `of` looks at, beside the `names` that it binds already: by the name that
-/// `arrayIndexAs` gives, or as `$$IDX`. Versions before 8.3 have none.
+/// Binds the index of the item that the operator `of` looks at, beside the `names` that it binds
+/// already: by the name that `arrayIndexAs` gives, or as `$$IDX`. Versions before 8.3 have none.
 fn bind_index(
     parser: &mut Parser<'_>,
     of: &str,

@@ -98,8 +98,8 @@ fn as_str<'v>(value: &'v Value<'_>) -> Option<&'v str> {
     }
 }
 
-/// Where a text that is not empty stands in another, without overlaps. One that is too long to be there is not prepared for the
-/// search, which takes a while for megabytes.
+/// Where a text that is not empty stands in another, without overlaps. One that is too long to be
+/// there is not prepared for the search, which takes a while for megabytes.
 pub(super) fn places<'t>(text: &'t str, sought: &'t str) -> impl Iterator<Item = usize> + 't {
     places_of_bytes(text.as_bytes(), sought.as_bytes())
 }
@@ -109,7 +109,8 @@ fn places_of_bytes<'t>(text: &'t [u8], sought: &'t [u8]) -> impl Iterator<Item =
     memmem::find_iter(text, if fits { sought } else { b"\0" }).take_while(move |_| fits)
 }
 
-/// A value as text, as the older string operators take it: numbers and dates are written out, null is empty.
+/// A value as text, as the older string operators take it: numbers and dates are written out, null
+/// is empty.
 fn coerced<'v>(value: &'v Value<'_>) -> Result<Cow<'v, str>> {
     Ok(match value.as_ref() {
         None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => "".into(),
@@ -166,7 +167,8 @@ fn length_argument<'v>(name: &str, code: i32, value: &'v Value<'_>) -> Result<&'
     })
 }
 
-/// A number as MongoDB's `coerceToLong` has it: decimals are rounded to even, and what is no number of 64 bits is the least one.
+/// A number as MongoDB's `coerceToLong` has it: decimals are rounded to even, and what is no number
+/// of 64 bits is the least one.
 fn coerced_to_long(number: RawBsonRef<'_>) -> i64 {
     match number {
         RawBsonRef::Decimal128(decimal) => {
@@ -351,7 +353,7 @@ fn index_of<'a>(
     if text.is_empty() && token.is_empty() && start == 0 {
         return Ok(Value::int(0));
     }
-    // What is found begins in front of the end, and may go on behind it.
+    // What is found begins in front of the end, and may continue behind it.
     let (from, to) = (point_offset(text, start), point_offset(text, end));
     let found = match token.len() {
         0 => (from < to).then_some(0),

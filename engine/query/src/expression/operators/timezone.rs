@@ -16,7 +16,8 @@ pub(super) enum Zone {
     Rules(TimeZone),
 }
 
-/// A zone of the database that an expression names by a constant: it is looked up once, not for each document.
+/// A zone of the database that an expression names by a constant: it is looked up once, not for
+/// each document.
 #[derive(Clone, Debug)]
 pub struct NamedZone {
     name: String,
@@ -24,7 +25,8 @@ pub struct NamedZone {
 }
 
 impl NamedZone {
-    /// The zone of this name, unless it is unknown or a fixed offset, which is read as fast as it is copied.
+    /// The zone of this name, unless it is unknown or a fixed offset, which is read as fast as it
+    /// is copied.
     pub(in crate::expression) fn find(name: &str) -> Option<NamedZone> {
         let zone = Zone::named(name).filter(|zone| matches!(zone, Zone::Rules(_)))?;
         Some(NamedZone {
@@ -104,8 +106,8 @@ impl Zone {
         millis.saturating_add(self.offset_at(millis))
     }
 
-    /// The moment at which clocks show this; the earlier one where they show it twice, and the time after the gap where
-    /// they leave it out.
+    /// The moment at which clocks show this; the earlier one where they show it twice, and the time
+    /// after the gap where they leave it out.
     pub(super) fn moment(&self, local: i64) -> i64 {
         let before = self.offset_at(local.saturating_sub(MILLIS_PER_DAY));
         let after = self.offset_at(local.saturating_add(MILLIS_PER_DAY));

@@ -11,7 +11,8 @@ use crate::limits::{MAX_CONSIDERED_VALUES, MAX_DETAILS_BYTES};
 use crate::path::Path;
 use crate::value::{bytes, count, elements, items, type_name};
 
-/// The details of a failure while they are written. What would make them too large is left out, and `finish` says so.
+/// The details of a failure while they are written. What would make them too large is left out, and
+/// `finish` says so.
 #[derive(Default)]
 pub(crate) struct Details {
     pub(crate) out: DocBuilder,

@@ -14,7 +14,8 @@ use crate::work;
 
 /// The subtype of binary data that holds an encrypted value.
 const ENCRYPTED_SUBTYPE: u8 = 6;
-/// Where an encrypted value tells its type before encryption: after its own kind and the number of its key.
+/// Where an encrypted value has its type before encryption: after its own kind and the number of
+/// its key.
 const ENCRYPTED_TYPE_AT: usize = 17;
 
 impl Schema {
@@ -29,8 +30,8 @@ impl Schema {
 }
 
 impl Test {
-    /// Whether the value satisfies the rule. A call that was refused for its work is told so at its end, whatever comes
-    /// of this.
+    /// Whether the value satisfies the rule. A call that was refused for its work fails at its end,
+    /// whatever comes of this.
     pub(super) fn accepts(&self, value: RawBsonRef<'_>) -> bool {
         if work::spend(work::STEP).is_err() {
             return false;
@@ -182,7 +183,7 @@ pub(super) fn reaches<'a>(
 
 /// The length of a text in code points.
 fn length(text: &str) -> i64 {
-    // A call that was refused for its work is told so at its end.
+    // A call that was refused for its work fails at its end.
     let _ = work::spend(text.len() as work::Units);
     text.chars().count() as i64
 }

@@ -1,4 +1,5 @@
-//! `$jsonSchema`: parsed once, checked against values, and told rule by rule where one is broken.
+//! `$jsonSchema`: parsed once, checked against values, and explained rule by rule where one is
+//! broken.
 
 mod details;
 mod eval;

@@ -1,4 +1,5 @@
-//! The parser of schemas: the keywords, and those for numbers, texts, arrays and alternatives; the errors are MongoDB's.
+//! The parser of schemas: the keywords, and those for numbers, texts, arrays and alternatives; the
+//! errors are MongoDB's.
 
 use std::collections::BTreeMap;
 
@@ -441,7 +442,8 @@ fn bad_array(name: &str, reason: &str) -> pinion_wire::Error {
     failed_to_parse(format!("$jsonSchema keyword '{name}' {reason}"))
 }
 
-/// The values of `enum` in comparison order. Of a whole document's, those that are no documents match nothing.
+/// The values of `enum` in comparison order. Of a whole document's, those that are no documents
+/// match nothing.
 fn parse_enum(operand: RawBsonRef<'_>) -> Result<Vec<RawBson>> {
     let RawBsonRef::Array(array) = operand else {
         return Err(type_mismatch(format!(

@@ -1,5 +1,5 @@
-//! The keywords `encrypt` and `encryptMetadata`, which a client with encryption acts on: the server checks that the value is
-//! an encrypted one.
+//! The keywords `encrypt` and `encryptMetadata`, which a client with encryption acts on: the server
+//! checks that the value is an encrypted one.
 
 use pinion_bson::{BinarySubtype, RawBsonRef, RawDocument};
 use pinion_wire::Result;

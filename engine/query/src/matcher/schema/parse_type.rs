@@ -7,7 +7,8 @@ use crate::error::{bad_value, failed_to_parse, type_mismatch};
 use crate::matcher::TypeSet;
 use crate::value::items;
 
-/// The types of the standard, but for `number`, which is several of BSON's, and `integer`, which MongoDB refuses.
+/// The types of the standard, but for `number`, which is several of BSON's, and `integer`, which
+/// MongoDB refuses.
 const JSON_TYPES: [(&str, ElementType); 5] = [
     ("array", ElementType::Array),
     ("boolean", ElementType::Boolean),
@@ -51,7 +52,7 @@ fn parse_names(
                     )));
                 }
                 names.push(name);
-                // There are not so many types: one of these is unknown, and is reported below.
+                // There are fewer types: one of these is unknown, and is reported below.
                 if names.len() > MOST_NAMES {
                     break;
                 }

@@ -1,4 +1,5 @@
-//! What a schema is parsed into: the rules that a value must satisfy, in the order MongoDB checks and reports them.
+//! What a schema is parsed into: the rules that a value must satisfy, in the order MongoDB checks
+//! and reports them.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +26,8 @@ pub(super) struct Rule {
     pub test: Test,
 }
 
-/// What a rule demands. Each concerns values of one type only, and holds for all others, unless it says otherwise.
+/// What a rule demands. Each concerns values of one type only, and holds for all others, unless it
+/// says otherwise.
 #[derive(Debug)]
 pub(super) enum Test {
     Pattern(Regex),
@@ -67,7 +69,8 @@ pub(super) enum Test {
     /// The values without their fields' order, in comparison order.
     Enum(Vec<RawBson>),
     Type(TypeSet),
-    /// An encrypted value, whose type before it was encrypted must be one of these, if any are named.
+    /// An encrypted value, whose type before it was encrypted must be one of these, if any are
+    /// named.
     Encrypted(Option<TypeSet>),
 }
 

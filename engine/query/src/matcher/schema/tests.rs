@@ -1,4 +1,4 @@
-//! Schemas against documents, their errors, and what their failures tell.
+//! Schemas against documents, their errors, and the details of their failures.
 
 use pinion_bson::{Decimal, RawDocumentBuf, rawbson, rawdoc};
 

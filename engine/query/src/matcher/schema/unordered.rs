@@ -7,8 +7,8 @@ use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, compare_values};
 use crate::value::{array_document, bytes, elements, owned};
 use crate::work;
 
-/// A value with the fields of all its documents in the order of their names: two values are equal but for the order of
-/// fields exactly if these are equal.
+/// A value with the fields of all its documents in the order of their names: two values are equal
+/// but for the order of fields exactly if these are equal.
 #[derive(Clone, Debug)]
 pub(super) enum Unordered<'a> {
     /// A value without fields.
@@ -79,8 +79,8 @@ fn append_fields(out: &mut DocBuilder, document: &RawDocument) {
     }
 }
 
-/// Items of an array that are equal but for the order of their fields: the position of the first that another one before it
-/// equals.
+/// Items of an array that are equal but for the order of their fields: the position of the first
+/// that another one before it equals.
 pub(super) fn first_duplicate<'a>(
     items: impl Iterator<Item = RawBsonRef<'a>>,
 ) -> Option<RawBsonRef<'a>> {
