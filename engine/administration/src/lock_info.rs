@@ -6,7 +6,7 @@ use pinion_bson::DocBuilder;
 use pinion_catalog::{GateMode, core_catalog};
 use pinion_wire::{Invocation, Reply, Result};
 
-/// Who uses the gates of one namespace, on all cores.
+/// The uses of the gates of one namespace, on all cores.
 #[derive(Default)]
 struct Uses {
     readers: usize,

@@ -62,8 +62,8 @@ pub fn capped_table() -> Rc<CappedTable> {
 }
 
 impl CappedTable {
-    /// A record with this number came out of the log of another member. Who waits for more is
-    /// woken, and the next one that is inserted here has a greater number.
+    /// A record with this number came out of the log of another member. Reads that wait for more
+    /// are woken, and the next one that is inserted here has a greater number.
     pub fn applied(&self, tree: TreeId, record: i64) {
         if let Some(known) = self.collections.borrow().get(&tree) {
             known

@@ -21,7 +21,7 @@ use crate::limits::FSYNC_LOCK_POLL;
 /// The lock's state; core 0's is the node's.
 #[derive(Default)]
 pub struct FsyncLock {
-    /// Somebody locks or unlocks.
+    /// An operation locks or unlocks.
     turn_taken: Cell<bool>,
     /// How often the node was locked and not unlocked.
     count: Cell<i64>,

@@ -33,7 +33,7 @@ pub(super) enum Step {
 /// Why a run has ended before its end.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Early {
-    /// Somebody has ended it, or the node was no primary any more.
+    /// It was ended by a command, or the node was no primary any more.
     pub is_killed: bool,
     pub what: String,
 }

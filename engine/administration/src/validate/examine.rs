@@ -1,5 +1,5 @@
-//! The first phase in one partition: each document by itself, and the sums over the keys of
-//! documents and indexes.
+//! The first phase in one partition: each document alone, and the sums over the keys of documents
+//! and indexes.
 
 use std::rc::Rc;
 use std::sync::Arc;

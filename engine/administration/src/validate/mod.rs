@@ -1,9 +1,9 @@
 //! `validate`: whether a collection, its indexes and its row in the catalog are what they should
 //! be.
 //!
-//! All is read at one snapshot, beside writers. A first phase looks at each document by itself and
-//! sums the keys that documents ask for and those that indexes have; where the sums differ, a
-//! second one looks at the few keys that can be the cause.
+//! All is read at one snapshot, beside writers. A first phase checks each document alone and sums
+//! the keys that documents ask for and those that indexes have; where the sums differ, a second one
+//! looks at the few keys that can be the cause.
 
 mod conformance;
 mod findings;

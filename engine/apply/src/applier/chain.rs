@@ -21,7 +21,7 @@ use pinion_exec::statements::TransactionStamp;
 /// The first entries of a transaction.
 pub(super) struct Chain {
     stamp: TransactionStamp,
-    /// The number of the first, unless somebody has counted it as applied.
+    /// The number of the first, unless it counts as applied already.
     first: Option<u64>,
     /// The time of the first.
     first_ts: Timestamp,

@@ -54,7 +54,7 @@ enum Role {
     /// No other node decides about builds.
     Alone,
     Primary(Rc<dyn ReplicaSet>),
-    /// Somebody else may be primary.
+    /// Another member may be primary.
     Other(Rc<dyn ReplicaSet>),
 }
 

@@ -104,7 +104,7 @@ pub(super) struct Build {
     changed: Notify,
 }
 
-/// Who ends a build in the place of its own task.
+/// What ends a build in the place of its own task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Decided {
     /// The applier has come to the entry of the commit: the task leaves when all entries are made.

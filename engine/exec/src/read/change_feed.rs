@@ -41,7 +41,7 @@ pub struct ChangeFeed {
     changed: Notify,
 }
 
-/// Who watches what.
+/// The watchers by what they watch.
 #[derive(Default)]
 struct Watched {
     collections: BTreeMap<String, Vec<Rc<Watcher>>>,

@@ -25,7 +25,7 @@ struct Waiting {
     order: Key,
     distance: f64,
     id: Key,
-    /// Let go of when too many wait.
+    /// Dropped when too many wait.
     document: Option<Bytes>,
     entry: Option<Box<ScannedEntry>>,
 }

@@ -122,7 +122,7 @@ impl Scan {
         }
     }
 
-    /// Sees to it that the state can be read, and is not older than it should be.
+    /// Ensures that the state can be read, and is not older than it should be.
     pub(super) async fn look_after(&mut self, ctx: &OpContext) -> Result<()> {
         let (steps, period) = parameters().borrow().read_yield();
         self.snapshot.steps_left = steps;

@@ -1,8 +1,8 @@
 //! The sessions with retryable writes and transactions whose home is this core, and which command
 //! has them now.
 //!
-//! Who has the session of an internal transaction that executes a retryable write has that write's
-//! session too, its parent (`family`); they have one home.
+//! A command that has the session of an internal transaction that executes a retryable write also
+//! has that write's session, its parent (`family`); they have one home.
 //!
 //! Source: sharding document, "The logical session catalog".
 

@@ -1,4 +1,4 @@
-//! Who may name the session of an internal transaction.
+//! Which clients may name the session of an internal transaction.
 
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
 

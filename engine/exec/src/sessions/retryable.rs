@@ -31,7 +31,7 @@ pub struct RetryableWrite {
     retried: RefCell<Vec<i32>>,
 }
 
-/// Who executes it.
+/// The session that executes it.
 enum By {
     /// The session, which it has alone while it lives.
     Session {

@@ -120,7 +120,7 @@ async fn look() -> Result<Duration> {
 
 async fn look_with(ctx: &OpContext, set: &dyn ReplicaSet) -> Result<Duration> {
     let keys = {
-        // While the data directory is opened again there is nothing to be read. Who does that wakes
+        // While the data directory is opened again there is nothing to be read. The reopening wakes
         // the task afterwards.
         let Some(_inside) = parking().enter() else {
             return Ok(KEY_LOOK_INTERVAL);

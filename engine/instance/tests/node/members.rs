@@ -153,7 +153,7 @@ fn conversations_that_lead_nowhere() {
         let mut answer = proof(&mut conversation, &challenge, "first1");
         answer.insert("conversationId", 2);
         local.fails(answer, 17).await;
-        // Who does not say that it leaves out the last, empty message sends it.
+        // A client that does not say that it leaves out the last, empty message sends it.
         let answer = proof(&mut conversation, &challenge, "first1");
         let proven = local.ok(answer).await;
         assert_eq!(proven.get_bool("done").ok(), Some(false));

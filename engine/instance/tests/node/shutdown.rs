@@ -1,4 +1,5 @@
-//! Who may end a node, what a primary does before, and what clients of one that ends are answered.
+//! Which clients may end a node, what a primary does before, and what clients of one that ends are
+//! answered.
 
 use pinion_bson::doc;
 use pinion_clock::OpTime;

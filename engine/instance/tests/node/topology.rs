@@ -95,7 +95,7 @@ fn each_state_runs_what_it_may() {
                 check(&client, at, with("nearest", write), NOT_PRIMARY).await;
             }
         }
-        // What a pipeline writes is refused on arrival, as the command by itself may run.
+        // What a pipeline writes is refused on arrival, as the command itself may run.
         let writing = doc! { "aggregate": "c", "pipeline": [{ "$merge": "d" }], "cursor": {} };
         check(&client, SECONDARY, with("nearest", &writing), NOT_PRIMARY).await;
         check(&client, PRIMARY, writing, None).await;

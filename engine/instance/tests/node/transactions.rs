@@ -442,7 +442,7 @@ fn what_a_transaction_makes_goes_with_it() {
             client.ok(first(1, 2, into("made"))).await;
             client.at("admin").ok(abort(1, 2)).await;
             assert_eq!(names(&client).await, ["c"]);
-            // Who makes the same name first wins, with a transaction or without.
+            // The first to make the name wins, with a transaction or without.
             client.ok(first(1, 3, into("made"))).await;
             client.ok(first(2, 1, into("made"))).await;
             committed(&client, commit(2, 1)).await;
@@ -688,7 +688,7 @@ fn transactions_end_from_outside() {
             ], "cursor": {} })
             .await;
         assert!(ops.to_string().contains("inactive transaction"), "{ops}");
-        // Who writes the same waits for it, as long as it is open.
+        // A writer of the same waits for it, as long as it is open.
         client.ok(insert(&[2])).await;
         client.fails(statement(1, 1, all()), 251).await;
         client.ok(first(1, 2, insert(&[3]))).await;
@@ -712,7 +712,7 @@ fn transactions_end_from_outside() {
     });
 }
 
-/// Waits until no core has anybody behind a gate, and nothing is open in storage.
+/// Waits until no core has an operation behind a gate, and nothing is open in storage.
 async fn until_nothing_is_held() {
     let is_free = async || {
         let cores = on_all_cores(|_| async {

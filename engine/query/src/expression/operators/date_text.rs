@@ -58,7 +58,7 @@ pub(super) fn read(text: &str) -> Result<Read> {
     }
 }
 
-/// Up to `most` digits at a place, exactly.
+/// The number that the bytes from `from` to `to` are the digits of.
 fn digits(text: &str, from: usize, to: usize) -> Option<i64> {
     let digits = text.get(from..to)?;
     let all = digits.bytes().all(|b| b.is_ascii_digit());
