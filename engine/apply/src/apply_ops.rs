@@ -88,7 +88,7 @@ fn check_options(body: &RawDocument) -> Result<()> {
     Ok(())
 }
 
-/// One operation, as far as it was looked at before any is applied.
+/// One operation, as far as it was examined before any is applied.
 struct Operation<'d> {
     op: &'d str,
     ns: &'d str,
@@ -318,7 +318,7 @@ impl Applying<'_> {
         Ok(outcome.matched > 0)
     }
 
-    /// Runs the command that an entry of a change of the catalog stands for.
+    /// Runs the command that an entry of a change of the catalog means.
     async fn command(
         &self,
         operation: &Operation<'_>,
@@ -394,7 +394,7 @@ fn run_command(name: &str, invocation: Invocation) -> LocalBoxFuture<'_, Result<
     })
 }
 
-/// The command that an entry of the oplog stands for; `None` where nothing is to be done.
+/// The command that an entry of the oplog means; `None` where nothing is to be done.
 fn command_of(name: &str, o: &RawDocument) -> Result<Option<RawDocumentBuf>> {
     let mut out = DocBuilder::new();
     match name {
@@ -436,8 +436,8 @@ fn command_of(name: &str, o: &RawDocument) -> Result<Option<RawDocumentBuf>> {
     Ok(Some(out.finish()))
 }
 
-/// Whether an error says that what is asked for is done: a log is applied to what it may have been
-/// applied to before.
+/// Whether an error says that what is asked for is done: a log may be applied to data to which it
+/// was applied before.
 fn is_done_already(command: &str, error: &Error) -> bool {
     let done: &[ErrorCode] = match command {
         "create" => &[ErrorCode::NAMESPACE_EXISTS],

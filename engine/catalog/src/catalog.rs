@@ -187,7 +187,7 @@ impl Catalog {
         self.views_by_number.get(&number)
     }
 
-    /// What the name stands for, if it stands for anything.
+    /// What has this name, if anything has it.
     pub fn kind(&self, ns: &Namespace) -> Option<CollectionKind> {
         match self.get(ns) {
             Some(_) => Some(CollectionKind::Collection),

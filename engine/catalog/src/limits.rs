@@ -26,7 +26,7 @@ pub const FIRST_IDENT: u64 = 16;
 pub const FIRST_OWN_IDENT: u64 = pinion_storage::TreeId::FIRST_UNREPLICATED.0 + 1;
 /// One of them stands for the oplog, which is no tree.
 pub const OPLOG_NUMBER: u64 = 15;
-/// Documents that an index build reads between two looks whether it should end.
+/// Documents that an index build reads between two checks whether it should end.
 pub const BUILD_STEP_DOCUMENTS: u64 = 1024;
 /// How often it looks at the room on the file system.
 pub const ROOM_INTERVAL: Duration = Duration::from_millis(500);
@@ -61,7 +61,7 @@ pub const BUILD_MEMORY_BYTES: u64 = 200 << 20;
 pub const BUILD_LEAST_FREE_BYTES: u64 = 500 << 20;
 /// The default of how many builds run at once that clients begin.
 pub const MAX_ACTIVE_USER_BUILDS: usize = 3;
-/// How often a waiting operation looks whether it was killed, at first.
+/// How often a waiting operation checks whether it was killed, at first.
 pub const KILL_POLL: Duration = Duration::from_millis(20);
 /// The same once it has waited for long: thousands of clients may wait for one lock.
 pub const LONGEST_KILL_POLL: Duration = Duration::from_millis(160);

@@ -2,11 +2,11 @@
 //! partition of the document that it changes, so that it stays a write of one partition; readers
 //! see the newest record of each session.
 //!
-//! Beside the fields that are shown a record has what is asked of it alone, as which statement it
-//! is of. There is one for each statement: their keys begin with that of the session. The record of
-//! a statement that was executed in an internal transaction also lies with its session, the parent
-//! of the transaction's, and names the latter in `child`: so all statements of a retryable write
-//! are found in one place, whichever session executed them.
+//! A record has fields that are not shown, such as the statement that it is of. There is one for
+//! each statement: their keys begin with that of the session. The record of a statement that was
+//! executed in an internal transaction also lies with its session, the parent of the transaction's,
+//! and names the latter in `child`: so all statements of a retryable write are found in one place,
+//! whichever session executed them.
 
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_storage::Key;

@@ -46,7 +46,7 @@ pub struct CappedTable {
 /// One of them.
 pub struct CappedCollection {
     turn: Semaphore,
-    /// The newest number that a record has or had; `None` before the tree was looked at.
+    /// The newest number that a record has or had; `None` before the tree was examined.
     newest: Cell<Option<i64>>,
     /// No record below this number is left. Removed records stay in the tree until the next
     /// checkpoint, and to search the oldest record behind them again for each insert would take

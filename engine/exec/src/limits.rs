@@ -2,8 +2,8 @@
 
 use pinion_runtime::Duration;
 
-/// How long a read waits for the outcome of a prepared transaction before it looks whether that may
-/// wait for the read.
+/// How long a read waits for the outcome of a prepared transaction before it checks whether that
+/// may wait for the read.
 pub(crate) const OUTCOME_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is
@@ -178,7 +178,7 @@ pub const PROFILED_COMMAND_BYTES: usize = 50 * 1024;
 pub const MAX_PROFILE_WRITES: usize = 64;
 /// How long an operation waits until the profiler has written it down.
 pub const PROFILE_WRITE_PATIENCE: Duration = Duration::from_secs(1);
-/// How often `autoCompact` compacts, and how often it looks whether it was switched off meanwhile.
+/// How often `autoCompact` compacts, and how often it checks whether it was switched off meanwhile.
 pub const AUTO_COMPACT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 pub const AUTO_COMPACT_POLL: Duration = Duration::from_secs(1);
 /// Longest `automationServiceDescriptor`.
@@ -233,7 +233,7 @@ pub const EVICTION_GROUP_BYTES: usize = 4 * 1024 * 1024;
 pub const CAPPED_SWEEP: usize = 1024;
 /// How long a cursor that awaits data waits when its `getMore` does not say.
 pub const AWAIT_DATA: Duration = Duration::from_secs(1);
-/// How often one that waits looks whether its collection is still there.
+/// How often one that waits checks whether its collection is still there.
 pub const AWAIT_POLL: Duration = Duration::from_millis(100);
 /// Oplog entries, and their bytes, that the applier hands to one core together.
 pub const APPLY_BATCH_ENTRIES: usize = 1000;
@@ -382,5 +382,5 @@ pub const CHECK_RETRY: Duration = Duration::from_millis(100);
 const _: () = assert!(MAX_FOLLOWED_CHECK_BYTES > MAX_LOGGED_BYTES + 4096);
 /// Size of the capped collection `local.system.healthlog`.
 pub const HEALTH_LOG_BYTES: i64 = 100 << 20;
-/// How long a note for it waits before it is looked whether the node closes.
+/// How long a note for it waits before it is checked whether the node closes.
 pub const HEALTH_LOG_PATIENCE: Duration = Duration::from_secs(1);

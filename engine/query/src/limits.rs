@@ -114,7 +114,7 @@ pub(crate) const MOVES_PER_STEP: usize = 64;
 /// document.
 pub const MAX_DETAILS_BYTES: usize = 12 * 1024 * 1024;
 
-/// How many of the values that a failed predicate looked at its details show.
+/// How many of the values that a failed predicate examined its details show.
 pub const MAX_CONSIDERED_VALUES: usize = 10;
 
 /// Most stages of a pipeline.

@@ -29,7 +29,7 @@ pub(crate) const BYTE: Units = 4;
 pub(crate) const ITEM: Units = 5;
 /// What it costs to make a path known, with its name and its place among others.
 pub(crate) const PATH: Units = 300;
-/// After how much work a call inside of [`until`] looks whether it must stop.
+/// After how much work a call inside of [`until`] checks whether it must stop.
 const CHUNK: Units = 1_000_000;
 
 thread_local! {

@@ -32,7 +32,7 @@ pub fn follow(entry: &[u8]) {
     tasks.changed.notify_all();
 }
 
-/// Entries that a member has not looked at yet, the oldest first.
+/// Entries that a member has not examined yet, the oldest first.
 #[derive(Default)]
 pub(super) struct Followed {
     entries: VecDeque<Bytes>,
@@ -133,7 +133,7 @@ async fn step(ctx: &OpContext, entry: &CheckEntry, logged_at: Timestamp) {
         logged_at,
     };
     let digest = match compare(ctx, entry, batch, logged_at).await {
-        // The state that it is about may be taken back: nothing is known of it.
+        // The state that it is about may be rolled back: nothing is known of it.
         Err(Unread::Interrupted(_)) => return,
         Err(Unread::Unavailable(what)) => {
             return found.note_failure(Severity::Warning, &what).await;

@@ -38,7 +38,7 @@ impl ValidateMode {
     }
 }
 
-/// How closely the bytes of documents are looked at.
+/// How closely the bytes of documents are examined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BsonMode {
     /// Whether they are documents.
@@ -66,7 +66,7 @@ fn name_in<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Checks {
     pub mode: ValidateMode,
-    /// The index whose entries are looked at; empty in other modes.
+    /// The index whose entries are examined; empty in other modes.
     pub index: String,
     /// The entries are compared between the members alone.
     pub skips_lookup: bool,
@@ -105,7 +105,7 @@ impl Checks {
     }
 }
 
-/// Of what the documents are looked at.
+/// Of what the documents are examined.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     Collection(Namespace),
@@ -162,7 +162,7 @@ impl Request {
             write_concern: None,
         };
         request.read_pace(reader)?;
-        // All collections of a database are looked at from their beginnings to their ends.
+        // All collections of a database are examined from their beginnings to their ends.
         if matches!(request.target, Target::Collection(_)) {
             request.read_checks(reader)?;
             request.read_bounds(reader)?;

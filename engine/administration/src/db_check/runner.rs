@@ -67,7 +67,7 @@ struct Turn<'r> {
 enum Ended {
     /// The node is no primary any more, or the run was killed, or the node closes.
     Stopped(Error),
-    /// This collection cannot be looked at.
+    /// This collection cannot be examined.
     Failed(Severity, String),
 }
 

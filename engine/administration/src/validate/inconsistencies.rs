@@ -1,5 +1,5 @@
-//! The second phase in one partition: each key that the sums of the first make suspected is looked
-//! at, and what is wrong is listed or mended.
+//! The second phase in one partition: each key that the sums of the first make suspected is
+//! examined, and what is wrong is listed or mended.
 
 use std::future::Future;
 use std::rc::Rc;

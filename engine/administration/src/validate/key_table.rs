@@ -1,6 +1,6 @@
 //! Sums over the hashes of index keys, by bucket: those that documents ask for less those that
 //! indexes have. Where every sum is zero nothing is missing and nothing is too many; where one is
-//! not, few keys remain to be looked at.
+//! not, few keys remain to be examined.
 //!
 //! Each key is in two buckets and is suspected where both sums are wrong, so that one wrong key
 //! makes few others suspected.

@@ -25,7 +25,7 @@ impl RepairMode {
     }
 }
 
-/// What is to be looked at, and what is to be done about it.
+/// What is to be examined, and what is to be done about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Options {
     /// At what a majority of the set has, where the node is in one.

@@ -22,7 +22,7 @@ pub(super) struct Report {
     pub read_at: Option<Timestamp>,
     pub errors: Notes,
     pub warnings: Notes,
-    /// Of the documents and indexes, if these were looked at.
+    /// Of the documents and indexes, if these were examined.
     pub contents: Option<Contents>,
 }
 

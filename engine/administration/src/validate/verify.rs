@@ -1,5 +1,5 @@
 //! Whether a key is missing in an index, or an entry of an index is too many: a document and its
-//! entries looked at together, in one snapshot.
+//! entries examined together, in one snapshot.
 //!
 //! A verdict holds for that snapshot. What another snapshot, or the sums of the first phase, made
 //! suspected does not matter to it.

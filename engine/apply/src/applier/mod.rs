@@ -428,7 +428,7 @@ impl Shared {
         batch
     }
 
-    /// The core for a batch: this one for what is not worth the way, otherwise all in turn.
+    /// The core for a batch: this one for a batch too small to be sent, otherwise all in turn.
     fn decoder_of(&self, batch: &[Entry]) -> CoreId {
         let bytes: usize = batch.iter().map(Entry::len).sum();
         if batch.len() <= DECODED_HERE_ENTRIES && bytes <= DECODED_HERE_BYTES {

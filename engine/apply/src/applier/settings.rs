@@ -25,7 +25,7 @@ impl Changed {
         self.parameters |= named == cluster_parameters::COLLECTION;
     }
 
-    /// A command of this database was applied: which collections it concerns is not looked at.
+    /// A command of this database was applied: which collections it concerns is not examined.
     pub(super) fn note_command(&mut self, db: &str) {
         self.concerns |= db == concern::SETTINGS.0;
         self.parameters |= db == cluster_parameters::COLLECTION.0;

@@ -135,8 +135,8 @@ async fn write(build: Uuid, change: Change, upsert: bool) -> Result<Option<Times
     Ok(done.last)
 }
 
-/// Forgets the builds that a primary before has ended without a word of that: the catalog has them
-/// no more.
+/// Forgets the builds that a primary before has ended without removing their documents: the catalog
+/// no longer has them.
 ///
 /// # Errors
 /// Those of a read and a write.

@@ -66,9 +66,9 @@ async fn forget_capped() {
     .await;
 }
 
-/// Makes collections, indexes and views as rows of another member have them, and gives what there
-/// is to copy documents into. Indexes that the other was still building are built here too when the
-/// copy is complete.
+/// Makes collections, indexes and views as rows of another member have them, and returns the
+/// collections to copy documents into. Indexes that the other was still building are built here too
+/// when the copy is complete.
 ///
 /// # Errors
 /// A row that cannot be understood.
@@ -83,7 +83,7 @@ pub fn clone_catalog(
 }
 
 /// Makes collections, indexes and views as a member lists them that has no rows to give, with
-/// numbers of this node, and gives what there is to copy documents into.
+/// numbers of this node, and returns the collections to copy documents into.
 ///
 /// # Errors
 /// Options or indexes that are not understood.
@@ -108,7 +108,7 @@ pub fn end_clone() -> LocalBoxFuture<'static, Result<()>> {
         assert!(storage.visible() == last, "something is not applied yet");
         storage.wait_durable(last).await.map_err(from_fatal)?;
         storage.set_stable(last);
-        // The word that the copy is incomplete must not go with a base that is older than the end.
+        // The mark of an incomplete copy must not disappear from a base that is older than the end.
         let base = storage.checkpoint().await.map_err(from_fatal)?;
         assert!(
             base >= last,

@@ -32,7 +32,7 @@ const PRESENT: u8 = 1;
 /// That of one that is not.
 const ABSENT: u8 = 0;
 
-/// What stands in the side writes for an entry that was put or, without TypeBits, removed.
+/// The side write of an entry that was put or, without TypeBits, removed.
 pub(crate) fn side_value(type_bits: Option<&[u8]>) -> Bytes {
     match type_bits {
         Some(type_bits) => [&[PRESENT], type_bits].concat().into(),

@@ -233,8 +233,8 @@ pub(crate) async fn records(tree: TreeId) -> u64 {
     counted.await.into_iter().sum()
 }
 
-/// Brings over all that is left, and looks whether unique indexes are. There are no writers to the
-/// collection meanwhile.
+/// Brings over all that is left, and checks that unique indexes are unique. There are no writers to
+/// the collection meanwhile.
 pub(crate) async fn complete(work: &Arc<Work>, found: &mut Found) -> Result<()> {
     while drain_once(work, found).await? > 0 {}
     check_unique(work, std::mem::take(&mut found.shared)).await

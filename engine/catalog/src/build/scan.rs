@@ -305,7 +305,7 @@ async fn deliver(
 
 /// Looks now and then whether a build should end.
 pub(super) struct Watch {
-    /// When the room on the file system is looked at again.
+    /// When the room on the file system is examined again.
     next: Instant,
 }
 

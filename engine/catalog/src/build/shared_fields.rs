@@ -1,4 +1,4 @@
-//! Fields that several entries of a unique index share while it is built: looked at again at the
+//! Fields that several entries of a unique index share while it is built: examined again at the
 //! end, when there are no writers.
 
 use pinion_storage::Key;
@@ -9,12 +9,12 @@ use crate::limits::MAX_NOTED_FIELDS;
 #[derive(Default)]
 pub(crate) struct SharedFields {
     fields: Vec<Key>,
-    /// There are more than were noted: all entries have to be looked at.
+    /// There are more than were noted: all entries have to be examined.
     more: bool,
 }
 
 impl SharedFields {
-    /// Nothing is known: all entries have to be looked at.
+    /// Nothing is known: all entries have to be examined.
     pub(super) fn all() -> SharedFields {
         SharedFields {
             fields: Vec::new(),
@@ -37,7 +37,7 @@ impl SharedFields {
         self.more |= other.more;
     }
 
-    /// The fields to be looked at, in their order; none where all entries have to be.
+    /// The fields to be examined, in their order; none where all entries have to be.
     pub(super) fn into_fields(mut self) -> Option<Vec<Key>> {
         if self.more {
             return None;

@@ -14,7 +14,7 @@ use pinion_query::parse_collation;
 pub use engine::check_storage_engine;
 pub use time_series::{Granularity, TimeSeries, TimeSeriesChange};
 
-/// What a namespace stands for.
+/// The kind of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CollectionKind {
     /// Documents of its own.
@@ -178,8 +178,8 @@ pub struct CollectionOptions {
 }
 
 impl CollectionOptions {
-    /// What a namespace with these options stands for. The collection in which a time series has
-    /// its buckets has `timeseries` among its options too, and is no series.
+    /// The kind of a namespace with these options. The collection in which a time series has its
+    /// buckets has `timeseries` among its options too, and is no series.
     pub fn kind(&self) -> CollectionKind {
         match (&self.view, &self.time_series) {
             (Some(_), Some(_)) => CollectionKind::TimeSeries,
@@ -195,7 +195,7 @@ impl CollectionOptions {
         self.validation_action.get_or_insert_default();
     }
 
-    /// The collation, as strings are compared with. It was looked at before it became an option.
+    /// The collation, as strings are compared with. It was examined before it became an option.
     pub(crate) fn parsed_collation(&self) -> Option<Arc<Collation>> {
         let collation = self.collation.as_deref()?;
         parse_collation(collation).ok().flatten()

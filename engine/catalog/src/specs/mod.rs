@@ -158,7 +158,7 @@ fn kind_of(key: &RawDocument) -> IndexKind {
     IndexKind::of_pattern(key).expect("a checked pattern has a kind")
 }
 
-/// The names of all fields are looked at before the value of any.
+/// The names of all fields are examined before the value of any.
 fn check_field_names(spec: &RawDocument) -> Result<()> {
     for (field, _) in pinion_bson::elements(spec) {
         let of_kinds = FIELDS_OF_KINDS.iter().any(|(name, _)| *name == field);

@@ -1,5 +1,5 @@
-//! Indexes of time series: as they are asked for, of measurements, and as they are made, of
-//! buckets.
+//! Indexes of time series: of measurements, as they are requested, and of buckets, as they are
+//! made.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_query::{SeriesForm, index_filter, is_about_meta};

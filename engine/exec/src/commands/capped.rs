@@ -67,8 +67,8 @@ fn copying(ctx: &OpContext) -> CopyDocuments {
     Box::new(move |from, to| Box::pin(async move { copy(&ctx, from, &to).await }))
 }
 
-/// Copies all documents in their natural order. They have been found valid once, and are not looked
-/// at again.
+/// Copies all documents in their natural order. They have been found valid once, and are not
+/// examined again.
 async fn copy(ctx: &OpContext, from: Arc<Collection>, to: &Arc<Collection>) -> Result<()> {
     let everything = Matcher::parse(&RawDocumentBuf::new())?;
     let read = ReadRequest::new(from, everything);

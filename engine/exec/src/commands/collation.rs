@@ -52,7 +52,7 @@ impl Asked {
 }
 
 /// Refuses a pipeline that reads views with another collation than theirs. Views that are read
-/// through those are looked at when they are.
+/// through those are examined when they are.
 pub(super) fn check_sources(
     db: &str,
     stages: &RawArray,

@@ -231,7 +231,7 @@ impl Values {
     }
 }
 
-/// What finding out whether a value is new costs beside its bytes, in bytes looked at.
+/// What finding out whether a value is new costs beside its bytes, in bytes examined.
 const VALUE_BYTES: usize = 128;
 
 /// `distinct`.

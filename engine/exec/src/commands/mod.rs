@@ -251,7 +251,7 @@ fn is_unacknowledged(ctx: &OpContext) -> bool {
     concern.is_some_and(|concern| concern.is_unacknowledged())
 }
 
-/// What a command says of itself when it is asked to.
+/// The help of a command.
 fn help(cmd: &Invocation) -> Reply {
     let mut out = Reply::new();
     let (name, text) = (cmd.name(), cmd.command.spec.help);

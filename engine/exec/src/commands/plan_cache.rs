@@ -1,7 +1,7 @@
 //! `planCacheClear`, and the commands that set, clear and list index filters.
 //!
-//! As in MongoDB they pass over fields that they do not know, and what is asked of a collection
-//! that is not there is not even read.
+//! As in MongoDB they pass over fields that they do not know, and do not even parse a command on a
+//! collection that does not exist.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ async fn acquire(cmd: &Invocation) -> Result<(CommandReader<'_>, Acquired)> {
     Ok((reader, acquired))
 }
 
-/// A query that stands for its shape.
+/// A query that represents its shape.
 struct Asked<'d> {
     query: &'d RawDocument,
     sort: Option<&'d RawDocument>,

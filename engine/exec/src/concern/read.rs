@@ -170,7 +170,8 @@ async fn wait_until_there(
     wait_for(ctx, set, time, committed).await
 }
 
-/// Waits until everything up to `ts` can be read here and, if that is asked for, is committed.
+/// Waits until everything up to `ts` can be read here and, if the read concern requires it, is
+/// committed.
 async fn wait_for(
     ctx: &OpContext,
     set: &dyn ReplicaSet,

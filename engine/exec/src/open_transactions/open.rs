@@ -70,7 +70,7 @@ impl Drop for Kept {
     }
 }
 
-/// What a transaction has to do with the catalog.
+/// What a transaction uses of the catalog.
 #[derive(Clone, Default)]
 pub struct CatalogUse {
     /// Collections that it makes: no other operation sees them before it commits.

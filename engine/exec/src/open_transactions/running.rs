@@ -65,7 +65,7 @@ pub struct Running {
     shown: Option<OpenShown>,
     /// What it has written last, if it was committed before.
     committed: OpTime,
-    /// What there is of it, if it was prepared before.
+    /// The prepared transaction, if it was prepared before.
     prepared: Option<PreparedTransaction>,
     /// What is known of the retryable write that it executes.
     retries: RefCell<Option<Rc<Retries>>>,
@@ -238,7 +238,7 @@ impl Running {
         self.reads.is_none() && self.prepared.is_none()
     }
 
-    /// What there is of a transaction that was prepared before this command.
+    /// The transaction, if it was prepared before this command.
     pub(crate) fn was_prepared(&self) -> Option<&PreparedTransaction> {
         self.prepared.as_ref()
     }

@@ -18,7 +18,7 @@ pub struct OpenShown {
     pub started_wall_ms: i64,
     /// How long its statements ran, up to the one that runs now.
     pub active: Duration,
-    /// When it is aborted for its age, where its home is asked.
+    /// When it is aborted for its age, where its home core reports it.
     pub expires: Option<Instant>,
     /// Since when it has waited for its outcome.
     pub prepared: Option<Instant>,

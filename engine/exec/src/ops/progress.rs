@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Records and entries that were looked at, of those that there are about.
+/// Records and entries that were examined, of those that there are about.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,

@@ -38,8 +38,8 @@ pub struct ReplicationParameters {
     pub fetcher_uses_exhaust: bool,
     pub initial_find_secs: i32,
     pub periodic_noop_secs: i32,
-    /// For how long a majority hears nothing of the primary before another is elected; 0 for as
-    /// long as the election timeout.
+    /// How long a majority has no contact with the primary before another is elected; 0 for as long
+    /// as the election timeout.
     pub primary_silence_ms: i32,
     pub takeover_freshness_secs: i32,
     pub election_offset_fraction: f64,

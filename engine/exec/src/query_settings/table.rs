@@ -62,7 +62,7 @@ impl Entry {
     }
 }
 
-/// The database of a command that stands for its shape.
+/// The database of a command that represents its shape.
 fn database_of(representative: &RawDocument) -> &str {
     match pinion_bson::get(representative, "$db") {
         Some(RawBsonRef::String(db)) => db,

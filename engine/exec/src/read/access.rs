@@ -66,7 +66,7 @@ impl RangeAccess {
             return vec![PartitionId(0)];
         }
         match &self.points {
-            // One core decides on these keys, so it alone is asked.
+            // One core decides on these keys, so only it is asked.
             Some(points) if self.is_apart() || self.index.is_none() => {
                 let mut partitions: Vec<PartitionId> = points
                     .iter()

@@ -74,7 +74,7 @@ pub(crate) struct ChangeStream {
     splits: bool,
     /// What it reads itself until it has come to where the feed begins.
     log: Option<LogCursor>,
-    /// Entries that were read so and not looked at.
+    /// Entries that were read so and not examined.
     ahead: VecDeque<(Timestamp, Bytes)>,
     /// Its place in the feed, once it has caught up.
     watch: Option<Watch>,
@@ -92,9 +92,9 @@ pub(crate) struct ChangeStream {
     resume: Option<Resume>,
     /// Only where a test has planted that fault: the next event is not shown.
     skips_next: bool,
-    /// Everything up to here was looked at.
+    /// Everything up to here was examined.
     seen_through: Timestamp,
-    /// Nothing behind this is looked at.
+    /// Nothing behind this is examined.
     last: Option<Timestamp>,
     /// The client can resume from this.
     token: RawDocumentBuf,
@@ -105,7 +105,7 @@ pub(crate) struct ChangeStream {
     has_ended: bool,
     /// When a batch without events goes back to the client.
     until: Option<Instant>,
-    /// An entry was looked at since that was said.
+    /// An entry was examined since the last such batch.
     has_looked: bool,
     counts: ChangeCounts,
 }
@@ -211,7 +211,7 @@ impl ChangeStream {
         self.has_looked = false;
     }
 
-    /// Ends at what a majority holds by now: what comes later is not looked at.
+    /// Ends at what a majority holds by now: what comes later is not examined.
     pub(crate) fn end_here(&mut self) {
         self.last = Some(committed());
     }
@@ -290,7 +290,7 @@ impl ChangeStream {
                 self.open_part(part).await?;
                 continue;
             }
-            // What comes next is looked at by the next batch, which then makes progress.
+            // What comes next is examined by the next batch, which then makes progress.
             let next = match self.ran_out() {
                 true => None,
                 false => self.next_entry(ctx).await?,
@@ -353,7 +353,7 @@ impl ChangeStream {
                     self.seen_through = readable.max(self.seen_through);
                 }
             }
-            // Everything is seen but for what came while it was looked at.
+            // Everything is seen but for what came while it was examined.
             if self.watch.is_none() {
                 self.watch = Some(change_feed().join(&self.scope));
             }

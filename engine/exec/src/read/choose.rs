@@ -123,7 +123,7 @@ pub(super) async fn choose(
     Ok(choice)
 }
 
-/// Chooses the plan that explain shows: what the cache has is not looked at, and nothing is kept.
+/// Chooses the plan that explain shows: what the cache has is not examined, and nothing is kept.
 pub async fn choose_to_explain(
     ctx: &OpContext,
     request: &ReadRequest,

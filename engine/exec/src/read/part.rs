@@ -131,7 +131,7 @@ impl PartSpec {
         }
     }
 
-    /// Whether documents are looked at that an index names.
+    /// Whether documents are examined that an index names.
     pub(crate) fn reads_documents(&self) -> bool {
         self.filter.is_some()
             || self.sort.is_some()
@@ -363,7 +363,7 @@ async fn count_all(
     let most = spec.keep.map_or(u64::MAX, |keep| keep as u64);
     let mut count = 0;
     while count < most {
-        // What needs no look is passed over as far as possible; then the next one is looked at.
+        // What needs no look is passed over as far as possible; then the next one is examined.
         let passed = scan.pass(most - count);
         match spec.access {
             Access::Collection(_) => counters.docs_examined += passed,

@@ -41,7 +41,7 @@ pub(super) struct Snapshot {
     /// chosen for all of them.
     has_started: bool,
     taken: Instant,
-    /// How many documents are read before the age of the state is looked at.
+    /// How many documents are read before the age of the state is examined.
     steps_left: u32,
     /// Where a walk in the order of a capped collection stands, which must not be removed under it.
     position: Option<Key>,
@@ -108,7 +108,7 @@ impl Snapshot {
 }
 
 impl Scan {
-    /// Has the next step look whether the state has become old: the operation was suspended.
+    /// Has the next step check whether the state has become old: the operation was suspended.
     pub(super) fn suspended(&mut self) {
         self.snapshot.steps_left = 0;
     }

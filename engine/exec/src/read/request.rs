@@ -344,7 +344,7 @@ impl ReadRequest {
         let Some(hints) = self.index_hints() else {
             return self.take_index_filter();
         };
-        // The hint of the command is not looked at.
+        // The hint of the command is not examined.
         self.hint = match hints.indexes.is_empty() {
             true => hints.natural.clone(),
             false => None,
@@ -368,7 +368,7 @@ impl ReadRequest {
         }
     }
 
-    /// What the planner is asked.
+    /// The request to the planner.
     pub(crate) fn plan_request(&self) -> PlanRequest<'_> {
         PlanRequest {
             namespace: self.collection.ns.as_str(),

@@ -465,7 +465,7 @@ async fn make_way(
             None => break,
         }
     }
-    // What executes an older write is of no use any more.
+    // A transaction that executes an older write is useless now.
     for (number, child, _) in catalog.open_children(lsid) {
         if number < txn_number && Some(child) != by {
             catalog.abort(&child, code).await;

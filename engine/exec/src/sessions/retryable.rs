@@ -64,7 +64,7 @@ pub(crate) fn check_arguments(cmd: &Invocation) -> Result<()> {
 /// not.
 ///
 /// # Errors
-/// The statements' numbers do not fit, or the session cannot be had: see `check_out`.
+/// The statements' numbers do not fit, or the session cannot be checked out: see `check_out`.
 pub(crate) async fn begin(
     ctx: &OpContext,
     ids: StatementIds,

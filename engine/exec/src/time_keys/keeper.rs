@@ -35,7 +35,7 @@ const COLLECTION: &str = "system.keys";
 #[derive(Default)]
 pub struct Keeper {
     is_stopping: Cell<bool>,
-    /// There is something to be looked at.
+    /// There is something to be examined.
     due: Notify,
     /// What it does now.
     running: RefCell<Option<OpContext>>,

@@ -67,8 +67,7 @@ pub async fn all_prepared() -> Vec<PreparedTransaction> {
     all.await.into_iter().flatten().collect()
 }
 
-/// Gives up everything that is prepared, without a word in the log: the data that it is of are
-/// replaced.
+/// Drops all prepared transactions without an entry in the log: their data are replaced.
 ///
 /// # Errors
 /// A unit is not there.
@@ -108,7 +107,7 @@ pub fn hold_prepared() -> LocalBoxFuture<'static, ()> {
     })
 }
 
-/// Prepares the transaction that a command is of, and gives what there is of it then.
+/// Prepares the transaction that a command is of, and returns it as prepared.
 ///
 /// Call it where nothing is dropped before its end: a prepared transaction is unknown until it is
 /// registered at its session's home.

@@ -105,7 +105,7 @@ pub(crate) fn commit_timestamp(cmd: &Invocation) -> Result<Option<Timestamp>> {
     }
 }
 
-/// Refuses a command that a transaction cannot have, before its session is looked at: the
+/// Refuses a command that a transaction cannot have, before its session is examined: the
 /// transaction continues.
 ///
 /// # Errors
@@ -129,8 +129,7 @@ pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
     }
     match collection_named(name, cmd.body()).map(|collection| Namespace::new(cmd.db(), collection))
     {
-        // The cursor of a `bulkWrite` is one of `admin`; whose it is, is looked at where it is
-        // kept.
+        // The cursor of a `bulkWrite` is one of `admin`; whose it is, is examined where it is kept.
         Some(Ok(ns)) if is_of_cursors(name) && ns.as_str() == BULK_WRITE_CURSOR => {}
         Some(Ok(ns)) if !OF_ADMIN.contains(&name) => check_namespace(&ns)?,
         // What is no name is refused when the command is read.

@@ -81,7 +81,7 @@ fn term_of_writes() -> Option<i64> {
 /// first: a majority may have all that this node has already while another member, of a later term,
 /// has the commit.
 ///
-/// `term` is that in which its session was looked at. A node that has led again since has applied
+/// `term` is that in which its session was examined. A node that has led again since has applied
 /// what others logged.
 async fn certain(ctx: &OpContext, error: Error, term: Option<i64>) -> Error {
     let Some(set) = replica_set() else {

@@ -40,8 +40,8 @@ impl Backoff {
         Ok(true)
     }
 
-    /// Waits for memory, each time longer than the time before; false when it was in vain too
-    /// often, and the client must get the error.
+    /// Waits for memory, each time longer than the time before; false after too many attempts: the
+    /// client gets the error then.
     pub(crate) async fn cache_full(&mut self, ctx: &OpContext) -> Result<bool> {
         check(ctx)?;
         let parameters = parameters().borrow().storage;

@@ -134,7 +134,7 @@ impl ChangeStreamOptions {
 
 /// A timestamp as documents have it.
 fn timestamp(reader: &FieldReader<'_, '_>, name: &str) -> Result<Option<Timestamp>> {
-    // Looked at for its type alone.
+    // Examined for its type alone.
     reader.opt_timestamp(name)?;
     Ok(match reader.value(name) {
         Some(RawBsonRef::Timestamp(ts)) => Some(ts),

@@ -272,7 +272,7 @@ fn if_null(parts: Vec<Expr>) -> Expr {
     }
 }
 
-/// `$switch` without the branches that are never taken; what these hold is not looked at.
+/// `$switch` without the branches that are never taken; what these hold is not examined.
 fn switch(branches: Vec<(Expr, Expr)>, default: Option<Box<Expr>>) -> Result<Expr> {
     let mut default = default.map(boxed).transpose()?;
     let mut open = Vec::with_capacity(branches.len());

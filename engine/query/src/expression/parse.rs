@@ -33,7 +33,7 @@ pub(crate) enum Expr {
     /// A value that is the same for the whole command, but is none of the expression's own
     /// constants.
     Given(Arc<RawBson>),
-    /// A path in the document, or in the part of it that is looked at.
+    /// A path in the document, or in the part of it that is examined.
     Field(FieldPath),
     /// A path in the whole document.
     Root(FieldPath),

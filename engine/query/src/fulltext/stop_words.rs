@@ -181,7 +181,7 @@ const ENGLISH: &[&str] = &[
     "yourselves",
 ];
 
-/// Whether a word in small letters is a stop word of a language.
+/// Whether a word in lower case is a stop word of a language.
 pub(super) fn is_stop_word(language: Language, word: &str) -> bool {
     match language {
         Language::None => false,

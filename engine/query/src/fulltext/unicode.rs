@@ -1,4 +1,4 @@
-//! Characters as text search sees them: what ends a word, small letters, letters without marks.
+//! Characters as text search sees them: word delimiters, lower case, letters without marks.
 
 use icu_normalizer::DecomposingNormalizerBorrowed;
 use icu_properties::CodePointSetData;

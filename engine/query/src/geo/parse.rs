@@ -279,7 +279,7 @@ fn several<T>(
     Ok(parts)
 }
 
-/// A point of GeoJSON. Its type is not looked at.
+/// A point of GeoJSON. Its type is not examined.
 fn json_point(document: &RawDocument) -> Result<GeoPoint> {
     crs(document, false)?;
     work::spend(VERTEX)?;

@@ -253,7 +253,7 @@ impl Ring {
         other: &Ring,
         shared: &mut dyn FnMut(&Wedge<'_>, &Wedge<'_>) -> bool,
     ) -> Result<bool> {
-        // The fewer edges are looked at for each of the more that are near to them.
+        // The fewer edges are examined for each of the more that are near to them.
         let swap = self.vertices.len() > other.vertices.len();
         let (fewer, more) = if swap { (other, self) } else { (self, other) };
         let mut pair = |at: usize, place: usize| -> ControlFlow<bool> {

@@ -34,7 +34,7 @@ pub(super) struct Constraint {
     pub breadth: u8,
 }
 
-/// What the strings of a filter are worth to an index.
+/// How an index can use the strings of a filter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FilterStrings<'c> {
     /// Both compare strings by their bytes.

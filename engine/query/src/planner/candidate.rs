@@ -31,7 +31,7 @@ pub(super) struct Candidate {
     pub wildcard: bool,
 }
 
-/// What is asked of an index.
+/// The request for candidates of an index.
 pub(super) struct Query<'a> {
     /// Lists of predicates all of which hold for each document that is wanted.
     pub predicates: Vec<&'a [Node]>,

@@ -1,5 +1,5 @@
 //! What the ranges of a scan leave of a filter: a predicate that they decide alone need not be
-//! looked at again.
+//! examined again.
 
 use pinion_bson::RawBsonRef;
 

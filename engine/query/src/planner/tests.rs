@@ -573,7 +573,7 @@ fn predicates_that_the_ranges_decide_are_not_looked_at_again() {
     );
 }
 
-/// Where the filter is not looked at, every document whose key lies in the ranges matches.
+/// Where the filter is not examined, every document whose key lies in the ranges matches.
 #[test]
 fn ranges_that_decide_hold_only_keys_of_matching_documents() {
     use pinion_bson::RawBson;

@@ -75,7 +75,7 @@ fn holds(access: &IndexAccess, keys: &[Vec<u8>]) -> bool {
 }
 
 /// Whatever the collations of index and query, every document that matches lies in the ranges; and
-/// where the filter is not looked at, no other does.
+/// where the filter is not examined, no other does.
 #[test]
 fn ranges_hold_the_keys_of_matching_documents() {
     let values: Vec<RawBson> = vec![

@@ -2,7 +2,7 @@
 //!
 //! The buckets come in an order that shows how early, or late, all measurements of the next ones
 //! can be at best. Once as many as are wanted are known that are as good as that, no further bucket
-//! is looked at.
+//! is examined.
 
 use std::collections::BinaryHeap;
 

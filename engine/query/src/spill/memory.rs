@@ -172,8 +172,7 @@ impl Room {
     /// may not spill.
     pub fn is_full(&self) -> Result<bool> {
         let others = self.shared.stage.bytes().saturating_sub(self.reported);
-        // What is little is not worth a run of its own: then another place holds more, and gives it
-        // away.
+        // A little is not worth a run of its own: another place holds more then, and spills it.
         let worthwhile = self.bytes * 4 * self.shared.places >= self.limit();
         if others + self.bytes > self.limit() && (worthwhile || !self.disk()) {
             return Ok(true);

@@ -424,7 +424,7 @@ fn remove_all(fields: &mut Vec<(Cow<'_, str>, Slot<'_>)>, mut places: Vec<usize>
 }
 
 /// `_id` never changes, not even to an equal number of another type; an upsert may give one to a
-/// document that has none. It is looked at when its turn comes among the fields, so that of several
+/// document that has none. It is examined when its turn comes among the fields, so that of several
 /// mistakes the first is reported.
 fn check_id_kept(node: &Node, made: Option<&Slot<'_>>, context: &Applying<'_>) -> Result<()> {
     let Some(old) = field(context.root, "_id") else {

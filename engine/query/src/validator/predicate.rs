@@ -1,4 +1,4 @@
-//! Why a predicate on a path fails a document: the reason, and the values that were looked at.
+//! Why a predicate on a path fails a document: the reason, and the values that were examined.
 
 use pinion_bson::{ElementType, RawBsonRef, RawDocument};
 

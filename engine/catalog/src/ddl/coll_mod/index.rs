@@ -57,7 +57,7 @@ impl Plan {
         self.moves
     }
 
-    /// Whether all entries have to be looked at.
+    /// Whether all entries have to be examined.
     pub(super) fn is_long(&self) -> bool {
         self.is_conversion() || self.moves()
     }
@@ -300,7 +300,7 @@ impl Making {
                 "TTL indexes are single-field indexes, compound indexes do not support TTL",
             ));
         }
-        // It comes to stand at the end, wherever it was.
+        // It is appended at the end, wherever it was.
         self.unset("expireAfterSeconds");
         self.set("expireAfterSeconds", RawBsonRef::Int64(secs));
         self.reported.push(PropertyChange {

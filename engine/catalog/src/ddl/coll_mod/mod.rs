@@ -1,4 +1,4 @@
-//! What there is changed: `collMod`.
+//! Changes of existing collections: `collMod`.
 
 mod index;
 mod options;

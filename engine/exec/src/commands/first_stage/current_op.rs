@@ -58,7 +58,7 @@ impl CurrentOp {
                     "The '{name}' parameter of the $currentOp stage must be a boolean value, but found: {}",
                     type_name(value)
                 );
-                // These two are looked at before the stage is read, for what they allow a user to
+                // These two are examined before the stage is read, for what they allow a user to
                 // see.
                 return Err(match name {
                     "allUsers" | "localOps" => Error::type_mismatch(message),

@@ -216,7 +216,7 @@ impl Batch {
         while !self.stopped && self.sources.iter().any(|source| !source.pending.is_empty()) {
             check(ctx)?;
             let Some(series) = acquired.series().cloned() else {
-                // The name has come to stand for something else.
+                // The name now belongs to something else.
                 let left = self.take_left();
                 return insert_documents(ctx, acquired, left, options, outcome).await;
             };

@@ -47,7 +47,7 @@ impl Details {
         self.value(name, RawBsonRef::Int32(position as i32));
     }
 
-    /// The values that were looked at: the first few of many.
+    /// The values that were examined: the first few of many.
     pub(crate) fn considered(&mut self, values: &[RawBsonRef<'_>]) {
         match values {
             [] => {}
