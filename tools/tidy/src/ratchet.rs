@@ -17,14 +17,14 @@ const WORDS: Table = &[
     ("engine/catalog", 62),
     ("engine/exec", 18),
     ("engine/query", 87),
-    ("engine/storage", 337),
+    ("engine/storage", 311),
 ];
 
 /// Lines of comments and documents above `MAX_COLUMNS`.
 const WIDE_COMMENTS: Table = &[
     ("engine/catalog", 36),
     ("engine/query", 91),
-    ("engine/storage", 870),
+    ("engine/storage", 12),
 ];
 
 /// Functions above `MAX_FUNCTION_LINES`, without tests.
@@ -49,7 +49,7 @@ const LONG_FUNCTIONS: Table = &[
 
 /// Assertions in a thousand functions, without tests: a floor.
 const ASSERTIONS: Table = &[
-    ("engine/storage", 199),
+    ("engine/storage", 197),
     ("replication/node", 34),
     ("replication/protocol", 166),
 ];
