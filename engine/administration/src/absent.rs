@@ -2,11 +2,10 @@
 //! standalone of MongoDB answers, so that clients learn what is missing and not that the command
 //! is.
 
-use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
-
 use pinion_exec::commands::register;
 use pinion_exec::feature_version::feature_version;
 use pinion_exec::topology::is_member;
+use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 /// Those that only members of a replica set have.
 const REPLICATED: [(&str, &str); 10] = [

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use pinion_bson::DocBuilder;
-use pinion_wire::{Invocation, Reply, Result};
-
 use pinion_exec::topology::{HostConnections, replica_set};
+use pinion_wire::{Invocation, Reply, Result};
 
 /// The pool that members' connections are of, as MongoDB names it.
 const POOL: &str = "NetworkInterfaceTL-ReplNetwork";

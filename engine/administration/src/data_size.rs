@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
-use pinion_query::{Hint, IndexSpec, KeyBounds, Matcher};
-use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
-
 use pinion_exec::acquire::{Acquired, acquire_read};
 use pinion_exec::compute::compute;
 use pinion_exec::read::{ReadRequest, open};
 use pinion_exec::stats::sizes_of;
+use pinion_query::{Hint, IndexSpec, KeyBounds, Matcher};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 /// A range of an index's keys, the upper end not included.
 struct Range {

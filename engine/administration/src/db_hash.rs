@@ -6,16 +6,15 @@ use std::sync::Arc;
 use md5::{Digest, Md5};
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_catalog::{Collection, core_catalog};
-use pinion_query::{Hint, Matcher};
-use pinion_wire::idl::{Namespace, Types, truthy};
-use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
-
 use pinion_exec::acquire::{acquire_read, acquire_viewed};
 use pinion_exec::commands::aggregate::stream_for;
 use pinion_exec::commands::views::Rewritten;
 use pinion_exec::compute::{compute, compute_bytes};
 use pinion_exec::node_info::node_info;
 use pinion_exec::read::{ReadRequest, open, parse_sort};
+use pinion_query::{Hint, Matcher};
+use pinion_wire::idl::{Namespace, Types, truthy};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 /// A digest as text.
 fn text(digest: Md5) -> String {

@@ -1,16 +1,15 @@
 //! `getDefaultRWConcern` and `setDefaultRWConcern`, which members of replica sets have.
 
 use pinion_bson::{DateTime, DocBuilder, RawDocument};
-use pinion_runtime::{CoreId, Queue};
-use pinion_storage::storage;
-use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
-
 use pinion_exec::concern::{
     self, Change, SETTINGS, STORED_AS, default_concerns, forget_everywhere,
 };
 use pinion_exec::topology::{is_member, set_view};
 use pinion_exec::write::put_document;
+use pinion_runtime::{CoreId, Queue};
+use pinion_storage::storage;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 fn check_member(command: &str) -> Result<()> {
     if is_member() {

@@ -1,13 +1,10 @@
 //! The commands of tests: `configureFailPoint` and `waitForFailPoint`, those by which drivers see
 //! how a server treats versions of its API, and what has the node see to its sessions at once.
 
+use pinion_exec::commands::{register, sessions};
+use pinion_exec::fail_points::{Configuration, FailPoint, configure, hold_builds, wait_entered};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
-
-use pinion_exec::commands::register;
-use pinion_exec::commands::sessions;
-
-use pinion_exec::fail_points::{Configuration, FailPoint, configure, hold_builds, wait_entered};
 
 /// Registers the commands that only a node has which was started with `enableTestCommands`.
 pub fn register_test_commands(r: &mut Registry) {

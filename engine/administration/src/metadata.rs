@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_catalog::{Collection, Index, View, core_catalog};
+use pinion_exec::limits::MAX_METADATA_REPLY_BYTES;
 use pinion_wire::idl::{FieldReader, Namespace, is_valid_database_name, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
-
-use pinion_exec::limits::MAX_METADATA_REPLY_BYTES;
 
 /// `validateDBMetadata`.
 pub(crate) async fn validate_db_metadata(cmd: Invocation) -> Result<Reply> {

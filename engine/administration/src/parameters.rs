@@ -1,14 +1,13 @@
 //! `getParameter` and `setParameter`.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, elements};
-use pinion_wire::idl::{FieldReader, Path, is_generic_argument};
-use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
-
 use pinion_exec::fail_points::{self, FailPoint};
 use pinion_exec::parameters::{
     FAIL_POINT_PREFIX, Parameters, Setting, is_known, names, parameter_changes, parameters,
     test_commands_enabled, unreadable,
 };
+use pinion_wire::idl::{FieldReader, Path, is_generic_argument};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 /// `getParameter`.
 pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {

@@ -1,15 +1,14 @@
 //! `profile`: what the profiler writes, and what counts as slow.
 
 use pinion_bson::{DocBuilder, JsonMode, RawBsonRef, RawDocument, to_extended_json_limited};
-use pinion_query::Matcher;
-use pinion_wire::idl::{CommandReader, Types, f64_lossy, missing_field};
-use pinion_wire::{Error, Invocation, Reply, Result};
-
 use pinion_exec::compute::compute;
 use pinion_exec::limits::PROFILED_COMMAND_BYTES;
 use pinion_exec::parameters::server_counters;
 use pinion_exec::profile::make_collection;
 use pinion_exec::profile_settings::{Level, Profile, profiles};
+use pinion_query::Matcher;
+use pinion_wire::idl::{CommandReader, Types, f64_lossy, missing_field};
+use pinion_wire::{Error, Invocation, Reply, Result};
 
 /// What a `profile` changes; what it does not name stays.
 #[derive(Clone, Debug)]

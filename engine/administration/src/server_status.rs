@@ -5,18 +5,6 @@ use std::sync::Arc;
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_catalog::core_catalog;
-use pinion_metrics::append_section;
-use pinion_query::{OperatorKind, OperatorUses};
-use pinion_runtime::{CoreId, RuntimeStats};
-use pinion_wire::idl::{Namespace, truthy};
-use pinion_wire::{
-    COMPATIBLE_VERSION, Invocation, OpContext, Registry, Reply, Result, ServerCounters,
-};
-
-use crate::status_sections::{
-    SystemSource, append_catalog, append_extra_info, append_index_builds, append_locks,
-    append_memory, append_network, append_replicated,
-};
 use pinion_exec::acquire::acquire_stored;
 use pinion_exec::commands::stage_counts::stage_counts;
 use pinion_exec::concern::{ConcernValues, concern_counts};
@@ -36,6 +24,18 @@ use pinion_exec::sessions::session_table;
 use pinion_exec::spill::node_memory;
 use pinion_exec::stats::storage_stats;
 use pinion_exec::topology::replica_set;
+use pinion_metrics::append_section;
+use pinion_query::{OperatorKind, OperatorUses};
+use pinion_runtime::{CoreId, RuntimeStats};
+use pinion_wire::idl::{Namespace, truthy};
+use pinion_wire::{
+    COMPATIBLE_VERSION, Invocation, OpContext, Registry, Reply, Result, ServerCounters,
+};
+
+use crate::status_sections::{
+    SystemSource, append_catalog, append_extra_info, append_index_builds, append_locks,
+    append_memory, append_network, append_replicated,
+};
 
 /// The collection that shows the log.
 const OPLOG: &str = "local.oplog.rs";

@@ -1,10 +1,9 @@
 //! `listCommands`, and what tools ask for and a standalone has little to say to.
 
 use pinion_bson::RawBsonRef;
+use pinion_exec::node_info::node_info;
 use pinion_wire::idl::{CommandReader, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
-
-use pinion_exec::node_info::node_info;
 
 /// `listCommands`.
 pub(crate) async fn list_commands(_: Invocation) -> Result<Reply> {

@@ -5,10 +5,9 @@ use pinion_catalog::{
     Acquisitions, BuildActivity, BuildInfo, BuildPhase, Collection, CollectionKind, GateCounts,
     View, core_catalog,
 };
+use pinion_exec::metrics::CounterValues;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Compressor, ServerCounters};
-
-use pinion_exec::metrics::CounterValues;
 
 /// What the process has used of the machine since it started.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,23 +1,13 @@
 //! The table of commands that administrators and their tools send.
 
+use pinion_exec::commands::{indexes, plan_cache, query_settings, register};
+use pinion_exec::metrics::TopKind;
 use pinion_wire::{AllowedOnSecondary, CommandSpec, Registry};
 
-use crate::cluster_parameters;
-use crate::compact;
-use crate::data_size;
-use crate::db_hash;
-use crate::default_concerns;
-use crate::lock_info;
-use crate::metadata;
-use crate::profile;
-use crate::server_status;
-use crate::{connections, fsync, parameters, shutdown, small, users};
-use pinion_exec::commands::indexes;
-use pinion_exec::commands::plan_cache;
-use pinion_exec::commands::query_settings;
-use pinion_exec::commands::register;
-
-use pinion_exec::metrics::TopKind;
+use crate::{
+    cluster_parameters, compact, connections, data_size, db_hash, default_concerns, fsync,
+    lock_info, metadata, parameters, profile, server_status, shutdown, small, users,
+};
 
 /// Registers them. Called on each core for its own registry.
 pub fn register_commands(r: &mut Registry) {

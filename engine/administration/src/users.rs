@@ -2,10 +2,9 @@
 //! connections learn about themselves.
 
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef};
-use pinion_wire::{Error, Invocation, Reply, Result};
-
 use pinion_exec::members::{MEMBER_DATABASE, MEMBER_USER};
 use pinion_exec::node_info::node_info;
+use pinion_wire::{Error, Invocation, Reply, Result};
 
 /// `usersInfo`.
 pub(crate) async fn users_info(cmd: Invocation) -> Result<Reply> {

@@ -4,26 +4,20 @@
 use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{Uuid, core_catalog, interruptible};
 use pinion_clock::Timestamp;
-use pinion_query::{Matcher, Update};
-use pinion_runtime::LocalBoxFuture;
-use pinion_wire::idl::{Namespace, Path, Types, missing_field, wrong_type};
-use pinion_wire::{Error, ErrorCode, Invocation, Message, OpContext, Reply, Result};
-
-use pinion_exec::commands::acknowledge;
-use pinion_exec::commands::capped;
-use pinion_exec::commands::coll_mod;
-use pinion_exec::commands::collections;
-use pinion_exec::commands::create;
-use pinion_exec::commands::indexes;
-use pinion_exec::commands::insert::InsertBatch;
-
-use crate::applier::update_of;
 use pinion_exec::acquire::acquire_write;
+use pinion_exec::commands::insert::InsertBatch;
+use pinion_exec::commands::{acknowledge, capped, coll_mod, collections, create, indexes};
 use pinion_exec::interrupt::{check, is_interruption};
 use pinion_exec::limits::MAX_APPLY_OPS_DEPTH;
 use pinion_exec::write::{
     BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run,
 };
+use pinion_query::{Matcher, Update};
+use pinion_runtime::LocalBoxFuture;
+use pinion_wire::idl::{Namespace, Path, Types, missing_field, wrong_type};
+use pinion_wire::{Error, ErrorCode, Invocation, Message, OpContext, Reply, Result};
+
+use crate::applier::update_of;
 
 /// `applyOps`. Fields that it does not know it passes over, as MongoDB does.
 pub(crate) async fn apply_ops(cmd: Invocation) -> Result<Reply> {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use pinion_bson::RawBsonRef;
 use pinion_catalog::{BuildName, Collection, Uuid, abort_build, core_catalog};
+use pinion_exec::commands::acknowledge;
+use pinion_exec::topology::{CommitQuorum, check_from_member, set_view};
 use pinion_wire::idl::{Namespace, Types, missing_field, wrong_type};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::builds::{keep_vote, look_again, read, set_quorum};
-use pinion_exec::commands::acknowledge;
-use pinion_exec::topology::{CommitQuorum, check_from_member, set_view};
 
 /// `voteCommitIndexBuild`: a member is ready.
 pub(crate) async fn vote_commit(cmd: Invocation) -> Result<Reply> {

@@ -3,12 +3,11 @@
 use pinion_bson::RawDocument;
 use pinion_catalog::{Observers, OpEvent, OpKind, core_catalog, from_write_error};
 use pinion_clock::Timestamp;
+use pinion_exec::commands::acknowledge;
+use pinion_exec::topology::is_member;
 use pinion_runtime::LocalBoxFuture;
 use pinion_storage::{Statement, storage};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
-
-use pinion_exec::commands::acknowledge;
-use pinion_exec::topology::is_member;
 
 /// `appendOplogNote`. Fields that it does not know it passes over, as MongoDB does.
 pub(crate) async fn append_oplog_note(cmd: Invocation) -> Result<Reply> {

@@ -3,12 +3,12 @@
 //! Everything that is replicated is the copy's afterwards; the rest stays this node's. Every module
 //! with state about the data starts again, as after a rollback.
 
+use pinion_apply::recovery::OpenNodeError;
 use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, LocalBoxFuture, core_id};
 use pinion_storage::{CheckpointCopy, CopiedEntry, RecoveryReport, storage};
 
 use crate::reopen::reopen;
-use pinion_apply::recovery::OpenNodeError;
 
 /// Closes the data directory and opens a copied checkpoint in its place, whose log begins with
 /// `entries`. Operations are interrupted; those that come meanwhile wait. The node follows

@@ -6,16 +6,15 @@
 //! temporary collections stay, and builds of indexes that have not ended wait until the node is a
 //! member.
 
+use pinion_apply::recovery::{OpenNodeError, recover};
 use pinion_bson::rawdoc;
 use pinion_catalog::core_catalog;
-use pinion_runtime::{Duration, LocalBoxFuture};
-use pinion_storage::{LogRetention, OpenError, RecoveryReport, storage};
-use pinion_wire::ErrorCode;
-
-use pinion_apply::recovery::{OpenNodeError, recover};
 use pinion_exec::limits::FIRST_OPLOG_BYTES;
 use pinion_exec::local::{any_local, read_local, write_local};
 use pinion_exec::logbuf::push_startup_warning;
+use pinion_runtime::{Duration, LocalBoxFuture};
+use pinion_storage::{LogRetention, OpenError, RecoveryReport, storage};
+use pinion_wire::ErrorCode;
 
 /// Where a member keeps its configuration.
 const CONFIG: &str = "system.replset";

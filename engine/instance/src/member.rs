@@ -3,14 +3,12 @@
 
 use pinion_catalog::{core_catalog, stored_document};
 use pinion_clock::{OpTime, Term, Timestamp};
+use pinion_exec::ops::ops;
+use pinion_exec::read::from_log_error;
 use pinion_runtime::LocalBoxFuture;
-
 use pinion_storage::{LogRetention, storage};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{ErrorCode, Result};
-
-use pinion_exec::ops::ops;
-use pinion_exec::read::from_log_error;
 
 /// What a node does first of all as a primary: it takes over or ends what the previous primary left
 /// unfinished, and publishes the version of the data. Builds of indexes continue independently.

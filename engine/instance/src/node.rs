@@ -4,19 +4,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_bson::ObjectId;
-use pinion_catalog::{Collection, Observers, begin_builds, core_catalog};
-use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
-use pinion_storage::RecoveryReport;
-use pinion_wire::{ErrorCode, Registry};
-
-use crate::maintenance;
-use crate::reopen::ReopenTurn;
 use pinion_administration::AutoCompact;
 use pinion_administration::db_check::DbCheckTasks;
 use pinion_apply::applier::{CheckFollower, KeptTransactions, OpenChain};
 use pinion_apply::recovery::{OpenNodeError, recover};
 use pinion_apply::ttl::TtlMonitor;
+use pinion_bson::ObjectId;
+use pinion_catalog::{Collection, Observers, begin_builds, core_catalog};
 use pinion_exec::capped::CappedTable;
 use pinion_exec::cluster_parameters::ClusterParameters;
 use pinion_exec::commands::StageCounts;
@@ -47,6 +41,12 @@ use pinion_exec::spill::{NodeMemory, SpillFiles};
 use pinion_exec::time_keys::TimeKeys;
 use pinion_exec::topology::Membership;
 use pinion_exec::write::{AllSeriesCounts, OpenBuckets};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
+use pinion_storage::RecoveryReport;
+use pinion_wire::{ErrorCode, Registry};
+
+use crate::maintenance;
+use crate::reopen::ReopenTurn;
 
 /// What all cores of a node share.
 #[derive(Clone)]

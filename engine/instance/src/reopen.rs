@@ -7,14 +7,9 @@
 
 use std::rc::Rc;
 
-use pinion_clock::Timestamp;
-use pinion_runtime::sync::Semaphore;
-use pinion_runtime::{CoreId, LocalBoxFuture, core_id, on_all_cores, timeout};
-use pinion_storage::{OpenError, RecoveryReport, Reopening, storage};
-use pinion_wire::ErrorCode;
-
 use pinion_administration::end_auto_compact;
 use pinion_apply::recovery::{OpenNodeError, recover_node};
+use pinion_clock::Timestamp;
 use pinion_exec::capped::capped_table;
 use pinion_exec::cluster_parameters::cluster_parameters;
 use pinion_exec::cursors::cursors;
@@ -27,6 +22,10 @@ use pinion_exec::plan_cache::plan_cache;
 use pinion_exec::query_settings::query_settings;
 use pinion_exec::read::{change_feed, parts};
 use pinion_exec::write::open_buckets;
+use pinion_runtime::sync::Semaphore;
+use pinion_runtime::{CoreId, LocalBoxFuture, core_id, on_all_cores, timeout};
+use pinion_storage::{OpenError, RecoveryReport, Reopening, storage};
+use pinion_wire::ErrorCode;
 
 /// Taken while the data directory is opened again, and when the node closes it for good; on core 0.
 pub(crate) struct ReopenTurn(Semaphore);

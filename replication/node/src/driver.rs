@@ -22,7 +22,6 @@ use pinion_runtime::{
 use pinion_storage::{LogRetention, storage};
 use pinion_wire::{Error, ErrorCode, MemberState, Result, interruption};
 
-use crate::MemberOptions;
 use crate::effects::{Located, Persist, locate_accepted};
 use crate::fetch::bson_ts;
 use crate::follower::{Follower, StorageFollows};
@@ -31,12 +30,12 @@ use crate::initial_sync::InitialSync;
 use crate::limits::{MAX_OPLOG_BYTES, MIN_OPLOG_BYTES, OPLOG_SHARE, START_PATIENCE, TICK_PAUSE};
 use crate::metrics::Metrics;
 use crate::peers::Peers;
-use crate::persisted;
 use crate::planted::PlantedFault;
 use crate::seam::{CoreTopology, Seam, core_topology};
 use crate::terms::Terms;
 use crate::topology_snapshot::{TopologySnapshot, set_view};
 use crate::walls::{Walls, read_wall};
+use crate::{MemberOptions, persisted};
 
 /// What drives this node's member. It lives on core 0.
 pub(crate) struct Driver {

@@ -5,11 +5,10 @@ use pinion_bson::{DateTime, DocBuilder, RawBsonRef, rawdoc};
 use pinion_catalog::Uuid;
 use pinion_clock::Term;
 use pinion_exec::{any_local, put_local, read_local, write_local};
-use pinion_runtime::wall_ms;
-use pinion_storage::storage;
-
 use pinion_replication_protocol::config::Config;
 use pinion_replication_protocol::decision::LastVote;
+use pinion_runtime::wall_ms;
+use pinion_storage::storage;
 use pinion_wire::idl::{FieldReader, Path};
 use pinion_wire::{Error, ErrorCode, Result};
 

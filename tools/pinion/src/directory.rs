@@ -2,9 +2,8 @@
 
 #![allow(clippy::disallowed_methods)] // Before the runtime exists, on the main thread.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Files that a mongod keeps in its data directory.
 const MONGOD: [&str; 6] = [

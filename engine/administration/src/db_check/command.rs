@@ -2,6 +2,9 @@
 
 use bytes::Bytes;
 use pinion_catalog::{Collection, check_log_form, check_not_view, core_catalog, is_replicated};
+use pinion_exec::limits::{MAX_CHECK_COMMAND_BYTES, MAX_QUEUED_CHECKS};
+use pinion_exec::ops::ops;
+use pinion_exec::topology::{is_member, is_writable, not_primary};
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -11,9 +14,6 @@ use super::options::{Request, Target, ValidateMode, invalid};
 use super::range::Range;
 use super::runner::Run;
 use crate::db_check::db_check_tasks;
-use pinion_exec::limits::{MAX_CHECK_COMMAND_BYTES, MAX_QUEUED_CHECKS};
-use pinion_exec::ops::ops;
-use pinion_exec::topology::{is_member, is_writable, not_primary};
 
 /// `dbCheck`. It answers before anything is read.
 pub(crate) async fn db_check(cmd: Invocation) -> Result<Reply> {

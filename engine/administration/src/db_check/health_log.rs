@@ -3,13 +3,6 @@
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Uuid, core_catalog, from_fatal};
-use pinion_runtime::sleep;
-use pinion_storage::storage;
-use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, OpContext, Result};
-
-use super::entry::cut;
-use crate::db_check::db_check_tasks;
 use pinion_exec::acquire::acquire_write;
 use pinion_exec::capped::ensure_capped;
 use pinion_exec::generate::new_object_id;
@@ -21,6 +14,13 @@ use pinion_exec::own_collections::HEALTH_LOG;
 use pinion_exec::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
 };
+use pinion_runtime::sleep;
+use pinion_storage::storage;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use super::entry::cut;
+use crate::db_check::db_check_tasks;
 
 const DATABASE: &str = "local";
 

@@ -7,6 +7,12 @@ use pinion_catalog::{
     from_write_error, log_form,
 };
 use pinion_clock::Timestamp;
+use pinion_exec::acquire::{Wanted, acquire};
+use pinion_exec::concern::wait_for_check;
+use pinion_exec::interrupt::{self, interruptible};
+use pinion_exec::limits::{CHECK_PAUSE, CHECK_RETRY, MAX_LOGGED_BYTES, MAX_SNAPSHOT_ATTEMPTS};
+use pinion_exec::ops::BackgroundGuard;
+use pinion_exec::parameters::parameters;
 use pinion_runtime::{Duration, Instant, now, sleep};
 use pinion_storage::{Statement, storage};
 use pinion_wire::idl::Namespace;
@@ -19,12 +25,6 @@ use super::health_log::{BATCH, Note, OF_CLUSTER, Severity, failure};
 use super::options::{Request, Target};
 use super::range::Range;
 use crate::db_check::db_check_tasks;
-use pinion_exec::acquire::{Wanted, acquire};
-use pinion_exec::concern::wait_for_check;
-use pinion_exec::interrupt::{self, interruptible};
-use pinion_exec::limits::{CHECK_PAUSE, CHECK_RETRY, MAX_LOGGED_BYTES, MAX_SNAPSHOT_ATTEMPTS};
-use pinion_exec::ops::BackgroundGuard;
-use pinion_exec::parameters::parameters;
 
 /// A check that a client has asked for.
 pub(super) struct Run {

@@ -4,6 +4,12 @@
 use std::sync::Arc;
 
 use pinion_catalog::Collection;
+use pinion_exec::acquire::{Acquired, Wanted, acquire};
+use pinion_exec::limits::{FEW_COUNT_ATTEMPTS, MAX_COUNT_ATTEMPTS};
+use pinion_exec::ops::{Progress, ops};
+use pinion_exec::parameters::parameters;
+use pinion_exec::stats::tree_stats;
+use pinion_exec::topology::replica_set;
 use pinion_runtime::{Queue, join_all};
 use pinion_storage::{PartitionId, ReadAt, storage};
 use pinion_wire::idl::Namespace;
@@ -20,12 +26,6 @@ use super::report::{Contents, Report};
 use super::snapshot::Snapshot;
 use super::verify::Verifier;
 use super::{count, examine, metadata, multikey, oplog};
-use pinion_exec::acquire::{Acquired, Wanted, acquire};
-use pinion_exec::limits::{FEW_COUNT_ATTEMPTS, MAX_COUNT_ATTEMPTS};
-use pinion_exec::ops::{Progress, ops};
-use pinion_exec::parameters::parameters;
-use pinion_exec::stats::tree_stats;
-use pinion_exec::topology::replica_set;
 
 /// `validate`.
 pub(crate) async fn validate(cmd: Invocation) -> Result<Reply> {

@@ -8,13 +8,13 @@
 use std::sync::Arc;
 
 use pinion_catalog::from_fatal;
+use pinion_exec::interrupt::{check, pause};
 use pinion_runtime::{Queue, sleep};
 use pinion_storage::{Counts, KeptCounts, Partition, PartitionId, ReadAt, storage};
 use pinion_wire::Result;
 
 use super::job::Job;
 use super::tree_walk::{TreeWalk, Walked};
-use pinion_exec::interrupt::{check, pause};
 
 /// What is done about counts that are wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

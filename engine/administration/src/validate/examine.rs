@@ -9,6 +9,11 @@ use pinion_bson::{Fault, InvalidBson, RawBsonRef, RawDocument};
 use pinion_catalog::{
     Collection, Index, belongs, entries_of, entry_key, entry_partition, prefix_len, stored_document,
 };
+use pinion_exec::compute::{compute, compute_bytes};
+use pinion_exec::fail_points::hold_validation;
+use pinion_exec::interrupt::{is_interruption, pause};
+use pinion_exec::limits::MAX_LOGGED_FAULTS;
+use pinion_exec::topology::cluster_time;
 use pinion_query::{BucketState, Validator, check_bucket};
 use pinion_storage::{Key, Partition, PartitionId, Read, ReadAt, ReadError, storage};
 use pinion_wire::{Error, Result};
@@ -18,11 +23,6 @@ use super::findings::Findings;
 use super::job::Job;
 use super::key_table::KeyHash;
 use super::tree_walk::{TreeWalk, Walked};
-use pinion_exec::compute::{compute, compute_bytes};
-use pinion_exec::fail_points::hold_validation;
-use pinion_exec::interrupt::{is_interruption, pause};
-use pinion_exec::limits::MAX_LOGGED_FAULTS;
-use pinion_exec::topology::cluster_time;
 
 const INVALID: &str = "Detected one or more invalid documents. See logs.";
 const NONCONFORMANT: &str = "Detected one or more documents in this collection not conformant to BSON specifications. For more info, see logs with log id 6825900";

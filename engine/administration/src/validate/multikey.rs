@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use pinion_catalog::{Collection, FindArrays, adjust_multikey, core_catalog};
+use pinion_exec::interrupt::interruptible;
 use pinion_query::{IndexKind, MultikeyPaths};
 use pinion_storage::{ReadAt, TreeId};
 use pinion_wire::idl::Namespace;
@@ -11,7 +12,6 @@ use pinion_wire::{OpContext, Result};
 
 use super::findings::{Findings, Notes};
 use super::job::Job;
-use pinion_exec::interrupt::interruptible;
 
 /// Notes the indexes that do not know of arrays that documents have. What is known of them only
 /// grows while documents are written, so what the catalog knows by now is compared with what was

@@ -2,13 +2,13 @@
 //! the one before it.
 
 use pinion_clock::Timestamp;
+use pinion_exec::interrupt::pause;
+use pinion_exec::limits::{LOG_BATCH_BYTES, LOG_BATCH_ENTRIES};
+use pinion_exec::read::from_log_error;
 use pinion_storage::{LogReadError, storage};
 use pinion_wire::{OpContext, Result};
 
 use super::findings::Findings;
-use pinion_exec::interrupt::pause;
-use pinion_exec::limits::{LOG_BATCH_BYTES, LOG_BATCH_ENTRIES};
-use pinion_exec::read::from_log_error;
 
 /// Reads the log up to its present end, or up to `through`.
 pub(super) async fn examine(

@@ -9,6 +9,10 @@ use pinion_catalog::{
     Collection, Index, IndexEntry, Placement, entries_of, entry_partition, from_fatal,
     from_read_error, from_write_error, index_writes, partition_of, prefix_len, stored_document,
 };
+use pinion_exec::compute::{compute, compute_bytes};
+use pinion_exec::interrupt::check;
+use pinion_exec::limits::MAX_REPAIR_ATTEMPTS;
+use pinion_exec::local::put_local;
 use pinion_runtime::sleep;
 use pinion_storage::{
     Expect, Key, Op, PartitionId, Read, ReadAt, Statement, TreeId, Write, WriteError, storage,
@@ -18,10 +22,6 @@ use pinion_wire::Result;
 use super::examine::{Form, form_of};
 use super::job::{Job, read};
 use super::verify::{Extra, Missing};
-use pinion_exec::compute::{compute, compute_bytes};
-use pinion_exec::interrupt::check;
-use pinion_exec::limits::MAX_REPAIR_ATTEMPTS;
-use pinion_exec::local::put_local;
 
 /// How often something was mended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

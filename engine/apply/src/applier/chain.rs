@@ -2,21 +2,22 @@
 //! are kept until the last entry is there, with which they are applied. If something else comes in
 //! its place the transaction was never committed.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::ApplyMode;
 use pinion_clock::Timestamp;
+use pinion_exec::limits::{CHAIN_READ_BYTES, CHAIN_READ_ENTRIES};
+use pinion_exec::read::from_log_error;
+use pinion_exec::statements::TransactionStamp;
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::Result;
-use std::cell::Cell;
-use std::rc::Rc;
 
 use super::chains::{Piece, piece_of};
 use super::entry::{Entry, damaged, field, validated};
 use super::prepared::{PreparedStep, forget_all_kept, is_prepare, keep, take_kept};
-use pinion_exec::limits::{CHAIN_READ_BYTES, CHAIN_READ_ENTRIES};
-use pinion_exec::read::from_log_error;
-use pinion_exec::statements::TransactionStamp;
 
 /// The first entries of a transaction.
 pub(super) struct Chain {

@@ -3,6 +3,8 @@
 use pinion_bson::RawDocument;
 use pinion_catalog::{ApplyMode, LoggedCommand, Uuid, apply_command, apply_view_document};
 use pinion_clock::Timestamp;
+use pinion_exec::metrics::metrics;
+use pinion_exec::session_refresh::{is_removal, removals};
 use pinion_runtime::LocalBoxFuture;
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::{Error, Result};
@@ -12,8 +14,6 @@ use super::documents::{Target, commit_write, view_document, writes_of};
 use super::entry::{Entry, damaged, document, field, is_of_views, operations, text, validated};
 use super::prepared::{PreparedStep, apply_step};
 use super::settings::Changed;
-use pinion_exec::metrics::metrics;
-use pinion_exec::session_refresh::{is_removal, removals};
 
 /// Applies an entry, on core 0. Gives how many operations were passed over.
 ///

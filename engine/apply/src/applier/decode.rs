@@ -2,6 +2,9 @@
 
 use pinion_bson::RawDocument;
 use pinion_catalog::{ApplyMode, partition_of};
+use pinion_exec::compute::compute_bytes;
+use pinion_exec::session_refresh::is_removal;
+use pinion_exec::statements::{RecordCollections, TransactionStamp};
 use pinion_runtime::{CoreId, core_count, yield_if_due};
 use pinion_storage::{ApplyError, Key, storage};
 use pinion_wire::{Error, ErrorCode, Result};
@@ -9,9 +12,6 @@ use smallvec::SmallVec;
 
 use super::documents::Target;
 use super::entry::{Entry, damaged, document, is_check, operations, text, validated};
-use pinion_exec::compute::compute_bytes;
-use pinion_exec::session_refresh::is_removal;
-use pinion_exec::statements::{RecordCollections, TransactionStamp};
 
 /// One operation of an entry, on one document.
 #[derive(Clone, Debug)]

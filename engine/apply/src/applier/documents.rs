@@ -10,6 +10,14 @@ use pinion_catalog::{
     index_writes, partition_of, record_of, session_key, stored_document,
 };
 use pinion_clock::Timestamp;
+use pinion_exec::capped::{RECORDS, capped_table};
+use pinion_exec::compute::compute_bytes;
+use pinion_exec::session_refresh::{is_removal, removals_here};
+use pinion_exec::statements::{
+    RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_image_of, record_writes,
+    stamp_of,
+};
+use pinion_exec::write::update_context;
 use pinion_keystring::Builder;
 use pinion_query::Update;
 use pinion_runtime::{Queue, core_id, submit_to};
@@ -20,14 +28,6 @@ use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::entry::{damaged, document, field, text};
-use pinion_exec::capped::{RECORDS, capped_table};
-use pinion_exec::compute::compute_bytes;
-use pinion_exec::session_refresh::{is_removal, removals_here};
-use pinion_exec::statements::{
-    RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_image_of, record_writes,
-    stamp_of,
-};
-use pinion_exec::write::update_context;
 
 /// The number of a record that an entry does not give: it is looked up, or allotted, where the
 /// entry is applied. No record has it.

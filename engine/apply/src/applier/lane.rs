@@ -6,6 +6,10 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use pinion_bson::RawDocument;
 use pinion_catalog::{ApplyMode, core_catalog, stored_document};
+use pinion_exec::capped::capped_table;
+use pinion_exec::limits::{APPLY_BATCH_BYTES, APPLY_BATCH_ENTRIES};
+use pinion_exec::metrics::metrics;
+use pinion_exec::write::beyond_bounds;
 use pinion_runtime::yield_if_due;
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::Result;
@@ -14,10 +18,6 @@ use super::decode::{Operations, Place};
 use super::documents::{Target, commit_write, writes_of};
 use super::entry::{Entry, damaged, document, operations, text};
 use super::settings::Changed;
-use pinion_exec::capped::capped_table;
-use pinion_exec::limits::{APPLY_BATCH_BYTES, APPLY_BATCH_ENTRIES};
-use pinion_exec::metrics::metrics;
-use pinion_exec::write::beyond_bounds;
 
 /// What a core has to do of one entry.
 pub(super) struct Item {

@@ -22,6 +22,12 @@ use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{ApplyMode, core_catalog};
 use pinion_clock::{Term, Timestamp};
+use pinion_exec::metrics::metrics;
+use pinion_exec::node_info::node_info;
+use pinion_exec::open_transactions::PreparedTransaction;
+use pinion_exec::options::PlantedFault;
+use pinion_exec::statements::{RecordedEnd, TransactionStamp};
+use pinion_exec::transactions::{all_prepared, find, forget, register};
 use pinion_runtime::{LocalBoxFuture, yield_if_due};
 use pinion_storage::{ApplyError, Key, PartitionId, TreeId, Write, storage};
 use pinion_wire::idl::{Lsid, Namespace, i64_exact};
@@ -32,12 +38,6 @@ use super::decode::{check_namespace, unknown};
 use super::documents::{Before, Target, prepared_change, record_write};
 use super::entry::{Entry, damaged, document, field, operations, text, validated};
 use super::settings::Changed;
-use pinion_exec::metrics::metrics;
-use pinion_exec::node_info::node_info;
-use pinion_exec::open_transactions::PreparedTransaction;
-use pinion_exec::options::PlantedFault;
-use pinion_exec::statements::{RecordedEnd, TransactionStamp};
-use pinion_exec::transactions::{all_prepared, find, forget, register};
 
 /// What an entry says of a transaction that is prepared.
 #[derive(Clone, Copy, PartialEq, Debug)]

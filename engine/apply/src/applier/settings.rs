@@ -2,11 +2,10 @@
 //! takes effect when it is applied.
 
 use pinion_catalog::ApplyMode;
-use pinion_wire::idl::Namespace;
-
 use pinion_exec::cluster_parameter_store::reload;
 use pinion_exec::cluster_parameters;
 use pinion_exec::concern::{self, forget_everywhere};
+use pinion_wire::idl::Namespace;
 
 /// Which of them applied entries have written.
 #[derive(Clone, Copy, Default)]

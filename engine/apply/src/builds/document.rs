@@ -4,15 +4,14 @@
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 use pinion_catalog::{BuildName, Uuid, core_catalog};
 use pinion_clock::Timestamp;
-use pinion_query::{Matcher, Update, Variables};
-use pinion_wire::idl::Namespace;
-use pinion_wire::{OpContext, Result};
-
 use pinion_exec::acquire::{acquire_read, acquire_write};
 use pinion_exec::local::document_by_id;
 use pinion_exec::read::{ReadRequest, open};
 use pinion_exec::topology::CommitQuorum;
 use pinion_exec::write::{Change, ModifyOutcome, ModifyStatement, run};
+use pinion_query::{Matcher, Update, Variables};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{OpContext, Result};
 
 const BUILDS: &str = "config.system.indexBuilds";
 

@@ -2,11 +2,10 @@
 
 use pinion_bson::rawdoc;
 use pinion_catalog::BuildName;
-use pinion_wire::{Error, Result};
-
 use pinion_exec::limits::MAX_ABORT_REASON_BYTES;
 use pinion_exec::node_info::node_info;
 use pinion_exec::topology::{ReplicaSet, SetView};
+use pinion_wire::{Error, Result};
 
 /// What the configuration calls this node.
 pub(super) fn own_host(view: &SetView) -> String {

@@ -15,12 +15,11 @@ use bytes::Bytes;
 use pinion_bson::RawDocumentBuf;
 use pinion_catalog::{Clustering, ListedCollection, core_catalog, from_fatal, is_replicated};
 use pinion_clock::Timestamp;
+use pinion_exec::capped::capped_table;
+use pinion_exec::transactions::give_up_prepared;
 use pinion_runtime::{LocalBoxFuture, on_all_cores};
 use pinion_storage::{ApplyError, TreeId, storage};
 use pinion_wire::Result;
-
-use pinion_exec::capped::capped_table;
-use pinion_exec::transactions::give_up_prepared;
 
 pub use documents::{CloneTarget, ClonedDocument};
 pub(crate) use rows::catalog_rows;

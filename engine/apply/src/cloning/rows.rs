@@ -2,10 +2,9 @@
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{CatalogRows, replicated_rows};
+use pinion_exec::limits::MAX_METADATA_REPLY_BYTES;
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, Invocation, Reply, Result};
-
-use pinion_exec::limits::MAX_METADATA_REPLY_BYTES;
 
 /// `_replCatalogRows`: those with numbers above `above`, which the previous reply gave if there are
 /// more.

@@ -2,14 +2,13 @@
 
 use pinion_bson::{DateTime, DocBuilder, ObjectId, RawBsonRef, RawDocumentBuf};
 use pinion_catalog::{Collection, Index, Uuid, core_catalog};
+use pinion_exec::read::{Access, RangeAccess};
+use pinion_exec::write::Deletion;
 use pinion_keystring::{Builder, Discriminator};
 use pinion_query::{IndexKind, Matcher, Variables};
 use pinion_storage::KeyRange;
 use pinion_wire::Result;
 use pinion_wire::idl::Namespace;
-
-use pinion_exec::read::{Access, RangeAccess};
-use pinion_exec::write::Deletion;
 
 /// Documents of a collection that expire by one rule.
 pub(super) struct Expiring {

@@ -13,14 +13,13 @@ use pinion_query::{
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::acknowledge;
-use super::change_stream;
 use super::collation::{Asked, check_sources};
 use super::create::time_series_of_output;
 use super::cursors::{CursorRequest, first_batch};
 use super::first_stage::{FirstStage, Place, documents_of, first_stage, without_list_sessions};
 use super::query_settings::admitted;
 use super::variables::variables;
+use super::{acknowledge, change_stream};
 use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::commands::stage_counts::stage_counts;
 use crate::compute::compute;

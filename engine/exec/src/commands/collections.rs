@@ -1,5 +1,7 @@
 //! `drop`, `dropDatabase`, `renameCollection`, `listCollections`, `listDatabases`.
 
+use std::collections::{BTreeMap, VecDeque};
+
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
@@ -8,17 +10,15 @@ use pinion_catalog::{
 use pinion_query::Matcher;
 use pinion_wire::idl::{FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
-use std::collections::{BTreeMap, VecDeque};
 
 use super::acknowledge;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use crate::acquire::check_uuid;
 use crate::compute::compute;
-use crate::guard;
 use crate::interrupt::pause;
-use crate::profile_settings;
 use crate::read::Stream;
 use crate::stats::database_sizes;
+use crate::{guard, profile_settings};
 
 /// `drop`.
 pub async fn drop(cmd: Invocation) -> Result<Reply> {

@@ -1,12 +1,13 @@
 //! `count`.
 
+use std::sync::Arc;
+
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
-use pinion_query::Matcher;
+use pinion_query::{Hint, Matcher};
 use pinion_storage::storage;
 use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
-use std::sync::Arc;
 
 use super::aggregate;
 use super::collation::Asked;
@@ -18,7 +19,6 @@ use crate::operator_counts::compute_counted;
 use crate::read::{
     LeafReport, MergedStream, Output, ReadRequest, from_log_error, open, parse_hint,
 };
-use pinion_query::Hint;
 
 /// A `count` as it is written.
 pub(super) struct CountCommand<'d> {

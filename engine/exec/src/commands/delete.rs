@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_collation::Collation;
-use pinion_query::{Matcher, Variables};
+use pinion_query::{Hint, Matcher, Variables};
 use pinion_wire::idl::{FieldReader, Path, Types, f64_lossy, missing_field};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
@@ -24,7 +24,6 @@ use crate::sessions;
 use crate::write::{
     BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run_and_report,
 };
-use pinion_query::Hint;
 
 /// One element of `deletes`, syntax alone.
 pub(super) struct DeleteSpec<'d> {

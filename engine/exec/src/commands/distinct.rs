@@ -9,7 +9,7 @@ use pinion_bson::{
 };
 use pinion_catalog::{Collection, stored_document};
 use pinion_collation::Collation;
-use pinion_query::{Matcher, spend_sort_keys, work};
+use pinion_query::{DistinctPlan, Hint, Matcher, spend_sort_keys, work};
 use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -27,7 +27,6 @@ use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::operator_counts::compute_counted;
 use crate::pipeline::{Node, collect_divided};
 use crate::read::{Output, ReadRequest, open, parse_hint};
-use pinion_query::{DistinctPlan, Hint};
 
 /// A `distinct` as it is written.
 pub(super) struct DistinctCommand<'d> {

@@ -1,5 +1,7 @@
 //! `createIndexes`, `dropIndexes`, `listIndexes`.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
@@ -8,7 +10,6 @@ use pinion_catalog::{
 };
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
-use std::collections::VecDeque;
 
 use super::acknowledge;
 use super::create::refuse_configuration;

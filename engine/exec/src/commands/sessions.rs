@@ -10,9 +10,8 @@ use crate::cursors::cursors;
 use crate::generate::random_bytes;
 use crate::limits::SESSION_TIMEOUT;
 use crate::session_refresh::session_refresh;
-use crate::sessions;
 use crate::sessions::session_table;
-use crate::transactions;
+use crate::{sessions, transactions};
 
 /// Appends a session's name.
 pub(crate) fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {

@@ -1,12 +1,13 @@
 //! `dbStats`, `collStats`, `$indexStats`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{Collection, TimeSeries, core_catalog, series_index};
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Invocation, Reply, Result};
-use std::sync::Arc;
 
 use crate::acquire::{Acquired, acquire_stored};
 use crate::metrics::metrics;

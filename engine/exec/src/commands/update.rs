@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_collation::Collation;
-use pinion_query::{Matcher, Pipeline, Update, Variables};
+use pinion_query::{Hint, Matcher, Pipeline, Update, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -27,7 +27,6 @@ use crate::write::{
     BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, Validation, run_and_report,
     sort_beside,
 };
-use pinion_query::Hint;
 
 /// One update statement, syntax alone.
 pub(super) struct UpdateSpec<'d> {

@@ -5,8 +5,9 @@ use bytes::Bytes;
 use md5::{Digest, Md5};
 use pinion_apply::Applier;
 use pinion_bson::{Bson, Document, RawDocumentBuf, Timestamp as BsonTimestamp, doc};
-use pinion_catalog::ApplyMode;
-use pinion_catalog::{CollectionOptions, LogForm, core_catalog, create_collection, set_log_form};
+use pinion_catalog::{
+    ApplyMode, CollectionOptions, LogForm, core_catalog, create_collection, set_log_form,
+};
 use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::{Duration, Queue, now, sleep, submit_to};
 use pinion_storage::{

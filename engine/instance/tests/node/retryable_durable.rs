@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::Bytes;
-
 use pinion_apply::Applier;
 use pinion_bson::{Binary, BinarySubtype, Bson, Document, RawDocument, doc};
 use pinion_catalog::ApplyMode;

@@ -4,12 +4,13 @@
 //! condition that it was not changed meanwhile, so a hint that is wrong, or that is not there after
 //! a restart, costs a look and nothing more.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use pinion_bson::ObjectId;
 use pinion_catalog::Uuid;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::cell::RefCell;
-use std::rc::Rc;
 
 use crate::limits::{MAX_OPEN_BUCKET_SOURCES, OPEN_BUCKETS_OF_SOURCE};
 

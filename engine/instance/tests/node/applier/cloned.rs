@@ -9,8 +9,7 @@ use pinion_apply::{
     Applier, ClonedDocument, begin_clone, clone_catalog, end_clone, parse_catalog_rows,
 };
 use pinion_bson::{Binary, BinarySubtype, Bson, Document, RawDocument, RawDocumentBuf, doc};
-use pinion_catalog::ApplyMode;
-use pinion_catalog::{Uuid, core_catalog};
+use pinion_catalog::{ApplyMode, Uuid, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_runtime::sim::Death;
 use pinion_runtime::{Duration, Queue, random_stream, sleep, spawn};

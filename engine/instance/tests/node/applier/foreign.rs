@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use pinion_bson::{Binary, BinarySubtype, Bson, Document, RawDocument, RawDocumentBuf, doc};
-use pinion_catalog::ApplyMode;
-use pinion_catalog::LogForm;
+use pinion_catalog::{ApplyMode, LogForm};
 use pinion_clock::Timestamp;
 
 use super::SHAPES;
