@@ -13,13 +13,14 @@ use pinion_catalog::{core_catalog, from_fatal};
 use pinion_exec::acquire::acquire_stored;
 use pinion_exec::commands::names::not_found;
 use pinion_exec::interrupt::interruptible;
-use pinion_exec::limits::{AUTO_COMPACT_INTERVAL, AUTO_COMPACT_POLL};
 use pinion_exec::stats::tree_stats;
 use pinion_exec::topology::{is_member, is_writable};
 use pinion_runtime::{Queue, now, spawn};
 use pinion_storage::{TreeId, storage};
 use pinion_wire::idl::CommandReader;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+
+use crate::limits::{AUTO_COMPACT_INTERVAL, AUTO_COMPACT_POLL};
 
 /// The task that compacts in the background; core 0 has it.
 #[derive(Default)]

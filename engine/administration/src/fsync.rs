@@ -5,10 +5,11 @@ use std::future::Future;
 use std::rc::Rc;
 
 use pinion_exec::fsync_lock;
-use pinion_exec::limits::FSYNC_LOCK_TIMEOUT;
 use pinion_runtime::{Duration, Queue, spawn};
 use pinion_storage::storage;
 use pinion_wire::{ErrorCode, Invocation, Reply, Result, interruption};
+
+use crate::limits::FSYNC_LOCK_TIMEOUT;
 
 const SEE_ALSO: &str = "http://dochub.mongodb.org/core/fsynccommand";
 

@@ -2,6 +2,8 @@
 
 // A module uses those of its own group, in no circle, and of the groups above.
 
+mod limits;
+
 pub mod db_check;
 mod validate;
 

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
-use pinion_exec::limits::{MAX_SHUTDOWN_PATIENCE, SHUTDOWN_PATIENCE};
 use pinion_exec::topology::replica_set;
 use pinion_runtime::Duration;
 use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result};
+
+use crate::limits::{MAX_SHUTDOWN_PATIENCE, SHUTDOWN_PATIENCE};
 
 /// `shutdown`: the reply is the closed connection.
 pub(crate) async fn shutdown(cmd: Invocation) -> Result<Reply> {

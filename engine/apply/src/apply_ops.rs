@@ -8,7 +8,6 @@ use pinion_exec::acquire::acquire_write;
 use pinion_exec::commands::insert::InsertBatch;
 use pinion_exec::commands::{acknowledge, capped, coll_mod, collections, create, indexes};
 use pinion_exec::interrupt::{check, is_interruption};
-use pinion_exec::limits::MAX_APPLY_OPS_DEPTH;
 use pinion_exec::write::{
     BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run,
 };
@@ -18,6 +17,7 @@ use pinion_wire::idl::{Namespace, Path, Types, missing_field, wrong_type};
 use pinion_wire::{Error, ErrorCode, Invocation, Message, OpContext, Reply, Result};
 
 use crate::applier::update_of;
+use crate::limits::MAX_APPLY_OPS_DEPTH;
 
 /// `applyOps`. Fields that it does not know it passes over, as MongoDB does.
 pub(crate) async fn apply_ops(cmd: Invocation) -> Result<Reply> {

@@ -3,6 +3,8 @@
 
 // A module uses those of its own group, in no circle, and of the groups above.
 
+mod limits;
+
 pub mod applier;
 pub mod builds;
 mod cloning;

@@ -74,8 +74,6 @@ pub(crate) const FAIL_POINT_POLL: Duration = Duration::from_millis(10);
 /// `onPrimaryTransactionalWrite`: what MongoDB inserts at once.
 pub(crate) const TEST_GROUP_DOCUMENTS: usize = 500;
 pub(crate) const TEST_GROUP_BYTES: usize = 256 * 1024;
-/// How deep operations of `applyOps` may stand in one another.
-pub const MAX_APPLY_OPS_DEPTH: usize = 10;
 /// Bytes of all query settings together, which are one stored document.
 pub(crate) const MAX_QUERY_SETTINGS_BYTES: usize = 8 * 1024 * 1024;
 /// Open cursors of one core.
@@ -110,8 +108,6 @@ pub(crate) const REAPED_SESSIONS: usize = 10_000;
 pub(crate) const REAPED_RECORDS: usize = 1000;
 /// Statements of a session that are kept when its command has ended.
 pub(crate) const MAX_KEPT_STATEMENTS: usize = 1000;
-/// Bytes of the log of starts, as mongod's.
-pub const STARTUP_LOG_BYTES: i64 = 10 << 20;
 /// Modes of write concerns that a core counts by their names, the bytes of such a name, and how
 /// deep pipelines within pipelines are whose stages count.
 pub(crate) const MAX_COUNTED_MODES: usize = 64;
@@ -133,34 +129,13 @@ pub(crate) const MIN_TRANSACTIONS_BYTES: u64 = 96 * 1024 * 1024;
 pub(crate) const TRANSACTION_ENTRY_BYTES: usize = 16 * 1024 * 1024 - 64 * 1024;
 /// Bytes of the keys of the documents that one statement of a transaction changes.
 pub(crate) const TRANSACTION_TARGET_BYTES: usize = 64 * 1024 * 1024;
-/// Entries of a transaction that are read from the log at once, and their bytes.
-pub const CHAIN_READ_ENTRIES: usize = 16;
-pub const CHAIN_READ_BYTES: usize = 32 * 1024 * 1024;
 /// How long a stage that reads another collection waits for a DDL there, which may wait for the
 /// stage's own operation.
 pub const INNER_GATE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a build of indexes that waits for its set checks which member is primary and which are
-/// ready, if it is not notified.
-pub const BUILD_LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// How long it is waited before a vote about a build is sent again.
-pub const BUILD_VOTE_PAUSE: Duration = Duration::from_millis(500);
-/// Bytes of the reason that a member gives the primary why it cannot make a build.
-pub const MAX_ABORT_REASON_BYTES: usize = 1024;
 /// How long a cursor may idle, unless `cursorTimeoutMillis` says otherwise.
 pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a session may idle.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// How much of its oplog a member keeps, where it has not noted how much, while it runs as a
-/// standalone.
-pub const FIRST_OPLOG_BYTES: u64 = 990 << 20;
-/// How long a primary that `shutdown` ends waits for another member to catch up, as in MongoDB.
-pub const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(15);
-/// The longest wait that a command may ask for.
-pub const MAX_SHUTDOWN_PATIENCE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// How often idle cursors and sessions are looked for.
-pub const REAP_INTERVAL: Duration = Duration::from_secs(4);
-/// How often operations that hold up the opening of the data directory are asked again to end.
-pub const PARKING_POLL: Duration = Duration::from_millis(10);
 /// This many errors of a batch have a text, however long that is,
 pub const REPORTED_ERRORS: usize = 2;
 /// and the others until their texts have this many bytes.
@@ -178,9 +153,6 @@ pub const PROFILED_COMMAND_BYTES: usize = 50 * 1024;
 pub const MAX_PROFILE_WRITES: usize = 64;
 /// How long an operation waits until the profiler has written it down.
 pub const PROFILE_WRITE_PATIENCE: Duration = Duration::from_secs(1);
-/// How often `autoCompact` compacts, and how often it checks whether it was switched off meanwhile.
-pub const AUTO_COMPACT_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
-pub const AUTO_COMPACT_POLL: Duration = Duration::from_secs(1);
 /// Longest `automationServiceDescriptor`.
 pub const MAX_SERVICE_DESCRIPTOR_BYTES: usize = 64;
 /// What an error of a batch takes in the reply, roughly.
@@ -238,20 +210,9 @@ pub const AWAIT_POLL: Duration = Duration::from_millis(100);
 /// Oplog entries, and their bytes, that the applier hands to one core together.
 pub const APPLY_BATCH_ENTRIES: usize = 1000;
 pub const APPLY_BATCH_BYTES: usize = 1024 * 1024;
-/// Entries, and their bytes, that one core decodes together,
-pub const DECODE_BATCH_ENTRIES: usize = 256;
-pub const DECODE_BATCH_BYTES: usize = 256 * 1024;
-/// and those that are not worth the way to another core.
-pub const DECODED_HERE_ENTRIES: usize = 8;
-pub const DECODED_HERE_BYTES: usize = 16 * 1024;
-/// Copied documents that are written at once, and about how many bytes.
-pub const CLONE_STEP_DOCUMENTS: usize = 64;
-pub const CLONE_STEP_BYTES: usize = 256 * 1024;
 /// Entries, and their bytes, that the applier has accepted and not applied.
 pub const APPLIER_ENTRIES: usize = 50_000;
 pub const APPLIER_BYTES: usize = 32 * 1024 * 1024;
-/// In recovery fewer: checkpoints, which make room there, wait until all of them are applied.
-pub const RECOVERY_BYTES: usize = 4 * 1024 * 1024;
 /// Log lines kept for `getLog`, on each core.
 pub const LOG_LINES: usize = 1024;
 /// Bytes of one kept log line.
@@ -259,8 +220,6 @@ pub const LOG_LINE_BYTES: usize = 4096;
 /// How often the lock of `fsync` checks whether the last writer has ended, and an operation that
 /// waits for its turn whether it has it.
 pub const FSYNC_LOCK_POLL: Duration = Duration::from_millis(2);
-/// How long the lock of `fsync` waits for writers when its client does not say.
-pub const FSYNC_LOCK_TIMEOUT: Duration = Duration::from_secs(90);
 /// Namespaces with counters for `top` before a core looks for ones that are gone.
 pub const MIN_TOP_NAMESPACES: usize = 10_000;
 /// Indexes whose uses a core counts for `$indexStats` before it looks for ones that are gone.
@@ -286,11 +245,6 @@ pub const SERIES_ROUND_BYTES: usize = 8 * 1024 * 1024;
 pub const SERIES_CONFLICTS: u32 = 3;
 
 const _: () = assert!(PART_BATCH_BYTES <= MAX_BATCH_BYTES);
-const _: () =
-    assert!(DECODE_BATCH_ENTRIES <= APPLY_BATCH_ENTRIES && APPLY_BATCH_ENTRIES <= APPLIER_ENTRIES);
-const _: () =
-    assert!(DECODE_BATCH_BYTES <= APPLY_BATCH_BYTES && APPLY_BATCH_BYTES <= RECOVERY_BYTES);
-const _: () = assert!(RECOVERY_BYTES <= APPLIER_BYTES);
 
 /// The least that an index build may be given of memory, in MiB, and the most room, in MiB, that it
 /// can be set to leave.
@@ -313,74 +267,12 @@ pub(crate) const CHANGE_BATCH_BYTES: usize = 256 * 1024;
 pub(crate) const CHANGE_ENTRY_COPY_BYTES: usize = 16 * 1024;
 /// Entries of one transaction, whose times a change stream keeps until it has come to them.
 pub(crate) const MAX_TRANSACTION_PARTS: usize = 100_000;
-/// Buckets of the sums by which a validation compares keys; powers of two.
-pub const MIN_KEY_BUCKETS: usize = 256;
-pub const MAX_KEY_BUCKETS: usize = 1 << 16;
-/// Errors and warnings of each kind that a validation lists.
-pub const MAX_VALIDATION_NOTES: usize = 100;
-/// Invalid documents that it lists.
-pub const MAX_LISTED_RECORDS: usize = 10_000;
-/// Bytes of the index entries that it lists, of those that are missing and of those that are too
-/// many.
-pub const MAX_LISTED_ENTRY_BYTES: usize = 1024 * 1024;
-/// Faults of documents that it logs in each partition.
-pub const MAX_LOGGED_FAULTS: usize = 100;
-/// Documents and entries that its second phase looks up at once in each partition.
-pub const VERIFY_GROUP: usize = 32;
-/// Snapshots that a validation takes one after the other for the same thing, where each is lost
-/// before it is done.
-pub const MAX_SNAPSHOT_ATTEMPTS: usize = 10;
 /// What its sums may take in memory, unless `maxValidateMemoryUsageMB` says otherwise.
 pub(crate) const VALIDATE_MEMORY_MB: i64 = 200;
 
-const _: () = assert!(MIN_KEY_BUCKETS.is_power_of_two() && MAX_KEY_BUCKETS.is_power_of_two());
-/// How often a validation tries to mend what others write at the same time.
-pub const MAX_REPAIR_ATTEMPTS: usize = 20;
-/// How often it tries to count records while others write, and how often when only the correction
-/// of a count depends on it.
-pub const MAX_COUNT_ATTEMPTS: usize = 50;
-pub const FEW_COUNT_ATTEMPTS: usize = 3;
-/// How often it looks again where the catalog differs from its row.
-pub const MAX_METADATA_LOOKS: usize = 5;
-/// Documents or index entries of a batch of `dbCheck`, and how long it is read, unless the command
-/// says otherwise; in the bounds of MongoDB.
-pub const CHECK_BATCH_DOCUMENTS: u64 = 5000;
-pub const MAX_CHECK_BATCH_DOCUMENTS: u64 = 10_000;
-pub const CHECK_BATCH_TIME_MS: u64 = 1000;
-pub const MIN_CHECK_BATCH_TIME_MS: u64 = 10;
-pub const MAX_CHECK_BATCH_TIME_MS: u64 = 20_000;
 /// Each this many batches without a difference, one is logged, unless
 /// `dbCheckHealthLogEveryNBatches` says otherwise.
 pub(crate) const CHECK_LOG_EVERY: u32 = 25;
 pub(crate) const MAX_CHECK_LOG_EVERY: u32 = 10_000;
 /// Megabytes that a run reads in a second, unless `maxDbCheckMBperSec` says otherwise.
 pub(crate) const CHECK_MB_PER_SEC: u32 = 1;
-/// Records of a partition that are read at once, and their bytes.
-pub const CHECK_PAGE_RECORDS: usize = 256;
-pub const CHECK_PAGE_BYTES: usize = 256 * 1024;
-/// Documents or entries that wait until they are looked up together, and their bytes, but for the
-/// last.
-pub const CHECK_LOOKUPS: usize = 64;
-pub const CHECK_LOOKUP_BYTES: usize = 1024 * 1024;
-/// Faults of documents and entries that are written down of each batch.
-pub const MAX_CHECK_FAULTS: usize = 100;
-/// Runs that wait for their turn, and the bytes of the command of each.
-pub const MAX_QUEUED_CHECKS: usize = 100;
-pub const MAX_CHECK_COMMAND_BYTES: usize = 64 * 1024;
-/// Entries of batches that a member has not compared yet, and their bytes. Those of beginnings and
-/// ends have as much room again.
-pub const MAX_FOLLOWED_CHECKS: usize = 1000;
-pub const MAX_FOLLOWED_CHECK_BYTES: usize = 20 * 1024 * 1024;
-/// Bytes of what an entry says about why a run ended early, and of each value of a note in the log
-/// of the node.
-pub const MAX_CHECK_REASON_BYTES: usize = 1024;
-/// How long a run is slowed down before it looks again how much it may read, and how long it waits
-/// for memory.
-pub const CHECK_PAUSE: Duration = Duration::from_secs(1);
-pub const CHECK_RETRY: Duration = Duration::from_millis(100);
-
-const _: () = assert!(MAX_FOLLOWED_CHECK_BYTES > MAX_LOGGED_BYTES + 4096);
-/// Size of the capped collection `local.system.healthlog`.
-pub const HEALTH_LOG_BYTES: i64 = 100 << 20;
-/// How long a note for it waits before it is checked whether the node closes.
-pub const HEALTH_LOG_PATIENCE: Duration = Duration::from_secs(1);

@@ -3,6 +3,8 @@
 
 // A module uses those of its own group, in no circle, and of the groups above.
 
+mod limits;
+
 mod member;
 
 mod maintenance;

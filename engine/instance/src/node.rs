@@ -19,7 +19,7 @@ use pinion_exec::cursors::{CursorTable, cursors};
 use pinion_exec::fail_points::FailPoints;
 use pinion_exec::fsync_lock::FsyncLock;
 use pinion_exec::generate::Generators;
-use pinion_exec::limits::{REAP_INTERVAL, SESSION_TIMEOUT};
+use pinion_exec::limits::SESSION_TIMEOUT;
 use pinion_exec::members::{AuthenticationCounts, Conversations, MemberAccess};
 use pinion_exec::metrics::{Metrics, metrics};
 use pinion_exec::node_info::NodeInfo;
@@ -45,6 +45,7 @@ use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
 use pinion_storage::RecoveryReport;
 use pinion_wire::{ErrorCode, Registry};
 
+use crate::limits::REAP_INTERVAL;
 use crate::maintenance;
 use crate::reopen::ReopenTurn;
 

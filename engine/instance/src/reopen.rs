@@ -13,7 +13,6 @@ use pinion_clock::Timestamp;
 use pinion_exec::capped::capped_table;
 use pinion_exec::cluster_parameters::cluster_parameters;
 use pinion_exec::cursors::cursors;
-use pinion_exec::limits::PARKING_POLL;
 use pinion_exec::open_transactions::transactions;
 use pinion_exec::ops::ops;
 use pinion_exec::parameters::parameters;
@@ -26,6 +25,8 @@ use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, LocalBoxFuture, core_id, on_all_cores, timeout};
 use pinion_storage::{OpenError, RecoveryReport, Reopening, storage};
 use pinion_wire::ErrorCode;
+
+use crate::limits::PARKING_POLL;
 
 /// Taken while the data directory is opened again, and when the node closes it for good; on core 0.
 pub(crate) struct ReopenTurn(Semaphore);

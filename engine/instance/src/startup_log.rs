@@ -3,12 +3,13 @@
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 use pinion_exec::capped::ensure_capped;
 use pinion_exec::commands::append_build_info;
-use pinion_exec::limits::STARTUP_LOG_BYTES;
 use pinion_exec::node_info::{NodeInfo, node_info};
 use pinion_exec::write::put;
 use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
+
+use crate::limits::STARTUP_LOG_BYTES;
 
 /// Adds an entry for this start. Called once, before the node serves clients.
 ///

@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use pinion_catalog::{Collection, check_log_form, check_not_view, core_catalog, is_replicated};
-use pinion_exec::limits::{MAX_CHECK_COMMAND_BYTES, MAX_QUEUED_CHECKS};
 use pinion_exec::ops::ops;
 use pinion_exec::topology::{is_member, is_writable, not_primary};
 use pinion_runtime::{CoreId, Queue, submit_to};
@@ -14,6 +13,7 @@ use super::options::{Request, Target, ValidateMode, invalid};
 use super::range::Range;
 use super::runner::Run;
 use crate::db_check::db_check_tasks;
+use crate::limits::{MAX_CHECK_COMMAND_BYTES, MAX_QUEUED_CHECKS};
 
 /// `dbCheck`. It answers before anything is read.
 pub(crate) async fn db_check(cmd: Invocation) -> Result<Reply> {

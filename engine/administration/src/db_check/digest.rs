@@ -13,9 +13,6 @@ use pinion_catalog::{
 use pinion_clock::Timestamp;
 use pinion_exec::compute::compute_bytes;
 use pinion_exec::interrupt::{is_interruption, pause};
-use pinion_exec::limits::{
-    CHECK_LOOKUP_BYTES, CHECK_LOOKUPS, MAX_CHECK_FAULTS, MAX_LISTED_ENTRY_BYTES,
-};
 use pinion_runtime::{CoreId, Instant, Queue, join_all, submit_to};
 use pinion_storage::{Key, KeyRange, PartitionId, ReadAt, ReadError, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext};
@@ -24,6 +21,7 @@ use super::health_log::{OF_DOCUMENT, OF_INDEX};
 use super::options::{BsonMode, Checks, ValidateMode};
 use super::range::{Border, Range};
 use super::walk::{OrderedWalk, Room, Walked};
+use crate::limits::{CHECK_LOOKUP_BYTES, CHECK_LOOKUPS, MAX_CHECK_FAULTS, MAX_LISTED_ENTRY_BYTES};
 use crate::validate::{Form, Snapshot, Unverified, Verifier, form_of, read};
 
 /// Why a range was not read to its end.

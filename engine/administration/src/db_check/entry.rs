@@ -5,11 +5,11 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Uuid;
 use pinion_clock::Timestamp;
 use pinion_exec::cluster_time::bson_time;
-use pinion_exec::limits::MAX_CHECK_REASON_BYTES;
 use pinion_wire::idl::Namespace;
 
 use super::options::Checks;
 use super::range::Range;
+use crate::limits::MAX_CHECK_REASON_BYTES;
 
 /// What an entry says.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,7 +9,6 @@ use pinion_catalog::{Uuid, from_fatal, stored_document};
 use pinion_clock::Timestamp;
 use pinion_exec::cluster_time::bson_time;
 use pinion_exec::interrupt::interruptible;
-use pinion_exec::limits::{MAX_FOLLOWED_CHECK_BYTES, MAX_FOLLOWED_CHECKS};
 use pinion_runtime::{CoreId, core_id, now};
 use pinion_storage::storage;
 use pinion_wire::OpContext;
@@ -19,6 +18,7 @@ use super::digest::{Digest, Fault, Limits, Unread, View};
 use super::entry::{Batch, CheckEntry, Step, is_batch};
 use super::health_log::{BATCH, Note, OF_CLUSTER, START, STOP, Severity, failure};
 use crate::db_check::db_check_tasks;
+use crate::limits::{MAX_FOLLOWED_CHECK_BYTES, MAX_FOLLOWED_CHECKS};
 
 /// Takes an entry that the applier has met, and returns at once: what it says is done behind the
 /// applier. Called on core 0, where a member's applier is.

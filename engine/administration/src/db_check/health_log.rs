@@ -7,9 +7,6 @@ use pinion_exec::acquire::acquire_write;
 use pinion_exec::capped::ensure_capped;
 use pinion_exec::generate::new_object_id;
 use pinion_exec::interrupt::interruptible;
-use pinion_exec::limits::{
-    CHECK_RETRY, HEALTH_LOG_BYTES, HEALTH_LOG_PATIENCE, MAX_CHECK_REASON_BYTES,
-};
 use pinion_exec::own_collections::HEALTH_LOG;
 use pinion_exec::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
@@ -21,6 +18,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::entry::cut;
 use crate::db_check::db_check_tasks;
+use crate::limits::{CHECK_RETRY, HEALTH_LOG_BYTES, HEALTH_LOG_PATIENCE, MAX_CHECK_REASON_BYTES};
 
 const DATABASE: &str = "local";
 

@@ -1,15 +1,16 @@
 //! What a client asks of `dbCheck`.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_exec::limits::{
-    CHECK_BATCH_DOCUMENTS, CHECK_BATCH_TIME_MS, MAX_CHECK_BATCH_DOCUMENTS, MAX_CHECK_BATCH_TIME_MS,
-    MIN_CHECK_BATCH_TIME_MS,
-};
 use pinion_runtime::Duration;
 use pinion_wire::idl::{
     CommandReader, Namespace, Types, WriteConcern, is_number, parse_write_concern,
 };
 use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::limits::{
+    CHECK_BATCH_DOCUMENTS, CHECK_BATCH_TIME_MS, MAX_CHECK_BATCH_DOCUMENTS, MAX_CHECK_BATCH_TIME_MS,
+    MIN_CHECK_BATCH_TIME_MS,
+};
 
 /// What is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

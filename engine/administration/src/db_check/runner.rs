@@ -10,7 +10,7 @@ use pinion_clock::Timestamp;
 use pinion_exec::acquire::{Wanted, acquire};
 use pinion_exec::concern::wait_for_check;
 use pinion_exec::interrupt::{self, interruptible};
-use pinion_exec::limits::{CHECK_PAUSE, CHECK_RETRY, MAX_LOGGED_BYTES, MAX_SNAPSHOT_ATTEMPTS};
+use pinion_exec::limits::MAX_LOGGED_BYTES;
 use pinion_exec::ops::BackgroundGuard;
 use pinion_exec::parameters::parameters;
 use pinion_runtime::{Duration, Instant, now, sleep};
@@ -25,6 +25,7 @@ use super::health_log::{BATCH, Note, OF_CLUSTER, Severity, failure};
 use super::options::{Request, Target};
 use super::range::Range;
 use crate::db_check::db_check_tasks;
+use crate::limits::{CHECK_PAUSE, CHECK_RETRY, MAX_SNAPSHOT_ATTEMPTS};
 
 /// A check that a client has asked for.
 pub(super) struct Run {

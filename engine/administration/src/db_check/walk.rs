@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 
 use bytes::Bytes;
-use pinion_exec::limits::{CHECK_PAGE_BYTES, CHECK_PAGE_RECORDS};
 use pinion_runtime::{Queue, join_all, submit_to};
 use pinion_storage::{Direction, Key, KeyRange, PartitionId, ReadAt, ReadError, TreeId, storage};
 
 use super::range::is_empty;
+use crate::limits::{CHECK_PAGE_BYTES, CHECK_PAGE_RECORDS};
 
 /// A record, and where it is.
 pub(super) struct Walked {

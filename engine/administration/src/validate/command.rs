@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use pinion_catalog::Collection;
 use pinion_exec::acquire::{Acquired, Wanted, acquire};
-use pinion_exec::limits::{FEW_COUNT_ATTEMPTS, MAX_COUNT_ATTEMPTS};
 use pinion_exec::ops::{Progress, ops};
 use pinion_exec::parameters::parameters;
 use pinion_exec::stats::tree_stats;
@@ -26,6 +25,7 @@ use super::report::{Contents, Report};
 use super::snapshot::Snapshot;
 use super::verify::Verifier;
 use super::{count, examine, metadata, multikey, oplog};
+use crate::limits::{FEW_COUNT_ATTEMPTS, MAX_COUNT_ATTEMPTS};
 
 /// `validate`.
 pub(crate) async fn validate(cmd: Invocation) -> Result<Reply> {

@@ -12,7 +12,6 @@ use pinion_catalog::{
 use pinion_exec::compute::{compute, compute_bytes};
 use pinion_exec::fail_points::hold_validation;
 use pinion_exec::interrupt::{is_interruption, pause};
-use pinion_exec::limits::MAX_LOGGED_FAULTS;
 use pinion_exec::topology::cluster_time;
 use pinion_query::{BucketState, Validator, check_bucket};
 use pinion_storage::{Key, Partition, PartitionId, Read, ReadAt, ReadError, storage};
@@ -23,6 +22,7 @@ use super::findings::Findings;
 use super::job::Job;
 use super::key_table::KeyHash;
 use super::tree_walk::{TreeWalk, Walked};
+use crate::limits::MAX_LOGGED_FAULTS;
 
 const INVALID: &str = "Detected one or more invalid documents. See logs.";
 const NONCONFORMANT: &str = "Detected one or more documents in this collection not conformant to BSON specifications. For more info, see logs with log id 6825900";

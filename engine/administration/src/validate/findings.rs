@@ -1,11 +1,11 @@
 //! What a validation finds, as far as it has looked.
 
 use pinion_catalog::Collection;
-use pinion_exec::limits::{MAX_LISTED_RECORDS, MAX_VALIDATION_NOTES};
 use pinion_query::MultikeyPaths;
 use pinion_storage::{Key, PartitionId};
 
 use super::key_table::KeyTable;
+use crate::limits::{MAX_LISTED_RECORDS, MAX_VALIDATION_NOTES};
 
 /// Errors or warnings, each of which is reported once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,6 @@ use pinion_bson::RawDocumentBuf;
 use pinion_catalog::{Index, entries_of, entry_partition, stored_document};
 use pinion_exec::compute::{compute, compute_bytes};
 use pinion_exec::interrupt::{is_interruption, pause};
-use pinion_exec::limits::{MAX_LISTED_ENTRY_BYTES, MAX_SNAPSHOT_ATTEMPTS, VERIFY_GROUP};
 use pinion_runtime::join_all;
 use pinion_storage::{Key, Partition, PartitionId, ReadAt, storage};
 use pinion_wire::{Error, ErrorCode, Result};
@@ -20,6 +19,7 @@ use super::options::RepairMode;
 use super::repair::{Repaired, Repairs};
 use super::tree_walk::{TreeWalk, Walked, newest};
 use super::verify::{Extra, Missing, Unverified, Verifier};
+use crate::limits::{MAX_LISTED_ENTRY_BYTES, MAX_SNAPSHOT_ATTEMPTS, VERIFY_GROUP};
 
 /// Entries as they are listed, as many as there is room for.
 #[derive(Clone, Debug, Default)]

@@ -7,9 +7,10 @@
 
 use std::hash::Hasher;
 
-use pinion_exec::limits::{MAX_KEY_BUCKETS, MIN_KEY_BUCKETS};
 use pinion_storage::{PartitionId, TreeId};
 use rustc_hash::FxHasher;
+
+use crate::limits::{MAX_KEY_BUCKETS, MIN_KEY_BUCKETS};
 
 /// Bytes of a bucket: one in each half.
 const BUCKET_BYTES: usize = 16;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use pinion_catalog::{Collection, Index, check_stored_spec, core_catalog, stored_collection};
 use pinion_exec::interrupt::check;
-use pinion_exec::limits::MAX_METADATA_LOOKS;
 use pinion_runtime::sleep;
 use pinion_wire::{OpContext, Result};
 
 use super::findings::Notes;
+use crate::limits::MAX_METADATA_LOOKS;
 
 /// Compares a collection of the catalog with its row.
 pub(super) async fn examine(

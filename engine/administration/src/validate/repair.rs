@@ -11,7 +11,6 @@ use pinion_catalog::{
 };
 use pinion_exec::compute::{compute, compute_bytes};
 use pinion_exec::interrupt::check;
-use pinion_exec::limits::MAX_REPAIR_ATTEMPTS;
 use pinion_exec::local::put_local;
 use pinion_runtime::sleep;
 use pinion_storage::{
@@ -22,6 +21,7 @@ use pinion_wire::Result;
 use super::examine::{Form, form_of};
 use super::job::{Job, read};
 use super::verify::{Extra, Missing};
+use crate::limits::MAX_REPAIR_ATTEMPTS;
 
 /// How often something was mended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

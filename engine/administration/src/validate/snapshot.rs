@@ -4,13 +4,13 @@ use pinion_catalog::{Collection, from_fatal, from_read_error};
 use pinion_clock::Timestamp;
 use pinion_exec::acquire::{Acquired, ReadSource, Undecided};
 use pinion_exec::interrupt::interruptible;
-use pinion_exec::limits::MAX_SNAPSHOT_ATTEMPTS;
 use pinion_exec::topology::replica_set;
 use pinion_runtime::{Queue, spawn};
 use pinion_storage::{ReadAt, ReadError, SnapshotHold, storage};
 use pinion_wire::{ErrorCode, OpContext, Result, interruption};
 
 use super::options::Options;
+use crate::limits::MAX_SNAPSHOT_ATTEMPTS;
 
 /// A state of the node that stays readable on all partitions until this is dropped, unless memory
 /// for old versions runs out.

@@ -5,11 +5,12 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use pinion_catalog::{from_fatal, from_read_error};
-use pinion_exec::limits::MAX_SNAPSHOT_ATTEMPTS;
 use pinion_storage::{
     Cursor, Direction, Key, KeyRange, Partition, Read, ReadAt, ReadError, Readable, TreeId, storage,
 };
 use pinion_wire::Result;
+
+use crate::limits::MAX_SNAPSHOT_ATTEMPTS;
 
 /// One step of a walk.
 pub(super) enum Walked {

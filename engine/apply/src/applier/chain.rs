@@ -9,7 +9,6 @@ use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::ApplyMode;
 use pinion_clock::Timestamp;
-use pinion_exec::limits::{CHAIN_READ_BYTES, CHAIN_READ_ENTRIES};
 use pinion_exec::read::from_log_error;
 use pinion_exec::statements::TransactionStamp;
 use pinion_storage::{ApplyError, storage};
@@ -18,6 +17,7 @@ use pinion_wire::Result;
 use super::chains::{Piece, piece_of};
 use super::entry::{Entry, damaged, field, validated};
 use super::prepared::{PreparedStep, forget_all_kept, is_prepare, keep, take_kept};
+use crate::limits::{CHAIN_READ_BYTES, CHAIN_READ_ENTRIES};
 
 /// The first entries of a transaction.
 pub(super) struct Chain {

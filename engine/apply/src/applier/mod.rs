@@ -36,10 +36,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_catalog::ApplyMode;
 use pinion_clock::Timestamp;
-use pinion_exec::limits::{
-    APPLIER_BYTES, APPLIER_ENTRIES, DECODE_BATCH_BYTES, DECODE_BATCH_ENTRIES, DECODED_HERE_BYTES,
-    DECODED_HERE_ENTRIES, RECOVERY_BYTES,
-};
+use pinion_exec::limits::{APPLIER_BYTES, APPLIER_ENTRIES};
 use pinion_exec::metrics::metrics;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, Queue, core_count, core_id, spawn, submit_to};
@@ -50,6 +47,10 @@ use self::decode::{Decoded, decode};
 use self::entry::{Entry, is_fence};
 use self::lane::{Item, Lane, apply_batch};
 use self::progress::Progress;
+use crate::limits::{
+    DECODE_BATCH_BYTES, DECODE_BATCH_ENTRIES, DECODED_HERE_BYTES, DECODED_HERE_ENTRIES,
+    RECOVERY_BYTES,
+};
 
 pub use self::chain::end_open_chain;
 pub use self::chain::{OpenChain, forget_transactions};

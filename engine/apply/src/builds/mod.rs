@@ -15,11 +15,12 @@ use std::rc::Rc;
 
 use pinion_bson::RawDocumentBuf;
 use pinion_catalog::{BuildName, BuildSet, BuildWaiting, Uuid, set_build_set};
-use pinion_exec::limits::{BUILD_LOOK_INTERVAL, BUILD_VOTE_PAUSE};
 use pinion_exec::topology::{ReplicaSet, replica_set};
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, Queue, sleep, spawn, submit_to, timeout};
 use pinion_wire::{Error, Result};
+
+use crate::limits::{BUILD_LOOK_INTERVAL, BUILD_VOTE_PAUSE};
 
 pub use document::{forget_ended, keep_vote, read, set_quorum};
 

@@ -2,10 +2,11 @@
 
 use pinion_bson::rawdoc;
 use pinion_catalog::BuildName;
-use pinion_exec::limits::MAX_ABORT_REASON_BYTES;
 use pinion_exec::node_info::node_info;
 use pinion_exec::topology::{ReplicaSet, SetView};
 use pinion_wire::{Error, Result};
+
+use crate::limits::MAX_ABORT_REASON_BYTES;
 
 /// What the configuration calls this node.
 pub(super) fn own_host(view: &SetView) -> String {

@@ -14,7 +14,6 @@ use pinion_catalog::{
 use pinion_clock::Timestamp;
 use pinion_exec::capped::capped_table;
 use pinion_exec::compute::compute_bytes;
-use pinion_exec::limits::{CLONE_STEP_BYTES, CLONE_STEP_DOCUMENTS};
 use pinion_query::MultikeyPaths;
 use pinion_runtime::{CoreId, Queue, join_all, submit_to, yield_if_due};
 use pinion_storage::{Expect, Key, Op, PartitionId, TreeId, Write, storage};
@@ -22,6 +21,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::applier::stored;
+use crate::limits::{CLONE_STEP_BYTES, CLONE_STEP_DOCUMENTS};
 
 /// A document of another member.
 #[derive(Clone, Debug)]
