@@ -24,8 +24,8 @@ pub(crate) const DECODED_HERE_BYTES: usize = 16 * 1024;
 /// Copied documents that are written at once, and about how many bytes.
 pub(crate) const CLONE_STEP_DOCUMENTS: usize = 64;
 pub(crate) const CLONE_STEP_BYTES: usize = 256 * 1024;
-/// Bytes of entries that wait to be applied in recovery: fewer than elsewhere, as checkpoints, which
-/// make room there, wait until all of them are applied.
+/// Bytes of entries that wait to be applied in recovery: fewer than elsewhere, as checkpoints,
+/// which make room there, wait until all of them are applied.
 pub(crate) const RECOVERY_BYTES: usize = 4 * 1024 * 1024;
 
 const _: () =
