@@ -4,9 +4,14 @@
 //! effect, wherever that happens. So when every core has closed its gate of a namespace, nothing is in
 //! flight there on the whole node.
 //!
+//! A gate may have several holders: a change of the catalog, and the critical section that the change is a part of. It keeps out
+//! what the strongest of them does. The gates of a database are those of all namespaces in it: who holds it is a holder of each
+//! gate that there is, and of each that comes. So an operation looks at one gate, and at nothing more while it is there.
+//!
 //! Before all of them stands the lock of `fsync {lock: true}`, which keeps every writer and every change of the catalog out.
 
 use std::cell::{Cell, RefCell};
+use std::num::NonZeroU64;
 use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
@@ -38,7 +43,100 @@ pub enum GateAccess {
     Write,
 }
 
+/// What is gated together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GateOf {
+    Namespace(Namespace),
+    /// All namespaces of a database, be they there or not.
+    Database(String),
+}
+
+impl GateOf {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            GateOf::Namespace(ns) => ns.as_str(),
+            GateOf::Database(db) => db,
+        }
+    }
+}
+
+/// The number of a critical section, which no other of the process has.
+pub type HoldId = NonZeroU64;
+
+/// Who has closed a gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Holder {
+    /// A change of the catalog.
+    Ddl(u64),
+    /// A migration, or a change that several shards make together. It may last longer than the task that began it.
+    CriticalSection(HoldId),
+}
+
+/// What keeps an operation in front of a gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClosedBy {
+    Ddl,
+    /// Also where a change of the catalog is made within it.
+    CriticalSection,
+}
+
+/// Why a gate that is closed was not waited for any longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotDrained {
+    /// Nothing is changed any more but by the log.
+    GaveUp,
+    /// Its holder has opened it.
+    Opened,
+}
+
+/// Who holds a gate, and what each keeps out; none is listed that keeps out nothing.
+#[derive(Clone, Default)]
+struct Holders(Vec<(Holder, GateMode)>);
+
+impl Holders {
+    fn set(&mut self, holder: Holder, mode: GateMode) {
+        self.0.retain(|(other, _)| *other != holder);
+        if mode != GateMode::Open {
+            self.0.push((holder, mode));
+        }
+    }
+
+    fn mode_of(&self, holder: Holder) -> GateMode {
+        let found = self.0.iter().find(|(other, _)| *other == holder);
+        found.map_or(GateMode::Open, |(_, mode)| *mode)
+    }
+
+    fn strongest(&self) -> GateMode {
+        let modes = self.0.iter().map(|(_, mode)| *mode);
+        modes.max().unwrap_or(GateMode::Open)
+    }
+
+    /// What keeps this access out.
+    fn keeping_out(&self, access: GateAccess) -> Option<ClosedBy> {
+        let mut keeping = self.0.iter().filter(|(_, mode)| !mode.admits(access));
+        let first = keeping.next()?;
+        let is_section =
+            |(holder, _): &(Holder, GateMode)| matches!(holder, Holder::CriticalSection(_));
+        Some(match is_section(first) || keeping.any(is_section) {
+            true => ClosedBy::CriticalSection,
+            false => ClosedBy::Ddl,
+        })
+    }
+}
+
+impl GateMode {
+    fn admits(self, access: GateAccess) -> bool {
+        match access {
+            GateAccess::Read => self < GateMode::Closed,
+            GateAccess::ReadAndStay => self < GateMode::NoStaying,
+            GateAccess::Write => self < GateMode::NoWrites,
+        }
+    }
+}
+
 struct Gate {
+    holders: RefCell<Holders>,
+    /// The strongest of the holders'.
     mode: Cell<GateMode>,
     /// All readers, and those of them that stay.
     readers: Cell<usize>,
@@ -135,12 +233,29 @@ impl Drop for Waiting<'_> {
 }
 
 impl Gate {
-    fn admits(&self, access: GateAccess) -> bool {
-        match access {
-            GateAccess::Read => self.mode.get() < GateMode::Closed,
-            GateAccess::ReadAndStay => self.mode.get() < GateMode::NoStaying,
-            GateAccess::Write => self.mode.get() < GateMode::NoWrites,
+    fn new(holders: Holders) -> Gate {
+        Gate {
+            mode: Cell::new(holders.strongest()),
+            holders: RefCell::new(holders),
+            readers: Cell::new(0),
+            staying: Cell::new(0),
+            writers: Cell::new(0),
+            waiting_readers: Cell::new(0),
+            waiting_writers: Cell::new(0),
+            changed: Notify::new(),
         }
+    }
+
+    fn admits(&self, access: GateAccess) -> bool {
+        self.mode.get().admits(access)
+    }
+
+    fn set(&self, holder: Holder, mode: GateMode) {
+        let mut holders = self.holders.borrow_mut();
+        holders.set(holder, mode);
+        self.mode.set(holders.strongest());
+        drop(holders);
+        self.changed.notify_all();
     }
 
     /// Whether nobody whom a mode keeps out is behind the gate.
@@ -177,6 +292,10 @@ impl Gate {
 #[derive(Default)]
 pub struct Gates {
     gates: RefCell<FxHashMap<Namespace, Rc<Gate>>>,
+    /// The databases that are held.
+    databases: RefCell<FxHashMap<String, Holders>>,
+    /// Whether there is any.
+    holds_databases: Cell<bool>,
     /// Set on every core while the node is locked against writes, or about to be.
     locked: Cell<bool>,
     unlocked: Notify,
@@ -262,23 +381,39 @@ impl Gates {
         if gates.len() >= 1024 && gates.len().is_power_of_two() {
             gates.retain(|_, gate| Rc::strong_count(gate) > 1 || !gate.is_idle());
         }
-        let gate = Rc::new(Gate {
-            mode: Cell::new(GateMode::Open),
-            readers: Cell::new(0),
-            staying: Cell::new(0),
-            writers: Cell::new(0),
-            waiting_readers: Cell::new(0),
-            waiting_writers: Cell::new(0),
-            changed: Notify::new(),
-        });
+        let gate = Rc::new(Gate::new(self.holders_of(ns.db())));
         gates.insert(ns.clone(), gate.clone());
         gate
+    }
+
+    /// Who holds a database.
+    fn holders_of(&self, db: &str) -> Holders {
+        if !self.holds_databases.get() {
+            return Holders::default();
+        }
+        let databases = self.databases.borrow();
+        databases.get(db).cloned().unwrap_or_default()
     }
 
     /// True if an operation that begins now, and ends before anything else is run on this core, may pass.
     pub fn admits(&self, ns: &Namespace, access: GateAccess) -> bool {
         let gates = self.gates.borrow();
-        !self.keeps_out(access) && gates.get(ns).is_none_or(|gate| gate.admits(access))
+        !self.keeps_out(access)
+            && match gates.get(ns) {
+                Some(gate) => gate.admits(access),
+                None if self.holds_databases.get() => {
+                    self.holders_of(ns.db()).strongest().admits(access)
+                }
+                None => true,
+            }
+    }
+
+    /// What keeps this access in front of the gate; `None` if nothing does, or the node's lock alone.
+    pub fn closed_by(&self, ns: &Namespace, access: GateAccess) -> Option<ClosedBy> {
+        match self.gates.borrow().get(ns) {
+            Some(gate) => gate.holders.borrow().keeping_out(access),
+            None => self.holders_of(ns.db()).keeping_out(access),
+        }
     }
 
     /// Whether the node's lock keeps this access out.
@@ -361,36 +496,101 @@ impl Gates {
         admitted.then(|| self.pass(gate, access))
     }
 
-    /// Closes the gate and waits until nobody whom the mode keeps out is behind it. There is one DDL at a time
-    /// on a namespace, so a gate is never closed twice, but for one that is closed further.
-    /// False if that is given up: the gate is to be opened again.
-    #[must_use]
-    pub async fn close(&self, ns: &Namespace, mode: GateMode) -> bool {
-        let gate = self.gate(ns);
-        let before = gate.mode.replace(mode);
-        assert!(
-            before == GateMode::Open || (before, mode) == (GateMode::NoStaying, GateMode::Closed),
-            "the gate of {ns} is closed twice"
-        );
+    /// Sets what the holder keeps out; with `Open` it holds the gate no longer.
+    pub fn set(&self, of: &GateOf, holder: Holder, mode: GateMode) {
+        match of {
+            // One that nobody has used is open.
+            GateOf::Namespace(ns) if mode == GateMode::Open => {
+                let gate = self.gates.borrow().get(ns).cloned();
+                gate.inspect(|gate| gate.set(holder, mode));
+            }
+            GateOf::Namespace(ns) => self.gate(ns).set(holder, mode),
+            GateOf::Database(db) => self.set_database(db, holder, mode),
+        }
+    }
+
+    fn set_database(&self, db: &str, holder: Holder, mode: GateMode) {
+        let mut databases = self.databases.borrow_mut();
+        let holders = databases.entry(db.to_owned()).or_default();
+        holders.set(holder, mode);
+        if holders.strongest() == GateMode::Open {
+            databases.remove(db);
+        }
+        self.holds_databases.set(!databases.is_empty());
+        for gate in self.gates_of(db) {
+            gate.set(holder, mode);
+        }
+    }
+
+    fn gates_of(&self, db: &str) -> Vec<Rc<Gate>> {
+        let gates = self.gates.borrow();
+        let of_database = gates.iter().filter(|(ns, _)| ns.db() == db);
+        of_database.map(|(_, gate)| gate.clone()).collect()
+    }
+
+    /// What the holder keeps out.
+    fn mode_of(&self, of: &GateOf, holder: Holder) -> GateMode {
+        match of {
+            GateOf::Namespace(ns) => {
+                let gates = self.gates.borrow();
+                let gate = gates.get(ns);
+                gate.map_or(GateMode::Open, |gate| gate.holders.borrow().mode_of(holder))
+            }
+            GateOf::Database(db) => self.holders_of(db).mode_of(holder),
+        }
+    }
+
+    /// A gate with somebody behind it whom the mode keeps out.
+    fn undrained(&self, of: &GateOf, mode: GateMode) -> Option<Rc<Gate>> {
+        let gates = match of {
+            GateOf::Namespace(ns) => vec![self.gate(ns)],
+            GateOf::Database(db) => self.gates_of(db),
+        };
+        gates.into_iter().find(|gate| !gate.is_drained(mode))
+    }
+
+    /// Closes a gate for its holder and waits until nobody whom the mode keeps out is behind it. A holder may close it further.
+    ///
+    /// # Errors
+    /// It is given up, or was set open meanwhile. Unless it was, the holder is to set it open, or to what it was before.
+    pub async fn close(
+        &self,
+        of: &GateOf,
+        holder: Holder,
+        mode: GateMode,
+    ) -> Result<(), NotDrained> {
+        assert!(mode != GateMode::Open, "an open gate is not waited for");
+        self.set(of, holder, mode);
         let tally = self.tallies.of_mode(mode);
         let mut waits = None;
-        while !self.gives_up.get() {
-            if gate.is_drained(mode) {
+        loop {
+            if self.gives_up.get() {
+                return Err(NotDrained::GaveUp);
+            }
+            if self.mode_of(of, holder) == GateMode::Open {
+                return Err(NotDrained::Opened);
+            }
+            let Some(gate) = self.undrained(of, mode) else {
                 if mode != GateMode::NoStaying {
                     tally.acquired();
                 }
-                return true;
-            }
+                return Ok(());
+            };
             waits.get_or_insert_with(|| tally.begin_wait());
             gate.changed.notified().await;
         }
-        false
     }
 
     /// The same for an operation, which is listed while it waits.
-    pub(crate) async fn close_for(&self, op_id: i32, ns: &Namespace, mode: GateMode) -> bool {
+    pub(crate) async fn close_for(
+        &self,
+        op_id: i32,
+        of: &GateOf,
+        holder: Holder,
+        mode: GateMode,
+    ) -> Result<(), NotDrained> {
         let _closing = Listed::new(&self.closing, op_id, mode);
-        self.close(ns, mode).await
+        self.close(of, holder, mode).await
     }
 
     /// The operations that close a gate of this core and wait for those behind it.
@@ -406,17 +606,15 @@ impl Gates {
         }
     }
 
+    /// Whether changes of the catalog are given up.
+    pub(crate) fn gives_up(&self) -> bool {
+        self.gives_up.get()
+    }
+
     /// Whether some gate of this core is closed: a change of the catalog is under way, or waits for those behind it.
     pub fn some_is_closed(&self) -> bool {
         let gates = self.gates.borrow();
         gates.values().any(|gate| gate.mode.get() != GateMode::Open)
-    }
-
-    /// Opens the gate again.
-    pub fn open(&self, ns: &Namespace) {
-        let gate = self.gate(ns);
-        gate.mode.set(GateMode::Open);
-        gate.changed.notify_all();
     }
 
     /// Keeps writers and changes of the catalog out of this core from now on; those that are under way go on.

@@ -37,22 +37,25 @@ pub use build::{BuildLimits, BuildPhase, HoldBuilds, set_build_hold, set_build_l
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
 pub use change::is_row_of_collection;
 pub use ddl::{
-    ApplyMode, BuildActivity, BuildCounts, BuildInfo, BuildName, BuildSet, BuildWaiting,
-    CatalogRows, CollMod, CopyDocuments, DatabaseLocks, Definition, DefinitionGuard, DropTarget,
-    Dropped, FindArrays, IndexChange, IndexName, IndexSelection, IndexesCreated, ListedCollection,
-    ListedIndex, LoggedCommand, Modified, PlannedChange, PropertyChange, abort_build,
-    adjust_multikey, apply_command, apply_view_document, begin_builds, begin_copy, build_counts,
-    clone_as_capped, coll_mod, commit_planned, convert_to_capped, create_collection,
-    create_indexes, database_locks, drop_collection, drop_database, drop_indexes, end_builds,
-    end_copy, ensure_collection, index_builds, keep_builds, kill_build, mark_copied,
-    plan_collection, plan_indexes, plant_unfenced_reads, put_copied, put_listed, reindex,
-    rename_collection, replace_series, replicated_rows, set_build_set, set_definition_guard,
-    set_multikey, show_oplog,
+    ApplyMode, AwaitedLock, BuildActivity, BuildCounts, BuildInfo, BuildName, BuildSet,
+    BuildWaiting, CatalogRows, CollMod, CopyDocuments, DatabaseLocks, Definition, DefinitionGuard,
+    DropTarget, Dropped, FindArrays, Hold, IndexChange, IndexName, IndexSelection, IndexesCreated,
+    ListedCollection, ListedIndex, LoggedCommand, Modified, PlannedChange, PropertyChange,
+    abort_build, adjust_multikey, apply_command, apply_view_document, awaited_locks, begin_builds,
+    begin_copy, build_counts, clone_as_capped, coll_mod, commit_planned, convert_to_capped,
+    create_collection, create_indexes, database_locks, drop_collection, drop_database,
+    drop_indexes, end_builds, end_copy, end_holds, ensure_collection, hold, hold_database,
+    index_builds, keep_builds, kill_build, mark_copied, plan_collection, plan_indexes,
+    plant_unfenced_reads, put_copied, put_listed, reindex, rename_collection, replace_series,
+    replicated_rows, set_build_set, set_definition_guard, set_multikey, show_oplog,
 };
 pub use durable::stored_collection;
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
-pub use gates::{ChangePass, GateAccess, GateCounts, GateMode, GateUse, Gates, Pass};
+pub use gates::{
+    ChangePass, ClosedBy, GateAccess, GateCounts, GateMode, GateOf, GateUse, Gates, HoldId, Holder,
+    NotDrained, Pass,
+};
 pub use index::{Building, Index, IndexPlacement};
 pub use interrupt::{check_interrupted, interruptible, poll_once};
 pub use keys::{

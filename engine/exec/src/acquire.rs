@@ -10,9 +10,9 @@
 use std::sync::Arc;
 
 use pinion_catalog::{
-    Catalog, Collection, CollectionOptions, GateAccess, Pass, ResolvedView, TimeSeries, Uuid,
-    check_collection_uuid, check_not_scattered, check_not_view, core_catalog, ensure_collection,
-    from_fatal, is_replicated,
+    Catalog, ClosedBy, Collection, CollectionOptions, GateAccess, Pass, ResolvedView, TimeSeries,
+    Uuid, check_collection_uuid, check_not_scattered, check_not_view, core_catalog,
+    ensure_collection, from_fatal, is_replicated,
 };
 use pinion_clock::{OpTime, Timestamp};
 use pinion_collation::Collation;
@@ -657,10 +657,17 @@ pub(crate) async fn enter_inner(ctx: &OpContext, ns: &Namespace) -> Result<Pass>
     let entering = enter(ctx, ns, GateAccess::Read);
     match pinion_runtime::timeout(INNER_GATE_TIMEOUT, entering).await {
         Ok(pass) => pass,
-        Err(_) => Err(Error::new(
-            ErrorCode::LOCK_TIMEOUT,
-            format!("a change of {ns} is under way, and has not ended in time"),
-        )),
+        Err(_) => {
+            let closed_by = core_catalog().gates().closed_by(ns, GateAccess::Read);
+            let what = match closed_by {
+                Some(ClosedBy::CriticalSection) => "critical section",
+                Some(ClosedBy::Ddl) | None => "change",
+            };
+            Err(Error::new(
+                ErrorCode::LOCK_TIMEOUT,
+                format!("a {what} of {ns} is under way, and has not ended in time"),
+            ))
+        }
     }
 }
 

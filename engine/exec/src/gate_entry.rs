@@ -19,7 +19,7 @@ pub(crate) async fn enter(ctx: &OpContext, ns: &Namespace, access: GateAccess) -
         return Ok(pass);
     }
     let began = pinion_runtime::now();
-    let waiting = ops().wait_for_gate(ctx, kind);
+    let waiting = ops().wait_for_gate(ctx, kind, ns);
     let pass = interruptible(ctx, catalog.gates().enter(ns, access)).await?;
     drop(waiting);
     let us = began.elapsed().as_micros() as u64;

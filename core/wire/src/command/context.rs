@@ -1,6 +1,7 @@
 //! OpContext: what every operation carries along, to other cores and to other nodes.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -193,6 +194,8 @@ pub struct OpContext {
     pub deadline_ns: Option<u64>,
     /// What the operation reads: what it asked for, until the executor has completed that.
     pub read_concern: ReadConcern,
+    /// The critical section that the operation is a part of: its changes of the catalog do not wait for that.
+    pub critical_section: Option<NonZeroU64>,
 }
 
 /// The part of an OpContext that does not change, apart from the kill flag and the work.
@@ -242,6 +245,7 @@ impl OpContext {
             statement: None,
             deadline_ns,
             read_concern,
+            critical_section: None,
         }
     }
 
@@ -306,6 +310,13 @@ impl OpContext {
     #[must_use]
     pub fn with_deadline(mut self, deadline_ns: Option<u64>) -> OpContext {
         self.deadline_ns = deadline_ns;
+        self
+    }
+
+    /// The same operation as a part of a critical section.
+    #[must_use]
+    pub fn within(mut self, critical_section: NonZeroU64) -> OpContext {
+        self.critical_section = Some(critical_section);
         self
     }
 

@@ -18,7 +18,6 @@ use pinion_wire::{Error, ErrorCode, Result, interruption};
 use super::build_set::{BuildSet, Waiting, build_set};
 use super::builds::{Build, BuildActivity, Decided, listing};
 use super::coordinator::{Commit, Coordinator, behind_gates};
-use super::locks::Scope;
 use crate::build::{self, BuildPhase, Filled, Found, Stopped, Work};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
@@ -225,7 +224,7 @@ impl Coordinator {
         }
         // From here on nobody waits for it with a lock of the namespace, nor for its pass.
         let _pass = core_catalog().gates().begin_change().await;
-        let _lock = self.lock(Scope::one(&work.collection.ns)).await;
+        let _lock = self.lock_to_end_build(&work.collection.ns).await;
         let gates = [work.collection.ns.clone()];
         build.set_activity(BuildActivity::Commits);
         behind_gates(None, &gates, GateMode::NoWrites, self.complete(work, found)).await
@@ -253,7 +252,7 @@ impl Coordinator {
             }
             let aborted = async {
                 let _pass = core_catalog().gates().begin_change().await;
-                let _lock = self.lock(Scope::one(&work.collection.ns)).await;
+                let _lock = self.lock_to_end_build(&work.collection.ns).await;
                 let gates = [work.collection.ns.clone()];
                 let abort = self.write_abort(&work.collection.ns, work.uuid, &error);
                 behind_gates(None, &gates, GateMode::NoWrites, abort).await

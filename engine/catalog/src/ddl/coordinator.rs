@@ -24,11 +24,12 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
 
 use super::builds::Builds;
 use super::guard::{Definition, admit};
-use super::locks::{DatabaseLocks, Lock, Locks, Scope};
+use super::hold::Holds;
+use super::locks::{AwaitedLock, Claim, DatabaseLocks, Lock, Locks, Scope};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::errors::from_write_error;
-use crate::gates::GateMode;
+use crate::gates::{GateMode, GateOf, HoldId, Holder, NotDrained};
 use crate::interrupt::interruptible;
 use crate::log_form::log_form;
 use crate::names::{OWN_COMMANDS, command_namespace, is_replicated};
@@ -44,8 +45,11 @@ pub(crate) struct Coordinator {
     given: Cell<u64>,
     /// The same for what is not replicated.
     own_given: Cell<u64>,
+    /// Changes of the catalog that have closed gates.
+    changes: Cell<u64>,
     rng: RefCell<Rng>,
     pub(super) builds: Builds,
+    pub(super) holds: Holds,
     /// The catalog was copied from a member of MongoDB: the numbers in it were given out here.
     pub(super) is_listed: Cell<bool>,
     /// A fault that the simulation plants to see whether it would find it: readers are not kept out while a logged command is
@@ -91,15 +95,37 @@ impl Coordinator {
             commits: Semaphore::new(1),
             given: Cell::new(0),
             own_given: Cell::new(0),
+            changes: Cell::new(0),
             rng: RefCell::new(pinion_runtime::random_stream("catalog")),
             builds: Builds::default(),
+            holds: Holds::default(),
             is_listed: Cell::new(false),
             reads_unfenced: Cell::new(false),
         }
     }
 
     pub(super) async fn lock(&self, scope: Scope) -> Lock<'_> {
-        self.locks.lock(scope).await
+        self.locks.lock(scope, Claim::Change, None).await
+    }
+
+    /// The same to end a build. What is made within a critical section may wait for that end.
+    pub(super) async fn lock_to_end_build(&self, ns: &Namespace) -> Lock<'_> {
+        let scope = Scope::one(ns);
+        self.locks.lock(scope, Claim::BuildEnd, None).await
+    }
+
+    /// The same for a critical section, taken by a context of its own.
+    ///
+    /// # Errors
+    /// Its time is up, or it is given up.
+    pub(super) async fn lock_to_hold(
+        &self,
+        ctx: &OpContext,
+        id: HoldId,
+        scope: Scope,
+    ) -> Result<Lock<'_>> {
+        let claim = Claim::CriticalSection(id);
+        interruptible(ctx, self.locks.lock(scope, claim, None)).await
     }
 
     fn database_locks(&self) -> DatabaseLocks {
@@ -112,7 +138,15 @@ impl Coordinator {
     /// # Errors
     /// The operation is stopped.
     pub(super) async fn lock_for(&self, ctx: &OpContext, scope: Scope) -> Result<Lock<'_>> {
-        interruptible(ctx, self.lock(scope)).await
+        let op_id = Some(ctx.op_id);
+        interruptible(ctx, self.locks.lock(scope, Claim::of(ctx), op_id)).await
+    }
+
+    /// A number for what closes gates.
+    fn holder(&self) -> Holder {
+        let number = self.changes.get();
+        self.changes.set(number + 1);
+        Holder::Ddl(number)
     }
 
     pub(super) fn uuid(&self) -> Uuid {
@@ -128,6 +162,12 @@ impl Coordinator {
         let first = self.next_number(&current, is_replicated);
         self.given(is_replicated).set(first + count);
         first
+    }
+
+    /// A number that no critical section of this process has.
+    pub(super) fn hold_id(&self) -> HoldId {
+        let drawn = self.rng.borrow_mut().next_u64();
+        HoldId::new(drawn).unwrap_or(HoldId::MAX)
     }
 
     fn given(&self, is_replicated: bool) -> &Cell<u64> {
@@ -422,6 +462,14 @@ pub fn database_locks() -> LocalBoxFuture<'static, DatabaseLocks> {
     })
 }
 
+/// The operations that wait on this core until they may change something of the catalog.
+pub fn awaited_locks() -> Vec<AwaitedLock> {
+    match pinion_runtime::try_core_local::<Coordinator>() {
+        Some(coordinator) => coordinator.locks.waiting(),
+        None => Vec::new(),
+    }
+}
+
 /// Runs `operation` while the gates of these namespaces, whose locks the caller holds, are closed
 /// on every core. A client's operation, `by`, may be stopped while it waits for those who are behind a gate and stay there, as a
 /// prepared transaction does; not any more when `operation` has begun.
@@ -440,55 +488,67 @@ pub(super) async fn behind_gates<T>(
     // gate that is drained and waits for one that is closed already.
     namespaces.sort();
     namespaces.dedup();
+    let gates: Arc<[GateOf]> = namespaces.into_iter().map(GateOf::Namespace).collect();
+    let holder = pinion_runtime::core_local::<Coordinator>().holder();
+    let result = match close_gates(by, &gates, holder, (GateMode::Open, mode)).await {
+        Ok(()) => operation.await,
+        Err(error) => Err(error),
+    };
+    set_gates(&gates, holder, GateMode::Open).await;
+    result
+}
+
+/// Closes gates on every core, one after the other, from what the holder keeps out already, and waits until they are drained,
+/// for as long as `by` is neither stopped nor out of time. On an error the caller sets them again.
+pub(super) async fn close_gates(
+    by: Option<&OpContext>,
+    gates: &[GateOf],
+    holder: Holder,
+    (before, mode): (GateMode, GateMode),
+) -> Result<()> {
     // A transaction may stay behind a gate for a minute: readers are kept out only when none does.
     let steps: &[GateMode] = match mode {
         GateMode::Closed => &[GateMode::NoStaying, GateMode::Closed],
         _ => &[mode],
     };
-    let mut touched = 0;
-    let mut drained = Ok(());
-    for (index, ns) in steps.iter().flat_map(|_| namespaces.iter()).enumerate() {
-        let mode = steps[index / namespaces.len()];
-        let (ns, by) = (ns.clone(), by.cloned());
-        let on_each = pinion_runtime::on_all_cores(move |_| {
-            let (ns, by) = (ns.clone(), by.clone());
-            async move { close(by.as_ref(), &ns, mode).await }
-        });
-        touched = namespaces.len().min(touched.max(index + 1));
-        drained = on_each.await.into_iter().collect::<Result<()>>();
-        if drained.is_err() {
-            break;
+    // None of them lets in whom the holder keeps out.
+    for mode in steps.iter().copied().filter(|step| *step > before) {
+        for of in gates {
+            let (of, by) = (of.clone(), by.cloned());
+            let on_each = pinion_runtime::on_all_cores(move |_| {
+                let (of, by) = (of.clone(), by.clone());
+                async move { close(by.as_ref(), &of, holder, mode).await }
+            });
+            on_each.await.into_iter().collect::<Result<()>>()?;
         }
     }
-    namespaces.truncate(touched);
-    let result = match drained {
-        Ok(()) => operation.await,
-        Err(error) => Err(error),
-    };
+    Ok(())
+}
+
+/// Sets on every core what the holder keeps out at its gates.
+pub(super) async fn set_gates(gates: &Arc<[GateOf]>, holder: Holder, mode: GateMode) {
+    let gates = gates.clone();
     pinion_runtime::on_all_cores(move |_| {
-        let namespaces = namespaces.clone();
+        let gates = gates.clone();
         async move {
-            for ns in &namespaces {
-                core_catalog().gates().open(ns);
+            for of in gates.iter() {
+                core_catalog().gates().set(of, holder, mode);
             }
         }
     })
     .await;
-    result
 }
 
-/// Closes a gate of this core and waits until nobody is behind it. On an error it is to be opened again.
-async fn close(by: Option<&OpContext>, ns: &Namespace, mode: GateMode) -> Result<()> {
+/// Closes a gate of this core and waits until nobody is behind it. On an error it is to be set again.
+async fn close(by: Option<&OpContext>, of: &GateOf, holder: Holder, mode: GateMode) -> Result<()> {
     let catalog = core_catalog();
     let gates = catalog.gates();
-    let is_drained = match by {
-        Some(ctx) => interruptible(ctx, gates.close_for(ctx.op_id, ns, mode)).await?,
-        None => gates.close(ns, mode).await,
+    let drained = match by {
+        Some(ctx) => interruptible(ctx, gates.close_for(ctx.op_id, of, holder, mode)).await?,
+        None => gates.close(of, holder, mode).await,
     };
-    match is_drained {
-        true => Ok(()),
-        false => Err(interruption(
-            ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
-        )),
-    }
+    drained.map_err(|why| match why {
+        NotDrained::GaveUp => interruption(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE),
+        NotDrained::Opened => interruption(ErrorCode::INTERRUPTED),
+    })
 }

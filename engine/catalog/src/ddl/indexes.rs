@@ -91,10 +91,18 @@ pub fn create_indexes(
                                 interruptible(&ctx, c.builds.ended(limits.most_active)).await?;
                                 Step::Waits(Vec::new())
                             }
-                            Begun::Runs(build, created) => Step::Done(IndexesCreated {
-                                ts: Some(outcome_of(&ctx, &build).await?),
-                                ..created
-                            }),
+                            Begun::Runs(build, created) => {
+                                let ts = Some(outcome_of(&ctx, &build).await?);
+                                // Others may have made and dropped indexes meanwhile.
+                                let catalog = core_catalog().current();
+                                let now = catalog.by_uuid(build.work.collection.uuid);
+                                let after = now.map_or(created.after, |now| now.index_count());
+                                Step::Done(IndexesCreated {
+                                    ts,
+                                    after,
+                                    ..created
+                                })
+                            }
                         })
                     }
                 }

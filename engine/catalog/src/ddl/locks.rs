@@ -4,12 +4,18 @@
 //! A request names everything that it needs at once, and holds it as soon as no earlier request,
 //! waiting or holding, conflicts with it. So nobody holds one thing and waits for another, and a
 //! request for a whole database is not overtaken for ever by those for its collections.
+//!
+//! A critical section is a request too, which is kept for as long as its hold lasts. What is a part of it passes it, and so does
+//! the end of a build that began before: also where others came earlier that wait for the critical section, since it may wait
+//! for what passes it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use pinion_runtime::sync::Notify;
+use pinion_wire::OpContext;
 use pinion_wire::idl::Namespace;
 
+use crate::gates::HoldId;
 use crate::tally::{Acquisitions, Tally};
 
 /// What an operation changes.
@@ -36,12 +42,66 @@ impl Scope {
     }
 }
 
+/// What a request is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Claim {
+    /// A change of the catalog.
+    Change,
+    /// One that is a part of this critical section.
+    Within(HoldId),
+    /// The end of a build, which began before any critical section that it meets.
+    BuildEnd,
+    CriticalSection(HoldId),
+}
+
+impl Claim {
+    /// What an operation changes the catalog for.
+    pub(crate) fn of(ctx: &OpContext) -> Claim {
+        ctx.critical_section.map_or(Claim::Change, Claim::Within)
+    }
+
+    /// Whether it does not wait for the other.
+    fn passes(self, other: Claim) -> bool {
+        match other {
+            Claim::CriticalSection(id) => self == Claim::Within(id) || self == Claim::BuildEnd,
+            Claim::Change | Claim::Within(_) | Claim::BuildEnd => false,
+        }
+    }
+}
+
+struct Request {
+    number: u64,
+    scope: Scope,
+    claim: Claim,
+    /// The operation that waits for it, if it is one's.
+    op_id: Option<i32>,
+    is_granted: Cell<bool>,
+}
+
+impl Request {
+    fn waits_for(&self, other: &Request) -> bool {
+        other.number != self.number
+            && other.scope.conflicts(&self.scope)
+            && !self.claim.passes(other.claim)
+    }
+}
+
+/// An operation that waits until it may change something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AwaitedLock {
+    pub op_id: i32,
+    /// It waits for a whole database.
+    pub is_of_database: bool,
+    /// A critical section is among what it waits for.
+    pub by_critical_section: bool,
+}
+
 /// The locks of a node. Lives on core 0 with the coordinator.
 #[derive(Default)]
 pub(crate) struct Locks {
     /// In the order in which they came.
-    requests: RefCell<Vec<(u64, Scope)>>,
-    next: std::cell::Cell<u64>,
+    requests: RefCell<Vec<Request>>,
+    next: Cell<u64>,
     released: Notify,
     /// Of requests for namespaces, and for whole databases.
     in_databases: Tally,
@@ -64,22 +124,28 @@ pub(crate) struct Lock<'a> {
 }
 
 impl Locks {
-    /// Waits until nobody who asked before changes anything of this scope.
-    pub(crate) async fn lock(&self, scope: Scope) -> Lock<'_> {
+    /// Waits until nobody who is to be waited for changes anything of this scope.
+    pub(crate) async fn lock(&self, scope: Scope, claim: Claim, op_id: Option<i32>) -> Lock<'_> {
         let number = self.next.get();
         self.next.set(number + 1);
         let tally = match &scope {
             Scope::Namespaces(_) => &self.in_databases,
             Scope::Database(_) => &self.whole_databases,
         };
-        self.requests.borrow_mut().push((number, scope));
+        self.requests.borrow_mut().push(Request {
+            number,
+            scope,
+            claim,
+            op_id,
+            is_granted: Cell::new(false),
+        });
         let lock = Lock {
             locks: self,
             number,
         };
-        if !self.is_held(number) {
+        if !self.grant(number) {
             let _counted = tally.begin_wait();
-            while !self.is_held(number) {
+            while !self.grant(number) {
                 self.released.notified().await;
             }
         }
@@ -94,19 +160,62 @@ impl Locks {
         }
     }
 
-    fn is_held(&self, number: u64) -> bool {
+    /// The operations that wait.
+    pub(crate) fn waiting(&self) -> Vec<AwaitedLock> {
         let requests = self.requests.borrow();
-        let place = requests.iter().position(|(other, _)| *other == number);
-        let place = place.expect("a request is listed until its lock is dropped");
-        let (earlier, own) = (&requests[..place], &requests[place].1);
-        !earlier.iter().any(|(_, scope)| scope.conflicts(own))
+        let is_section = |other: &Request| matches!(other.claim, Claim::CriticalSection(_));
+        let waiting = requests.iter().filter(|request| !request.is_granted.get());
+        let awaited = |request: &Request| {
+            let mut others = requests.iter();
+            Some(AwaitedLock {
+                op_id: request.op_id?,
+                is_of_database: matches!(request.scope, Scope::Database(_)),
+                by_critical_section: others
+                    .any(|other| is_section(other) && request.waits_for(other)),
+            })
+        };
+        waiting.filter_map(awaited).collect()
     }
+
+    /// Grants a request if there is nothing to wait for.
+    fn grant(&self, number: u64) -> bool {
+        let requests = self.requests.borrow();
+        let place = requests.iter().position(|other| other.number == number);
+        let place = place.expect("a request is listed until its lock is dropped");
+        let (earlier, own) = (&requests[..place], &requests[place]);
+        let mut granted = requests.iter().filter(|other| other.is_granted.get());
+        if granted.any(|other| own.waits_for(other)) {
+            return false;
+        }
+        let held_up = held_up(earlier, own.claim);
+        let mut first = earlier.iter().zip(held_up);
+        let is_free = !first.any(|(other, is_held_up)| !is_held_up && own.waits_for(other));
+        own.is_granted.set(is_free);
+        is_free
+    }
+}
+
+/// Which of the requests wait, maybe for others in between, for a critical section that the claim passes.
+fn held_up(requests: &[Request], claim: Claim) -> Vec<bool> {
+    if !requests.iter().any(|request| claim.passes(request.claim)) {
+        return vec![false; requests.len()];
+    }
+    let mut held_up: Vec<bool> = Vec::with_capacity(requests.len());
+    for (place, request) in requests.iter().enumerate() {
+        let mut first = requests[..place].iter().zip(&held_up);
+        let waits = !request.is_granted.get()
+            && first.any(|(other, is_held_up)| {
+                (*is_held_up || claim.passes(other.claim)) && request.waits_for(other)
+            });
+        held_up.push(waits);
+    }
+    held_up
 }
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
         let mut requests = self.locks.requests.borrow_mut();
-        requests.retain(|(number, _)| *number != self.number);
+        requests.retain(|request| request.number != self.number);
         self.locks.released.notify_all();
     }
 }
@@ -133,7 +242,7 @@ mod tests {
         let mut got = Vec::new();
         let mut context = Context::from_waker(Waker::noop());
         for scope in scopes {
-            let mut request = Box::pin(locks.lock(scope.clone()));
+            let mut request = Box::pin(locks.lock(scope.clone(), Claim::Change, None));
             match request.as_mut().poll(&mut context) {
                 std::task::Poll::Ready(lock) => {
                     got.push(true);
@@ -178,11 +287,11 @@ mod tests {
         let locks = Locks::default();
         let mut context = Context::from_waker(Waker::noop());
         let scope = Scope::one(&ns("d.a"));
-        let first = pin!(locks.lock(scope.clone())).poll(&mut context);
-        let mut second = Box::pin(locks.lock(scope.clone()));
+        let first = pin!(locks.lock(scope.clone(), Claim::Change, None)).poll(&mut context);
+        let mut second = Box::pin(locks.lock(scope.clone(), Claim::Change, None));
         assert!(second.as_mut().poll(&mut context).is_pending());
         // A request that is given up does not stand in the way.
-        let mut third = Box::pin(locks.lock(scope));
+        let mut third = Box::pin(locks.lock(scope, Claim::Change, None));
         assert!(third.as_mut().poll(&mut context).is_pending());
         drop(second);
         drop(first);

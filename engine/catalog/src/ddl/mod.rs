@@ -1,6 +1,7 @@
 //! Changes of the catalog: who may make them when, and what each of them does.
 
 mod guard;
+mod hold;
 mod locks;
 
 mod build_run;
@@ -34,7 +35,7 @@ pub use cloning::{CopyDocuments, clone_as_capped, convert_to_capped};
 pub use coll_mod::{CollMod, IndexChange, IndexName, Modified, PropertyChange, coll_mod};
 pub(crate) use coordinator::Coordinator;
 pub(crate) use coordinator::skip_numbers;
-pub use coordinator::{database_locks, show_oplog};
+pub use coordinator::{awaited_locks, database_locks, show_oplog};
 pub use copied::{
     CatalogRows, ListedCollection, begin_copy, end_copy, mark_copied, put_copied, put_listed,
     replicated_rows,
@@ -44,8 +45,9 @@ pub(crate) use drop::drop_temporary;
 pub use drop::{Dropped, drop_collection, drop_database};
 pub use foreign::ListedIndex;
 pub use guard::{Definition, DefinitionGuard, set_definition_guard};
+pub use hold::{Hold, end_holds, hold, hold_database};
 pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
-pub use locks::DatabaseLocks;
+pub use locks::{AwaitedLock, DatabaseLocks};
 pub use logged::{
     ApplyMode, LoggedCommand, apply_command, apply_view_document, plant_unfenced_reads,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf};
-use pinion_catalog::{BuildInfo, GateMode, core_catalog, stored_document};
+use pinion_catalog::{BuildInfo, ClosedBy, GateAccess, GateMode, core_catalog, stored_document};
 use pinion_query::Matcher;
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_wire::idl::{is_generic_argument, truthy};
@@ -76,8 +76,7 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
     let builds = pinion_catalog::index_builds().await;
     let running = parts.iter().flat_map(|(ops, ..)| ops);
     let busy: BTreeSet<i32> = running.map(|op| op.ctx.client.connection_id).collect();
-    let waiting: BTreeMap<i32, AwaitedLock> =
-        parts.iter().flat_map(|part| &part.4).copied().collect();
+    let waiting: BTreeMap<i32, Awaited> = parts.iter().flat_map(|part| &part.4).copied().collect();
     // A cursor may be of another core than the connection that uses it.
     let cursors = parts.iter().flat_map(|(_, cursors, ..)| cursors);
     let used_by = |cursor: &ShownCursor| cursor.used_by.map(|op_id| (op_id, cursor.clone()));
@@ -120,29 +119,67 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
     list
 }
 
-/// A lock that an operation waits for: what it is of, and its mode.
-type AwaitedLock = (&'static str, &'static str);
+/// A lock that an operation waits for.
+#[derive(Clone, Copy)]
+struct Awaited {
+    /// What it is of, and its mode.
+    lock: (&'static str, &'static str),
+    by_critical_section: bool,
+}
 
-/// The operations of this core that wait in front of a gate or the node's lock, or for those behind
-/// a gate.
-fn awaited_locks() -> Vec<(i32, AwaitedLock)> {
+impl Awaited {
+    fn new(of: &'static str, mode: &'static str) -> Awaited {
+        Awaited {
+            lock: (of, mode),
+            by_critical_section: false,
+        }
+    }
+}
+
+/// The operations of this core that wait in front of a gate or the node's lock, or for those behind a gate, and the changes of
+/// the catalog that wait for others.
+fn awaited_locks() -> Vec<(i32, Awaited)> {
     let catalog = core_catalog();
     let gates = catalog.gates();
     let entering = ops().waiting().into_iter();
-    let entering = entering.map(|(op_id, kind)| match kind {
-        GateKind::Read => (op_id, ("Collection", "r")),
-        GateKind::Write if gates.is_locked() => (op_id, ("Global", "w")),
-        GateKind::Write => (op_id, ("Collection", "w")),
+    let entering = entering.map(|(op_id, kind, ns)| {
+        let (mode, access) = match kind {
+            GateKind::Read => ("r", GateAccess::ReadAndStay),
+            GateKind::Write => ("w", GateAccess::Write),
+        };
+        if kind == GateKind::Write && gates.is_locked() {
+            return (op_id, Awaited::new("Global", mode));
+        }
+        let by_critical_section = gates.closed_by(&ns, access) == Some(ClosedBy::CriticalSection);
+        let lock = ("Collection", mode);
+        let awaited = Awaited {
+            lock,
+            by_critical_section,
+        };
+        (op_id, awaited)
     });
     let closing = gates.closing().into_iter();
     let closing = closing.map(|(op_id, mode)| match mode {
         // Closing a gate to all waits for the operations that stay behind it.
-        GateMode::NoStaying | GateMode::Closed => (op_id, ("Collection", "W")),
-        GateMode::Open | GateMode::NoWrites => (op_id, ("Collection", "R")),
+        GateMode::NoStaying | GateMode::Closed => (op_id, Awaited::new("Collection", "W")),
+        GateMode::Open | GateMode::NoWrites => (op_id, Awaited::new("Collection", "R")),
     });
     let locked_out = gates.locked_out().into_iter();
-    let locked_out = locked_out.map(|op_id| (op_id, ("Global", "w")));
-    entering.chain(closing).chain(locked_out).collect()
+    let locked_out = locked_out.map(|op_id| (op_id, Awaited::new("Global", "w")));
+    let changing = pinion_catalog::awaited_locks().into_iter();
+    let changing = changing.map(|awaited| {
+        let of = match awaited.is_of_database {
+            true => "Database",
+            false => "Collection",
+        };
+        let lock = Awaited {
+            lock: (of, "W"),
+            by_critical_section: awaited.by_critical_section,
+        };
+        (awaited.op_id, lock)
+    });
+    let waiting = entering.chain(closing).chain(locked_out);
+    waiting.chain(changing).collect()
 }
 
 fn kind_of(name: &str) -> &'static str {
@@ -210,7 +247,7 @@ fn describe_idle(client: &ClientInfo) -> RawDocumentBuf {
 struct Around<'a> {
     transaction: Option<&'a OpenShown>,
     cursor: Option<&'a ShownCursor>,
-    waits_for: Option<AwaitedLock>,
+    waits_for: Option<Awaited>,
 }
 
 fn describe(op: &OpSnapshot, shown: Shown, around: Around<'_>) -> RawDocumentBuf {
@@ -253,7 +290,7 @@ fn describe(op: &OpSnapshot, shown: Shown, around: Around<'_>) -> RawDocumentBuf
 }
 
 /// The gates that an operation has passed, or waits for, as locks of collections.
-fn append_locks(out: &mut DocBuilder, work: &OpWork, waits_for: Option<AwaitedLock>) {
+fn append_locks(out: &mut DocBuilder, work: &OpWork, waits_for: Option<Awaited>) {
     let mut stats = DocBuilder::new();
     work.append_locks(&mut stats);
     let stats = stats.finish();
@@ -262,7 +299,7 @@ fn append_locks(out: &mut DocBuilder, work: &OpWork, waits_for: Option<AwaitedLo
     let has_written = passed.is_some_and(|passed| pinion_bson::get(passed, "w").is_some());
     let held = passed.map(|_| if has_written { "w" } else { "r" });
     out.start_document("locks");
-    match (waits_for, held) {
+    match (waits_for.map(|awaited| awaited.lock), held) {
         (Some(("Collection", "r")) | None, Some(mode)) => {
             out.append("Collection", mode);
         }
@@ -271,9 +308,11 @@ fn append_locks(out: &mut DocBuilder, work: &OpWork, waits_for: Option<AwaitedLo
         }
         (None, None) => {}
     }
-    out.end()
-        .append("waitingForLock", waits_for.is_some())
-        .append("lockStats", &*stats);
+    out.end().append("waitingForLock", waits_for.is_some());
+    if waits_for.is_some_and(|awaited| awaited.by_critical_section) {
+        out.append("waitingForCriticalSection", true);
+    }
+    out.append("lockStats", &*stats);
 }
 
 /// A session whose transaction waits for its next statement.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_runtime::Duration;
-use pinion_wire::idl::Lsid;
+use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{ClientInfo, CommandClass, ErrorCode, GateKind, OpContext, Registry};
 
 use crate::metrics::metrics;
@@ -57,7 +57,7 @@ pub struct OpTable {
     /// What commands have left behind that were answered already, under the numbers of these.
     background: RefCell<BTreeMap<i32, Rc<RunningOp>>>,
     /// The operations that wait in front of a gate of this core, listed or not.
-    waiting: RefCell<BTreeMap<i32, GateKind>>,
+    waiting: RefCell<BTreeMap<i32, (GateKind, Namespace)>>,
     /// How far validations have come.
     progress: RefCell<BTreeMap<i32, Arc<Progress>>>,
 }
@@ -152,16 +152,23 @@ impl OpTable {
     }
 
     /// An operation waits in front of a gate until what this gives is dropped.
-    pub(crate) fn wait_for_gate(&self, ctx: &OpContext, kind: GateKind) -> WaitsForGate {
+    pub(crate) fn wait_for_gate(
+        &self,
+        ctx: &OpContext,
+        kind: GateKind,
+        ns: &Namespace,
+    ) -> WaitsForGate {
         let id = ctx.op_id;
-        self.waiting.borrow_mut().insert(id, kind);
+        self.waiting.borrow_mut().insert(id, (kind, ns.clone()));
         WaitsForGate { id }
     }
 
     /// The operations that wait in front of a gate of this core.
-    pub(crate) fn waiting(&self) -> Vec<(i32, GateKind)> {
+    pub(crate) fn waiting(&self) -> Vec<(i32, GateKind, Namespace)> {
         let waiting = self.waiting.borrow();
-        waiting.iter().map(|(id, kind)| (*id, *kind)).collect()
+        let all = waiting.iter();
+        all.map(|(id, (kind, ns))| (*id, *kind, ns.clone()))
+            .collect()
     }
 
     /// Shows how far an operation of this core has come.

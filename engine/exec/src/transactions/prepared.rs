@@ -11,9 +11,11 @@
 
 use std::sync::Arc;
 
-use pinion_catalog::{GateAccess, TransactionEnd, core_catalog, encode_outcome, from_write_error};
+use pinion_catalog::{
+    GateAccess, TransactionEnd, core_catalog, encode_outcome, end_holds, from_write_error,
+};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_runtime::{LocalBoxFuture, Queue, on_all_cores, submit_to};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue, on_all_cores, submit_to};
 use pinion_storage::{WriteError, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -82,9 +84,11 @@ pub async fn give_up_prepared() -> Result<()> {
 }
 
 /// Releases the gates of prepared transactions: this node takes no writes any more, and the catalog
-/// changes only by the log. Operations that wait to change it give up before.
+/// changes only by the log. Operations that wait to change it give up before, and critical sections
+/// end.
 pub async fn yield_gates() {
     on_all_cores(|_| async { core_catalog().gates().give_up_changes(true) }).await;
+    submit_to(CoreId(0), Queue::Foreground, end_holds).await;
     for transaction in all_prepared().await {
         release_held_everywhere(transaction.lsid).await;
     }

@@ -10,6 +10,7 @@ mod builds_resumed;
 mod capped;
 mod change_streams;
 mod concerns;
+mod critical_sections;
 mod db_check;
 mod default_concerns;
 mod divided;
