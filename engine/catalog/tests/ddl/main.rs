@@ -4,6 +4,7 @@
 mod act;
 mod documents;
 mod hold;
+mod index_writes;
 mod node;
 mod play;
 
