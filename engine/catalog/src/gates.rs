@@ -1,14 +1,17 @@
-//! Gates of namespaces: operations pass, DDL closes a gate on every core and waits until it is drained.
+//! Gates of namespaces: operations pass, DDL closes a gate on every core and waits until it is
+//! drained.
 //!
 //! A gate is entered on the core that coordinates an operation and held until the operation's last
-//! effect, wherever that happens. So when every core has closed its gate of a namespace, nothing is in
-//! flight there on the whole node.
+//! effect, wherever that happens. So when every core has closed its gate of a namespace, nothing is
+//! in flight there on the whole node.
 //!
-//! A gate may have several holders: a change of the catalog, and the critical section that the change is a part of. It keeps out
-//! what the strongest of them does. The gates of a database are those of all namespaces in it: who holds it is a holder of each
-//! gate that there is, and of each that comes. So an operation looks at one gate, and at nothing more while it is there.
+//! A gate may have several holders: a change of the catalog, and the critical section that the
+//! change is a part of. It keeps out what the strongest of them does. The gates of a database are
+//! those of all namespaces in it: who holds it is a holder of each gate that there is, and of each
+//! that comes. So an operation looks at one gate, and at nothing more while it is there.
 //!
-//! Before all of them stands the lock of `fsync {lock: true}`, which keeps every writer and every change of the catalog out.
+//! Before all of them stands the lock of `fsync {lock: true}`, which keeps every writer and every
+//! change of the catalog out.
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
@@ -28,7 +31,8 @@ pub enum GateMode {
     Open,
     /// Readers pass, writers wait (the beginning and the end of an index build).
     NoWrites,
-    /// Short reads pass. Accesses that stay wait, as a change waits for those that stayed before it.
+    /// Short reads pass. Accesses that stay wait, as a change waits for those that stayed before
+    /// it.
     NoStaying,
     /// Everyone waits (a drop).
     Closed,
@@ -68,7 +72,8 @@ pub type HoldId = NonZeroU64;
 pub enum Holder {
     /// A change of the catalog.
     Ddl(u64),
-    /// A migration, or a change that several shards make together. It may last longer than the task that began it.
+    /// A migration, or a change that several shards make together. It may last longer than the task
+    /// that began it.
     CriticalSection(HoldId),
 }
 
@@ -301,7 +306,8 @@ pub struct Gates {
     unlocked: Notify,
     /// Changes of the catalog that have begun, which core 0 has, and steps of the applier.
     changes: Rc<Cell<usize>>,
-    /// Nothing is changed any more but by the log: whoever waits behind a closed gate for those who passed it before goes away.
+    /// Nothing is changed any more but by the log: whoever waits behind a closed gate for those who
+    /// passed it before goes away.
     gives_up: Cell<bool>,
     tallies: Tallies,
     /// The operations that close a gate and wait for those behind it.
@@ -331,7 +337,8 @@ impl<T> Drop for Listed<'_, T> {
     }
 }
 
-/// Proof that a change of the catalog, or a step of the applier, began while the node was not locked; it ends with this.
+/// Proof that a change of the catalog, or a step of the applier, began while the node was not
+/// locked; it ends with this.
 pub struct ChangePass {
     changes: Rc<Cell<usize>>,
 }
@@ -395,7 +402,8 @@ impl Gates {
         databases.get(db).cloned().unwrap_or_default()
     }
 
-    /// True if an operation that begins now, and ends before anything else is run on this core, may pass.
+    /// True if an operation that begins now, and ends before anything else is run on this core, may
+    /// pass.
     pub fn admits(&self, ns: &Namespace, access: GateAccess) -> bool {
         let gates = self.gates.borrow();
         !self.keeps_out(access)
@@ -408,7 +416,8 @@ impl Gates {
             }
     }
 
-    /// What keeps this access in front of the gate; `None` if nothing does, or the node's lock alone.
+    /// What keeps this access in front of the gate; `None` if nothing does, or the node's lock
+    /// alone.
     pub fn closed_by(&self, ns: &Namespace, access: GateAccess) -> Option<ClosedBy> {
         match self.gates.borrow().get(ns) {
             Some(gate) => gate.holders.borrow().keeping_out(access),
@@ -421,8 +430,8 @@ impl Gates {
         access == GateAccess::Write && self.locked.get()
     }
 
-    /// Waits until the gate admits this access and passes it. Who waits holds nothing that the lock, or a change of the
-    /// catalog that began before it, would wait for.
+    /// Waits until the gate admits this access and passes it. Who waits holds nothing that the
+    /// lock, or a change of the catalog that began before it, would wait for.
     pub async fn enter(&self, ns: &Namespace, access: GateAccess) -> Pass {
         let gate = self.gate(ns);
         if self.keeps_out(access) || !gate.admits(access) {
@@ -549,10 +558,12 @@ impl Gates {
         gates.into_iter().find(|gate| !gate.is_drained(mode))
     }
 
-    /// Closes a gate for its holder and waits until nobody whom the mode keeps out is behind it. A holder may close it further.
+    /// Closes a gate for its holder and waits until nobody whom the mode keeps out is behind it. A
+    /// holder may close it further.
     ///
     /// # Errors
-    /// It is given up, or was set open meanwhile. Unless it was, the holder is to set it open, or to what it was before.
+    /// It is given up, or was set open meanwhile. Unless it was, the holder is to set it open, or
+    /// to what it was before.
     pub async fn close(
         &self,
         of: &GateOf,
@@ -598,7 +609,8 @@ impl Gates {
         self.closing.borrow().clone()
     }
 
-    /// Has changes of the catalog that have not begun behind their gates be given up, or lets them in again.
+    /// Has changes of the catalog that have not begun behind their gates be given up, or lets them
+    /// in again.
     pub fn give_up_changes(&self, gives_up: bool) {
         self.gives_up.set(gives_up);
         for gate in self.gates.borrow().values() {
@@ -611,13 +623,15 @@ impl Gates {
         self.gives_up.get()
     }
 
-    /// Whether some gate of this core is closed: a change of the catalog is under way, or waits for those behind it.
+    /// Whether some gate of this core is closed: a change of the catalog is under way, or waits for
+    /// those behind it.
     pub fn some_is_closed(&self) -> bool {
         let gates = self.gates.borrow();
         gates.values().any(|gate| gate.mode.get() != GateMode::Open)
     }
 
-    /// Keeps writers and changes of the catalog out of this core from now on; those that are under way go on.
+    /// Keeps writers and changes of the catalog out of this core from now on; those that are under
+    /// way go on.
     pub fn lock(&self) {
         self.locked.set(true);
     }
@@ -662,14 +676,15 @@ impl Gates {
         }
     }
 
-    /// The operations that are to change the catalog and wait on this core until the node is unlocked.
+    /// The operations that are to change the catalog and wait on this core until the node is
+    /// unlocked.
     pub fn locked_out(&self) -> Vec<i32> {
         let locked_out = self.locked_out.borrow();
         locked_out.iter().map(|(op_id, ())| *op_id).collect()
     }
 
-    /// Whether no writer is behind any gate of this core, and no change of the catalog under way. Once every core is locked
-    /// and says so, nothing writes on the whole node.
+    /// Whether no writer is behind any gate of this core, and no change of the catalog under way.
+    /// Once every core is locked and says so, nothing writes on the whole node.
     pub fn is_drained(&self) -> bool {
         let gates = self.gates.borrow();
         self.changes.get() == 0 && gates.values().all(|gate| gate.writers.get() == 0)

@@ -1,7 +1,8 @@
 //! The durable and in-memory catalog, index keys, index builds and two-phase drops.
 //!
-//! The catalog is immutable data, one version on each core, replaced whole. Changes are made one at a time by a
-//! coordinator on core 0, behind gates that keep operations on the namespace out on every core.
+//! The catalog is immutable data, one version on each core, replaced whole. Changes are made one at
+//! a time by a coordinator on core 0, behind gates that keep operations on the namespace out on
+//! every core.
 
 mod limits;
 mod options;

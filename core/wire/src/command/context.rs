@@ -194,7 +194,8 @@ pub struct OpContext {
     pub deadline_ns: Option<u64>,
     /// What the operation reads: what it asked for, until the executor has completed that.
     pub read_concern: ReadConcern,
-    /// The critical section that the operation is a part of: its changes of the catalog do not wait for that.
+    /// The critical section that the operation is a part of: its changes of the catalog do not wait
+    /// for that.
     pub critical_section: Option<NonZeroU64>,
 }
 

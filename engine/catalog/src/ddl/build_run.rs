@@ -1,8 +1,9 @@
-//! What the task of a build does: it makes the entries of the documents that are there, and ends the build when it is this
-//! node's turn to.
+//! What the task of a build does: it makes the entries of the documents that are there, and ends
+//! the build when it is this node's turn to.
 //!
-//! On a member of a replica set that is the primary's, and the member may become it, or cease to be it, at any moment: what
-//! the task does as primary fails then, and it waits for its next turn, or for the entry of another primary.
+//! On a member of a replica set that is the primary's, and the member may become it, or cease to be
+//! it, at any moment: what the task does as primary fails then, and it waits for its next turn, or
+//! for the entry of another primary.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -33,7 +34,8 @@ use crate::uuid::Uuid;
 pub(super) enum End {
     /// It has ended the build.
     Here(Result<Timestamp>),
-    /// The log has an end of the build, and whoever applies that goes on. Whether all entries are made.
+    /// The log has an end of the build, and whoever applies that goes on. Whether all entries are
+    /// made.
     Left(bool),
 }
 
@@ -151,7 +153,8 @@ impl Coordinator {
                     tell_ended(work.uuid);
                     return End::Here(Ok(ts));
                 }
-                // Neither the gates nor a pass are held while it waits: what makes room may need them.
+                // Neither the gates nor a pass are held while it waits: what makes room may need
+                // them.
                 Err(error)
                     if set.is_some() && is_of_role(&error)
                         || error.code == ErrorCode::TEMPORARILY_UNAVAILABLE =>
@@ -167,8 +170,8 @@ impl Coordinator {
         }
     }
 
-    /// All that needs no lock of the namespace, and that any member does. While the node is locked against writes this waits
-    /// wherever it would change more than pages that nothing refers to.
+    /// All that needs no lock of the namespace, and that any member does. While the node is locked
+    /// against writes this waits wherever it would change more than pages that nothing refers to.
     async fn fill(&self, work: &Arc<Work>) -> Result<Filled> {
         let resumed = work.resumed.as_ref();
         if let Some(state) = resumed.filter(|state| state.phase == BuildPhase::Draining) {
@@ -191,8 +194,8 @@ impl Coordinator {
         Ok(filled)
     }
 
-    /// A build that is stopped leaves what it has done to the next start. Until the node is closed it may follow another member,
-    /// whose log ends the build.
+    /// A build that is stopped leaves what it has done to the next start. Until the node is closed
+    /// it may follow another member, whose log ends the build.
     async fn stop(&self, build: &Build, at: Stopped) -> End {
         build.until_decided().await;
         match build.decided() {

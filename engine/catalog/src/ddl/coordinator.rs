@@ -52,8 +52,8 @@ pub(crate) struct Coordinator {
     pub(super) holds: Holds,
     /// The catalog was copied from a member of MongoDB: the numbers in it were given out here.
     pub(super) is_listed: Cell<bool>,
-    /// A fault that the simulation plants to see whether it would find it: readers are not kept out while a logged command is
-    /// applied.
+    /// A fault that the simulation plants to see whether it would find it: readers are not kept out
+    /// while a logged command is applied.
     pub(super) reads_unfenced: Cell<bool>,
 }
 
@@ -132,8 +132,8 @@ impl Coordinator {
         self.locks.counts()
     }
 
-    /// The same for a client's operation, which may be stopped while it waits: who has the lock may wait for a transaction that
-    /// is prepared, for as long as that has no outcome.
+    /// The same for a client's operation, which may be stopped while it waits: who has the lock may
+    /// wait for a transaction that is prepared, for as long as that has no outcome.
     ///
     /// # Errors
     /// The operation is stopped.
@@ -153,8 +153,8 @@ impl Coordinator {
         Uuid::random(&mut self.rng.borrow_mut())
     }
 
-    /// Gives out numbers for a collection of this name, or for what belongs to it; the first of them. What belongs to a
-    /// collection that is there is replicated as that is.
+    /// Gives out numbers for a collection of this name, or for what belongs to it; the first of
+    /// them. What belongs to a collection that is there is replicated as that is.
     pub(super) fn numbers(&self, ns: &Namespace, count: u64) -> u64 {
         let current = core_catalog().current();
         let there = current.get(ns).map(|collection| collection.is_replicated());
@@ -229,8 +229,9 @@ impl Coordinator {
         Ok(Some(ts))
     }
 
-    /// Computes a change of what is replicated from the newest catalog and installs it on every core, before any other change.
-    /// `write` writes it, and what else takes place at its timestamp.
+    /// Computes a change of what is replicated from the newest catalog and installs it on every
+    /// core, before any other change. `write` writes it, and what else takes place at its
+    /// timestamp.
     pub(super) async fn commit_by<W>(
         &self,
         compute: impl FnOnce(&Catalog) -> Result<CatalogChange>,
@@ -265,8 +266,8 @@ impl Coordinator {
         Ok(ts)
     }
 
-    /// Writes a change that has its timestamp already and installs it on every core, before any other change. `compute` makes
-    /// it from the newest catalog.
+    /// Writes a change that has its timestamp already and installs it on every core, before any
+    /// other change. `compute` makes it from the newest catalog.
     pub(super) async fn apply_logged(
         &self,
         ts: Timestamp,
@@ -284,7 +285,8 @@ impl Coordinator {
         Ok(change)
     }
 
-    /// Installs a version of the catalog whose change is none of the rows', before any other change.
+    /// Installs a version of the catalog whose change is none of the rows', before any other
+    /// change.
     pub(super) async fn show(&self, change: impl FnOnce(&Catalog) -> Catalog) {
         let _turn = self.commits.acquire().await;
         let next = Arc::new(change(&core_catalog().current()));
@@ -332,7 +334,8 @@ async fn install(next: Arc<Catalog>, ts: Timestamp) {
     .await;
 }
 
-/// Shows the node's log up to `through` as a collection of this size that clients read, or changes its size.
+/// Shows the node's log up to `through` as a collection of this size that clients read, or changes
+/// its size.
 ///
 /// # Errors
 /// There is a collection or a view of its name.
@@ -384,8 +387,8 @@ pub(super) async fn drop_trees(trees: Vec<TreeId>, after: Timestamp) {
     .await;
 }
 
-/// Runs one operation, which defines this, on core 0. While the node is locked it waits here, having begun nothing: a
-/// caller that is stopped then can say that nothing was changed.
+/// Runs one operation, which defines this, on core 0. While the node is locked it waits here,
+/// having begun nothing: a caller that is stopped then can say that nothing was changed.
 ///
 /// # Errors
 /// The guard refuses the definition; those of the operation.
@@ -471,12 +474,13 @@ pub fn awaited_locks() -> Vec<AwaitedLock> {
 }
 
 /// Runs `operation` while the gates of these namespaces, whose locks the caller holds, are closed
-/// on every core. A client's operation, `by`, may be stopped while it waits for those who are behind a gate and stay there, as a
-/// prepared transaction does; not any more when `operation` has begun.
+/// on every core. A client's operation, `by`, may be stopped while it waits for those who are
+/// behind a gate and stay there, as a prepared transaction does; not any more when `operation` has
+/// begun.
 ///
 /// # Errors
-/// Those of the operation; `InterruptedDueToReplStateChange` if the node stops to take writes while somebody is behind a gate;
-/// the operation is stopped.
+/// Those of the operation; `InterruptedDueToReplStateChange` if the node stops to take writes while
+/// somebody is behind a gate; the operation is stopped.
 pub(super) async fn behind_gates<T>(
     by: Option<&OpContext>,
     namespaces: &[Namespace],
@@ -498,8 +502,9 @@ pub(super) async fn behind_gates<T>(
     result
 }
 
-/// Closes gates on every core, one after the other, from what the holder keeps out already, and waits until they are drained,
-/// for as long as `by` is neither stopped nor out of time. On an error the caller sets them again.
+/// Closes gates on every core, one after the other, from what the holder keeps out already, and
+/// waits until they are drained, for as long as `by` is neither stopped nor out of time. On an
+/// error the caller sets them again.
 pub(super) async fn close_gates(
     by: Option<&OpContext>,
     gates: &[GateOf],
@@ -539,7 +544,8 @@ pub(super) async fn set_gates(gates: &Arc<[GateOf]>, holder: Holder, mode: GateM
     .await;
 }
 
-/// Closes a gate of this core and waits until nobody is behind it. On an error it is to be set again.
+/// Closes a gate of this core and waits until nobody is behind it. On an error it is to be set
+/// again.
 async fn close(by: Option<&OpContext>, of: &GateOf, holder: Holder, mode: GateMode) -> Result<()> {
     let catalog = core_catalog();
     let gates = catalog.gates();

@@ -1,11 +1,12 @@
 //! Critical sections: gates that stay closed for longer than the task that asked for it.
 //!
-//! A hold is a task on core 0, which locks its scope against changes of the catalog, closes the gates as it is asked to, and
-//! opens them when it ends. Its guard may be anywhere. So one that is dropped, also while the hold is being taken, has
-//! everything opened again, and in the order in which it was closed.
+//! A hold is a task on core 0, which locks its scope against changes of the catalog, closes the
+//! gates as it is asked to, and opens them when it ends. Its guard may be anywhere. So one that is
+//! dropped, also while the hold is being taken, has everything opened again, and in the order in
+//! which it was closed.
 //!
-//! Changes of the catalog that are a part of the critical section pass its lock, and close its gates in addition; all others
-//! wait until it ends. A node that stops to lead ends all holds.
+//! Changes of the catalog that are a part of the critical section pass its lock, and close its
+//! gates in addition; all others wait until it ends. A node that stops to lead ends all holds.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -56,12 +57,14 @@ pub struct Hold {
     is_released: bool,
 }
 
-/// Begins the critical section of a namespace; of a series and its buckets together. Operations that `mode` keeps out wait from
-/// now on, and those that came before have ended when this gives the guard.
+/// Begins the critical section of a namespace; of a series and its buckets together. Operations
+/// that `mode` keeps out wait from now on, and those that came before have ended when this gives
+/// the guard.
 ///
 /// # Errors
-/// `LockTimeout` if they have not, or another change or critical section of the namespace has not, at the deadline;
-/// `InterruptedDueToReplStateChange` if the node does not lead. Nothing is left closed then.
+/// `LockTimeout` if they have not, or another change or critical section of the namespace has not,
+/// at the deadline; `InterruptedDueToReplStateChange` if the node does not lead. Nothing is left
+/// closed then.
 ///
 /// # Panics
 /// If `mode` is `Open`.
@@ -123,7 +126,8 @@ impl Hold {
     /// Has the gates keep out more, or less: writers at first, and then everyone.
     ///
     /// # Errors
-    /// Those of [`hold`], after which the gates are as before; the code with which the node has ended the hold.
+    /// Those of [`hold`], after which the gates are as before; the code with which the node has
+    /// ended the hold.
     ///
     /// # Panics
     /// If `mode` is `Open`.
@@ -160,7 +164,8 @@ impl Drop for Hold {
 }
 
 fn begin(of: String, scope: Scope, gates: Arc<[GateOf]>) -> Result<Hold> {
-    // A node that ceases to lead gives up changes, ends what was begun before, and lets changes in again when it follows.
+    // A node that ceases to lead gives up changes, ends what was begun before, and lets changes in
+    // again when it follows.
     if core_catalog().gates().gives_up() || !pinion_storage::storage().leads() {
         return Err(interruption(
             ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
@@ -240,7 +245,8 @@ impl Held {
     async fn end(&self, code: ErrorCode) {
         self.ctx.kill(code);
         self.changed.notify_all();
-        // What the task has under way on some core either has closed its gate before this, or finds that it was killed.
+        // What the task has under way on some core either has closed its gate before this, or finds
+        // that it was killed.
         set_gates(&self.gates, self.holder, GateMode::Open).await;
         while !self.has_left.get() {
             self.changed.notified().await;

@@ -48,8 +48,8 @@ enum Begun {
 }
 
 /// Makes indexes out of checked specifications (`{v, key, name, ...}`), building them over the
-/// documents that are there. Others read and write the collection meanwhile. `asked` is what the client wants of the replica
-/// set: a document with `commitQuorum`.
+/// documents that are there. Others read and write the collection meanwhile. `asked` is what the
+/// client wants of the replica set: a document with `commitQuorum`.
 ///
 /// # Errors
 /// Those of the specifications, beside the indexes that are there; `OutOfDiskSpace`; of documents
@@ -140,15 +140,16 @@ pub(super) fn told_of_index(ns: &Namespace, index: &Index) -> RawDocumentBuf {
     o.finish()
 }
 
-/// Waits for the end of a build. A client whose node is no primary any more is told so, and the build goes on; whatever else
-/// interrupts the client ends the build, and the client hears how.
+/// Waits for the end of a build. A client whose node is no primary any more is told so, and the
+/// build goes on; whatever else interrupts the client ends the build, and the client hears how.
 async fn outcome_of(ctx: &OpContext, build: &Build) -> Result<Timestamp> {
     let moved_on = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
     loop {
         if let Ok(outcome) = timeout(LONGEST_KILL_POLL, build.outcome()).await {
             return outcome;
         }
-        // One that was killed for something else before is told of that: here nobody can end the build any more.
+        // One that was killed for something else before is told of that: here nobody can end the
+        // build any more.
         if let Some(code) = ctx.killed()
             && (code == moved_on || !pinion_storage::storage().leads())
         {

@@ -5,9 +5,9 @@
 //! waiting or holding, conflicts with it. So nobody holds one thing and waits for another, and a
 //! request for a whole database is not overtaken for ever by those for its collections.
 //!
-//! A critical section is a request too, which is kept for as long as its hold lasts. What is a part of it passes it, and so does
-//! the end of a build that began before: also where others came earlier that wait for the critical section, since it may wait
-//! for what passes it.
+//! A critical section is a request too, which is kept for as long as its hold lasts. What is a part
+//! of it passes it, and so does the end of a build that began before: also where others came
+//! earlier that wait for the critical section, since it may wait for what passes it.
 
 use std::cell::{Cell, RefCell};
 
@@ -195,7 +195,8 @@ impl Locks {
     }
 }
 
-/// Which of the requests wait, maybe for others in between, for a critical section that the claim passes.
+/// Which of the requests wait, maybe for others in between, for a critical section that the claim
+/// passes.
 fn held_up(requests: &[Request], claim: Claim) -> Vec<bool> {
     if !requests.iter().any(|request| claim.passes(request.claim)) {
         return vec![false; requests.len()];

@@ -113,7 +113,8 @@ pub async fn records(tree: TreeId) -> Vec<(PartitionId, Key, Bytes)> {
     all
 }
 
-/// Checks that each index that is ready has what the documents say, and nothing more. Gives how many documents there are.
+/// Checks that each index that is ready has what the documents say, and nothing more. Gives how
+/// many documents there are.
 pub async fn check(collection: &Collection) -> usize {
     let hash = storage().partition_hash();
     let documents = records(collection.tree()).await;

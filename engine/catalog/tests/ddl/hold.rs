@@ -1,4 +1,5 @@
-//! Critical sections while statements run all the time, taken on any core, and at the end of a node.
+//! Critical sections while statements run all the time, taken on any core, and at the end of a
+//! node.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -116,7 +117,8 @@ async fn change(rng: &mut Rng, ctx: OpContext, name: &'static str) -> Result<()>
     }
 }
 
-/// Takes critical sections one after the other and gives them back in every way. Gives how many were held.
+/// Takes critical sections one after the other and gives them back in every way. Gives how many
+/// were held.
 async fn sections(mut rng: Rng, turns: usize) -> usize {
     let mut held = 0;
     for _ in 0..turns {
@@ -214,7 +216,8 @@ fn sections_keep_out_statements_and_changes_that_run_all_the_time() {
             assert!(held > 20, "hardly anything was held: {held}");
             ends.store(true, Ordering::Relaxed);
             others.await.expect("not stopped");
-            // Those that were dropped have opened their gates by now, and all statements have passed.
+            // Those that were dropped have opened their gates by now, and all statements have
+            // passed.
             sleep(ms(1000)).await;
             assert!(are_open(NAMES).await, "a gate was left closed");
             assert_eq!(behind(NAMES, GateMode::Closed).await, 0);
@@ -228,7 +231,8 @@ fn sections_keep_out_statements_and_changes_that_run_all_the_time() {
     }
 }
 
-/// A task of another core that takes a hold is stopped: the guard goes with the reply that nobody takes.
+/// A task of another core that takes a hold is stopped: the guard goes with the reply that nobody
+/// takes.
 #[test]
 fn a_hold_that_another_core_gives_up_is_not_left_behind() {
     for wait_us in (0..400).step_by(7) {

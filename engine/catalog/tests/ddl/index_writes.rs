@@ -1,4 +1,5 @@
-//! What a change of a document writes to indexes is the difference of what they have of it before and after, computed whole.
+//! What a change of a document writes to indexes is the difference of what they have of it before
+//! and after, computed whole.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! Changes of the catalog on a node of storage and catalog alone, in the simulator: against gates, critical sections, builds of
-//! indexes, and each other.
+//! Changes of the catalog on a node of storage and catalog alone, in the simulator: against gates,
+//! critical sections, builds of indexes, and each other.
 
 mod act;
 mod documents;

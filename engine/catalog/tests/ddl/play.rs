@@ -1,11 +1,14 @@
 //! The language of scripts, and how they are played.
 //!
-//! A line that begins with `>` is an event, maybe after `+ms` of time: `name: core=1 within=h drop c` begins an operation of that
-//! name on core 1, as a part of the critical section `h`; without a name it has that of its verb. What becomes of operations
-//! follows, indented, once nothing happens any more by itself: what they wait for, or what they have done; then what the gates
-//! keep out. `setup` makes what most scripts begin with. `read`, `stay` and `write` are statements, which stay behind the gate until `leave`; `hold` is a critical section.
+//! A line that begins with `>` is an event, maybe after `+ms` of time: `name: core=1 within=h drop
+//! c` begins an operation of that name on core 1, as a part of the critical section `h`; without a
+//! name it has that of its verb. What becomes of operations follows, indented, once nothing happens
+//! any more by itself: what they wait for, or what they have done; then what the gates keep out.
+//! `setup` makes what most scripts begin with. `read`, `stay` and `write` are statements, which
+//! stay behind the gate until `leave`; `hold` is a critical section.
 //!
-//! Each script is played on nodes of several sizes, to the same trace. With `PINION_UPDATE=1` the scripts are rewritten.
+//! Each script is played on nodes of several sizes, to the same trace. With `PINION_UPDATE=1` the
+//! scripts are rewritten.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +32,8 @@ use crate::act::{access, act, mode, namespace};
 use crate::documents;
 use crate::node::with_node;
 
-/// For so long nothing that was begun is looked at; waits look at least so often whether they were killed.
+/// For so long nothing that was begun is looked at; waits look at least so often whether they were
+/// killed.
 const SETTLED: Duration = Duration::from_millis(400);
 
 /// Seed, cores and partitions of the nodes that a script is played on.

@@ -136,8 +136,8 @@ impl Awaited {
     }
 }
 
-/// The operations of this core that wait in front of a gate or the node's lock, or for those behind a gate, and the changes of
-/// the catalog that wait for others.
+/// The operations of this core that wait in front of a gate or the node's lock, or for those behind
+/// a gate, and the changes of the catalog that wait for others.
 fn awaited_locks() -> Vec<(i32, Awaited)> {
     let catalog = core_catalog();
     let gates = catalog.gates();
