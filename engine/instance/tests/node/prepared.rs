@@ -86,11 +86,11 @@ fn what_is_prepared_takes_place_with_its_commit() {
             assert_eq!(again.get_timestamp("prepareTimestamp").ok(), Some(at));
             let namespaces = again.get_array("affectedNamespaces").expect("a list");
             assert_eq!(namespaces, &vec![Bson::from("test.c")]);
-            let record = record(&client).await;
-            assert_eq!(record.get_str("state").ok(), Some("prepared"));
+            let found = record(&client).await;
+            assert_eq!(found.get_str("state").ok(), Some("prepared"));
             for name in ["startOpTime", "lastWriteOpTime"] {
-                let time = record.get_document(name).expect("a time");
-                assert_eq!(time.get_timestamp("ts").ok(), Some(at), "{record}");
+                let time = found.get_document(name).expect("a time");
+                assert_eq!(time.get_timestamp("ts").ok(), Some(at), "{found}");
             }
             counted(
                 &transactions(&client).await,
@@ -147,8 +147,8 @@ fn what_is_prepared_takes_place_with_its_commit() {
             admin.fails(abort(1, 1), 256).await;
             let valid = client.ok(doc! { "validate": "c", "full": true }).await;
             assert_eq!(valid.get_bool("valid").ok(), Some(true), "{valid}");
-            let record = record(&client).await;
-            assert_eq!(record.get_str("state").ok(), Some("committed"));
+            let found = record(&client).await;
+            assert_eq!(found.get_str("state").ok(), Some("committed"));
             counted(
                 &transactions(&client).await,
                 &[
@@ -187,8 +187,8 @@ fn what_is_prepared_may_be_aborted() {
                 admin.fails(prepare(1, 1), 251).await;
                 client.fails(statement(1, 1, all()), 251).await;
             }
-            let record = record(&client).await;
-            assert_eq!(record.get_str("state").ok(), Some("aborted"));
+            let found = record(&client).await;
+            assert_eq!(found.get_str("state").ok(), Some("aborted"));
             let status = transactions(&client).await;
             counted(
                 &status,
