@@ -148,14 +148,14 @@ fn a_step_down_ends_critical_sections() {
         let dropping = begin(&client, doc! { "drop": "c" });
         sleep(Duration::from_millis(50)).await;
         become_member(MemberState::Secondary, false, OpTime::NULL).await;
-        pinion_exec::interrupt_writers().await;
+        pinion_instance::interrupt_writers().await;
         for task in [writing, dropping] {
             let reply = task.await.expect("not stopped");
             let code = reply.get_i32("code").expect("it was interrupted");
             assert!([10107, 11602].contains(&code), "{reply}");
         }
         storage().follow().await.expect("storage serves");
-        pinion_exec::writes_ended().await;
+        pinion_instance::writes_ended().await;
         let mut read = all();
         read.insert("$readPreference", doc! { "mode": "secondary" });
         assert_eq!(ids(&client, read).await, [1]);
