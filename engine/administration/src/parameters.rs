@@ -217,13 +217,7 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
     }
     pinion_runtime::on_all_cores(move |_| {
         let settings = settings.clone();
-        async move {
-            let parameters = parameters();
-            let mut parameters = parameters.borrow_mut();
-            for setting in &settings {
-                parameters.set(setting);
-            }
-        }
+        async move { settings.iter().for_each(apply) }
     })
     .await;
     for (name, value) in changed {

@@ -78,7 +78,7 @@ fn settings(db: &str) -> Settings {
     Settings {
         profile: profiles.of(db).clone(),
         slow_ms: profiles.slow_ms(),
-        sample_rate: profiles.sample_rate,
+        sample_rate: profiles.sample_rate(),
     }
 }
 
@@ -163,7 +163,7 @@ fn apply(db: &str, change: Change) {
         server_counters().slow_ms.set(slow_ms.max(0) as u64);
     }
     if let Some(rate) = change.sample_rate {
-        profiles.sample_rate = rate;
+        profiles.set_sample_rate(rate);
     }
     if change.level.is_some() || change.filter.is_some() {
         let present = profiles.of(db).clone();

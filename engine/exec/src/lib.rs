@@ -1,8 +1,8 @@
 //! Executes commands and plans over partitions: data commands, cursors, sessions, diagnostics.
 //!
-//! `open_node` makes a node out of a data directory, on every core; `register_commands` puts the
-//! commands into a core's registry. A command runs on the core of its connection; what it reads and
-//! changes, it reads and changes on the cores that own the partitions.
+//! `register_commands` puts the data commands into a core's registry. A command runs on the core of
+//! its connection; what it reads and changes, it reads and changes on the cores that own the
+//! partitions.
 
 // A module uses those of its own group, in no circle, and of the groups above.
 

@@ -58,7 +58,9 @@ pub struct Profiles {
     databases: BTreeMap<Box<str>, Profile>,
     /// As a command gave it: it may be negative. Until then what the node was started with holds.
     pub slow_ms_given: Option<i32>,
-    pub sample_rate: f64,
+    sample_rate: f64,
+    /// Whether operations must be recorded at all, which each of them asks.
+    is_on: bool,
     /// How much of an operation the sample still lacks.
     owed: Cell<f64>,
     /// Entries that this core is writing now.
@@ -77,6 +79,7 @@ impl Default for Profiles {
             databases: BTreeMap::new(),
             slow_ms_given: None,
             sample_rate: 1.0,
+            is_on: false,
             owed: Cell::new(0.0),
             writing: Cell::new(0),
         }
@@ -90,14 +93,32 @@ impl Profiles {
 
     pub fn set(&mut self, db: &str, profile: Profile) {
         self.databases.insert(db.into(), profile);
+        self.changed();
     }
 
     fn forget(&mut self, db: &str) {
         self.databases.remove(db);
+        self.changed();
     }
 
     fn set_default(&mut self, level: Level) {
         self.default.level = level;
+        self.changed();
+    }
+
+    /// The share of slow operations that are written.
+    pub fn sample_rate(&self) -> f64 {
+        self.sample_rate
+    }
+
+    pub fn set_sample_rate(&mut self, rate: f64) {
+        self.sample_rate = rate;
+        self.changed();
+    }
+
+    fn changed(&mut self) {
+        let mut profiles = self.databases.values().chain([&self.default]);
+        self.is_on = self.sample_rate < 1.0 || profiles.any(Profile::is_on);
     }
 
     /// From this many milliseconds on an operation is slow.
@@ -108,8 +129,7 @@ impl Profiles {
 
     /// Whether the profiler must look at operations at all.
     pub(crate) fn is_on(&self) -> bool {
-        let mut profiles = self.databases.values().chain([&self.default]);
-        self.sample_rate < 1.0 || profiles.any(Profile::is_on)
+        self.is_on
     }
 
     /// Whether it must look at those of this database.
@@ -157,7 +177,7 @@ pub fn set_profile_defaults(level: i64, sample_rate: f64) {
     let profiles = profiles();
     let mut profiles = profiles.borrow_mut();
     profiles.set_default(Level::of(level).unwrap_or_default());
-    profiles.sample_rate = sample_rate;
+    profiles.set_sample_rate(sample_rate);
 }
 
 #[cfg(test)]

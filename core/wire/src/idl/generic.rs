@@ -218,12 +218,12 @@ impl GenericArguments {
                 "help" => found.help = super::truthy(value),
                 "$client" | "$audit" => object(path, value).map(|_| ())?,
                 "clientOperationKey" => uuid_of(path, value).map(|_| ())?,
-                _ => {
-                    let mut routing = found.routing.take().unwrap_or_default();
-                    if routing.take(name, path, value)? || *routing != RoutingArguments::default() {
-                        found.routing = Some(routing);
-                    }
+                name if RoutingArguments::NAMES.contains(&name) => {
+                    let routing = found.routing.get_or_insert_default();
+                    routing.take(name, path, value)?;
                 }
+                // What has no meaning here, whatever it is.
+                _ => {}
             }
         }
         if !api_version_given && (found.api.strict || found.api.deprecation_errors) {

@@ -59,16 +59,22 @@ impl RoutingArguments {
         ))
     }
 
-    /// Takes in one of them; false if the field is no argument of routers.
+    /// The fields that they come in.
+    pub(super) const NAMES: [&str; 7] = [
+        "$configTime",
+        "$topologyTime",
+        "allowImplicitCollectionCreation",
+        "coordinator",
+        "databaseVersion",
+        "mayBypassWriteBlocking",
+        "shardVersion",
+    ];
+
+    /// Takes in one of them.
     ///
     /// # Errors
     /// `TypeMismatch` and the like, of the field or of what is in it.
-    pub(super) fn take(
-        &mut self,
-        name: &str,
-        path: Path<'_>,
-        value: RawBsonRef<'_>,
-    ) -> Result<bool> {
+    pub(super) fn take(&mut self, name: &str, path: Path<'_>, value: RawBsonRef<'_>) -> Result<()> {
         match name {
             "shardVersion" => self.shard_version = Some(shard_version(path, value)?),
             "databaseVersion" => self.database_version = Some(database_version(path, value)?),
@@ -77,9 +83,9 @@ impl RoutingArguments {
             "allowImplicitCollectionCreation" => self.may_create = Some(boolean(path, value)?),
             "mayBypassWriteBlocking" => self.may_bypass_write_block = Some(boolean(path, value)?),
             "coordinator" => self.coordinator = Some(boolean(path, value)?),
-            _ => return Ok(false),
+            other => unreachable!("{other} is none of NAMES"),
         }
-        Ok(true)
+        Ok(())
     }
 }
 

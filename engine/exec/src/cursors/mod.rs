@@ -173,7 +173,7 @@ pub(crate) struct Cursor {
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        // A node that stops takes its counters away before its cursors.
+        // A cursor may be dropped where no node is open any more.
         if let Some(metrics) = pinion_runtime::try_core_local::<Metrics>() {
             let lived = pinion_runtime::now().saturating_since(self.created);
             let counters = &metrics.counters;

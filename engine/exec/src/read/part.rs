@@ -273,7 +273,7 @@ impl PartTable {
 
     /// Closes a part.
     pub(crate) fn close(number: u64) {
-        // A node that is going down has no state any more; then there is nothing to close.
+        // A node that is going down has no parts any more; then there is nothing to close.
         let Some(parts) = pinion_runtime::try_core_local::<PartTable>() else {
             return;
         };

@@ -191,7 +191,7 @@ impl Drop for SpillFile {
         let Some(file) = self.file.take() else {
             return;
         };
-        // A node that is going down has no state any more, and its files are released with it.
+        // Where no node is open any more the files are released with the process.
         let Some(memory) = pinion_runtime::try_core_local::<NodeMemory>() else {
             return;
         };

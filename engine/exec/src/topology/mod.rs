@@ -1,7 +1,7 @@
 //! The seam to the replica set: what a member reports to the executor of its place in the set, and
 //! what the executor asks of the driver of that member.
 //!
-//! The driver registers itself on each core with [`NodeState::set_replica_set`]; a standalone has
+//! The driver registers itself on each core with [`set_replica_set`]; a standalone has
 //! none, and nothing here changes what it does. What the node may do now is read off one immutable
 //! [`SetView`], which the driver replaces whole. Source: replication document, "Replica Set Member
 //! States" and "Read Concern"; the messages are MongoDB's.
