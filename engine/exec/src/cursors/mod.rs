@@ -153,7 +153,7 @@ pub(crate) struct Cursor {
     /// What the command that made it reads.
     pub read_concern: ReadConcern,
     pub no_timeout: bool,
-    /// `batchSize` of the command that made it, for a `getMore` without one.
+    /// Where its documents come from.
     pub stream: Box<dyn DocumentStream>,
     /// A document that did not fit into the batch before.
     pub stash: Option<Bytes>,
