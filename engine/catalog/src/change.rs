@@ -29,7 +29,7 @@ pub struct CatalogChange {
     /// The next free number afterwards, of those of what is replicated or of the others.
     pub next_number: u64,
     /// What the entry has besides, for readers of the change: the state before it.
-    pub told: Option<RawDocumentBuf>,
+    pub details: Option<RawDocumentBuf>,
     /// Whether from now on the replicated collections are but a part of what another member has. No
     /// entry says so.
     pub is_partial: Option<bool>,
@@ -186,8 +186,8 @@ impl CatalogChange {
             o2.end();
         }
         o2.end().append("next", self.next_number as i64);
-        if let Some(told) = &self.told {
-            o2.append_all(told);
+        if let Some(details) = &self.details {
+            o2.append_all(details);
         }
         o2.finish()
     }
@@ -236,7 +236,7 @@ impl CatalogChange {
             dropped_trees: numbers("dropped")?.into_iter().map(TreeId).collect(),
             next_number: u64::try_from(next)
                 .map_err(|_| BadRow("catalog change: next is negative".into()))?,
-            told: None,
+            details: None,
             is_partial: None,
         }))
     }

@@ -306,8 +306,8 @@ pub struct Gates {
     unlocked: Notify,
     /// Changes of the catalog that have begun, which core 0 has, and steps of the applier.
     changes: Rc<Cell<usize>>,
-    /// Nothing is changed any more but by the log: whoever waits behind a closed gate for those who
-    /// passed it before goes away.
+    /// Only the log changes anything from here on: a change that waits behind a closed gate for
+    /// operations that passed it before gives up.
     gives_up: Cell<bool>,
     tallies: Tallies,
     /// The operations that close a gate and wait for those behind it.

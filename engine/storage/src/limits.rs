@@ -108,7 +108,7 @@ pub(crate) const FIRST_CHUNK_BYTES: usize = 64 * 1024;
 /// The latest flushed entries of each ring that are kept in memory for readers of the log.
 pub(crate) const LOG_TAIL_BYTES: usize = 8 * 1024 * 1024;
 
-/// Small entries that are copied for readers of the log share memory in pieces of at most so many
+/// Small entries that are copied for readers of the log share memory in pieces of at most this many
 /// bytes.
 pub(crate) const LOG_PIECE_BYTES: usize = 256 * 1024;
 
@@ -122,8 +122,8 @@ pub(crate) const SAMPLE_FRAMES: u32 = 16;
 pub(crate) const SEGMENT_SAMPLES: u32 = 16;
 pub(crate) const LOG_SAMPLES: u32 = 1024;
 
-/// A search in a segment ends when it is known to so many frames; so many are read at first to see
-/// what begins there.
+/// A search in a segment ends when it has come down to this many frames; the second is how many
+/// are read at first to see what begins there.
 pub(crate) const SEEK_FRAMES: u32 = 16;
 pub(crate) const PROBE_FRAMES: u32 = 1;
 

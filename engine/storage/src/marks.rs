@@ -46,7 +46,7 @@ impl CoreMarks {
         let units = applying
             .first_key_value()
             .map(|(_, &predecessor)| predecessor);
-        // Whoever logs for another node has allotted nothing since the last of his units was
+        // A core that logs for another node has allotted nothing since the last of its units was
         // resolved.
         units.or(self.unapplied.get())
     }

@@ -3,7 +3,7 @@
 //! A mark is the *floor* of its core: everything this core was allotted at or below it is done. An
 //! empty mark is `EMPTY`. Floors are predecessors of outstanding timestamps, hence timestamps that
 //! were really allotted; recovery relies on that, because a floor that no entry carries could not
-//! be told from an entry that was lost.
+//! be distinguished from an entry that was lost.
 //!
 //! The order of publication: a core stores the last allotted timestamp into each of its marks that
 //! is empty, then allots, appends and applies, then stores its true floors. A reader loads the last

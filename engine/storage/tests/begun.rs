@@ -1,4 +1,4 @@
-//! A member whose log begins anew over what an initial sync brings: that has no timestamps, and is
+//! A member whose log starts again over what an initial sync brings: that has no timestamps, and is
 //! in checkpoints all the same.
 
 use std::cell::Cell;

@@ -14,10 +14,10 @@ type Table = &'static [(&'static str, usize)];
 const WORDS: Table = &[
     ("engine/administration", 2),
     ("engine/apply", 1),
-    ("engine/catalog", 81),
+    ("engine/catalog", 67),
     ("engine/exec", 18),
     ("engine/query", 87),
-    ("engine/storage", 311),
+    ("engine/storage", 265),
 ];
 
 /// Lines of comments and documents above `MAX_COLUMNS`.

@@ -34,8 +34,8 @@ use crate::uuid::Uuid;
 pub(super) enum End {
     /// It has ended the build.
     Here(Result<Timestamp>),
-    /// The log has an end of the build, and whoever applies that goes on. Whether all entries are
-    /// made.
+    /// The log has an end of the build, and the build continues where
+    /// that is applied. Whether all entries are made.
     Left(bool),
 }
 

@@ -140,16 +140,17 @@ pub(super) fn told_of_index(ns: &Namespace, index: &Index) -> RawDocumentBuf {
     o.finish()
 }
 
-/// Waits for the end of a build. A client whose node is no primary any more is told so, and the
-/// build goes on; whatever else interrupts the client ends the build, and the client hears how.
+/// Waits for the end of a build. A client whose node is no primary any more gets that as its
+/// error, and the build continues; any other interruption of the client ends the build, and the
+/// reply says how.
 async fn outcome_of(ctx: &OpContext, build: &Build) -> Result<Timestamp> {
     let moved_on = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
     loop {
         if let Ok(outcome) = timeout(LONGEST_KILL_POLL, build.outcome()).await {
             return outcome;
         }
-        // One that was killed for something else before is told of that: here nobody can end the
-        // build any more.
+        // One that was killed for something else before gets that error: here the build can no
+        // longer be ended.
         if let Some(code) = ctx.killed()
             && (code == moved_on || !pinion_storage::storage().leads())
         {
@@ -464,7 +465,7 @@ impl Coordinator {
                 let change = CatalogChange {
                     puts: vec![current.without_indexes(std::slice::from_ref(name))],
                     dropped_trees: vec![index.tree],
-                    told: Some(rawdoc! { "index": index.listed.clone() }),
+                    details: Some(rawdoc! { "index": index.listed.clone() }),
                     ..Default::default()
                 };
                 let o = rawdoc! { "dropIndexes": ns.collection(), "index": name.as_str() };

@@ -690,7 +690,7 @@ fn a_crash_takes_nothing_of_them() {
                         become_primary().await;
                         majority_has_all().await;
                         pinion_exec::hold_prepared().await;
-                        check_workload(&client, prepared_at.get().expect("told")).await;
+                        check_workload(&client, prepared_at.get().expect("it is prepared")).await;
                         let last = storage().last_allotted();
                         storage().wait_durable(last).await.expect("storage serves");
                     }
@@ -742,7 +742,7 @@ fn after_a_crash_the_answer_is_that_of_the_last_transaction() {
             }
             majority_has_all().await;
             pinion_exec::hold_prepared().await;
-            let at = prepared_at.get().expect("told");
+            let at = prepared_at.get().expect("it is prepared");
             admin.ok(of_number(1, commit_at(&child, at))).await;
             let reply = client.ok(retryable(1, 5, second())).await;
             assert_eq!(retried(&reply), [1], "{reply}");

@@ -411,6 +411,6 @@ fn nothing_that_an_update_changes_is_lost() {
         }
     }
     assert!(changed > 5000, "{changed} changed");
-    assert!(found * 10 > changed * 9, "{found} told of {changed}");
+    assert!(found * 10 > changed * 9, "{found} found of {changed}");
     assert!(nested > 500, "{nested} nested");
 }

@@ -86,7 +86,7 @@ impl Leaf {
 }
 
 /// A position in a tree, in one direction. It refers to the root it was placed in: the caller
-/// places it anew when it goes on in another.
+/// places it again when it continues in another.
 #[derive(Debug, Default)]
 pub(crate) enum BaseCursor {
     /// Nowhere yet.

@@ -1,5 +1,5 @@
 //! Merging sorted changes into a tree, copy-on-write: affected pages are read, merged and written
-//! anew, level by level.
+//! again, level by level.
 //!
 //! Each level is handled alike. Its changes are sorted: for leaves the keys of the delta, for inner
 //! pages the separators and children that the level below has replaced. A *run* is a stretch of

@@ -7,8 +7,8 @@ use crate::limits::{BLOCK_BYTES, HISTORY_DISK_BYTES, LEAF_TARGET_BYTES};
 pub struct PartitionOptions {
     /// What the page cache may take while there are few changes.
     pub cache_bytes: u64,
-    /// Changes beyond so many bytes are memory that the page cache does without, down to a quarter
-    /// of it.
+    /// Changes beyond this many bytes are memory that the page cache does without, down to a
+    /// quarter of it.
     pub changes_beside_cache_bytes: u64,
     /// Bytes of merged changes that are kept in memory for snapshots; beyond it they are written to
     /// disk.
@@ -16,7 +16,7 @@ pub struct PartitionOptions {
     /// Bytes of disk that older states may keep for snapshots, if the live data takes less; beyond
     /// it the oldest snapshots end.
     pub history_bytes: u64,
-    /// Changes up to so many bytes are spilled, not merged, where a merge would write much more
+    /// Changes up to this many bytes are spilled, not merged, where a merge would write much more
     /// than them; 0 merges always.
     pub spill_bytes: u64,
     /// Used bytes at which a leaf or inner page is full.

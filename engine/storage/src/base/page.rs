@@ -179,8 +179,8 @@ pub(crate) struct Page {
     pub(super) cached: Cached,
 }
 
-/// What the cache remembers of a page it holds. It stands in the page because whoever looks a page
-/// up reads that next.
+/// What the cache remembers of a page it holds. It stands in the page because a look-up reads
+/// that next.
 #[derive(Debug, Default)]
 pub(super) struct Cached {
     pub(super) place: Cell<u32>,
@@ -559,7 +559,7 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
-/// Makes the buffer one of which it is known where the count of its shares lies: whoever takes a
+/// Makes the buffer one of which it is known where the count of its shares lies: taking a
 /// share waits for that line, unless it was asked for before. The address is never read, so a wrong
 /// one would cost nothing but that wait.
 fn shared(bytes: Bytes) -> (Bytes, usize) {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Numbers in keys are big-endian. Of several versions of one key the one of the latest checkpoint
-//! counts. The counts stand there because finding them anew would take a look at the base for each
+//! counts. The counts stand there because finding them again would take a look at the base for each
 //! key.
 
 use bytes::{Buf, Bytes};

@@ -11,7 +11,7 @@ use crate::ring::Stamps;
 
 /// In the few hundred frames of a simulated ring, stamps of two places are then near each other
 /// every few openings, and equal as good as never: a torn frame over a stale one with equal stamps
-/// cannot be told from a damaged one.
+/// cannot be distinguished from a damaged one.
 const HOSTILE_STAMP_BITS: u32 = 20;
 
 /// Options of storage. The defaults serve a node; [`StorageOptions::hostile`] makes everything tiny

@@ -718,7 +718,7 @@ impl Storage {
                 if tree == TreeId::MASTER || known.contains(&tree) {
                     continue;
                 }
-                // One that an entry drops is there for whoever reads what was before. All others
+                // One that an entry drops is there for readers of what was before. All others
                 // never were.
                 if !partition.is_dropping(tree) {
                     partition.drop_tree(tree, Timestamp::MIN);

@@ -30,7 +30,7 @@ impl Cuts {
     }
 
     /// Adds the cut of a new epoch, if it discards anything, and forgets those it makes redundant.
-    /// What they discarded it goes on to discard, though it may not have been seen now: the removal
+    /// It still discards what they discarded, though it may not have been seen now: the removal
     /// of a segment may be undone by a loss of power.
     pub(crate) fn add(&mut self, mut cut: Cut) {
         assert!(

@@ -248,7 +248,7 @@ impl Cursor {
 
     /// A cursor that goes from leaf to leaf has those that come next read while it waits for this
     /// one. A task that reads holds the view, so that the page's blocks are not reused meanwhile.
-    /// What fails to be read here is told by whoever needs it.
+    /// What fails to be read here is reported where it is needed.
     fn read_ahead(&self, view: &Rc<View>, root: &TreeRoot) {
         let store = &self.partition.store;
         let ahead = self
@@ -264,7 +264,7 @@ impl Cursor {
         }
     }
 
-    /// Goes on at `key`, forwards or backwards of where the cursor stands: the next record is the
+    /// Continues at `key`, forwards or backwards of where the cursor stands: the next record is the
     /// first at or beyond it, in the cursor's direction, within its range.
     pub fn seek(&mut self, key: &[u8]) {
         self.from_base = false;

@@ -3,7 +3,7 @@
 //!
 //! A version may arrive in any timestamp order. A lookup takes the newest version at or below the
 //! timestamp it reads at, by the time of its commit or, where nothing prepared is waited for, by
-//! that of the entry which told of it; a key without such a version is looked up in the layer
+//! that of the entry that names it; a key without such a version is looked up in the layer
 //! below. Bytes are accounted as they come and go.
 //!
 //! A version that no snapshot can see any more is dropped when its key is written again, so a key

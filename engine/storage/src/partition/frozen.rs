@@ -2,8 +2,8 @@
 //! until it was copied.
 //!
 //! A frozen state is a set of extents. What later checkpoints free of it is not reused while it is
-//! frozen; to whoever opens the directory after a crash it is free, as nothing in there knows of
-//! who copies. Nothing of it is kept in memory, and no snapshot of it can be read. At most the
+//! frozen; to a node that opens the directory after a crash it is free, as nothing in there names
+//! the copier. Nothing of it is kept in memory, and no snapshot of it can be read. At most the
 //! whole state is kept, once more than the partition needs.
 
 use bytes::Bytes;

@@ -273,7 +273,7 @@ impl<V, const MOST: usize> Leaf<V, MOST> {
         Err(low)
     }
 
-    /// Adds an entry as the one that is so many in order. Gives a leaf with the greater part of the
+    /// Adds an entry at this place in the order. Gives a leaf with the greater part of the
     /// keys, and where it begins, if there is no room for all.
     fn insert(&mut self, at: usize, entry: (Key, V)) -> Option<(Key, Self)> {
         if self.entries.len() < MOST {

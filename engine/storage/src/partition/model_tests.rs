@@ -9,7 +9,7 @@
 //! Checked: newest reads, snapshot reads, cursors in both directions, seeks, expectations, intents,
 //! exact counts, pins, all while checkpoints run, caches of a few pages evict and the horizon rises
 //! over versions that nobody sees; after each checkpoint the page file verifies, and a partition
-//! opened anew from its roots has exactly the versions up to the checkpoint. Not checked here:
+//! opened again from its roots has exactly the versions up to the checkpoint. Not checked here:
 //! crashes, which need rings.
 
 use std::collections::{BTreeMap, VecDeque};

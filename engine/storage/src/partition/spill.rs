@@ -49,7 +49,7 @@ impl Spilled {
     }
 }
 
-/// What the pace is told of a change when it is known to be in the tree of spilled changes, and
+/// What the pace counts of a change when it is known to be in the tree of spilled changes, and
 /// what when it is in the delta again.
 fn shares(key: &Key, chain: &Chain) -> (u64, u64) {
     let bytes = chain.bytes(key);

@@ -187,8 +187,8 @@ fn unique_prefixes() {
         let partition = create(PartitionOptions::hostile()).await;
         write(&partition, 1, &many).await.unwrap();
         checkpoint(&partition, 50).await.unwrap();
-        // More keys than are remembered: the statement is told to try again rather than be let
-        // through unchecked.
+        // More keys than are remembered: the statement has to be tried again, as it cannot be
+        // checked.
         assert_eq!(
             write(&partition, 100, &removed).await,
             Err(WriteError::Conflict)

@@ -154,7 +154,7 @@ impl Partition {
                 .expect("a partition that is called exists");
             let (view, tree) = (view.clone(), write.tree);
             // The task holds the view, so that the page's blocks are not reused meanwhile. What
-            // fails to be read is told by whoever needs it.
+            // fails to be read is reported where it is needed.
             drop(spawn(Queue::Foreground, async move {
                 let _ = partition.store.page(&ptr, tree).await;
                 drop(view);

@@ -2,7 +2,7 @@
 //!
 //! Each entry names its predecessor, so the chain from the base on is unbroken as far as no entry
 //! is missing. Behind the first break nothing counts. Whether the break is a *hole* (writes that a
-//! crash interrupted before anybody was told they are durable) or *damage* is decided by two pieces
+//! crash interrupted before they were acknowledged as durable) or *damage* is decided by two pieces
 //! of evidence:
 //!
 //! * some frame or manifest records an `all_durable` above the last entry before the break;

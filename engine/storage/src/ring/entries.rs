@@ -13,7 +13,7 @@ use super::live::{Fetch, LogEntry};
 use crate::limits::{ENTRY_CHUNK_BYTES, LARGE_VALUE_BYTES, LOG_PIECE_BYTES, SPARE_ENTRIES_USE};
 
 /// Whole entries, with their headers, in timestamp order. The memory goes to and fro between the
-/// ring and its flushes: taken anew for each group it would be memory that the system must clear
+/// ring and its flushes: taken again for each group it would be memory that the system must clear
 /// first.
 #[derive(Default)]
 pub(super) struct Entries {

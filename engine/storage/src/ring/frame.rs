@@ -1,8 +1,8 @@
 //! The ring frame: 4 KiB of log with a header, a checksum, and a stamp in each sector.
 //!
 //! A frame is written once and never again. A crash leaves any subset of the 512-byte sectors of an
-//! unfinished flush. So that such a *torn* frame can be told from a *damaged* one, each sector
-//! begins with a stamp computed from where it belongs: directory, ring, segment generation,
+//! unfinished flush. So that such a *torn* frame can be distinguished from a *damaged* one, each
+//! sector begins with a stamp computed from where it belongs: directory, ring, segment generation,
 //! position, sector. A sector of another time or place has other stamps. All eight stamps present
 //! and the checksum wrong means that the frame was written whole and changed afterwards: damage,
 //! never a hole. A stamp that is nearly the one expected proves nothing by itself: stamps of other

@@ -1,8 +1,8 @@
 //! Reading a ring while it is written: what is in memory is copied, what is only in files is read
 //! from them.
 //!
-//! The core that writes the ring answers with entries or with the names of segments; whoever asked
-//! reads those by himself. Only what is on the device is looked for in files, so no frame is read
+//! The core that writes the ring answers with entries or with the names of segments; the reader
+//! reads those by itself. Only what is on the device is looked for in files, so no frame is read
 //! that is being written. A segment may be reused while it is read: its frames then look blank, and
 //! the reader, who sees that the log's first timestamp has passed him, gives up.
 

@@ -21,8 +21,8 @@ impl Applier for Ignored {
     }
 }
 
-/// Opens and closes one directory with each of these numbers of cores, and runs `test` in each
-/// life, which it is told.
+/// Opens and closes one directory with each of these numbers of cores, and runs `test` with the
+/// number of each life.
 fn run<F, Fut>(cores: &[usize], options: StorageOptions, test: F)
 where
     F: Fn(usize) -> Fut + Clone + 'static,

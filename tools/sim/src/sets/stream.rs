@@ -283,7 +283,7 @@ impl Watcher {
             token => {
                 let last = &shown.last;
                 self.shared
-                    .fail(format!("a batch goes on from {token:?}, behind {last}"));
+                    .fail(format!("a batch continues from {token:?}, behind {last}"));
                 return None;
             }
         }

@@ -291,7 +291,7 @@ impl Coordinator {
             }
             let mut change = CatalogChange {
                 dropped_trees,
-                told: Some(state_before(current, reported_index)),
+                details: Some(state_before(current, reported_index)),
                 ..Default::default()
             };
             put_series(catalog, &changed, &mut change)?;

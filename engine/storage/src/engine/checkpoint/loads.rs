@@ -104,7 +104,7 @@ impl Storage {
     }
 
     /// Forgets all that is in these trees, also what was loaded and has not begun, so that they can
-    /// be loaded anew; durable on return. Nobody reads or writes them meanwhile, and checkpoints
+    /// be loaded again; durable on return. Nobody reads or writes them meanwhile, and checkpoints
     /// are not held. Call it on core 0.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Frozen checkpoints: the source's side of a copy of page files.
 //!
 //! The newest checkpoint is frozen as it is: each partition keeps the extents of its state, and the
-//! log is kept from the first entry on that whoever opens the copy needs. The node goes on writing
-//! and taking checkpoints meanwhile. One that nobody has asked for a while is given up, so that a
+//! log is kept from the first entry that opening the copy needs. The node continues to write and to
+//! take checkpoints meanwhile. One that nobody has asked for a while is given up, so that a
 //! copier that died keeps no disk for ever.
 
 use std::cell::{Cell, RefCell};

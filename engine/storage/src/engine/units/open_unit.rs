@@ -7,7 +7,7 @@
 //! wins. How a unit ends is in outcome.rs.
 //!
 //! What is open is nowhere but in memory. A node that stops leading, or closes, aborts it, and
-//! whoever still has such a unit learns that by [`WriteError::UnitEnded`].
+//! a writer that still has such a unit learns that by [`WriteError::UnitEnded`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ use crate::types::{PartitionId, ReadError, Write, WriteError};
 /// A transaction's writes that stay open over several statements. It is plain data and goes with
 /// its client from core to core.
 ///
-/// Whoever holds it ends it, with [`Storage::commit_unit`], [`Storage::prepare_unit`] or
+/// Its holder ends it, with [`Storage::commit_unit`], [`Storage::prepare_unit`] or
 /// [`Storage::abort_unit`]. What a unit that is dropped instead holds, it holds until the node
 /// stops leading or closes.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! How units that stayed open end: committed, prepared, and what becomes of those that were
 //! prepared.
 //!
-//! All of it is one procedure. First every owner is told that the unit is decided now, so that
+//! All of it is one procedure. First every owner marks the unit as being decided, so that
 //! newest reads wait, and is given what is written beside it; whatever fails does so here. Then
 //! timestamps are allotted as one range and the entries are appended, in one poll. Then every owner
 //! does what was decided, and only when all have done it does the coordinator let go of its

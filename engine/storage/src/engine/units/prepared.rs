@@ -2,15 +2,15 @@
 //! restarts.
 //!
 //! What a prepared unit holds is in no page file. While it has no outcome the log is kept from its
-//! first entry on (transactions.rs), and recovery, or a node that follows, makes it anew from
+//! first entry on (transactions.rs), and recovery, or a node that follows, makes it again from
 //! there.
 //!
 //! It is committed at a timestamp that the one who decides has chosen, at or above the one it was
 //! prepared at, while the entry that tells of that comes later. Who reads between the two and waits
 //! for what is prepared sees the values; who does not wait sees nothing of them, whenever the
 //! outcome comes: so all that it reads is of one state. No checkpoint between the two holds them
-//! either. Whoever opens such a base finds the prepared unit over what was there before, and the
-//! outcome is told again, or, if its entry was rolled back, is another one.
+//! either. A node that opens such a base finds the prepared unit over what was there before,
+//! and the outcome comes again, or, if its entry was rolled back, is another one.
 
 use std::collections::BTreeSet;
 
@@ -91,7 +91,7 @@ impl Storage {
         })
     }
 
-    /// Makes a unit anew that was prepared elsewhere, or before a restart: nothing is checked,
+    /// Makes a unit again that was prepared elsewhere, or before a restart: nothing is checked,
     /// `expect` is ignored, and the keys must be held by nobody. `first` is the first entry that
     /// tells of it. Call it before what comes behind `prepared` in the log is applied, or, for what
     /// is in the base, before anything is.

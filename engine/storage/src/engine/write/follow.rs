@@ -82,9 +82,9 @@ impl Storage {
         assert!(self.roles.is_logger(self.core), "this core does not follow");
     }
 
-    /// Begins the log anew behind `ts`: what an initial sync brings is the state at that timestamp,
-    /// and the next entry links to it. What the log has is no longer part of it. When this returns
-    /// a checkpoint holds that.
+    /// Starts the log again behind `ts`: what an initial sync brings is the state at that
+    /// timestamp, and the next entry links to it. What the log has is no longer part of it. When
+    /// this returns a checkpoint holds that.
     ///
     /// # Errors
     /// Storage has failed.

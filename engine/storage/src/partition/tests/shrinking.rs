@@ -6,7 +6,7 @@ use super::{DIR, ID, TREE, checkpoint, create, delete, newest, put, write};
 use crate::base::{PartitionOptions, verify_partition};
 use std::path::Path;
 
-/// All records but those from `kept` on, so many, are deleted in one checkpoint. When less is left
+/// All records but the `count` from `kept` on are deleted in one checkpoint. When less is left
 /// than fills a page, an inner level below the top may come down to a single page: that is the root
 /// then.
 async fn check(records: u64, kept: u64, count: u64) {
