@@ -505,6 +505,33 @@ fn what_is_frozen_comes_back_when_it_is_released() {
     });
 }
 
+/// A member may be stopped while it copies, or is copied.
+#[test]
+fn a_copy_begins_while_storage_closes() {
+    alone(|| async {
+        write_one(1).await;
+        let frozen = storage().freeze_checkpoint("one").await.expect("it can");
+        let closed = Rc::new(Cell::new(false));
+        let (ended, manifest) = (closed.clone(), frozen.manifest.clone());
+        let copying = spawn(Queue::Background, async move {
+            let mut started = 0;
+            while !ended.get() {
+                let copy = storage().begin_copy(&manifest).await;
+                copy.expect("it is of the same form");
+                let _ = storage().freeze_checkpoint("two").await;
+                started += 1;
+                sleep(Duration::from_micros(1)).await;
+            }
+            started
+        });
+        write_one(2).await;
+        storage().close().await;
+        closed.set(true);
+        let started = copying.await.expect("nothing panics");
+        assert!(started > 1, "copies began while it closed: {started}");
+    });
+}
+
 #[test]
 fn what_does_not_fit_is_refused() {
     alone(|| async {

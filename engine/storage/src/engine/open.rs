@@ -8,13 +8,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_clock::Timestamp;
-use pinion_runtime::sync::{Notify, Semaphore};
+use pinion_runtime::sync::Notify;
 use pinion_runtime::{
     CoreId, Duration, LocalBoxFuture, Queue, core_count, core_id, fs, join_all, random_stream,
     set_core_local, submit_to,
 };
 
-use super::checkpoint::{CheckpointTimes, KeptLayers, NodeState};
+use super::checkpoint::{CheckpointTimes, KeptLayers, NodeState, Turns};
 use super::copy::FrozenCheckpoints;
 use super::error::OpenError;
 use super::log::{LogRetention, OwnLog};
@@ -127,7 +127,6 @@ fn open_locked(
         let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
         let node = NodeState {
             lock: RefCell::new(Some(lock)),
-            turn: Semaphore::new(1),
             demand: Notify::new(),
             foreign: RefCell::default(),
             held: Cell::new(None),
@@ -145,7 +144,7 @@ fn open_locked(
             layers: RefCell::default(),
             mostly_left: Cell::new(false),
             times: CheckpointTimes::default(),
-            manifests: RefCell::new(Some(manifests)),
+            turns: Turns::new(manifests),
         };
         let opened = join_all((1..cores as u16).map(|core| {
             let (options, shared, roots) = (options.clone(), shared.clone(), roots.clone());
@@ -157,7 +156,7 @@ fn open_locked(
         opened.into_iter().collect::<Result<Vec<()>, OpenError>>()?;
         open_core(options, shared, &roots, Some(node)).await?;
         let storage = storage();
-        storage.restore_own(&storage.current_manifest()).await?;
+        storage.restore_own(&storage.manifest_now().await).await?;
         let kept = KeptLayers::new();
         Ok(Opened { storage, kept })
     })

@@ -125,7 +125,7 @@ impl Opened {
             let Opened { storage, kept } = self;
             let started = now();
             sim::event("recovery begin");
-            let manifest = storage.current_manifest();
+            let manifest = storage.manifest_now().await;
             if manifest.stable() > limit {
                 return Err(OpenError::BeyondRollback {
                     limit,
@@ -176,13 +176,10 @@ impl Opened {
 const ENTRIES_BETWEEN_VAIN_RELIEFS: u64 = 1000;
 
 impl Storage {
-    pub(super) fn current_manifest(&self) -> Manifest {
-        let manifests = self.node_state().manifests.borrow();
-        manifests
-            .as_ref()
-            .expect("nobody writes one now")
-            .current()
-            .clone()
+    /// What the newest manifest says, when no other is written. Call it on core 0, without the
+    /// turn.
+    pub(super) async fn manifest_now(&self) -> Manifest {
+        self.node_state().turns.take().await.manifest().clone()
     }
 
     /// Looks at the beginning of each segment, so that those which the base has left behind need
@@ -345,13 +342,8 @@ impl Storage {
             });
             next.own_cuts.add(self.own_cut(epoch));
             let node = self.node_state();
-            let mut manifests = node
-                .manifests
-                .borrow_mut()
-                .take()
-                .expect("nobody writes one now");
-            let replaced = manifests.replace(next.clone()).await;
-            *node.manifests.borrow_mut() = Some(manifests);
+            let mut turn = node.turns.take().await;
+            let replaced = turn.manifests().replace(next.clone()).await;
             replaced.map_err(OpenError::io("writing the manifest of a new epoch"))?;
             node.epoch.set(epoch);
             self.progress.continue_after(cut);
@@ -487,13 +479,13 @@ impl Storage {
     /// Frees memory for changes while all up to `ts` is applied: what is stable goes into the base,
     /// and the rest to disk. Gives whether there was anything to free.
     async fn relieve_replay(&self, ts: Timestamp, last_stable: Timestamp) -> Result<bool, Fatal> {
-        let _turn = self.node_state().turn.acquire().await;
+        let mut turn = self.node_state().turns.take().await;
         if ts == last_stable {
-            self.write_checkpoint(ts, true).await?;
+            self.write_checkpoint(&mut turn, ts, true).await?;
             return Ok(true);
         }
         if self.has_spilled().await {
-            self.write_checkpoint(last_stable, true).await?;
+            self.write_checkpoint(&mut turn, last_stable, true).await?;
         }
         self.add_layer(ts).await
     }
@@ -576,7 +568,7 @@ impl Storage {
             started
                 .into_iter()
                 .collect::<Result<Vec<()>, OpenError>>()?;
-            self.start_own(&self.current_manifest()).await?;
+            self.start_own(&self.manifest_now().await).await?;
             spawn(Queue::Background, self.rc().run_checkpoints());
             // What was loaded may be more than there is memory for now, and then nobody could write
             // to ask for a checkpoint.
@@ -763,10 +755,12 @@ impl Storage {
 
     /// Everything is in files, and durable.
     async fn note_closed(&self) {
+        assert!(self.roles.is_closed(), "nothing is written any more");
         if self.fatal().is_some() {
             return;
         }
-        let noted = self.write_manifest(|current| Manifest {
+        let mut turn = self.node_state().turns.take().await;
+        let noted = self.write_manifest(&mut turn, |current| Manifest {
             closed: true,
             ..current.clone()
         });

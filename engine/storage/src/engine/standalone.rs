@@ -19,6 +19,7 @@ use super::log::LogRetention;
 use super::open::Reopening;
 use super::storage::Storage;
 use crate::base::PartitionRoots;
+use crate::engine::checkpoint::Turn;
 use crate::manifest::{Cut, Manifest};
 use crate::ring::SegmentSpan;
 use crate::types::Fatal;
@@ -50,8 +51,8 @@ impl Storage {
                 node.member_was_closed.set(node.was_closed.get());
                 last
             });
-            let _turn = self.node_state().turn.acquire().await;
-            self.note_standalone(Some(above)).await?;
+            let mut turn = self.node_state().turns.take().await;
+            self.note_standalone(&mut turn, Some(above)).await?;
             self.set_log_retention(Some(retention)).await;
             Ok(())
         })
@@ -63,18 +64,22 @@ impl Storage {
     /// Storage has failed.
     pub fn leave_set(&self) -> LocalBoxFuture<'_, Result<(), Fatal>> {
         Box::pin(async move {
-            let _turn = self.node_state().turn.acquire().await;
+            let mut turn = self.node_state().turns.take().await;
             if self.standalone_above().is_some() {
-                self.note_standalone(None).await?;
+                self.note_standalone(&mut turn, None).await?;
             }
             self.set_log_retention(None).await;
             Ok(())
         })
     }
 
-    async fn note_standalone(&self, above: Option<Timestamp>) -> Result<(), Fatal> {
+    async fn note_standalone(
+        &self,
+        turn: &mut Turn<'_>,
+        above: Option<Timestamp>,
+    ) -> Result<(), Fatal> {
         let member_closed = above.is_some() && self.node_state().member_was_closed.get();
-        let written = self.write_manifest(|current| Manifest {
+        let written = self.write_manifest(turn, |current| Manifest {
             standalone_above: above.map_or(0, Timestamp::as_u64),
             member_closed,
             ..current.clone()
@@ -124,8 +129,8 @@ impl Storage {
             // The log may have been given up that far.
             let keeps = self.retained_above() < above;
             if keeps && above == last {
-                let _turn = self.node_state().turn.acquire().await;
-                let noted = self.note_standalone(None).await;
+                let mut turn = self.node_state().turns.take().await;
+                let noted = self.note_standalone(&mut turn, None).await;
                 return noted.map(|()| None).map_err(OpenError::Fatal);
             }
             self.set_stable(last);
@@ -138,8 +143,8 @@ impl Storage {
             sim::event("standalone folded");
             let at = if keeps { above } else { last };
             {
-                let _turn = self.node_state().turn.acquire().await;
-                let folded = self.write_manifest(|current| folded(current, at, last));
+                let mut turn = self.node_state().turns.take().await;
+                let folded = self.write_manifest(&mut turn, |current| folded(current, at, last));
                 folded.await.map_err(OpenError::Fatal)?;
             }
             Ok(Some(self.close_files_to_reopen().await))

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_clock::Timestamp;
-use pinion_runtime::sync::{Notify, Semaphore};
+use pinion_runtime::sync::Notify;
 use pinion_runtime::{
     CoreId, LocalBoxFuture, Queue, fs, join_all, now, sim, spawn, submit_to, timeout,
 };
@@ -22,11 +22,12 @@ use pinion_runtime::{
 use super::demand::CheckpointTimes;
 use super::pace::CorePace;
 use crate::base::{PartitionRoots, Unpaced};
+use crate::engine::checkpoint::{Turn, Turns};
 use crate::engine::copy::FrozenCheckpoints;
 use crate::engine::log::{LogRetention, OwnLog};
 use crate::engine::options::PlantedFault;
 use crate::engine::storage::{Shared, Storage, storage};
-use crate::manifest::{Manifest, ManifestStore};
+use crate::manifest::Manifest;
 use crate::ring::RingFiles;
 use crate::types::{Fatal, PartitionId};
 
@@ -34,10 +35,8 @@ use crate::types::{Fatal, PartitionId};
 pub(in crate::engine) struct NodeState {
     /// Keeps every other process out of the data directory; handed on when that is opened again.
     pub(in crate::engine) lock: RefCell<Option<fs::DirLock>>,
-    /// Taken while a new manifest is written.
-    pub(in crate::engine) manifests: RefCell<Option<ManifestStore>>,
-    /// One checkpoint at a time.
-    pub(in crate::engine) turn: Semaphore,
+    /// One checkpoint at a time, and one manifest.
+    pub(in crate::engine) turns: Turns,
     pub(in crate::engine) demand: Notify,
     /// The rings that no core writes any more.
     pub(in crate::engine) foreign: RefCell<Vec<RingFiles>>,
@@ -137,7 +136,7 @@ impl Storage {
                 let node = storage.node_state();
                 // One that has begun is to be complete first.
                 let _awaits = storage.await_checkpoint();
-                let _turn = node.turn.acquire().await;
+                let _turn = node.turns.take().await;
                 // From here on nothing is logged: what another node sends and what is not
                 // replicated go on when checkpoints are released. What was is to be in the files.
                 let held = storage.last_allotted();
@@ -192,7 +191,7 @@ impl Storage {
 
     async fn checkpoint_node(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
         let node = self.node_state();
-        let _turn = node.turn.acquire().await;
+        let mut turn = node.turns.take().await;
         self.check_fatal()?;
         if let Some(held) = node.held.get() {
             assert!(
@@ -204,17 +203,21 @@ impl Storage {
         // What becomes stable meanwhile is left to the next one: clients may write faster than
         // layers come back.
         let asked = self.timeline().checkpoint();
-        let mut c = self.checkpoint_once(spilling).await?;
+        let mut c = self.checkpoint_once(&mut turn, spilling).await?;
         while c < asked && self.next_checkpoint() > c {
             let room = self.make_room_for_layer().await;
             room.inspect_err(|fatal| self.poison(fatal.clone()))?;
-            c = self.checkpoint_once(spilling).await?;
+            c = self.checkpoint_once(&mut turn, spilling).await?;
         }
         Ok(c)
     }
 
-    /// One checkpoint, or none. The caller has the turn.
-    async fn checkpoint_once(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
+    /// One checkpoint, or none.
+    async fn checkpoint_once(
+        &self,
+        turn: &mut Turn<'_>,
+        spilling: Spilling,
+    ) -> Result<Timestamp, Fatal> {
         let node = self.node_state();
         let c = self.next_checkpoint();
         // Nothing was written since.
@@ -239,7 +242,7 @@ impl Storage {
             c >= node.base.get(),
             "the base holds what is not stable, or not applied"
         );
-        let result = self.write_checkpoint(c, merges).await;
+        let result = self.write_checkpoint(turn, c, merges).await;
         if let Err(fatal) = &result {
             self.poison(fatal.clone());
         }
@@ -252,11 +255,11 @@ impl Storage {
         &self,
         ts: Timestamp,
     ) -> Result<(), Fatal> {
-        let _turn = self.node_state().turn.acquire().await;
+        let mut turn = self.node_state().turns.take().await;
         self.check_fatal()?;
         self.node_state().log_begins_above.set(ts);
         let last = self.last_allotted();
-        let written = self.write_checkpoint(ts, true).await;
+        let written = self.write_checkpoint(&mut turn, ts, true).await;
         written.inspect_err(|fatal| self.poison(fatal.clone()))?;
         assert!(self.last_allotted() == last, "nobody else logs");
         // Before the next checkpoint begins: its timestamp is not below the base.
@@ -286,9 +289,10 @@ impl Storage {
     }
 
     /// Writes the checkpoint at `c`, which is durable and visible; `merges` when nothing may be
-    /// spilled. The caller has the turn.
+    /// spilled.
     pub(in crate::engine) async fn write_checkpoint(
         &self,
+        turn: &mut Turn<'_>,
         c: Timestamp,
         merges: bool,
     ) -> Result<(), Fatal> {
@@ -322,7 +326,7 @@ impl Storage {
         let transaction = self.oldest_transaction(c).await;
         let retained = self.choose_retained(c, transaction).await;
         let own_base = node.own.sealed();
-        self.write_manifest(|current| {
+        self.write_manifest(turn, |current| {
             let mut manifest = Manifest {
                 base: c.as_u64(),
                 all_durable: current.all_durable.max(c.as_u64()),
@@ -365,24 +369,24 @@ impl Storage {
         Ok(())
     }
 
-    /// Makes what `change` makes of the current manifest the next one. The caller has the turn.
+    /// Makes what `change` makes of the current manifest the next one.
     pub(in crate::engine) async fn write_manifest(
         &self,
+        turn: &mut Turn<'_>,
         change: impl FnOnce(&Manifest) -> Manifest,
     ) -> Result<(), Fatal> {
-        let node = self.node_state();
-        let manifests = node.manifests.borrow_mut().take();
-        let mut manifests = manifests.expect("the turn protects the manifests");
-        let current = manifests.current();
+        let current = turn.manifest();
         let next = Manifest {
             generation: current.generation + 1,
             ..change(current)
         };
         let room = &self.shared.room;
-        let replaced = room.repeat("a manifest", async || manifests.replace(next.clone()).await);
-        let replaced = replaced.await;
-        *node.manifests.borrow_mut() = Some(manifests);
-        replaced.map_err(|error| Fatal::new(format!("writing a manifest failed: {error}")))
+        let replaced = room.repeat("a manifest", async || {
+            turn.manifests().replace(next.clone()).await
+        });
+        replaced
+            .await
+            .map_err(|error| Fatal::new(format!("writing a manifest failed: {error}")))
     }
 
     /// Seals this core's partitions in one poll and merges them one after another. Gives of each

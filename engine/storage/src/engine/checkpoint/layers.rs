@@ -63,7 +63,7 @@ impl Storage {
     /// writes would wait for it. Call it on core 0, after a checkpoint.
     pub(super) async fn relieve_memory(&self) -> Result<(), Fatal> {
         let node = self.node_state();
-        let _turn = node.turn.acquire().await;
+        let _turn = node.turns.take().await;
         self.check_fatal()?;
         let checkpoint_helps = self.next_checkpoint() > node.base.get() && !node.mostly_left.get();
         if !self.wants_checkpoint() || node.held.get().is_some() || checkpoint_helps {

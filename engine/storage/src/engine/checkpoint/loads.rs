@@ -11,6 +11,7 @@ use pinion_clock::Timestamp;
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue, join_all, spawn, submit_to};
 
 use crate::base::PartitionRoots;
+use crate::engine::checkpoint::Turn;
 use crate::engine::storage::{Storage, storage};
 use crate::manifest::Manifest;
 use crate::types::{Fatal, PartitionId, TreeId};
@@ -50,20 +51,20 @@ impl Storage {
 
     async fn install_loads_everywhere(&self, trees: Arc<[TreeId]>) -> Result<(), Fatal> {
         let node = self.node_state();
-        let _turn = node.turn.acquire().await;
+        let mut turn = node.turns.take().await;
         self.check_fatal()?;
         assert!(
             node.held.get().is_none(),
             "a tree is loaded while checkpoints are held"
         );
-        let installed = self.write_loads(trees).await;
+        let installed = self.write_loads(&mut turn, trees).await;
         if let Err(fatal) = &installed {
             self.poison(fatal.clone());
         }
         installed
     }
 
-    async fn write_loads(&self, trees: Arc<[TreeId]>) -> Result<(), Fatal> {
+    async fn write_loads(&self, turn: &mut Turn<'_>, trees: Arc<[TreeId]>) -> Result<(), Fatal> {
         let merged = join_all((0..self.cores as u16).map(|core| {
             let trees = trees.clone();
             submit_to(CoreId(core), Queue::Background, move || async move {
@@ -79,7 +80,7 @@ impl Storage {
             return Ok(());
         }
         let changed = merged_roots.clone();
-        self.write_manifest(|current| {
+        self.write_manifest(turn, |current| {
             let mut next = Manifest::clone(current);
             for (partition, roots) in changed {
                 next.roots[usize::from(partition.0)] = roots;

@@ -13,6 +13,7 @@ mod layers;
 mod loads;
 mod pace;
 mod pins;
+mod turn;
 
 pub(super) use checkpointer::NodeState;
 pub(super) use demand::{CheckpointDemand, CheckpointTimes};
@@ -20,3 +21,4 @@ pub(super) use horizon::HorizonBounds;
 pub(super) use intervals::Intervals;
 pub(super) use layers::KeptLayers;
 pub(super) use pins::Pins;
+pub(super) use turn::{Turn, Turns};

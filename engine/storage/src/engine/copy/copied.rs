@@ -103,10 +103,7 @@ impl Storage {
                 let what = format!("keys are placed by hash version {}", source.hash_version);
                 return Err(CopyError::Unknown(what));
             }
-            let own = {
-                let _turn = self.node_state().turn.acquire().await;
-                self.current_manifest()
-            };
+            let own = self.manifest_now().await;
             if source.partitions != own.partitions {
                 return Err(CopyError::PartitionCount {
                     theirs: source.partitions,

@@ -156,13 +156,13 @@ impl Storage {
         }
         // No other checkpoint is installed meanwhile: what the manifest names is what the
         // partitions have.
-        let _turn = node.turn.acquire().await;
+        let turn = node.turns.take().await;
         self.check_fatal()?;
         let count = node.frozen.frozen.borrow().len();
         if count >= MAX_FROZEN {
             return Err(FreezeError::TooMany(count));
         }
-        let manifest = self.current_manifest();
+        let manifest = turn.manifest().clone();
         let base = manifest.base();
         let log_from = manifest.transaction().unwrap_or(base);
         let log = self

@@ -57,7 +57,7 @@ impl Storage {
             let roots = self.transplant_own(copy).await?;
             // What the manifest says now is what it says at the end: nobody takes a checkpoint any
             // more.
-            let current = self.current_manifest();
+            let current = self.manifest_now().await;
             let reopening = self.close_files_to_reopen().await;
             let manifest = adopted(&current, copy, &entries, roots);
             let first = self.write_first_entries(&manifest, entries).await?;

@@ -264,17 +264,16 @@ impl Storage {
         if let Some(ring) = node.own.ring() {
             return Ok(ring);
         }
-        let _turn = node.turn.acquire().await;
+        let mut turn = node.turns.take().await;
         if let Some(ring) = node.own.ring() {
             return Ok(ring);
         }
-        self.write_manifest(|current| Manifest {
+        self.write_manifest(&mut turn, |current| Manifest {
             has_own: true,
             ..current.clone()
         })
         .await?;
-        let manifest = self.current_manifest();
-        let started = self.start_own_ring(&manifest).await;
+        let started = self.start_own_ring(turn.manifest()).await;
         started.map_err(|error| {
             Fatal::new(format!(
                 "starting the ring of what is not replicated failed: {error}"
