@@ -253,7 +253,7 @@ impl Grouping {
                 spend(work::STEP)?;
                 spend_bytes(key.len() + value.len())?;
                 spend_sort_keys(self.group.collation.as_deref(), value.len())?;
-                let (key, value) = self.runs.pop()?;
+                let (key, value) = self.runs.pop();
                 self.merge(key, &value)?;
                 return Ok(Given::Working);
             }

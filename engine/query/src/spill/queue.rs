@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use pinion_wire::Result;
 
-use super::block;
+use super::block::{Block, BlockReader};
 use super::request::{DiskReply, DiskRequest, Place, Spiller};
 use super::sorter::Spilled;
 use crate::limits::{MAX_FAN_IN, MAX_SPILL_BLOCK_BYTES, MIN_SPILL_BLOCK_BYTES};
@@ -29,8 +29,7 @@ pub(crate) struct DiskQueue<T> {
 #[derive(Debug)]
 struct Spilling<T> {
     left: VecDeque<T>,
-    block: Vec<u8>,
-    records: u64,
+    block: Block,
     begins: bool,
 }
 
@@ -102,8 +101,7 @@ impl<T: Spilled> DiskQueue<T> {
         }
         self.spilling = Some(Spilling {
             left,
-            block: Vec::new(),
-            records: 0,
+            block: Block::default(),
             begins: true,
         });
         true
@@ -120,15 +118,15 @@ impl<T: Spilled> DiskQueue<T> {
                 let bytes = entry.spilled_bytes();
                 spend(STEP)?;
                 spend_bytes(bytes)?;
-                block::append(&mut spilling.block, &[], |out| entry.write(out));
-                spilling.records += 1;
+                spilling.block.append(&[], |out| entry.write(out));
                 spilling.left.pop_front();
                 self.bytes -= bytes;
             }
             if !spilling.block.is_empty() {
+                let block = std::mem::take(&mut spilling.block);
                 return Ok(Some(DiskRequest::Write {
-                    block: std::mem::take(&mut spilling.block),
-                    records: std::mem::take(&mut spilling.records),
+                    block: block.archive(),
+                    records: block.records(),
                     spills: true,
                     begins: std::mem::take(&mut spilling.begins),
                     by: self.by,
@@ -146,9 +144,9 @@ impl<T: Spilled> DiskQueue<T> {
     pub(crate) fn reply(&mut self, reply: DiskReply) -> Result<()> {
         match reply {
             DiskReply::Written(place) => self.blocks.push_back(place),
-            DiskReply::Read(mut bytes) => {
+            DiskReply::Read(bytes) => {
                 self.blocks.pop_front();
-                while let Some((_, value)) = block::next(&mut bytes)? {
+                for (_, value) in BlockReader::new(bytes)? {
                     let entry = T::read(&value)?;
                     self.bytes += entry.spilled_bytes();
                     self.front.push_back(entry);

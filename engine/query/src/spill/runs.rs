@@ -7,7 +7,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use bytes::Bytes;
 use pinion_wire::Result;
 
-use super::block;
+use super::block::{Block, BlockReader};
 use super::request::{DiskReply, DiskRequest, Place, Spiller};
 use crate::limits::{MAX_FAN_IN, MAX_SPILL_BLOCK_BYTES, MIN_SPILL_BLOCK_BYTES};
 use crate::work::{STEP, spend, spend_bytes};
@@ -42,8 +42,7 @@ struct Run {
 #[derive(Debug)]
 struct Writer {
     run: Run,
-    block: Vec<u8>,
-    records: u64,
+    block: Block,
     ended: bool,
 }
 
@@ -91,8 +90,7 @@ impl DiskRuns {
     /// Adds an entry to the run that is written; those of a run come in the order of their keys.
     pub(crate) fn add(&mut self, key: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
         let writer = self.writer.as_mut().expect("a run was begun");
-        block::append(&mut writer.block, key, write);
-        writer.records += 1;
+        writer.block.append(key, write);
     }
 
     /// Whether a block has to be written before a further entry is added.
@@ -162,7 +160,7 @@ impl DiskRuns {
     }
 
     /// Takes off what comes next.
-    pub(crate) fn pop(&mut self) -> Result<(Bytes, Bytes)> {
+    pub(crate) fn pop(&mut self) -> (Bytes, Bytes) {
         self.merge.as_mut().expect("a head was seen").pop()
     }
 
@@ -181,9 +179,10 @@ impl DiskRuns {
         if !is_full && (!writer.ended || writer.block.is_empty()) {
             return None;
         }
+        let block = std::mem::take(&mut writer.block);
         Some(DiskRequest::Write {
-            block: std::mem::take(&mut writer.block),
-            records: std::mem::take(&mut writer.records),
+            block: block.archive(),
+            records: block.records(),
             spills: writer.run.level == 0,
             begins: writer.run.blocks.is_empty(),
             by: self.by,
@@ -220,7 +219,7 @@ impl DiskRuns {
                 Head::Entry(key, value) => {
                     spend(STEP)?;
                     spend_bytes(key.len() + value.len())?;
-                    let (key, value) = joining.pop()?;
+                    let (key, value) = joining.pop();
                     self.add(&key, |out| out.extend_from_slice(&value));
                 }
                 Head::Disk => return Ok(joining.wants()),
@@ -253,8 +252,7 @@ impl Writer {
                 blocks: VecDeque::new(),
                 level,
             },
-            block: Vec::new(),
-            records: 0,
+            block: Block::default(),
             ended: false,
         }
     }
@@ -274,7 +272,7 @@ struct Merge {
 struct Source {
     blocks: VecDeque<Place>,
     /// What has been read and not given.
-    block: Bytes,
+    block: BlockReader,
     /// The value to its key among the heads.
     value: Bytes,
 }
@@ -283,7 +281,7 @@ impl Merge {
     fn new(runs: Vec<Run>) -> Merge {
         let source = |run: Run| Source {
             blocks: run.blocks,
-            block: Bytes::new(),
+            block: BlockReader::default(),
             value: Bytes::new(),
         };
         Merge {
@@ -302,26 +300,26 @@ impl Merge {
         let hungry = self.hungry.pop_front().expect("a block was wanted");
         let source = &mut self.sources[hungry];
         source.blocks.pop_front();
-        source.block = bytes;
-        self.advance(hungry)
+        source.block = BlockReader::new(bytes)?;
+        self.advance(hungry);
+        Ok(())
     }
 
     /// Puts the next key of a run among the heads.
-    fn advance(&mut self, place: usize) -> Result<()> {
+    fn advance(&mut self, place: usize) {
         let source = &mut self.sources[place];
-        match block::next(&mut source.block)? {
+        match source.block.next() {
             Some((key, value)) => {
                 source.value = value;
                 self.heads.push(Reverse((key, place)));
             }
             None => {
-                (source.block, source.value) = (Bytes::new(), Bytes::new());
+                (source.block, source.value) = Default::default();
                 if !source.blocks.is_empty() {
                     self.hungry.push_back(place);
                 }
             }
         }
-        Ok(())
     }
 
     fn head(&self) -> Head<'_> {
@@ -334,10 +332,10 @@ impl Merge {
         }
     }
 
-    fn pop(&mut self) -> Result<(Bytes, Bytes)> {
+    fn pop(&mut self) -> (Bytes, Bytes) {
         let Reverse((key, place)) = self.heads.pop().expect("a head was seen");
         let value = std::mem::take(&mut self.sources[place].value);
-        self.advance(place)?;
-        Ok((key, value))
+        self.advance(place);
+        (key, value)
     }
 }

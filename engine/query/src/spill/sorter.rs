@@ -188,7 +188,7 @@ impl<T: Spilled> DiskSorter<T> {
             Head::End => Ok(Next::End),
             Head::Entry(key, value) => {
                 spend_bytes(key.len() + value.len())?;
-                let (key, value) = self.runs.pop()?;
+                let (key, value) = self.runs.pop();
                 self.given += 1;
                 Ok(Next::Entry(key, T::read(&value)?))
             }
