@@ -10,9 +10,9 @@ use std::task::Poll;
 use bytes::{Bytes, BytesMut};
 use pinion_runtime::{Connection, offload_bounded, timeout, yield_if_due};
 use pinion_wire::{
-    ClientInfo, CommandClass, CompressionError, CompressionState, Compressor, ErrorCode, Header,
-    Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame, ServerCounters, error_reply,
-    parse_message,
+    ClientInfo, CommandClass, CommandRole, CompressionError, CompressionState, Compressor,
+    ErrorCode, Header, Message, MessageKind, OpCode, ParseError, Reply, ReplyFrame, ServerCounters,
+    error_reply, parse_message,
 };
 
 use crate::core::ServerCore;
@@ -245,9 +245,10 @@ impl Session<'_> {
             if stream_continues != streaming {
                 streaming = stream_continues;
                 let counters = &self.core.counters;
-                let streams = match message.command_name() {
-                    "hello" => Some(&counters.exhaust_hello),
-                    "isMaster" | "ismaster" => Some(&counters.exhaust_is_master),
+                let command = self.core.registry.lookup(message.command_name());
+                let streams = match command.map(|command| command.spec.role) {
+                    Some(CommandRole::Hello) => Some(&counters.exhaust_hello),
+                    Some(CommandRole::IsMaster) => Some(&counters.exhaust_is_master),
                     _ => None,
                 };
                 match streams {

@@ -11,9 +11,9 @@ use pinion_bson::{DocBuilder, JsonMode, RawBsonRef, to_extended_json, to_extende
 use pinion_runtime::{Duration, now};
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
-    Attempt, Category, ClientInfo, Command, Error, ErrorCode, Flags, HandlerFuture, Invocation,
-    LabelContext, Message, OpContext, Prepared, Reply, Result, ServerCounters, SlowLine,
-    append_labels, check_permitted, error_reply, labels_for, namespace_named,
+    Attempt, Category, ClientInfo, Command, CommandRole, Error, ErrorCode, Flags, HandlerFuture,
+    Invocation, LabelContext, Message, OpContext, Prepared, Reply, Result, ServerCounters,
+    SlowLine, append_labels, check_permitted, error_reply, labels_for, namespace_named,
 };
 
 use crate::core::ServerCore;
@@ -130,7 +130,7 @@ impl<'a> Dispatch<'a> {
                     }
                 };
                 *self.caller.running.borrow_mut() = Some(ctx.clone());
-                let outcome = match check_permitted(&command.spec, message, &ctx) {
+                let outcome = match check_permitted(command.spec, message, &ctx) {
                     Ok(()) => {
                         let running = command.invoke(invocation(command, message, &ctx));
                         self.caught(command, running).await
@@ -165,7 +165,7 @@ impl<'a> Dispatch<'a> {
             SlowLine::ByTime => self.is_slow(took),
             SlowLine::Decided(written) => written,
         };
-        if is_slow && command.spec.name != "hello" {
+        if is_slow && command.spec.role != CommandRole::Hello {
             self.log_slow(message, ctx, took, &outcome);
         }
         match outcome.and_then(check_size) {
@@ -243,7 +243,7 @@ impl<'a> Dispatch<'a> {
         Ok(OpContext::new(
             self.core.next_op_id(),
             self.caller.client.clone(),
-            command.spec.name,
+            command.spec,
             db,
             args,
             started_ns,
@@ -364,10 +364,7 @@ fn label_context(ctx: &OpContext) -> LabelContext {
     LabelContext {
         in_transaction,
         // What was prepared before a failover may be so still, as what was committed.
-        is_commit_or_abort: matches!(
-            ctx.command,
-            "commitTransaction" | "abortTransaction" | "prepareTransaction"
-        ),
+        is_commit_or_abort: ctx.command.in_transaction.ends(),
         is_retryable_write: ctx.args.txn_number.is_some() && !in_transaction,
         is_change_stream: ctx.work().is_of_change_stream(),
         ..LabelContext::default()

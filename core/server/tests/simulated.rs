@@ -17,9 +17,9 @@ use pinion_runtime::{
 };
 use pinion_server::{Remote, RemoteError, ServerOptions, serve};
 use pinion_wire::{
-    CommandSpec, CompressionState, Compressor, Error, ErrorCode, Flags, Header, Message, OpCode,
-    OpContext, Registry, Reply, ReplyEpilogue, ServerCounters, encode_request, message_length,
-    parse_message,
+    CommandClass, CommandRole, CommandSpec, CompressionState, Compressor, Error, ErrorCode, Flags,
+    Header, InTransaction, Message, OpCode, OpContext, Registry, Reply, ReplyEpilogue,
+    ServerCounters, encode_request, message_length, parse_message,
 };
 
 const PORT: u16 = 27017;
@@ -37,27 +37,55 @@ struct Failures;
 
 impl ReplyEpilogue for Failures {
     fn append(&self, ctx: Option<&OpContext>, failure: Option<ErrorCode>, reply: &mut DocBuilder) {
-        let is_meant = ctx.is_some_and(|ctx| matches!(ctx.command, "ping" | "refuse" | "concern"));
+        let is_meant =
+            ctx.is_some_and(|ctx| matches!(ctx.command.name, "ping" | "refuse" | "concern"));
         if let Some(failure) = failure.filter(|_| is_meant) {
             reply.append("failure", failure.0);
         }
     }
 }
 
+/// A command without special rights.
+fn plain(name: &'static str) -> &'static CommandSpec {
+    with(CommandSpec::of_task(name))
+}
+
+fn with(spec: CommandSpec) -> &'static CommandSpec {
+    Box::leak(Box::new(spec))
+}
+
+/// A command that takes a write concern.
+fn write(name: &'static str, sequences: &'static [&'static str]) -> &'static CommandSpec {
+    with(CommandSpec {
+        class: CommandClass::Write,
+        supports_write_concern: true,
+        sequences,
+        ..CommandSpec::of_task(name)
+    })
+}
+
+fn ends(name: &'static str, in_transaction: InTransaction) -> &'static CommandSpec {
+    with(CommandSpec {
+        in_transaction,
+        ..CommandSpec::of_task(name)
+    })
+}
+
 fn registry(seen: Rc<Seen>) -> Registry {
     let mut registry = Registry::new();
-    registry.register(
-        CommandSpec::new("hello")
-            .aliases(&["isMaster", "ismaster"])
-            .api_v1(),
-        |_| async {
-            let mut reply = Reply::new();
-            reply.append("isWritablePrimary", true);
-            Ok(reply)
-        },
-    );
-    registry.register(CommandSpec::new("ping"), |_| async { Ok(Reply::new()) });
-    registry.register(CommandSpec::new("echo"), |inv| async move {
+    let hello = with(CommandSpec {
+        aliases: &["isMaster", "ismaster"],
+        role: CommandRole::Hello,
+        in_api_v1: true,
+        ..CommandSpec::of_task("hello")
+    });
+    registry.attach(hello, |_| async {
+        let mut reply = Reply::new();
+        reply.append("isWritablePrimary", true);
+        Ok(reply)
+    });
+    registry.attach(plain("ping"), |_| async { Ok(Reply::new()) });
+    registry.attach(plain("echo"), |inv| async move {
         let reader = inv.reader()?;
         let value = reader.value("echo");
         reader.finish()?;
@@ -69,27 +97,24 @@ fn registry(seen: Rc<Seen>) -> Registry {
         Ok(reply)
     });
     let counted = seen.clone();
-    registry.register(
-        CommandSpec::new("insert").write().sequences(&["documents"]),
-        move |inv| {
-            let seen = counted.clone();
-            async move {
-                let documents = inv.documents("documents")?;
-                sleep(Duration::from_millis(1)).await;
-                seen.inserted.set(seen.inserted.get() + documents.len());
-                let mut reply = Reply::new();
-                reply.append("n", documents.len() as i32);
-                Ok(reply)
-            }
-        },
-    );
-    registry.register(CommandSpec::new("withhold"), |_| async {
+    registry.attach(write("insert", &["documents"]), move |inv| {
+        let seen = counted.clone();
+        async move {
+            let documents = inv.documents("documents")?;
+            sleep(Duration::from_millis(1)).await;
+            seen.inserted.set(seen.inserted.get() + documents.len());
+            let mut reply = Reply::new();
+            reply.append("n", documents.len() as i32);
+            Ok(reply)
+        }
+    });
+    registry.attach(plain("withhold"), |_| async {
         let mut reply = Reply::new();
         reply.withhold();
         Ok(reply)
     });
     // Fails where the command asks for it, and its write concern with the code asked for.
-    registry.register(CommandSpec::new("concern").write(), |inv| async move {
+    registry.attach(write("concern", &[]), |inv| async move {
         let failed = rawdoc! { "code": inv.body().get_i32("concern").unwrap_or(0) };
         if inv.body().get_bool("fails").is_ok() {
             let extra = rawdoc! { "writeConcernError": failed };
@@ -99,17 +124,17 @@ fn registry(seen: Rc<Seen>) -> Registry {
         reply.append("writeConcernError", RawBsonRef::Document(&failed));
         Ok(reply)
     });
-    registry.register(CommandSpec::new("refuse"), |_| async {
+    registry.attach(plain("refuse"), |_| async {
         Err(Error::new(ErrorCode::NOT_WRITABLE_PRIMARY, "not primary"))
     });
     // Answer with the configured code, and with that of a write concern error.
-    for name in [
-        "commitTransaction",
-        "abortTransaction",
-        "prepareTransaction",
-        "find",
+    for spec in [
+        ends("commitTransaction", InTransaction::Commit),
+        ends("abortTransaction", InTransaction::Abort),
+        ends("prepareTransaction", InTransaction::Prepare),
+        plain("find"),
     ] {
-        registry.register(CommandSpec::new(name), |inv| async move {
+        registry.attach(spec, |inv| async move {
             let code = inv.body().get_i32("code").unwrap_or(0);
             let error = Error::new(ErrorCode(code), "as asked");
             Err(match inv.body().get_i32("concern") {
@@ -119,12 +144,16 @@ fn registry(seen: Rc<Seen>) -> Registry {
         });
     }
     registry.set_epilogue(Rc::new(Failures));
-    registry.register(CommandSpec::new("panic"), |_| async { panic!("as asked") });
-    registry.register(CommandSpec::new("shutdown").admin_only(), |_| async {
+    registry.attach(plain("panic"), |_| async { panic!("as asked") });
+    let shutdown = with(CommandSpec {
+        admin_only: true,
+        ..CommandSpec::of_task("shutdown")
+    });
+    registry.attach(shutdown, |_| async {
         request_shutdown();
         Ok(Reply::new())
     });
-    registry.register(CommandSpec::new("countdown"), |inv| async move {
+    registry.attach(plain("countdown"), |inv| async move {
         let left = inv.body().get_i32("countdown").unwrap_or(0);
         let mut reply = Reply::new();
         reply.append("left", left);
@@ -134,7 +163,11 @@ fn registry(seen: Rc<Seen>) -> Registry {
         }
         Ok(reply)
     });
-    registry.register(CommandSpec::new("wait").read(), move |inv| {
+    let wait = with(CommandSpec {
+        class: CommandClass::Read,
+        ..CommandSpec::of_task("wait")
+    });
+    registry.attach(wait, move |inv| {
         let seen = seen.clone();
         async move {
             loop {

@@ -9,11 +9,12 @@ mod message;
 mod version;
 
 pub use command::{
-    AllowedOnSecondary, Attempt, ClientInfo, ClientMetadata, Command, CommandClass, CommandSpec,
-    CompressorCounters, GateKind, Handler, HandlerFuture, Invocation, OpContext, OpShared, OpWork,
-    PlanReport, Prepared, Ran, ReadConcernSupport, Registry, Repeat, Repeatable, ReplyEpilogue,
-    ServerCounters, SlowLine, Written, check_permitted, collection_named, interruption,
-    namespace_named,
+    AllowedOnSecondary, Attempt, ClientInfo, ClientMetadata, Command, CommandClass,
+    CommandNamespace, CommandPrivileges, CommandRole, CommandRouting, CommandSpec,
+    CompressorCounters, ExplainedCommand, GateKind, Handler, HandlerFuture, InTransaction,
+    Invocation, LogicalOp, OpContext, OpShared, OpWork, PlanReport, Prepared, Ran,
+    ReadConcernSupport, Registry, Repeat, Repeatable, ReplyEpilogue, ServerCounters, SlowLine,
+    Written, check_permitted, collection_named, interruption, namespace_named,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use member_state::MemberState;

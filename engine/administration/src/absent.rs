@@ -2,89 +2,71 @@
 //! standalone of MongoDB answers, so that clients learn what is missing and not that the command
 //! is.
 
-use pinion_exec::commands::register;
+use pinion_exec::commands::attach;
 use pinion_exec::feature_version::feature_version;
-use pinion_exec::topology::is_member;
-use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 /// Those that only members of a replica set have.
-const REPLICATED: [(&str, &str); 10] = [
-    ("replSetGetStatus", "state of the replica set"),
-    ("replSetGetConfig", "configuration of the replica set"),
-    ("replSetGetRBID", "how often this member rolled back"),
-    ("replSetReconfig", "change the configuration"),
-    ("replSetStepDown", "be primary no longer"),
-    ("replSetStepUp", "ask for election now"),
-    ("replSetFreeze", "do not ask for election for a while"),
-    ("replSetMaintenance", "be in maintenance mode"),
-    ("replSetSyncFrom", "replicate from this member"),
-    (
-        "replSetAbortPrimaryCatchUp",
-        "be primary without the newest entries",
-    ),
+const REPLICATED: [&str; 10] = [
+    "replSetGetStatus",
+    "replSetGetConfig",
+    "replSetGetRBID",
+    "replSetReconfig",
+    "replSetStepDown",
+    "replSetStepUp",
+    "replSetFreeze",
+    "replSetMaintenance",
+    "replSetSyncFrom",
+    "replSetAbortPrimaryCatchUp",
 ];
 
 /// Those that make and change users and roles, which would protect nothing while no connection
 /// authenticates.
-const USERS: [(&str, &str); 12] = [
-    ("createUser", "make a user"),
-    ("updateUser", "change a user"),
-    ("dropUser", "drop a user"),
-    ("grantRolesToUser", "give roles to a user"),
-    ("revokeRolesFromUser", "take roles from a user"),
-    ("createRole", "make a role"),
-    ("updateRole", "change a role"),
-    ("dropRole", "drop a role"),
-    ("grantPrivilegesToRole", "give privileges to a role"),
-    ("revokePrivilegesFromRole", "take privileges from a role"),
-    ("grantRolesToRole", "give roles to a role"),
-    ("revokeRolesFromRole", "take roles from a role"),
+const USERS: [&str; 12] = [
+    "createUser",
+    "updateUser",
+    "dropUser",
+    "grantRolesToUser",
+    "revokeRolesFromUser",
+    "createRole",
+    "updateRole",
+    "dropRole",
+    "grantPrivilegesToRole",
+    "revokePrivilegesFromRole",
+    "grantRolesToRole",
+    "revokeRolesFromRole",
 ];
 
-pub(super) fn register_absent(r: &mut Registry) {
-    let spec = CommandSpec::new;
-    let admin = |name| spec(name).admin_only();
-    if !is_member() {
-        for (name, help) in REPLICATED {
-            register(r, admin(name).help(help), None, not_replicated);
-        }
-        register(
-            r,
-            admin("replSetInitiate").help("begin a replica set"),
-            None,
-            repl_set_initiate,
-        );
-    }
-    register(
+/// Those that drop all users or roles of a database.
+const DROP_ALL: [&str; 2] = ["dropAllUsersFromDatabase", "dropAllRolesFromDatabase"];
+
+const SEARCH: [&str; 4] = [
+    "createSearchIndexes",
+    "updateSearchIndex",
+    "dropSearchIndex",
+    "listSearchIndexes",
+];
+
+pub(super) fn attach_absent(r: &mut Registry) {
+    attach(
         r,
-        admin("setFeatureCompatibilityVersion")
-            .write_concern()
-            .help("use the features of a version"),
-        None,
+        "setFeatureCompatibilityVersion",
         set_feature_compatibility_version,
     );
-    for (name, help) in USERS {
-        register(r, spec(name).write_concern().help(help), None, no_users);
-    }
-    for (name, help) in [
-        ("dropAllUsersFromDatabase", "drop the users of a database"),
-        ("dropAllRolesFromDatabase", "drop the roles of a database"),
-    ] {
-        register(r, spec(name).write_concern().help(help), None, drop_none);
-    }
-    for name in [
-        "createSearchIndexes",
-        "updateSearchIndex",
-        "dropSearchIndex",
-        "listSearchIndexes",
-    ] {
-        register(
-            r,
-            spec(name).help("indexes of a search server"),
-            None,
-            search_indexes,
-        );
-    }
+    USERS.iter().for_each(|name| attach(r, name, no_users));
+    DROP_ALL.iter().for_each(|name| attach(r, name, drop_none));
+    SEARCH
+        .iter()
+        .for_each(|name| attach(r, name, search_indexes));
+}
+
+/// Attaches what a standalone answers to the commands of members. Called on each core for its own
+/// registry.
+pub fn register_unreplicated(r: &mut Registry) {
+    REPLICATED
+        .iter()
+        .for_each(|name| attach(r, name, not_replicated));
+    attach(r, "replSetInitiate", repl_set_initiate);
 }
 
 async fn not_replicated(_: Invocation) -> Result<Reply> {

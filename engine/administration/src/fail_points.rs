@@ -1,70 +1,23 @@
 //! The commands of tests: `configureFailPoint` and `waitForFailPoint`, those by which drivers see
 //! how a server treats versions of its API, and what has the node see to its sessions at once.
 
-use pinion_exec::commands::{register, sessions};
+use pinion_exec::commands::{attach, sessions};
 use pinion_exec::fail_points::{Configuration, FailPoint, configure, hold_builds, wait_entered};
 use pinion_wire::idl::i64_exact;
-use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
-/// Registers the commands that only a node has which was started with `enableTestCommands`.
+/// Attaches the handlers of the commands that a node has only where it was started with
+/// `enableTestCommands`.
 pub fn register_test_commands(r: &mut Registry) {
     hold_builds();
-    let spec = |name| CommandSpec::new(name).admin_only();
-    register(
-        r,
-        spec("configureFailPoint").help("have the node show a fault"),
-        None,
-        configure_fail_point,
-    );
-    register(
-        r,
-        spec("waitForFailPoint").help("wait until a fault was shown"),
-        None,
-        wait_for_fail_point,
-    );
-    register(
-        r,
-        spec("refreshLogicalSessionCacheNow").help("tell the set which sessions are in use"),
-        None,
-        sessions::refresh_now,
-    );
-    register(
-        r,
-        spec("reapLogicalSessionCacheNow").help("remove what old sessions left behind"),
-        None,
-        sessions::reap_now,
-    );
-    let spec = |name| CommandSpec::new(name);
-    register(
-        r,
-        spec("testVersion2").help("is not in version 1 of the API"),
-        None,
-        nothing,
-    );
-    register(
-        r,
-        spec("testVersions1And2")
-            .api_v1()
-            .help("is in versions 1 and 2 of the API"),
-        None,
-        nothing,
-    );
-    register(
-        r,
-        spec("testDeprecation")
-            .api_v1()
-            .help("is deprecated in version 1 of the API"),
-        None,
-        test_deprecation,
-    );
-    register(
-        r,
-        spec("testDeprecationInVersion2")
-            .api_v1()
-            .help("is deprecated in version 2 of the API"),
-        None,
-        nothing,
-    );
+    attach(r, "configureFailPoint", configure_fail_point);
+    attach(r, "waitForFailPoint", wait_for_fail_point);
+    attach(r, "refreshLogicalSessionCacheNow", sessions::refresh_now);
+    attach(r, "reapLogicalSessionCacheNow", sessions::reap_now);
+    attach(r, "testVersion2", nothing);
+    attach(r, "testVersions1And2", nothing);
+    attach(r, "testDeprecation", test_deprecation);
+    attach(r, "testDeprecationInVersion2", nothing);
 }
 
 /// A command that does nothing.

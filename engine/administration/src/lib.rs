@@ -28,6 +28,7 @@ mod users;
 
 mod table;
 
+pub use absent::register_unreplicated;
 pub use compact::{AutoCompact, end_auto_compact};
 pub use fail_points::register_test_commands;
 pub use parameters::set_start_parameters;

@@ -59,7 +59,12 @@ pub fn load() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
         let now_ns = pinion_runtime::now().as_nanos();
-        let ctx = OpContext::internal(0, "getClusterParameter", COLLECTION.0, now_ns);
+        let ctx = OpContext::internal(
+            0,
+            pinion_command::row("getClusterParameter"),
+            COLLECTION.0,
+            now_ns,
+        );
         let acquired = acquire_read(&ctx, ns, None).await?;
         let mut stored = Stored::default();
         let Some(collection) = acquired.collection() else {
@@ -88,7 +93,12 @@ pub async fn reload() -> Result<()> {
     pinion_runtime::submit_to(CoreId(0), Queue::Foreground, || async {
         // A task that reads later has seen more, and has it used later.
         let _turn = cluster_parameters().turn.acquire().await;
-        let ctx = OpContext::internal(0, "find", COLLECTION.0, pinion_runtime::now().as_nanos());
+        let ctx = OpContext::internal(
+            0,
+            pinion_command::row("find"),
+            COLLECTION.0,
+            pinion_runtime::now().as_nanos(),
+        );
         let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
         let acquired = acquire_read(&ctx, ns, None).await?;
         let mut stored = Stored::default();

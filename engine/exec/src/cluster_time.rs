@@ -33,7 +33,7 @@ pub(crate) fn learn(ctx: &OpContext) -> Result<Option<SignedTime>> {
     }
     if !ctx.client.is_trusted() && requires_members() && !time_keys::is_genuine(&claimed)? {
         // No client is kept from examining a member that does not know the set's time.
-        let is_passed_over = BEGINNINGS.contains(&ctx.command);
+        let is_passed_over = ctx.command.before_login;
         return Ok((!is_passed_over).then_some(claimed));
     }
     take_in(&claimed).map(|()| None)
@@ -47,9 +47,6 @@ pub(crate) async fn learn_signed(ctx: &OpContext, claimed: &SignedTime) -> Resul
     time_keys::wait_genuine(ctx, claimed).await?;
     take_in(claimed)
 }
-
-/// What a connection begins with.
-const BEGINNINGS: [&str; 4] = ["hello", "isMaster", "saslStart", "saslContinue"];
 
 fn take_in(claimed: &SignedTime) -> Result<()> {
     let now_secs = (pinion_runtime::wall_ms() / 1000) as u32;

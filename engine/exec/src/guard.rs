@@ -413,7 +413,7 @@ mod tests {
         check(Definition::Create { ns: log(), options }, [20, 20]);
         let from = ns("local.c");
         check(Definition::CloneAsCapped { from, to: log() }, [20, 20]);
-        let client = OpContext::internal(0, "insert", "local", 0);
+        let client = OpContext::internal(0, pinion_command::row("insert"), "local", 0);
         assert!(check_write(None, &client, &log()).is_ok());
     }
 

@@ -69,7 +69,7 @@ pub mod version;
 // Commands.
 pub mod commands;
 
-pub use commands::{MAX_WIRE_VERSION, register_command, register_commands};
+pub use commands::{MAX_WIRE_VERSION, attach, register_commands};
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
 pub use fail_points::fetching_resumed;

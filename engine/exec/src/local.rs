@@ -6,6 +6,7 @@
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Uuid, core_catalog, from_fatal};
+use pinion_command::row;
 use pinion_query::Matcher;
 use pinion_runtime::LocalBoxFuture;
 use pinion_storage::storage;
@@ -19,7 +20,7 @@ use crate::write::{put, put_document};
 const DATABASE: &str = "local";
 
 fn context(command: &'static str) -> OpContext {
-    OpContext::internal(0, command, DATABASE, pinion_runtime::now().as_nanos())
+    OpContext::internal(0, row(command), DATABASE, pinion_runtime::now().as_nanos())
 }
 
 /// The document with this `_id` of a collection of `local`, if it is there.

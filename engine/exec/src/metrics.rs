@@ -9,6 +9,7 @@ use std::sync::Arc;
 use pinion_bson::DocBuilder;
 use pinion_runtime::Instant;
 use pinion_storage::TreeId;
+use pinion_wire::LogicalOp;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::counter::Counter;
@@ -175,17 +176,6 @@ pub struct TopEntry {
     pub commands: Usage,
 }
 
-/// The kind of an operation in `top`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TopKind {
-    Query,
-    GetMore,
-    Insert,
-    Update,
-    Remove,
-    Command,
-}
-
 impl TopEntry {
     /// Appends it as `top` and `$collStats` show it.
     pub fn append(&self, out: &mut DocBuilder) {
@@ -207,19 +197,19 @@ impl TopEntry {
         }
     }
 
-    fn record(&mut self, kind: TopKind, class: OpClass, us: u64) {
+    fn record(&mut self, kind: LogicalOp, class: OpClass, us: u64) {
         let of_class = match class {
             OpClass::Read => Some(&mut self.reads),
             OpClass::Write => Some(&mut self.writes),
             OpClass::Command => None,
         };
         let of_kind = match kind {
-            TopKind::Query => &mut self.queries,
-            TopKind::GetMore => &mut self.getmore,
-            TopKind::Insert => &mut self.insert,
-            TopKind::Update => &mut self.update,
-            TopKind::Remove => &mut self.remove,
-            TopKind::Command => &mut self.commands,
+            LogicalOp::Query => &mut self.queries,
+            LogicalOp::GetMore => &mut self.getmore,
+            LogicalOp::Insert => &mut self.insert,
+            LogicalOp::Update => &mut self.update,
+            LogicalOp::Remove => &mut self.remove,
+            LogicalOp::Command => &mut self.commands,
         };
         for usage in [&mut self.total, of_kind].into_iter().chain(of_class) {
             usage.count += 1;
@@ -355,7 +345,7 @@ impl Metrics {
     pub fn record_top(
         &self,
         ns: &str,
-        (kind, class): (TopKind, OpClass),
+        (kind, class): (LogicalOp, OpClass),
         us: u64,
         exists: impl Fn(&str) -> bool,
     ) {
@@ -454,17 +444,17 @@ mod tests {
     fn collections_that_are_gone_make_room() {
         let metrics = Metrics::default();
         let exists = |ns: &str| ns == "db.kept" || ns == "db.last";
-        metrics.record_top("db.kept", (TopKind::Query, OpClass::Read), 1, exists);
+        metrics.record_top("db.kept", (LogicalOp::Query, OpClass::Read), 1, exists);
         for i in 0..3 * MIN_TOP_NAMESPACES {
             metrics.record_top(
                 &format!("db.c{i}"),
-                (TopKind::Query, OpClass::Read),
+                (LogicalOp::Query, OpClass::Read),
                 1,
                 exists,
             );
         }
-        metrics.record_top("db.last", (TopKind::Insert, OpClass::Write), 1, exists);
-        metrics.record_top("db.kept", (TopKind::Query, OpClass::Read), 1, exists);
+        metrics.record_top("db.last", (LogicalOp::Insert, OpClass::Write), 1, exists);
+        metrics.record_top("db.kept", (LogicalOp::Query, OpClass::Read), 1, exists);
         let top = metrics.top();
         assert!(top.len() <= MIN_TOP_NAMESPACES, "{}", top.len());
         assert_eq!(top["db.kept"].queries.count, 2);

@@ -73,28 +73,16 @@ impl Parking {
     }
 }
 
-/// Commands that do not touch what is stored: those that may wait for long, and those by which the
-/// set knows that this member is there, without which a primary that has no other would step down
-/// meanwhile.
-const UNPARKED: [&str; 4] = [
-    "hello",
-    "isMaster",
-    "replSetHeartbeat",
-    "replSetUpdatePosition",
-];
-
-pub(crate) fn is_unparked(command: &str) -> bool {
-    UNPARKED.contains(&command)
-}
-
-/// Lets a command begin, or holds it up while the data directory is opened again.
+/// Lets a command begin, or holds it up while the data directory is opened again. Commands whose
+/// row says `during_reopen` begin: those that may wait for long, and those by which the set knows
+/// that this member is there, without which a primary that has no other would step down meanwhile.
 ///
 /// # Errors
 /// The command is interrupted while it waits.
 #[cold]
 pub(crate) async fn park(cmd: &Invocation) -> Result<Option<Inside>> {
     loop {
-        if is_unparked(cmd.name()) {
+        if cmd.command.spec.during_reopen {
             return Ok(None);
         }
         if let Some(inside) = parking().enter() {

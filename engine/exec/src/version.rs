@@ -154,7 +154,12 @@ fn check_version(version: Option<RawBsonRef<'_>>) -> Result<()> {
 async fn store_version() -> Result<()> {
     let ns = Namespace::new(DATABASE, VERSION)?;
     let now_ns = pinion_runtime::now().as_nanos();
-    let ctx = OpContext::internal(0, "setFeatureCompatibilityVersion", DATABASE, now_ns);
+    let ctx = OpContext::internal(
+        0,
+        pinion_command::row("setFeatureCompatibilityVersion"),
+        DATABASE,
+        now_ns,
+    );
     let document = rawdoc! { "_id": DOCUMENT, "version": feature_version() };
     put_document(&ctx, ns, DOCUMENT, &document).await
 }

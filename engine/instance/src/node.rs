@@ -117,7 +117,7 @@ fn set_core_locals(shared: Shared) {
     }
 }
 
-/// Registers every command of a node. Called on each core for its own registry.
+/// Attaches the handlers that every node has. Called on each core for its own registry.
 pub fn register_commands(registry: &mut Registry) {
     pinion_exec::register_commands(registry);
     pinion_apply::register_commands(registry);

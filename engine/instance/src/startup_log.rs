@@ -19,7 +19,7 @@ pub fn log_startup() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         let ns = Namespace::new("local", "startup_log")?;
         let now_ns = pinion_runtime::now().as_nanos();
-        let ctx = OpContext::internal(0, "insert", "local", now_ns);
+        let ctx = OpContext::internal(0, pinion_command::row("insert"), "local", now_ns);
         ensure_capped(&ctx, &ns, STARTUP_LOG_BYTES).await?;
         let info = node_info();
         let entry = entry(&info);

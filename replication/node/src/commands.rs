@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
-use pinion_exec::{node_info, register_command};
+use pinion_exec::{attach, node_info};
 use pinion_replication_protocol::config::{Config, Initiate};
 use pinion_replication_protocol::message::{
     HeartbeatRequest, StepDown, UpdatePosition, VoteRequest, parse_freeze, parse_maintenance,
@@ -14,105 +14,30 @@ use pinion_replication_protocol::message::{
 use pinion_replication_protocol::node::{Command, Node};
 use pinion_runtime::{CoreId, Duration, Instant, Queue, submit_to, timeout_at};
 use pinion_wire::idl::WriteConcern;
-use pinion_wire::{
-    CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result, interruption,
-};
+use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result, interruption};
 
 use crate::driver::{Driver, awaited_driver};
 use crate::effects::{locate, locate_for_initiate, new_set_id};
 
-/// Registers the commands of a member. Called on each core for its own registry.
+/// Attaches the handlers of the commands of a member. Called on each core for its own registry.
 pub fn register_commands(r: &mut Registry) {
-    let admin = |name| CommandSpec::new(name).admin_only();
-    register_command(
-        r,
-        admin("replSetInitiate").help("begin a replica set"),
-        initiate,
-    );
-    register_command(
-        r,
-        admin("replSetReconfig").help("change the configuration"),
-        reconfig,
-    );
-    register_command(
-        r,
-        admin("replSetGetConfig").help("configuration of the replica set"),
-        get_config,
-    );
-    register_command(
-        r,
-        admin("replSetGetStatus").help("state of the replica set"),
-        get_status,
-    );
-    register_command(
-        r,
-        admin("replSetGetRBID")
-            .for_members()
-            .help("how often this member rolled back"),
-        get_rollback_id,
-    );
-    register_command(
-        r,
-        admin("replSetHeartbeat")
-            .for_members()
-            .help("sent by other members"),
-        heartbeat,
-    );
-    register_command(
-        r,
-        admin("replSetRequestVotes")
-            .for_members()
-            .help("sent by other members"),
-        request_votes,
-    );
-    register_command(
-        r,
-        admin("replSetUpdatePosition")
-            .for_members()
-            .help("sent by other members"),
-        update_position,
-    );
-    register_command(
-        r,
-        admin("replSetStepDown").help("be primary no longer"),
-        step_down,
-    );
-    register_command(
-        r,
-        admin("replSetStepUp").help("ask for election now"),
-        step_up,
-    );
-    register_command(
-        r,
-        admin("replSetFreeze").help("do not ask for election for a while"),
-        freeze,
-    );
-    register_command(
-        r,
-        admin("replSetMaintenance").help("be in maintenance mode"),
-        maintenance,
-    );
-    register_command(
-        r,
-        admin("replSetSyncFrom").help("replicate from this member"),
-        sync_from,
-    );
-    register_command(
-        r,
-        admin("replSetAbortPrimaryCatchUp").help("be primary without the newest entries"),
-        abort_catch_up,
-    );
-    register_command(
-        r,
-        admin("replSetResizeOplog").help("change how much of the oplog is kept"),
-        resize_oplog,
-    );
-    register_command(
-        r,
-        CommandSpec::new("_isSelf").help("which process this is"),
-        is_self,
-    );
-    crate::copy_source::register(r);
+    attach(r, "replSetInitiate", initiate);
+    attach(r, "replSetReconfig", reconfig);
+    attach(r, "replSetGetConfig", get_config);
+    attach(r, "replSetGetStatus", get_status);
+    attach(r, "replSetGetRBID", get_rollback_id);
+    attach(r, "replSetHeartbeat", heartbeat);
+    attach(r, "replSetRequestVotes", request_votes);
+    attach(r, "replSetUpdatePosition", update_position);
+    attach(r, "replSetStepDown", step_down);
+    attach(r, "replSetStepUp", step_up);
+    attach(r, "replSetFreeze", freeze);
+    attach(r, "replSetMaintenance", maintenance);
+    attach(r, "replSetSyncFrom", sync_from);
+    attach(r, "replSetAbortPrimaryCatchUp", abort_catch_up);
+    attach(r, "replSetResizeOplog", resize_oplog);
+    attach(r, "_isSelf", is_self);
+    crate::copy_source::attach_commands(r);
 }
 
 /// Runs something where the member is driven.

@@ -5,36 +5,20 @@
 //! that is not read for long is released automatically.
 
 use pinion_bson::{BinarySubtype, RawBinaryRef, RawBsonRef};
-use pinion_exec::register_command;
+use pinion_exec::attach;
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_storage::{FreezeError, PartitionId, storage};
-use pinion_wire::{
-    CommandSpec, Error, ErrorCode, Invocation, MemberState, Registry, Reply, Result,
-};
+use pinion_wire::{Error, ErrorCode, Invocation, MemberState, Registry, Reply, Result};
 
 use crate::driver::{Driver, driver};
 use crate::fetch::bson_ts;
 use crate::limits::MAX_COPIER_NAME_BYTES;
 
-/// Registers them.
-pub(crate) fn register(r: &mut Registry) {
-    let spec = |name| CommandSpec::new(name).admin_only().for_members();
-    register_command(
-        r,
-        spec("_replFreezeCheckpoint").help("keep a checkpoint for a member that copies its files"),
-        freeze,
-    );
-    register_command(
-        r,
-        spec("_replReadCheckpoint")
-            .help("pages of a checkpoint, for a member that copies its files"),
-        read,
-    );
-    register_command(
-        r,
-        spec("_replReleaseCheckpoint").help("keep a checkpoint no longer"),
-        release,
-    );
+/// Attaches their handlers.
+pub(crate) fn attach_commands(r: &mut Registry) {
+    attach(r, "_replFreezeCheckpoint", freeze);
+    attach(r, "_replReadCheckpoint", read);
+    attach(r, "_replReleaseCheckpoint", release);
 }
 
 fn error_of(error: FreezeError) -> Error {

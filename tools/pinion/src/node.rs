@@ -212,14 +212,7 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
             }
             pinion_exec::set_profile_defaults(profile_level, profile_sample_rate);
             let set = pinion_administration::set_start_parameters(&parameters);
-            let mut registry = Registry::new();
-            pinion_instance::register_commands(&mut registry);
-            if is_member {
-                pinion_replication_node::register_commands(&mut registry);
-            }
-            if pinion_exec::test_commands_enabled() {
-                pinion_administration::register_test_commands(&mut registry);
-            }
+            let registry = registry(is_member, pinion_exec::test_commands_enabled());
             set_core_local(Rc::new(registry));
             set
         }
@@ -233,6 +226,20 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
         outcome.map_err(|error| NodeError::Open(error.message))?;
     }
     Ok(())
+}
+
+/// The commands of a core with their handlers.
+fn registry(is_member: bool, has_test_commands: bool) -> Registry {
+    let mut registry = Registry::new();
+    pinion_instance::register_commands(&mut registry);
+    match is_member {
+        true => pinion_replication_node::register_commands(&mut registry),
+        false => pinion_administration::register_unreplicated(&mut registry),
+    }
+    if has_test_commands {
+        pinion_administration::register_test_commands(&mut registry);
+    }
+    registry
 }
 
 /// Closes the node. Called on core 0 when no command runs any more.
@@ -270,4 +277,70 @@ async fn listen(addresses: &[SocketAddr]) -> Result<Vec<Listener>, NodeError> {
         listeners.push(bind(address).await?);
     }
     Ok(listeners)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use pinion_runtime::sim::{Sim, SimOptions};
+
+    use super::*;
+
+    /// The names of the commands that a node of this kind has.
+    fn names(is_member: bool, has_test_commands: bool) -> BTreeSet<&'static str> {
+        let registry = registry(is_member, has_test_commands);
+        registry.iter().map(|command| command.spec.name).collect()
+    }
+
+    /// Checks that a node has all commands but these.
+    #[track_caller]
+    fn check(is_member: bool, has_test_commands: bool, lacking: &[&str]) {
+        let all = pinion_command::ROWS.into_iter().flatten();
+        let all: BTreeSet<&str> = all.map(|row| row.name).collect();
+        let found = names(is_member, has_test_commands);
+        let missing: BTreeSet<&str> = all.difference(&found).copied().collect();
+        assert_eq!(missing, lacking.iter().copied().collect());
+    }
+
+    #[test]
+    fn rows_have_handlers() {
+        let sim = Sim::new(1, SimOptions::default());
+        let ended = Rc::new(std::cell::Cell::new(false));
+        let end = ended.clone();
+        sim.add_node("node", 1, move |_| {
+            let end = end.clone();
+            Box::pin(async move {
+                check(true, true, &[]);
+                check(true, false, OF_TESTS);
+                check(false, true, OF_MEMBERS);
+                let both = [OF_MEMBERS, OF_TESTS].concat();
+                check(false, false, &both);
+                end.set(true);
+            })
+        });
+        assert!(sim.run_until(move || ended.get()).is_ok());
+    }
+
+    const OF_TESTS: &[&str] = &[
+        "configureFailPoint",
+        "reapLogicalSessionCacheNow",
+        "refreshLogicalSessionCacheNow",
+        "testDeprecation",
+        "testDeprecationInVersion2",
+        "testVersion2",
+        "testVersions1And2",
+        "waitForFailPoint",
+    ];
+
+    const OF_MEMBERS: &[&str] = &[
+        "_isSelf",
+        "_replFreezeCheckpoint",
+        "_replReadCheckpoint",
+        "_replReleaseCheckpoint",
+        "replSetHeartbeat",
+        "replSetRequestVotes",
+        "replSetResizeOplog",
+        "replSetUpdatePosition",
+    ];
 }

@@ -65,6 +65,7 @@ const CRATE_ORDER: &[&str] = &[
     "core/server",
     "engine/storage",
     "engine/query",
+    "engine/command",
     "engine/catalog",
     "engine/exec",
     "engine/apply",
@@ -103,6 +104,11 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ),
     (
         "engine/query",
+        &["pinion-runtime", "pinion-storage", "pinion-server"],
+    ),
+    // A router has the rows of commands, and neither storage nor a catalog.
+    (
+        "engine/command",
         &["pinion-runtime", "pinion-storage", "pinion-server"],
     ),
     ("engine/catalog", &["pinion-server"]),

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_clock::Timestamp;
 
+use super::spec::CommandSpec;
 use super::work::OpWork;
 use crate::error::{Error, ErrorCode, Result};
 use crate::idl::{GenericArguments, Path, ReadConcern, Types, wrong_type};
@@ -205,8 +206,7 @@ pub struct OpShared {
     /// `opid` of currentOp and killOp; unique in the node.
     pub op_id: i32,
     pub client: Arc<ClientInfo>,
-    /// The command's name in its main spelling.
-    pub command: &'static str,
+    pub command: &'static CommandSpec,
     pub db: Box<str>,
     pub args: GenericArguments,
     /// When the operation started, in nanoseconds of the runtime's monotonic clock.
@@ -223,7 +223,7 @@ impl OpContext {
     pub fn new(
         op_id: i32,
         client: Arc<ClientInfo>,
-        command: &'static str,
+        command: &'static CommandSpec,
         db: &str,
         args: GenericArguments,
         now_ns: u64,
@@ -280,7 +280,7 @@ impl OpContext {
     }
 
     /// The context of work that the node started itself.
-    pub fn internal(op_id: i32, command: &'static str, db: &str, now_ns: u64) -> OpContext {
+    pub fn internal(op_id: i32, command: &'static CommandSpec, db: &str, now_ns: u64) -> OpContext {
         let client = Arc::new(ClientInfo::internal());
         OpContext::new(
             op_id,
@@ -411,6 +411,8 @@ mod tests {
 
     use super::*;
 
+    static FIND: CommandSpec = CommandSpec::of_task("find");
+
     fn context(max_time_ms: Option<u32>) -> OpContext {
         let args = GenericArguments {
             max_time_ms,
@@ -419,7 +421,7 @@ mod tests {
         OpContext::new(
             7,
             Arc::new(ClientInfo::internal()),
-            "find",
+            &FIND,
             "test",
             args,
             1_000,

@@ -4,15 +4,17 @@ mod context;
 mod observer;
 mod registry;
 mod repeat;
+mod spec;
 mod target;
 mod work;
 
 pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, interruption};
 pub use observer::{CompressorCounters, ReplyEpilogue, ServerCounters};
-pub use registry::{
-    AllowedOnSecondary, Command, CommandClass, CommandSpec, Handler, HandlerFuture, Invocation,
-    ReadConcernSupport, Registry, check_permitted,
-};
+pub use registry::{Command, Handler, HandlerFuture, Invocation, Registry, check_permitted};
 pub use repeat::{Attempt, Prepared, Ran, Repeat, Repeatable};
+pub use spec::{
+    AllowedOnSecondary, CommandClass, CommandNamespace, CommandPrivileges, CommandRole,
+    CommandRouting, CommandSpec, ExplainedCommand, InTransaction, LogicalOp, ReadConcernSupport,
+};
 pub use target::{collection_named, namespace_named};
 pub use work::{GateKind, OpWork, PlanReport, SlowLine, Written};

@@ -1,4 +1,5 @@
-//! The command registry: each subsystem registers its commands, the dispatcher looks them up.
+//! The command registry: each subsystem attaches the handlers of its commands, the dispatcher looks
+//! them up.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -10,164 +11,17 @@ use rustc_hash::FxHashMap;
 
 use super::context::OpContext;
 use super::observer::ReplyEpilogue;
+use super::spec::{CommandSpec, ReadConcernSupport};
 use crate::error::{Error, ErrorCode, Result};
 use crate::idl::{CommandReader, Path, ReadConcernLevel, missing_field, unknown_field};
 use crate::message::{Documents, Message, MessageKind, Reply};
 
-/// What a command is, for statistics of latency.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CommandClass {
-    Read,
-    Write,
-    Command,
-}
-
-/// Which levels of `readConcern` a command takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadConcernSupport {
-    /// `local`, which every command has anyway.
-    Local,
-    /// All but `snapshot`.
-    NoSnapshot,
-    All,
-}
-
-/// Whether a member of a replica set runs a command while it accepts no clients' writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AllowedOnSecondary {
-    Always,
-    /// Where the read preference of the command allows another member than the primary.
-    OptIn,
-    Never,
-}
-
-/// What the dispatcher and listCommands know of a command.
-#[derive(Clone, Copy, Debug)]
-pub struct CommandSpec {
-    pub name: &'static str,
-    pub aliases: &'static [&'static str],
-    pub help: &'static str,
-    pub class: CommandClass,
-    /// May be run on the admin database alone.
-    pub admin_only: bool,
-    /// Takes `writeConcern`; for others it is refused.
-    pub supports_write_concern: bool,
-    pub read_concern: ReadConcernSupport,
-    pub on_secondary: AllowedOnSecondary,
-    /// Part of Stable API version 1, so allowed with `apiStrict`.
-    pub in_api_v1: bool,
-    /// Its arguments that may come as document sequences.
-    pub sequences: &'static [&'static str],
-    /// Sent by other members of the set only, which have to authenticate where the set has a key.
-    pub for_members: bool,
-}
-
-impl CommandSpec {
-    /// A command of the general class without special rights.
-    pub const fn new(name: &'static str) -> CommandSpec {
-        CommandSpec {
-            name,
-            aliases: &[],
-            help: "",
-            class: CommandClass::Command,
-            admin_only: false,
-            supports_write_concern: false,
-            read_concern: ReadConcernSupport::Local,
-            on_secondary: AllowedOnSecondary::Always,
-            in_api_v1: false,
-            sequences: &[],
-            for_members: false,
-        }
-    }
-
-    #[must_use]
-    pub const fn aliases(mut self, aliases: &'static [&'static str]) -> CommandSpec {
-        self.aliases = aliases;
-        self
-    }
-
-    #[must_use]
-    pub const fn help(mut self, help: &'static str) -> CommandSpec {
-        self.help = help;
-        self
-    }
-
-    /// A read; it takes every read concern, and a secondary answers it to clients that ask for
-    /// that.
-    #[must_use]
-    pub const fn read(mut self) -> CommandSpec {
-        self.class = CommandClass::Read;
-        self.read_concern = ReadConcernSupport::All;
-        self.on_secondary = AllowedOnSecondary::OptIn;
-        self
-    }
-
-    /// A read that does not accept read concern snapshot (count).
-    #[must_use]
-    pub const fn no_snapshot(mut self) -> CommandSpec {
-        self.read_concern = ReadConcernSupport::NoSnapshot;
-        self
-    }
-
-    /// A write; it takes a write concern, and primaries alone run it.
-    #[must_use]
-    pub const fn write(mut self) -> CommandSpec {
-        self.class = CommandClass::Write;
-        self.supports_write_concern = true;
-        self.on_secondary = AllowedOnSecondary::Never;
-        self
-    }
-
-    /// Takes a write concern, so it writes, and primaries alone run it:
-    /// [`CommandSpec::on_secondary`] behind it says otherwise.
-    #[must_use]
-    pub const fn write_concern(mut self) -> CommandSpec {
-        self.supports_write_concern = true;
-        self.on_secondary = AllowedOnSecondary::Never;
-        self
-    }
-
-    #[must_use]
-    pub const fn on_secondary(mut self, allowed: AllowedOnSecondary) -> CommandSpec {
-        self.on_secondary = allowed;
-        self
-    }
-
-    #[must_use]
-    pub const fn admin_only(mut self) -> CommandSpec {
-        self.admin_only = true;
-        self
-    }
-
-    #[must_use]
-    pub const fn api_v1(mut self) -> CommandSpec {
-        self.in_api_v1 = true;
-        self
-    }
-
-    #[must_use]
-    pub const fn sequences(mut self, names: &'static [&'static str]) -> CommandSpec {
-        self.sequences = names;
-        self
-    }
-
-    #[must_use]
-    pub const fn for_members(mut self) -> CommandSpec {
-        self.for_members = true;
-        self
-    }
-
-    pub fn is_write(&self) -> bool {
-        self.class == CommandClass::Write
-    }
-}
-
 pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Reply>>>>;
 pub type Handler = Rc<dyn Fn(Invocation) -> HandlerFuture>;
 
-/// A registered command with this core's counters.
+/// A command that has a handler, with this core's counters.
 pub struct Command {
-    pub spec: CommandSpec,
+    pub spec: &'static CommandSpec,
     handler: Handler,
     total: Cell<u64>,
     failed: Cell<u64>,
@@ -197,7 +51,7 @@ impl Command {
     }
 }
 
-/// The commands of one core. Every core registers the same.
+/// The commands of one core. Every core has the same.
 #[derive(Default)]
 pub struct Registry {
     commands: Vec<Rc<Command>>,
@@ -211,30 +65,30 @@ impl Registry {
         Registry::default()
     }
 
-    /// Registers a command.
+    /// Attaches its handler to a command.
     ///
     /// # Panics
     /// If its name or an alias is taken.
-    pub fn register<F, Fut>(&mut self, spec: CommandSpec, handler: F)
+    pub fn attach<F, Fut>(&mut self, spec: &'static CommandSpec, handler: F)
     where
         F: Fn(Invocation) -> Fut + 'static,
         Fut: Future<Output = Result<Reply>> + 'static,
     {
-        self.register_handler(
+        self.attach_handler(
             spec,
             Rc::new(move |invocation| Box::pin(handler(invocation))),
         );
     }
 
-    /// Adds a command whose handler gives futures of one type, as [`Registry::register`] does.
+    /// Attaches a handler that gives futures of one type, as [`Registry::attach`] does.
     ///
     /// # Panics
     /// If its name or an alias is taken.
-    pub fn register_handler(&mut self, spec: CommandSpec, handler: Handler) {
+    pub fn attach_handler(&mut self, spec: &'static CommandSpec, handler: Handler) {
         let at = self.commands.len();
         for name in std::iter::once(&spec.name).chain(spec.aliases) {
             let before = self.by_name.insert(name, at);
-            assert!(before.is_none(), "the command {name} is registered twice");
+            assert!(before.is_none(), "the command {name} has two handlers");
         }
         self.commands.push(Rc::new(Command {
             spec,
@@ -269,7 +123,7 @@ impl Registry {
         })
     }
 
-    /// The commands in the order of their registration.
+    /// The commands in the order in which their handlers were attached.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Command> {
         self.commands.iter().map(|command| &**command)
     }

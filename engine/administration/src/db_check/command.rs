@@ -114,7 +114,12 @@ fn enqueue(op_id: i32, db: &str, command: Bytes, request: Request) -> Result<()>
             format!("{MAX_QUEUED_CHECKS} dbCheck commands run or wait already"),
         ));
     }
-    let ctx = OpContext::internal(op_id, "dbCheck", db, pinion_runtime::now().as_nanos());
+    let ctx = OpContext::internal(
+        op_id,
+        pinion_command::row("dbCheck"),
+        db,
+        pinion_runtime::now().as_nanos(),
+    );
     runs.push_back(Run {
         _listed: ops().enter_background(ctx.clone(), command),
         ctx,

@@ -74,7 +74,7 @@ pub(super) async fn follow_all() {
     let first = || tasks.followed.borrow_mut().pop();
     while let Some(entry) = tasks.next(&first).await {
         let entry = stored_document(&entry);
-        let ctx = OpContext::internal(0, "dbCheck", "", now().as_nanos());
+        let ctx = OpContext::internal(0, pinion_command::row("dbCheck"), "", now().as_nanos());
         *tasks.following.borrow_mut() = Some(ctx.clone());
         let read = CheckEntry::read(entry);
         let missed = tasks.missed.take();

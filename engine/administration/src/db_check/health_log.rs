@@ -161,7 +161,7 @@ pub(super) fn failure(error: &str) -> RawDocumentBuf {
 
 async fn insert(document: &RawDocument) -> Result<()> {
     let now = pinion_runtime::now();
-    let ctx = OpContext::internal(0, "insert", DATABASE, now.as_nanos());
+    let ctx = OpContext::internal(0, pinion_command::row("insert"), DATABASE, now.as_nanos());
     let ctx = ctx.with_deadline(Some((now + HEALTH_LOG_PATIENCE).as_nanos()));
     let ns = Namespace::new(DATABASE, HEALTH_LOG)?;
     let found = core_catalog().get(&ns);

@@ -173,7 +173,12 @@ impl Turn<'_> {
     /// alone.
     async fn end(&self, early: Option<Early>) -> bool {
         // A run that was killed logs that too, and its own context logs nothing any more.
-        let ctx = OpContext::internal(0, "dbCheck", self.ns.db(), now().as_nanos());
+        let ctx = OpContext::internal(
+            0,
+            pinion_command::row("dbCheck"),
+            self.ns.db(),
+            now().as_nanos(),
+        );
         let tasks = &db_check_tasks();
         if tasks.stopping.get() {
             ctx.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);

@@ -169,7 +169,7 @@ pub async fn forget_ended() -> Result<()> {
 fn context() -> OpContext {
     OpContext::internal(
         0,
-        "voteCommitIndexBuild",
+        pinion_command::row("voteCommitIndexBuild"),
         "config",
         pinion_runtime::now().as_nanos(),
     )

@@ -133,7 +133,7 @@ async fn sub_pass() -> bool {
 /// Deletes some of what has expired; whether there may be more.
 async fn visit(expiring: &Expiring) -> bool {
     let now_ns = now().as_nanos();
-    let ctx = OpContext::internal(0, "delete", expiring.ns.db(), now_ns);
+    let ctx = OpContext::internal(0, pinion_command::row("delete"), expiring.ns.db(), now_ns);
     *ttl_monitor().running.borrow_mut() = Some(ctx.clone());
     ops().set_busy(TASK, true);
     let visited = delete_expired(&ctx, expiring).await;

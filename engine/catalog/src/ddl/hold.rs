@@ -16,13 +16,16 @@ use std::sync::Arc;
 use pinion_runtime::sync::{Notify, OneshotSender, oneshot};
 use pinion_runtime::{CoreId, Instant, LocalBoxFuture, Queue, is_core, now, spawn, submit_to};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
+use pinion_wire::{CommandSpec, Error, ErrorCode, OpContext, Result, interruption};
 
 use super::coordinator::{Coordinator, close_gates, set_gates};
 use super::locks::Scope;
 use super::series::together;
 use crate::catalog::core_catalog;
 use crate::gates::{GateMode, GateOf, HoldId, Holder};
+
+/// What runs a hold, in the place of a command.
+static TASK: CommandSpec = CommandSpec::of_task("criticalSection");
 
 /// The holds of a node. Lives on core 0 with the coordinator.
 #[derive(Default)]
@@ -177,7 +180,7 @@ fn begin(of: String, scope: Scope, gates: Arc<[GateOf]>) -> Result<Hold> {
         of,
         holder: Holder::CriticalSection(id),
         gates,
-        ctx: OpContext::internal(0, "criticalSection", "admin", now().as_nanos()),
+        ctx: OpContext::internal(0, &TASK, "admin", now().as_nanos()),
         asked: RefCell::default(),
         has_left: Cell::new(false),
         changed: Notify::new(),

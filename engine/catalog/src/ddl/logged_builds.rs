@@ -124,7 +124,7 @@ fn work_on(collection: &Arc<Collection>, indexes: Vec<Index>, build: Uuid) -> Wo
     let ctx = OpContext::new(
         0,
         Arc::new(ClientInfo::internal()),
-        "createIndexes",
+        pinion_command::row("createIndexes"),
         collection.ns.db(),
         GenericArguments::default(),
         pinion_runtime::now().as_nanos(),

@@ -15,11 +15,13 @@ use pinion_runtime::{
     CoreId, Duration, Instant, Queue, Rng, core_count, core_id, now, on_all_cores, random_stream,
     sleep, spawn, submit_to,
 };
-use pinion_wire::{ErrorCode, OpContext, Result};
+use pinion_wire::{CommandSpec, ErrorCode, OpContext, Result};
 
 use crate::act::namespace;
 use crate::documents;
 use crate::node::with_node;
+
+static TEST: CommandSpec = CommandSpec::of_task("test");
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -30,7 +32,7 @@ fn soon() -> Instant {
 }
 
 fn context() -> OpContext {
-    OpContext::internal(1, "test", "d", now().as_nanos())
+    OpContext::internal(1, &TEST, "d", now().as_nanos())
 }
 
 async fn create(name: &str) {

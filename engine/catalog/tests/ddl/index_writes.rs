@@ -205,7 +205,12 @@ fn limits() -> BuildLimits {
 /// A collection with some of the indexes, maybe in their builds.
 async fn collection_with(rng: &mut Rng, number: u64, in_build: bool) -> std::sync::Arc<Collection> {
     let ns = namespace(&format!("c{number}"));
-    let ctx = OpContext::internal(1, "createIndexes", "d", now().as_nanos());
+    let ctx = OpContext::internal(
+        1,
+        pinion_command::row("createIndexes"),
+        "d",
+        now().as_nanos(),
+    );
     let made = create_collection(&ctx, ns.clone(), CollectionOptions::default()).await;
     made.expect("it is made");
     let chosen: Vec<RawDocumentBuf> = specs().into_iter().filter(|_| rng.chance(0.5)).collect();

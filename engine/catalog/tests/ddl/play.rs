@@ -26,11 +26,13 @@ use pinion_runtime::{
     submit_to,
 };
 use pinion_wire::idl::Namespace;
-use pinion_wire::{ErrorCode, OpContext, Result};
+use pinion_wire::{CommandSpec, ErrorCode, OpContext, Result};
 
 use crate::act::{access, act, mode, namespace};
 use crate::documents;
 use crate::node::with_node;
+
+static SCRIPT: CommandSpec = CommandSpec::of_task("script");
 
 /// For so long nothing that was begun is looked at; waits look at least so often whether they were
 /// killed.
@@ -129,7 +131,7 @@ impl Player {
             return;
         }
         self.op_ids += 1;
-        let mut ctx = OpContext::internal(self.op_ids, "script", "d", now().as_nanos());
+        let mut ctx = OpContext::internal(self.op_ids, &SCRIPT, "d", now().as_nanos());
         if let Some(within) = within {
             ctx = self.holds.borrow()[&within].admit(&ctx);
         }
@@ -218,7 +220,7 @@ impl Player {
     async fn set_up(&mut self) {
         for line in SETUP {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            let ctx = OpContext::internal(0, "setup", "d", now().as_nanos());
+            let ctx = OpContext::internal(0, &SCRIPT, "d", now().as_nanos());
             act(ctx, words).await.expect("nothing is in its way");
         }
         self.named.extend(["b", "c"].map(namespace));

@@ -4,9 +4,9 @@
 use pinion_auth::Hash;
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
 use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
-use pinion_wire::{CommandSpec, Error, ErrorCode, Invocation, Registry, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
-use super::register;
+use super::attach;
 use crate::members::{
     self, MEMBER_DATABASE, StartRequest, authentication_counts, conversations, member_access,
 };
@@ -14,13 +14,11 @@ use crate::members::{
 /// The number of a connection's conversation: it has one at a time.
 const CONVERSATION: i32 = 1;
 
-pub(super) fn register_authentication(r: &mut Registry) {
-    let spec = |name| CommandSpec::new(name);
-    let help = "authenticate this connection";
-    register(r, spec("saslStart").help(help), None, sasl_start);
-    register(r, spec("saslContinue").help(help), None, sasl_continue);
-    register(r, spec("authenticate").help(help), None, authenticate);
-    register(r, spec("logout").help("be nobody again"), None, logout);
+pub(super) fn attach_authentication(r: &mut Registry) {
+    attach(r, "saslStart", sasl_start);
+    attach(r, "saslContinue", sasl_continue);
+    attach(r, "authenticate", authenticate);
+    attach(r, "logout", logout);
 }
 
 /// Which mechanism this is, of those that there are.

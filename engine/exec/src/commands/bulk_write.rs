@@ -7,7 +7,7 @@ use pinion_clock::Timestamp;
 use pinion_collation::Collation;
 use pinion_query::Variables;
 use pinion_wire::idl::{FieldReader, Namespace, Path, Types, missing_field, unknown_field};
-use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Documents, Error, ErrorCode, Invocation, LogicalOp, OpContext, Reply, Result};
 use rustc_hash::FxHashSet;
 
 use super::bulk_replies::{Done, Replies};
@@ -319,7 +319,7 @@ impl Bulk<'_> {
     ) -> Result<()> {
         let Target { ns, uuid } = &self.targets[op.target];
         let mut outcome = BatchOutcome::default();
-        let profiled = ProfiledStatement::begin(self.ctx, "insert", ns, op.document);
+        let profiled = ProfiledStatement::begin(self.ctx, LogicalOp::Insert, ns, op.document);
         let ctx = profiled.as_ref().map_or(self.ctx, ProfiledStatement::ctx);
         match acquire_write(ctx, ns.clone(), *uuid).await {
             Ok(acquired) => {
@@ -429,8 +429,8 @@ impl Bulk<'_> {
     async fn modify(&self, index: usize, op: &Op<'_>, done: &mut ModifyOutcome) -> Result<()> {
         let Target { ns, uuid } = &self.targets[op.target];
         let kind = match op.kind {
-            OpKind::Delete(_) => "remove",
-            _ => "update",
+            OpKind::Delete(_) => LogicalOp::Remove,
+            _ => LogicalOp::Update,
         };
         let Some(profiled) = ProfiledStatement::begin(self.ctx, kind, ns, op.document) else {
             return self

@@ -182,17 +182,6 @@ fn awaited_locks() -> Vec<(i32, Awaited)> {
     waiting.chain(changing).collect()
 }
 
-fn kind_of(name: &str) -> &'static str {
-    match name {
-        "insert" => "insert",
-        "update" => "update",
-        "delete" => "remove",
-        "find" => "query",
-        "getMore" => "getmore",
-        _ => "command",
-    }
-}
-
 /// What an operation begins with: the client that asked for it.
 fn of_client(client: &ClientInfo, active: bool) -> DocBuilder {
     let shared = node_info();
@@ -260,7 +249,7 @@ fn describe(op: &OpSnapshot, shown: Shown, around: Around<'_>) -> RawDocumentBuf
     out.append("secs_running", op.running.as_secs() as i64)
         .append("microsecs_running", op.running.as_micros() as i64);
     let ns = namespace_named(ctx.command, &ctx.db, stored_document(&op.command));
-    out.append("op", kind_of(ctx.command))
+    out.append("op", ctx.command.op.name())
         .append("ns", ns.as_str());
     append_command(&mut out, "command", &op.command, shown);
     if let Some(transaction) = around.transaction {

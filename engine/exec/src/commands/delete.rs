@@ -6,7 +6,7 @@ use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_collation::Collation;
 use pinion_query::{Hint, Matcher, Variables};
 use pinion_wire::idl::{FieldReader, Path, Types, f64_lossy, missing_field};
-use pinion_wire::{Error, Invocation, Reply, Result};
+use pinion_wire::{Error, Invocation, LogicalOp, Reply, Result};
 
 use super::collation::Asked;
 use super::insert::check_batch_size;
@@ -117,8 +117,12 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
         counters.delete.inc();
         concern::count_writes(&cmd.ctx, WriteKind::Delete, 1).await;
         let mut done = ModifyOutcome::default();
-        let profiled =
-            ProfiledStatement::begin(&cmd.ctx, "remove", &options.ns, documents.get(index));
+        let profiled = ProfiledStatement::begin(
+            &cmd.ctx,
+            LogicalOp::Remove,
+            &options.ns,
+            documents.get(index),
+        );
         let ctx = profiled.as_ref().map_or(&cmd.ctx, ProfiledStatement::ctx);
         let acquired = acquire_write(ctx, options.ns.clone(), options.uuid).await?;
         let default = acquired.collation();

@@ -9,7 +9,10 @@ use pinion_query::{
     shown_hash,
 };
 use pinion_wire::idl::{Namespace, Path};
-use pinion_wire::{COMPATIBLE_VERSION, Error, ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_wire::{
+    COMPATIBLE_VERSION, Error, ErrorCode, ExplainedCommand, Invocation, OpContext, Registry, Reply,
+    Result,
+};
 
 use super::change_stream::{ToExplain, to_explain};
 use super::count::{Count, FAST_COUNT, count_all, sum};
@@ -109,8 +112,8 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
         .map(|(name, _)| name)
         .unwrap_or_default();
     let (ctx, db) = (&cmd.ctx, cmd.db());
-    match name {
-        "find" => {
+    match explained_as(name)? {
+        ExplainedCommand::Find => {
             let command = find::read(inner, db)?;
             let acquired = acquire_viewed(ctx, command.ns.clone(), command.uuid).await?;
             if acquired.view().is_some() {
@@ -125,7 +128,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             explained.reads(|collection| parsed.into_request(collection));
             Ok(explained)
         }
-        "count" => {
+        ExplainedCommand::Count => {
             let command = count::read(inner, db)?;
             let acquired = acquire_viewed(ctx, command.ns.clone(), command.uuid).await?;
             if acquired.view().is_some() {
@@ -138,7 +141,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             explained.top = Top::Count(Arc::new(parsed));
             Ok(explained)
         }
-        "distinct" => {
+        ExplainedCommand::Distinct => {
             let command = distinct::read(inner, db)?;
             let acquired = acquire_viewed(ctx, command.ns.clone(), command.uuid).await?;
             if acquired.view().is_some() {
@@ -151,9 +154,11 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             explained.distinct = Some(parsed);
             Ok(explained)
         }
-        "update" | "delete" => parse_write(ctx, name, inner, db).await,
-        "findAndModify" | "findandmodify" => parse_find_and_modify(cmd, name, inner).await,
-        "aggregate" => {
+        ExplainedCommand::Update | ExplainedCommand::Delete => {
+            parse_write(ctx, name, inner, db).await
+        }
+        ExplainedCommand::FindAndModify => parse_find_and_modify(cmd, name, inner).await,
+        ExplainedCommand::Aggregate => {
             let command = aggregate::read(inner, db, true)?;
             if let Some((spec, asked)) = command.changes() {
                 let stream = to_explain(ctx, asked, spec).await?;
@@ -162,19 +167,27 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             let acquired = command.acquire(ctx).await?;
             parse_pipeline(ctx, command, acquired).await
         }
-        other => match pinion_runtime::try_core_local::<pinion_wire::Registry>()
-            .and_then(|registry| registry.lookup(other).map(|_| ()))
-        {
-            Some(()) => Err(Error::new(
-                ErrorCode::ILLEGAL_OPERATION,
-                format!("Cannot explain cmd: {other}"),
-            )),
-            None => Err(Error::new(
-                ErrorCode::COMMAND_NOT_FOUND,
-                format!("Explain failed due to unknown command: {other}"),
-            )),
-        },
     }
+}
+
+/// Which command this is, of those that can be explained.
+///
+/// # Errors
+/// `IllegalOperation` for another command, `CommandNotFound` if the node has none of this name.
+fn explained_as(name: &str) -> Result<ExplainedCommand> {
+    let registry = pinion_runtime::core_local::<Registry>();
+    let Some(command) = registry.lookup(name) else {
+        return Err(Error::new(
+            ErrorCode::COMMAND_NOT_FOUND,
+            format!("Explain failed due to unknown command: {name}"),
+        ));
+    };
+    command.spec.explain.ok_or_else(|| {
+        Error::new(
+            ErrorCode::ILLEGAL_OPERATION,
+            format!("Cannot explain cmd: {name}"),
+        )
+    })
 }
 
 /// The pipeline that another command is on a view.

@@ -12,7 +12,8 @@ use pinion_runtime::call_on;
 use pinion_storage::{Key, Partition, ReadAt, TreeId, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcernLevel};
 use pinion_wire::{
-    Attempt, Handler, HandlerFuture, Invocation, Pattern, Repeat, Repeatable, Reply, Result,
+    Attempt, Handler, HandlerFuture, Invocation, LogicalOp, Pattern, Repeat, Repeatable, Reply,
+    Result,
 };
 
 use super::cursors::{Left, append_batch, append_cursor};
@@ -21,7 +22,7 @@ use crate::concern::default_concerns;
 use crate::fail_points::fail_points;
 use crate::interrupt::interruptible;
 use crate::limits::LARGE_BATCH_BYTES;
-use crate::metrics::{OpClass, TopKind, metrics};
+use crate::metrics::{OpClass, metrics};
 use crate::profile_settings::profiles;
 use crate::read::{LeafReport, existing_trees, read_at};
 use crate::sessions::session_table;
@@ -252,7 +253,7 @@ impl FindById {
             documents,
             Left::nothing(self.ns.as_str()),
         );
-        let top = Some((TopKind::Query, self.ns.as_str()));
+        let top = Some((LogicalOp::Query, self.ns.as_str()));
         let ended_ns = super::finished(metrics, OpClass::Read, top, started_ns);
         pinion_wire::Ran { reply, ended_ns }
     }
@@ -333,6 +334,6 @@ impl Repeat for RepeatedFind {
                 }
             })
         });
-        Box::pin(super::run(invocation, Some(TopKind::Query), again))
+        Box::pin(super::run(invocation, again))
     }
 }

@@ -1,4 +1,4 @@
-//! The commands: what surrounds each of them, and the table in which they are registered.
+//! The commands: what surrounds each of them, and the handlers of those that the executor has.
 
 pub mod aggregate;
 mod authenticate;
@@ -42,8 +42,8 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use pinion_wire::{
-    CommandClass, CommandSpec, Error, ErrorCode, Handler, Invocation, OpContext, Registry, Reply,
-    Result, collection_named,
+    CommandClass, CommandRole, Error, ErrorCode, Handler, Invocation, LogicalOp, OpContext,
+    Registry, Reply, Result, collection_named,
 };
 
 pub use crate::concern::acknowledge;
@@ -59,9 +59,9 @@ use crate::counter::Counter;
 use crate::fail_points::fail_points;
 use crate::interrupt::poll_once;
 use crate::members;
-use crate::metrics::{Counters, Gauge, Metrics, OpClass, TopKind, metrics};
+use crate::metrics::{Counters, Gauge, Metrics, OpClass, metrics};
 use crate::ops::ops;
-use crate::parking::{is_unparked, park, parking};
+use crate::parking::{park, parking};
 use crate::profile::Profiled;
 use crate::profile_settings::profiles;
 use crate::session_ids::is_in;
@@ -69,38 +69,26 @@ use crate::sessions::{check_child, session_table};
 use crate::topology;
 use crate::topology::{is_member, replica_set};
 
-/// Registers a command with everything that surrounds it.
-pub fn register<F, Fut>(
-    registry: &mut Registry,
-    spec: CommandSpec,
-    top: Option<TopKind>,
-    handler: F,
-) where
-    F: Fn(Invocation) -> Fut + Copy + 'static,
-    Fut: Future<Output = Result<Reply>> + 'static,
-{
-    registry.register_handler(
-        spec,
-        surrounded(top, Rc::new(move |cmd| Box::pin(handler(cmd)))),
-    );
-}
-
-/// What a handler becomes with everything that surrounds it. The handler gives a boxed future, so
-/// that the surroundings are compiled once and not for each command.
-fn surrounded(top: Option<TopKind>, handler: Handler) -> Handler {
-    Rc::new(move |cmd| Box::pin(run(cmd, top, handler.clone())))
-}
-
-/// Registers a command of a layer above, with what surrounds every command.
-pub fn register_command<F, Fut>(registry: &mut Registry, spec: CommandSpec, handler: F)
+/// Attaches its handler to the command of this name, with everything that surrounds a command.
+///
+/// # Panics
+/// If there is no such command, or it has a handler already.
+pub fn attach<F, Fut>(registry: &mut Registry, name: &str, handler: F)
 where
     F: Fn(Invocation) -> Fut + Copy + 'static,
     Fut: Future<Output = Result<Reply>> + 'static,
 {
-    register(registry, spec, None, handler);
+    let handler: Handler = Rc::new(move |cmd| Box::pin(handler(cmd)));
+    registry.attach_handler(pinion_command::row(name), surrounded(handler));
 }
 
-async fn run(cmd: Invocation, top: Option<TopKind>, handler: Handler) -> Result<Reply> {
+/// What a handler becomes with everything that surrounds it. The handler gives a boxed future, so
+/// that the surroundings are compiled once and not for each command.
+fn surrounded(handler: Handler) -> Handler {
+    Rc::new(move |cmd| Box::pin(run(cmd, handler.clone())))
+}
+
+async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
     if cmd.ctx.args.help {
         return Ok(help(&cmd));
     }
@@ -109,17 +97,17 @@ async fn run(cmd: Invocation, top: Option<TopKind>, handler: Handler) -> Result<
     }
     members::check(&cmd)?;
     let _inside = match parking().enter() {
-        Some(inside) if !is_unparked(cmd.name()) => Some(inside),
+        Some(inside) if !cmd.command.spec.during_reopen => Some(inside),
         _ => Box::pin(park(&cmd)).await?,
     };
     if fail_points().any_is_on() {
-        let handled = |cmd| run_counted(cmd, top, handler);
+        let handled = |cmd| run_counted(cmd, handler);
         return Box::pin(crate::fail_points::around(cmd, handled)).await;
     }
-    run_counted(cmd, top, handler).await
+    run_counted(cmd, handler).await
 }
 
-async fn run_counted(mut cmd: Invocation, top: Option<TopKind>, handler: Handler) -> Result<Reply> {
+async fn run_counted(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
     let metrics = &metrics();
     // First, since a member that has no data yet cannot know which member signed a time.
     topology::check_runs_here(&cmd)?;
@@ -139,7 +127,8 @@ async fn run_counted(mut cmd: Invocation, top: Option<TopKind>, handler: Handler
     if let Some(lsid) = &cmd.ctx.args.lsid {
         session_table().touch(lsid, cmd.ctx.started_ns)?;
     }
-    let class = match cmd.command.spec.class {
+    let spec = cmd.command.spec;
+    let class = match spec.class {
         CommandClass::Read => OpClass::Read,
         CommandClass::Write => OpClass::Write,
         CommandClass::Command => OpClass::Command,
@@ -150,19 +139,15 @@ async fn run_counted(mut cmd: Invocation, top: Option<TopKind>, handler: Handler
         OpClass::Write => Some(|counters| &counters.active_writers),
         OpClass::Command => None,
     };
-    // The handlers of reads and writes count what they do; everything else is a command.
-    if class == OpClass::Command
-        || matches!(
-            cmd.name(),
-            "aggregate" | "count" | "distinct" | "findAndModify" | "explain"
-        )
-    {
+    if spec.counts_as_command {
         metrics.counters.command.inc();
     }
     if class == OpClass::Read {
         give_default_time(&mut cmd);
     }
-    let top = top.and_then(|kind| namespace_of(&cmd).map(|ns| (kind, ns)));
+    let top = spec
+        .top
+        .and_then(|kind| namespace_of(&cmd).map(|ns| (kind, ns)));
     let started = cmd.ctx.started_ns;
     let (ctx, command) = (cmd.ctx.clone(), cmd.message.body_bytes());
     let is_member = is_member();
@@ -180,7 +165,7 @@ async fn run_counted(mut cmd: Invocation, top: Option<TopKind>, handler: Handler
     // Most reads end in their first poll: no client can see or stop them before, so they are not
     // listed. But `$currentOp` lists the aggregation that it stands in.
     let first = match active {
-        Some(_) if ctx.command != "aggregate" => poll_once(handled.as_mut()).await,
+        Some(_) if spec.role != CommandRole::Pipeline => poll_once(handled.as_mut()).await,
         _ => None,
     };
     let mut result = match first {
@@ -263,7 +248,8 @@ fn help(cmd: &Invocation) -> Reply {
 /// is kept by its cursor.
 fn give_default_time(cmd: &mut Invocation) {
     let ctx = &mut cmd.ctx;
-    if ctx.deadline_ns.is_some() || ctx.args.max_time_ms.is_some() || ctx.command == "getMore" {
+    let is_of_cursor = ctx.command.role == CommandRole::GetMore;
+    if ctx.deadline_ns.is_some() || ctx.args.max_time_ms.is_some() || is_of_cursor {
         return;
     }
     let given = cluster_parameters().borrow().default_max_time_ms();
@@ -274,7 +260,7 @@ fn give_default_time(cmd: &mut Invocation) {
 fn finished(
     metrics: &Metrics,
     class: OpClass,
-    top: Option<(TopKind, &str)>,
+    top: Option<(LogicalOp, &str)>,
     started_ns: u64,
 ) -> u64 {
     let ended_ns = pinion_runtime::now().as_nanos();
@@ -293,7 +279,7 @@ fn finished(
 
 /// The namespace that a command names.
 fn namespace_of(cmd: &Invocation) -> Option<String> {
-    let collection = collection_named(cmd.name(), cmd.body())?;
+    let collection = collection_named(cmd.command.spec, cmd.body())?;
     // Cheaper than formatting, and every command does it.
     Some([cmd.db(), ".", collection].concat())
 }

@@ -6,7 +6,7 @@ use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_collation::Collation;
 use pinion_query::{Hint, Matcher, Pipeline, Update, Variables};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path, Types};
-use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, LogicalOp, OpContext, Reply, Result};
 
 use super::collation::Asked;
 use super::insert::check_batch_size;
@@ -285,8 +285,12 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
         counters.update.inc();
         concern::count_writes(&cmd.ctx, WriteKind::Update, 1).await;
         let mut done = ModifyOutcome::default();
-        let profiled =
-            ProfiledStatement::begin(&cmd.ctx, "update", &options.ns, documents.get(index));
+        let profiled = ProfiledStatement::begin(
+            &cmd.ctx,
+            LogicalOp::Update,
+            &options.ns,
+            documents.get(index),
+        );
         let ctx = profiled.as_ref().map_or(&cmd.ctx, ProfiledStatement::ctx);
         let acquired = acquire_write(ctx, options.ns.clone(), options.uuid).await?;
         let default = acquired.collation();

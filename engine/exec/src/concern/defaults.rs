@@ -146,7 +146,12 @@ fn implicit_write() -> WriteConcern {
 /// it yet.
 async fn stored() -> Result<DefaultConcerns> {
     let (db, collection) = SETTINGS;
-    let ctx = OpContext::internal(0, "find", db, pinion_runtime::now().as_nanos());
+    let ctx = OpContext::internal(
+        0,
+        pinion_command::row("find"),
+        db,
+        pinion_runtime::now().as_nanos(),
+    );
     let acquired = acquire_read(&ctx, Namespace::new(db, collection)?, None).await?;
     let mut defaults = DefaultConcerns::default();
     if let Some(collection) = acquired.collection() {

@@ -11,7 +11,8 @@ mod write;
 use pinion_bson::RawBsonRef;
 use pinion_wire::idl::{ReadConcern, ReadConcernLevel, WriteConcern, WriteConcernW};
 use pinion_wire::{
-    CommandClass, Error, ErrorCode, Handler, Invocation, ReadConcernSupport, Reply, Result,
+    CommandClass, CommandRole, CommandSpec, Error, ErrorCode, Handler, Invocation,
+    ReadConcernSupport, Reply, Result,
 };
 
 pub use counts::{ConcernCounts, ConcernValues, WriteKind, concern_counts};
@@ -35,13 +36,16 @@ pub(crate) fn check(cmd: &Invocation) -> Result<()> {
     (args.read_concern).map_or(Ok(()), |concern| read::check(cmd, &concern, &view))
 }
 
+/// Whether a command reads with a read concern of its own, and not with that of a cursor.
+fn has_read_concern(spec: &CommandSpec) -> bool {
+    spec.class == CommandClass::Read
+        && spec.read_concern != ReadConcernSupport::Local
+        && spec.role != CommandRole::GetMore
+}
+
 /// Counts the read concern of a read.
 pub(crate) fn count_read(cmd: &Invocation) {
-    let spec = &cmd.command.spec;
-    let reads = spec.class == CommandClass::Read
-        && spec.read_concern != ReadConcernSupport::Local
-        && spec.name != "getMore";
-    if !reads || cmd.ctx.client.is_internal() {
+    if !has_read_concern(cmd.command.spec) || cmd.ctx.client.is_internal() {
         return;
     }
     let in_transaction = crate::session_ids::is_in(&cmd.ctx);
@@ -81,7 +85,7 @@ pub(crate) async fn surround(mut cmd: Invocation, handler: Handler) -> Result<Re
 
 /// A stage's unsupported read concern is reported before the node's.
 fn check_stages(cmd: &Invocation, concern: &ReadConcern) -> Result<()> {
-    if cmd.name() == "aggregate"
+    if cmd.command.spec.role == CommandRole::Pipeline
         && let Some(level) = concern.level
         && let Some(RawBsonRef::Array(stages)) = pinion_bson::get(cmd.body(), "pipeline")
     {

@@ -4,9 +4,7 @@ use pinion_catalog::from_fatal;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_storage::storage;
 use pinion_wire::idl::{ReadConcern, ReadConcernLevel};
-use pinion_wire::{
-    CommandClass, Error, ErrorCode, Invocation, MemberState, OpContext, ReadConcernSupport, Result,
-};
+use pinion_wire::{Error, ErrorCode, Invocation, MemberState, OpContext, Result};
 
 use super::check_stages;
 use crate::concern::default_concerns;
@@ -126,10 +124,7 @@ pub(crate) async fn prepare_transaction(cmd: &Invocation) -> Result<ReadConcern>
 
 /// Whether the default read concern is that of a command that names none.
 fn takes_default(cmd: &Invocation) -> bool {
-    let spec = &cmd.command.spec;
-    spec.class == CommandClass::Read
-        && spec.read_concern != ReadConcernSupport::Local
-        && spec.name != "getMore"
+    super::has_read_concern(cmd.command.spec)
         && cmd.ctx.args.autocommit.is_none()
         && !cmd.ctx.client.is_internal()
 }

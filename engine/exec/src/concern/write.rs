@@ -95,8 +95,7 @@ fn is_majority(concern: &WriteConcern) -> bool {
 pub async fn written(ctx: &OpContext, ts: Timestamp) {
     ctx.wrote(ts);
     let db = &*ctx.db;
-    let names_others = matches!(ctx.command, "bulkWrite" | "applyOps" | "renameCollection");
-    let may_be_settings = db == SETTINGS.0 || names_others;
+    let may_be_settings = db == SETTINGS.0 || ctx.command.namespace.names_databases();
     if may_be_settings && is_member() {
         defaults::forget_everywhere().await;
     }
@@ -109,11 +108,7 @@ pub async fn written(ctx: &OpContext, ts: Timestamp) {
 /// When the journal cannot be written any more.
 pub async fn acknowledge(ctx: &OpContext, ts: Option<Timestamp>, out: &mut Reply) -> Result<()> {
     // A statement of a transaction is as safe as the commit will be.
-    let ends = matches!(
-        ctx.command,
-        "commitTransaction" | "abortTransaction" | "prepareTransaction"
-    );
-    if is_in(ctx) && !ends {
+    if is_in(ctx) && !ctx.command.in_transaction.ends() {
         return Ok(());
     }
     if let Some(ts) = ts {

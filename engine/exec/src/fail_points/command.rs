@@ -7,7 +7,8 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_runtime::{Duration, sleep};
 use pinion_wire::idl::{i64_exact, truthy};
 use pinion_wire::{
-    CommandSpec, Error, ErrorCode, Invocation, OpContext, Reply, Result, collection_named,
+    CommandRole, CommandSpec, Error, ErrorCode, Invocation, OpContext, Reply, Result,
+    collection_named,
 };
 
 use super::{FailPoint, Set, enter};
@@ -25,12 +26,12 @@ where
 {
     let (ctx, spec) = (cmd.ctx.clone(), cmd.command.spec);
     // Banned even where it is named: nothing could be set back.
-    if spec.name == "configureFailPoint" {
+    if spec.role == CommandRole::FailPoint {
         return handler(cmd).await;
     }
-    let ns = collection_named(spec.name, cmd.body()).map(|name| [cmd.db(), ".", name].concat());
+    let ns = collection_named(spec, cmd.body()).map(|name| [cmd.db(), ".", name].concat());
     let candidate = Candidate {
-        spec: &spec,
+        spec,
         app_name: app_name(&cmd).map(str::to_owned),
         ctx: &ctx,
         ns: ns.as_deref(),
@@ -41,7 +42,7 @@ where
             return Ok(reply);
         }
         // That of a `getMore` is its cursor's, which is not known here.
-        if spec.name != "getMore" {
+        if spec.role != CommandRole::GetMore {
             cmd.ctx.deadline_ns = time_out(ctx.deadline_ns).await;
             check(&cmd.ctx)?;
         }
@@ -119,7 +120,11 @@ pub(crate) async fn fails_get_more(ctx: &OpContext, ns: &str) -> Result<()> {
 
 /// The client's name for itself, which the command that brings it has to say already.
 fn app_name(cmd: &Invocation) -> Option<&str> {
-    if !matches!(cmd.name(), "hello" | "isMaster") {
+    let describes = matches!(
+        cmd.command.spec.role,
+        CommandRole::Hello | CommandRole::IsMaster
+    );
+    if !describes {
         return cmd.ctx.client.app_name();
     }
     let path = |name| pinion_bson::get(cmd.body(), name)?.as_document();
@@ -131,7 +136,7 @@ fn app_name(cmd: &Invocation) -> Option<&str> {
 
 /// A command that `failCommand` may fail.
 struct Candidate<'c> {
-    spec: &'c CommandSpec,
+    spec: &'static CommandSpec,
     ctx: &'c OpContext,
     app_name: Option<String>,
     ns: Option<&'c str>,
@@ -211,7 +216,7 @@ impl Candidate<'_> {
         let Some(RawBsonRef::Array(names)) = pinion_bson::get(data, "failCommands") else {
             return false;
         };
-        let named = |name| self.spec.name == name || self.spec.aliases.contains(&name);
+        let named = |name: &str| self.spec.is_named(name);
         pinion_bson::values(names).any(|name| name.as_str().is_some_and(named))
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_runtime::Duration;
 use pinion_wire::idl::{Lsid, Namespace};
-use pinion_wire::{ClientInfo, CommandClass, ErrorCode, GateKind, OpContext, Registry};
+use pinion_wire::{ClientInfo, CommandClass, CommandRole, ErrorCode, GateKind, OpContext};
 
 use crate::metrics::metrics;
 use crate::session_ids::is_of_session;
@@ -200,7 +200,8 @@ impl OpTable {
         for op in self.ops.borrow().values() {
             // The command that ends the session runs in it too.
             let of = op.ctx.args.lsid.as_ref();
-            if of.is_some_and(|of| is_of_session(of, lsid)) && !op.ctx.command.starts_with("kill") {
+            let ends_it = op.ctx.command.role == CommandRole::Kill;
+            if of.is_some_and(|of| is_of_session(of, lsid)) && !ends_it {
                 op.ctx.kill(ErrorCode::INTERRUPTED);
             }
         }
@@ -210,12 +211,9 @@ impl OpTable {
     /// that writes meets that at its next write. Gives how many there are.
     pub fn kill_writers(&self, code: ErrorCode) -> u64 {
         let mut killed = 0;
-        let registry = pinion_runtime::core_local::<Registry>();
         for op in self.ops.borrow().values() {
-            let spec = registry.find(op.ctx.command).map(|command| command.spec);
-            if spec
-                .is_ok_and(|spec| spec.supports_write_concern && spec.class != CommandClass::Read)
-            {
+            let spec = op.ctx.command;
+            if spec.supports_write_concern && spec.class != CommandClass::Read {
                 op.ctx.kill(code);
                 killed += 1;
             }

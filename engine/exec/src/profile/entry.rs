@@ -1,15 +1,14 @@
 //! What is written of an operation, in MongoDB's form.
 
 use pinion_bson::{DateTime, DocBuilder, JsonMode, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_wire::{Error, OpContext, OpWork};
+use pinion_wire::{Error, ExplainedCommand, LogicalOp, OpContext, OpWork};
 
 use crate::limits::PROFILED_COMMAND_BYTES;
 
 /// An operation that has ended.
 pub(super) struct Ended<'a> {
     pub ctx: &'a OpContext,
-    /// In MongoDB's words.
-    pub op: &'static str,
+    pub op: LogicalOp,
     pub ns: &'a str,
     pub command: &'a RawDocument,
     /// None of a statement, whose command replies.
@@ -20,23 +19,11 @@ pub(super) struct Ended<'a> {
     pub wall_ms: i64,
 }
 
-/// What a command is in MongoDB's words.
-pub(super) fn op_of_command(command: &str) -> &'static str {
-    match command {
-        "find" => "query",
-        "insert" => "insert",
-        "update" => "update",
-        "delete" => "remove",
-        "getMore" => "getmore",
-        _ => "command",
-    }
-}
-
 impl Ended<'_> {
     pub(super) fn document(&self) -> RawDocumentBuf {
         let work = self.ctx.work();
         let mut out = DocBuilder::new();
-        out.append("op", self.op).append("ns", self.ns);
+        out.append("op", self.op.name()).append("ns", self.ns);
         append_command(&mut out, "command", self.command);
         if let Some(originating) = work.originating() {
             let originating = pinion_catalog::stored_document(originating);
@@ -95,11 +82,12 @@ impl Ended<'_> {
             let remove = pinion_bson::get(self.command, "remove");
             remove.is_some_and(pinion_wire::idl::truthy)
         };
-        let write = match (self.op, self.ctx.command) {
-            ("update", _) => Some("UPDATE"),
-            ("remove", _) => Some("DELETE"),
-            (_, "findAndModify") if removes() => Some("DELETE"),
-            (_, "findAndModify") => Some("UPDATE"),
+        let modifies = self.ctx.command.explain == Some(ExplainedCommand::FindAndModify);
+        let write = match self.op {
+            LogicalOp::Update => Some("UPDATE"),
+            LogicalOp::Remove => Some("DELETE"),
+            _ if modifies && removes() => Some("DELETE"),
+            _ if modifies => Some("UPDATE"),
             _ => None,
         };
         out.start_document("execStats");
@@ -125,13 +113,13 @@ impl Ended<'_> {
         };
         count("keysExamined", work.keys_examined(), planned);
         count("docsExamined", work.docs_examined(), planned);
-        let updates = self.op == "update";
+        let updates = self.op == LogicalOp::Update;
         count("nMatched", written.matched, updates);
         count("nModified", written.modified, updates);
-        count("ninserted", written.inserted, self.op == "insert");
-        count("ndeleted", written.deleted, self.op == "remove");
+        count("ninserted", written.inserted, self.op == LogicalOp::Insert);
+        count("ndeleted", written.deleted, self.op == LogicalOp::Remove);
         count("nUpserted", written.upserted, updates);
-        let reads = matches!(self.op, "query" | "getmore");
+        let reads = matches!(self.op, LogicalOp::Query | LogicalOp::GetMore);
         count("nreturned", work.documents_returned(), reads);
         if work.has_sort() {
             out.append("hasSortStage", true);
@@ -198,12 +186,15 @@ mod tests {
 
     use super::*;
 
-    fn context(command: &'static str) -> OpContext {
-        let client = Arc::new(ClientInfo::internal());
-        OpContext::new(1, client, command, "d", GenericArguments::default(), 0)
+    fn context(command: &str) -> OpContext {
+        let (client, row) = (
+            Arc::new(ClientInfo::internal()),
+            pinion_command::row(command),
+        );
+        OpContext::new(1, client, row, "d", GenericArguments::default(), 0)
     }
 
-    fn written(ctx: &OpContext, op: &'static str, command: &RawDocument) -> RawDocumentBuf {
+    fn written(ctx: &OpContext, op: LogicalOp, command: &RawDocument) -> RawDocumentBuf {
         let ended = Ended {
             ctx,
             op,
@@ -224,7 +215,7 @@ mod tests {
             matched: 2,
             ..Written::default()
         });
-        let entry = written(&ctx, "update", &rawdoc! { "q": {}, "u": {} });
+        let entry = written(&ctx, LogicalOp::Update, &rawdoc! { "q": {}, "u": {} });
         let number = |name| pinion_bson::get(&entry, name).and_then(|value| value.as_i64());
         assert_eq!(number("nMatched"), Some(2));
         assert_eq!(number("nModified"), Some(0));
@@ -237,7 +228,7 @@ mod tests {
     fn long_commands_are_cut_and_keep_their_comment() {
         let long = "x".repeat(PROFILED_COMMAND_BYTES);
         let command = rawdoc! { "find": "c", "filter": { "a": long }, "comment": "why" };
-        let entry = written(&context("find"), "query", &command);
+        let entry = written(&context("find"), LogicalOp::Query, &command);
         let command = pinion_bson::get(&entry, "command").and_then(|value| value.as_document());
         let command = command.expect("it is a document");
         let text = |name| pinion_bson::get(command, name).and_then(|value| value.as_str());

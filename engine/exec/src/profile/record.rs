@@ -5,9 +5,9 @@ use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Capped, CollectionOptions, core_catalog, create_collection};
 use pinion_runtime::{Queue, spawn, timeout};
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result, namespace_named};
+use pinion_wire::{Error, ErrorCode, LogicalOp, OpContext, Reply, Result, namespace_named};
 
-use super::entry::{Ended, op_of_command};
+use super::entry::Ended;
 use crate::acquire::acquire_write;
 use crate::compute::{compute, compute_bytes};
 use crate::limits::{MAX_PROFILE_WRITES, PROFILE_BYTES, PROFILE_WRITE_PATIENCE};
@@ -41,7 +41,7 @@ impl Profiled {
         let ns = namespace_named(self.ctx.command, &self.ctx.db, body);
         let ended = Ended {
             ctx: &self.ctx,
-            op: op_of_command(self.ctx.command),
+            op: self.ctx.command.op,
             ns: &ns,
             command: body,
             response_bytes: Some(result.as_ref().map_or(0, |reply| reply.len())),
@@ -53,7 +53,8 @@ impl Profiled {
         let decided = decide(&self.ctx, &self.ctx.db, &entry, us).await;
         self.ctx.work().decide_slow_line(decided.is_logged);
         // Updates and deletes are written statement by statement, unless none was reached.
-        let by_statements = matches!(self.ctx.command, "update" | "delete") && result.is_ok();
+        let has_statements = matches!(self.ctx.command.op, LogicalOp::Update | LogicalOp::Remove);
+        let by_statements = has_statements && result.is_ok();
         if decided.is_written && !by_statements {
             record(&self.ctx.db, entry).await;
         }
@@ -63,18 +64,18 @@ impl Profiled {
 /// A statement of a command that has several, which is recorded separately.
 pub struct ProfiledStatement {
     ctx: OpContext,
-    op: &'static str,
+    op: LogicalOp,
     ns: Namespace,
     command: RawDocumentBuf,
     started_ns: u64,
 }
 
 impl ProfiledStatement {
-    /// None where nothing of its database is written. `op` is MongoDB's word for what it does, and
-    /// `command` the statement as it was sent.
+    /// None where nothing of its database is written. `op` is what it does, and `command` the
+    /// statement as it was sent.
     pub(crate) fn begin(
         ctx: &OpContext,
-        op: &'static str,
+        op: LogicalOp,
         ns: &Namespace,
         command: &RawDocument,
     ) -> Option<ProfiledStatement> {
@@ -119,12 +120,12 @@ impl ProfiledStatement {
 }
 
 /// The statement with what it leaves to be understood, as MongoDB writes it.
-fn with_defaults(op: &str, statement: &RawDocument) -> RawDocumentBuf {
+fn with_defaults(op: LogicalOp, statement: &RawDocument) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     for (name, value) in pinion_bson::elements(statement) {
         out.append(name, value);
     }
-    if op == "update" {
+    if op == LogicalOp::Update {
         for name in ["multi", "upsert"] {
             if pinion_bson::get(statement, name).is_none() {
                 out.append(name, false);
@@ -257,5 +258,10 @@ pub async fn make_collection(db: &str) -> Result<()> {
 
 /// What the profiler does is no client's operation.
 fn context(db: &str) -> OpContext {
-    OpContext::internal(0, "profile", db, pinion_runtime::now().as_nanos())
+    OpContext::internal(
+        0,
+        pinion_command::row("profile"),
+        db,
+        pinion_runtime::now().as_nanos(),
+    )
 }

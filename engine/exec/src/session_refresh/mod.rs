@@ -137,7 +137,12 @@ async fn on_core_0<Fut: Future<Output = Result<()>> + 'static>(
         if !is_primary() || session_refresh().stopping.get() {
             return Ok(());
         }
-        let ctx = OpContext::internal(0, "refreshSessions", "config", now().as_nanos());
+        let ctx = OpContext::internal(
+            0,
+            pinion_command::row("refreshSessions"),
+            "config",
+            now().as_nanos(),
+        );
         *session_refresh().running.borrow_mut() = Some(ctx.clone());
         let done = work(ctx).await;
         *session_refresh().running.borrow_mut() = None;

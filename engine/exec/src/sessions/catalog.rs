@@ -18,7 +18,7 @@ use pinion_runtime::{
     submit_to, try_core_local,
 };
 use pinion_wire::idl::Lsid;
-use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, InTransaction, OpContext, Result};
 
 use super::family::{Conflict, conflict, latest_of_children};
 use crate::interrupt::interruptible;
@@ -217,7 +217,10 @@ impl SessionCatalog {
             session.is_doomed.set(self.has_transaction(lsid));
             // One that ends it anyway may wait for its write concern for longer.
             if let Some(holder) = &*session.holder.borrow()
-                && !matches!(holder.command, "commitTransaction" | "abortTransaction")
+                && !matches!(
+                    holder.command.in_transaction,
+                    InTransaction::Commit | InTransaction::Abort
+                )
             {
                 holder.kill(code);
             }

@@ -48,16 +48,18 @@ enum By {
 /// # Errors
 /// 50768.
 pub(crate) fn check_arguments(cmd: &Invocation) -> Result<()> {
-    match cmd.command.spec.name {
-        "insert" | "update" | "delete" | "findAndModify" | "bulkWrite" => Ok(()),
-        name => Err(Error::new(
-            ErrorCode(50768),
-            format!(
-                "txnNumber may only be provided for multi-document transactions and retryable write commands. \
-                 autocommit:false was not provided, and {name} is not a retryable write command."
-            ),
-        )),
+    let spec = cmd.command.spec;
+    if spec.is_retryable {
+        return Ok(());
     }
+    Err(Error::new(
+        ErrorCode(50768),
+        format!(
+            "txnNumber may only be provided for multi-document transactions and retryable write commands. \
+             autocommit:false was not provided, and {} is not a retryable write command.",
+            spec.name
+        ),
+    ))
 }
 
 /// Takes the session of a command of `statements` statements that is retryable; `None` if it is

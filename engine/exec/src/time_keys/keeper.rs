@@ -13,7 +13,7 @@ use pinion_runtime::{
 };
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
-use pinion_wire::{ErrorCode, OpContext, Result};
+use pinion_wire::{CommandSpec, ErrorCode, OpContext, Result};
 
 use super::TimeKeys;
 use super::document::{KeyDocument, PURPOSE};
@@ -30,6 +30,9 @@ use crate::write::put;
 
 const DATABASE: &str = "admin";
 const COLLECTION: &str = "system.keys";
+
+/// What the task runs, in the place of a command.
+static REFRESH: CommandSpec = CommandSpec::of_task("refreshTimeKeys");
 
 /// The task. That of core 0 is the node's.
 #[derive(Default)]
@@ -107,7 +110,7 @@ async fn look() -> Result<Duration> {
     if !set.view().state.is_readable() {
         return Ok(KEY_LOOK_INTERVAL);
     }
-    let ctx = OpContext::internal(0, "refreshTimeKeys", DATABASE, now().as_nanos());
+    let ctx = OpContext::internal(0, &REFRESH, DATABASE, now().as_nanos());
     let deadline = now() + KEY_COMMIT_PATIENCE;
     let ctx = ctx.with_deadline(Some(deadline.as_nanos()));
     let time_keys = time_keys();

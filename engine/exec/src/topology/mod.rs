@@ -20,7 +20,7 @@ use pinion_runtime::{Duration, Instant, LocalBoxFuture};
 use pinion_wire::idl::{GenericArguments, Namespace, ReadPreferenceMode, WriteConcern};
 use pinion_wire::{
     AllowedOnSecondary, CommandClass, CommandSpec, Error, ErrorCode, Invocation, MemberState,
-    OpContext, Registry, Reply, Result,
+    OpContext, Reply, Result,
 };
 
 pub use self::commit_quorum::CommitQuorum;
@@ -244,7 +244,7 @@ pub(crate) const LOCAL: &str = "local";
 /// # Errors
 /// Those of the NotPrimary family.
 pub(crate) fn check_runs_here(cmd: &Invocation) -> Result<()> {
-    let (spec, ctx) = (&cmd.command.spec, &cmd.ctx);
+    let (spec, ctx) = (cmd.command.spec, &cmd.ctx);
     match set_view() {
         Some(view) if &*ctx.db != LOCAL && !ctx.client.is_internal() => {
             check_command(spec, ctx, &view)
@@ -334,13 +334,7 @@ pub(crate) fn check_access(
     match intent {
         Intent::Write => Err(not_primary()),
         Intent::Read if ctx.client.is_internal() => Ok(()),
-        Intent::Read => {
-            let registry = pinion_runtime::core_local::<Registry>();
-            match registry.lookup(ctx.command) {
-                Some(command) => check_command(&command.spec, ctx, view),
-                None => Ok(()),
-            }
-        }
+        Intent::Read => check_command(ctx.command, ctx, view),
     }
 }
 

@@ -4,40 +4,15 @@
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_clock::Timestamp;
 use pinion_wire::idl::{Namespace, ReadConcern, ReadPreferenceMode};
-use pinion_wire::{Error, ErrorCode, Invocation, Result, collection_named};
+use pinion_wire::{
+    CommandRole, Error, ErrorCode, InTransaction, Invocation, Result, collection_named,
+};
 
 use crate::cursors::BULK_WRITE_CURSOR;
 use crate::open_transactions::{
     check_database, check_level, check_namespace, invalid, unsupported,
 };
 use crate::transaction_state::TxnAction;
-
-/// The commands that are run in transactions.
-const ALLOWED: [&str; 15] = [
-    "abortTransaction",
-    "aggregate",
-    "bulkWrite",
-    "commitTransaction",
-    "create",
-    "createIndexes",
-    "delete",
-    "distinct",
-    "find",
-    "findAndModify",
-    "getMore",
-    "insert",
-    "killCursors",
-    "prepareTransaction",
-    "update",
-];
-
-/// Those of them that are run on the database `admin`.
-const OF_ADMIN: [&str; 4] = [
-    "abortTransaction",
-    "bulkWrite",
-    "commitTransaction",
-    "prepareTransaction",
-];
 
 /// Stages that show the node or write, whatever the transaction reads.
 const REFUSED_STAGES: [&str; 17] = [
@@ -65,12 +40,12 @@ const REFUSED_STAGES: [&str; 17] = [
 /// # Errors
 /// A time of a commit that is none.
 pub(super) fn action_of(cmd: &Invocation) -> Result<TxnAction> {
-    Ok(match cmd.name() {
-        "commitTransaction" => TxnAction::Commit {
+    Ok(match cmd.command.spec.in_transaction {
+        InTransaction::Commit => TxnAction::Commit {
             at: commit_timestamp(cmd)?,
         },
-        "abortTransaction" => TxnAction::Abort,
-        "prepareTransaction" => TxnAction::Prepare,
+        InTransaction::Abort => TxnAction::Abort,
+        InTransaction::Prepare => TxnAction::Prepare,
         _ if cmd.ctx.args.start_transaction => TxnAction::Start,
         _ => TxnAction::Statement,
     })
@@ -85,7 +60,7 @@ pub(crate) fn check_fields(cmd: &Invocation) -> Result<()> {
     // The command's own value has no meaning, and a router's token none on a member.
     reader.ignore(&[cmd.message.command_name()]);
     reader.opt_doc("recoveryToken")?;
-    if cmd.name() == "commitTransaction" {
+    if cmd.command.spec.in_transaction == InTransaction::Commit {
         reader.opt_timestamp("commitTimestamp")?;
     }
     reader.finish()
@@ -112,31 +87,35 @@ pub(crate) fn commit_timestamp(cmd: &Invocation) -> Result<Option<Timestamp>> {
 /// `OperationNotSupportedInTransaction`, `InvalidOptions`.
 pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
     let (name, args) = (cmd.name(), &cmd.ctx.args);
-    if name == "count" {
-        return Err(unsupported(
-            "Cannot run 'count' in a multi-document transaction. Please see \
-             http://dochub.mongodb.org/core/transaction-count for a recommended alternative.",
-        ));
-    }
-    if !ALLOWED.contains(&name) {
-        return Err(unsupported(format!(
-            "Cannot run '{name}' in a multi-document transaction."
-        )));
+    let role = cmd.command.spec.in_transaction;
+    match role {
+        InTransaction::Never => {
+            return Err(unsupported(format!(
+                "Cannot run '{name}' in a multi-document transaction."
+            )));
+        }
+        InTransaction::Alternative => {
+            return Err(unsupported(format!(
+                "Cannot run '{name}' in a multi-document transaction. Please see \
+                 http://dochub.mongodb.org/core/transaction-{name} for a recommended alternative."
+            )));
+        }
+        _ => {}
     }
     let ends = action_of(cmd)?.ends();
     if ends {
         check_fields(cmd)?;
     }
-    match collection_named(name, cmd.body()).map(|collection| Namespace::new(cmd.db(), collection))
-    {
+    let named = collection_named(cmd.command.spec, cmd.body());
+    match named.map(|collection| Namespace::new(cmd.db(), collection)) {
         // The cursor of a `bulkWrite` is one of `admin`; whose it is, is examined where it is kept.
-        Some(Ok(ns)) if is_of_cursors(name) && ns.as_str() == BULK_WRITE_CURSOR => {}
-        Some(Ok(ns)) if !OF_ADMIN.contains(&name) => check_namespace(&ns)?,
+        Some(Ok(ns)) if role.is_of_cursors() && ns.as_str() == BULK_WRITE_CURSOR => {}
+        Some(Ok(ns)) if !role.is_of_admin() => check_namespace(&ns)?,
         // What is no name is refused when the command is read.
-        _ if OF_ADMIN.contains(&name) => {}
+        _ if role.is_of_admin() => {}
         _ => check_database(cmd.db())?,
     }
-    if args.start_transaction && (ends || name == "killCursors") {
+    if args.start_transaction && (ends || role == InTransaction::CloseCursor) {
         return Err(unsupported(format!(
             "Cannot run {name} at the start of a transaction."
         )));
@@ -156,14 +135,10 @@ pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
         None | Some(ReadPreferenceMode::Primary | ReadPreferenceMode::PrimaryPreferred) => {}
         Some(_) => return Err(invalid("Read preference in a transaction must be primary")),
     }
-    if name == "aggregate" {
+    if cmd.command.spec.role == CommandRole::Pipeline {
         check_stages(cmd.body())?;
     }
     Ok(())
-}
-
-fn is_of_cursors(name: &str) -> bool {
-    matches!(name, "getMore" | "killCursors")
 }
 
 /// The read concern is that of the whole transaction, so the first statement alone says it.

@@ -497,7 +497,7 @@ fn the_health_log_is_made_by_the_node() {
         local.ok(doc! { "drop": name }).await;
         // Whatever else has the name is not written to.
         let ns = Namespace::new("local", name).expect("a namespace");
-        let ctx = OpContext::internal(0, "create", "local", now().as_nanos());
+        let ctx = OpContext::internal(0, pinion_command::row("create"), "local", now().as_nanos());
         let made = create_collection(&ctx, ns.clone(), CollectionOptions::default()).await;
         made.expect("it was not there");
         client.ok(of_c(doc! {})).await;

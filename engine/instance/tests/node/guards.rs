@@ -334,7 +334,7 @@ fn the_version_of_the_data_is_kept() {
 /// What a program without a guard let clients do to the log, and logged or wrote into the catalog.
 async fn damage(how: usize) {
     let now_ns = pinion_runtime::now().as_nanos();
-    let ctx = OpContext::internal(0, "createIndexes", "local", now_ns);
+    let ctx = OpContext::internal(0, pinion_command::row("createIndexes"), "local", now_ns);
     let log = name("local.oplog.rs");
     match how {
         0 => {

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_administration::register_test_commands;
+use pinion_administration::{register_test_commands, register_unreplicated};
 use pinion_bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use pinion_exec::{HostInfo, NodeOptions};
 use pinion_instance::{begin_standalone_builds, close_node, open_node, register_commands};
@@ -280,14 +280,7 @@ fn begin(
     let now = pinion_runtime::now().as_nanos();
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let client = connection.unwrap_or_else(|| Arc::new(ClientInfo::new(1, address, address)));
-    let ctx = OpContext::new(
-        op,
-        client,
-        command.spec.name,
-        message.database()?,
-        args,
-        now,
-    );
+    let ctx = OpContext::new(op, client, command.spec, message.database()?, args, now);
     Ok(Invocation {
         message: message.clone(),
         ctx,
@@ -302,7 +295,7 @@ async fn attempt_and_take(invocation: Invocation) -> Option<Box<Repeatable>> {
 
 async fn attempt(invocation: Invocation) -> Result<pinion_wire::Reply, Error> {
     let command = invocation.command.clone();
-    check_permitted(&command.spec, &invocation.message, &invocation.ctx)?;
+    check_permitted(command.spec, &invocation.message, &invocation.ctx)?;
     command.count_start();
     command.invoke(invocation).await
 }
@@ -316,6 +309,7 @@ fn node_main(
     Box::pin(async move {
         let mut registry = Registry::new();
         register_commands(&mut registry);
+        register_unreplicated(&mut registry);
         register_test_commands(&mut registry);
         pinion_runtime::set_core_local(Rc::new(registry));
         if core == CoreId(0) {

@@ -7,31 +7,44 @@ use pinion_bson::{RawDocumentBuf, rawdoc};
 
 use super::*;
 use crate::command::context::ClientInfo;
+use crate::command::spec::CommandClass;
 use crate::idl::GenericArguments;
+
+static HELLO: CommandSpec = CommandSpec {
+    aliases: &["isMaster", "ismaster"],
+    in_api_v1: true,
+    ..CommandSpec::of_task("hello")
+};
+
+static INSERT: CommandSpec = CommandSpec {
+    class: CommandClass::Write,
+    supports_write_concern: true,
+    sequences: &["documents"],
+    ..CommandSpec::of_task("insert")
+};
+
+static COUNT: CommandSpec = CommandSpec {
+    class: CommandClass::Read,
+    read_concern: ReadConcernSupport::NoSnapshot,
+    ..CommandSpec::of_task("count")
+};
+
+static SHUTDOWN: CommandSpec = CommandSpec {
+    admin_only: true,
+    ..CommandSpec::of_task("shutdown")
+};
 
 fn registry() -> Registry {
     let mut registry = Registry::new();
-    registry.register(
-        CommandSpec::new("hello")
-            .aliases(&["isMaster", "ismaster"])
-            .api_v1(),
-        |_| async { Ok(Reply::new()) },
-    );
-    registry.register(
-        CommandSpec::new("insert").write().sequences(&["documents"]),
-        |invocation| async move {
-            let documents = invocation.documents("documents")?;
-            let mut reply = Reply::new();
-            reply.append("n", documents.len() as i32);
-            Ok(reply)
-        },
-    );
-    registry.register(CommandSpec::new("count").read().no_snapshot(), |_| async {
-        Ok(Reply::new())
+    registry.attach(&HELLO, |_| async { Ok(Reply::new()) });
+    registry.attach(&INSERT, |invocation| async move {
+        let documents = invocation.documents("documents")?;
+        let mut reply = Reply::new();
+        reply.append("n", documents.len() as i32);
+        Ok(reply)
     });
-    registry.register(CommandSpec::new("shutdown").admin_only(), |_| async {
-        Ok(Reply::new())
-    });
+    registry.attach(&COUNT, |_| async { Ok(Reply::new()) });
+    registry.attach(&SHUTDOWN, |_| async { Ok(Reply::new()) });
     registry
 }
 
@@ -42,12 +55,12 @@ fn invocation(registry: &Registry, db: &str, body: RawDocumentBuf) -> Result<Inv
     let ctx = OpContext::new(
         1,
         Arc::new(ClientInfo::internal()),
-        command.spec.name,
+        command.spec,
         db,
         args,
         0,
     );
-    check_permitted(&command.spec, &message, &ctx)?;
+    check_permitted(command.spec, &message, &ctx)?;
     Ok(Invocation {
         message,
         ctx,
@@ -176,25 +189,11 @@ fn handlers_read_their_documents() {
 }
 
 #[test]
-#[should_panic(expected = "registered twice")]
-fn a_name_is_registered_once() {
-    let mut registry = registry();
-    registry.register(CommandSpec::new("x").aliases(&["ismaster"]), |_| async {
-        Ok(Reply::new())
-    });
-}
-
-#[test]
-fn what_secondaries_run() {
-    let check = |spec: CommandSpec, expected| assert_eq!(spec.on_secondary, expected);
-    let spec = CommandSpec::new("x");
-    check(spec, AllowedOnSecondary::Always);
-    check(spec.read(), AllowedOnSecondary::OptIn);
-    check(spec.write(), AllowedOnSecondary::Never);
-    check(spec.write_concern(), AllowedOnSecondary::Never);
-    let writing_read = spec.read().write_concern();
-    check(
-        writing_read.on_secondary(AllowedOnSecondary::OptIn),
-        AllowedOnSecondary::OptIn,
-    );
+#[should_panic(expected = "has two handlers")]
+fn a_name_has_one_handler() {
+    static OTHER: CommandSpec = CommandSpec {
+        aliases: &["ismaster"],
+        ..CommandSpec::of_task("x")
+    };
+    registry().attach(&OTHER, |_| async { Ok(Reply::new()) });
 }
