@@ -273,14 +273,6 @@ impl AggregateCommand<'_> {
     }
 }
 
-/// Stages that show the collection that is read, and not its documents.
-const SHOW_COLLECTION: [&str; 4] = [
-    "$collStats",
-    "$indexStats",
-    "$planCacheStats",
-    "$listCatalog",
-];
-
 /// The stages of a command behind those of a view.
 fn behind(view: &ResolvedView, stages: &RawArray) -> Result<RawArrayBuf> {
     let first = match pinion_bson::values(stages).next() {
@@ -288,7 +280,8 @@ fn behind(view: &ResolvedView, stages: &RawArray) -> Result<RawArrayBuf> {
         _ => None,
     };
     let first = first.map(|(name, _)| name);
-    let shows_collection = first.is_some_and(|name| SHOW_COLLECTION.contains(&name));
+    let row = first.and_then(pinion_query::stage_row);
+    let shows_collection = row.is_some_and(|row| row.shows_collection);
     if let Some(name @ ("$collStats" | "$rankFusion")) = first
         && (view.series.is_none() || name == "$rankFusion")
     {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef};
+use pinion_query::{InnerPipelines, StageSupport, stage_row};
 
 use crate::limits::MAX_COUNTED_PIPELINES;
 
@@ -32,24 +33,26 @@ impl StageCounts {
             let Some((name, spec)) = pinion_bson::elements(stage).next() else {
                 continue;
             };
-            let Some(name) = pinion_query::stage_names().find(|known| *known == name) else {
+            let row = stage_row(name).filter(|row| row.support != StageSupport::Unsupported);
+            let Some(row) = row else {
                 continue;
             };
-            *self.0.borrow_mut().entry(name).or_default() += 1;
+            *self.0.borrow_mut().entry(row.name).or_default() += 1;
             if depth < MAX_COUNTED_PIPELINES {
-                self.count_inner(name, spec, depth + 1);
+                self.count_inner(row.inner, spec, depth + 1);
             }
         }
     }
 
-    fn count_inner(&self, name: &str, spec: RawBsonRef<'_>, depth: usize) {
+    fn count_inner(&self, within: InnerPipelines, spec: RawBsonRef<'_>, depth: usize) {
         let RawBsonRef::Document(spec) = spec else {
             return;
         };
-        let inner = pinion_bson::elements(spec).filter(|(field, _)| match name {
-            "$facet" => true,
-            "$lookup" | "$unionWith" => *field == "pipeline",
-            _ => false,
+        let inner = pinion_bson::elements(spec).filter(|(field, _)| match within {
+            InnerPipelines::Facets => true,
+            InnerPipelines::Pipeline => *field == "pipeline",
+            // Those of a fusion are not counted.
+            InnerPipelines::None | InnerPipelines::Foreign | InnerPipelines::Inputs => false,
         });
         for (_, stages) in inner {
             if let RawBsonRef::Array(stages) = stages {

@@ -14,27 +14,6 @@ use crate::open_transactions::{
 };
 use crate::transaction_state::TxnAction;
 
-/// Stages that show the node or write, whatever the transaction reads.
-const REFUSED_STAGES: [&str; 17] = [
-    "$changeStream",
-    "$collStats",
-    "$currentOp",
-    "$indexStats",
-    "$listCatalog",
-    "$listClusterCatalog",
-    "$listLocalSessions",
-    "$listSampledQueries",
-    "$listSearchIndexes",
-    "$listSessions",
-    "$merge",
-    "$out",
-    "$planCacheStats",
-    "$querySettings",
-    "$queryStats",
-    "$search",
-    "$vectorSearch",
-];
-
 /// What a command wants of its transaction.
 ///
 /// # Errors
@@ -159,11 +138,11 @@ fn check_stages(body: &RawDocument) -> Result<()> {
         let RawBsonRef::Document(stage) = stage else {
             continue;
         };
-        if let Some((name, _)) = pinion_bson::elements(stage).next()
-            && REFUSED_STAGES.contains(&name)
-        {
+        let row = pinion_query::stage_row_of(stage);
+        if let Some(row) = row.filter(|row| !row.in_transactions) {
             return Err(unsupported(format!(
-                "Stage not supported inside of a multi-document transaction: {name}"
+                "Stage not supported inside of a multi-document transaction: {}",
+                row.name
             )));
         }
     }

@@ -7,6 +7,7 @@
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_wire::ErrorCode;
 
+use super::row::StageDivision;
 use super::stage::StageKind;
 use super::{Document, Pipeline, PipelineParts, Stage};
 use crate::error::error;
@@ -30,6 +31,9 @@ impl PipelineParts {
         }
         let stages = &self.rest.stages;
         let at = stages.iter().position(|stage| !is_of_one_document(stage))?;
+        if division_of(&stages[at]) != StageDivision::Partial {
+            return None;
+        }
         let (part, merge) = match &stages[at].kind {
             StageKind::Group(group) if group.is_divisible() => (
                 StageKind::PartialGroup(group.clone()),
@@ -91,20 +95,22 @@ impl Division {
     }
 }
 
-/// Whether a stage looks at each document by itself.
-fn is_of_one_document(stage: &Stage) -> bool {
-    if let StageKind::Unpack(unpack) = &stage.kind {
-        return unpack.is_of_one_bucket();
+/// What partitions can do of a stage.
+fn division_of(stage: &Stage) -> StageDivision {
+    match &stage.kind {
+        // What a filter knows of each document; no pipeline can name it.
+        StageKind::Known(_) => StageDivision::PerDocument,
+        _ => (stage.row()).map_or(StageDivision::Whole, |row| row.division),
     }
-    matches!(
-        stage.kind,
-        StageKind::Match(_)
-            | StageKind::Known(_)
-            | StageKind::Project(_)
-            | StageKind::ReplaceRoot(..)
-            | StageKind::Redact(_)
-            | StageKind::Unwind(_)
-    )
+}
+
+/// Whether a stage looks at each document alone.
+fn is_of_one_document(stage: &Stage) -> bool {
+    match (division_of(stage), &stage.kind) {
+        (StageDivision::PerDocument, _) => true,
+        (StageDivision::PerBucket, StageKind::Unpack(unpack)) => unpack.is_of_one_bucket(),
+        _ => false,
+    }
 }
 
 /// The error of a part, or of a merge, whose result would depend on the order of the documents.

@@ -3,29 +3,15 @@
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::Result;
 
+use super::row::stage_row_of;
 use super::step::{Given, Input, OnDisk, Step, Taken, Want};
 use super::{Document, Pipeline, PipelineRun};
 use crate::error::error;
 use crate::expression::{Variables, check_field_path};
 use crate::limits::MAX_FACET_BYTES;
 use crate::spill::{DiskReply, DiskRequest, Memory};
-use crate::value::{elements, first, is_empty, items, type_name};
+use crate::value::{elements, is_empty, items, type_name};
 use crate::work::spend_bytes;
-
-/// Stages that read or write elsewhere, or that must come first, and whose own errors do not come before.
-const NOT_ALLOWED: &[&str] = &[
-    "$changeStream",
-    "$collStats",
-    "$documents",
-    "$facet",
-    "$geoNear",
-    "$indexStats",
-    "$merge",
-    "$out",
-    "$planCacheStats",
-    "$rankFusion",
-    "$scoreFusion",
-];
 
 /// The stage's parsed specification: names with pipelines.
 #[derive(Clone, Debug)]
@@ -68,10 +54,13 @@ impl Facet {
                         ),
                     ));
                 };
-                if let Some((stage, _)) = first(stage).filter(|(s, _)| NOT_ALLOWED.contains(s)) {
+                if let Some(row) = stage_row_of(stage).filter(|row| !row.in_facet) {
                     return Err(error(
                         40600,
-                        format!("{stage} is not allowed to be used within a $facet stage"),
+                        format!(
+                            "{} is not allowed to be used within a $facet stage",
+                            row.name
+                        ),
                     ));
                 }
             }

@@ -21,6 +21,8 @@ mod outside;
 mod parse;
 mod redact;
 mod refused;
+mod row;
+mod rows;
 mod rules;
 mod run;
 mod sample;
@@ -55,8 +57,12 @@ pub use keyed::keyed;
 pub use outside::{
     GraphLookup, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside, Traversal, UnionWith,
 };
-pub use parse::{check_documents, stage_names};
+pub use parse::check_documents;
 pub use refused::no_search_server;
+pub use row::{
+    InSubPipeline, InViews, InnerPipelines, MakesDocuments, StageApi, StageDivision,
+    StageReadConcern, StageRouting, StageRow, StageSupport, stage_names, stage_row, stage_row_of,
+};
 pub use rules::{check_api_v1, check_read_concern, stage_outside_v1};
 pub use run::PipelineRun;
 pub(crate) use step::{Given, Step, Taken};
@@ -218,7 +224,7 @@ impl Pipeline {
 
     /// Whether MongoDB has a stage of this name that the parser refuses.
     pub(crate) fn is_lacking(name: &str) -> bool {
-        parse::is_lacking(name)
+        stage_row(name).is_some_and(StageRow::is_lacking)
     }
 
     /// What stages that make one document out of one make of it; others leave it alone.

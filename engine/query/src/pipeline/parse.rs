@@ -7,10 +7,11 @@ use pinion_wire::Result;
 
 use super::bucket_auto::BucketAuto;
 use super::facet::Facet;
-use super::fusion::{FUSIONS, fusion_not_first};
+use super::fusion::fusion_not_first;
 use super::geo_near::GeoNear;
 use super::group::Group;
 use super::refused::{misplaced_stream, not_first, refused};
+use super::row::{StageRow, stage_row};
 use super::sample::Sample;
 use super::stage::{Stage, StageKind};
 use super::unwind::Unwind;
@@ -25,77 +26,6 @@ use crate::series::Unpack;
 use crate::sort::SortPattern;
 use crate::text::{element_text, value_text};
 use crate::value::{count, elements, first, is_empty, is_nan, is_number, items, type_name};
-
-/// Stages that `parse_stage` reads.
-const SUPPORTED: &[&str] = &[
-    "$match",
-    "$project",
-    "$addFields",
-    "$set",
-    "$unset",
-    "$sort",
-    "$skip",
-    "$limit",
-    "$count",
-    "$group",
-    "$unwind",
-    "$replaceRoot",
-    "$replaceWith",
-    "$redact",
-    "$facet",
-    "$geoNear",
-    "$bucket",
-    "$bucketAuto",
-    "$densify",
-    "$fill",
-    "$sample",
-    "$setWindowFields",
-    "$sortByCount",
-    "$lookup",
-    "$graphLookup",
-    "$unionWith",
-    "$out",
-    "$merge",
-    "$rankFusion",
-    "$_internalUnpackBucket",
-];
-
-/// Stages that MongoDB has and this pipeline does not offer.
-pub(super) const UNSUPPORTED: &[&str] = &[
-    "$changeStream",
-    "$changeStreamSplitLargeEvent",
-    "$listSampledQueries",
-    "$listSearchIndexes",
-    "$score",
-    "$scoreFusion",
-    "$search",
-    "$searchMeta",
-    "$shardedDataDistribution",
-    "$vectorSearch",
-];
-
-/// Stages that make their documents themselves: whoever runs pipelines has taken one off the front before.
-pub(super) const FIRST: &[&str] = &[
-    "$collStats",
-    "$currentOp",
-    "$documents",
-    "$indexStats",
-    "$listCatalog",
-    "$listClusterCatalog",
-    "$listLocalSessions",
-    "$listMqlEntities",
-    "$listSessions",
-    "$planCacheStats",
-    "$querySettings",
-    "$queryStats",
-];
-
-/// The names of all stages that can be run.
-pub fn stage_names() -> impl Iterator<Item = &'static str> {
-    let streams = ["$changeStream", "$changeStreamSplitLargeEvent"];
-    let kept = SUPPORTED.iter().chain(FIRST).copied();
-    kept.chain(streams)
-}
 
 /// Looks at the form and the names of all stages, which comes before what is in any of them.
 pub(super) fn check_form(stages: &RawArray) -> Result<()> {
@@ -121,10 +51,7 @@ pub(super) fn check_form(stages: &RawArray) -> Result<()> {
                 ));
             }
         };
-        if [SUPPORTED, UNSUPPORTED, FIRST]
-            .iter()
-            .all(|names| !names.contains(&name))
-        {
+        if stage_row(name).is_none() {
             return Err(error(
                 40324,
                 format!("Unrecognized pipeline stage name: '{name}'"),
@@ -147,13 +74,15 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
                 "$fill" => super::fill::parse(spec, variables, &mut out)?,
                 "$setWindowFields" => super::window::parse(spec, variables, &mut out)?,
                 "$sortByCount" => parse_sort_by_count(spec, variables, &mut out)?,
-                name if at > 0 && FUSIONS.contains(&name) => return Err(fusion_not_first(name)),
+                name if at > 0 && is(name, StageRow::is_fusion) => {
+                    return Err(fusion_not_first(name));
+                }
                 "$rankFusion" => super::fusion::parse(spec, variables, &mut out)?,
                 // Whoever runs a pipeline of its own has taken such a stage off the front.
                 "$changeStream" if variables.cluster_time.is_some() => {
                     return Err(misplaced_stream(at == 0));
                 }
-                name if is_lacking(name) => return Err(refused(name, at == 0)),
+                name if is(name, StageRow::is_lacking) => return Err(refused(name, at == 0)),
                 _ => out.push(Stage {
                     kind: parse_stage(name, spec, variables)?,
                     source: stage.to_owned(),
@@ -167,12 +96,10 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
         Some(StageKind::Unpack(_))
     );
     let first_of_all = usize::from(skip == 0) + usize::from(unpacks);
-    if out
-        .iter()
-        .skip(first_of_all)
-        .any(|stage| matches!(stage.kind, StageKind::GeoNear(_)))
-    {
-        return Err(not_first("$geoNear"));
+    let behind = out.iter().skip(first_of_all);
+    let mut misplaced = behind.filter_map(Stage::row).filter(|row| row.first_only);
+    if let Some(row) = misplaced.next() {
+        return Err(not_first(row.name));
     }
     check_outputs(&out)?;
     Ok(out)
@@ -186,10 +113,10 @@ fn outside(stage: Outside) -> StageKind {
 fn check_outputs(stages: &[Stage]) -> Result<()> {
     let before_last = stages.split_last().map_or(&[][..], |(_, before)| before);
     for stage in before_last {
-        if let StageKind::Outside(outside) = &stage.kind
-            && outside.writes()
+        if let Some(StageRow {
+            name, writes: true, ..
+        }) = stage.row()
         {
-            let name = first(&stage.source).map_or("", |(name, _)| name);
             return Err(error(
                 40601,
                 format!("{name} can only be the final stage in the pipeline"),
@@ -365,9 +292,9 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Resul
     })
 }
 
-/// Whether MongoDB has a stage of this name that is no stage here, or one that its shell takes off the front.
-pub(super) fn is_lacking(name: &str) -> bool {
-    UNSUPPORTED.contains(&name) || FIRST.contains(&name)
+/// Whether the stage of this name is like that.
+pub(super) fn is(name: &str, question: fn(&StageRow) -> bool) -> bool {
+    stage_row(name).is_some_and(question)
 }
 
 fn parse_amount(name: &str, code: i32, spec: RawBsonRef<'_>) -> Result<i64> {

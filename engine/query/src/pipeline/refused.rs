@@ -2,17 +2,16 @@
 
 use pinion_wire::Error;
 
-use super::parse::FIRST;
+use super::row::{StageRow, StageSupport, stage_row};
 use crate::error::error;
-
-/// Stages that make their documents themselves and may stand in pipelines inside of stages, but not here.
-const FIRST_INSIDE: &[&str] = &["$collStats", "$documents", "$indexStats", "$planCacheStats"];
 
 /// What is said of a stage, which stands `inside` of another one's pipeline and in front of it, or somewhere else.
 pub(super) fn refused(name: &str, inside: bool) -> Error {
     if let Some(error) = on_a_standalone(name) {
         return error;
     }
+    let row = stage_row(name);
+    let is_here = row.is_some_and(|row| row.support == StageSupport::FrontHere);
     let wrong_place = |text: &str| error(73, format!("{name} {text}"));
     match name {
         "$listSessions" => wrong_place("may only be run against config.system.sessions"),
@@ -26,11 +25,11 @@ pub(super) fn refused(name: &str, inside: bool) -> Error {
         "$currentOp" | "$querySettings" | "$queryStats" | "$listMqlEntities" if inside => {
             wrong_place("must be run against the 'admin' database with {aggregate: 1}")
         }
-        name if inside && FIRST_INSIDE.contains(&name) => error(
+        name if inside && is_here => error(
             115,
             format!("the aggregation stage {name} is not supported inside of another stage"),
         ),
-        name if FIRST.contains(&name) => not_first(name),
+        name if row.is_some_and(StageRow::is_of_front) => not_first(name),
         name => error(
             115,
             format!("the aggregation stage {name} is not supported"),

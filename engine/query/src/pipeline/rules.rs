@@ -5,65 +5,21 @@ use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 use pinion_wire::idl::ReadConcernLevel;
 
+use super::row::{InnerPipelines, StageReadConcern, stage_row};
 use crate::error::error;
 use crate::limits::{MAX_PIPELINE_STAGES, MAX_SUB_PIPELINE_DEPTH};
 use crate::value::{elements, field, first, items};
 
-/// Stages that show the state of this node alone, for which no read concern but `local` means anything.
-const LOCAL_ONLY: &[&str] = &[
-    "$currentOp",
-    "$listClusterCatalog",
-    "$listLocalSessions",
-    "$listMqlEntities",
-    "$planCacheStats",
-    "$querySettings",
-    "$queryStats",
-    "$search",
-    "$searchMeta",
-    "$vectorSearch",
-];
-
-/// Stages that are in no version of the stable API.
-const OUTSIDE_V1: &[&str] = &[
-    "$currentOp",
-    "$indexStats",
-    "$listCatalog",
-    "$listClusterCatalog",
-    "$listLocalSessions",
-    "$listMqlEntities",
-    "$listSampledQueries",
-    "$listSearchIndexes",
-    "$listSessions",
-    "$planCacheStats",
-    "$querySettings",
-    "$queryStats",
-    "$rankFusion",
-    "$score",
-    "$scoreFusion",
-    "$search",
-    "$searchMeta",
-    "$shardedDataDistribution",
-    "$vectorSearch",
-];
-
-/// Options of `$changeStream` that are in no version either.
-const OUTSIDE_V1_OF_STREAMS: &[&str] = &[
-    "showExpandedEvents",
-    "showMigrationEvents",
-    "showRawUpdateDescription",
-    "showSystemEvents",
-];
-
 /// Refuses stages that a read concern of this level cannot be had with.
 pub fn check_read_concern(stages: &RawArray, level: ReadConcernLevel) -> Result<()> {
     visit(stages, 0, &mut |name, _, _| {
-        let text = level.name();
-        let refused = match name {
+        let (text, row) = (level.name(), stage_row(name));
+        let refused = match row.map_or(StageReadConcern::Any, |row| row.read_concern) {
             _ if level == ReadConcernLevel::Local => return Ok(()),
-            "$out" | "$merge" if level == ReadConcernLevel::Linearizable => {
+            StageReadConcern::NotLinearizable if level == ReadConcernLevel::Linearizable => {
                 format!("{name} cannot be used with a 'linearizable' read concern level")
             }
-            name if LOCAL_ONLY.contains(&name) => format!(
+            StageReadConcern::Local => format!(
                 "Aggregation stage {name} cannot run with a readConcern other than 'local', or in a multi-document \
                  transaction. Current readConcern: {text}"
             ),
@@ -99,16 +55,12 @@ pub fn stage_outside_v1(stage: &RawDocument) -> Option<&str> {
 }
 
 fn is_in_v1(name: &str, spec: RawBsonRef<'_>) -> bool {
-    match (name, spec) {
-        // Of the statistics of a collection only the count of its documents is promised.
-        ("$collStats", RawBsonRef::Document(spec)) => {
-            elements(spec).all(|(option, _)| option == "count")
-        }
-        ("$changeStream", RawBsonRef::Document(spec)) => {
-            !elements(spec).any(|(option, _)| OUTSIDE_V1_OF_STREAMS.contains(&option))
-        }
-        _ => !OUTSIDE_V1.contains(&name),
-    }
+    stage_row(name).is_none_or(|row| row.is_in_v1(spec))
+}
+
+/// The pipelines that stand in a stage of this name.
+fn inner_pipelines(name: &str) -> InnerPipelines {
+    stage_row(name).map_or(InnerPipelines::None, |row| row.inner)
 }
 
 /// Refuses pipelines that stand too deep in each other, and more stages that read elsewhere than one pipeline may have in
@@ -124,10 +76,10 @@ pub(super) fn check_depth(stages: &RawArray) -> Result<()> {
                 ),
             ));
         }
-        waiting += match name {
-            "$lookup" | "$unionWith" | "$graphLookup" | "$facet" => 1,
-            "$rankFusion" | "$scoreFusion" => inputs(spec).map_or(0, crate::value::count),
-            _ => 0,
+        waiting += match inner_pipelines(name) {
+            InnerPipelines::None => 0,
+            InnerPipelines::Foreign | InnerPipelines::Pipeline | InnerPipelines::Facets => 1,
+            InnerPipelines::Inputs => inputs(spec).map_or(0, crate::value::count),
         };
         if waiting > MAX_PIPELINE_STAGES {
             return Err(error(
@@ -167,26 +119,27 @@ fn visit(stages: &RawArray, depth: usize, visitor: &mut Visitor<'_>) -> Result<(
         };
         crate::work::spend(1)?;
         visitor(name, spec, depth)?;
-        if matches!(name, "$lookup" | "$unionWith") {
+        let inner = inner_pipelines(name);
+        if inner == InnerPipelines::Pipeline {
             // A stage without a pipeline reads another collection all the same.
             visitor("", RawBsonRef::Null, depth + 1)?;
         }
         let RawBsonRef::Document(spec) = spec else {
             continue;
         };
-        match name {
-            "$lookup" | "$unionWith" => {
+        match inner {
+            InnerPipelines::None | InnerPipelines::Foreign => {}
+            InnerPipelines::Pipeline => {
                 if let Some(RawBsonRef::Array(inner)) = field(spec, "pipeline") {
                     visit(inner, depth + 1, visitor)?;
                 }
             }
-            "$facet" => visit_each(spec, depth, visitor)?,
-            "$rankFusion" | "$scoreFusion" => {
+            InnerPipelines::Facets => visit_each(spec, depth, visitor)?,
+            InnerPipelines::Inputs => {
                 if let Some(pipelines) = inputs(RawBsonRef::Document(spec)) {
                     visit_each(pipelines, depth, visitor)?;
                 }
             }
-            _ => {}
         }
     }
     Ok(())

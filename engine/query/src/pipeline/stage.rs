@@ -14,6 +14,7 @@ use super::geo_near::GeoNear;
 use super::group::Group;
 use super::grouping::{Grouping, Role};
 use super::keyed::Unkeying;
+use super::row::{StageRow, stage_row_of};
 use super::sample::Sample;
 use super::sorting::Sorting;
 use super::step::Step;
@@ -90,6 +91,11 @@ impl Stage {
             kind,
             source: source.finish(),
         }
+    }
+
+    /// The row of the stage whose name it has; `None` for one that no pipeline can name.
+    pub(super) fn row(&self) -> Option<&'static StageRow> {
+        stage_row_of(&self.source)
     }
 
     /// The stage at work; `limit` is how many of its documents are wanted at most.

@@ -5,25 +5,15 @@ use pinion_wire::Result;
 
 use crate::error::error;
 use crate::expression::Variables;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, stage_row};
 use crate::value::{first, items};
-
-/// The stages that make one document out of one.
-const ALLOWED: &[&str] = &[
-    "$addFields",
-    "$project",
-    "$replaceRoot",
-    "$replaceWith",
-    "$set",
-    "$unset",
-];
 
 /// Parses the stages; those that need more than one document are refused after their own errors.
 pub(super) fn parse(stages: &RawArray, variables: &Variables) -> Result<Pipeline> {
     let foreign = items(stages).find_map(|stage| match stage {
         RawBsonRef::Document(stage) => first(stage)
             .map(|(name, _)| name)
-            .filter(|name| !ALLOWED.contains(name)),
+            .filter(|name| stage_row(name).is_none_or(|row| !row.in_updates)),
         _ => None,
     });
     match (Pipeline::parse_of_update(stages, variables), foreign) {

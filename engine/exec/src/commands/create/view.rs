@@ -2,23 +2,12 @@
 
 use pinion_bson::{RawArray, RawArrayBuf, RawBsonRef};
 use pinion_catalog::ViewDefinition;
-use pinion_query::{Pipeline, Variables};
+use pinion_query::{InViews, Pipeline, StageRow, Variables};
 use pinion_wire::idl::{FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::compute::compute;
 use crate::topology::is_member;
-
-/// Stages that make their documents out of something else than a collection.
-const WITHOUT_COLLECTION: [&str; 7] = [
-    "$currentOp",
-    "$documents",
-    "$listClusterCatalog",
-    "$listLocalSessions",
-    "$listSessions",
-    "$querySettings",
-    "$queryStats",
-];
 
 /// Reads a pipeline, whose elements must be documents. Null among them is passed over.
 pub(in crate::commands) fn read_pipeline(
@@ -63,6 +52,33 @@ pub(in crate::commands) fn check_on(ns: &Namespace, on: &str) -> Result<()> {
     })
 }
 
+/// Refuses a stage that no view can have.
+fn check_stage(ns: &Namespace, at: usize, row: &StageRow) -> Result<()> {
+    let name = row.name;
+    let (code, message) = match row.in_views {
+        InViews::Yes => return Ok(()),
+        InViews::Output => (
+            ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
+            format!(
+                "The aggregation stage {name} in location {at} of the pipeline cannot be used in the view definition of {ns}"
+            ),
+        ),
+        InViews::WithoutCollection => (
+            ErrorCode::INVALID_NAMESPACE,
+            format!("'{name}' can only be run with {{aggregate: 1}}"),
+        ),
+        InViews::Stream if is_member() => (
+            ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
+            format!("{name} cannot be used in a view definition"),
+        ),
+        InViews::Stream => (
+            ErrorCode(40573),
+            format!("The {name} stage is only supported on replica sets"),
+        ),
+    };
+    Err(Error::new(code, message))
+}
+
 /// Refuses a pipeline that no view can have: one that writes, or that does not begin with a
 /// collection.
 pub(in crate::commands) async fn check_pipeline(
@@ -71,36 +87,12 @@ pub(in crate::commands) async fn check_pipeline(
     pipeline: &RawArray,
 ) -> Result<()> {
     for (at, stage) in pinion_bson::values(pipeline).enumerate() {
-        let name = match stage {
-            RawBsonRef::Document(stage) => pinion_bson::elements(stage).next(),
+        let row = match stage {
+            RawBsonRef::Document(stage) => pinion_query::stage_row_of(stage),
             _ => None,
         };
-        let name = name.map_or("", |(name, _)| name);
-        if matches!(name, "$out" | "$merge") {
-            return Err(Error::new(
-                ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
-                format!(
-                    "The aggregation stage {name} in location {at} of the pipeline cannot be used in the view definition of {ns}"
-                ),
-            ));
-        }
-        if WITHOUT_COLLECTION.contains(&name) {
-            return Err(Error::new(
-                ErrorCode::INVALID_NAMESPACE,
-                format!("'{name}' can only be run with {{aggregate: 1}}"),
-            ));
-        }
-        if name == "$changeStream" && is_member() {
-            return Err(Error::new(
-                ErrorCode::OPTION_NOT_SUPPORTED_ON_VIEW,
-                "$changeStream cannot be used in a view definition",
-            ));
-        }
-        if name == "$changeStream" {
-            return Err(Error::new(
-                ErrorCode(40573),
-                "The $changeStream stage is only supported on replica sets",
-            ));
+        if let Some(row) = row {
+            check_stage(ns, at, row)?;
         }
     }
     let variables = Variables {

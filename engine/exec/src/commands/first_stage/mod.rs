@@ -7,7 +7,7 @@ mod refusals;
 
 use bytes::Bytes;
 use pinion_bson::{RawArray, RawArrayBuf, RawBsonRef};
-use pinion_query::{Document, Pipeline, Variables};
+use pinion_query::{Document, MakesDocuments, Pipeline, Variables, stage_row};
 use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -153,19 +153,11 @@ pub(super) fn first_stage(stages: &RawArray, place: Place<'_>) -> Result<Option<
 
 /// Whether a stage of this name is read here.
 fn makes_documents(name: &str) -> bool {
-    matches!(
-        name,
-        "$collStats"
-            | "$currentOp"
-            | "$documents"
-            | "$indexStats"
-            | "$listCatalog"
-            | "$listClusterCatalog"
-            | "$listLocalSessions"
-            | "$planCacheStats"
-            | "$querySettings"
-            | "$queryStats"
-    ) || (name == "$listSampledQueries" && is_member())
+    match stage_row(name).map_or(MakesDocuments::No, |row| row.makes_documents) {
+        MakesDocuments::No => false,
+        MakesDocuments::Yes => true,
+        MakesDocuments::OnMembers => is_member(),
+    }
 }
 
 /// The pipeline with a filter in the place of a `$listSessions` in front, where the collection of

@@ -4,32 +4,11 @@ use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_wire::{Error, Result};
 use rustc_hash::FxHashSet;
 
-use super::FUSIONS;
 use crate::error::{error, type_mismatch};
 use crate::expression::check_field_path;
-use crate::pipeline::parse::check_form;
+use crate::pipeline::parse::{check_form, is};
+use crate::pipeline::row::StageRow;
 use crate::value::{elements, field, first, items};
-
-/// Stages that begin a pipeline whose documents come in an order.
-const RANKED: [&str; 5] = [
-    "$search",
-    "$vectorSearch",
-    "$geoNear",
-    "$rankFusion",
-    "$scoreFusion",
-];
-
-/// Stages that leave documents as they are.
-const SELECTING: [&str; 8] = [
-    "$geoNear",
-    "$limit",
-    "$match",
-    "$sample",
-    "$search",
-    "$skip",
-    "$sort",
-    "$vectorSearch",
-];
 
 /// The pipelines by their names, in the order of these.
 pub(in crate::pipeline) fn check_inputs<'d>(
@@ -84,7 +63,10 @@ fn check_name(name: &str) -> Result<()> {
 
 /// Refuses a stage that combines pipelines anywhere but at a front.
 fn check_fusions(stages: &RawArray) -> Result<()> {
-    match names(stages).skip(1).find(|name| FUSIONS.contains(name)) {
+    match names(stages)
+        .skip(1)
+        .find(|name| is(name, StageRow::is_fusion))
+    {
         Some(name) => Err(not_first(name)),
         None => Ok(()),
     }
@@ -105,13 +87,13 @@ fn check_input(stage: &str, name: &str, stages: &RawArray) -> Result<()> {
             format!("{stage} input pipeline '{name}' must not be empty"),
         ));
     };
-    if FUSIONS.contains(&front) {
+    if is(front, StageRow::is_fusion) {
         return Err(error(
             10_473_002,
             format!("{stage} input pipeline '{name}' has a nested hybrid search stage ({front})"),
         ));
     }
-    if !RANKED.contains(&front) && !names(stages).any(|name| name == "$sort") {
+    if !is(front, |row| row.ranks) && !names(stages).any(|name| name == "$sort") {
         return Err(error(
             9_191_100,
             format!(
@@ -147,7 +129,7 @@ fn selects(name: &str, spec: RawBsonRef<'_>) -> bool {
             field(spec, "returnStoredSource"),
             Some(RawBsonRef::Boolean(true))
         ),
-        _ => SELECTING.contains(&name),
+        _ => is(name, |row| row.selects),
     }
 }
 

@@ -14,9 +14,6 @@ pub(super) use input::{check_inputs, not_first as fusion_not_first};
 pub(super) use parse::parse;
 pub(super) use step::{Fusing, Fusion, Ranking, Ranks};
 
-/// Stages that combine the documents of several pipelines, and begin a pipeline.
-pub(super) const FUSIONS: [&str; 2] = ["$rankFusion", "$scoreFusion"];
-
 /// Where the document that came stands while its places are counted.
 const DOCUMENT: &str = "docs";
 

@@ -19,9 +19,6 @@ use crate::pipeline::{Document, Pipeline};
 use crate::value::{elements, field, items, type_name};
 use crate::work::spend_bytes;
 
-/// Stages that write, which no sub-pipeline may have.
-const REFUSED: &[&str] = &["$out", "$merge", "$changeStream"];
-
 /// The stage's parsed specification.
 #[derive(Clone, Debug)]
 pub struct Lookup {
@@ -101,7 +98,7 @@ impl Lookup {
             ));
         }
         let stages = stages.unwrap_or_default();
-        check_inner("$lookup", 51047, &stages, REFUSED)?;
+        check_inner("$lookup", &stages, &[51_047], |row| row.in_lookup)?;
         let lookup = Lookup {
             from,
             output: path_of(output),

@@ -21,6 +21,7 @@ pub use output::OutputTo;
 pub use union::UnionWith;
 
 use super::Pipeline;
+use super::row::{InSubPipeline, StageRow, stage_row_of};
 
 /// A stage that the caller performs.
 #[derive(Clone, Debug)]
@@ -41,17 +42,27 @@ impl Outside {
     }
 }
 
-/// Refuses stages that may not stand in the pipeline inside of a stage of this name.
-fn check_inner(name: &str, code: i32, stages: &RawArray, refused: &[&str]) -> Result<()> {
-    for stage in items(stages) {
-        let RawBsonRef::Document(stage) = stage else {
-            continue;
-        };
-        if let Some((inner, _)) = first(stage).filter(|(inner, _)| refused.contains(inner)) {
-            return Err(error(
-                code,
-                format!("{inner} is not allowed within a {name}'s sub-pipeline"),
-            ));
+/// Refuses stages that may not stand in the pipeline inside of a stage of this name: all those that
+/// are refused with the first code come before those of the next.
+fn check_inner(
+    name: &str,
+    stages: &RawArray,
+    codes: &[i32],
+    allowed: fn(&StageRow) -> InSubPipeline,
+) -> Result<()> {
+    for code in codes {
+        for stage in items(stages) {
+            let RawBsonRef::Document(stage) = stage else {
+                continue;
+            };
+            let row = stage_row_of(stage);
+            if let Some(row) = row.filter(|row| allowed(row) == InSubPipeline::No(*code)) {
+                let inner = row.name;
+                return Err(error(
+                    *code,
+                    format!("{inner} is not allowed within a {name}'s sub-pipeline"),
+                ));
+            }
         }
     }
     Ok(())

@@ -56,8 +56,8 @@ impl UnionWith {
                 "$unionWith stage without explicit collection must have a pipeline with $documents as first stage",
             ));
         }
-        check_inner("$unionWith", 31441, &stages, &["$out", "$merge"])?;
-        check_inner("$unionWith", 9_621_301, &stages, &["$listClusterCatalog"])?;
+        let codes = [31_441, 9_621_301];
+        check_inner("$unionWith", &stages, &codes, |row| row.in_union)?;
         Pipeline::parse_sub(&stages, variables)?;
         Ok(UnionWith {
             from,
