@@ -32,6 +32,7 @@ mod renewals;
 mod reopen;
 mod retryable;
 mod retryable_durable;
+mod rows;
 mod series;
 mod several;
 mod shutdown;
