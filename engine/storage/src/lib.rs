@@ -37,8 +37,8 @@ pub use limits::{
 };
 pub use manifest::{Cut, Cuts, Manifest, Superblock};
 pub use partition::{
-    Cursor, KeptCounts, PageStats, Partition, PartitionMemory, Readable, SnapshotPin, TreeLoad,
-    UnitId,
+    Block, BlockRecord, Cursor, KeptCounts, PageStats, Partition, PartitionMemory, Readable,
+    SnapshotPin, TreeLoad, UnitId,
 };
 pub use types::{
     BegunStamp, CATALOG_TREE, Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, Read,

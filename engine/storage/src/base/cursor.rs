@@ -177,13 +177,17 @@ impl BaseCursor {
         true
     }
 
-    /// Goes on by so many records, all of which the leaf has.
-    pub(crate) fn pass(&mut self, records: usize) {
+    /// Passes over this many records, and stands on the next: the leaf has all of them.
+    pub(crate) fn pass(&mut self, records: usize, direction: Direction) {
         let BaseCursor::On { leaf, index } = self else {
             panic!("a base cursor passes over records from one on")
         };
-        *index += records;
-        assert!(*index < leaf.page.len(), "a base cursor stays in its leaf");
+        let target = match direction {
+            Direction::Forward => index.checked_add(records),
+            Direction::Reverse => index.checked_sub(records),
+        };
+        let target = target.filter(|&target| target < leaf.page.len());
+        *index = target.expect("a base cursor stays in its leaf");
     }
 
     /// Goes on by one record within the leaf, or to its edge.
@@ -343,6 +347,14 @@ impl BaseCursor {
                 PAGE_AHEAD => store.cache.expect(ptr.block),
                 _ => store.cache.expect_record(ptr.block, direction),
             }
+        }
+    }
+
+    /// Has the processor fetch the slots of the leaf that a cursor which has left one comes to next,
+    /// as far as it hangs on the same inner page.
+    pub(crate) fn expect_next_leaf(&self, store: &PageStore) {
+        if let BaseCursor::Beside { above, place } = self {
+            store.cache.expect(above.page.child(*place).block);
         }
     }
 

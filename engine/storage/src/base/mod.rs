@@ -26,7 +26,7 @@ pub(crate) use file::{is_page_file, page_file_name};
 pub(crate) use hint::lines as fetch_lines;
 pub(crate) use merge::{Change, Freed, free_tree, merge_tree, unreadable};
 pub(crate) use pace::{Pace, Unpaced, rest};
-pub(crate) use page::{OverflowRef, common_prefix, head_of};
+pub(crate) use page::{OverflowRef, Page, common_prefix, head_of};
 pub(crate) use prefetch::ChangedKeys;
 pub(crate) use roots::TreeRoot;
 pub(crate) use space::{Extent, FreeSpace};

@@ -512,6 +512,11 @@ impl Page {
         self.bytes.slice(self.record(index).1)
     }
 
+    /// The same without a share of the buffer.
+    pub(crate) fn value_bytes(&self, index: usize) -> &[u8] {
+        &self.bytes[self.record(index).1]
+    }
+
     /// Length of a record's value as it lies in the page.
     pub(crate) fn value_len(&self, index: usize) -> usize {
         self.record(index).1.len()

@@ -3,6 +3,8 @@
 //! A cursor remembers the key it stands on and, as a shortcut, a leaf. Writes, seals, checkpoints
 //! and evictions between two steps at most cost it the shortcut.
 
+mod block;
+
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -19,6 +21,8 @@ use super::run_cursor::RunsAhead;
 use super::view::View;
 use crate::base::{BaseCursor, Stored, TreeRoot};
 use crate::types::{Direction, Key, KeyRange, Read, ReadAt, ReadError, TreeId, VersionToken};
+
+pub use self::block::{Block, BlockRecord};
 
 /// Steps over keys without a visible version after which a cursor offers to yield.
 const STEPS_BEFORE_YIELD: u32 = 128;
@@ -267,19 +271,24 @@ impl Cursor {
     /// Continues at `key`, forwards or backwards of where the cursor stands: the next record is the
     /// first at or beyond it, in the cursor's direction, within its range.
     pub fn seek(&mut self, key: &[u8]) {
-        self.from_base = false;
-        self.changed = None;
-        self.ahead.records.clear();
-        self.runs = None;
         let before_range = match self.direction {
             Direction::Forward => !self.range.above_lower(key),
             Direction::Reverse => !self.range.below_upper(key),
         };
-        self.from = if before_range {
+        self.stand(if before_range {
             start(&self.range, self.direction)
         } else {
             Bound::Included(Key::from_slice(key))
-        };
+        });
+    }
+
+    /// The next record is the first beyond `from`, wherever the cursor stood.
+    fn stand(&mut self, from: Bound<Key>) {
+        self.from_base = false;
+        self.changed = None;
+        self.ahead.records.clear();
+        self.runs = None;
+        self.from = from;
         self.done = false;
         self.base
             .seek_within(self.from.as_ref().map(Key::as_slice), self.direction);
@@ -294,7 +303,7 @@ impl Cursor {
         }
         let in_leaf = self.to_pass_in_leaf().min(most);
         if in_leaf > 0 {
-            self.base.pass(in_leaf);
+            self.base.pass(in_leaf, self.direction);
             self.from_base = true;
             return in_leaf;
         }
@@ -313,27 +322,55 @@ impl Cursor {
         let Ok(view) = state.views.of(self.at) else {
             return 0;
         };
-        if self.base_number != view.number()
-            || !self.base_is_next(&state, view)
-            || state.intents.concern(self.tree, self.at)
-        {
+        let unchanged = self.unchanged_in_leaf(&state, view);
+        let standing = self.base.standing();
+        standing.map_or(0, |(page, index)| unchanged.min(page.len() - 1 - index))
+    }
+
+    /// How many records come next from the one on which the cursor stands in its leaf of the base:
+    /// they lie in the range, and no change lies before or among them.
+    fn unchanged_in_leaf(&self, state: &State, view: &View) -> usize {
+        if !self.leaf_is_next(state, view) {
             return 0;
         }
         let Some((page, index)) = self.base.standing() else {
             return 0;
         };
-        let in_range = match &self.range.upper {
-            Bound::Unbounded => page.len(),
-            Bound::Included(key) => page.search(key).map_or_else(|at| at, |at| at + 1),
-            Bound::Excluded(key) => page.search(key).unwrap_or_else(|at| at),
+        let changed = match (&self.changed, state.is_unchanged(view, self.tree)) {
+            (Some((_, changed)), false) => changed.as_ref(),
+            _ => None,
         };
-        let mut end = in_range.min(page.len() - 1);
-        if !state.is_unchanged(view, self.tree)
-            && let Some((_, Some(changed))) = &self.changed
-        {
-            end = end.min(page.search(changed).unwrap_or_else(|at| at));
+        let below = |key: &Key| page.search(key).unwrap_or_else(|at| at);
+        let through = |key: &Key| page.search(key).map_or_else(|at| at, |at| at + 1);
+        match self.direction {
+            Direction::Forward => {
+                let end = match &self.range.upper {
+                    Bound::Unbounded => page.len(),
+                    Bound::Included(key) => through(key),
+                    Bound::Excluded(key) => below(key),
+                };
+                end.min(changed.map_or(end, below)).saturating_sub(index)
+            }
+            Direction::Reverse => {
+                let first = match &self.range.lower {
+                    Bound::Unbounded => 0,
+                    Bound::Included(key) => below(key),
+                    Bound::Excluded(key) => through(key),
+                };
+                let first = first.max(changed.map_or(first, through));
+                (index + 1).saturating_sub(first)
+            }
         }
-        end.saturating_sub(index)
+    }
+
+    /// Whether the record of the base on which the cursor stands comes next, unless it lies beyond
+    /// the range: the view is the one in which the cursor was placed, and neither a change nor an
+    /// intent comes before it.
+    #[inline]
+    fn leaf_is_next(&self, state: &State, view: &View) -> bool {
+        self.base_number == view.number()
+            && self.base_is_next(state, view)
+            && !state.intents.concern(self.tree, self.at)
     }
 
     /// The records that were read ahead and come before that of the base.
@@ -394,10 +431,7 @@ impl Cursor {
         let (key, read) = {
             let state = self.partition.state.borrow();
             let view = state.views.of(self.at).ok()?;
-            if self.base_number != view.number()
-                || !self.base_is_next(&state, view)
-                || state.intents.concern(self.tree, self.at)
-            {
+            if !self.leaf_is_next(&state, view) {
                 return None;
             }
             let (page, index) = self.base.standing()?;
@@ -506,26 +540,34 @@ impl Cursor {
         }
     }
 
-    fn step(&mut self) -> Result<Step, ReadError> {
-        let partition = self.partition.clone();
-        let state = partition.state.borrow();
-        let view = state.views.of(self.at)?;
+    /// Makes the base cursor ready in the tree that the view has. Gives that where a page of it
+    /// must be loaded first.
+    fn place_base(&mut self, partition: &Partition, view: &View) -> Option<TreeRoot> {
         if self.base_number != view.number() {
             self.settle_from();
             self.base_number = view.number();
             self.base = BaseCursor::Unplaced;
             self.runs = None;
         }
-        if !self.base.is_ready() {
-            let root = view.root(self.tree, self.at);
-            let from = self.from.as_ref().map(Key::as_slice);
-            if !self
-                .base
-                .try_place(&partition.store, root.as_ref(), from, self.direction)
-            {
-                let root = root.expect("a tree that is not there needs no page");
-                return Ok(Step::Load(view.clone(), root));
-            }
+        if self.base.is_ready() {
+            return None;
+        }
+        let root = view.root(self.tree, self.at);
+        let from = self.from.as_ref().map(Key::as_slice);
+        let store = &partition.store;
+        let is_placed = (self.base).try_place(store, root.as_ref(), from, self.direction);
+        match is_placed {
+            true => None,
+            false => Some(root.expect("a tree that is not there needs no page")),
+        }
+    }
+
+    fn step(&mut self) -> Result<Step, ReadError> {
+        let partition = self.partition.clone();
+        let state = partition.state.borrow();
+        let view = state.views.of(self.at)?;
+        if let Some(root) = self.place_base(&partition, view) {
+            return Ok(Step::Load(view.clone(), root));
         }
         // The common case: no change comes before the base's record, and no unit changes what this
         // read sees.

@@ -33,7 +33,7 @@ mod tests;
 
 pub use self::core::{PageStats, Partition, PartitionMemory};
 pub use counts::KeptCounts;
-pub use cursor::{Cursor, Readable};
+pub use cursor::{Block, BlockRecord, Cursor, Readable};
 pub use intents::UnitId;
 pub(crate) use intents::{UnitState, cost as intent_cost};
 pub(crate) use layers::KeptVersions;

@@ -6,7 +6,8 @@
 //! on disk: the history that snapshots below the base need, and layers of changes that no
 //! checkpoint may hold yet.
 //!
-//! Checked: newest reads, snapshot reads, cursors in both directions, seeks, expectations, intents,
+//! Checked: newest reads, snapshot reads, cursors in both directions, step by step and by blocks,
+//! seeks, expectations, intents,
 //! exact counts, pins, all while checkpoints run, caches of a few pages evict and the horizon rises
 //! over versions that nobody sees; after each checkpoint the page file verifies, and a partition
 //! opened again from its roots has exactly the versions up to the checkpoint. Not checked here:
@@ -21,9 +22,11 @@ use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{JoinHandle, Queue, Rng, sim, spawn, yield_now};
 
+mod blocks;
 mod layers;
 mod open_units;
 
+use blocks::{BlockReader, all_by_blocks};
 use open_units::{OpenUnit, Outcome, Prepared};
 
 use super::delta::TreeDelta;
@@ -106,7 +109,7 @@ impl Model {
 }
 
 struct OpenCursor {
-    cursor: Cursor,
+    reader: BlockReader,
     tree: u64,
     at: u64,
     range: KeyRange,
@@ -131,6 +134,8 @@ struct Kind {
 
 struct Run {
     rng: Rng,
+    /// Chooses what is read by blocks, and changes nothing else that a seed does.
+    block_rng: Rng,
     partition: Rc<Partition>,
     options: PartitionOptions,
     model: Model,
@@ -167,6 +172,8 @@ struct Run {
     /// changes were given up.
     partly_merged: u64,
     given_up: u64,
+    /// Scans of which each was taken by steps and by blocks.
+    compared: u64,
 }
 
 impl Run {
@@ -178,6 +185,7 @@ impl Run {
         let roots = partition.roots();
         Run {
             rng: Rng::from_seed(seed),
+            block_rng: Rng::from_seed(!seed),
             partition,
             options,
             model: Model::default(),
@@ -206,6 +214,7 @@ impl Run {
             reopened: 0,
             partly_merged: 0,
             given_up: 0,
+            compared: 0,
         }
     }
 
@@ -589,13 +598,15 @@ impl Run {
             (false, false) => ReadAt::At(Timestamp::from_u64(at)),
         };
         let at = if newest { u64::MAX } else { at };
-        let mut cursor = self
-            .partition
-            .cursor(TreeId(tree), range.clone(), direction, read_at);
+        let open =
+            |run: &Run| (run.partition).cursor(TreeId(tree), range.clone(), direction, read_at);
+        let mut cursor = open(self);
         let mut got = Vec::new();
         while let Some((key, read)) = cursor.next().await.unwrap() {
             got.push((key.to_vec(), read.value));
         }
+        let by_blocks = all_by_blocks(open(self), &mut self.block_rng).await;
+        self.compared += 1;
         let records = match passes && !newest {
             true => self.model.scan_decided(tree, at),
             false => open_units::overlaid(&self.model, None, tree, at),
@@ -610,6 +621,11 @@ impl Run {
         assert!(
             got == expected,
             "scan of tree {tree} {range:?} {direction:?} at {at}: {got:?} instead of {expected:?}"
+        );
+        assert!(
+            by_blocks == expected,
+            "blocks of tree {tree} {range:?} {direction:?} {read_at:?}: {by_blocks:?} instead of \
+             {expected:?}"
         );
     }
 
@@ -634,7 +650,7 @@ impl Run {
         };
         let cursor = (self.partition).cursor(TreeId(tree), range.clone(), direction, read_at);
         self.cursors.push(OpenCursor {
-            cursor,
+            reader: BlockReader::new(cursor),
             tree,
             at,
             range,
@@ -678,12 +694,16 @@ impl Run {
             Direction::Reverse => records.rev().find(|(key, _)| accept(key)),
         };
         if seeks {
-            open.cursor.seek(&target);
+            open.reader.seek(&target);
         }
-        let got = open.cursor.next().await.unwrap();
+        // What a unit writes after a block was filled is not in the block.
+        let keeps_block = unit.is_none() && self.block_rng.chance(0.8);
+        let got = match self.block_rng.chance(0.5) {
+            true => open.reader.next_of_block(keeps_block).await,
+            false => open.reader.next().await,
+        };
         assert_eq!(
-            got.as_ref()
-                .map(|(key, read)| (key.as_slice(), &read.value)),
+            got.as_ref().map(|(key, value)| (key.as_slice(), value)),
             expected,
             "{:?} {:?} at {} after {:?}, seek {:?}",
             open.range,
@@ -833,6 +853,8 @@ struct Met {
     /// Layers that were written, and that came back.
     layered: u64,
     dissolved: u64,
+    /// Scans of which each was taken by steps and by blocks.
+    compared: u64,
     units: open_units::Met,
 }
 
@@ -840,8 +862,11 @@ struct Met {
 fn check(seed: u64, options: PartitionOptions, kind: Kind, met: &mut Met) {
     let run = sim::block_on(seed, async move {
         let mut run = Run::new(seed, options, kind).await;
-        for _ in 0..1500 {
+        // Some come by few checkpoints at first.
+        let mut steps = 0;
+        while steps < 1500 || (run.checkpoints <= 3 && steps < 6000) {
             run.step().await;
+            steps += 1;
         }
         while !run.undecided.is_empty() {
             run.decide();
@@ -864,6 +889,7 @@ fn check(seed: u64, options: PartitionOptions, kind: Kind, met: &mut Met) {
     met.given_up += run.given_up;
     met.layered += run.layered;
     met.dissolved += run.dissolved;
+    met.compared += run.compared;
     met.units += run.met;
 }
 
@@ -893,8 +919,10 @@ fn random_operations_on_tiny_pages() {
         loaded,
         partly_merged,
         given_up,
+        compared,
         ..
     } = met;
+    assert!(compared > 2000, "{compared} scans by steps and by blocks");
     assert!(
         spilled > 40 && loaded > 10,
         "{spilled} checkpoints spilled, {loaded} openings loaded what they left"

@@ -399,13 +399,14 @@ impl Run {
         let nth = self.some_open();
         let (tree, range, direction) = (1 + self.rng.below(3), self.range(), self.direction());
         let at = self.inside(nth);
-        let mut cursor = self
-            .partition
-            .cursor(TreeId(tree), range.clone(), direction, at);
+        let open = |run: &Run| (run.partition).cursor(TreeId(tree), range.clone(), direction, at);
+        let mut cursor = open(self);
         let mut got = Vec::new();
         while let Some((key, read)) = cursor.next().await.unwrap() {
             got.push((key.to_vec(), read.value));
         }
+        let by_blocks = all_by_blocks(open(self), &mut self.block_rng).await;
+        self.compared += 1;
         let unit = &self.open[nth];
         let records = overlaid(&self.model, Some(unit), tree, unit.snapshot);
         let mut expected: Vec<_> = records
@@ -418,6 +419,11 @@ impl Run {
         assert!(
             got == expected,
             "scan of tree {tree} {range:?} {direction:?} {at:?}: {got:?} instead of {expected:?}"
+        );
+        assert!(
+            by_blocks == expected,
+            "blocks of tree {tree} {range:?} {direction:?} {at:?}: {by_blocks:?} instead of \
+             {expected:?}"
         );
     }
 
@@ -432,7 +438,7 @@ impl Run {
             .partition
             .cursor(TreeId(tree), range.clone(), direction, at);
         self.cursors.push(OpenCursor {
-            cursor,
+            reader: BlockReader::new(cursor),
             tree,
             at: self.open[nth].snapshot,
             range,

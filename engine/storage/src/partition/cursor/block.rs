@@ -1,0 +1,346 @@
+//! Blocks: the records that a cursor comes to next, as many as it can give without waiting.
+//!
+//! Where neither a change nor an intent lies among the records of a leaf, one look decides for all
+//! of them that the read sees what the base has, and the block lends them from the page. All others
+//! are taken one by one, by the steps that [`Cursor::next`] takes.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use super::{Advanced, Cursor, Step};
+use crate::base::Page;
+use crate::types::{Direction, Key, ReadError};
+
+/// Steps that are taken one by one for a block, and the bytes of the values that these give.
+const MAX_STEPS: usize = 64;
+const MAX_STEP_BYTES: usize = 64 * 1024;
+
+/// Records that follow each other in a tree, in the direction of the cursor that filled the block.
+/// It holds a page at most, beside the values of changed records.
+#[derive(Default)]
+pub struct Block {
+    pieces: VecDeque<Piece>,
+    direction: Option<Direction>,
+    behind: Behind,
+    /// The cursor has passed over keys behind the last record: they had no version to be seen.
+    skipped: bool,
+}
+
+/// Some records of a block.
+enum Piece {
+    /// Records of a leaf, `left` of them from the one at `next` on.
+    Leaf {
+        page: Rc<Page>,
+        first: usize,
+        next: usize,
+        left: usize,
+    },
+    Record(Key, Bytes),
+}
+
+/// What stands before the first of a block's pieces.
+enum Behind {
+    /// Where the cursor stood.
+    Start(Bound<Key>),
+    /// A record of a leaf that was passed.
+    InLeaf(Rc<Page>, usize),
+    /// The key of another record that was passed.
+    Record(Key),
+}
+
+impl Default for Behind {
+    fn default() -> Behind {
+        Behind::Start(Bound::Unbounded)
+    }
+}
+
+/// A record that a block lends.
+#[derive(Clone, Copy)]
+pub struct BlockRecord<'b>(Lent<'b>);
+
+#[derive(Clone, Copy)]
+enum Lent<'b> {
+    InLeaf(&'b Page, usize),
+    Record(&'b Key, &'b Bytes),
+}
+
+impl<'b> BlockRecord<'b> {
+    /// A copy of the key.
+    pub fn key(&self) -> Key {
+        match self.0 {
+            Lent::InLeaf(page, index) => page.key(index),
+            Lent::Record(key, _) => Key::from_slice(key),
+        }
+    }
+
+    /// The value, where it lies.
+    pub fn value(&self) -> &'b [u8] {
+        match self.0 {
+            Lent::InLeaf(page, index) => page.value_bytes(index),
+            Lent::Record(_, value) => value,
+        }
+    }
+
+    /// The value as a slice that shares the buffer of a page or of the delta.
+    pub fn to_bytes(&self) -> Bytes {
+        match self.0 {
+            Lent::InLeaf(page, index) => page.value(index),
+            Lent::Record(_, value) => value.clone(),
+        }
+    }
+}
+
+impl Block {
+    /// Whether every record was passed.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// The next record.
+    #[inline]
+    pub fn front(&self) -> Option<BlockRecord<'_>> {
+        let lent = match self.pieces.front()? {
+            Piece::Leaf { page, next, .. } => Lent::InLeaf(page, *next),
+            Piece::Record(key, value) => Lent::Record(key, value),
+        };
+        Some(BlockRecord(lent))
+    }
+
+    /// Passes the next record.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[inline]
+    pub fn pass(&mut self) {
+        match self.pieces.front_mut() {
+            Some(Piece::Leaf {
+                page, next, left, ..
+            }) if *left > 1 => {
+                *left -= 1;
+                match self.direction {
+                    Some(Direction::Reverse) => {
+                        *next -= 1;
+                        page.expect_record(next.saturating_sub(1));
+                    }
+                    _ => {
+                        *next += 1;
+                        page.expect_record((*next + 1).min(page.len() - 1));
+                    }
+                }
+            }
+            _ => self.pass_piece(),
+        }
+    }
+
+    /// Passes up to `most` records without a look at each, and gives how many.
+    pub fn pass_many(&mut self, most: usize) -> usize {
+        let mut passed = 0;
+        while passed < most {
+            match self.pieces.front_mut() {
+                None => break,
+                Some(Piece::Leaf { next, left, .. }) if *left > 1 => {
+                    let here = (*left - 1).min(most - passed);
+                    *left -= here;
+                    match self.direction {
+                        Some(Direction::Reverse) => *next -= here,
+                        _ => *next += here,
+                    }
+                    passed += here;
+                }
+                Some(_) => {
+                    self.pass_piece();
+                    passed += 1;
+                }
+            }
+        }
+        passed
+    }
+
+    /// Passes the last record of a piece.
+    fn pass_piece(&mut self) {
+        let piece = self.pieces.pop_front();
+        self.behind = match piece.expect("a record of a block that has one is passed") {
+            Piece::Leaf { page, next, .. } => Behind::InLeaf(page, next),
+            Piece::Record(key, _) => Behind::Record(key),
+        };
+    }
+
+    /// Where a cursor stands that has given what was passed, and nothing else.
+    fn position(&self) -> Bound<Key> {
+        if let Some(Piece::Leaf {
+            page, first, next, ..
+        }) = self.pieces.front()
+            && first != next
+        {
+            let last = match self.direction {
+                Some(Direction::Reverse) => next + 1,
+                _ => next - 1,
+            };
+            return Bound::Excluded(page.key(last));
+        }
+        match &self.behind {
+            Behind::Start(from) => copied(from),
+            Behind::InLeaf(page, index) => Bound::Excluded(page.key(*index)),
+            Behind::Record(key) => Bound::Excluded(Key::from_slice(key)),
+        }
+    }
+
+    fn push(&mut self, piece: Piece) {
+        self.pieces.push_back(piece);
+        self.skipped = false;
+    }
+
+    /// Lets go of everything in the block.
+    fn clear(&mut self) {
+        self.pieces.clear();
+        self.behind = Behind::default();
+        self.skipped = false;
+    }
+}
+
+impl Cursor {
+    /// Puts the next records into a block, which must be empty: what [`Cursor::next`] would give
+    /// between the call and its end. False at the end of the range. Waits for nothing where `next`
+    /// would not, and at most for one record.
+    ///
+    /// The cursor stands behind the last record of the block. [`Cursor::take_back`] has it continue
+    /// behind the last that was passed; before the cursor is renewed, or placed elsewhere, that
+    /// comes first.
+    ///
+    /// # Errors
+    /// Those of [`Cursor::next`]; the block is empty then.
+    pub async fn fill(&mut self, block: &mut Block) -> Result<bool, ReadError> {
+        assert!(block.is_empty(), "a block is filled when all was passed");
+        self.settle_from();
+        block.direction = Some(self.direction);
+        block.behind = Behind::Start(copied(&self.from));
+        block.skipped = false;
+        self.gather(block);
+        if !block.is_empty() {
+            return Ok(true);
+        }
+        match self.advance().await? {
+            Advanced::Record(key, read) => {
+                block.push(Piece::Record(key, read.value));
+                self.gather(block);
+                Ok(true)
+            }
+            Advanced::Unreadable(_, error) => Err(error),
+            Advanced::End => Ok(false),
+        }
+    }
+
+    /// Continues behind the last record that was passed in the block; the others come again, as the
+    /// cursor finds them then. The block, which this cursor has filled, is empty afterwards.
+    pub fn take_back(&mut self, block: &mut Block) {
+        // What was passed over may be there now.
+        if !block.is_empty() || block.skipped {
+            assert!(
+                block.direction == Some(self.direction),
+                "a block goes back to another cursor"
+            );
+            self.stand(block.position());
+            let from = self.from.as_ref().map(Key::as_slice);
+            self.base.seek_within(from, self.direction);
+        }
+        block.clear();
+    }
+
+    /// Adds what comes next to a block, as far as that waits for nothing. The end of a leaf ends
+    /// the block too, so that it keeps one page in memory and not many.
+    fn gather(&mut self, block: &mut Block) {
+        let mut bytes = 0;
+        for _ in 0..MAX_STEPS {
+            if let Some(piece) = self.take_leaf() {
+                block.push(piece);
+                // Another record of the leaf comes next only where it was not left.
+                if !self.from_base {
+                    return;
+                }
+            } else if let Some((key, read)) = self.next_ahead() {
+                bytes += read.value.len();
+                block.push(Piece::Record(key, read.value));
+            } else if self.steps_without_waiting() {
+                match self.step() {
+                    Ok(Step::Found(key, read)) => {
+                        bytes += read.value.len();
+                        block.push(Piece::Record(key, read.value));
+                    }
+                    Ok(Step::Skipped) => block.skipped = true,
+                    Ok(Step::Large(..)) => unreachable!("no value is elsewhere"),
+                    // Found once more by the step that waits for it, or gives the error.
+                    Ok(Step::End | Step::Undecided(_) | Step::Load(..) | Step::Runs(_))
+                    | Err(_) => return,
+                }
+            } else {
+                return;
+            }
+            if bytes >= MAX_STEP_BYTES {
+                return;
+            }
+        }
+    }
+
+    /// Takes the records of the leaf that come next, up to a value that does not lie in the page.
+    fn take_leaf(&mut self) -> Option<Piece> {
+        if self.done || self.pin.is_err() {
+            return None;
+        }
+        let partition = self.partition.clone();
+        let (page, first, left) = {
+            let state = partition.state.borrow();
+            let view = state.views.of(self.at).ok()?;
+            if self.place_base(&partition, view).is_some() {
+                return None;
+            }
+            let unchanged = self.unchanged_in_leaf(&state, view);
+            let (page, first) = self.base.record()?;
+            let is_inline = |step: &usize| {
+                !page.is_overflow(match self.direction {
+                    Direction::Forward => first + step,
+                    Direction::Reverse => first - step,
+                })
+            };
+            let left = (0..unchanged).take_while(is_inline).count();
+            (page.clone(), first, left)
+        };
+        let last = left.checked_sub(1)?;
+        self.base.pass(last, self.direction);
+        let last_key = page.key(match self.direction {
+            Direction::Forward => first + last,
+            Direction::Reverse => first - last,
+        });
+        self.go_on(&last_key);
+        self.base.expect_next_leaf(&partition.store);
+        Some(Piece::Leaf {
+            page,
+            first,
+            next: first,
+            left,
+        })
+    }
+
+    /// Whether [`Cursor::step`] comes to an end at once: neither a page, nor a run, nor a value that
+    /// lies elsewhere is needed for it.
+    fn steps_without_waiting(&self) -> bool {
+        if self.done || self.pin.is_err() {
+            return false;
+        }
+        let state = self.partition.state.borrow();
+        let Ok(view) = state.views.of(self.at) else {
+            return false;
+        };
+        self.base_number == view.number()
+            && self.base.is_ready()
+            && !state.has_runs(view)
+            && (self.base.record()).is_none_or(|(page, index)| !page.is_overflow(index))
+    }
+}
+
+/// The same bound, with the key copied at once, where `clone` would go byte by byte.
+fn copied(bound: &Bound<Key>) -> Bound<Key> {
+    bound.as_ref().map(|key| Key::from_slice(key))
+}
