@@ -4,9 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
 use pinion_bson::RawDocument;
-use pinion_catalog::stored_document;
 use pinion_query::{Division, Document, Input, Memory, Pipeline, PipelineRun, Want};
 use pinion_runtime::{Queue, join_all, submit_to};
 use pinion_storage::{PartitionId, storage};
@@ -19,7 +17,7 @@ use crate::interrupt::{is_interruption, pause};
 use crate::limits::CORE_BUDGET;
 use crate::metrics::metrics;
 use crate::read::{
-    Output, PartCounters, PartSpec, Prepared, ReadReport, ReadRequest, Scan, next_match, open,
+    Output, PartCounters, PartSpec, Prepared, ReadReport, ReadRequest, Scan, next_documents, open,
     prepare,
 };
 
@@ -152,10 +150,10 @@ impl GroupedPart {
                 want = Box::pin(offload(ctx, |stop| run.step_until(stop))).await?;
             }
             input = match want {
-                Want::Document => {
-                    let found = walk.next(ctx).await?;
-                    found.map_or(Input::End, |found| Input::Document(found.into()))
-                }
+                Want::Document => match walk.next(ctx).await? {
+                    documents if documents.is_empty() => Input::End,
+                    documents => Input::Documents(documents),
+                },
                 Want::Output(document) => {
                     pause(ctx).await?;
                     given.push(document);
@@ -186,11 +184,22 @@ pub(crate) async fn collect_divided<T: Send + 'static>(
         move |found: FoundPart, partition, ctx: OpContext| async move {
             let mut walk = found.open(partition);
             let mut collected = new();
-            while let Some(document) = walk.next(&ctx).await? {
-                let (document, collected) = (stored_document(&document), &mut collected);
-                compute(&ctx, || add(collected, document)).await?;
+            loop {
+                let documents = walk.next(&ctx).await?;
+                if documents.is_empty() {
+                    return Ok(collected);
+                }
+                let (collected, mut added) = (&mut collected, 0);
+                // What is refused for its work continues with the document that it was refused at.
+                let add_all = || {
+                    for document in documents.range(added..) {
+                        add(collected, document)?;
+                        added += 1;
+                    }
+                    Ok(())
+                };
+                compute(&ctx, add_all).await?;
             }
-            Ok(collected)
         }
     });
     match collected.await {
@@ -278,15 +287,18 @@ struct FoundWalk<'p> {
 }
 
 impl FoundWalk<'_> {
-    async fn next(&mut self, ctx: &OpContext) -> Result<Option<Bytes>> {
+    /// The next documents; none at the end.
+    async fn next(&mut self, ctx: &OpContext) -> Result<VecDeque<Document>> {
         if self.part.stop.load(Ordering::Relaxed) {
             return Err(Error::new(
                 ErrorCode::INTERNAL_ERROR,
                 "another part has failed",
             ));
         }
-        let found = next_match(&mut self.scan, &self.part.spec, ctx, &mut self.counters).await?;
-        if found.is_none() {
+        let (scan, spec, counters) = (&mut self.scan, &self.part.spec, &mut self.counters);
+        let mut documents = VecDeque::new();
+        next_documents(scan, spec, ctx, counters, &mut documents).await?;
+        if documents.is_empty() {
             let (done, counted) = (&self.counters, &metrics().counters);
             ctx.work().examined(done.keys_examined, done.docs_examined);
             self.part.report.add(done);
@@ -294,6 +306,6 @@ impl FoundWalk<'_> {
             counted.keys_examined.add(done.keys_examined);
             counted.docs_examined.add(done.docs_examined);
         }
-        Ok(found.map(|found| found.document))
+        Ok(documents)
     }
 }

@@ -9,6 +9,7 @@ mod entry_values;
 mod hint;
 mod item;
 mod log;
+mod matches;
 mod merge;
 mod near;
 mod part;
@@ -34,8 +35,9 @@ pub(crate) use hint::{of_buckets, parse_hint};
 pub(crate) use item::PartCounters;
 pub use log::from_log_error;
 pub(crate) use log::log_records;
+pub(crate) use matches::next_documents;
 pub(crate) use merge::MergedStream;
-pub use part::{Output, PartSpec, PartTable, next_match, parts};
+pub use part::{Output, PartSpec, PartTable, parts};
 pub(crate) use report::{LeafReport, ReadReport};
 pub use request::{
     Prepared, ReadRequest, choose_to_explain, existing_trees, open, parse_sort, prepare,

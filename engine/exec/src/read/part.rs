@@ -1,6 +1,7 @@
 //! One partition's part of a read: it scans, filters, sorts and projects beside the data.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,20 +15,19 @@ use pinion_query::{
     IndexKind, Matcher, MetaKind, MetaSource, Metadata, Projection, SharedRoom, SortPattern,
     Subject, keyed,
 };
-use pinion_runtime::should_yield;
 use pinion_storage::{Key, PartitionId, ReadAt, SnapshotPin, UnitId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
 use super::access::{Access, RangeAccess};
-use super::item::{Batch, Item, PartCounters};
+use super::item::{Batch, Item};
+use super::matches::{count_matches, next_matches};
 use super::merge::StepSize;
 use super::request::ReadRequest;
 use super::scan::{Found, Scan};
 use super::sorted::SortedPart;
 use crate::acquire::{Renewal, Undecided};
 use crate::compute::compute;
-use crate::interrupt::pause;
 use crate::metrics::metrics;
 
 /// What a part hands out.
@@ -155,7 +155,7 @@ impl PartSpec {
         self.sort.is_none() && self.access.is_descending()
     }
 
-    fn needs_position(&self) -> bool {
+    pub(super) fn needs_position(&self) -> bool {
         self.projection
             .as_ref()
             .is_some_and(Projection::needs_position)
@@ -176,7 +176,16 @@ enum State {
 struct Part {
     spec: Arc<PartSpec>,
     state: State,
-    given: usize,
+    given: Given,
+}
+
+/// What a part has given of what its scan finds.
+#[derive(Default)]
+struct Given {
+    count: usize,
+    /// Documents that match and have not been brought into their form yet. There are some between
+    /// two steps only where these take more bytes than a step has room for.
+    matched: VecDeque<Found>,
 }
 
 /// The open parts of one core.
@@ -225,7 +234,7 @@ impl PartTable {
         let mut part = Box::new(Part {
             spec,
             state: State::Scanning(Box::new(scan)),
-            given: 0,
+            given: Given::default(),
         });
         let batch = part.step(ctx, step).await?;
         let number = if batch.done {
@@ -295,7 +304,7 @@ impl Part {
             State::Scanning(scan)
                 if self.spec.output == Output::Count && !self.spec.repeats_over_parts() =>
             {
-                let count = count_all(scan, &self.spec, ctx, &mut batch.counters).await?;
+                let count = count_matches(scan, &self.spec, ctx, &mut batch.counters).await?;
                 if count > 0 {
                     batch.items.push(Item {
                         order: Key::new(),
@@ -306,24 +315,10 @@ impl Part {
                 batch.done = true;
             }
             State::Scanning(scan) => {
-                let mut bytes = 0;
-                while batch.items.len() < step.documents && bytes < step.bytes {
-                    if self.spec.keep.is_some_and(|keep| self.given >= keep) {
-                        batch.done = true;
-                        break;
-                    }
-                    let Some(found) =
-                        next_match(scan, &self.spec, ctx, &mut batch.counters).await?
-                    else {
-                        batch.done = true;
-                        break;
-                    };
-                    let metadata = metadata_of(&self.spec, &found, ctx).await?;
-                    let item = finish(&self.spec, found, &metadata, ctx).await?;
-                    bytes += item.size();
-                    self.given += 1;
-                    batch.items.push(item);
-                }
+                let given = &mut self.given;
+                given
+                    .add_found(scan, &self.spec, ctx, step, &mut batch)
+                    .await?;
             }
             State::Sorted(sorted) => {
                 let mut bytes = 0;
@@ -353,50 +348,35 @@ impl Part {
     }
 }
 
-/// How many documents match, up to as many as are wanted.
-async fn count_all(
-    scan: &mut Scan,
-    spec: &PartSpec,
-    ctx: &OpContext,
-    counters: &mut PartCounters,
-) -> Result<u64> {
-    let most = spec.keep.map_or(u64::MAX, |keep| keep as u64);
-    let mut count = 0;
-    while count < most {
-        // What needs no look is passed over as far as possible; then the next one is examined.
-        let passed = scan.pass(most - count);
-        match spec.access {
-            Access::Collection(_) => counters.docs_examined += passed,
-            _ => counters.keys_examined += passed,
+impl Given {
+    /// Adds what a scan finds to a batch, as far as a step has room for it.
+    async fn add_found(
+        &mut self,
+        scan: &mut Scan,
+        spec: &PartSpec,
+        ctx: &OpContext,
+        step: StepSize,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        let mut bytes = 0;
+        while batch.items.len() < step.documents && bytes < step.bytes {
+            let room = step.documents - batch.items.len();
+            let most = spec.keep.map_or(room, |keep| room.min(keep - self.count));
+            if self.matched.is_empty() && most > 0 {
+                let (counters, matched) = (&mut batch.counters, &mut self.matched);
+                next_matches(scan, spec, ctx, counters, most, matched).await?;
+            }
+            let Some(found) = self.matched.pop_front() else {
+                batch.done = true;
+                break;
+            };
+            let metadata = metadata_of(spec, &found, ctx).await?;
+            let item = finish(spec, found, &metadata, ctx).await?;
+            bytes += item.size();
+            self.count += 1;
+            batch.items.push(item);
         }
-        counters.works += passed;
-        counters.matched += passed;
-        count += passed;
-        if count >= most || next_match(scan, spec, ctx, counters).await?.is_none() {
-            break;
-        }
-        count += 1;
-    }
-    Ok(count)
-}
-
-/// The next document that matches.
-pub async fn next_match(
-    scan: &mut Scan,
-    spec: &PartSpec,
-    ctx: &OpContext,
-    counters: &mut PartCounters,
-) -> Result<Option<Found>> {
-    loop {
-        if should_yield() {
-            scan.suspended();
-            pause(ctx).await?;
-        }
-        match test_next(scan, spec, ctx, counters).await? {
-            Tested::Matches(found) => return Ok(Some(found)),
-            Tested::Fails => {}
-            Tested::End => return Ok(None),
-        }
+        Ok(())
     }
 }
 
@@ -426,43 +406,6 @@ pub(crate) async fn metadata_of(
         known = known.with(MetaKind::SortKey, values);
     }
     Ok(known)
-}
-
-/// What one step of a scan comes to.
-pub(crate) enum Tested {
-    Matches(Found),
-    /// A document that the filter does not let pass.
-    Fails,
-    End,
-}
-
-/// Takes one step of a scan.
-pub(crate) async fn test_next(
-    scan: &mut Scan,
-    spec: &PartSpec,
-    ctx: &OpContext,
-    counters: &mut PartCounters,
-) -> Result<Tested> {
-    counters.works += 1;
-    let Some(mut found) = scan.next(ctx, counters).await? else {
-        return Ok(Tested::End);
-    };
-    if let Some(filter) = &spec.filter {
-        let document = stored_document(&found.document);
-        if !spec.needs_position() {
-            if !compute(ctx, || filter.matches(document)).await? {
-                return Ok(Tested::Fails);
-            }
-        } else {
-            let matched = compute(ctx, || filter.matches_with_position(document)).await?;
-            let Some(position) = matched else {
-                return Ok(Tested::Fails);
-            };
-            found.position = position.array_index;
-        }
-    }
-    counters.matched += 1;
-    Ok(Tested::Matches(found))
 }
 
 /// The form in which a document leaves the part.

@@ -5,7 +5,7 @@
 use pinion_catalog::{GateAccess, core_catalog, from_read_error};
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Instant, now, sleep};
-use pinion_storage::{Key, SnapshotPin, storage};
+use pinion_storage::{BlockRecord, Key, SnapshotPin, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::Access;
@@ -95,6 +95,37 @@ impl Snapshot {
         self.pin.is_some()
     }
 
+    /// How many documents of a block may be given before the state must be looked after: the one
+    /// for which the block was filled, and those that are left.
+    pub(super) fn documents_left(&self) -> usize {
+        1 + self.steps_left as usize
+    }
+
+    /// Notes a document of a block that the scan gives.
+    #[inline]
+    pub(super) fn passes(&mut self, record: BlockRecord<'_>) {
+        if self.keeps_position {
+            self.position = Some(record.key());
+        }
+    }
+
+    /// Notes how many documents of a block were given since it was filled.
+    pub(super) fn passed(&mut self, documents: usize) {
+        let others = u32::try_from(documents.saturating_sub(1));
+        let left = others
+            .ok()
+            .and_then(|others| self.steps_left.checked_sub(others));
+        self.steps_left = left.expect("no more are given than may be");
+    }
+
+    /// Whether a planted fault changes which documents are given.
+    pub(super) fn plants(&self) -> bool {
+        matches!(
+            self.planted.fault,
+            PlantedFault::RepeatedAtRenewal | PlantedFault::SkippedAtRenewal
+        )
+    }
+
     /// Notes what the scan gives.
     #[inline]
     pub(super) fn gives(&mut self, found: &Found) {
@@ -113,8 +144,10 @@ impl Scan {
         self.snapshot.steps_left = 0;
     }
 
-    /// Releases the state until the next step. A promised one is kept.
+    /// Releases the state until the next step. A promised one is kept, but nothing that was read of
+    /// it ahead: a transaction may write before the next step.
     pub(super) fn release(&mut self) {
+        self.walk.take_back();
         if self.spec.renewal != Renewal::Never {
             self.snapshot.steps_left = 0;
             self.snapshot.pin = None;

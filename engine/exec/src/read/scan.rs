@@ -8,7 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_catalog::{core_catalog, from_read_error, partition_of, stored_document};
 use pinion_runtime::{Queue, timeout};
-use pinion_storage::{Cursor, Key, Partition, PartitionId, ReadAt, SnapshotPin, storage};
+use pinion_storage::{
+    Block, BlockRecord, Cursor, Key, Partition, PartitionId, ReadAt, SnapshotPin, storage,
+};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
@@ -94,6 +96,8 @@ pub(super) struct BranchWalk {
     /// Which of the branch's ranges comes next.
     range: usize,
     cursor: Option<Cursor>,
+    /// Documents of the collection's own tree that the cursor has given and the walk has not.
+    block: Block,
 }
 
 /// Where a walk reads.
@@ -144,6 +148,20 @@ impl Named {
             document,
             position: None,
             entry: self.entry,
+        }
+    }
+}
+
+impl Found {
+    /// A document of the collection's own tree.
+    pub(super) fn in_collection(record: BlockRecord<'_>, position: Option<u32>) -> Found {
+        let id = record.key();
+        Found {
+            order: Key::from_slice(&id),
+            id,
+            document: record.to_bytes(),
+            position,
+            entry: None,
         }
     }
 }
@@ -247,20 +265,64 @@ impl Scan {
 }
 
 impl Scan {
+    /// Whether documents come in blocks: those of a scan of the collection's own tree.
+    pub(super) fn gives_blocks(&self) -> bool {
+        let is_collection = matches!(self.spec.access, Access::Collection(_));
+        is_collection && self.walk.in_blocks().is_some() && !self.snapshot.plants()
+    }
+
+    /// Ensures that the block has a document, as [`Scan::next`] ensures that one comes next. False
+    /// at the end of the access.
+    pub(super) async fn fill(
+        &mut self,
+        ctx: &OpContext,
+        counters: &mut PartCounters,
+    ) -> Result<bool> {
+        loop {
+            if self.snapshot.is_due() {
+                // In a box, as few blocks ever need its room.
+                Box::pin(self.look_after(ctx)).await?;
+            }
+            let place = Place {
+                ctx,
+                spec: &self.spec,
+                partition: &self.partition,
+                at: self.at,
+            };
+            let walk = self.walk.in_blocks_mut().expect("documents come in blocks");
+            if !walk.block.is_empty() {
+                return Ok(true);
+            }
+            let filled = match self.at {
+                ReadAt::DecidedAt(_) => walk.fill(place, counters).await,
+                _ => until_decided(ctx, walk.fill(place, counters)).await?,
+            };
+            match filled {
+                Ok(is_filled) => return Ok(is_filled),
+                Err(error) if self.renews_after(&error) => Box::pin(self.renew(ctx)).await?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The block that was filled, and the state that is read.
+    pub(super) fn block(&mut self) -> (&mut Block, &mut Snapshot) {
+        let walk = self.walk.in_blocks_mut().expect("documents come in blocks");
+        (&mut walk.block, &mut self.snapshot)
+    }
+
     /// Passes over documents that are there and need no look: nothing but their number is wanted.
     pub(crate) fn pass(&mut self, most: u64) -> u64 {
-        if !self.snapshot.is_pinned() {
+        let only_counts = self.spec.output == Output::Count && self.spec.filter.is_none();
+        if !self.snapshot.is_pinned() || !only_counts {
             return 0;
         }
-        match &mut self.walk {
-            Walk::Branches(walk)
-                if walk.seen.is_none()
-                    && self.spec.output == Output::Count
-                    && self.spec.filter.is_none() =>
-            {
-                let most = usize::try_from(most).unwrap_or(usize::MAX);
-                let cursor = walk.entries.cursor();
-                cursor.map_or(0, |cursor| cursor.pass(most)) as u64
+        let Walk::Branches(walk) = &mut self.walk else {
+            return 0;
+        };
+        match &mut walk.entries {
+            Entries::InTurn(branch) if walk.seen.is_none() => {
+                branch.pass(usize::try_from(most).unwrap_or(usize::MAX)) as u64
             }
             _ => 0,
         }
@@ -268,13 +330,45 @@ impl Scan {
 }
 
 impl Walk {
+    /// The walk whose documents come in blocks, if it scans the collection's own tree.
+    fn in_blocks(&self) -> Option<&BranchWalk> {
+        match self {
+            Walk::Branches(branches) if branches.seen.is_none() => match &branches.entries {
+                Entries::InTurn(walk) => Some(walk),
+                Entries::Sorted(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn in_blocks_mut(&mut self) -> Option<&mut BranchWalk> {
+        match self {
+            Walk::Branches(branches) if branches.seen.is_none() => match &mut branches.entries {
+                Entries::InTurn(walk) => Some(walk),
+                Entries::Sorted(_) => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Documents that were read and not given are read again.
+    pub(crate) fn take_back(&mut self) {
+        if let Walk::Branches(branches) = self
+            && let Entries::InTurn(walk) = &mut branches.entries
+        {
+            walk.take_back();
+        }
+    }
+
     /// The cursors release the state that they read.
     pub(crate) fn release(&mut self) {
+        self.take_back();
         self.each_cursor(Cursor::release);
     }
 
     /// The cursors read this state, which may be the one that they released.
     pub(crate) fn renew(&mut self, at: ReadAt) {
+        self.take_back();
         self.each_cursor(|cursor| cursor.renew(at));
     }
 
@@ -535,6 +629,7 @@ impl BranchWalk {
             turn,
             range: 0,
             cursor: None,
+            block: Block::default(),
         }
     }
 
@@ -558,7 +653,46 @@ impl BranchWalk {
             turn: named.turn,
             range: named.range,
             cursor: Some(cursor),
+            block: Block::default(),
         };
+    }
+
+    /// Documents that were read and not given are read again.
+    fn take_back(&mut self) {
+        if let Some(cursor) = &mut self.cursor {
+            cursor.take_back(&mut self.block);
+        }
+        assert!(self.block.is_empty(), "a block is given back to its cursor");
+    }
+
+    /// Passes over documents or entries without a look at each.
+    fn pass(&mut self, most: usize) -> usize {
+        match (self.block.pass_many(most), &mut self.cursor) {
+            (0, Some(cursor)) => cursor.pass(most),
+            (passed, _) => passed,
+        }
+    }
+
+    /// Ensures that the block has a document of the collection's own tree; false at the end.
+    async fn fill(&mut self, place: Place<'_>, counters: &mut PartCounters) -> Result<bool> {
+        let branch = &place.spec.access.branches()[0];
+        while self.block.is_empty() {
+            let Some(cursor) = &mut self.cursor else {
+                if self.range >= branch.ranges.len() {
+                    return Ok(false);
+                }
+                counters.seeks += 1;
+                let (collection, partition) = (&place.spec.collection, place.partition);
+                self.cursor = Some(branch.cursor(collection, partition, self.range, place.at));
+                self.range += 1;
+                continue;
+            };
+            let filled = cursor.fill(&mut self.block).await;
+            if !filled.map_err(from_read_error)? {
+                self.cursor = None;
+            }
+        }
+        Ok(true)
     }
 
     /// The next document of the collection's own tree: what [`BranchWalk::next`] comes to there,
@@ -568,31 +702,14 @@ impl BranchWalk {
         place: Place<'_>,
         counters: &mut PartCounters,
     ) -> Result<Option<Found>> {
-        let branch = &place.spec.access.branches()[0];
-        loop {
-            let Some(cursor) = &mut self.cursor else {
-                if self.range >= branch.ranges.len() {
-                    return Ok(None);
-                }
-                counters.seeks += 1;
-                let (collection, partition) = (&place.spec.collection, place.partition);
-                self.cursor = Some(branch.cursor(collection, partition, self.range, place.at));
-                self.range += 1;
-                continue;
-            };
-            let Some((key, read)) = cursor.next().await.map_err(from_read_error)? else {
-                self.cursor = None;
-                continue;
-            };
-            counters.docs_examined += 1;
-            return Ok(Some(Found {
-                order: key.clone(),
-                id: key,
-                document: read.value,
-                position: None,
-                entry: None,
-            }));
+        if !self.fill(place, counters).await? {
+            return Ok(None);
         }
+        let record = self.block.front();
+        let found = Found::in_collection(record.expect("the block was filled"), None);
+        self.block.pass();
+        counters.docs_examined += 1;
+        Ok(Some(found))
     }
 
     /// The next entry that names a document not seen before.

@@ -1,5 +1,7 @@
 //! The sort of a part: what its scan finds, in the order of a pattern.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use pinion_catalog::stored_document;
 use pinion_query::{DiskSorter, Metadata, Next, SortPattern, Spilled, Spiller, Subject};
@@ -7,7 +9,8 @@ use pinion_storage::Key;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::item::{Item, PartCounters};
-use super::part::{PartSpec, finish, metadata_of, next_match};
+use super::matches::next_matches;
+use super::part::{PartSpec, finish, metadata_of};
 use super::scan::{Found, Scan, ScannedEntry};
 use crate::compute::compute;
 use crate::interrupt::{check, pause};
@@ -45,7 +48,14 @@ impl SortedPart {
             next: None,
         };
         let mut keys = 0;
-        while let Some(found) = next_match(scan, spec, ctx, counters).await? {
+        let mut matched = VecDeque::new();
+        loop {
+            if matched.is_empty() {
+                next_matches(scan, spec, ctx, counters, usize::MAX, &mut matched).await?;
+            }
+            let Some(found) = matched.pop_front() else {
+                break;
+            };
             let metadata = metadata_of(spec, &found, ctx).await?;
             let subject = Subject {
                 document: stored_document(&found.document),

@@ -14,7 +14,8 @@ use pinion_storage::{PartitionId, storage};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
 use super::item::PartCounters;
-use super::part::{FoundMetadata, PartSpec, Tested, test_next};
+use super::matches::{Tested, test_next};
+use super::part::{FoundMetadata, PartSpec};
 use super::plan::Planned;
 use super::request::ReadRequest;
 use super::scan::Scan;

@@ -1,8 +1,9 @@
 //! A pipeline at work, as a machine: each step does a little and says what the run wants next.
 //!
 //! Between two stages there is never more than one document. The stage that is asked is always the last that can do
-//! something, so documents leave as early as they can and none waits in a queue.
+//! something, so documents leave as early as they can and none waits in a queue, but in front of the first stage.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -24,6 +25,8 @@ pub struct PipelineRun {
     fed: bool,
     /// No node behind this one has anything to do.
     at: usize,
+    /// Documents that came with the one that was wanted.
+    waiting: VecDeque<Document>,
     /// A document for the caller.
     out: Option<Document>,
 }
@@ -59,6 +62,7 @@ impl PipelineRun {
             front: 0,
             fed: false,
             at: 0,
+            waiting: VecDeque::new(),
             out: None,
         }
     }
@@ -102,6 +106,11 @@ impl PipelineRun {
             Input::Document(document) => {
                 assert!(!self.fed, "a document after the last one");
                 self.hand(self.front, document);
+            }
+            Input::Documents(documents) => {
+                assert!(!self.fed, "documents after the last one");
+                assert!(self.waiting.is_empty(), "documents that were not wanted");
+                self.waiting = documents;
             }
             Input::End => self.fed = true,
             // The node that asked is still the one that can do something.
@@ -156,7 +165,11 @@ impl PipelineRun {
                 continue;
             }
             if !self.fed {
-                return Ok(Some(Want::Document));
+                match self.waiting.pop_front() {
+                    Some(document) => self.hand(self.front, document),
+                    None => return Ok(Some(Want::Document)),
+                }
+                continue;
             }
             if node.ended {
                 self.finish_through(at);
@@ -164,6 +177,10 @@ impl PipelineRun {
                 checked(node.step.end())?;
                 (node.ended, node.gives) = (true, true);
             }
+            return Ok(None);
+        }
+        if let Some(document) = self.waiting.pop_front() {
+            self.hand(self.front, document);
             return Ok(None);
         }
         Ok(Some(if self.fed { Want::Done } else { Want::Document }))
@@ -211,6 +228,7 @@ impl PipelineRun {
         self.front = at + 1;
         self.at = self.front;
         self.fed = true;
+        self.waiting.clear();
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a pipeline's run and its stages at work say to each other, and to the caller that steps the run.
 
+use std::collections::VecDeque;
+
 use pinion_wire::Result;
 
 use super::Document;
@@ -8,7 +10,8 @@ use crate::spill::{DiskReply, DiskRequest};
 /// What a run needs before it goes on, or what it has done.
 #[derive(Debug)]
 pub enum Want {
-    /// The next document in front of the pipeline: [`Input::Document`], or [`Input::End`] where none follows.
+    /// The next document in front of the pipeline: [`Input::Document`], [`Input::Documents`] with others that follow it,
+    /// or [`Input::End`] where none follows.
     Document,
     /// Nothing: this document has passed all stages.
     Output(Document),
@@ -29,6 +32,8 @@ pub enum Input {
     Go,
     /// The document that was wanted.
     Document(Document),
+    /// That document and those that follow it, which are taken before any other is wanted.
+    Documents(VecDeque<Document>),
     /// There is no such document, nor will there be one.
     End,
     /// What was asked of the disk.

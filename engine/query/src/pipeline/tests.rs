@@ -65,6 +65,18 @@ pub(crate) fn outputs_within(
     memory: &Memory,
     disk: &mut Disk,
 ) -> pinion_wire::Result<(Vec<RawDocumentBuf>, usize)> {
+    outputs_by(pipeline, documents, 1, budget, memory, disk)
+}
+
+/// As [`outputs_within`], where up to `at_once` documents are given for each that is wanted.
+fn outputs_by(
+    pipeline: Pipeline,
+    documents: Vec<RawDocumentBuf>,
+    at_once: usize,
+    budget: Units,
+    memory: &Memory,
+    disk: &mut Disk,
+) -> pinion_wire::Result<(Vec<RawDocumentBuf>, usize)> {
     let mut run = PipelineRun::new(pipeline, memory);
     let mut source: VecDeque<Document> = documents.into_iter().map(Document::from).collect();
     let (mut out, mut computed) = (Vec::new(), 0);
@@ -76,7 +88,11 @@ pub(crate) fn outputs_within(
             want = run.step_until(Arc::new(AtomicBool::new(false)))?;
         }
         input = match want {
-            Want::Document => source.pop_front().map_or(Input::End, Input::Document),
+            Want::Document if at_once == 1 => {
+                source.pop_front().map_or(Input::End, Input::Document)
+            }
+            Want::Document if source.is_empty() => Input::End,
+            Want::Document => Input::Documents(source.drain(..at_once.min(source.len())).collect()),
             Want::Output(document) => {
                 out.push(pinion_bson::RawDocument::to_owned(&document));
                 Input::Go
@@ -96,7 +112,14 @@ fn run(stages: RawBson) -> pinion_wire::Result<Vec<RawDocumentBuf>> {
 #[track_caller]
 fn check(stages: RawBson, expected: Vec<RawDocumentBuf>) {
     let text = format!("{stages:?}");
-    assert_eq!(run(stages).expect("the pipeline runs"), expected, "{text}");
+    for at_once in [1, 2, usize::MAX] {
+        let pipeline = Pipeline::parse(&array(stages.clone()), &Variables::default());
+        let (documents, memory) = (collection(), Memory::default());
+        let (pipeline, disk) = (pipeline.expect("it parses"), &mut Disk::default());
+        let made = outputs_by(pipeline, documents, at_once, Units::MAX, &memory, disk);
+        let (out, _) = made.expect("the pipeline runs");
+        assert_eq!(out, expected, "{text}, {at_once} at once");
+    }
 }
 
 #[track_caller]
@@ -438,6 +461,18 @@ fn a_run_goes_on_where_its_work_was_refused() {
         for budget in (0..8000).step_by(13).chain([1 << 40]) {
             let (found, here) = run(budget);
             assert_eq!(found, expected, "budget {budget}: {text}");
+            let pipeline = Pipeline::parse(&stages, &Variables::default()).expect("it parses");
+            let (documents, memory) = (collection(), Memory::default());
+            let together = outputs_by(
+                pipeline,
+                documents,
+                3,
+                budget,
+                &memory,
+                &mut Disk::default(),
+            );
+            let (together, _) = together.expect("no document is wrong");
+            assert_eq!(together, expected, "budget {budget}, 3 at once: {text}");
             computed += here;
             never = here == 0;
         }

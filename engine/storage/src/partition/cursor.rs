@@ -375,6 +375,9 @@ impl Cursor {
 
     /// The records that were read ahead and come before that of the base.
     fn to_pass_ahead(&self) -> usize {
+        if self.ahead.records.is_empty() {
+            return 0;
+        }
         let state = self.partition.state.borrow();
         let Ok(view) = state.views.of(self.at) else {
             return 0;
@@ -547,6 +550,7 @@ impl Cursor {
             self.settle_from();
             self.base_number = view.number();
             self.base = BaseCursor::Unplaced;
+            self.ahead.records.clear();
             self.runs = None;
         }
         if self.base.is_ready() {

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{Rng, sim};
 
-use super::Partition;
+use super::{Block, Partition};
 use crate::base::PartitionOptions;
 use crate::types::{Direction, Expect, Key, KeyRange, Op, PartitionId, ReadAt, TreeId, Write};
 
@@ -93,6 +93,16 @@ async fn read(partition: &Rc<Partition>, what: &str) {
             count += 1;
         }
         report(&format!("scan {direction:?}, {what}"), start, count);
+        let (start, mut count, mut block) = (Instant::now(), 0, Block::default());
+        let mut cursor = partition.cursor(TREE, KeyRange::all(), direction, ReadAt::Newest);
+        while cursor.fill(&mut block).await.unwrap() {
+            while let Some(record) = block.front() {
+                black_box(record.value());
+                count += 1;
+                block.pass();
+            }
+        }
+        report(&format!("blocks {direction:?}, {what}"), start, count);
     }
 }
 

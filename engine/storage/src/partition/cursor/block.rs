@@ -14,7 +14,8 @@ use super::{Advanced, Cursor, Step};
 use crate::base::Page;
 use crate::types::{Direction, Key, ReadError};
 
-/// Steps that are taken one by one for a block, and the bytes of the values that these give.
+/// Steps that are taken one by one for a block, pieces of a block after which no other is taken, and
+/// the same of the bytes of values that are not lent from a leaf.
 const MAX_STEPS: usize = 64;
 const MAX_STEP_BYTES: usize = 64 * 1024;
 
@@ -243,8 +244,6 @@ impl Cursor {
                 "a block goes back to another cursor"
             );
             self.stand(block.position());
-            let from = self.from.as_ref().map(Key::as_slice);
-            self.base.seek_within(from, self.direction);
         }
         block.clear();
     }
@@ -254,34 +253,51 @@ impl Cursor {
     fn gather(&mut self, block: &mut Block) {
         let mut bytes = 0;
         for _ in 0..MAX_STEPS {
+            let is_full = bytes >= MAX_STEP_BYTES || block.pieces.len() >= MAX_STEPS;
+            let has_left_leaf = !block.is_empty() && !self.base.is_ready();
+            if is_full || has_left_leaf {
+                return;
+            }
+            bytes += self.take_ahead(block);
             if let Some(piece) = self.take_leaf() {
                 block.push(piece);
-                // Another record of the leaf comes next only where it was not left.
-                if !self.from_base {
+                continue;
+            }
+            if !self.steps_without_waiting() {
+                return;
+            }
+            match self.step() {
+                Ok(Step::Found(key, read)) => {
+                    bytes += read.value.len();
+                    block.push(Piece::Record(key, read.value));
+                }
+                Ok(Step::Skipped) => block.skipped = true,
+                Ok(Step::Large(..)) => unreachable!("no value is elsewhere"),
+                // Found once more by the step that waits for it, or gives the error.
+                Ok(Step::End | Step::Undecided(_) | Step::Load(..) | Step::Runs(_)) | Err(_) => {
                     return;
                 }
-            } else if let Some((key, read)) = self.next_ahead() {
-                bytes += read.value.len();
-                block.push(Piece::Record(key, read.value));
-            } else if self.steps_without_waiting() {
-                match self.step() {
-                    Ok(Step::Found(key, read)) => {
-                        bytes += read.value.len();
-                        block.push(Piece::Record(key, read.value));
-                    }
-                    Ok(Step::Skipped) => block.skipped = true,
-                    Ok(Step::Large(..)) => unreachable!("no value is elsewhere"),
-                    // Found once more by the step that waits for it, or gives the error.
-                    Ok(Step::End | Step::Undecided(_) | Step::Load(..) | Step::Runs(_))
-                    | Err(_) => return,
-                }
-            } else {
-                return;
-            }
-            if bytes >= MAX_STEP_BYTES {
-                return;
             }
         }
+    }
+
+    /// Takes the records that were read ahead, and gives the bytes of their values.
+    fn take_ahead(&mut self, block: &mut Block) -> usize {
+        if self.done || self.pin.is_err() {
+            return 0;
+        }
+        let mut bytes = 0;
+        let count = self.to_pass_ahead();
+        for (key, read) in self.ahead.records.drain(..count) {
+            bytes += read.value.len();
+            block.push(Piece::Record(key, read.value));
+        }
+        if let Some(Piece::Record(last, _)) = block.pieces.back()
+            && count > 0
+        {
+            self.from = Bound::Excluded(Key::from_slice(last));
+        }
+        bytes
     }
 
     /// Takes the records of the leaf that come next, up to a value that does not lie in the page.
