@@ -66,7 +66,7 @@ fn commands_in_transactions() {
         become_primary().await;
         for spec in commands() {
             let name = spec.name;
-            // The transaction has not begun, so what may be in one is refused for that.
+            // The transaction is not there, so what may be in one is refused for that.
             let body = statement(1, 1, doc! { name: 1 });
             let (code, text) = refusal(&client, spec, body).await;
             let refused = format!("Cannot run '{name}' in a multi-document transaction.");
