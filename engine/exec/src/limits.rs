@@ -9,12 +9,11 @@ pub(crate) const OUTCOME_PATIENCE: Duration = Duration::from_secs(1);
 /// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is
 /// offloaded.
 pub(crate) const CORE_BUDGET: pinion_query::work::Units = 4_000_000;
-/// Documents of a block that are examined without a look at the clock, the bytes after which no
-/// other is, and the work that the filter may do meanwhile: about the time that a task has before
-/// it yields.
+/// Documents of a block that are examined without a look at the clock, and the bytes and the work
+/// of a filter after which no other is: about the time that a task has before it yields.
 pub(crate) const ROUND_DOCUMENTS: usize = 64;
 pub(crate) const ROUND_BYTES: usize = 32 * 1024;
-pub(crate) const ROUND_BUDGET: pinion_query::work::Units = CORE_BUDGET / 10;
+pub(crate) const ROUND_WORK: pinion_query::work::Units = CORE_BUDGET / 16;
 /// Bytes that the plan of a filter works with, for each of the filter's.
 pub(crate) const PLANNED_PER_BYTE: usize = 8;
 /// A document above this size is prepared, compared and copied on a compute thread.

@@ -107,8 +107,10 @@ pub const MAX_REGEX_BYTES: usize = 16 * 1024;
 /// Largest array that an update grows by padding with nulls in front of a numeric component.
 pub const MAX_ARRAY_PADDING: usize = 1_500_000;
 
-/// Moves that a pipeline's run makes in one step before it lets others run.
+/// Moves that a pipeline's run makes in one step before it lets others run, and the part of the
+/// step's budget after which it makes no other: the rest is for one that takes long.
 pub(crate) const MOVES_PER_STEP: usize = 64;
+pub(crate) const STEP_SHARE_OF_BUDGET: u64 = 16;
 
 /// Bytes the details of a failed validation may come to: they are sent with the error, in one
 /// document.

@@ -115,6 +115,12 @@ pub fn spend_bytes(bytes: usize) -> Result<()> {
     spend(bytes as Units * BYTE)
 }
 
+/// What is left of the budget of a call inside of [`within`].
+#[inline]
+pub fn left() -> Units {
+    LEFT.get()
+}
+
 /// Whether the call was refused for the work that it would take.
 pub(crate) fn is_exhausted() -> bool {
     EXHAUSTED.get()
@@ -158,6 +164,10 @@ mod tests {
     fn a_budget_refuses_what_is_beyond_it_alone() {
         assert!(matches!(within(100, || spend(100)), Some(Ok(()))));
         assert!(within(100, || spend(101)).is_none());
+        assert!(matches!(
+            within(100, || spend(30).map(|()| left())),
+            Some(Ok(70))
+        ));
         // Also when the error is lost on the way.
         assert!(within(100, || Ok(spend(101).is_err())).is_none());
         assert!(spend(1 << 60).is_ok());

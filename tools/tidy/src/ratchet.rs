@@ -21,7 +21,7 @@ const WORDS: Table = &[
 ];
 
 /// Lines of comments and documents above `MAX_COLUMNS`.
-const WIDE_COMMENTS: Table = &[("engine/query", 87), ("engine/storage", 12)];
+const WIDE_COMMENTS: Table = &[("engine/query", 85), ("engine/storage", 12)];
 
 /// Functions above `MAX_FUNCTION_LINES`, without tests.
 const LONG_FUNCTIONS: Table = &[

@@ -1,10 +1,10 @@
-//! What a scan finds and its filter lets pass: a block at a time where documents come in blocks, and
-//! one by one elsewhere.
+//! What a scan finds and its filter lets pass: a block at a time where documents come in blocks,
+//! and one by one elsewhere.
 
 use std::collections::VecDeque;
 
 use pinion_catalog::stored_document;
-use pinion_query::{Document, Matcher, work};
+use pinion_query::{Document, work};
 use pinion_runtime::should_yield;
 use pinion_storage::BlockRecord;
 use pinion_wire::{OpContext, Result};
@@ -13,12 +13,12 @@ use super::access::Access;
 use super::item::PartCounters;
 use super::part::PartSpec;
 use super::scan::{Found, Scan};
-use crate::compute::compute;
+use crate::compute::{compute, offload};
 use crate::interrupt::pause;
-use crate::limits::{ROUND_BUDGET, ROUND_BYTES, ROUND_DOCUMENTS};
+use crate::limits::{CORE_BUDGET, ROUND_BYTES, ROUND_DOCUMENTS, ROUND_WORK};
 
 /// What one step of a scan comes to.
-pub(crate) enum Tested {
+pub(super) enum Tested {
     Matches(Found),
     /// A document that the filter does not let pass.
     Fails,
@@ -136,7 +136,8 @@ async fn round(
         if examine_block(scan, spec, counters, most, take)? {
             return Ok(Round::Examined);
         }
-        // The next document takes more work than a round has: it is examined alone.
+        // In a box, as few rounds ever need its room.
+        return Box::pin(test_offloaded(scan, spec, ctx, counters)).await;
     }
     Ok(match test_next(scan, spec, ctx, counters).await? {
         Tested::Matches(found) => Round::Single(found),
@@ -146,7 +147,8 @@ async fn round(
 }
 
 /// Examines documents of the block, in one go and with one budget. False where that does not
-/// suffice for the first of them, and nothing was done.
+/// suffice for the first of them, and nothing was done: its filter takes longer than a core may be
+/// held.
 fn examine_block(
     scan: &mut Scan,
     spec: &PartSpec,
@@ -155,21 +157,16 @@ fn examine_block(
     take: &mut impl FnMut(BlockRecord<'_>, Option<u32>),
 ) -> Result<bool> {
     let (block, snapshot) = scan.block();
-    let filter = spec.filter.as_ref();
-    let needs_position = spec.needs_position();
     let documents = ROUND_DOCUMENTS.min(snapshot.documents_left());
     let (mut examined, mut matched, mut bytes) = (0, 0, 0);
-    let done = work::within(ROUND_BUDGET, || {
+    let done = work::within(CORE_BUDGET, || {
         while examined < documents
             && matched < most
             && bytes < ROUND_BYTES
+            && work::left() >= CORE_BUDGET - ROUND_WORK
             && let Some(record) = block.front()
         {
-            let passes = match filter {
-                None => Some(None),
-                Some(filter) => met(filter, record, needs_position)?,
-            };
-            if let Some(position) = passes {
+            if let Some(position) = meets(spec, record.value())? {
                 matched += 1;
                 take(record, position);
             }
@@ -194,14 +191,13 @@ fn examine_block(
     }
 }
 
-/// Whether a document matches; and where in an array, if that is asked for.
-fn met(
-    filter: &Matcher,
-    record: BlockRecord<'_>,
-    needs_position: bool,
-) -> Result<Option<Option<u32>>> {
-    let document = stored_document(record.value());
-    if needs_position {
+/// Whether a document meets the filter; and where in an array, if that is asked for.
+fn meets(spec: &PartSpec, document: &[u8]) -> Result<Option<Option<u32>>> {
+    let Some(filter) = &spec.filter else {
+        return Ok(Some(None));
+    };
+    let document = stored_document(document);
+    if spec.needs_position() {
         let position = filter.matches_with_position(document)?;
         return Ok(position.map(|position| position.array_index));
     }
@@ -209,7 +205,7 @@ fn met(
 }
 
 /// Takes one step of a scan.
-pub(crate) async fn test_next(
+pub(super) async fn test_next(
     scan: &mut Scan,
     spec: &PartSpec,
     ctx: &OpContext,
@@ -219,20 +215,34 @@ pub(crate) async fn test_next(
     let Some(mut found) = scan.next(ctx, counters).await? else {
         return Ok(Tested::End);
     };
-    if let Some(filter) = &spec.filter {
-        let document = stored_document(&found.document);
-        if !spec.needs_position() {
-            if !compute(ctx, || filter.matches(document)).await? {
-                return Ok(Tested::Fails);
-            }
-        } else {
-            let matched = compute(ctx, || filter.matches_with_position(document)).await?;
-            let Some(position) = matched else {
-                return Ok(Tested::Fails);
-            };
-            found.position = position.array_index;
-        }
+    if spec.filter.is_some() {
+        let met = compute(ctx, || meets(spec, &found.document)).await?;
+        let Some(position) = met else {
+            return Ok(Tested::Fails);
+        };
+        found.position = position;
     }
     counters.matched += 1;
     Ok(Tested::Matches(found))
+}
+
+/// The same, where the filter is known to take long.
+async fn test_offloaded(
+    scan: &mut Scan,
+    spec: &PartSpec,
+    ctx: &OpContext,
+    counters: &mut PartCounters,
+) -> Result<Round> {
+    counters.works += 1;
+    let Some(mut found) = scan.next(ctx, counters).await? else {
+        return Ok(Round::End);
+    };
+    let document = &found.document;
+    let met = offload(ctx, |stop| work::until(stop, || meets(spec, document))).await?;
+    let Some(position) = met else {
+        return Ok(Round::Examined);
+    };
+    found.position = position;
+    counters.matched += 1;
+    Ok(Round::Single(found))
 }

@@ -176,16 +176,7 @@ enum State {
 struct Part {
     spec: Arc<PartSpec>,
     state: State,
-    given: Given,
-}
-
-/// What a part has given of what its scan finds.
-#[derive(Default)]
-struct Given {
-    count: usize,
-    /// Documents that match and have not been brought into their form yet. There are some between
-    /// two steps only where these take more bytes than a step has room for.
-    matched: VecDeque<Found>,
+    given: usize,
 }
 
 /// The open parts of one core.
@@ -234,7 +225,7 @@ impl PartTable {
         let mut part = Box::new(Part {
             spec,
             state: State::Scanning(Box::new(scan)),
-            given: Given::default(),
+            given: 0,
         });
         let batch = part.step(ctx, step).await?;
         let number = if batch.done {
@@ -315,10 +306,8 @@ impl Part {
                 batch.done = true;
             }
             State::Scanning(scan) => {
-                let given = &mut self.given;
-                given
-                    .add_found(scan, &self.spec, ctx, step, &mut batch)
-                    .await?;
+                let before = self.given;
+                self.given += add_found(scan, &self.spec, ctx, step, before, &mut batch).await?;
             }
             State::Sorted(sorted) => {
                 let mut bytes = 0;
@@ -348,36 +337,41 @@ impl Part {
     }
 }
 
-impl Given {
-    /// Adds what a scan finds to a batch, as far as a step has room for it.
-    async fn add_found(
-        &mut self,
-        scan: &mut Scan,
-        spec: &PartSpec,
-        ctx: &OpContext,
-        step: StepSize,
-        batch: &mut Batch,
-    ) -> Result<()> {
-        let mut bytes = 0;
-        while batch.items.len() < step.documents && bytes < step.bytes {
-            let room = step.documents - batch.items.len();
-            let most = spec.keep.map_or(room, |keep| room.min(keep - self.count));
-            if self.matched.is_empty() && most > 0 {
-                let (counters, matched) = (&mut batch.counters, &mut self.matched);
-                next_matches(scan, spec, ctx, counters, most, matched).await?;
-            }
-            let Some(found) = self.matched.pop_front() else {
-                batch.done = true;
-                break;
-            };
+/// Adds what a scan finds to a batch, as far as a step has room for it; `given` documents of it
+/// were given before. Gives how many it adds. Whatever matched in one round is given, even beyond
+/// the bytes of a step, since a transaction may change it before the next.
+async fn add_found(
+    scan: &mut Scan,
+    spec: &PartSpec,
+    ctx: &OpContext,
+    step: StepSize,
+    given: usize,
+    batch: &mut Batch,
+) -> Result<usize> {
+    let before = batch.items.len();
+    let mut bytes = 0;
+    let mut matched = VecDeque::new();
+    while batch.items.len() < step.documents && bytes < step.bytes {
+        let added = batch.items.len() - before;
+        let room = step.documents - batch.items.len();
+        let most = spec
+            .keep
+            .map_or(room, |keep| room.min(keep - given - added));
+        if most > 0 {
+            next_matches(scan, spec, ctx, &mut batch.counters, most, &mut matched).await?;
+        }
+        if matched.is_empty() {
+            batch.done = true;
+            break;
+        }
+        while let Some(found) = matched.pop_front() {
             let metadata = metadata_of(spec, &found, ctx).await?;
             let item = finish(spec, found, &metadata, ctx).await?;
             bytes += item.size();
-            self.count += 1;
             batch.items.push(item);
         }
-        Ok(())
     }
+    Ok(batch.items.len() - before)
 }
 
 /// What is known of a document beside its fields, as far as something reads it.

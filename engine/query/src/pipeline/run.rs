@@ -1,7 +1,8 @@
 //! A pipeline at work, as a machine: each step does a little and says what the run wants next.
 //!
-//! Between two stages there is never more than one document. The stage that is asked is always the last that can do
-//! something, so documents leave as early as they can and none waits in a queue, but in front of the first stage.
+//! Between two stages there is never more than one document. The stage that is asked is always the
+//! last that can do something, so documents leave as early as they can and none waits in a queue,
+//! but in front of the first stage.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use pinion_wire::Result;
 
 use super::step::{Given, Input, OnDisk, Step, Taken, Want};
 use super::{Document, Pipeline};
-use crate::limits::MOVES_PER_STEP;
+use crate::limits::{MOVES_PER_STEP, STEP_SHARE_OF_BUDGET};
 use crate::spill::Memory;
 use crate::work::{self, Units};
 
@@ -70,8 +71,8 @@ impl PipelineRun {
     /// Takes what was wanted and goes on, with a budget of work.
     pub fn step(&mut self, input: Input, budget: Units) -> Result<Want> {
         self.accept(input)?;
-        let mut moves = 0;
-        match work::within(budget, || self.go(&mut moves)) {
+        let (mut moves, reserve) = (0, budget - budget / STEP_SHARE_OF_BUDGET);
+        match work::within(budget, || self.go(&mut moves, reserve)) {
             Some(result) => result,
             // What did not fit behind other moves may fit alone.
             None if moves > 0 => Ok(Want::Pause),
@@ -81,7 +82,7 @@ impl PipelineRun {
 
     /// Goes on after [`Want::Compute`] without a budget, until `stop` is set: then it fails.
     pub fn step_until(&mut self, stop: Arc<AtomicBool>) -> Result<Want> {
-        work::until(stop, || self.go(&mut 0))
+        work::until(stop, || self.go(&mut 0, 0))
     }
 
     /// Whether no more documents are wanted in front of the pipeline.
@@ -89,8 +90,9 @@ impl PipelineRun {
         self.fed
     }
 
-    fn go(&mut self, moves: &mut usize) -> Result<Want> {
-        while *moves < MOVES_PER_STEP {
+    /// Makes moves until something is wanted, or no more than `reserve` is left of the budget.
+    fn go(&mut self, moves: &mut usize, reserve: Units) -> Result<Want> {
+        while *moves < MOVES_PER_STEP && (*moves == 0 || work::left() >= reserve) {
             if let Some(want) = self.advance()? {
                 return Ok(want);
             }

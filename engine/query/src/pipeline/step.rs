@@ -10,8 +10,8 @@ use crate::spill::{DiskReply, DiskRequest};
 /// What a run needs before it goes on, or what it has done.
 #[derive(Debug)]
 pub enum Want {
-    /// The next document in front of the pipeline: [`Input::Document`], [`Input::Documents`] with others that follow it,
-    /// or [`Input::End`] where none follows.
+    /// The next document in front of the pipeline: [`Input::Document`], [`Input::Documents`] with
+    /// others that follow it, or [`Input::End`] where none follows.
     Document,
     /// Nothing: this document has passed all stages.
     Output(Document),

@@ -350,8 +350,8 @@ impl BaseCursor {
         }
     }
 
-    /// Has the processor fetch the slots of the leaf that a cursor which has left one comes to next,
-    /// as far as it hangs on the same inner page.
+    /// Has the processor fetch the slots of the leaf that a cursor comes to which has left another,
+    /// as far as both hang on the same inner page.
     pub(crate) fn expect_next_leaf(&self, store: &PageStore) {
         if let BaseCursor::Beside { above, place } = self {
             store.cache.expect(above.page.child(*place).block);

@@ -14,8 +14,8 @@ use super::{Advanced, Cursor, Step};
 use crate::base::Page;
 use crate::types::{Direction, Key, ReadError};
 
-/// Steps that are taken one by one for a block, pieces of a block after which no other is taken, and
-/// the same of the bytes of values that are not lent from a leaf.
+/// Steps that are taken one by one for a block, pieces of a block after which no other is taken,
+/// and the same of the bytes of values that are not lent from a leaf.
 const MAX_STEPS: usize = 64;
 const MAX_STEP_BYTES: usize = 64 * 1024;
 
@@ -339,8 +339,8 @@ impl Cursor {
         })
     }
 
-    /// Whether [`Cursor::step`] comes to an end at once: neither a page, nor a run, nor a value that
-    /// lies elsewhere is needed for it.
+    /// Whether [`Cursor::step`] comes to an end at once: neither a page, nor a run, nor a value
+    /// that lies elsewhere is needed for it.
     fn steps_without_waiting(&self) -> bool {
         if self.done || self.pin.is_err() {
             return false;
