@@ -16,12 +16,12 @@ const WORDS: Table = &[
     ("engine/apply", 1),
     ("engine/catalog", 67),
     ("engine/exec", 18),
-    ("engine/query", 85),
+    ("engine/query", 86),
     ("engine/storage", 265),
 ];
 
 /// Lines of comments and documents above `MAX_COLUMNS`.
-const WIDE_COMMENTS: Table = &[("engine/query", 79), ("engine/storage", 12)];
+const WIDE_COMMENTS: Table = &[("engine/query", 85), ("engine/storage", 12)];
 
 /// Functions above `MAX_FUNCTION_LINES`, without tests.
 const LONG_FUNCTIONS: Table = &[
