@@ -124,10 +124,7 @@ async fn round(
     most: usize,
     take: &mut impl FnMut(BlockRecord<'_>, Option<u32>),
 ) -> Result<Round> {
-    if should_yield() {
-        scan.suspended();
-        pause(ctx).await?;
-    }
+    yield_if_due(scan, ctx).await?;
     if scan.gives_blocks() {
         if !scan.fill(ctx, counters).await? {
             counters.works += 1;
@@ -144,6 +141,15 @@ async fn round(
         Tested::Fails => Round::Examined,
         Tested::End => Round::End,
     })
+}
+
+/// Allows others to run if it is time. The scan looks after its state afterwards.
+pub(super) async fn yield_if_due(scan: &mut Scan, ctx: &OpContext) -> Result<()> {
+    if should_yield() {
+        scan.suspended();
+        pause(ctx).await?;
+    }
+    Ok(())
 }
 
 /// Examines documents of the block, in one go and with one budget. False where that does not

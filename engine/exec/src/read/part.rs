@@ -357,6 +357,11 @@ async fn add_found(
         let most = spec
             .keep
             .map_or(room, |keep| room.min(keep - given - added));
+        // What is computed may take long, and come to much more than what was read.
+        let most = match &spec.projection {
+            Some(projection) if projection.computes() => most.min(1),
+            _ => most,
+        };
         if most > 0 {
             next_matches(scan, spec, ctx, &mut batch.counters, most, &mut matched).await?;
         }

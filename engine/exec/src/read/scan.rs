@@ -667,10 +667,13 @@ impl BranchWalk {
 
     /// Passes over documents or entries without a look at each.
     fn pass(&mut self, most: usize) -> usize {
-        match (self.block.pass_many(most), &mut self.cursor) {
-            (0, Some(cursor)) => cursor.pass(most),
-            (passed, _) => passed,
+        let passed = self.block.pass_many(most);
+        if passed > 0 {
+            return passed;
         }
+        // What the cursor passes is behind everything that the block knows of.
+        self.take_back();
+        self.cursor.as_mut().map_or(0, |cursor| cursor.pass(most))
     }
 
     /// Ensures that the block has a document of the collection's own tree; false at the end.

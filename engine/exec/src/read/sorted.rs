@@ -9,7 +9,7 @@ use pinion_storage::Key;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::item::{Item, PartCounters};
-use super::matches::next_matches;
+use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, metadata_of};
 use super::scan::{Found, Scan, ScannedEntry};
 use crate::compute::compute;
@@ -56,6 +56,7 @@ impl SortedPart {
             let Some(found) = matched.pop_front() else {
                 break;
             };
+            yield_if_due(scan, ctx).await?;
             let metadata = metadata_of(spec, &found, ctx).await?;
             let subject = Subject {
                 document: stored_document(&found.document),

@@ -298,6 +298,31 @@ fn what_is_not_written_is_given_once() {
     });
 }
 
+/// Documents that are counted without a look at each, behind as many deleted ones as are passed
+/// over at once.
+#[test]
+fn what_lies_behind_deleted_documents_counts_once() {
+    check_everywhere(|client| async move {
+        renew_always(&client).await;
+        for deleted in [1, 61, 62, 63, 64, 65, 126, 127] {
+            let name = format!("deleted{deleted}");
+            let documents: Vec<Document> = (0..deleted + 4).map(document).collect();
+            client
+                .ok(doc! { "insert": &name, "documents": documents })
+                .await;
+            let range = doc! { "_id": { "$gte": 1, "$lte": deleted } };
+            client
+                .ok(doc! { "delete": &name, "deletes": [{ "q": range, "limit": 0 }] })
+                .await;
+            let count = vec![doc! { "$group": { "_id": 1, "n": { "$sum": 1 } } }];
+            let counted = client
+                .find(doc! { "aggregate": &name, "pipeline": count, "cursor": {} })
+                .await;
+            assert_eq!(counted, [doc! { "_id": 1, "n": 4 }], "{name}");
+        }
+    });
+}
+
 /// Values and counts of what is not written.
 #[test]
 fn counts_and_values_are_of_all() {

@@ -91,7 +91,7 @@ impl Projection {
     }
 
     /// Whether any field is computed, and not only kept or left out.
-    pub(crate) fn computes(&self) -> bool {
+    pub fn computes(&self) -> bool {
         fn any(tree: &Tree) -> bool {
             tree.iter().any(|(_, action)| match action {
                 Action::Include | Action::Exclude => false,
