@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use super::access::{Access, RangeAccess};
 use super::item::{Batch, Item};
-use super::matches::{count_matches, next_matches};
+use super::matches::{count_matches, next_matches, yield_if_due};
 use super::merge::StepSize;
 use super::request::ReadRequest;
 use super::scan::{Found, Scan};
@@ -306,8 +306,8 @@ impl Part {
                 batch.done = true;
             }
             State::Scanning(scan) => {
-                let before = self.given;
-                self.given += add_found(scan, &self.spec, ctx, step, before, &mut batch).await?;
+                add_found(scan, &self.spec, ctx, step, self.given, &mut batch).await?;
+                self.given += batch.items.len();
             }
             State::Sorted(sorted) => {
                 let mut bytes = 0;
@@ -337,9 +337,9 @@ impl Part {
     }
 }
 
-/// Adds what a scan finds to a batch, as far as a step has room for it; `given` documents of it
-/// were given before. Gives how many it adds. Whatever matched in one round is given, even beyond
-/// the bytes of a step, since a transaction may change it before the next.
+/// Fills a batch with what a scan finds, as far as a step has room for it; `given` documents of it
+/// were given before. Whatever matched in one round is given, even beyond the bytes of a step, since
+/// a transaction may change it before the next.
 async fn add_found(
     scan: &mut Scan,
     spec: &PartSpec,
@@ -347,16 +347,15 @@ async fn add_found(
     step: StepSize,
     given: usize,
     batch: &mut Batch,
-) -> Result<usize> {
-    let before = batch.items.len();
+) -> Result<()> {
+    assert!(batch.items.is_empty(), "a step fills one batch");
     let mut bytes = 0;
     let mut matched = VecDeque::new();
     while batch.items.len() < step.documents && bytes < step.bytes {
-        let added = batch.items.len() - before;
         let room = step.documents - batch.items.len();
         let most = spec
             .keep
-            .map_or(room, |keep| room.min(keep - given - added));
+            .map_or(room, |keep| room.min(keep - given - batch.items.len()));
         // What is computed may take long, and come to much more than what was read.
         let most = match &spec.projection {
             Some(projection) if projection.computes() => most.min(1),
@@ -370,13 +369,14 @@ async fn add_found(
             break;
         }
         while let Some(found) = matched.pop_front() {
+            yield_if_due(scan, ctx).await?;
             let metadata = metadata_of(spec, &found, ctx).await?;
             let item = finish(spec, found, &metadata, ctx).await?;
             bytes += item.size();
             batch.items.push(item);
         }
     }
-    Ok(batch.items.len() - before)
+    Ok(())
 }
 
 /// What is known of a document beside its fields, as far as something reads it.
