@@ -338,8 +338,8 @@ impl Part {
 }
 
 /// Fills a batch with what a scan finds, as far as a step has room for it; `given` documents of it
-/// were given before. Whatever matched in one round is given, even beyond the bytes of a step, since
-/// a transaction may change it before the next.
+/// were given before. Whatever matched in one round is given, even beyond the bytes of a step,
+/// since a transaction may change it before the next.
 async fn add_found(
     scan: &mut Scan,
     spec: &PartSpec,
