@@ -55,11 +55,12 @@ pub use limits::{
 pub use matcher::{MatchPosition, Matcher, MetaSource};
 pub use operator_uses::{OperatorKind, OperatorUses, counted};
 pub use pipeline::{
-    Division, Document, GraphLookup, InSubPipeline, InViews, InnerPipelines, Input, Lookup,
-    MakesDocuments, Merge, MergeWrite, NotMatched, OutputTo, Outside, Pipeline, PipelineParts,
-    PipelineRun, Segment, StageApi, StageDivision, StageReadConcern, StageRouting, StageRow,
-    StageSupport, Traversal, UnionWith, Want, check_api_v1, check_documents, check_read_concern,
-    keyed, no_search_server, stage_names, stage_outside_v1, stage_row, stage_row_of,
+    Document, GraphLookup, InSubPipeline, InViews, InnerPipelines, Input, Lookup, MakesDocuments,
+    Merge, MergeWrite, NotMatched, OutputTo, Outside, PartStages, PartialPipeline, Pipeline,
+    PipelineRun, Segment, SplitPipeline, StageApi, StageDivision, StageReadConcern, StageRouting,
+    StageRow, StageSupport, Traversal, UnionWith, Want, check_api_v1, check_documents,
+    check_read_concern, keyed, no_search_server, stage_names, stage_outside_v1, stage_row,
+    stage_row_of,
 };
 pub use planner::{
     Access, DistinctPlan, ExplainStage, Hint, IndexAccess, IndexFilter, Interval, Intervals,

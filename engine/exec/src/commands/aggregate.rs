@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pinion_bson::{BinarySubtype, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_catalog::{Catalog, Collection, ResolvedView, TimeSeries, core_catalog};
 use pinion_query::{
-    Document, Hint, OutputTo, Outside, Pipeline, PipelineParts, Variables, check_api_v1,
+    Document, Hint, OutputTo, Outside, Pipeline, SplitPipeline, Variables, check_api_v1,
 };
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -24,11 +24,11 @@ use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::commands::stage_counts::stage_counts;
 use crate::compute::compute;
 use crate::cursors::Reads;
-use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
+use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::operator_counts::compute_counted;
-use crate::pipeline::{Node, PipelineStream, Surroundings, run_divided};
+use crate::pipeline::{Node, PipelineStream, Surroundings, open_split, request_of};
 use crate::query_settings::QuerySettings;
-use crate::read::{ReadRequest, of_buckets, open, parse_hint};
+use crate::read::{ReadRequest, of_buckets, parse_hint};
 use crate::spill::memory;
 use crate::write::Validation;
 
@@ -336,38 +336,34 @@ impl Aggregate {
         is_own || self.pipeline.sources().any(is_union)
     }
 
-    /// What the partitions do of the pipeline over this collection, if there is one, and what is
+    /// The pipeline over this collection, if there is one: what the partitions do of it, and what is
     /// left.
-    pub(super) async fn divide(
+    pub(super) async fn split(
         &self,
         ctx: &OpContext,
         collection: Option<&Collection>,
-    ) -> Result<PipelineParts> {
-        let divide = || {
+    ) -> Result<SplitPipeline> {
+        let split = || {
             let mut pipeline = self.pipeline.clone();
             if let Some(collection) = collection {
                 let collation = collection.collation.as_ref();
                 pipeline.locate(collection.index_specs(), collation, collection.ns.as_str())?;
             }
-            pipeline.divide(collection.map(Collection::index_specs), &self.vars)
+            pipeline.split(collection.map(Collection::index_specs), &self.vars)
         };
-        compute(ctx, divide).await
+        compute(ctx, split).await
     }
 
     /// The read in front of the pipeline.
     pub(super) fn request(
         &self,
-        parts: &PipelineParts,
-        collection: std::sync::Arc<Collection>,
+        split: &SplitPipeline,
+        collection: Arc<Collection>,
     ) -> ReadRequest {
-        let mut request = ReadRequest::new(collection, parts.matcher.clone());
-        request.sort = parts.sort.clone();
-        request.reads_scores = parts.rest.reads_scores();
-        request.follow_up_metadata = parts.tells;
+        let mut request = request_of(split, collection);
         request.hint = self.hint.clone();
         request.allow_disk_use = self.allow_disk_use;
         request.settings = self.settings.clone();
-        request.limit = parts.limit.map(|limit| limit as usize);
         request
     }
 }
@@ -468,29 +464,14 @@ async fn open_stream(
         let nothing = Node::List(VecDeque::new());
         return Ok((over(nothing, parsed.pipeline), None));
     };
-    let parts = parsed.divide(ctx, Some(collection)).await?;
-    let wanted = if parts.rest.is_empty() {
-        first
-    } else {
-        PART_BATCH_DOCUMENTS
-    };
-    let mut request = parsed.request(&parts, collection.clone());
+    let split = parsed.split(ctx, Some(collection)).await?;
+    let mut request = parsed.request(&split, collection.clone());
     request.is_unguarded = parsed.pipeline.output().is_some();
-    let reads = |indexes| Reads {
+    let opened = open_split(ctx, acquired.source(), request, split, first, around).await?;
+    let reads = Reads {
         ns: collection.ns.clone(),
         uuid: collection.uuid,
-        indexes,
+        indexes: opened.indexes,
     };
-    if let Some(division) = parts.division() {
-        let source = acquired.source();
-        let divided = run_divided(ctx, source, &request, &division, &around.memory).await?;
-        if let Some(divided) = divided {
-            let stream = over(Node::List(divided.documents), division.rest);
-            return Ok((stream, Some(reads(divided.indexes))));
-        }
-    }
-    let opened = open(ctx, acquired.source(), request, wanted).await?;
-    let reads = reads(opened.indexes);
-    let source = Node::Read(Box::new(opened.stream));
-    Ok((over(source, parts.rest), Some(reads)))
+    Ok((over(opened.source, opened.merger), Some(reads)))
 }

@@ -25,7 +25,7 @@ use crate::compute::{compute, compute_bytes};
 use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::operator_counts::compute_counted;
-use crate::pipeline::{Node, collect_divided};
+use crate::pipeline::{Node, collect_partial};
 use crate::read::{Output, ReadRequest, open, parse_hint};
 
 /// A `distinct` as it is written.
@@ -305,7 +305,7 @@ async fn in_parts(
             values.check()
         }
     };
-    let Some(parts) = collect_divided(ctx, source, request, new, add).await? else {
+    let Some(parts) = collect_partial(ctx, source, request, new, add).await? else {
         return Ok(None);
     };
     let mut merged = Values::default();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{Collection, bson_timestamp, core_catalog};
 use pinion_query::{
-    ExplainStage, MAX_EXPLAIN_BYTES, Matcher, Plan, ShownPlans, append_if_room, query_planner,
-    shown_hash,
+    ExplainStage, MAX_EXPLAIN_BYTES, Matcher, Plan, ShownPlans, SplitPipeline, append_if_room,
+    query_planner, shown_hash,
 };
 use pinion_wire::idl::{Namespace, Path};
 use pinion_wire::{
@@ -28,8 +28,8 @@ use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::node_info::node_info;
 use crate::parameters::parameters;
 use crate::read::{
-    Choice, PartCounters, ReadRequest, StageFigures, Trial, append_execution, append_stage,
-    choose_to_explain, log_records, open,
+    Choice, PartCounters, ReadRequest, StageFigures, Trial, access_of_plan, append_execution,
+    append_stage, choose_to_explain, log_records, open,
 };
 use crate::write::{ModifyStatement, series_targets};
 
@@ -54,8 +54,10 @@ struct Explained {
     projection: Option<RawDocumentBuf>,
     top: Top,
     distinct: Option<Distinct>,
-    /// The stages of a pipeline that run on the merged documents.
+    /// The stages of a pipeline behind the read.
     rest: Vec<RawDocumentBuf>,
+    /// How they are split between the parts of the read and what is behind those.
+    split: Option<SplitPipeline>,
     /// The change stream that reads the log.
     changes: Option<Box<ToExplain>>,
 }
@@ -208,11 +210,13 @@ async fn parse_pipeline(
 ) -> Result<Explained> {
     let parsed = command.parse(ctx, &acquired).await?;
     let collection = acquired.collection().map(|collection| &**collection);
-    let parts = parsed.divide(ctx, collection).await?;
-    let mut explained = plain(acquired, parts.matcher.clone());
-    explained.limit = parts.limit;
-    explained.rest = parts.rest.sources().map(RawDocument::to_owned).collect();
-    explained.reads(|collection| parsed.request(&parts, collection));
+    let split = parsed.split(ctx, collection).await?;
+    let mut explained = plain(acquired, split.matcher.clone());
+    explained.limit = split.limit;
+    let whole = split.clone().into_whole();
+    explained.rest = whole.sources().map(RawDocument::to_owned).collect();
+    explained.reads(|collection| parsed.request(&split, collection));
+    explained.split = Some(split);
     Ok(explained)
 }
 
@@ -240,6 +244,7 @@ fn plain(acquired: Acquired, matcher: Matcher) -> Explained {
         top: Top::None,
         distinct: None,
         rest: Vec::new(),
+        split: None,
         changes: None,
     }
 }
@@ -442,6 +447,8 @@ struct PlanReport {
     execution: Execution,
     /// What each of the plans did in the trial, if there were several.
     trials: Vec<(ExplainStage, Trial)>,
+    /// The stages that the parts of the read run, and those behind them.
+    parts: Option<[Vec<RawDocumentBuf>; 2]>,
 }
 
 /// Plans the read, and runs it if that is asked for.
@@ -468,6 +475,7 @@ async fn plan_report(
             stage,
             execution,
             trials: Vec::new(),
+            parts: None,
         });
     };
     let mut request = request.bound()?;
@@ -530,6 +538,10 @@ async fn plan_report(
         trials = tried.into_iter().zip(found).collect();
         trials.swap(0, best);
     }
+    let access = access_of_plan(&request, &choice.plan);
+    let (reads_elsewhere, repeats) = (access.reads_elsewhere(), access.repeats_over_parts());
+    let parts =
+        (explained.split.as_ref()).and_then(|split| split.shown_parts(!reads_elsewhere, !repeats));
     if verbosity >= Verbosity::ExecutionStats {
         request = by_index.map_or(request, |(_, by_index)| by_index);
         request.plan = Some(choice.plan);
@@ -540,6 +552,7 @@ async fn plan_report(
         stage,
         execution,
         trials,
+        parts,
     })
 }
 
@@ -593,6 +606,11 @@ async fn answer(
         }
         out.end();
     }
+    if let Some(parts) = &report.parts {
+        let shown = shown_parts(parts);
+        let shown = RawBsonRef::Document(&shown);
+        append_if_room(&mut out, "splitPipeline", shown, MAX_EXPLAIN_BYTES);
+    }
     let db = cmd.db();
     let shown = compute_bytes(inner.as_bytes().len(), || shown_command(inner, db)).await;
     let shown = RawBsonRef::Document(&shown);
@@ -612,6 +630,20 @@ async fn answer(
         )
         .end();
     Ok(out)
+}
+
+/// What the parts of a read run, and what runs over what they give; MongoDB shows the same of a
+/// pipeline over shards.
+fn shown_parts([part, merger]: &[Vec<RawDocumentBuf>; 2]) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    for (name, stages) in [("partsPart", part), ("mergerPart", merger)] {
+        out.start_array(name);
+        for stage in stages {
+            out.push(RawBsonRef::Document(stage));
+        }
+        out.end();
+    }
+    out.finish()
 }
 
 fn shown_command(inner: &RawDocument, db: &str) -> RawDocumentBuf {

@@ -1,12 +1,13 @@
 //! A pipeline at work: runs of stages that need nothing from outside, and between them stages that
 //! read or write elsewhere. Documents are asked for from the end.
 
-mod divided;
 mod facet;
 mod graph;
 mod lookup;
 mod output;
+mod partial;
 mod run;
+mod split;
 mod spool;
 mod sub;
 
@@ -22,12 +23,13 @@ use pinion_query::{Document, Memory, Outside, Pipeline, PipelineRun, Segment, Va
 use pinion_runtime::LocalBoxFuture;
 use pinion_wire::{OpContext, Result};
 
-pub(crate) use self::divided::{collect_divided, run_divided};
 use self::facet::FacetNode;
 use self::graph::GraphNode;
 use self::lookup::LookupNode;
 use self::output::{MergeNode, OutNode};
+pub(crate) use self::partial::collect_partial;
 use self::run::RunNode;
+pub(crate) use self::split::{open_split, request_of};
 use self::sub::UnionNode;
 use crate::cursors::{DocumentStream, Documents, Filled, fill};
 use crate::limits::PART_BATCH_DOCUMENTS;

@@ -8,11 +8,10 @@ use pinion_query::{Document, Outside, Pipeline, Variables};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, OpContext, Result};
 
+use super::split::{open_split, request_of};
 use super::{Node, Surroundings};
 use crate::acquire::{Inner, acquire_inner, check_view};
 use crate::compute::compute;
-use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::read::{ReadRequest, open};
 
 /// Whether a stage holds the pass of the collection's gate for as long as it reads.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,23 +99,20 @@ async fn open_over(
         return Ok(Node::chain(Node::nothing(), pipeline, around));
     };
     let vars = &around.vars;
-    let divide = || {
+    let split = || {
         let mut pipeline = pipeline.clone();
         let collation = collection.collation.as_ref();
         pipeline.locate(collection.index_specs(), collation, collection.ns.as_str())?;
-        pipeline.divide(Some(collection.index_specs()), vars)
+        pipeline.split(Some(collection.index_specs()), vars)
     };
-    let parts = compute(ctx, divide).await?;
-    let mut request = ReadRequest::new(collection, parts.matcher);
-    request.sort = parts.sort;
-    request.follow_up_metadata = parts.tells;
+    let split = compute(ctx, split).await?;
+    let mut request = request_of(&split, collection);
     request.allow_disk_use = Some(around.memory.disk);
     request.settings = around.settings.clone();
-    request.limit = parts.limit.map(|limit| limit as usize);
     request.is_unguarded = passes == Passes::LetGo;
-    let opened = Box::pin(open(ctx, held.source(), request, PART_BATCH_DOCUMENTS)).await?;
-    let source = Node::Read(Box::new(opened.stream));
-    Ok(Node::chain(source, parts.rest, around))
+    let opening = open_split(ctx, held.source(), request, split, usize::MAX, around);
+    let opened = Box::pin(opening).await?;
+    Ok(Node::chain(opened.source, opened.merger, around))
 }
 
 /// `$unionWith` at work: first what comes before it, then the other collection's.

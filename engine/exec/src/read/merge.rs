@@ -71,7 +71,7 @@ impl MergedStream {
             report,
             seen: spec.repeats_over_parts().then(FxHashSet::default),
             pins: Vec::new(),
-            sorted: spec.sort.is_some(),
+            sorted: spec.sorts(),
             by_id: matches!(spec.access, Access::Id(_)),
             watch: None,
         };

@@ -21,6 +21,7 @@ mod scan;
 mod sorted;
 mod sorted_walk;
 mod stage_stats;
+mod staged;
 mod stream;
 mod tail;
 mod targets;
@@ -39,6 +40,7 @@ pub(crate) use matches::next_documents;
 pub(crate) use merge::MergedStream;
 pub use part::{Output, PartSpec, PartTable, parts};
 pub(crate) use report::{LeafReport, ReadReport};
+pub(crate) use request::{Opened, access_of_plan};
 pub use request::{
     Prepared, ReadRequest, choose_to_explain, existing_trees, open, parse_sort, prepare,
 };

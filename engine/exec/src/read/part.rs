@@ -12,22 +12,24 @@ use pinion_bson::{
 use pinion_catalog::{Collection, document_id, entry_key, from_read_error, stored_document};
 use pinion_clock::Timestamp;
 use pinion_query::{
-    IndexKind, Matcher, MetaKind, MetaSource, Metadata, Projection, SharedRoom, SortPattern,
-    Subject, keyed,
+    Document, IndexKind, Matcher, Memory, MetaKind, MetaSource, Metadata, PartStages, Projection,
+    SharedRoom, SortPattern, Subject, keyed,
 };
 use pinion_storage::{Key, PartitionId, ReadAt, SnapshotPin, UnitId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
 use super::access::{Access, RangeAccess};
-use super::item::{Batch, Item};
+use super::item::{Batch, Item, PartCounters};
 use super::matches::{count_matches, next_matches, yield_if_due};
 use super::merge::StepSize;
 use super::request::ReadRequest;
 use super::scan::{Found, Scan};
 use super::sorted::SortedPart;
+use super::staged::StagedRun;
 use crate::acquire::{Renewal, Undecided};
 use crate::compute::compute;
+use crate::interrupt::is_interruption;
 use crate::metrics::metrics;
 
 /// What a part hands out.
@@ -76,6 +78,9 @@ pub struct PartSpec {
     pub is_unguarded: bool,
     /// What the sort of all parts may hold.
     pub sort_room: SharedRoom,
+    /// What is run over the documents that are found.
+    pub stages: Option<Arc<PartStages>>,
+    pub memory: Memory,
 }
 
 /// What a projection, or what follows a read, reads of how a document is found.
@@ -152,7 +157,19 @@ impl PartSpec {
 
     /// Whether greater order keys come first.
     pub(crate) fn descending(&self) -> bool {
-        self.sort.is_none() && self.access.is_descending()
+        !self.sorts() && self.access.is_descending()
+    }
+
+    /// Whether stages change documents as they leave the part.
+    pub(super) fn changes_at_end(&self) -> bool {
+        let stages = self.stages.as_deref();
+        stages.is_some_and(PartStages::changes_at_end)
+    }
+
+    /// Whether the parts sort in memory.
+    pub(crate) fn sorts(&self) -> bool {
+        let stages = self.stages.as_deref();
+        self.sort.is_some() || stages.is_some_and(|stages| stages.sort().is_some())
     }
 
     pub(super) fn needs_position(&self) -> bool {
@@ -169,6 +186,8 @@ impl PartSpec {
 
 enum State {
     Scanning(Box<Scan>),
+    /// Scanning, with stages that are run over what is found.
+    Staged(Box<Scan>, Box<StagedRun>),
     Sorted(Box<SortedPart>),
     Done,
 }
@@ -221,10 +240,15 @@ impl PartTable {
         step: StepSize,
     ) -> Result<(u64, Batch)> {
         let owned = storage().partition(partition).expect("asked its owner");
-        let scan = Scan::open(&spec, owned);
+        let scan = Box::new(Scan::open(&spec, owned));
+        let staged = (spec.stages.as_deref()).filter(|stages| !stages.before().is_empty());
+        let state = match staged.map(|stages| StagedRun::new(stages, &spec)) {
+            Some(run) => State::Staged(scan, Box::new(run)),
+            None => State::Scanning(scan),
+        };
         let mut part = Box::new(Part {
             spec,
-            state: State::Scanning(Box::new(scan)),
+            state,
             given: 0,
         });
         let batch = part.step(ctx, step).await?;
@@ -285,11 +309,8 @@ impl PartTable {
 impl Part {
     async fn step(&mut self, ctx: &OpContext, step: StepSize) -> Result<Batch> {
         let mut batch = Batch::default();
-        if let Some(sort) = &self.spec.sort
-            && let State::Scanning(scan) = &mut self.state
-        {
-            let sorted = SortedPart::of(scan, sort, &self.spec, ctx, &mut batch.counters).await?;
-            self.state = State::Sorted(Box::new(sorted));
+        if self.spec.sorts() {
+            self.sort(ctx, &mut batch.counters).await?;
         }
         match &mut self.state {
             State::Scanning(scan)
@@ -307,6 +328,10 @@ impl Part {
             }
             State::Scanning(scan) => {
                 add_found(scan, &self.spec, ctx, step, self.given, &mut batch).await?;
+                self.given += batch.items.len();
+            }
+            State::Staged(scan, run) => {
+                add_staged(scan, run, &self.spec, ctx, step, self.given, &mut batch).await?;
                 self.given += batch.items.len();
             }
             State::Sorted(sorted) => {
@@ -330,11 +355,67 @@ impl Part {
         counters.docs_examined.add(batch.counters.docs_examined);
         match &mut self.state {
             state if batch.done => *state = State::Done,
-            State::Scanning(scan) => scan.release(),
+            State::Scanning(scan) | State::Staged(scan, _) => scan.release(),
             _ => {}
         }
         Ok(batch)
     }
+
+    /// Sorts all that the part finds, unless that is done.
+    async fn sort(&mut self, ctx: &OpContext, counters: &mut PartCounters) -> Result<()> {
+        let spec = &self.spec;
+        let sorted = match &mut self.state {
+            State::Scanning(scan) => {
+                let sort = spec.sort.as_ref().expect("asked where there is a sort");
+                SortedPart::of(scan, sort, spec, ctx, counters).await?
+            }
+            State::Staged(scan, run) => {
+                let stages = spec.stages.as_deref().expect("they are at work");
+                SortedPart::of_stages(scan, run, stages, spec, ctx, counters).await?
+            }
+            State::Sorted(_) | State::Done => return Ok(()),
+        };
+        self.state = State::Sorted(Box::new(sorted));
+        Ok(())
+    }
+}
+
+/// Fills a batch with what the stages make of what a scan finds, as far as a step has room for it;
+/// `given` documents were given before.
+async fn add_staged(
+    scan: &mut Scan,
+    run: &mut StagedRun,
+    spec: &PartSpec,
+    ctx: &OpContext,
+    step: StepSize,
+    given: usize,
+    batch: &mut Batch,
+) -> Result<()> {
+    let stages = spec.stages.as_deref().expect("they are at work");
+    let keep = stages.keep().unwrap_or(usize::MAX);
+    let mut bytes = 0;
+    while (batch.items.len() < step.documents && bytes < step.bytes) || run.is_waiting() {
+        let is_enough = given + batch.items.len() >= keep;
+        let made = match is_enough {
+            true => None,
+            false => {
+                let counters = &mut batch.counters;
+                run.next(scan, spec, stages, ctx, counters).await?
+            }
+        };
+        let Some(made) = made else {
+            batch.done = true;
+            break;
+        };
+        let item = Item {
+            order: made.order,
+            id: None,
+            document: made.document.map(Document::into_bytes),
+        };
+        bytes += item.size();
+        batch.items.push(item);
+    }
+    Ok(())
 }
 
 /// Fills a batch with what a scan finds, as far as a step has room for it; `given` documents of it
@@ -359,6 +440,7 @@ async fn add_found(
         // What is computed may take long, and come to much more than what was read.
         let most = match &spec.projection {
             Some(projection) if projection.computes() => most.min(1),
+            _ if spec.changes_at_end() => most.min(1),
             _ => most,
         };
         if most > 0 {
@@ -372,11 +454,30 @@ async fn add_found(
             yield_if_due(scan, ctx).await?;
             let metadata = metadata_of(spec, &found, ctx).await?;
             let item = finish(spec, found, &metadata, ctx).await?;
+            let item = made_at_end(spec, item, ctx).await?;
             bytes += item.size();
             batch.items.push(item);
         }
     }
     Ok(())
+}
+
+/// What leaves the part in the place of a document, behind the sort if there is one.
+pub(super) async fn made_at_end(spec: &PartSpec, item: Item, ctx: &OpContext) -> Result<Item> {
+    let Some(stages) = spec.stages.as_deref().filter(|_| spec.changes_at_end()) else {
+        return Ok(item);
+    };
+    let document = match item.document {
+        Ok(document) => {
+            let made = compute(ctx, || stages.finish(stored_document(&document))).await;
+            match made {
+                Err(error) if is_interruption(&error) => return Err(error),
+                made => made.map_err(Box::new),
+            }
+        }
+        failed => failed,
+    };
+    Ok(Item { document, ..item })
 }
 
 /// What is known of a document beside its fields, as far as something reads it.

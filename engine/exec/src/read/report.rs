@@ -123,6 +123,8 @@ impl ReadReport {
             },
             returned: match self.request.output {
                 Output::Count => matched,
+                // What the parts give was made of these.
+                _ if self.spec.stages.is_some() => matched,
                 _ => get(&self.given),
             },
             millis,

@@ -7,8 +7,8 @@ use pinion_catalog::{Collection, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
 use pinion_query::{
-    Hint, KeyBounds, Matcher, MetaSet, MetaSource, Plan, PlanRequest, Projection, QueryShape,
-    SortPattern,
+    Hint, KeyBounds, Matcher, MetaSet, MetaSource, PartStages, Plan, PlanRequest, Projection,
+    QueryShape, SortPattern,
 };
 use pinion_storage::{PartitionId, TreeId, UnitId};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -70,6 +70,8 @@ pub struct ReadRequest {
     pub settings: Option<Arc<QuerySettings>>,
     /// The projection as it was written, to be shown with the query.
     pub projection_spec: Option<RawDocumentBuf>,
+    /// What the parts run over the documents that they find, where they can.
+    pub stages: Option<Arc<PartStages>>,
 }
 
 impl ReadRequest {
@@ -128,6 +130,7 @@ impl ReadRequest {
             index_filter: None,
             settings: None,
             projection_spec: None,
+            stages: None,
         }
     }
 }
@@ -137,6 +140,8 @@ pub struct Opened {
     pub stream: MergedStream,
     /// The indexes it uses, which may be dropped under it.
     pub indexes: Vec<String>,
+    /// Whether the parts run the stages of the request.
+    pub is_staged: bool,
 }
 
 /// Plans and opens a read. `wanted` is how many documents the caller takes first.
@@ -184,10 +189,15 @@ pub(crate) async fn open_at(
         report,
     } = prepare(ctx, request, at).await?;
     let (skip, limit) = (request.skip, request.limit);
+    let is_staged = spec.stages.is_some();
     let stream = MergedStream::open(spec, report, partitions, ctx, step, skip, limit);
     let mut stream = stream.await?;
     stream.watch(watch);
-    Ok(Opened { stream, indexes })
+    Ok(Opened {
+        stream,
+        indexes,
+        is_staged,
+    })
 }
 
 /// A read that is planned and not started.
@@ -208,11 +218,6 @@ pub async fn prepare(
     let (planned, chosen, watch) = plan(ctx, request, at).await?;
     let indexes = planned.access.indexes();
     let metrics = metrics();
-    let counters = &metrics.counters;
-    if planned.sort.is_some() {
-        counters.sorts_in_memory.inc();
-        ctx.work().sorts();
-    }
     if matches!(planned.access, Access::Collection(_)) && request.access.is_none() {
         check_table_scan(request)?;
         let tree = request.collection.tree();
@@ -224,6 +229,8 @@ pub async fn prepare(
     let partitions = planned.access.partitions(&request.collection);
     let memory = memory(request.allow_disk_use);
     let metadata = FoundMetadata::of(request, &planned.access);
+    // A document that several parts find would be counted as many times by what is behind them.
+    let is_staged = !planned.access.repeats_over_parts();
     let spec = Arc::new(PartSpec {
         collection: request.collection.clone(),
         access: planned.access,
@@ -242,7 +249,13 @@ pub async fn prepare(
         renewal: request.renewal,
         is_unguarded: request.is_unguarded,
         sort_room: memory.shared(memory.limits.sort, partitions.len()),
+        stages: request.stages.clone().filter(|_| is_staged),
+        memory,
     });
+    if spec.sorts() {
+        metrics.counters.sorts_in_memory.inc();
+        ctx.work().sorts();
+    }
     let report = Arc::new(ReadReport::new(request.clone(), spec.clone(), chosen));
     ctx.work().planned(report.clone());
     Ok(Prepared {
@@ -307,6 +320,11 @@ pub async fn choose_to_explain(
             chosen => return chosen,
         }
     }
+}
+
+/// The way to the documents that a plan takes.
+pub(crate) fn access_of_plan(request: &ReadRequest, plan: &Plan) -> Access {
+    Planned::new(request, plan.clone()).access
 }
 
 /// The trees of all collections and indexes.

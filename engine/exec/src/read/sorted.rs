@@ -4,16 +4,19 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pinion_catalog::stored_document;
-use pinion_query::{DiskSorter, Metadata, Next, SortPattern, Spilled, Spiller, Subject};
+use pinion_query::{
+    DiskSorter, Metadata, Next, PartStages, SortPattern, Spilled, Spiller, Subject,
+};
 use pinion_storage::Key;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::item::{Item, PartCounters};
 use super::matches::{next_matches, yield_if_due};
-use super::part::{PartSpec, finish, metadata_of};
+use super::part::{PartSpec, finish, made_at_end, metadata_of};
 use super::scan::{Found, Scan, ScannedEntry};
+use super::staged::StagedRun;
 use crate::compute::compute;
-use crate::interrupt::{check, pause};
+use crate::interrupt::{check, is_interruption, pause};
 use crate::metrics::metrics;
 use crate::spill::SpillFile;
 
@@ -70,16 +73,99 @@ impl SortedPart {
                 part.file.serve(ctx, &mut part.sorter).await?;
             }
         }
+        part.end(keys, spec, ctx, counters).await?;
+        Ok(part)
+    }
+
+    /// Sorts all that stages make of what a scan finds.
+    pub(super) async fn of_stages(
+        scan: &mut Scan,
+        run: &mut StagedRun,
+        stages: &PartStages,
+        spec: &PartSpec,
+        ctx: &OpContext,
+        counters: &mut PartCounters,
+    ) -> Result<SortedPart> {
+        let mut part = SortedPart {
+            sorter: DiskSorter::new(Spiller::Sort, stages.keep(), spec.sort_room.room()),
+            file: SpillFile::default(),
+            next: None,
+        };
+        let mut arrived = 0_u64;
+        while let Some(made) = run.next(scan, spec, stages, ctx, counters).await? {
+            let keyed = match made.document {
+                Ok(document) => {
+                    let key = compute(ctx, || stages.sort_key(&document)).await;
+                    key.map(|key| (key, document)).map_err(Box::new)
+                }
+                Err(error) => Err(error),
+            };
+            let (mut key, document) = match keyed {
+                Ok(keyed) => keyed,
+                Err(error) if is_interruption(&error) => return Err(*error),
+                Err(error) => {
+                    return Ok(SortedPart::failed(&made.order, error, spec));
+                }
+            };
+            // Documents of equal keys stay in the order of those that they were made of.
+            key.extend_from_slice(&made.order);
+            key.extend_from_slice(&arrived.to_be_bytes());
+            arrived += 1;
+            let document = document.into_bytes();
+            let size = document.len();
+            let found = Found {
+                order: Key::new(),
+                id: Key::new(),
+                document,
+                position: None,
+                entry: None,
+            };
+            let metadata = None;
+            if part.sorter.push(key, Entry { found, metadata }, size)? {
+                part.file.serve(ctx, &mut part.sorter).await?;
+            }
+        }
+        part.end(arrived, spec, ctx, counters).await?;
+        Ok(part)
+    }
+
+    /// A part that gives this error alone, in front of all documents: without the one that it is of
+    /// there is no order. Of several parts that fail, that of the document that comes first is in
+    /// front.
+    fn failed(order: &[u8], error: Box<Error>, spec: &PartSpec) -> SortedPart {
+        let mut sorter = DiskSorter::new(Spiller::Sort, None, spec.sort_room.room());
+        sorter.end();
+        let mut in_front = Key::from_slice(&[0]);
+        in_front.extend_from_slice(order);
+        SortedPart {
+            sorter,
+            file: SpillFile::default(),
+            next: Some(Item {
+                order: in_front,
+                id: None,
+                document: Err(error),
+            }),
+        }
+    }
+
+    /// Begins to give what was sorted by a number of keys.
+    async fn end(
+        &mut self,
+        keys: u64,
+        spec: &PartSpec,
+        ctx: &OpContext,
+        counters: &mut PartCounters,
+    ) -> Result<()> {
         check(ctx)?;
-        part.sorter.end();
-        part.advance(spec, ctx).await?;
-        counters.sort_bytes += part.sorter.sorted_bytes();
-        counters.spilled.add(&part.file.take_counts());
+        self.sorter.end();
+        self.advance(spec, ctx).await?;
+        counters.sort_bytes += self.sorter.sorted_bytes();
+        counters.spilled.add(&self.file.take_counts());
         let metrics = metrics();
         let metrics = &metrics.counters;
-        metrics.sort_total_bytes.add(part.sorter.sorted_bytes());
+        metrics.sort_total_bytes.add(self.sorter.sorted_bytes());
         metrics.sort_total_keys.add(keys);
-        Ok(part)
+        Ok(())
     }
 
     /// Takes the next item.
@@ -89,16 +175,8 @@ impl SortedPart {
             let sorter = &mut self.sorter;
             self.next = match compute(ctx, || sorter.next_entry()).await? {
                 Next::Entry(key, entry) => {
-                    let Entry {
-                        mut found,
-                        metadata,
-                    } = entry;
-                    found.order = Key::from_slice(&key);
-                    let metadata = match metadata {
-                        Some(metadata) => metadata,
-                        None => metadata_of(spec, &found, ctx).await?,
-                    };
-                    Some(finish(spec, found, &metadata, ctx).await?)
+                    let item = item_of(&key, entry, spec, ctx).await?;
+                    Some(made_at_end(spec, item, ctx).await?)
                 }
                 Next::End => None,
                 Next::Disk => {
@@ -109,6 +187,28 @@ impl SortedPart {
             return Ok(());
         }
     }
+}
+
+/// What a part gives of a sorted document.
+async fn item_of(key: &[u8], entry: Entry, spec: &PartSpec, ctx: &OpContext) -> Result<Item> {
+    let Entry {
+        mut found,
+        metadata,
+    } = entry;
+    found.order = Key::from_slice(key);
+    if spec.sort.is_none() {
+        // Made by stages, which gave it the form that it has.
+        return Ok(Item {
+            order: found.order,
+            id: None,
+            document: Ok(found.document),
+        });
+    }
+    let metadata = match metadata {
+        Some(metadata) => metadata,
+        None => metadata_of(spec, &found, ctx).await?,
+    };
+    finish(spec, found, &metadata, ctx).await
 }
 
 /// What is written in front of the document: whether and where the filter matched in an array,

@@ -131,7 +131,9 @@ pub(crate) async fn open_ids(
     let wanted = request.limit.unwrap_or_else(target_group);
     let is_renewed = source.renewal(ctx) != Renewal::Never;
     let kept = (again == Again::PassedOver && is_renewed).then(|| request.clone());
-    let Opened { stream, indexes } = open(ctx, source, request, wanted).await?;
+    let Opened {
+        stream, indexes, ..
+    } = open(ctx, source, request, wanted).await?;
     let once = kept
         .filter(|_| !indexes.is_empty())
         .map(|request| Once::new(source, request));

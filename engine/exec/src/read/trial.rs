@@ -95,6 +95,8 @@ fn spec_of(request: &ReadRequest, planned: Planned, at: Timestamp) -> Arc<PartSp
         renewal: request.renewal,
         is_unguarded: request.is_unguarded,
         sort_room: memory.shared(memory.limits.sort, 1),
+        stages: None,
+        memory,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_collation::Collation;
 use pinion_wire::Result;
 
@@ -114,6 +114,19 @@ impl Group {
             .all(|(_, field)| field.kind().is_divisible())
     }
 
+    /// The stage that puts together what parts know of its groups, as MongoDB shows it.
+    pub(super) fn merge_source(&self) -> RawDocumentBuf {
+        let mut out = DocBuilder::new();
+        out.start_document("$group").append("_id", "$$ROOT._id");
+        for (name, field) in &self.fields {
+            out.start_document(name)
+                .append(field.kind().name(), format!("$$ROOT.{name}").as_str())
+                .end();
+        }
+        out.append("$doingMerge", true).end();
+        out.finish()
+    }
+
     /// Whether there is one group of all documents, which are only counted.
     pub(super) fn only_counts(&self) -> bool {
         let counts = |field: &Accumulation| *field.kind() == Kind::Count;
@@ -121,7 +134,7 @@ impl Group {
             && self.fields.iter().all(|(_, field)| counts(field))
     }
 
-    /// What a part gives for so many documents, where they are only counted.
+    /// What a part gives for a number of documents, where they are only counted.
     pub(super) fn counted(&self, count: RawBsonRef<'_>) -> Option<Document> {
         let Id::Value(id) = &self.id else {
             return None;

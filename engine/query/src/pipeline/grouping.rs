@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use super::Document;
 use super::codes::{Engine, coded, no_disk_use};
-use super::division::depends_on_order;
 use super::group::Group;
+use super::partial::depends_on_order;
 use super::step::{Given, OnDisk, Step, Taken};
 use crate::accumulator::{Accumulator, Input};
 use crate::collation::spend_sort_keys;

@@ -9,8 +9,13 @@ use crate::error::error;
 use crate::expression::{MetaKind, MetaSet};
 
 impl Stage {
+    /// Whether the stage looks at the score of a text search.
+    pub(super) fn reads_score(&self) -> bool {
+        self.reads().contains(MetaKind::TextScore)
+    }
+
     /// What the stage reads.
-    fn reads(&self) -> MetaSet {
+    pub(super) fn reads(&self) -> MetaSet {
         match &self.kind {
             StageKind::Match(matcher) => matcher.reads(),
             StageKind::Project(projection) => projection.reads(),
@@ -88,7 +93,7 @@ fn all(branches: &[(String, Pipeline)]) -> MetaSet {
 impl Pipeline {
     /// Whether the stages look at the scores of a text search.
     pub fn reads_scores(&self) -> bool {
-        self.reads().contains(MetaKind::TextScore)
+        self.stages.iter().any(Stage::reads_score)
     }
 
     /// What the stages read.

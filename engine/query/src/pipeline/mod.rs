@@ -1,15 +1,14 @@
-//! Aggregation pipelines: parsed, divided into what the partitions find and what is left, and run.
+//! Aggregation pipelines: parsed, split into what the parts of a read do and what is left, and run.
 
 mod bucket;
 mod bucket_auto;
 mod codes;
 mod densify;
-mod divide;
-mod division;
 mod document;
 mod facet;
 mod fields;
 mod fill;
+mod find_prefix;
 mod fusion;
 mod geo_near;
 mod granularity;
@@ -19,6 +18,7 @@ mod keyed;
 mod metadata;
 mod outside;
 mod parse;
+mod partial;
 mod redact;
 mod refused;
 mod row;
@@ -28,6 +28,7 @@ mod run;
 mod sample;
 mod sorting;
 mod spec;
+mod split;
 mod stage;
 mod step;
 mod steps;
@@ -49,8 +50,6 @@ use crate::expression::{MetaKind, MetaSet, Subject, Variables};
 use crate::index::IndexSpec;
 use crate::spill::Memory;
 
-pub use divide::PipelineParts;
-pub use division::Division;
 pub use document::Document;
 pub(crate) use fields::FieldNames;
 pub use keyed::keyed;
@@ -58,6 +57,7 @@ pub use outside::{
     GraphLookup, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside, Traversal, UnionWith,
 };
 pub use parse::check_documents;
+pub use partial::PartialPipeline;
 pub use refused::no_search_server;
 pub use row::{
     InSubPipeline, InViews, InnerPipelines, MakesDocuments, StageApi, StageDivision,
@@ -65,6 +65,7 @@ pub use row::{
 };
 pub use rules::{check_api_v1, check_read_concern, stage_outside_v1};
 pub use run::PipelineRun;
+pub use split::{PartStages, SplitPipeline};
 pub(crate) use step::{Given, Step, Taken};
 pub use step::{Input, Want};
 

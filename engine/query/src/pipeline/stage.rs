@@ -93,6 +93,14 @@ impl Stage {
         }
     }
 
+    /// A stage that no pipeline can name.
+    pub(super) fn unnamed(kind: StageKind) -> Stage {
+        Stage {
+            kind,
+            source: RawDocumentBuf::new(),
+        }
+    }
+
     /// The row of the stage whose name it has; `None` for one that no pipeline can name.
     pub(super) fn row(&self) -> Option<&'static StageRow> {
         stage_row_of(&self.source)
@@ -167,7 +175,7 @@ pub(super) fn limit_behind(stages: &[Stage]) -> Option<usize> {
             StageKind::Limit(amount) => {
                 return usize::try_from(amount.saturating_add(skipped)).ok();
             }
-            StageKind::Project(_) | StageKind::SortKeys(_) => {}
+            StageKind::Project(_) | StageKind::ReplaceRoot(..) | StageKind::SortKeys(_) => {}
             _ => return None,
         }
     }

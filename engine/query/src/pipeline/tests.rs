@@ -428,7 +428,7 @@ fn a_pipeline_is_divided() {
         { "$match": { "a": 1 } }, { "$sort": { "c": 1 } }, { "$match": { "b": 2 } }, { "$limit": 3 }, { "$count": "n" }
     ]));
     let parts = Pipeline::parse(&stages, &variables)
-        .and_then(|p| p.divide(None, &variables))
+        .and_then(|p| p.find_prefix(None, &variables))
         .expect("it divides");
     assert_eq!(
         parts.matcher.filter(),

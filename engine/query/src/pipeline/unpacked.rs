@@ -6,11 +6,11 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
-use super::divide::join_filters;
 use super::fields::{FieldNames, add_expression, read_by};
+use super::find_prefix::{FindPrefix, join_filters};
 use super::geo_near::GeoNear;
 use super::stage::{StageKind, limit_behind};
-use super::{Pipeline, PipelineParts, Stage};
+use super::{Pipeline, Stage};
 use crate::expression::{MetaSet, Variables};
 use crate::index::{IndexKind, IndexSpec};
 use crate::limits::MAX_FIRST_MEASUREMENTS;
@@ -38,7 +38,7 @@ impl Pipeline {
         unpack: Unpack,
         indexes: Option<&[IndexSpec]>,
         variables: &Variables,
-    ) -> Result<PipelineParts> {
+    ) -> Result<FindPrefix> {
         if let Some(StageKind::GeoNear(stage)) = self.stages.get(1).map(|stage| &stage.kind) {
             let stage = stage.clone();
             return self.near_sources(unpack, &stage, variables);
@@ -66,7 +66,7 @@ impl Pipeline {
         unpack: Unpack,
         stage: &GeoNear,
         variables: &Variables,
-    ) -> Result<PipelineParts> {
+    ) -> Result<FindPrefix> {
         let alike = unpack.compares_by(variables.collation.as_ref());
         let divided = bucket_filter(&unpack.form, stage.query(), alike);
         let buckets = stage.bucket_filter(&unpack.form, &divided.buckets)?;
@@ -79,11 +79,11 @@ impl Pipeline {
             rest.push(Stage::made("$match", &*left, StageKind::Match(matcher)));
         }
         rest.extend(behind);
-        Ok(PipelineParts {
+        Ok(FindPrefix {
             matcher: Matcher::parse_query(&buckets, variables)?,
             sort: None,
             limit: limit.and_then(|limit| i64::try_from(limit).ok()),
-            tells: MetaSet::default(),
+            metadata: MetaSet::default(),
             rest: Pipeline { stages: rest },
         })
     }
@@ -191,7 +191,7 @@ impl Unpacked {
         }
     }
 
-    fn into_parts(self, variables: &Variables) -> Result<PipelineParts> {
+    fn into_parts(self, variables: &Variables) -> Result<FindPrefix> {
         let spec = self.unpack.to_document();
         let unpack = Stage::made(
             "$_internalUnpackBucket",
@@ -199,11 +199,11 @@ impl Unpacked {
             StageKind::Unpack(self.unpack),
         );
         let stages = [unpack].into_iter().chain(self.filters);
-        Ok(PipelineParts {
+        Ok(FindPrefix {
             matcher: Matcher::parse_with(&self.buckets, variables)?,
             sort: self.sort,
             limit: self.limit,
-            tells: MetaSet::default(),
+            metadata: MetaSet::default(),
             rest: Pipeline {
                 stages: stages.chain(self.behind).collect(),
             },
@@ -353,7 +353,7 @@ mod tests {
     }
 
     /// What a read of the buckets gives that does what the parts ask of it.
-    fn read(parts: &PipelineParts) -> Vec<RawDocumentBuf> {
+    fn read(parts: &FindPrefix) -> Vec<RawDocumentBuf> {
         let mut found: Vec<_> = buckets()
             .into_iter()
             .filter(|bucket| parts.matcher.matches(&**bucket).expect("it matches or not"))
@@ -367,7 +367,7 @@ mod tests {
 
     /// Divides the stages over buckets, and checks that they give what they give of the measurements.
     #[track_caller]
-    fn check(stages: RawBson, indexes: &[RawDocumentBuf]) -> PipelineParts {
+    fn check(stages: RawBson, indexes: &[RawDocumentBuf]) -> FindPrefix {
         let RawBson::Array(stages) = &stages else {
             panic!("an array of stages");
         };
@@ -381,7 +381,7 @@ mod tests {
         let indexes: Vec<IndexSpec> = (indexes.iter())
             .map(|index| IndexSpec::parse(index).expect("an index"))
             .collect();
-        let divided = pipeline.divide(Some(&indexes), &Variables::default());
+        let divided = pipeline.find_prefix(Some(&indexes), &Variables::default());
         let parts = divided.expect("it divides");
         let found = outputs(parts.rest.clone(), read(&parts), Units::MAX).expect("it runs");
         let sorted = |mut all: Vec<RawDocumentBuf>| {
@@ -392,7 +392,7 @@ mod tests {
         parts
     }
 
-    fn unpack_of(parts: &PipelineParts) -> &Unpack {
+    fn unpack_of(parts: &FindPrefix) -> &Unpack {
         match &parts.rest.stages[0].kind {
             StageKind::Unpack(unpack) => unpack,
             other => panic!("{other:?}"),

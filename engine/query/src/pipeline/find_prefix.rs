@@ -1,4 +1,4 @@
-//! Dividing a pipeline into what the partitions do and what is left for their merged documents.
+//! The front of a pipeline that is a find, and the stages behind it.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_wire::Result;
@@ -11,9 +11,9 @@ use crate::matcher::Matcher;
 use crate::sort::SortPattern;
 use crate::value::{field, is_empty};
 
-/// A pipeline divided: what a find over the partitions can do, and the stages behind it.
+/// What a find over the partitions does of a pipeline, and the stages behind it.
 #[derive(Clone, Debug)]
-pub struct PipelineParts {
+pub(super) struct FindPrefix {
     /// The leading `$match` stages as one filter.
     pub matcher: Matcher,
     /// The sort that comes next.
@@ -21,7 +21,7 @@ pub struct PipelineParts {
     /// How many documents are wanted at most after filter and sort.
     pub limit: Option<i64>,
     /// What the read gives with its documents, as `keyed` writes both: of what the stages behind it read.
-    pub tells: MetaSet,
+    pub metadata: MetaSet,
     /// What is left to run on the merged documents.
     pub rest: Pipeline,
 }
@@ -29,31 +29,28 @@ pub struct PipelineParts {
 impl Pipeline {
     /// Takes off the front what a find can do over a collection with these indexes, if there is
     /// one.
-    pub fn divide(
+    pub(super) fn find_prefix(
         self,
         indexes: Option<&[IndexSpec]>,
         variables: &Variables,
-    ) -> Result<PipelineParts> {
-        let mut parts = self.taken_apart(indexes, variables)?;
+    ) -> Result<FindPrefix> {
+        let mut prefix = self.taken_apart(indexes, variables)?;
         if let Some(indexes) = indexes {
-            parts.matcher = parts.matcher.with_text_index(indexes)?;
+            prefix.matcher = prefix.matcher.with_text_index(indexes)?;
         }
-        if let Some(source) = parts.matcher.meta_source(parts.rest.reads()) {
-            let known = Stage {
-                kind: StageKind::Known(source),
-                source: RawDocumentBuf::new(),
-            };
-            parts.rest.stages.insert(0, known);
+        if let Some(source) = prefix.matcher.meta_source(prefix.rest.reads()) {
+            let known = Stage::unnamed(StageKind::Known(source));
+            prefix.rest.stages.insert(0, known);
         }
-        parts.read_metadata();
-        Ok(parts)
+        prefix.read_metadata();
+        Ok(prefix)
     }
 
     fn taken_apart(
         mut self,
         indexes: Option<&[IndexSpec]>,
         variables: &Variables,
-    ) -> Result<PipelineParts> {
+    ) -> Result<FindPrefix> {
         if let Some(StageKind::GeoNear(stage)) = self.stages.first().map(|stage| &stage.kind) {
             let matcher = Matcher::parse_query(&stage.filter()?, variables)?;
             return Ok(self.behind_geo_near(matcher));
@@ -86,11 +83,11 @@ impl Pipeline {
         if limit.is_some() {
             stages.next();
         }
-        Ok(PipelineParts {
+        Ok(FindPrefix {
             matcher,
             sort,
             limit,
-            tells: MetaSet::default(),
+            metadata: MetaSet::default(),
             rest: Pipeline {
                 stages: stages.collect(),
             },
@@ -102,7 +99,7 @@ impl Pipeline {
     /// The parts where a `$geoNear` is at the front: it goes on to add distances to the documents
     /// that the filter gives in their order, each by itself, so that a limit behind it is one of
     /// the read.
-    fn behind_geo_near(mut self, matcher: Matcher) -> PipelineParts {
+    fn behind_geo_near(mut self, matcher: Matcher) -> FindPrefix {
         let limit = match self.stages.get(1).map(|stage| &stage.kind) {
             Some(StageKind::Limit(limit)) => Some(*limit),
             _ => None,
@@ -110,17 +107,17 @@ impl Pipeline {
         if limit.is_some() {
             self.stages.remove(1);
         }
-        PipelineParts {
+        FindPrefix {
             matcher,
             sort: None,
             limit,
-            tells: MetaSet::default(),
+            metadata: MetaSet::default(),
             rest: self,
         }
     }
 }
 
-impl PipelineParts {
+impl FindPrefix {
     /// Has the read give what the stages read of how it finds documents.
     fn read_metadata(&mut self) {
         let kinds: &[MetaKind] = match self.rest.stages.first().map(|stage| &stage.kind) {
@@ -130,13 +127,9 @@ impl PipelineParts {
             Some(_) => &[MetaKind::RecordId, MetaKind::IndexKey],
         };
         let given = MetaSet::of(kinds.iter().copied());
-        self.tells = self.rest.reads().intersection(given);
-        if !self.tells.is_empty() {
-            let keyed = Stage {
-                kind: StageKind::Keyed,
-                source: RawDocumentBuf::new(),
-            };
-            self.rest.stages.insert(0, keyed);
+        self.metadata = self.rest.reads().intersection(given);
+        if !self.metadata.is_empty() {
+            self.rest.stages.insert(0, Stage::unnamed(StageKind::Keyed));
         }
     }
 }

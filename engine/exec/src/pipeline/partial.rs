@@ -1,11 +1,11 @@
-//! A pipeline whose first stages every partition runs over its own documents, beside them.
+//! Groups, counts and values that each partition makes of its own documents.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pinion_bson::RawDocument;
-use pinion_query::{Division, Document, Input, Memory, Pipeline, PipelineRun, Want};
+use pinion_query::{Document, Input, Memory, PartialPipeline, Pipeline, PipelineRun, Want};
 use pinion_runtime::{Queue, join_all, submit_to};
 use pinion_storage::{PartitionId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -22,7 +22,7 @@ use crate::read::{
 };
 
 /// What a pipeline in parts has given.
-pub(crate) struct Divided {
+pub(super) struct MadeInParts {
     pub documents: VecDeque<Document>,
     /// The indexes that were read.
     pub indexes: Vec<String>,
@@ -31,23 +31,23 @@ pub(crate) struct Divided {
 /// Runs a pipeline in parts, up to what is left behind the merge; `None` where it has to run as a
 /// whole: because the result depends on the order of the documents, or takes too much memory, or is
 /// an error, which is that of the document that comes first.
-pub(crate) async fn run_divided(
+pub(super) async fn run_partial(
     ctx: &OpContext,
     source: ReadSource,
     request: &ReadRequest,
-    division: &Division,
+    partial: &PartialPipeline,
     memory: &Memory,
-) -> Result<Option<Divided>> {
+) -> Result<Option<MadeInParts>> {
     let run = async {
-        if division.only_counts() {
-            return count(ctx, source, request, division, memory).await;
+        if partial.only_counts() {
+            return count(ctx, source, request, partial, memory).await;
         }
-        group(ctx, source, request, division, memory).await
+        group(ctx, source, request, partial, memory).await
     };
     match run.await {
         Err(error) if is_interruption(&error) => Err(error),
         Err(_) => Ok(None),
-        divided => divided,
+        made => made,
     }
 }
 
@@ -56,9 +56,9 @@ async fn count(
     ctx: &OpContext,
     source: ReadSource,
     request: &ReadRequest,
-    division: &Division,
+    partial: &PartialPipeline,
     memory: &Memory,
-) -> Result<Option<Divided>> {
+) -> Result<Option<MadeInParts>> {
     let mut request = request.clone();
     request.output = Output::Count;
     let opened = open(ctx, source, request, usize::MAX).await?;
@@ -67,9 +67,9 @@ async fn count(
         let counted = counted.first_chunk().expect("a count has eight bytes");
         total += u64::from_le_bytes(*counted);
     }
-    let counted = division.counted(total).into_iter().collect();
-    Ok(Some(Divided {
-        documents: merge(ctx, counted, division, memory).await?,
+    let counted = partial.counted(total).into_iter().collect();
+    Ok(Some(MadeInParts {
+        documents: merge(ctx, counted, partial, memory).await?,
         indexes: opened.indexes,
     }))
 }
@@ -78,11 +78,11 @@ async fn group(
     ctx: &OpContext,
     source: ReadSource,
     request: &ReadRequest,
-    division: &Division,
+    partial: &PartialPipeline,
     memory: &Memory,
-) -> Result<Option<Divided>> {
+) -> Result<Option<MadeInParts>> {
     let grouped = on_parts(ctx, source, request, |count| {
-        let (stages, memory) = (division.part.clone(), part_memory(memory, count));
+        let (stages, memory) = (partial.part.clone(), part_memory(memory, count));
         move |found, partition, ctx: OpContext| async move {
             let part = GroupedPart {
                 found,
@@ -92,12 +92,12 @@ async fn group(
             part.documents(partition, &ctx).await
         }
     });
-    let Some((partial, indexes)) = grouped.await? else {
+    let Some((made, indexes)) = grouped.await? else {
         return Ok(None);
     };
-    let partial = partial.into_iter().flatten().collect();
-    Ok(Some(Divided {
-        documents: merge(ctx, partial, division, memory).await?,
+    let made = made.into_iter().flatten().collect();
+    Ok(Some(MadeInParts {
+        documents: merge(ctx, made, partial, memory).await?,
         indexes,
     }))
 }
@@ -116,12 +116,12 @@ fn part_memory(memory: &Memory, parts: usize) -> Memory {
 /// Puts together what the parts know.
 async fn merge(
     ctx: &OpContext,
-    partial: VecDeque<Document>,
-    division: &Division,
+    made: VecDeque<Document>,
+    partial: &PartialPipeline,
     memory: &Memory,
 ) -> Result<VecDeque<Document>> {
-    let run = PipelineRun::new(division.merge.clone(), memory);
-    let mut node = RunNode::over(partial, run);
+    let run = PipelineRun::new(partial.merge.clone(), memory);
+    let mut node = RunNode::over(made, run);
     let mut documents = VecDeque::new();
     while let Some(document) = node.next(ctx).await? {
         documents.push_back(document);
@@ -172,7 +172,7 @@ impl GroupedPart {
 
 /// Has every partition put what it finds into a `T` of its own; `None` where that fails, and the
 /// caller then does it document by document: an error is that of the first document then.
-pub(crate) async fn collect_divided<T: Send + 'static>(
+pub(crate) async fn collect_partial<T: Send + 'static>(
     ctx: &OpContext,
     source: ReadSource,
     request: &ReadRequest,

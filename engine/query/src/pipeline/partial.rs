@@ -1,21 +1,22 @@
-//! Groups and counts made in parts: each partition groups what it has, and what it knows of its groups is put together.
+//! Groups and counts made in parts: each part groups what it finds, and what all know of their
+//! groups is put together.
 //!
-//! Only what comes out the same however the documents lie is divided. What depends on their order after all, as sums of
-//! doubles do in their last digits, shows while it runs: then a part or the merge fails, and whoever asked runs the
-//! pipeline as a whole.
+//! Only what comes out the same however the documents lie is made in parts. What depends on their
+//! order after all, as sums of doubles do in their last digits, shows while it runs: then a part or
+//! the merge fails, and the caller runs the pipeline as a whole.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_wire::ErrorCode;
 
 use super::row::StageDivision;
-use super::stage::StageKind;
-use super::{Document, Pipeline, PipelineParts, Stage};
+use super::stage::{Stage, StageKind};
+use super::{Document, Pipeline};
 use crate::error::error;
 
-/// A pipeline whose first stages every partition runs over its own documents.
+/// A pipeline whose first stages every part runs over the documents that it finds.
 #[derive(Clone, Debug)]
-pub struct Division {
-    /// What a partition runs.
+pub struct PartialPipeline {
+    /// What a part runs.
     pub part: Pipeline,
     /// What is run on all that the parts give, in any order.
     pub merge: Pipeline,
@@ -23,48 +24,52 @@ pub struct Division {
     pub rest: Pipeline,
 }
 
-impl PipelineParts {
-    /// The pipeline in parts, if that gives the same.
-    pub fn division(&self) -> Option<Division> {
-        if self.sort.is_some() || self.limit.is_some() || !self.tells.is_empty() {
+impl PartialPipeline {
+    /// The stages in parts, if that gives the same.
+    pub(super) fn of<'s>(stages: impl Iterator<Item = &'s Stage>) -> Option<PartialPipeline> {
+        let mut stages = stages.peekable();
+        let mut part = Vec::new();
+        while let Some(stage) = stages.next_if(|stage| stage.is_of_one_document()) {
+            part.push(stage);
+        }
+        let divided = stages.next()?;
+        if divided.division() != StageDivision::Partial {
             return None;
         }
-        let stages = &self.rest.stages;
-        let at = stages.iter().position(|stage| !is_of_one_document(stage))?;
-        if division_of(&stages[at]) != StageDivision::Partial {
-            return None;
-        }
-        let (part, merge) = match &stages[at].kind {
+        let (in_part, merge) = match &divided.kind {
             StageKind::Group(group) if group.is_divisible() => (
                 StageKind::PartialGroup(group.clone()),
-                StageKind::MergedGroup(group.clone()),
+                Stage {
+                    source: group.merge_source(),
+                    kind: StageKind::MergedGroup(group.clone()),
+                },
             ),
             StageKind::Count(name) => (
                 StageKind::Count(name.clone()),
-                StageKind::MergedCount(name.clone()),
+                Stage {
+                    source: sum_of_counts(name),
+                    kind: StageKind::MergedCount(name.clone()),
+                },
             ),
             _ => return None,
         };
-        let stage = |kind| Stage {
-            kind,
-            source: RawDocumentBuf::new(),
+        let in_part = Stage {
+            kind: in_part,
+            source: divided.source.clone(),
         };
-        let before = stages[..at].iter().cloned();
-        Some(Division {
+        Some(PartialPipeline {
             part: Pipeline {
-                stages: before.chain([stage(part)]).collect(),
+                stages: part.into_iter().cloned().chain([in_part]).collect(),
             },
             merge: Pipeline {
-                stages: vec![stage(merge)],
+                stages: vec![merge],
             },
             rest: Pipeline {
-                stages: stages[at + 1..].to_vec(),
+                stages: stages.cloned().collect(),
             },
         })
     }
-}
 
-impl Division {
     /// Whether the parts do nothing but count documents.
     pub fn only_counts(&self) -> bool {
         match &self.part.stages[..] {
@@ -77,7 +82,7 @@ impl Division {
         }
     }
 
-    /// What a part that only counts gives for so many documents; `None` for none.
+    /// What a part that only counts gives for a number of documents; `None` for none.
     pub fn counted(&self, documents: u64) -> Option<Document> {
         let count = RawBsonRef::Int64(i64::try_from(documents).ok()?);
         if documents == 0 {
@@ -95,22 +100,15 @@ impl Division {
     }
 }
 
-/// What partitions can do of a stage.
-fn division_of(stage: &Stage) -> StageDivision {
-    match &stage.kind {
-        // What a filter knows of each document; no pipeline can name it.
-        StageKind::Known(_) => StageDivision::PerDocument,
-        _ => (stage.row()).map_or(StageDivision::Whole, |row| row.division),
-    }
-}
-
-/// Whether a stage looks at each document alone.
-fn is_of_one_document(stage: &Stage) -> bool {
-    match (division_of(stage), &stage.kind) {
-        (StageDivision::PerDocument, _) => true,
-        (StageDivision::PerBucket, StageKind::Unpack(unpack)) => unpack.is_of_one_bucket(),
-        _ => false,
-    }
+/// The stage that puts together the counts of parts, as it could be written.
+fn sum_of_counts(name: &str) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.start_document("$group")
+        .append("_id", RawBsonRef::Null)
+        .start_document(name)
+        .append("$sum", format!("${name}").as_str());
+    out.end().end();
+    out.finish()
 }
 
 /// The error of a part, or of a merge, whose result would depend on the order of the documents.
@@ -125,35 +123,37 @@ pub(super) fn depends_on_order() -> pinion_wire::Error {
 mod tests {
     use super::*;
     use crate::expression::{MetaKind, MetaSet, Metadata, Variables};
+    use crate::pipeline::SplitPipeline;
     use crate::pipeline::keyed;
     use crate::pipeline::tests::outputs;
     use crate::work::Units;
     use pinion_bson::{RawBson, rawbson, rawdoc};
 
-    fn parts(stages: &RawBson) -> PipelineParts {
+    fn split(stages: &RawBson) -> SplitPipeline {
         let RawBson::Array(stages) = stages else {
             panic!("an array of stages");
         };
         let variables = Variables::default();
         let pipeline = Pipeline::parse(stages, &variables).expect("parses");
-        pipeline.divide(None, &variables).expect("divides")
+        pipeline.split(None, &variables).expect("splits")
     }
 
-    /// What the parts make of documents that are dealt out to them; fails where they have to run as a whole.
-    fn divided(
-        division: &Division,
+    /// What the parts make of documents that are dealt out to them; fails where they have to run as
+    /// a whole.
+    fn in_parts(
+        partial: &PartialPipeline,
         documents: &[RawDocumentBuf],
         count: usize,
     ) -> pinion_wire::Result<Vec<RawDocumentBuf>> {
-        let mut partial = Vec::new();
+        let mut made = Vec::new();
         for part in 0..count {
             let dealt = documents.iter().skip(part).step_by(count).cloned();
-            let stages = division.part.clone();
-            partial.extend(outputs(stages, dealt.collect(), Units::MAX)?.0);
+            let stages = partial.part.clone();
+            made.extend(outputs(stages, dealt.collect(), Units::MAX)?.0);
         }
-        partial.reverse();
-        let merged = outputs(division.merge.clone(), partial, Units::MAX)?.0;
-        Ok(outputs(division.rest.clone(), merged, Units::MAX)?.0)
+        made.reverse();
+        let merged = outputs(partial.merge.clone(), made, Units::MAX)?.0;
+        Ok(outputs(partial.rest.clone(), merged, Units::MAX)?.0)
     }
 
     fn documents() -> Vec<RawDocumentBuf> {
@@ -163,21 +163,21 @@ mod tests {
 
     #[track_caller]
     fn check(stages: RawBson) {
-        let parts = parts(&stages);
-        let division = parts.division().expect("it can be divided");
-        let whole = outputs(parts.rest.clone(), documents(), Units::MAX).expect("it runs");
+        let split = split(&stages);
+        let partial = split.partial().expect("it can be made in parts");
+        let whole = outputs(split.clone().into_whole(), documents(), Units::MAX).expect("it runs");
         for count in [1, 2, 3, 7] {
-            let found = divided(&division, &documents(), count).expect("it runs");
+            let found = in_parts(&partial, &documents(), count).expect("it runs");
             assert_eq!(found, whole.0, "{stages:?} in {count}");
         }
-        if division.only_counts() {
-            let counted = division.counted(50).into_iter();
+        if partial.only_counts() {
+            let counted = partial.counted(50).into_iter();
             let counted = counted
                 .map(|d| pinion_bson::RawDocument::to_owned(&d))
                 .collect();
-            let merged = outputs(division.merge, counted, Units::MAX).expect("it runs");
+            let merged = outputs(partial.merge, counted, Units::MAX).expect("it runs");
             assert_eq!(merged.0, whole.0, "{stages:?} by count");
-            assert!(parts.division().expect("as before").counted(0).is_none());
+            assert!(split.partial().expect("as before").counted(0).is_none());
         }
     }
 
@@ -200,18 +200,19 @@ mod tests {
 
     #[track_caller]
     fn check_whole(stages: RawBson) {
-        assert!(parts(&stages).division().is_none(), "{stages:?}");
+        assert!(split(&stages).partial().is_none(), "{stages:?}");
     }
 
     #[test]
     fn a_pipeline_that_reads_index_keys_runs_as_a_whole_over_keyed_documents() {
         let stages =
             rawbson!([{ "$group": { "_id": { "$meta": "indexKey" }, "n": { "$sum": 1 } } }]);
-        let parts = parts(&stages);
-        assert!(parts.tells.contains(MetaKind::IndexKey));
-        assert!(parts.division().is_none());
+        let split = split(&stages);
+        assert!(split.metadata.contains(MetaKind::IndexKey));
+        assert!(split.partial().is_none());
+        let whole = split.into_whole();
         assert_eq!(
-            parts.rest.sources().count(),
+            whole.sources().count(),
             1,
             "explain shows the stages that were written"
         );
@@ -220,7 +221,7 @@ mod tests {
             .iter()
             .map(|document| keyed(document, &metadata).expect("within the budget"))
             .collect();
-        let found = outputs(parts.rest, keyed, Units::MAX).expect("it runs").0;
+        let found = outputs(whole, keyed, Units::MAX).expect("it runs").0;
         assert_eq!(found, [rawdoc! { "_id": { "k": 7 }, "n": 50 }]);
     }
 
@@ -228,16 +229,16 @@ mod tests {
     fn keys_that_no_stage_reads_are_not_given() {
         let both = rawbson!([{ "$project": { "i": { "$meta": "indexKey" }, "r": { "$meta": "recordId" } } }]);
         assert_eq!(
-            parts(&both).tells,
+            split(&both).metadata,
             MetaSet::of([MetaKind::IndexKey, MetaKind::RecordId])
         );
-        let check = |stages: RawBson| assert!(parts(&stages).tells.is_empty(), "{stages:?}");
+        let check = |stages: RawBson| assert!(split(&stages).metadata.is_empty(), "{stages:?}");
         check(rawbson!([{ "$group": { "_id": "$k" } }]));
         check(rawbson!([{ "$match": { "k": 1 } }]));
     }
 
     #[test]
-    fn what_depends_on_the_order_is_not_divided() {
+    fn what_depends_on_the_order_is_not_made_in_parts() {
         check_whole(rawbson!([{ "$group": { "_id": "$k", "all": { "$push": "$n" } } }]));
         check_whole(
             rawbson!([{ "$group": { "_id": "$k", "n": { "$sum": 1 }, "f": { "$first": "$n" } } }]),
@@ -250,8 +251,8 @@ mod tests {
 
     #[track_caller]
     fn check_refused(stages: RawBson, documents: &[RawDocumentBuf]) {
-        let division = parts(&stages).division().expect("it is divided");
-        assert!(divided(&division, documents, 2).is_err(), "{stages:?}");
+        let partial = split(&stages).partial().expect("it is made in parts");
+        assert!(in_parts(&partial, documents, 2).is_err(), "{stages:?}");
     }
 
     #[test]

@@ -1,0 +1,73 @@
+//! The parts of a split pipeline, opened: a pipeline over a collection, in a command or in a stage.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_catalog::Collection;
+use pinion_query::{Pipeline, SplitPipeline};
+use pinion_wire::{OpContext, Result};
+
+use super::partial::run_partial;
+use super::{Node, Surroundings};
+use crate::acquire::ReadSource;
+use crate::limits::PART_BATCH_DOCUMENTS;
+use crate::read::{Opened, ReadRequest, open};
+
+/// A pipeline whose parts are at work, or have done all that they do.
+pub(crate) struct OpenedSplit {
+    /// What the parts give.
+    pub source: Node,
+    /// What runs over that.
+    pub merger: Pipeline,
+    /// The indexes that are read.
+    pub indexes: Vec<String>,
+}
+
+/// The read in front of a split pipeline.
+pub(crate) fn request_of(split: &SplitPipeline, collection: Arc<Collection>) -> ReadRequest {
+    let mut request = ReadRequest::new(collection, split.matcher.clone());
+    request.sort = split.sort.clone();
+    request.limit = split.limit.map(|limit| limit as usize);
+    request.reads_scores = split.reads_scores();
+    request.follow_up_metadata = split.metadata;
+    request
+}
+
+/// Opens the parts of a pipeline. `first` is how many documents are wanted of the pipeline first.
+pub(crate) async fn open_split(
+    ctx: &OpContext,
+    source: ReadSource,
+    mut request: ReadRequest,
+    split: SplitPipeline,
+    first: usize,
+    around: &Rc<Surroundings>,
+) -> Result<OpenedSplit> {
+    if let Some(partial) = split.partial() {
+        let made = run_partial(ctx, source, &request, &partial, &around.memory).await?;
+        if let Some(made) = made {
+            return Ok(OpenedSplit {
+                source: Node::List(made.documents),
+                merger: partial.rest,
+                indexes: made.indexes,
+            });
+        }
+    }
+    let wanted = match split.merger.is_empty() {
+        true => first,
+        false => PART_BATCH_DOCUMENTS,
+    };
+    request.stages = split.part.clone();
+    let Opened {
+        stream,
+        indexes,
+        is_staged,
+    } = open(ctx, source, request, wanted).await?;
+    Ok(OpenedSplit {
+        source: Node::Read(Box::new(stream)),
+        merger: match is_staged {
+            true => split.merger,
+            false => split.into_whole(),
+        },
+        indexes,
+    })
+}

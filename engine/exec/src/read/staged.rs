@@ -1,0 +1,133 @@
+//! Stages of a pipeline that a part runs over the documents that it finds.
+
+use std::collections::VecDeque;
+
+use pinion_query::{Document, Input, PartStages, PipelineRun, Want};
+use pinion_storage::Key;
+use pinion_wire::{Error, OpContext, Result};
+
+use super::item::PartCounters;
+use super::matches::{next_matches, yield_if_due};
+use super::part::{PartSpec, finish, metadata_of};
+use super::scan::{Found, Scan};
+use crate::compute::offload;
+use crate::interrupt::{is_interruption, pause};
+use crate::limits::CORE_BUDGET;
+
+/// The stages of a part at work.
+pub(super) struct StagedRun {
+    run: PipelineRun,
+    /// Documents that were found and not looked at yet.
+    found: VecDeque<Found>,
+    /// Orders the document that the stages are at, and what they make of it.
+    order: Key,
+    ended: bool,
+}
+
+/// What the stages make of a document; the error is the document's.
+pub(super) struct Made {
+    /// Orders the document among those of all parts. Several that are made of one have the same.
+    pub order: Key,
+    pub document: Result<Document, Box<Error>>,
+}
+
+impl StagedRun {
+    pub(super) fn new(stages: &PartStages, spec: &PartSpec) -> StagedRun {
+        StagedRun {
+            run: PipelineRun::new(stages.before().clone(), &spec.memory),
+            found: VecDeque::new(),
+            order: Key::new(),
+            ended: false,
+        }
+    }
+
+    /// Whether documents were found that the stages have not looked at.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.found.is_empty()
+    }
+
+    /// The next document that comes out of the stages; `None` at the end of the scan.
+    ///
+    /// # Errors
+    /// Those of the scan and of its filter; the operation is stopped.
+    pub(super) async fn next(
+        &mut self,
+        scan: &mut Scan,
+        spec: &PartSpec,
+        stages: &PartStages,
+        ctx: &OpContext,
+        counters: &mut PartCounters,
+    ) -> Result<Option<Made>> {
+        let mut input = Input::Go;
+        loop {
+            let want = match self.step(input, ctx).await {
+                Ok(want) => want,
+                Err(error) if is_interruption(&error) => return Err(error),
+                Err(error) => {
+                    self.run = PipelineRun::new(stages.before().clone(), &spec.memory);
+                    return Ok(Some(self.made(Err(Box::new(error)))));
+                }
+            };
+            input = match want {
+                Want::Output(document) => return Ok(Some(self.made(Ok(document)))),
+                Want::Document => match self.next_found(scan, spec, stages, ctx, counters).await? {
+                    None => Input::End,
+                    Some(Ok(document)) => Input::Document(document),
+                    Some(Err(error)) => return Ok(Some(self.made(Err(error)))),
+                },
+                Want::Pause | Want::Compute => {
+                    scan.suspended();
+                    pause(ctx).await?;
+                    Input::Go
+                }
+                Want::Done => return Ok(None),
+                Want::Disk(_) => unreachable!("the stages of a part hold no documents"),
+            };
+        }
+    }
+
+    fn made(&self, document: Result<Document, Box<Error>>) -> Made {
+        Made {
+            order: self.order.clone(),
+            document,
+        }
+    }
+
+    async fn step(&mut self, input: Input, ctx: &OpContext) -> Result<Want> {
+        match self.run.step(input, CORE_BUDGET)? {
+            Want::Compute => {
+                let run = &mut self.run;
+                // In a box, as few commands ever need its room.
+                Box::pin(offload(ctx, |stop| run.step_until(stop))).await
+            }
+            want => Ok(want),
+        }
+    }
+
+    /// The next document in front of the stages, or why it has no form in which it can be given.
+    async fn next_found(
+        &mut self,
+        scan: &mut Scan,
+        spec: &PartSpec,
+        stages: &PartStages,
+        ctx: &OpContext,
+        counters: &mut PartCounters,
+    ) -> Result<Option<Result<Document, Box<Error>>>> {
+        if self.found.is_empty() {
+            assert!(!self.ended, "the scan is asked again after its end");
+            // What is found in one round is given in one step. So where more may come of a document
+            // than a step has room for, each is found by itself.
+            let most = if stages.computes() { 1 } else { usize::MAX };
+            next_matches(scan, spec, ctx, counters, most, &mut self.found).await?;
+        }
+        let Some(found) = self.found.pop_front() else {
+            self.ended = true;
+            return Ok(None);
+        };
+        yield_if_due(scan, ctx).await?;
+        let metadata = metadata_of(spec, &found, ctx).await?;
+        let item = finish(spec, found, &metadata, ctx).await?;
+        self.order = item.order;
+        Ok(Some(item.document.map(Document::from)))
+    }
+}
