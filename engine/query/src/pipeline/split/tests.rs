@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::pipeline::tests::outputs;
+use crate::pipeline::{Input, PipelineRun, Want};
+use crate::spill::Memory;
 use crate::work::Units;
 use pinion_bson::{RawArrayBuf, RawBson, rawbson, rawdoc};
 use pinion_wire::ErrorCode;
@@ -53,7 +55,7 @@ fn part(
             let keyed = document.and_then(|document| {
                 let document = Document::from(document);
                 let key = stages.sort_key(&document).map_err(code)?;
-                Ok((key, pinion_bson::RawDocument::to_owned(&document)))
+                Ok((key, RawDocument::to_owned(&document)))
             });
             match keyed {
                 Ok((key, document)) => {
@@ -97,17 +99,31 @@ fn in_parts(split: &SplitPipeline, documents: &[RawDocumentBuf], parts: usize) -
             }
         }
     }
-    // The merger may have all that it wants before it comes to a document that failed.
-    let mut merger = split.merger.clone();
-    if let Some(code) = failed {
-        let wanted = limit_behind(&merger.stages);
-        if wanted.is_none_or(|wanted| wanted > merged.len()) {
-            run(merger, merged)?;
-            return Err(code);
-        }
-        merger = split.merger.clone();
+    merge(split.merger.clone(), merged, failed)
+}
+
+/// What the merger makes of documents, behind which one failed unless all are there.
+fn merge(merger: Pipeline, documents: Vec<RawDocumentBuf>, failed: Option<ErrorCode>) -> Outcome {
+    let mut run = PipelineRun::new(merger, &Memory::default());
+    let mut documents = documents.into_iter();
+    let (mut out, mut input) = (Vec::new(), Input::Go);
+    loop {
+        let want = run.step(input, Units::MAX).map_err(|error| error.code)?;
+        input = match want {
+            Want::Document => match (documents.next(), failed) {
+                (Some(document), _) => Input::Document(document.into()),
+                (None, Some(code)) => return Err(code),
+                (None, None) => Input::End,
+            },
+            Want::Output(document) => {
+                out.push(RawDocument::to_owned(&document));
+                Input::Go
+            }
+            Want::Pause => Input::Go,
+            Want::Done => return Ok(out),
+            Want::Disk(_) | Want::Compute => unreachable!("there is room for all, and time"),
+        };
     }
-    run(merger, merged)
 }
 
 fn documents(count: i32) -> Vec<RawDocumentBuf> {
