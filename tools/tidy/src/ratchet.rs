@@ -13,8 +13,6 @@ type Table = &'static [(&'static str, usize)];
 /// Uses of the words in `words.rs`.
 const WORDS: Table = &[
     ("engine/administration", 2),
-    ("engine/apply", 1),
-    ("engine/catalog", 67),
     ("engine/exec", 18),
     ("engine/query", 86),
     ("engine/storage", 265),
