@@ -29,8 +29,8 @@ pub(super) struct Group {
 #[derive(Clone, Debug)]
 pub(super) enum Id {
     Value(Expression),
-    /// A document of one field, which is null where its value is missing. (A document of more fields lacks
-    /// those that are missing.)
+    /// A document of one field, which is null where its value is missing. (A document of more
+    /// fields lacks those that are missing.)
     Field(String, Expression),
 }
 
@@ -121,7 +121,7 @@ impl Group {
             && self.fields.iter().all(|(_, field)| counts(field))
     }
 
-    /// What a part gives for so many documents, where they are only counted.
+    /// What a part gives for `count` documents, where they are only counted.
     pub(super) fn counted(&self, count: RawBsonRef<'_>) -> Option<Document> {
         let Id::Value(id) = &self.id else {
             return None;
@@ -137,7 +137,8 @@ impl Group {
     }
 }
 
-/// Refuses an `_id` that reads as a projection, `{a: 1}`: a constant there is written with `$literal`.
+/// Refuses an `_id` that reads as a projection, `{a: 1}`: a constant there is written with
+/// `$literal`.
 fn check_id(id: RawBsonRef<'_>) -> Result<()> {
     let RawBsonRef::Document(id) = id else {
         return Ok(());
