@@ -7,7 +7,7 @@
 //!
 //! A gate may have several holders: a change of the catalog, and the critical section that the
 //! change is a part of. It keeps out what the strongest of them does. The gates of a database are
-//! those of all namespaces in it: who holds it is a holder of each gate that there is, and of each
+//! those of all namespaces in it: its holder is a holder of each gate that there is, and of each
 //! that comes. So an operation looks at one gate, and at nothing more while it is there.
 //!
 //! Before all of them stands the lock of `fsync {lock: true}`, which keeps every writer and every
@@ -27,14 +27,14 @@ use crate::tally::{Acquisitions, CountedWait, Tally};
 /// What a closed gate keeps out.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum GateMode {
-    /// Everyone passes.
+    /// Every access passes.
     Open,
     /// Readers pass, writers wait (the beginning and the end of an index build).
     NoWrites,
     /// Short reads pass. Accesses that stay wait, as a change waits for those that stayed before
     /// it.
     NoStaying,
-    /// Everyone waits (a drop).
+    /// Every access waits (a drop).
     Closed,
 }
 
@@ -67,7 +67,7 @@ impl GateOf {
 /// The number of a critical section, which no other of the process has.
 pub type HoldId = NonZeroU64;
 
-/// Who has closed a gate.
+/// What has closed a gate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Holder {
     /// A change of the catalog.
@@ -94,7 +94,7 @@ pub enum NotDrained {
     Opened,
 }
 
-/// Who holds a gate, and what each keeps out; none is listed that keeps out nothing.
+/// The holders of a gate, and what each keeps out; none is listed that keeps out nothing.
 #[derive(Clone, Default)]
 struct Holders(Vec<(Holder, GateMode)>);
 
@@ -152,7 +152,7 @@ struct Gate {
     changed: Notify,
 }
 
-/// Who is behind a gate, and who waits in front of it.
+/// The operations behind a gate, and those that wait in front of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GateUse {
     pub ns: Namespace,
@@ -170,7 +170,7 @@ pub struct GateCounts {
     pub writes: Acquisitions,
     /// Closed against writers.
     pub closed_to_writers: Acquisitions,
-    /// Closed against everyone.
+    /// Closed against every access.
     pub closed: Acquisitions,
     /// Writers, changes of the catalog and steps of the applier that passed the node's lock.
     pub node_writes: Acquisitions,
@@ -211,7 +211,7 @@ impl Tallies {
     fn of_mode(&self, mode: GateMode) -> &Tally {
         match mode {
             GateMode::Open | GateMode::NoWrites => &self.closed_to_writers,
-            // A gate is closed against accesses that stay before it is closed against everyone.
+            // A gate is closed against accesses that stay before it is closed against all.
             GateMode::NoStaying | GateMode::Closed => &self.closed,
         }
     }
@@ -263,14 +263,14 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Whether nobody whom a mode keeps out is behind the gate.
+    /// Whether no operation that a mode keeps out is behind the gate.
     fn is_drained(&self, mode: GateMode) -> bool {
         self.writers.get() == 0
             && (mode < GateMode::NoStaying || self.staying.get() == 0)
             && (mode < GateMode::Closed || self.readers.get() == 0)
     }
 
-    /// Who came for this access, and has not left.
+    /// The counts of the operations that came for this access, and have not left.
     fn behind(&self, access: GateAccess) -> impl Iterator<Item = &Cell<usize>> {
         let (first, second) = match access {
             GateAccess::Read => (&self.readers, None),
@@ -304,7 +304,7 @@ pub struct Gates {
     /// Set on every core while the node is locked against writes, or about to be.
     locked: Cell<bool>,
     unlocked: Notify,
-    /// Changes of the catalog that have begun, which core 0 has, and steps of the applier.
+    /// Changes of the catalog that have started (on core 0 only), and steps of the applier.
     changes: Rc<Cell<usize>>,
     /// Only the log changes anything from here on: a change that waits behind a closed gate for
     /// operations that passed it before gives up.
@@ -393,7 +393,7 @@ impl Gates {
         gate
     }
 
-    /// Who holds a database.
+    /// The holders of a database.
     fn holders_of(&self, db: &str) -> Holders {
         if !self.holds_databases.get() {
             return Holders::default();
@@ -430,8 +430,8 @@ impl Gates {
         access == GateAccess::Write && self.locked.get()
     }
 
-    /// Waits until the gate admits this access and passes it. Who waits holds nothing that the
-    /// lock, or a change of the catalog that began before it, would wait for.
+    /// Waits until the gate admits this access and passes it. A waiting operation holds nothing
+    /// that the lock, or a change of the catalog that began before it, would wait for.
     pub async fn enter(&self, ns: &Namespace, access: GateAccess) -> Pass {
         let gate = self.gate(ns);
         if self.keeps_out(access) || !gate.admits(access) {
@@ -483,7 +483,7 @@ impl Gates {
         }
     }
 
-    /// The gates of this core that somebody is behind, waits for, or has closed.
+    /// The gates of this core that some operation is behind, waits for, or has closed.
     pub fn in_use(&self) -> Vec<GateUse> {
         let gates = self.gates.borrow();
         let used = gates.iter().filter(|(_, gate)| !gate.is_idle());
@@ -508,7 +508,7 @@ impl Gates {
     /// Sets what the holder keeps out; with `Open` it holds the gate no longer.
     pub fn set(&self, of: &GateOf, holder: Holder, mode: GateMode) {
         match of {
-            // One that nobody has used is open.
+            // A gate that was never used is open.
             GateOf::Namespace(ns) if mode == GateMode::Open => {
                 let gate = self.gates.borrow().get(ns).cloned();
                 gate.inspect(|gate| gate.set(holder, mode));
@@ -549,7 +549,7 @@ impl Gates {
         }
     }
 
-    /// A gate with somebody behind it whom the mode keeps out.
+    /// A gate with an operation behind it that the mode keeps out.
     fn undrained(&self, of: &GateOf, mode: GateMode) -> Option<Rc<Gate>> {
         let gates = match of {
             GateOf::Namespace(ns) => vec![self.gate(ns)],
@@ -558,8 +558,8 @@ impl Gates {
         gates.into_iter().find(|gate| !gate.is_drained(mode))
     }
 
-    /// Closes a gate for its holder and waits until nobody whom the mode keeps out is behind it. A
-    /// holder may close it further.
+    /// Closes a gate for its holder and waits until no operation that the mode keeps out is behind
+    /// it. A holder may close it further.
     ///
     /// # Errors
     /// It is given up, or was set open meanwhile. Unless it was, the holder is to set it open, or
@@ -609,8 +609,8 @@ impl Gates {
         self.closing.borrow().clone()
     }
 
-    /// Has changes of the catalog that have not begun behind their gates be given up, or lets them
-    /// in again.
+    /// Makes changes of the catalog give up that have not started behind their gates, or admits
+    /// changes again.
     pub fn give_up_changes(&self, gives_up: bool) {
         self.gives_up.set(gives_up);
         for gate in self.gates.borrow().values() {
@@ -630,13 +630,13 @@ impl Gates {
         gates.values().any(|gate| gate.mode.get() != GateMode::Open)
     }
 
-    /// Keeps writers and changes of the catalog out of this core from now on; those that are under
-    /// way go on.
+    /// Keeps writers and changes of the catalog out of this core from now on; those in progress
+    /// continue.
     pub fn lock(&self) {
         self.locked.set(true);
     }
 
-    /// Counts that the node is locked: nobody writes any more.
+    /// Counts that the node is locked: no operation writes any more.
     pub fn lock_acquired(&self) {
         self.tallies.node_locks.acquired();
     }
@@ -652,7 +652,7 @@ impl Gates {
         self.unlocked.notify_all();
     }
 
-    /// Whether this core is locked. Who writes for long gives way then, where it can go on later.
+    /// Whether this core is locked. A long write gives way then, where it can continue later.
     pub fn is_locked(&self) -> bool {
         self.locked.get()
     }

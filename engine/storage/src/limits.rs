@@ -70,7 +70,7 @@ pub(crate) const LARGE_VALUE_BYTES: usize = 256 * 1024;
 /// Entries on their way to the disk lie in chunks of this size.
 pub(crate) const ENTRY_CHUNK_BYTES: usize = 1024 * 1024;
 
-/// The memory of a flushed group is kept for the next if the group filled at least one part in so
+/// The memory of a flushed group is kept for the next if the group filled at least one part in this
 /// many of it.
 pub(crate) const SPARE_ENTRIES_USE: usize = 16;
 
@@ -100,7 +100,7 @@ pub(crate) const RUN_WRITE_PAUSE: Duration = Duration::from_millis(500);
 /// Bytes zeroed by one write while a segment is prepared.
 pub(crate) const ZERO_CHUNK_BYTES: usize = 1024 * 1024;
 
-/// Bytes of a segment read at a time while rings are scanned. Who reads the log of the running node
+/// Bytes of a segment read at a time while rings are scanned. A reader of the running node's log
 /// begins with few.
 pub(crate) const SCAN_CHUNK_BYTES: usize = 1024 * 1024;
 pub(crate) const FIRST_CHUNK_BYTES: usize = 64 * 1024;
@@ -146,7 +146,7 @@ pub(crate) const SNAPSHOT_GRACE: Duration = Duration::from_millis(100);
 pub(crate) const FROZEN_READ_BLOCKS: u64 = 2 * (IO_BYTES / BLOCK_BYTES) as u64;
 pub(crate) const FROZEN_GAP_BLOCKS: u64 = 16;
 
-/// Checkpoints that may be frozen at once, and for how long one is kept that nobody asks for.
+/// Checkpoints that may be frozen at once, and how long one is kept that is not requested.
 pub(crate) const MAX_FROZEN: usize = 4;
 pub(crate) const FROZEN_PATIENCE: Duration = Duration::from_secs(600);
 

@@ -81,8 +81,8 @@ impl CoreMarks {
     }
 
     /// Takes over timestamps up to `last` that another node has allotted; none of them is applied.
-    /// From here to `finish` nothing may await: the caller appends an entry for each. Nobody allots
-    /// meanwhile, on any core.
+    /// From here to `finish` nothing may await: the caller appends an entry for each. No core may
+    /// allot meanwhile.
     pub(crate) fn follow_to(&self, last: Timestamp) {
         let sequencer = &self.words.sequencer;
         let bound = sequencer.last();
@@ -91,7 +91,7 @@ impl CoreMarks {
             self.applying.borrow().is_empty(),
             "a unit of this core's own is unresolved"
         );
-        // Before the last timestamp rises: a reader who finds it and no floor takes all up to it
+        // Before the last timestamp rises: a reader that finds it and no floor takes all up to it
         // for applied and durable.
         self.store_bounds(bound);
         sequencer.advance_to(last);

@@ -457,14 +457,14 @@ mod tests {
             (Some(expected), Some(11))
         );
         assert_eq!(Op::Delete.value_at(ts), None);
-        let begun = Op::PutStamped {
+        let with_first = Op::PutStamped {
             value: Bytes::from_static(b"................"),
             at: 8,
             begun: Some(BegunStamp { at: 0, entries: 3 }),
         };
         let expected =
             Bytes::from_static(b"\x03\x06\x07\x08\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\x03\x04");
-        assert_eq!(begun.value_at(ts), Some(expected));
+        assert_eq!(with_first.value_at(ts), Some(expected));
     }
 
     #[test]

@@ -37,7 +37,7 @@ struct CoreWords {
     appending: AtomicU64,
     applying: AtomicU64,
     undurable: AtomicU64,
-    /// For each mark the lowest timestamp that somebody on this core waits for it to pass.
+    /// For each mark the lowest timestamp that a waiter on this core waits for it to pass.
     wanted_low: [AtomicU64; 3],
 }
 
@@ -115,9 +115,9 @@ impl Watermarks {
         fence(Ordering::SeqCst);
     }
 
-    /// What everything at or below is past `mark`, and the cores on which somebody waits for no
-    /// more than that. `None` when nobody waits for this mark at all, which is found with one look
-    /// at each core.
+    /// The timestamp at or below which everything is past `mark`, and the cores with a waiter for
+    /// no more than that. `None` when there is no waiter for this mark at all, which is found with
+    /// one look at each core.
     pub(crate) fn cores_wanting(
         &self,
         sequencer: &Sequencer,

@@ -67,8 +67,8 @@ async fn logged() -> Vec<u64> {
 }
 
 async fn begin_at(ts: u64) {
-    let begun = storage().begin_log_at(Timestamp::from_u64(ts)).await;
-    begun.expect("storage serves");
+    let started = storage().begin_log_at(Timestamp::from_u64(ts)).await;
+    started.expect("storage serves");
     assert_eq!(storage().visible().as_u64(), ts);
     assert_eq!(logged().await, []);
 }
@@ -99,7 +99,7 @@ async fn first_life() {
 }
 
 #[test]
-fn a_log_begins_anew_over_data_without_timestamps() {
+fn a_log_begins_again_over_data_without_timestamps() {
     for seed in 0..8 {
         let sim = Sim::new(seed, SimOptions::random(seed));
         let mut options = StorageOptions::hostile("/srv/pinion/data");

@@ -144,7 +144,7 @@ struct Sent {
     state: State,
 }
 
-/// Writes keys until it is told to stop; gives what it has written.
+/// Writes keys until `stop` is set, and notes them in `history`.
 async fn write_all(stop: Rc<Cell<bool>>, history: Rc<RefCell<History>>) {
     let mut rng = random_stream("writer");
     while !stop.get() {
@@ -332,7 +332,7 @@ async fn copier(sent: Rc<Sent>, life: u32, cores: usize, seed: u64) {
     check_own(seed).await;
 }
 
-/// Every page of a directory that nobody has open, and every block's owner.
+/// Every page of a directory that is not open, and every block's owner.
 async fn verify_directory() {
     let inspector = Inspector::open(Path::new(DIR)).await.expect("readable");
     assert!(
@@ -366,7 +366,7 @@ fn source_runs(sim: &Sim, seed: u64, releases: bool) -> Sent {
     });
     let ran = sim.run_until(|| done.get());
     assert!(ran.is_ok(), "seed {seed}: {ran:?}");
-    // Where it was not released a crash must not leave blocks that nobody has.
+    // Where it was not released a crash must not leave blocks without an owner.
     sim.crash(node, Death::PowerCut);
     let verified = Rc::new(Cell::new(false));
     let ended = verified.clone();
@@ -461,7 +461,7 @@ fn a_copier_that_is_gone_keeps_nothing_for_ever() {
             write_one(key).await;
         }
         let frozen = storage().freeze_checkpoint("one").await.expect("it can");
-        // The same copier begins anew; others come beside it, up to a limit.
+        // The same copier begins again; others come beside it, up to a limit.
         let again = storage().freeze_checkpoint("one").await.expect("it can");
         assert!(!storage().keep_frozen(frozen.number).await);
         for name in ["two", "three", "four"] {
@@ -469,7 +469,7 @@ fn a_copier_that_is_gone_keeps_nothing_for_ever() {
         }
         let refused = storage().freeze_checkpoint("five").await.unwrap_err();
         assert_eq!(refused, FreezeError::TooMany(4));
-        // Who asks keeps it.
+        // A copier that asks for it keeps it.
         for _ in 0..5 {
             sleep(Duration::from_secs(500)).await;
             assert!(storage().keep_frozen(again.number).await);
@@ -541,13 +541,13 @@ fn what_does_not_fit_is_refused() {
         write_one(1).await;
         let frozen = storage().freeze_checkpoint("one").await.expect("it can");
         let mut manifest = frozen.manifest.to_vec();
-        let begun = storage().begin_copy(&manifest).await;
-        assert!(begun.is_ok(), "{begun:?}");
+        let started = storage().begin_copy(&manifest).await;
+        assert!(started.is_ok(), "{started:?}");
         manifest[60] ^= 1;
         let refused = storage().begin_copy(&manifest).await;
         assert!(matches!(refused, Err(CopyError::Unknown(_))), "{refused:?}");
         // A copy whose pages did not come is none.
-        let copy = begun.expect("just seen");
+        let copy = started.expect("just seen");
         for partition in (0..PARTITIONS).map(PartitionId) {
             let file = copy.create(partition).await.expect("the disk has room");
             file.finish().await.expect("the disk works");

@@ -347,9 +347,9 @@ fn a_long_ring_starts_a_checkpoint() {
     });
 }
 
-/// A merge takes the time that its changes have, and no more when somebody waits for it.
+/// A merge takes the time that its changes have, and no more when it is awaited.
 #[test]
-fn a_merge_that_nobody_waits_for_is_spread_over_time() {
+fn a_merge_that_is_not_awaited_is_spread_over_time() {
     let interval = Duration::from_secs(4);
     let options = StorageOptions {
         checkpoint_interval: interval,
@@ -375,10 +375,10 @@ fn a_merge_that_nobody_waits_for_is_spread_over_time() {
         storage.checkpoint().await.unwrap();
         let awaited = awaited.elapsed();
         assert!(awaited < Duration::from_millis(500), "{awaited:?}");
-        // One that began by itself no longer rests when somebody comes to wait.
+        // One that began without a request no longer rests when it is awaited.
         fill(3).await;
-        let begun = stats(2).await.pages_written;
-        while stats(2).await.pages_written < begun + 100 {
+        let pages_before = stats(2).await.pages_written;
+        while stats(2).await.pages_written < pages_before + 100 {
             sleep(Duration::from_millis(10)).await;
         }
         let awaited = now();
@@ -438,9 +438,9 @@ fn a_merge_makes_way_for_a_foreground_without_breaks() {
     };
     let took_ms = |is_busy: bool| {
         let took_ms = Rc::new(Cell::new(0));
-        let told = took_ms.clone();
+        let result = took_ms.clone();
         run(1, options.clone(), move |_| {
-            let told = told.clone();
+            let result = result.clone();
             async move {
                 // 32 MB of changes: two seconds at the slowest pace.
                 for key in 0..8000 {
@@ -458,7 +458,7 @@ fn a_merge_makes_way_for_a_foreground_without_breaks() {
                 }
                 busy.set(false);
                 work.await.unwrap();
-                told.set(stats(1).await.checkpoint_last_ms);
+                result.set(stats(1).await.checkpoint_last_ms);
             }
         });
         took_ms.get()
@@ -580,7 +580,7 @@ fn writers_wait_for_memory() {
                     let mut highest = 0;
                     for n in 0..500 {
                         let key = u64::from(core) << 32 | writer << 16 | n;
-                        // An owner that is full refuses at once; whoever writes tries again.
+                        // An owner that is full refuses at once; the writer tries again.
                         while let Err(error) = write(key, vec![1; 1000]).await {
                             assert_eq!(error, WriteError::CacheFull);
                             sleep(Duration::from_millis(5)).await;
@@ -643,9 +643,9 @@ async fn write_until_failure(writer: u64) {
     }
 }
 
-/// Whatever the disk fails at, everybody who waits is told, and storage closes.
+/// Whatever the disk fails at, every waiter gets the error, and storage closes.
 #[test]
-fn a_failed_disk_leaves_nobody_waiting() {
+fn a_failed_disk_leaves_no_caller_waiting() {
     let mut failed_in = std::collections::BTreeSet::new();
     let operations = [
         (DiskOp::Write, "ring", 30),
@@ -666,7 +666,7 @@ fn a_failed_disk_leaves_nobody_waiting() {
         let node_of_main = node.clone();
         let done = Rc::new(Cell::new(false));
         let why = Rc::new(RefCell::new(String::new()));
-        let (ended, told) = (done.clone(), why.clone());
+        let (ended, reason) = (done.clone(), why.clone());
         let id = sim.add_node("node", 2, move |core| {
             let (handle, node) = (handle.clone(), node_of_main.clone());
             let (done, why) = (done.clone(), why.clone());
@@ -707,7 +707,7 @@ fn a_failed_disk_leaves_nobody_waiting() {
             ended.get(),
             "{op:?} {nth} of {path}: the test did not run to its end"
         );
-        let place = told.borrow().split([':', '/']).next().map(str::to_owned);
+        let place = reason.borrow().split([':', '/']).next().map(str::to_owned);
         failed_in.extend(place);
     }
     let expected = [
@@ -826,7 +826,7 @@ fn one_old_snapshot_survives_any_number_of_checkpoints() {
     });
 }
 
-/// What a connection's task does with the panic of its handler: it goes on.
+/// What a connection's task does with the panic of its handler: it continues.
 async fn caught<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(
@@ -860,7 +860,7 @@ fn a_commit_that_panics_stops_every_core() {
         assert!((1..1_000).contains(&written), "{written} writes before it");
         assert!(storage.fatal().is_some());
         assert!(matches!(write(0, vec![1]).await, Err(WriteError::Fatal(_))));
-        // The other core is told by a message.
+        // The other core learns of it by a message.
         sleep(Duration::from_millis(1)).await;
         let elsewhere = submit_to(CoreId(1), Queue::Foreground, || async {
             (

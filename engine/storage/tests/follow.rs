@@ -170,7 +170,7 @@ struct Run {
     seed: u64,
     options: StorageOptions,
     oplog: RefCell<Oplog>,
-    /// Durable, and told so.
+    /// Durable, and acknowledged as such.
     acknowledged: Cell<Timestamp>,
     stable: Cell<Timestamp>,
     /// Nothing below it need be readable.
@@ -537,7 +537,7 @@ fn run_seed(seed: u64, counts: &mut BTreeMap<&'static str, u64>) {
         sim.run_until(|| run.done.get() || !clock.is_running(node) || clock.now() > limit)
             .unwrap_or_else(|stuck| panic!("seed {seed}: {stuck:?}"));
         sim.crash(node, Death::PowerCut);
-        // What was lost is fetched again; nobody else has what this node wrote as a primary and
+        // What was lost is fetched again; no other node has what this one wrote as a primary and
         // lost.
         run.done.set(false);
         sim.restart(node, 1 + rng.below(3) as usize);

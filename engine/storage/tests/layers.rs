@@ -313,7 +313,7 @@ fn run(seed: u64, options: StorageOptions) -> Rc<Member> {
 }
 
 #[test]
-fn writes_go_on_while_nothing_becomes_stable() {
+fn writes_continue_while_nothing_becomes_stable() {
     let member = run(1, options());
     assert_eq!(member.lives.get(), 4);
     let highest = member.highest.get();

@@ -70,7 +70,7 @@ fn role() -> Role {
 struct Set;
 
 impl BuildSet for Set {
-    fn begun(&self, build: BuildName, asked: RawDocumentBuf) -> BuildWaiting<()> {
+    fn started(&self, build: BuildName, asked: RawDocumentBuf) -> BuildWaiting<()> {
         Box::pin(async move {
             if let Role::Primary(_) = role() {
                 // Without it the build is one with the default, whichever member is primary.

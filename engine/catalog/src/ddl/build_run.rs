@@ -45,7 +45,7 @@ enum Turn {
     Ours,
     /// It is to be given up.
     Failed(Error),
-    /// Somebody has decided about the build.
+    /// There is a decision about the build.
     Decided,
 }
 
@@ -117,7 +117,7 @@ impl Build {
             if poll_once(waiting.as_mut()).await.is_some() {
                 return Turn::Ours;
             }
-            // The client may be interrupted without anybody telling the build.
+            // Nothing notifies the build when its client is interrupted.
             poll = LONGEST_KILL_POLL.min(poll * 2);
             if let Ok(true) = timeout(poll, first(waiting.as_mut(), changed)).await {
                 return Turn::Ours;
@@ -130,7 +130,7 @@ impl Coordinator {
     pub(super) async fn build(&self, build: &Build) -> End {
         let (work, set) = (&build.work, build_set());
         if let (Some(asked), Some(set)) = (build.take_asked(), &set) {
-            set.begun(build.name(), asked).await;
+            set.started(build.name(), asked).await;
         }
         let mut found = match self.fill(work).await {
             Ok(Filled::Complete(found)) => found,
@@ -150,7 +150,7 @@ impl Coordinator {
             }
             match self.try_commit(build, &mut found).await {
                 Ok(ts) => {
-                    tell_ended(work.uuid);
+                    report_ended(work.uuid);
                     return End::Here(Ok(ts));
                 }
                 // Neither the gates nor a pass are held while it waits: what makes room may need
@@ -225,7 +225,8 @@ impl Coordinator {
                 break;
             }
         }
-        // From here on nobody waits for it with a lock of the namespace, nor for its pass.
+        // From here on no holder of a lock of the namespace waits for the build, and no task waits
+        // for its pass.
         let _pass = core_catalog().gates().begin_change().await;
         let _lock = self.lock_to_end_build(&work.collection.ns).await;
         let gates = [work.collection.ns.clone()];
@@ -233,7 +234,7 @@ impl Coordinator {
         behind_gates(None, &gates, GateMode::NoWrites, self.complete(work, found)).await
     }
 
-    /// Ends a build without an index: the primary says so in its log, all others tell the primary.
+    /// Ends a build without an index: the primary logs it, all others report it to the primary.
     async fn give_up(&self, build: &Build, error: Error) -> End {
         let work = &build.work;
         let error = build.ended_by().unwrap_or(error);
@@ -262,7 +263,7 @@ impl Coordinator {
             };
             match aborted.await {
                 Ok(ts) => {
-                    tell_ended(work.uuid);
+                    report_ended(work.uuid);
                     // A client that knows of the end must not find the build again after a crash.
                     let durable = storage().wait_durable(ts).await;
                     return End::Here(Err(durable.map_or_else(from_fatal, |()| error)));
@@ -277,7 +278,7 @@ impl Coordinator {
         }
     }
 
-    /// How a build that failed ends if somebody has decided about it.
+    /// How a build that failed ends if there is a decision about it.
     fn leave(&self, build: &Build) -> Option<End> {
         match build.decided()? {
             Decided::Reopening | Decided::Shutdown => Some(closed()),
@@ -318,7 +319,7 @@ impl Coordinator {
         self.commit(ready).await
     }
 
-    /// Takes the indexes of a build out of the catalog, and lets go of their trees.
+    /// Removes the indexes of a build from the catalog and releases their trees.
     async fn write_abort(&self, ns: &Namespace, build: Uuid, cause: &Error) -> Result<Timestamp> {
         let gone = |catalog: &Catalog| {
             let current = catalog.get(ns).expect("its lock is held");
@@ -352,8 +353,8 @@ impl Coordinator {
     }
 }
 
-/// What is kept of a build for the set goes behind it; nobody waits for that.
-fn tell_ended(uuid: Uuid) {
+/// Has the set forget an ended build, without waiting for that.
+fn report_ended(uuid: Uuid) {
     if let Some(set) = build_set() {
         drop(spawn(Queue::Foreground, set.ended(uuid)));
     }

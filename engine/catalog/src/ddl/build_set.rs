@@ -31,7 +31,7 @@ pub struct BuildName {
 pub trait BuildSet {
     /// Keeps the request of the client whose build this node, as primary, has started: a document
     /// with `commitQuorum`.
-    fn begun(&self, build: BuildName, asked: RawDocumentBuf) -> Waiting<()>;
+    fn started(&self, build: BuildName, asked: RawDocumentBuf) -> Waiting<()>;
 
     /// Completes when this node is the primary and the members are ready that the build waits for.
     /// Until then it reports to them that this node is.

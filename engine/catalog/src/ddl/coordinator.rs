@@ -5,7 +5,7 @@
 //! from the newest catalog, writes rows and entry in one statement, and installs the new version on
 //! every core. Commits are made one at a time; everything that may take long, draining and
 //! building, is done before one, beside those of other namespaces. An operation runs as a task of
-//! its own: a caller who goes away in the middle leaves no gate closed. While the node is locked
+//! its own: a caller that goes away in the middle leaves no gate closed. While the node is locked
 //! against writes none begins; the callers wait, each on its own core, until their operation is
 //! stopped.
 
@@ -132,8 +132,8 @@ impl Coordinator {
         self.locks.counts()
     }
 
-    /// The same for a client's operation, which may be stopped while it waits: who has the lock may
-    /// wait for a transaction that is prepared, for as long as that has no outcome.
+    /// The same for a client's operation, which may be stopped while it waits: the holder of the
+    /// lock may wait for a transaction that is prepared, for as long as that has no outcome.
     ///
     /// # Errors
     /// The operation is stopped.
@@ -310,7 +310,7 @@ impl Coordinator {
     }
 }
 
-/// Makes the change the current version on every core and lets go of its dropped trees. Runs on
+/// Makes the change the current version on every core and releases the trees that it drops. Runs on
 /// core 0.
 async fn install_change(change: &CatalogChange, ts: Timestamp) {
     let before = core_catalog().current();
@@ -387,8 +387,8 @@ pub(super) async fn drop_trees(trees: Vec<TreeId>, after: Timestamp) {
     .await;
 }
 
-/// Runs one operation, which defines this, on core 0. While the node is locked it waits here,
-/// having begun nothing: a caller that is stopped then can say that nothing was changed.
+/// Runs one operation, which defines this, on core 0. While the node is locked it waits here before
+/// it starts anything: a caller that is stopped then can say that nothing was changed.
 ///
 /// # Errors
 /// The guard refuses the definition; those of the operation.
@@ -411,8 +411,8 @@ where
     .await
 }
 
-/// As [`coordinate`], and then goes on with what the operation gave, on core 0 too. What follows is
-/// no part of the operation: the lock of `fsync` does not wait for it.
+/// As [`coordinate`], and then continues with the operation's result, on core 0 too. What follows
+/// is no part of the operation: the lock of `fsync` does not wait for it.
 pub(super) async fn coordinate_then<F, Fut, R, G, GFut, S>(
     ctx: &OpContext,
     definition: Definition,
@@ -431,8 +431,8 @@ where
     loop {
         interruptible(ctx, core_catalog().gates().until_unlocked_for(ctx.op_id)).await?;
         let then = then.clone();
-        let begun = pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || async move {
-            // The lock may have been asked for meanwhile: what begins here it waits for.
+        let attempt = pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || async move {
+            // The lock may have been requested meanwhile: it waits for what starts here.
             let Some(pass) = core_catalog().gates().try_change() else {
                 return Err(operation);
             };
@@ -448,9 +448,9 @@ where
             })
         })
         .await;
-        match begun {
+        match attempt {
             Ok(result) => return result,
-            Err(not_begun) => operation = not_begun,
+            Err(not_started) => operation = not_started,
         }
     }
 }
@@ -474,13 +474,12 @@ pub fn awaited_locks() -> Vec<AwaitedLock> {
 }
 
 /// Runs `operation` while the gates of these namespaces, whose locks the caller holds, are closed
-/// on every core. A client's operation, `by`, may be stopped while it waits for those who are
-/// behind a gate and stay there, as a prepared transaction does; not any more when `operation` has
-/// begun.
+/// on every core. A client's operation, `by`, may be stopped while it waits for operations that
+/// stay behind a gate, as a prepared transaction does, but no longer once `operation` has started.
 ///
 /// # Errors
 /// Those of the operation; `InterruptedDueToReplStateChange` if the node stops to take writes while
-/// somebody is behind a gate; the operation is stopped.
+/// an operation is behind a gate; the operation is stopped.
 pub(super) async fn behind_gates<T>(
     by: Option<&OpContext>,
     namespaces: &[Namespace],
@@ -516,7 +515,7 @@ pub(super) async fn close_gates(
         GateMode::Closed => &[GateMode::NoStaying, GateMode::Closed],
         _ => &[mode],
     };
-    // None of them lets in whom the holder keeps out.
+    // None of them admits what the holder keeps out.
     for mode in steps.iter().copied().filter(|step| *step > before) {
         for of in gates {
             let (of, by) = (of.clone(), by.cloned());
@@ -544,8 +543,8 @@ pub(super) async fn set_gates(gates: &Arc<[GateOf]>, holder: Holder, mode: GateM
     .await;
 }
 
-/// Closes a gate of this core and waits until nobody is behind it. On an error it is to be set
-/// again.
+/// Closes a gate of this core and waits until no operation that it keeps out is behind it. On an
+/// error the gate has to be set again.
 async fn close(by: Option<&OpContext>, of: &GateOf, holder: Holder, mode: GateMode) -> Result<()> {
     let catalog = core_catalog();
     let gates = catalog.gates();

@@ -126,7 +126,7 @@ impl Hold {
         self.id
     }
 
-    /// Has the gates keep out more, or less: writers at first, and then everyone.
+    /// Has the gates keep out more, or less: writers at first, and then every access.
     ///
     /// # Errors
     /// Those of [`hold`], after which the gates are as before; the code with which the node has
@@ -167,7 +167,7 @@ impl Drop for Hold {
 }
 
 fn begin(of: String, scope: Scope, gates: Arc<[GateOf]>) -> Result<Hold> {
-    // A node that ceases to lead gives up changes, ends what was begun before, and lets changes in
+    // A node that ceases to lead makes waiting changes give up, ends all holds, and admits changes
     // again when it follows.
     if core_catalog().gates().gives_up() || !pinion_storage::storage().leads() {
         return Err(interruption(
@@ -308,7 +308,7 @@ impl Coordinator {
             if mode == GateMode::Open {
                 lock = None;
             }
-            // Nobody hears it where the guard is gone.
+            // Where the guard is gone there is no receiver.
             let _ = asked
                 .answer
                 .send(closed.map_err(|error| held.failed(error)));

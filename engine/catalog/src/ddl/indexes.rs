@@ -38,7 +38,7 @@ pub struct IndexesCreated {
 }
 
 /// What became of a request for indexes.
-enum Begun {
+enum RequestOutcome {
     Done(IndexesCreated),
     /// Another build makes some of the indexes.
     Waits(Vec<Uuid>),
@@ -53,7 +53,7 @@ enum Begun {
 ///
 /// # Errors
 /// Those of the specifications, beside the indexes that are there; `OutOfDiskSpace`; of documents
-/// that cannot be indexed, or not together; `IndexBuildAborted` where somebody ended the build.
+/// that cannot be indexed, or not together; `IndexBuildAborted` where an operation ended the build.
 pub fn create_indexes(
     ctx: &OpContext,
     ns: Namespace,
@@ -81,17 +81,17 @@ pub fn create_indexes(
             };
             let run = {
                 let ctx = ctx.clone();
-                move |c: Rc<Coordinator>, begun| {
+                move |c: Rc<Coordinator>, outcome| {
                     let ctx = ctx.clone();
                     async move {
-                        Ok(match begun {
-                            Begun::Done(created) => Step::Done(created),
-                            Begun::Waits(builds) => Step::Waits(builds),
-                            Begun::Full => {
+                        Ok(match outcome {
+                            RequestOutcome::Done(created) => Step::Done(created),
+                            RequestOutcome::Waits(builds) => Step::Waits(builds),
+                            RequestOutcome::Full => {
                                 interruptible(&ctx, c.builds.ended(limits.most_active)).await?;
                                 Step::Waits(Vec::new())
                             }
-                            Begun::Runs(build, created) => {
+                            RequestOutcome::Runs(build, created) => {
                                 let ts = Some(outcome_of(&ctx, &build).await?);
                                 // Others may have made and dropped indexes meanwhile.
                                 let catalog = core_catalog().current();
@@ -133,7 +133,7 @@ pub(super) fn check_index_count(collection: &Collection, wanted: &[specs::Wanted
 }
 
 /// What the oplog says of an index that is made without a build.
-pub(super) fn told_of_index(ns: &Namespace, index: &Index) -> RawDocumentBuf {
+pub(super) fn index_creation_entry(ns: &Namespace, index: &Index) -> RawDocumentBuf {
     let mut o = DocBuilder::new();
     o.append("createIndexes", ns.collection())
         .append_all(&index.listed);
@@ -172,12 +172,12 @@ impl Coordinator {
         requested: &[RawDocumentBuf],
         limits: BuildLimits,
         asked: Option<RawDocumentBuf>,
-    ) -> Result<Begun> {
+    ) -> Result<RequestOutcome> {
         let (collection, made) = self.ensure(ns).await?;
         let before = collection.index_count();
         let Missing { wanted, builds } = specs::missing(&collection, requested)?;
         if !builds.is_empty() {
-            return Ok(Begun::Waits(builds));
+            return Ok(RequestOutcome::Waits(builds));
         }
         let unchanged = IndexesCreated {
             before,
@@ -186,7 +186,7 @@ impl Coordinator {
             ts: made,
         };
         if wanted.is_empty() {
-            return Ok(Begun::Done(unchanged));
+            return Ok(RequestOutcome::Done(unchanged));
         }
         check_index_count(&collection, &wanted)?;
         let created = IndexesCreated {
@@ -197,21 +197,24 @@ impl Coordinator {
         let work = |indexes| Work::new(ctx, collection.clone(), indexes, uuid, limits);
         let gates = [ns.clone()];
         let begin = async {
-            // Nobody writes now: an empty collection stays so until its indexes are there.
+            // No writer is behind the gates: an empty collection stays so until its indexes exist.
             if build::documents(&work(Vec::new())).await == 0 {
                 let ts = self.make_ready(&collection, wanted).await?;
-                return Ok(Begun::Done(IndexesCreated {
+                return Ok(RequestOutcome::Done(IndexesCreated {
                     ts: Some(ts),
                     ..created
                 }));
             }
             let is_of_user = !matches!(ns.db(), "admin" | "config" | "local");
             if is_of_user && self.builds.active() >= limits.most_active {
-                return Ok(Begun::Full);
+                return Ok(RequestOutcome::Full);
             }
             build::check_room(&work(Vec::new())).await?;
             let indexes = self.start(&collection, wanted, uuid).await?;
-            Ok(Begun::Runs(self.run(work(indexes), asked), created))
+            Ok(RequestOutcome::Runs(
+                self.run(work(indexes), asked),
+                created,
+            ))
         };
         behind_gates(Some(ctx), &gates, GateMode::NoWrites, begin).await
     }
@@ -226,7 +229,7 @@ impl Coordinator {
         let mut last = Timestamp::MIN;
         for wanted in wanted {
             let index = wanted.into_index(TreeId(self.numbers(ns, 1)));
-            let o = told_of_index(ns, &index);
+            let o = index_creation_entry(ns, &index);
             let ready = |catalog: &Catalog| {
                 let current = catalog.get(ns).expect("its lock is held");
                 let change = CatalogChange {
@@ -274,9 +277,8 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    /// Makes the entries of an index anew in a tree of their own, where its specification says,
-    /// while no writer is behind the collection's gates. The caller puts the new index in the place
-    /// of the old one.
+    /// Makes the entries of an index again in a new tree, placed by its specification, while no
+    /// writer is behind the collection's gates. The caller replaces the old index by the new one.
     pub(super) async fn rebuild(
         &self,
         ctx: &OpContext,

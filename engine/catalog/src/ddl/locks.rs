@@ -1,9 +1,8 @@
-//! Who may change which namespace now: locks of namespaces and databases, granted in the order of
-//! their requests.
+//! Locks to change namespaces and databases, granted in the order of their requests.
 //!
 //! A request names everything that it needs at once, and holds it as soon as no earlier request,
-//! waiting or holding, conflicts with it. So nobody holds one thing and waits for another, and a
-//! request for a whole database is not overtaken for ever by those for its collections.
+//! waiting or holding, conflicts with it. So no request holds one thing while it waits for another,
+//! and one for a whole database is not overtaken for ever by those for its collections.
 //!
 //! A critical section is a request too, which is kept for as long as its hold lasts. What is a part
 //! of it passes it, and so does the end of a build that began before: also where others came
@@ -124,7 +123,7 @@ pub(crate) struct Lock<'a> {
 }
 
 impl Locks {
-    /// Waits until nobody who is to be waited for changes anything of this scope.
+    /// Waits until no change that this request has to wait for affects the scope.
     pub(crate) async fn lock(&self, scope: Scope, claim: Claim, op_id: Option<i32>) -> Lock<'_> {
         let number = self.next.get();
         self.next.set(number + 1);
@@ -235,7 +234,7 @@ mod tests {
         Namespace::parse(text).expect("a namespace")
     }
 
-    /// Requests the scopes in their order and tells which of them are held at once.
+    /// Requests the scopes in their order and checks which of them are held at once.
     #[track_caller]
     fn check(scopes: &[Scope], held: &[bool]) {
         let locks = Locks::default();

@@ -1,4 +1,4 @@
-//! Changes of the catalog: who may make them when, and what each of them does.
+//! Changes of the catalog: when each may be made, and what it does.
 
 mod guard;
 mod hold;

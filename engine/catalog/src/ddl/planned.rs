@@ -18,7 +18,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::coordinator::coordinate;
 use super::create::{check_database_case, check_options_form, creation_entry};
 use super::guard::Definition;
-use super::indexes::{check_index_count, told_of_index};
+use super::indexes::{check_index_count, index_creation_entry};
 use super::locks::Scope;
 use super::series::together;
 use crate::catalog::{Catalog, core_catalog};
@@ -178,7 +178,7 @@ fn operations_of(change: &CatalogChange) -> Result<Vec<Bytes>> {
         let o2 = alone.to_o2();
         let ns = command_namespace(&made.ns);
         let of_indexes = made.indexes.iter().filter(|index| index.name() != "_id_");
-        let of_indexes = of_indexes.map(|index| told_of_index(&made.ns, index));
+        let of_indexes = of_indexes.map(|index| index_creation_entry(&made.ns, index));
         let entries = [creation_entry(&made.ns, &made.options)].into_iter();
         for o in entries.chain(of_indexes) {
             let event = OpEvent {

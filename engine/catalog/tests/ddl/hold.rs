@@ -192,7 +192,7 @@ fn sections_keep_out_statements_and_changes_that_run_all_the_time() {
                 async move { drop(all.map(|one| spawn(Queue::Foreground, one))) }
             });
             running.await;
-            // Changes of others, which are in nobody's section.
+            // Changes of others, outside every critical section.
             let others = {
                 let ends = ends.clone();
                 spawn(Queue::Foreground, async move {
@@ -233,8 +233,8 @@ fn sections_keep_out_statements_and_changes_that_run_all_the_time() {
     }
 }
 
-/// A task of another core that takes a hold is stopped: the guard goes with the reply that nobody
-/// takes.
+/// A task of another core that takes a hold is stopped: the guard is dropped with the reply, which
+/// no task takes.
 #[test]
 fn a_hold_that_another_core_gives_up_is_not_left_behind() {
     for wait_us in (0..400).step_by(7) {

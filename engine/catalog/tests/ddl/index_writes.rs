@@ -220,11 +220,11 @@ async fn collection_with(rng: &mut Rng, number: u64, in_build: bool) -> std::syn
     if in_build && count > 0 {
         // Something is there to build over.
         documents::insert(&ctx, &ns, 0..1).await.expect("inserted");
-        let begun = index_builds().await.len();
+        let builds_before = index_builds().await.len();
         let of = ns.clone();
         let asking = async move { create_indexes(&ctx, of, chosen, limits(), None).await };
         drop(spawn(Queue::Foreground, asking));
-        while index_builds().await.len() == begun {
+        while index_builds().await.len() == builds_before {
             sleep(Duration::from_millis(1)).await;
         }
     } else {

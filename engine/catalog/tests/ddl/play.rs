@@ -34,8 +34,8 @@ use crate::node::with_node;
 
 static SCRIPT: CommandSpec = CommandSpec::of_task("script");
 
-/// For so long nothing that was begun is looked at; waits look at least so often whether they were
-/// killed.
+/// How long a player waits after each line before it reports what the operations do; a wait checks
+/// at least this often whether it was killed.
 const SETTLED: Duration = Duration::from_millis(400);
 
 /// Seed, cores and partitions of the nodes that a script is played on.
@@ -54,8 +54,8 @@ const SETUP: [&str; 8] = [
 
 type Outcome = Result<String>;
 
-/// An operation that was begun.
-struct Begun {
+/// An operation that was started.
+struct Operation {
     ctx: OpContext,
     core: CoreId,
     /// What it does with the gate, if it is a statement.
@@ -67,7 +67,7 @@ struct Begun {
 }
 
 struct Player {
-    operations: BTreeMap<String, Begun>,
+    operations: BTreeMap<String, Operation>,
     holds: Rc<RefCell<BTreeMap<String, Hold>>>,
     /// What scripts have named, whose gates are shown.
     named: BTreeSet<Namespace>,
@@ -135,7 +135,7 @@ impl Player {
         if let Some(within) = within {
             ctx = self.holds.borrow()[&within].admit(&ctx);
         }
-        let mut begun = Begun {
+        let mut operation = Operation {
             core,
             statement: None,
             is_behind: Arc::default(),
@@ -144,15 +144,15 @@ impl Player {
             reported: String::new(),
             ctx: ctx.clone(),
         };
-        begun.task = match words[0].as_str() {
+        operation.task = match words[0].as_str() {
             "hold" | "hold-database" => self.take_hold(name.clone(), core, words),
             "set" => self.set_hold(words),
             "read" | "stay" | "write" => {
                 let access = access(&words[0]).expect("an access");
                 let ns = namespace(&words[1]);
                 self.named.insert(ns.clone());
-                begun.statement = Some((ns.clone(), access));
-                let (is_behind, leaves) = (begun.is_behind.clone(), begun.leaves.clone());
+                operation.statement = Some((ns.clone(), access));
+                let (is_behind, leaves) = (operation.is_behind.clone(), operation.leaves.clone());
                 let run = move || stand(ctx, ns, access, is_behind, leaves);
                 spawn(Queue::Foreground, submit_to(core, Queue::Foreground, run))
             }
@@ -168,7 +168,7 @@ impl Player {
                 spawn(Queue::Foreground, submit_to(core, Queue::Foreground, run))
             }
         };
-        let displaced = self.operations.insert(name, begun);
+        let displaced = self.operations.insert(name, operation);
         assert!(displaced.is_none(), "two operations have one name");
     }
 
@@ -371,7 +371,7 @@ async fn stand(
 }
 
 /// What an operation that has not ended is at.
-async fn wait_of(operation: &Begun, closing: &[i32], builds: usize) -> String {
+async fn wait_of(operation: &Operation, closing: &[i32], builds: usize) -> String {
     if operation.is_behind.load(Ordering::Relaxed) {
         return "behind the gate".to_owned();
     }

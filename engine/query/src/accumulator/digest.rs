@@ -1,8 +1,9 @@
-//! A sketch of many numbers that tells their quantiles: all of them while they are few, else a merging
-//! t-digest (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests").
+//! A sketch of many numbers that gives their quantiles: all of them while they are few, else a
+//! merging t-digest (Dunning and Ertl, "Computing extremely accurate quantiles using t-digests").
 //!
-//! Quantiles are values that came in, not points between two of them, as long as the sketch keeps the
-//! values: that is what MongoDB answers, and what the `tdigest` crate, which always interpolates, does not.
+//! Quantiles are values that came in, not points between two of them, as long as the sketch keeps
+//! the values: that is what MongoDB answers, and what the `tdigest` crate, which always
+//! interpolates, does not.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 
@@ -235,8 +236,8 @@ fn between(from: f64, from_place: f64, to: f64, to_place: f64, place: f64) -> f6
     from + (to - from) * (place - from_place) / (to_place - from_place)
 }
 
-/// Up to which share a centroid may reach that begins at this one: the scale function k2, under which
-/// centroids are small at both ends.
+/// Up to which share a centroid that begins at this one may reach: the scale function k2, under
+/// which centroids are small at both ends.
 fn limit_behind(share: f64, count: f64) -> f64 {
     if share <= 0.0 {
         return 0.0;
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn few_values_are_told_exactly() {
+    fn quantiles_of_few_values_are_exact() {
         assert_eq!(quantiles([], &[0.5]), None);
         assert_eq!(quantiles([f64::NAN], &[0.5]), None);
         assert_eq!(
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn many_values_are_told_nearly() {
+    fn quantiles_of_many_values_are_close() {
         // Spread evenly, in an order that jumps about, and then bent.
         let values: Vec<f64> = (0..100_000_u64)
             .map(|i| ((i * 61_803 % 100_000) as f64 / 100_000.0).powi(3))

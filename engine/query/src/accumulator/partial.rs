@@ -1,5 +1,5 @@
-//! Partial results: what an accumulator knows of some of a group's documents, as a value that can be
-//! kept or sent, and put together with what others know.
+//! Partial results: what an accumulator knows of some of a group's documents, as a value that can
+//! be kept or sent, and merged with what others know.
 
 use pinion_bson::{Binary, BinarySubtype, DocBuilder, RawBson, RawBsonRef, RawDocument};
 use pinion_wire::Result;
@@ -13,7 +13,8 @@ use crate::error::bad_value;
 use crate::value::{elements, field, is_identical, items};
 
 impl Kind {
-    /// Whether partial results can be merged in any order, as long as [`Accumulator::merge_unordered`] says so.
+    /// Whether partial results can be merged in any order, as long as
+    /// [`Accumulator::merge_unordered`] says so.
     pub(crate) fn is_divisible(&self) -> bool {
         matches!(
             self,
@@ -52,7 +53,8 @@ impl Accumulator {
                 }
                 out.end();
             }),
-            // In ascending order also where the result descends: equal values stay in the order in which they came.
+            // In ascending order also where the result descends: equal values stay in the order in
+            // which they came.
             Accumulator::Extremes { ranked, .. } => {
                 List::of(ranked.entries().map(|(_, value)| value))
             }
@@ -61,8 +63,9 @@ impl Accumulator {
         }
     }
 
-    /// Takes a partial result of an accumulator of the same kind. Where the kind's merge order is that of
-    /// the documents, what is merged must be of documents that follow all that were taken before.
+    /// Takes a partial result of an accumulator of the same kind. Where the kind's merge order is
+    /// that of the documents, what is merged must be of documents that follow all that were taken
+    /// before.
     pub(crate) fn merge(&mut self, partial: RawBsonRef<'_>) -> Result<()> {
         if let (Accumulator::Sum(_) | Accumulator::Avg { .. }, RawBsonRef::Array(recorded))
         | (
@@ -129,8 +132,9 @@ impl Accumulator {
         Ok(())
     }
 
-    /// Takes a partial result of documents that lie anywhere among the others; false where the result would depend on
-    /// that: on the order in which doubles are added, or on which of two equal values came first.
+    /// Takes a partial result of documents that lie anywhere among the others; false where the
+    /// result would depend on that: on the order in which doubles are added, or on which of two
+    /// equal values came first.
     pub(crate) fn merge_unordered(&mut self, partial: RawBsonRef<'_>) -> Result<bool> {
         if let Accumulator::Extreme {
             value: Some(value),
@@ -147,9 +151,10 @@ impl Accumulator {
         Ok(self.is_exact())
     }
 
-    /// The same state before it takes its first value, where merging its partial results gives what all values would have
-    /// given, to the last bit and with the same one of equal values. For others one that keeps what it takes until it is
-    /// merged: sums of doubles, and what lets go of the first of equal values, depend on all that came before.
+    /// The same state before it takes its first value, where merging its partial results gives what
+    /// all values would have given, to the last bit and with the same one of equal values. For
+    /// others one that keeps what it takes until it is merged: sums of doubles, and kinds that drop
+    /// the first of equal values, depend on all that came before.
     #[must_use]
     pub(crate) fn or_recorded(self) -> Accumulator {
         let recorded = |ranked| Accumulator::Recorded {
@@ -167,8 +172,9 @@ impl Accumulator {
         }
     }
 
-    /// Whether merging gives, to the last bit, what adding each value in its turn would have given. Sums of
-    /// doubles and decimals depend on their order in the last digits, and so do deviations and sketches.
+    /// Whether merging gives, to the last bit, what adding each value in its turn would have given.
+    /// Sums of doubles and decimals depend on their order in the last digits, and so do deviations
+    /// and sketches.
     pub(crate) fn is_exact(&self) -> bool {
         match self {
             Accumulator::Sum(sum) | Accumulator::Avg { sum, .. } => sum.is_exact(),
@@ -279,7 +285,8 @@ mod tests {
         );
     }
 
-    /// What is merged of a state and of what was recorded after it is, to the last bit, what all values give.
+    /// What is merged of a state and of what was recorded after it is, to the last bit, what all
+    /// values give.
     #[track_caller]
     fn check_recorded(kind: &Kind, values: &[RawBson]) {
         let add = |accumulator: &mut Accumulator, values: &[RawBson]| {

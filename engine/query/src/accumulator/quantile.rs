@@ -19,7 +19,7 @@ pub(crate) struct Quantiles {
     median: bool,
 }
 
-/// The position, in order, of the value at a share of so many.
+/// The position, in order, of the value at a share of `count` values.
 pub(crate) fn rank_of(count: usize, share: f64) -> usize {
     if share >= 1.0 {
         return count - 1;

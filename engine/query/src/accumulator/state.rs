@@ -72,8 +72,8 @@ pub(crate) enum Accumulator {
         wanted: Quantiles,
         digest: Box<Digest>,
     },
-    /// What another accumulator is given later, each value behind its key where that orders by keys. Gives no result
-    /// of its own.
+    /// What another accumulator is given later, each value behind its key where that orders by
+    /// keys. Gives no result of its own.
     Recorded {
         ranked: bool,
         inputs: List,

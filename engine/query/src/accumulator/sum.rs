@@ -1,5 +1,5 @@
-//! Sums of numbers as MongoDB makes them, to the last bit: doubles and integers with the error of each
-//! addition carried into the next one, decimals apart.
+//! Sums of numbers as MongoDB makes them, to the last bit: doubles and integers with the error of
+//! each addition carried into the next one, decimals apart.
 
 use pinion_bson::decimal::Decimal;
 use pinion_bson::{DocBuilder, Number, RawBsonRef, RawDocument};
@@ -115,7 +115,8 @@ impl Sum {
         out.append("decimals", RawBsonRef::Decimal128(self.decimals.pack()));
     }
 
-    /// Adds another sum. What is missing counts as nothing, and what is added to nothing stays as it is.
+    /// Adds another sum. What is missing counts as nothing, and what is added to nothing stays as
+    /// it is.
     pub(crate) fn merge(&mut self, partial: &RawDocument) {
         let double = |name| match field(partial, name) {
             Some(RawBsonRef::Double(v)) => v,
@@ -144,8 +145,9 @@ impl Sum {
     }
 }
 
-/// A sum of doubles with what rounding has cut off. The rest of an addition goes into the next one, and
-/// the result is the first of the two: that is how MongoDB adds, and what its sums show in the last bit.
+/// A sum of doubles with what rounding has cut off. The rest of an addition goes into the next one,
+/// and the result is the first of the two: that is how MongoDB adds, and what its sums show in the
+/// last bit.
 #[derive(Clone, Copy, Debug)]
 struct DoubleDouble {
     /// The sum, while it is of integers that are doubles exactly.

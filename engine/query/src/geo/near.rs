@@ -160,14 +160,14 @@ impl Near {
     /// The greatest distance that is wanted, as it was given.
     pub(crate) fn max_given(&self) -> f64 {
         if self.max.is_finite() {
-            self.told(self.max)
+            self.reported(self.max)
         } else {
             f64::MAX
         }
     }
 
     /// A distance in the unit in which it is reported.
-    pub(crate) fn told(&self, distance: f64) -> f64 {
+    pub(crate) fn reported(&self, distance: f64) -> f64 {
         if self.radians {
             distance / EARTH_RADIUS_M
         } else {

@@ -17,17 +17,17 @@ pub struct MetaSource {
 }
 
 impl Matcher {
-    /// The metadata that the filter can give.
-    pub(crate) fn tells(&self) -> MetaSet {
-        let mut tells = MetaSet::default();
+    /// The metadata that the filter can provide.
+    pub(crate) fn provides(&self) -> MetaSet {
+        let mut provided = MetaSet::default();
         if self.0.text {
-            tells.insert(MetaKind::TextScore);
+            provided.insert(MetaKind::TextScore);
         }
         if self.0.near {
-            tells.insert(MetaKind::GeoNearDistance);
-            tells.insert(MetaKind::GeoNearPoint);
+            provided.insert(MetaKind::GeoNearDistance);
+            provided.insert(MetaKind::GeoNearPoint);
         }
-        tells
+        provided
     }
 
     /// The source of the metadata that a sort order or a projection reads of the found documents.
@@ -56,13 +56,13 @@ impl Matcher {
             MetaKind::SortKey => Err(bad_value(
                 "cannot use sortKey $meta projection without a sort",
             )),
-            kind => kind.check_given(self.tells().contains(kind)),
+            kind => kind.check_given(self.provides().contains(kind)),
         })
     }
 
     /// The source of the wanted metadata of the found documents; none where none is wanted.
     pub(crate) fn meta_source(&self, wanted: MetaSet) -> Option<MetaSource> {
-        let wanted = wanted.intersection(self.tells());
+        let wanted = wanted.intersection(self.provides());
         (!wanted.is_empty()).then(|| MetaSource {
             matcher: self.clone(),
             wanted,
@@ -108,7 +108,7 @@ impl MetaSource {
             && let Some((least, at)) = near.document_distance(document, path)?
         {
             if self.wanted.contains(distance) {
-                known = known.with(distance, near.told(least));
+                known = known.with(distance, near.reported(least));
             }
             if self.wanted.contains(point) {
                 known = known.with(point, RawBson::from(at));

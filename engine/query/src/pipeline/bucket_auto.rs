@@ -268,7 +268,7 @@ struct Giving {
     /// How many documents a bucket takes, of those that sort apart.
     size: u64,
     /// The buckets so far, with the one that takes documents.
-    begun: usize,
+    count: usize,
     bucket: Option<Bucket>,
     /// Where the last bucket ended.
     end: Option<RawBson>,
@@ -323,7 +323,7 @@ impl Step for Bucketing {
         self.giving = Some(Giving {
             next: None,
             size: (share.round() as u64).max(1),
-            begun: 0,
+            count: 0,
             bucket: None,
             end: None,
         });
@@ -368,7 +368,7 @@ impl Giving {
                 (Some(end), Some(_)) => end.clone(),
                 (_, _) => stage.round(value, Granularity::round_down),
             };
-            self.begun += 1;
+            self.count += 1;
             self.bucket = Some(Bucket {
                 min,
                 max: value.clone(),
@@ -379,7 +379,7 @@ impl Giving {
             return Ok(Given::Working);
         };
         if let Some(Entry { value, document }) = &self.next
-            && bucket.takes(value, self.size, self.begun >= stage.buckets, stage)
+            && bucket.takes(value, self.size, self.count >= stage.buckets, stage)
         {
             bucket.add(value, document, stage)?;
             self.next = None;

@@ -1,7 +1,7 @@
 //! The codes of errors in a `$group` at the front of a pipeline.
 //!
-//! MongoDB runs such a `$group`, behind what a find can do, in its slot-based engine, and what is behind it
-//! in the classic one. Both report the same errors, but some of them under other codes.
+//! MongoDB runs such a `$group`, behind what a find can do, in its slot-based engine, and what is
+//! behind it in the classic one. Both report the same errors, but some of them under other codes.
 
 use pinion_wire::{Error, ErrorCode};
 

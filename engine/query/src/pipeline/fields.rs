@@ -1,4 +1,4 @@
-//! Which fields the stages at the front of a pipeline read of their documents, where the stages tell.
+//! Which fields the stages at the front of a pipeline read of their documents, where that is known.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub(crate) type FieldNames = BTreeSet<String>;
 
 /// What is read of the documents in front of these stages; `None` where that may be any field.
 ///
-/// It is told by how the stages are written, and may name fields that are not read after all.
+/// It follows from how the stages are written, and may name fields that are not read after all.
 pub(super) fn read_by<'s>(stages: impl IntoIterator<Item = &'s Stage>) -> Option<FieldNames> {
     let mut names = FieldNames::new();
     for stage in stages {
@@ -89,7 +89,8 @@ pub(super) fn add_expression(value: RawBsonRef<'_>, names: &mut FieldNames) -> O
         RawBsonRef::Document(document) => {
             for (name, value) in elements(document) {
                 match name {
-                    // These name fields without the sign, or read the whole document if they are not told otherwise.
+                    // These name fields without the sign, or read the whole document unless another
+                    // input is given.
                     "$getField" | "$setField" | "$unsetField" | "sortBy" => return None,
                     "$literal" => {}
                     _ => add_expression(value, names)?,

@@ -158,8 +158,8 @@ impl GeoNear {
         &self.query
     }
 
-    /// What a find of buckets is asked for, in the order of distances, if all measurements of a bucket have the same;
-    /// `query` is what is asked of the buckets beside that.
+    /// The filter of a find of buckets in the order of distances, if all measurements of a bucket
+    /// have the same distance; `query` is what is asked of the buckets beside that.
     pub(super) fn bucket_filter(
         &self,
         form: &SeriesForm,
@@ -185,7 +185,7 @@ impl GeoNear {
             return Ok(out);
         };
         if let Some(path) = &self.distance_field {
-            let distance = self.near.told(distance) * self.multiplier;
+            let distance = self.near.reported(distance) * self.multiplier;
             out = with_value(&out, path, RawBsonRef::Double(distance));
         }
         if let Some(path) = &self.include_locs {

@@ -29,8 +29,8 @@ pub(super) struct Group {
 #[derive(Clone, Debug)]
 pub(super) enum Id {
     Value(Expression),
-    /// A document of one field, which is null where its value is missing. (A document of more fields lacks
-    /// those that are missing.)
+    /// A document of one field, which is null where its value is missing. (A document of more
+    /// fields lacks those that are missing.)
     Field(String, Expression),
 }
 
@@ -150,7 +150,8 @@ impl Group {
     }
 }
 
-/// Refuses an `_id` that reads as a projection, `{a: 1}`: a constant there is written with `$literal`.
+/// Refuses an `_id` that reads as a projection, `{a: 1}`: a constant there is written with
+/// `$literal`.
 fn check_id(id: RawBsonRef<'_>) -> Result<()> {
     let RawBsonRef::Document(id) = id else {
         return Ok(());

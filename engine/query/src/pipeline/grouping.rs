@@ -1,5 +1,5 @@
-//! `$group` at work. The groups leave in the order of their keys, so that nobody sees in which order they came up,
-//! nor whether they were on disk meanwhile.
+//! `$group` at work. The groups leave in the order of their keys, so that the result shows neither
+//! in which order they came up nor whether they were on disk meanwhile.
 
 use std::iter::Peekable;
 
@@ -104,7 +104,8 @@ impl Grouping {
         }
     }
 
-    /// Takes one document; what may be refused for its work comes before anything changes. True when memory is full.
+    /// Takes one document; what may be refused for its work comes before anything changes. True
+    /// when memory is full.
     fn push(&mut self, document: &Document) -> Result<bool> {
         spend_bytes(document.as_bytes().len())?;
         let id = self.group.id.evaluate(document)?;
@@ -328,7 +329,8 @@ impl OneGroup {
         self.accumulators.iter().map(Accumulator::bytes).sum()
     }
 
-    /// Accounts for all that is held: a group may hold millions of values, each of which is copied when it leaves.
+    /// Accounts for all that is held: a group may hold millions of values, each of which is copied
+    /// when it leaves.
     fn account(&self) -> Result<()> {
         spend(work::STEP * self.accumulators.len() as work::Units)?;
         spend_bytes(self.bytes())

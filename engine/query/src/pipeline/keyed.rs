@@ -1,5 +1,5 @@
-//! Documents with what a read knows of them, as it gives them to a pipeline that reads that: the keys by which an index found
-//! them, and those under which the collection holds them.
+//! Documents with what a read knows of them, as it gives them to a pipeline that reads that: the
+//! keys by which an index found them, and those under which the collection holds them.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;

@@ -55,14 +55,14 @@ impl Stage {
     /// What is known behind the stage, of what is known before it.
     fn passes(&self, known: MetaSet) -> MetaSet {
         match &self.kind {
-            StageKind::Match(matcher) => known.union(matcher.tells()),
+            StageKind::Match(matcher) => known.union(matcher.provides()),
             StageKind::GeoNear(_) => {
                 let mut known = known;
                 known.insert(MetaKind::GeoNearDistance);
                 known.insert(MetaKind::GeoNearPoint);
                 known
             }
-            StageKind::Fuse(fusion) => known.union(fusion.tells()),
+            StageKind::Fuse(fusion) => known.union(fusion.provides()),
             StageKind::Sort(_) => known.union(MetaSet::of([MetaKind::SortKey])),
             // The records of a series are its buckets.
             StageKind::Unpack(_) => {
@@ -119,9 +119,9 @@ impl Pipeline {
                     }
                 }
                 None => {
-                    // A filter may read what its own `$text` tells.
+                    // A filter may read what its own `$text` provides.
                     let known = match &stage.kind {
-                        StageKind::Match(matcher) => known.union(matcher.tells()),
+                        StageKind::Match(matcher) => known.union(matcher.provides()),
                         _ => known,
                     };
                     for kind in stage.reads().iter() {
@@ -137,8 +137,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Puts behind each sort what adds the values that it orders by, where a later stage reads them; a limit stays with its
-    /// sort, which needs to keep no more.
+    /// Puts behind each sort what adds the values that it orders by, where a later stage reads
+    /// them; a limit stays with its sort, which needs to keep no more.
     pub(super) fn with_sort_keys(mut self) -> Pipeline {
         for at in (0..self.stages.len()).rev() {
             let StageKind::Sort(pattern) = &self.stages[at].kind else {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn sorts_tell_their_keys() {
+    fn sorts_provide_their_keys() {
         let show = || rawdoc! { "$project": { "k": { "$meta": "sortKey" } } };
         let sort = || rawdoc! { "$sort": { "a": 1 } };
         check_keys(

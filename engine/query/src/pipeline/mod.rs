@@ -83,7 +83,8 @@ pub struct Pipeline {
     stages: Vec<Stage>,
 }
 
-/// What is known of documents in front of a pipeline: of those of a collection the keys under which it holds them.
+/// What is known of documents in front of a pipeline: of those of a collection the keys under which
+/// it holds them.
 fn given_by_collection(reads_collection: bool) -> MetaSet {
     MetaSet::of(reads_collection.then_some(MetaKind::RecordId))
 }
@@ -106,7 +107,7 @@ impl Pipeline {
         parse::check_form(stages)
     }
 
-    /// Parses a pipeline but for so many stages at its front.
+    /// Parses a pipeline without the first `skip` stages.
     pub fn parse_from(stages: &RawArray, skip: usize, variables: &Variables) -> Result<Pipeline> {
         rules::check_depth(stages)?;
         let mut pipeline = Pipeline::parse_inner(stages, skip, variables)?;
@@ -122,8 +123,9 @@ impl Pipeline {
         Ok(Pipeline { stages }.with_sort_keys())
     }
 
-    /// Tells a stage at the front of the collection that is read. A `$geoNear` that does not say what it searches searches the
-    /// field of the only geospatial index; where buckets are unpacked, how their strings compare says which have to be.
+    /// Informs the stages at the front about the collection that is read. A `$geoNear` that does
+    /// not say what it searches searches the field of the only geospatial index; where buckets are
+    /// unpacked, how their strings compare decides which have to be.
     pub fn locate(
         &mut self,
         indexes: &[IndexSpec],

@@ -5,7 +5,8 @@ use pinion_wire::Error;
 use super::row::{StageRow, StageSupport, stage_row};
 use crate::error::error;
 
-/// What is said of a stage, which stands `inside` of another one's pipeline and in front of it, or somewhere else.
+/// The error for a stage, which stands at the front of another one's pipeline (`inside`), or
+/// somewhere else.
 pub(super) fn refused(name: &str, inside: bool) -> Error {
     if let Some(error) = on_a_standalone(name) {
         return error;
@@ -45,7 +46,8 @@ pub(super) fn not_first(name: &str) -> Error {
     )
 }
 
-/// A change stream of a member that is none: not in front, or in front of a pipeline inside of another stage.
+/// A misplaced change stream of a member: not in front, or in front of a pipeline inside of another
+/// stage.
 pub(super) fn misplaced_stream(inside: bool) -> Error {
     match inside {
         true => error(

@@ -1,5 +1,5 @@
-//! What stages ask of the command that they stand in, whatever their specifications say: its read concern, its API
-//! version, and how deep pipelines may stand in each other.
+//! What stages ask of the command that they stand in, whatever their specifications say: its read
+//! concern, its API version, and how deep pipelines may stand in each other.
 
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_wire::Result;
@@ -63,8 +63,8 @@ fn inner_pipelines(name: &str) -> InnerPipelines {
     stage_row(name).map_or(InnerPipelines::None, |row| row.inner)
 }
 
-/// Refuses pipelines that stand too deep in each other, and more stages that read elsewhere than one pipeline may have in
-/// all of them: each waits for the one before it.
+/// Refuses pipelines that stand too deep in each other, and more stages that read elsewhere than
+/// one pipeline may have in all of them: each waits for the one before it.
 pub(super) fn check_depth(stages: &RawArray) -> Result<()> {
     let mut waiting = 0;
     visit(stages, 0, &mut |name, spec, depth| {
@@ -107,8 +107,8 @@ fn inputs(spec: RawBsonRef<'_>) -> Option<&RawDocument> {
 
 type Visitor<'v> = dyn FnMut(&str, RawBsonRef<'_>, usize) -> Result<()> + 'v;
 
-/// Shows every stage with its name, its specification and how many stages it stands in, also those of pipelines inside
-/// of others. A `$facet` adds no depth.
+/// Shows every stage with its name, its specification and how many stages it stands in, also those
+/// of pipelines inside of others. A `$facet` adds no depth.
 fn visit(stages: &RawArray, depth: usize, visitor: &mut Visitor<'_>) -> Result<()> {
     for stage in items(stages) {
         let RawBsonRef::Document(stage) = stage else {

@@ -68,7 +68,7 @@ impl PipelineRun {
         }
     }
 
-    /// Takes what was wanted and goes on, with a budget of work.
+    /// Takes what was wanted and continues, with a budget of work.
     pub fn step(&mut self, input: Input, budget: Units) -> Result<Want> {
         self.accept(input)?;
         let (mut moves, reserve) = (0, budget - budget / STEP_SHARE_OF_BUDGET);
@@ -80,7 +80,7 @@ impl PipelineRun {
         }
     }
 
-    /// Goes on after [`Want::Compute`] without a budget, until `stop` is set: then it fails.
+    /// Continues after [`Want::Compute`] without a budget, until `stop` is set: then it fails.
     pub fn step_until(&mut self, stop: Arc<AtomicBool>) -> Result<Want> {
         work::until(stop, || self.go(&mut 0, 0))
     }
@@ -134,7 +134,7 @@ impl PipelineRun {
         self.at = place;
     }
 
-    /// Makes one move. What the run wants next, unless it can go on by itself.
+    /// Makes one move. Returns what the run wants next; none if it can continue without that.
     pub(super) fn advance(&mut self) -> Result<Option<Want>> {
         if let Some(document) = self.out.take() {
             self.at = self.nodes.len();
@@ -234,8 +234,8 @@ impl PipelineRun {
     }
 }
 
-/// The result of a call, unless the call was refused for its work and an expression has put a value in the place of that
-/// error.
+/// The result of a call, unless the call was refused for its work and an expression has put a value
+/// in the place of that error.
 fn checked<T>(result: Result<T>) -> Result<T> {
     result.and_then(|value| work::check().map(|()| value))
 }

@@ -1,4 +1,4 @@
-//! `$sample`: so many documents by chance, in an order by chance.
+//! `$sample`: a number of documents chosen at random, in random order.
 
 use pinion_bson::{Number, RawBsonRef};
 use pinion_wire::Result;

@@ -30,7 +30,7 @@ impl Sorting {
         Sorting::by(Order::Pattern(pattern), limit, memory)
     }
 
-    /// So many documents by chance.
+    /// As many documents as the sample takes, chosen at random.
     pub(super) fn sample(sample: Sample, memory: &Memory) -> Sorting {
         Sorting::by(Order::Chance(sample.random), Some(sample.size), memory)
     }

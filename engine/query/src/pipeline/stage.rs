@@ -43,7 +43,7 @@ pub(super) struct Stage {
 #[derive(Clone, Debug)]
 pub(super) enum StageKind {
     Match(Matcher),
-    /// What a filter tells of the documents that it has found, as far as other stages read it.
+    /// The metadata that a filter provides for what it has found, as far as other stages read it.
     Known(MetaSource),
     /// Takes what a read knows of its documents off what it gives.
     Keyed,
@@ -83,7 +83,8 @@ pub(super) enum StageKind {
 }
 
 impl Stage {
-    /// A stage that does the work of another one, under the name and the specification that say what it does.
+    /// A stage that does the work of another one, under the name and the specification that say
+    /// what it does.
     pub(super) fn made<'v>(name: &str, spec: impl Into<RawBsonRef<'v>>, kind: StageKind) -> Stage {
         let mut source = DocBuilder::new();
         source.append(name, spec);

@@ -1,4 +1,4 @@
-//! What a pipeline's run and its stages at work say to each other, and to the caller that steps the run.
+//! What a pipeline's run exchanges with its stages at work, and with the caller that steps it.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use pinion_wire::Result;
 use super::Document;
 use crate::spill::{DiskReply, DiskRequest};
 
-/// What a run needs before it goes on, or what it has done.
+/// What a run needs before it continues, or what it has done.
 #[derive(Debug)]
 pub enum Want {
     /// The next document in front of the pipeline: [`Input::Document`], [`Input::Documents`] with
@@ -19,7 +19,8 @@ pub enum Want {
     Pause,
     /// Something to be kept on disk, or to be read back: [`Input::Disk`].
     Disk(DiskRequest),
-    /// More time than a step on a core may take: [`super::PipelineRun::step_until`] comes next, on another thread.
+    /// More time than a step on a core may take: [`super::PipelineRun::step_until`] comes next, on
+    /// another thread.
     Compute,
     /// Nothing any more: all documents have been given.
     Done,
@@ -42,8 +43,8 @@ pub enum Input {
 
 /// A stage at work.
 ///
-/// No call does more than one document's work. One that fails because its work was refused (see [`crate::work`]) has
-/// changed nothing, and is made again.
+/// No call does more than one document's work. One that fails because its work was refused (see
+/// [`crate::work`]) has changed nothing, and is made again.
 pub(crate) trait Step: std::fmt::Debug + Send {
     /// Takes the next document.
     fn take(&mut self, document: &Document) -> Result<Taken>;
@@ -53,12 +54,14 @@ pub(crate) trait Step: std::fmt::Debug + Send {
         Ok(())
     }
 
-    /// The next document made of what was taken; called after [`Taken::Gives`] and after the end, until there is nothing.
+    /// The next document made of what was taken; called after [`Taken::Gives`] and after the end,
+    /// until there is nothing.
     fn give(&mut self) -> Result<Given> {
         Ok(Given::Nothing)
     }
 
-    /// What has to be done on disk; called after [`Taken::Spills`] and [`Given::Disk`] until there is nothing.
+    /// What has to be done on disk; called after [`Taken::Spills`] and [`Given::Disk`] until there
+    /// is nothing.
     fn disk(&mut self) -> Result<OnDisk> {
         Ok(OnDisk::Nothing)
     }
@@ -72,19 +75,19 @@ pub(crate) trait Step: std::fmt::Debug + Send {
 /// What a stage does with a document that it takes.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    /// Nothing goes on for now.
+    /// Nothing is passed on for now.
     Kept,
-    /// The document goes on as it is.
+    /// The document is passed on as it is.
     Passed,
-    /// The document goes on as it is, and no further one will.
+    /// The document is passed on as it is, and no further one will be.
     PassedLast,
-    /// Nothing goes on any more, for this one or for a further one.
+    /// Nothing is passed on any more, for this one or for a further one.
     KeptLast,
-    /// This one goes on in its place.
+    /// This one is passed on in its place.
     Made(Document),
-    /// What goes on is asked for with [`Step::give`].
+    /// What is passed on is asked for with [`Step::give`].
     Gives,
-    /// Nothing goes on for now, and memory is full: [`Step::disk`] comes first.
+    /// Nothing is passed on for now, and memory is full: [`Step::disk`] comes first.
     Spills,
 }
 

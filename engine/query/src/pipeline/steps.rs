@@ -25,7 +25,7 @@ impl Step for Filtering {
     }
 }
 
-/// Adds what a filter tells of the documents that it has found.
+/// Adds the metadata that a filter provides for the documents that it has found.
 #[derive(Debug)]
 pub(super) struct Knowing(pub MetaSource);
 

@@ -29,7 +29,8 @@ fn array(stages: RawBson) -> RawArrayBuf {
     }
 }
 
-/// What stages make of documents when each step has this budget, and how many moves did not fit into it.
+/// What stages make of documents when each step has this budget, and how many moves did not fit
+/// into it.
 fn stepped(
     stages: &RawArrayBuf,
     documents: Vec<RawDocumentBuf>,
@@ -440,7 +441,7 @@ fn a_pipeline_is_divided() {
 }
 
 #[test]
-fn a_run_goes_on_where_its_work_was_refused() {
+fn a_run_continues_where_its_work_was_refused() {
     let pipelines = [
         rawbson!([{ "$match": { "v": { "$ne": 7 } } }, { "$unwind": { "path": "$l", "preserveNullAndEmptyArrays": true } },
             { "$skip": 1 }, { "$addFields": { "w": { "$concat": ["x", { "$toString": "$v" }] } } }, { "$limit": 4 }]),

@@ -1,5 +1,5 @@
-//! Dividing a pipeline that unpacks the buckets of a time series: what can be asked of the buckets is asked of them, and
-//! they are unpacked only as far as the stages behind need them.
+//! Dividing a pipeline that unpacks the buckets of a time series: what can be asked of the buckets
+//! is asked of them, and they are unpacked only as far as the stages behind need them.
 
 use std::sync::Arc;
 
@@ -59,8 +59,8 @@ impl Pipeline {
         divided.into_parts(variables)
     }
 
-    /// The parts where the sources are wanted by their distances: the buckets are found in that order, and a stage goes on to
-    /// tell the distance of each measurement.
+    /// The parts where the sources are wanted by their distances: the buckets are found in that
+    /// order, and a stage still adds the distance of each measurement.
     fn near_sources(
         self,
         unpack: Unpack,
@@ -142,7 +142,8 @@ impl Unpacked {
         Ok(true)
     }
 
-    /// Reads the buckets in an order in which the first measurements by time are found soon, where so many are wanted.
+    /// Reads the buckets in an order in which the first measurements by time are found soon, where
+    /// a limited number of them is wanted.
     fn takes_first(&mut self, indexes: &[IndexSpec]) -> Result<bool> {
         let Some(StageKind::Sort(pattern)) = self.behind.first().map(|stage| &stage.kind) else {
             return Ok(false);
@@ -175,7 +176,8 @@ impl Unpacked {
         Ok(true)
     }
 
-    /// Takes the least and the greatest values from the buckets where a group of sources asks for nothing else.
+    /// Takes the least and the greatest values from the buckets where a group of sources asks for
+    /// nothing else.
     fn takes_ends(&mut self) {
         let Some(stage) = self.behind.first() else {
             return;
@@ -365,7 +367,8 @@ mod tests {
         found
     }
 
-    /// Divides the stages over buckets, and checks that they give what they give of the measurements.
+    /// Divides the stages over buckets, and checks that they give what they give of the
+    /// measurements.
     #[track_caller]
     fn check(stages: RawBson, indexes: &[RawDocumentBuf]) -> FindPrefix {
         let RawBson::Array(stages) = &stages else {

@@ -14,7 +14,8 @@ use crate::expression::check_field_path;
 use crate::value::{elements, is_nullish, type_name};
 use crate::work::{ITEM, spend, spend_bytes};
 
-/// A document that one value makes is given this much room at once, if the one it comes from has as much.
+/// A document that one value makes is given this much room at once, if the one it comes from has as
+/// much.
 const EXPECTED_BYTES: usize = 4096;
 
 /// The stage's parsed specification.

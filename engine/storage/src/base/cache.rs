@@ -20,7 +20,7 @@ const PAGE_OVERHEAD_BYTES: u64 = 256;
 /// whole round would hold the core for as long as it takes to look at every page.
 const MOST_PASSED: usize = 1024;
 
-/// A load under way, and its outcome for those who wait.
+/// A load under way, and its outcome for those that wait.
 #[derive(Default)]
 struct Load {
     outcome: RefCell<Option<Result<Rc<Page>, ReadError>>>,
@@ -170,7 +170,7 @@ impl PageCache {
         inner.remove(block);
     }
 
-    /// Lets go of a page that is hardly asked for any more; its blocks stay what they are.
+    /// Drops a page that is rarely read any more; its blocks stay what they are.
     pub(crate) fn forget(&self, block: u64) {
         self.inner.borrow_mut().remove(block);
     }

@@ -163,7 +163,7 @@ impl BaseCursor {
         }
     }
 
-    /// Goes on by one record if the leaf has another.
+    /// Advances by one record if the leaf has another.
     #[inline]
     pub(crate) fn advance_within(&mut self, direction: Direction) -> bool {
         let BaseCursor::On { leaf, index } = self else {
@@ -190,7 +190,7 @@ impl BaseCursor {
         *index = target.expect("a base cursor stays in its leaf");
     }
 
-    /// Goes on by one record within the leaf, or to its edge.
+    /// Advances by one record within the leaf, or to its edge.
     pub(crate) fn advance(&mut self, direction: Direction) {
         if !self.advance_within(direction)
             && let BaseCursor::On { leaf, .. } = std::mem::take(self)
@@ -210,7 +210,7 @@ impl BaseCursor {
         })
     }
 
-    /// Where to go on from an edge; `from` counts only for a cursor that is nowhere yet.
+    /// Where to continue from an edge; `from` counts only for a cursor that is not placed yet.
     fn target<'a>(
         &'a self,
         from: Bound<&'a [u8]>,

@@ -18,7 +18,7 @@ use crate::types::{Fatal, PartitionId, ReadError, TreeId};
 /// has a number behind it.
 const FILE_NAME: &str = "pages";
 
-/// The name of the page file with this number, as roots tell it.
+/// The name of the page file with this number, which roots record.
 pub(crate) fn page_file_name(number: u32) -> String {
     match number {
         0 => FILE_NAME.to_owned(),

@@ -11,8 +11,8 @@ const LINE_BYTES: usize = 64;
 #[inline(always)]
 pub(super) fn line(address: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing as far as the program can tell, and does not fault whatever
-    // the address.
+    // SAFETY: a prefetch reads nothing that the program can observe, and does not fault at any
+    // address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address));

@@ -1,20 +1,20 @@
-//! What a checkpoint asks while it goes on, and tells.
+//! The pace of a checkpoint: what it asks and reports while it runs.
 
 use pinion_runtime::{Duration, sim, sleep, yield_if_due};
 
 /// The core that a checkpoint's merge runs on, as the merge sees it.
 pub(crate) trait Pace {
-    /// So many more bytes of sealed changes are on their way into pages.
+    /// `bytes` more of the sealed changes are on their way into pages.
     fn merged(&self, bytes: u64);
 
-    /// How long to rest now and then ask again; zero to go on.
+    /// How long to rest before asking again; zero to continue.
     fn rest(&self) -> Duration;
 
     /// Some of the sealed changes need no memory any more.
     fn memory_freed(&self);
 }
 
-/// Lets other tasks go on if they are due, and rests while the checkpoint is ahead of its pace.
+/// Yields to other tasks if they are due, and rests while the checkpoint is ahead of its pace.
 pub(crate) async fn rest(pace: &dyn Pace) {
     yield_if_due().await;
     loop {
@@ -27,7 +27,7 @@ pub(crate) async fn rest(pace: &dyn Pace) {
     }
 }
 
-/// Of work that no checkpoint waits for: it goes on as fast as its queue lets it.
+/// Of work that no checkpoint waits for: it runs as fast as its queue allows.
 pub(crate) struct Unpaced;
 
 impl Pace for Unpaced {
@@ -40,7 +40,7 @@ impl Pace for Unpaced {
     fn memory_freed(&self) {}
 }
 
-/// As fast as it can; the closure is told of freed memory.
+/// As fast as it can; the closure is called when memory is freed.
 #[cfg(test)]
 impl<F: Fn()> Pace for F {
     fn merged(&self, _bytes: u64) {}

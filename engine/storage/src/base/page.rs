@@ -5,16 +5,18 @@
 //! of 64 bytes:
 //!
 //! ```text
-//!  0 magic u32   4 version u16   6 kind u8   7 level u8   8 crc32c u32 (of the whole page, this field as zero)
+//!  0 magic u32   4 version u16   6 kind u8   7 level u8
+//!  8 crc32c u32 (of the whole page, this field as zero)
 //! 12 blocks u32  16 block u64 (where it lies)  24 tree u64  32 checkpoint u64
 //! 40 entries u32 44 prefix_len u32  48 end u32 (of the used bytes)  52 zero to 64
 //! ```
 //!
-//! Leaves and inner pages go on with `entries` slots of 8 bytes, the prefix that all keys of the
+//! Leaves and inner pages continue with `entries` slots of 8 bytes, the prefix that all keys of the
 //! page share, and the records in key order; a record ends where the next begins:
 //!
 //! ```text
-//! slot:   head u32 (first four bytes of the key's suffix, as a number that orders like them)  offset u32
+//! slot:   head u32 (first four bytes of the key's suffix, as a number that orders like them)
+//!         offset u32
 //! record: suffix length (LEB128)  suffix  value
 //! ```
 //!

@@ -94,8 +94,8 @@ impl PartitionRoots {
 /// The root and the exact counts of one tree: a value of the master tree.
 ///
 /// ```text
-/// 0 root PagePtr (12)  12 level u8  13 zero (3)  16 records u64  24 key_bytes u64  32 value_bytes u64
-/// 40 pages u64  48 blocks u64
+///  0 root PagePtr (12)  12 level u8  13 zero (3)  16 records u64  24 key_bytes u64
+/// 32 value_bytes u64  40 pages u64  48 blocks u64
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TreeRoot {

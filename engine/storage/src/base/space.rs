@@ -31,7 +31,7 @@ pub(crate) struct FreeSpace {
     free_blocks: u64,
     /// Blocks below this number exist; all others are beyond the end.
     end: u64,
-    /// What was released since somebody began to walk over the extents.
+    /// What was released since a walk over the extents began.
     released: Option<Vec<Extent>>,
 }
 

@@ -1,8 +1,11 @@
 //! Records of the tree [`TreeId::SPILLED`]: changes that a checkpoint wrote and did not merge.
 //!
 //! ```text
-//! key 0 tree u64                       value: the exact counts of the tree at the last checkpoint (24 bytes)
-//! key 1 checkpoint u64 tree u64 key    value: 0 timestamp u64   8 whether there is a value u8   9 the value
+//! key:   0 tree u64
+//! value: the exact counts of the tree at the last checkpoint (24 bytes)
+//!
+//! key:   1 checkpoint u64 tree u64 key
+//! value: 0 timestamp u64   8 whether there is a value u8   9 the value
 //! ```
 //!
 //! Numbers in keys are big-endian. Of several versions of one key the one of the latest checkpoint

@@ -118,7 +118,7 @@ impl PageStore {
         (self.cache.budget() / 16 / target).min(READ_AHEAD_LEAVES) as usize
     }
 
-    /// Makes blocks reusable. Nobody may refer to them any more, on disk or in memory.
+    /// Makes blocks reusable. Nothing may refer to them any more, on disk or in memory.
     pub(crate) fn release(&self, extent: Extent) {
         self.cache.remove(extent.start);
         self.space.borrow_mut().release(extent);
@@ -255,7 +255,7 @@ impl<'a> PageWriter<'a> {
         self.built.get()
     }
 
-    /// The same for who looks at it while the writer goes on.
+    /// The same for a reader while the writer works.
     pub(crate) fn built_cell(&self) -> Rc<Cell<u64>> {
         self.built.clone()
     }
@@ -320,7 +320,8 @@ impl<'a> PageWriter<'a> {
         }
         self.end_run().await?;
         let extent = self.allocate(blocks, blocks).await?;
-        // Laid out and checksummed beside the core, which would be held by so many bytes for long.
+        // Laid out and checksummed on a compute thread: this many bytes would hold the core for
+        // long.
         let (ptr, page) = offload_bounded(|| {
             let mut page = build_payload(header, value, blocks);
             let ptr = seal(&mut page, extent.start, false);
@@ -337,8 +338,8 @@ impl<'a> PageWriter<'a> {
     /// refers to yet. Gives the end of the file for which the list holds. Pending extents may
     /// become free while this waits, and loads may take some that are free: in the list they stay
     /// free, as they are after a crash. What loads give back while this waits may lie behind the
-    /// walk, and is listed too. It is put together in small steps and beside the core: a file may
-    /// have a million of them.
+    /// walk, and is listed too. The list is built in small steps and on compute threads: a file
+    /// may have a million free extents.
     pub(crate) async fn put_free_list(
         &mut self,
         mut pending: Vec<Extent>,

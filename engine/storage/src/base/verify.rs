@@ -1,5 +1,5 @@
-//! Verification of a page file that nobody has open: every checksum, the order of all keys, counts,
-//! and who owns each block. What a walk over every page shows besides, the shape of the trees, is
+//! Verification of a page file that is not open: every checksum, the order of all keys, counts, and
+//! the owner of each block. What a walk over every page shows besides, the shape of the trees, is
 //! in the same report.
 
 use std::collections::BTreeMap;

@@ -18,7 +18,7 @@ pub trait Applier {
     /// Is shown an entry that the base contains, before anything is applied: all of them from the
     /// first of the oldest transaction on that has entries there and its outcome, if any, only
     /// behind the base. What is prepared as of the base is to be made again with
-    /// [`super::Storage::restore_prepared`] in [`Applier::looked_back`], and what has begun is to
+    /// [`super::Storage::restore_prepared`] in [`Applier::looked_back`], and what has started is to
     /// be noted with [`super::Storage::transaction_begins`].
     fn look_back(
         &self,

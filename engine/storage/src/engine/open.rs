@@ -162,8 +162,8 @@ fn open_locked(
     })
 }
 
-/// How much of the log is kept until somebody says it. A directory of a member may have been opened
-/// as a standalone: its oplog is not given up before that is known.
+/// How much of the log is kept until that is set. A directory of a member may have been opened as a
+/// standalone: its oplog is not given up before that is known.
 fn first_retention(options: &StorageOptions, manifest: &Manifest) -> Option<LogRetention> {
     let keeps_all = LogRetention {
         bytes: u64::MAX,

@@ -52,8 +52,8 @@ pub struct StorageOptions {
     pub memory_wait: Duration,
     /// Passed on to partitions; their cache is set from `cache_bytes`.
     pub partition: PartitionOptions,
-    /// How many bits of a frame's stamps tell one place from another, from 16 to 32. A directory is
-    /// read as it was written, so only simulations set it.
+    /// How many bits of a frame's stamps distinguish one place from another, from 16 to 32. A
+    /// directory is read as it was written, so only simulations set it.
     #[doc(hidden)]
     pub stamp_bits: u32,
     /// A fault that tests plant to see whether they would find it.

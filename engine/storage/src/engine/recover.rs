@@ -40,7 +40,7 @@ pub struct RecoveryReport {
     /// Entries replayed, and their bytes.
     pub entries_replayed: u64,
     pub bytes_replayed: u64,
-    /// Entries behind a hole, which nobody was told are durable; they are discarded.
+    /// Entries behind a hole, never acknowledged as durable; they are discarded.
     pub entries_cut: u64,
     /// Frames that a crash left half written.
     pub torn_frames: u64,
@@ -570,8 +570,8 @@ impl Storage {
                 .collect::<Result<Vec<()>, OpenError>>()?;
             self.start_own(&self.manifest_now().await).await?;
             spawn(Queue::Background, self.rc().run_checkpoints());
-            // What was loaded may be more than there is memory for now, and then nobody could write
-            // to ask for a checkpoint.
+            // What was loaded may be more than there is memory for now, and then no writer could
+            // get as far as to ask for a checkpoint.
             self.on_all(|storage| async move { storage.publish_memory() })
                 .await;
             if verified.entries > 0 {
@@ -674,8 +674,8 @@ impl Storage {
     }
 
     /// Drops every tree that `known` does not name, on every core: those a crash or a rollback left
-    /// behind. Call it when recovery is complete, before anything is written. Gives those that it
-    /// dropped: nobody may use them again before the next checkpoint, with which they go.
+    /// behind. Call it when recovery is complete, before anything is written. Returns those that it
+    /// dropped: they must not be used again before the next checkpoint, with which they go.
     pub fn reap_unknown_trees<'a>(
         &'a self,
         known: &'a [TreeId],

@@ -33,7 +33,7 @@ pub(super) struct Shared {
     pub(super) log: LogWords,
     pub(super) bounds: Bounds,
     pub(super) intervals: Intervals,
-    /// Tells one opening of the directory from another.
+    /// Distinguishes one opening of the directory from another.
     pub(super) incarnation: u64,
 }
 
@@ -174,7 +174,7 @@ impl Storage {
         self.partition_hash().partition_of(key)
     }
 
-    /// What tells where hashed keys belong, for who computes that on another thread.
+    /// What decides where hashed keys belong, for a caller that computes that on another thread.
     pub fn partition_hash(&self) -> PartitionHash {
         PartitionHash {
             partitions: self.partitions.len() as u16,

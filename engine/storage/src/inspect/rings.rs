@@ -62,7 +62,7 @@ pub struct RingsReport {
     pub to_replay_bytes: u64,
     /// The last entry of the chain.
     pub last: Timestamp,
-    /// Entries behind a hole, which a node would discard: nobody was told that they are durable.
+    /// Entries behind a hole, which a node would discard: never acknowledged as durable.
     pub beyond: u64,
     /// Everything that is wrong.
     pub problems: Vec<Problem>,
@@ -199,7 +199,7 @@ impl Inspector {
     pub fn rings(&self) -> LocalBoxFuture<'_, Result<RingsReport, InspectError>> {
         Box::pin(async move {
             let found = self.find(None).await?;
-            // Without a manifest nobody knows where the chain begins: only the frames themselves
+            // Without a manifest the beginning of the chain is unknown: only the frames themselves
             // can be checked.
             let chain = self.manifest().map(|manifest| Chain {
                 base: manifest.base(),

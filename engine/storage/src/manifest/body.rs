@@ -3,13 +3,13 @@
 //! ```text
 //!   0 magic u64       8 version u32        12 crc32c u32 (its own four bytes read as zero)
 //!  16 generation u64  24 directory u64     32 epoch u64
-//!  40 partitions u16  42 hash version u16  44 flags u32 (1: spilled, 2: own, 4: transaction, 8: copied,
-//!                                         16: standalone)
+//!  40 partitions u16  42 hash version u16
+//!  44 flags u32 (1: spilled, 2: own, 4: transaction, 8: copied, 16: standalone)
 //!  48 base u64        56 all_durable u64   64 retained_above u64
 //!  72 length of the header u32   76 number of cuts u32   80 length of a cut u32
 //!  84 length of a root u32       88 stable u64           96 own_base u64
-//! 104 number of own cuts u32   108 ended u32            112 transaction u64   120 standalone_above u64
-//! 128 zeros .. 256
+//! 104 number of own cuts u32   108 ended u32            112 transaction u64
+//! 120 standalone_above u64     128 zeros .. 256
 //! cut:   0 epoch u64     8 at u64         16 discarded_through u64
 //! root:  0 checkpoint u64   8 timestamp u64   16 master_word u64   24 master_crc u32
 //!       28 master_level u8  29 zero (3)       32 free_word u64     40 free_crc u32   44 file u32
@@ -35,8 +35,8 @@ const VERSION: u32 = 3;
 const FLAG_SPILLED: u32 = 1;
 /// There is a ring of what is not replicated: a program that does not know of it would lose that.
 const FLAG_OWN: u32 = 2;
-/// There is a transaction that the base holds nothing of, though it has begun: a program that does
-/// not know of it would lose it.
+/// There is a transaction that the base holds nothing of, though it has started: a program that
+/// does not know of it would lose it.
 const FLAG_TRANSACTION: u32 = 4;
 /// Some page file was copied from another node and has another name: a program that does not know
 /// of it would open an older one.
@@ -94,8 +94,8 @@ pub struct Manifest {
     /// What is above it was written by a standalone over the data of a member, and is no part of
     /// the set's oplog; 0 for none.
     pub standalone_above: u64,
-    /// The process that wrote this has ended in order, with everything durable, and nobody has
-    /// opened the directory since.
+    /// The process that wrote this has ended in order, with everything durable, and the directory
+    /// was not opened since.
     pub closed: bool,
     /// The member had ended in order over whose data a standalone writes.
     pub member_closed: bool,

@@ -178,7 +178,7 @@ impl ManifestStore {
             sim::event("superblock copy");
             self.superblocks.datasync().await?;
         }
-        // The twin slot still names the manifest before this one; that before it nobody names.
+        // The twin slot still names the manifest before this one; none names the one before that.
         let unnamed = self.current.generation.checked_sub(1);
         self.current = manifest;
         if let Some(generation) = unnamed {

@@ -9,8 +9,9 @@
 //! ```text
 //! file:   0 A copy 1    4096 B copy 1    8192 A copy 2    12288 B copy 2
 //! block:  0 magic u64   8 version u32   12 crc32c u32 (its own four bytes read as zero)
-//!        16 generation u64   24 epoch u64   32 directory u64   40 partitions u16   42 hash version u16
-//!        44 manifest crc u32   48 manifest generation u64   56 manifest length u64
+//!        16 generation u64   24 epoch u64   32 directory u64
+//!        40 partitions u16   42 hash version u16   44 manifest crc u32
+//!        48 manifest generation u64   56 manifest length u64
 //!        64 all_durable u64   72 base u64   80 zeros .. 4096
 //! ```
 

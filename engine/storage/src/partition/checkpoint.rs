@@ -46,7 +46,7 @@ impl Merged {
 
 impl Partition {
     /// Freezes the delta for a checkpoint at `c`, which must be visible and durable everywhere:
-    /// nothing that an entry at or below it tells of arrives later, nor anything else but what is
+    /// nothing that an entry at or below it records arrives later, nor anything else but what is
     /// not replicated.
     ///
     /// # Panics
@@ -119,7 +119,7 @@ impl Partition {
 
     /// Writes the sealed changes into new pages, durable on return: merges them into the base, or,
     /// unless it is to be `thorough`, spills them where that costs much less. Runs in the
-    /// background queue, yields often and rests as `pace` says; tells it whenever some of the
+    /// background queue, yields often and rests as `pace` says; reports to it whenever some of the
     /// sealed changes are no longer needed.
     pub(crate) async fn merge(
         &self,
@@ -397,7 +397,7 @@ impl Partition {
         mostly_left
     }
 
-    /// Lets go of the views that nobody needs any more.
+    /// Drops the views that are no longer needed.
     pub(super) fn reap_views(&self) {
         self.reap_borrowed(&mut self.state.borrow_mut());
     }

@@ -46,12 +46,12 @@ pub struct Partition {
     pub(super) reclaiming: Rc<Cell<u64>>,
     /// The blocks of runs.
     pub(super) runs: Rc<RefCell<RunSpace>>,
-    /// One task at a time writes history; it was begun because of the memory that this takes.
+    /// One task at a time writes history; it was started because of the memory that history takes.
     pub(super) settling: Semaphore,
     pub(super) is_settling: Cell<bool>,
     /// How often a run could not be written.
     pub(super) failed_runs: Cell<u64>,
-    /// Whoever waits for a unit is interrupted.
+    /// Waits for units are interrupted.
     pub(super) closed: Cell<bool>,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct State {
     pub releasing: VecDeque<Extent>,
     /// What loads that were given up had taken and have not given back yet.
     pub given_up: Vec<Extent>,
-    /// States of the base whose extents are kept for who copies them.
+    /// States of the base whose extents are kept for a copier.
     pub frozen: Vec<Frozen>,
     /// Extents that no view refers to any more, and a frozen state does.
     pub frozen_extents: Vec<Extent>,
@@ -279,9 +279,9 @@ impl Partition {
         self.state.borrow().views.current().roots
     }
 
-    /// From now on only pins keep snapshots below `horizon` readable; versions that nobody else
-    /// would see go. Everything at or below it must be applied, and a checkpoint that is still to
-    /// be sealed must not lie below it. It never goes back.
+    /// From now on only pins keep snapshots below `horizon` readable; versions that no other reader
+    /// would see are dropped. Everything at or below it must be applied, and a checkpoint that is
+    /// still to be sealed must not lie below it. It never goes back.
     pub(crate) fn raise_horizon(&self, horizon: Timestamp) {
         if horizon > self.horizon.get() {
             self.horizon.set(horizon);
@@ -291,14 +291,14 @@ impl Partition {
         }
     }
 
-    /// Since when snapshots are kept readable that nobody has opened; none on a node without
-    /// history.
+    /// The timestamp from which on snapshots are kept readable without being open; none on a node
+    /// without history.
     pub(super) fn history_from(&self) -> Option<Timestamp> {
         self.keeps_history.get().then_some(self.horizon.get())
     }
 
-    /// While entries are applied again nobody reads an older state, and a checkpoint comes only
-    /// when all are applied up to its timestamp: the newest version of a key is enough.
+    /// While entries are applied again no older state is read, and a checkpoint comes only when all
+    /// are applied up to its timestamp: the newest version of a key is enough.
     /// [`Partition::end_replay`] ends that.
     pub(crate) fn begin_replay(&self) {
         assert!(
@@ -349,7 +349,7 @@ impl Partition {
     }
 
     /// Drops a tree with the first checkpoint at or above `after`, which is the timestamp of the
-    /// catalog change that removed it; nobody reads or writes the tree any more. Remembered in
+    /// catalog change that removed it; the tree is not read or written any more. Remembered in
     /// memory only: replay drops again.
     pub(crate) fn drop_tree(&self, tree: TreeId, after: Timestamp) {
         assert!(tree != TreeId::MASTER && tree != TreeId::SPILLED);

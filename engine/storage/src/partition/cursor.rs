@@ -67,7 +67,7 @@ struct Ahead {
     /// stays the same.
     edits: u64,
     records: VecDeque<(Key, Read)>,
-    /// How many are read the next time: more where the deltas go on giving what comes next, as a
+    /// How many are read the next time: more where the deltas keep giving what comes next, as a
     /// short range has few.
     next_count: usize,
 }
@@ -399,7 +399,7 @@ impl Cursor {
         }
     }
 
-    /// Lets go of the snapshot. The next step is refused unless [`Cursor::renew`] comes before it.
+    /// Releases the snapshot. The next step is refused unless [`Cursor::renew`] comes before it.
     pub fn release(&mut self) {
         self.pin = Err(ReadError::SnapshotTooOld);
     }
@@ -448,7 +448,7 @@ impl Cursor {
         if !within(&self.range, &key, self.direction) {
             return None;
         }
-        self.go_on(&key);
+        self.advance_past(&key);
         Some((key, read))
     }
 
@@ -522,9 +522,9 @@ impl Cursor {
         });
     }
 
-    /// Goes on from the record of the base that has this key.
+    /// Advances past the record of the base that has this key.
     #[inline]
-    fn go_on(&mut self, key: &Key) {
+    fn advance_past(&mut self, key: &Key) {
         self.from_base = self.base.advance_within(self.direction);
         if self.from_base {
             self.base.expect_more(&self.partition.store, self.direction);
@@ -585,7 +585,7 @@ impl Cursor {
             if !within(&self.range, &key, self.direction) {
                 return Ok(Step::End);
             }
-            self.go_on(&key);
+            self.advance_past(&key);
             return Ok(found(&partition, view, key, stored, token));
         }
         self.settle_from();

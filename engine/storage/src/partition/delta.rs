@@ -31,7 +31,7 @@ pub(crate) struct Version {
     /// When it was committed. `Timestamp::MIN` for an unreplicated write, which is visible at any
     /// timestamp.
     pub ts: Timestamp,
-    /// The timestamp of the entry that tells of it: above `ts` for what was prepared and committed
+    /// The timestamp of the entry that records it: above `ts` for what was prepared and committed
     /// in the past, else the same. A key is held until that entry is there, so the versions of a
     /// key have one order by either.
     pub decided: Timestamp,
@@ -51,7 +51,7 @@ impl Version {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needed<'a> {
     /// Snapshots at or above it may be opened at any time. Nothing that an entry at or below it
-    /// tells of arrives later.
+    /// records arrives later.
     pub horizon: Timestamp,
     /// Snapshots that are kept readable whatever the horizon.
     pub pins: &'a BTreeMap<Timestamp, u32>,
@@ -102,17 +102,17 @@ impl Chain {
         self.0.iter().rev()
     }
 
-    /// The newest version that the log up to `ts` tells of.
+    /// The newest version that the log up to `ts` records.
     pub(crate) fn decided_by(&self, ts: Timestamp) -> Option<&Version> {
         self.last(|version| version.decided <= ts)
     }
 
-    /// The versions that the log beyond `ts` tells of, oldest first.
+    /// The versions that the log beyond `ts` records, oldest first.
     pub(crate) fn decided_above(&self, ts: Timestamp) -> &[Version] {
         &self.0[self.0.partition_point(|version| version.decided <= ts)..]
     }
 
-    /// Drops the versions that nobody needs; returns their bytes. The newest always stays.
+    /// Drops the versions that no reader needs; returns their bytes. The newest always stays.
     fn prune(&mut self, needed: &Needed<'_>) -> u64 {
         // Pinned versions stay for long; a chain of many is looked through only each time it has
         // doubled.
@@ -271,8 +271,8 @@ impl Delta {
         self.trees.get(&tree)?.get(key)?.visible(at)
     }
 
-    /// Adds a version, and drops those of its key that nobody needs. Returns what this layer said
-    /// of the key before, and the timestamp of its newest version now.
+    /// Adds a version, and drops those of its key that no reader needs. Returns what this layer
+    /// said of the key before, and the timestamp of its newest version now.
     pub(crate) fn insert(
         &mut self,
         tree: TreeId,
@@ -318,7 +318,7 @@ impl Delta {
         self.edits += 1;
     }
 
-    /// Begins anew and gives what was here.
+    /// Empties this and returns what was here.
     pub(crate) fn take(&mut self) -> Delta {
         let next = Delta {
             edits: self.edits + 1,

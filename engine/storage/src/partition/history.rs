@@ -74,8 +74,7 @@ impl Partition {
         }
     }
 
-    /// Drops what was sealed, a piece at a time; whole, which costs one pause, where somebody has a
-    /// share of it.
+    /// Drops what was sealed, a piece at a time; whole, which costs one pause, where it is shared.
     pub(super) fn reclaim_sealed(&self, sealed: Rc<Sealed>) {
         if let Ok(sealed) = Rc::try_unwrap(sealed) {
             let bytes = sealed.delta.bytes();

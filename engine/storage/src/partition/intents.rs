@@ -5,7 +5,7 @@
 //! from the beginning: a newest read that meets an intent which will change the key waits for the
 //! unit. It is *prepared* at a timestamp while another decides: newest reads and snapshots from
 //! that timestamp on wait, unless they ask for what is decided alone. A write that meets any intent
-//! of another unit conflicts, whatever its state. Nobody who holds intents waits for another's to
+//! of another unit conflicts, whatever its state. No holder of intents waits for another's to
 //! write, so there is no deadlock.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +48,7 @@ impl UnitState {
 /// One held key.
 #[derive(Debug)]
 pub(crate) struct Intent {
-    /// Who holds it.
+    /// The unit that holds it.
     pub unit: UnitId,
     /// What will happen to it.
     pub op: Op,
@@ -72,7 +72,7 @@ struct Unit {
     /// How many keys there were before the last statement, and what that replaced of them.
     keys_before: usize,
     replaced: Vec<(TreeId, Key, Op, u64)>,
-    /// Who decides it, once it is prepared.
+    /// What decides it, once it is prepared.
     claimed_by: Option<UnitId>,
     decided: Notify,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Intents {
 }
 
 impl Intents {
-    /// Whether nobody holds anything, which is what hot paths ask first.
+    /// Whether no unit holds anything, which is what hot paths ask first.
     pub(crate) fn is_empty(&self) -> bool {
         self.units.is_empty()
     }
@@ -325,20 +325,20 @@ impl Intents {
         let holder = holder.unwrap_or_else(|| panic!("unit {} holds nothing", unit.0));
         let before = std::mem::replace(&mut holder.state, state);
         holder.replaced = Vec::new();
-        let goes_on = matches!(
+        let is_forward = matches!(
             (before, state),
             (UnitState::Open, UnitState::Deciding) | (UnitState::Deciding, UnitState::Prepared(_))
         );
-        assert!(goes_on, "a unit went from {before:?} to {state:?}");
+        assert!(is_forward, "a unit went from {before:?} to {state:?}");
         if let UnitState::Prepared(_) = state {
-            // Who does not wait for what is prepared has waited for it to be decided.
+            // A reader that does not wait for what is prepared has waited for it to be decided.
             holder.decided.notify_all();
         }
         self.uncount(unit, before);
         self.count(unit, state);
     }
 
-    /// Takes a prepared unit for one who decides it; false if it is not there, or another has it.
+    /// Takes a prepared unit for one that decides it; false if it is not there, or another has it.
     pub(crate) fn claim(&mut self, unit: UnitId, by: UnitId) -> bool {
         match self.units.get_mut(&unit) {
             Some(holder) if matches!(holder.state, UnitState::Prepared(_)) => {
@@ -411,7 +411,7 @@ impl Intents {
         (intents, decided)
     }
 
-    /// Wakes all who wait for a unit, to look again.
+    /// Wakes all that wait for a unit, to look again.
     pub(crate) fn wake_all(&self) {
         self.units
             .values()

@@ -218,7 +218,7 @@ impl<V, const MOST: usize> Leaf<V, MOST> {
         self.heads = keys.map(|key| head_of(&key[self.prefix..])).collect();
     }
 
-    /// The entry that is so many in order.
+    /// The entry at this position in the order.
     fn entry(&self, at: usize) -> &(Key, V) {
         &self.entries[usize::from(self.places[at])]
     }
@@ -233,7 +233,7 @@ impl<V, const MOST: usize> Leaf<V, MOST> {
         self.at(self.places.len().checked_sub(1)?)
     }
 
-    /// The entries in order, without the first so many.
+    /// The entries from this position on, in order.
     fn from(&self, at: usize) -> impl Iterator<Item = (&Key, &V)> {
         self.places[at..].iter().map(|&place| {
             let (key, value) = &self.entries[usize::from(place)];
@@ -314,7 +314,7 @@ impl<V, const MOST: usize> Leaf<V, MOST> {
         self.entries.push(entry);
     }
 
-    /// Takes the entries away that are not among the first so many in order.
+    /// Takes away the entries from the position `divide` on.
     fn split_off(&mut self, divide: usize) -> Self {
         if divide == self.entries.len() {
             return Leaf::new();

@@ -89,8 +89,8 @@ impl Layers {
         self.writing.is_some() || self.written.front().is_some_and(|layer| layer.at <= c)
     }
 
-    /// Nobody reads what layers have of a tree any more, whatever timestamps it has. None is being
-    /// written.
+    /// What layers have of a tree is not read any more, whatever timestamps it has. No layer is
+    /// being written.
     pub(super) fn forget(&self, tree: TreeId) {
         assert!(self.writing.is_none(), "a layer is being written");
         self.runs().for_each(|run| run.forget(tree));

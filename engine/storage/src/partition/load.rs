@@ -4,7 +4,7 @@
 //! The pages are written beside those of the partition's trees. Nothing refers to them until a
 //! manifest has the tree's root among the others, so a crash before that leaves nothing behind:
 //! every list of free extents that is written meanwhile counts what a load has taken as free. Until
-//! then nobody reads or writes the tree.
+//! then the tree is neither read nor written.
 
 use std::rc::Rc;
 
@@ -35,7 +35,7 @@ struct Complete {
 pub(super) struct Loaded {
     pub tree: TreeId,
     pub root: TreeRoot,
-    /// Extents that belong to nothing when it has begun.
+    /// Extents that belong to nothing from then on.
     pub freed: Vec<Extent>,
 }
 
@@ -51,7 +51,7 @@ pub struct TreeLoad {
 }
 
 impl Partition {
-    /// Begins to load a tree, which has no key and which nobody reads or writes until the manifest
+    /// Begins to load a tree, which has no key and is neither read nor written until the manifest
     /// after [`TreeLoad::finish`].
     ///
     /// # Panics

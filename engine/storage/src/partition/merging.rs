@@ -32,7 +32,7 @@ pub(super) struct Merging<'a> {
     pace: &'a dyn Pace,
     pub(super) writer: PageWriter<'a>,
     pub(super) freed: Freed,
-    /// Versions that the log above the checkpoint tells of, which go back into the active delta.
+    /// Versions that the log above the checkpoint records, which go back into the active delta.
     pub(super) later: Vec<(TreeId, Key, Version)>,
     /// Trees that have changed, or changed again, since the last part was published.
     trees: FxHashMap<TreeId, Option<TreeRoot>>,
@@ -180,7 +180,7 @@ impl<'a> Merging<'a> {
 
     /// Takes what is published out of the sealed delta.
     async fn shorten(&mut self, reached: &mut Reached) {
-        // Below the horizon nobody can read, or open a snapshot.
+        // Below the horizon nothing can be read, nor a snapshot opened.
         if self.partition.horizon.get() < self.at {
             let published = self.complete_bytes + reached.bytes;
             self.partition.state.borrow_mut().published_bytes = published;
@@ -219,8 +219,7 @@ impl<'a> Merging<'a> {
     }
 }
 
-/// What a checkpoint at `at` does to one key; versions that the log above it tells of are set
-/// aside.
+/// What a checkpoint at `at` does to one key; versions that the log above it records are set aside.
 fn change(
     tree: TreeId,
     key: &Key,

@@ -7,11 +7,10 @@
 //! checkpoint may hold yet.
 //!
 //! Checked: newest reads, snapshot reads, cursors in both directions, step by step and by blocks,
-//! seeks, expectations, intents,
-//! exact counts, pins, all while checkpoints run, caches of a few pages evict and the horizon rises
-//! over versions that nobody sees; after each checkpoint the page file verifies, and a partition
-//! opened again from its roots has exactly the versions up to the checkpoint. Not checked here:
-//! crashes, which need rings.
+//! seeks, expectations, intents, exact counts, pins, all while checkpoints run, caches of a few
+//! pages evict and the horizon rises over versions that no reader sees; after each checkpoint the
+//! page file verifies, and a partition opened again from its roots has exactly the versions up to
+//! the checkpoint. Not checked here: crashes, which need rings.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -92,7 +91,7 @@ impl Model {
         }
     }
 
-    /// The live records for who waits for nothing that is prepared.
+    /// The live records for a reader that waits for nothing that is prepared.
     fn scan_decided(&self, tree: u64, at: u64) -> BTreeMap<Vec<u8>, Bytes> {
         let keys = (self.history).range((tree, Vec::new())..(tree + 1, Vec::new()));
         let seen = keys.filter_map(|((_, key), versions)| {
@@ -582,7 +581,7 @@ impl Run {
     }
 
     async fn scan(&mut self) {
-        // What is prepared is not there, for who does not wait for it.
+        // What is prepared is not there, for a reader that does not wait for it.
         let passes = self.rng.chance(0.3);
         let at = match passes {
             true => self.rng.between(self.oldest(), self.now),
@@ -893,7 +892,7 @@ fn check(seed: u64, options: PartitionOptions, kind: Kind, met: &mut Met) {
     met.units += run.met;
 }
 
-/// A campaign runs more seeds: `PINION_SEEDS` tells how many times as many.
+/// A campaign runs more seeds: `PINION_SEEDS` says how many times as many.
 fn seeds(range: std::ops::Range<u64>) -> std::ops::Range<u64> {
     let times: u64 = std::env::var("PINION_SEEDS")
         .ok()

@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! record    key of the tree -> entries, the newest version first
-//! version   0 timestamp u64  8 decided u64  16 number u64  24 kind u8 (0 deletion, 1 value, 2 value elsewhere)  25 length u32
+//! version   0 timestamp u64  8 decided u64  16 number u64
+//!           24 kind u8 (0 deletion, 1 value, 2 value elsewhere)  25 length u32
 //!           29 the value, or an OverflowRef (16)
-//! piece     0 timestamp u64  8 decided u64, both of its oldest version  16 zero u64  24 kind u8 (3)  25 length u32
-//!           29 OverflowRef (16) of more entries, which are older than those before and newer than those behind
+//! piece     0 timestamp u64  8 decided u64, both of its oldest version  16 zero u64
+//!           24 kind u8 (3)  25 length u32
+//!           29 OverflowRef (16) of more entries, which are older than those before and newer
+//!              than those behind
 //! ```
 //!
 //! A run is volatile: no manifest names it, and every list of free extents that is written counts
@@ -51,7 +54,7 @@ impl RunSpace {
     }
 }
 
-/// A run. Its blocks are given back when the last reader lets go of it.
+/// A run. Its blocks are given back when the last reader releases it.
 pub(super) struct Run {
     number: u64,
     trees: RefCell<FxHashMap<TreeId, TreeRoot>>,

@@ -26,7 +26,7 @@ use crate::base::{
 use crate::limits::BLOCK_BYTES;
 use crate::types::{Direction, Fatal, Key, ReadError, TreeId};
 
-/// A merge that would write so many times the bytes of its changes is put off.
+/// A merge that would write more than this many times the bytes of its changes is put off.
 const SPARSE: u64 = 4;
 /// Pairs of neighbouring keys that are looked at to find how many leaves the changes of a tree
 /// touch.
@@ -39,7 +39,7 @@ const STEPS_AT_ONCE: usize = 128;
 pub(super) struct Spilled {
     /// Numbered at or below it.
     pub seq: u64,
-    /// Told of by the log up to it.
+    /// Recorded by the log up to it.
     pub at: Timestamp,
 }
 
@@ -126,8 +126,9 @@ impl Partition {
             if index % stride == 0 {
                 let leaf = self.store.try_locate_leaf((root.ptr, root.level), key);
                 // Where the pages above it are not in memory, the leaf is taken to end before any
-                // other key: nobody was near it for long. If that is wrong the changes are written
-                // once more than need be, packed; the other way round each of them may cost a leaf.
+                // other key: nothing near it was read for long. If that is wrong the changes are
+                // written once more than need be, packed; the other way round each of them may cost
+                // a leaf.
                 leaf_end = Some(leaf.map_or(Some(Key::new()), |leaf| leaf.upper));
             }
             if index % STEPS_AT_ONCE == 0 {
@@ -267,7 +268,7 @@ impl Loaded {
         loop {
             let from = Bound::Unbounded;
             if !cursor.try_place(store, Some(root), from, Direction::Forward) {
-                // Many at once; what fails to be read is told when the cursor comes there.
+                // Many at once; a read that fails is reported when the cursor comes there.
                 let most = store.leaves_at_once();
                 let ahead = cursor.leaves_ahead(store, root, Direction::Forward, most);
                 let reads = ahead.iter().map(|ptr| store.page(ptr, TreeId::SPILLED));
@@ -311,7 +312,7 @@ impl Loaded {
                     value: value.map(|value| Bytes::copy_from_slice(&value)),
                 };
                 let pins = std::collections::BTreeMap::new();
-                // Nobody reads an older state than the one that is opened.
+                // No older state than the one that is opened is read.
                 let needed = Needed {
                     horizon: Timestamp::MAX,
                     pins: &pins,

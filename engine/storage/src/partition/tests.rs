@@ -513,7 +513,7 @@ fn pages_take_what_changes_leave() {
         assert!(partition.memory().dirty_bytes() > 2 * beside);
         checkpoint(&partition, KEYS).await.unwrap();
         partition.raise_horizon(Timestamp::from_u64(KEYS));
-        // What was merged is freed in the background, and nobody writes meanwhile.
+        // What was merged is freed in the background, and nothing is written meanwhile.
         sleep(Duration::from_millis(10)).await;
         assert_eq!(partition.memory().cache_budget_bytes, cache_bytes);
         for n in 0..KEYS {
@@ -563,7 +563,7 @@ fn what_was_read_of_the_base_is_not_taken_for_what_was_merged_over_it() {
         for _ in 0..2 {
             let outcome = write(&partition, 5, std::slice::from_ref(&stale)).await;
             assert_eq!(outcome, Err(WriteError::Conflict));
-            // Its leaf is what it was, so nobody need look again.
+            // Its leaf is what it was, so there is no need to look again.
             let outcome = write(&partition, 5, std::slice::from_ref(&elsewhere)).await;
             assert_eq!(outcome, Ok(()));
             if partition.roots() != roots {
@@ -574,9 +574,9 @@ fn what_was_read_of_the_base_is_not_taken_for_what_was_merged_over_it() {
     });
 }
 
-/// Cursors and writes that begin in one state of a merge and go on in another.
+/// Cursors and writes that begin in one state of a merge and continue in another.
 #[test]
-fn cursors_and_writes_go_on_while_a_merge_is_published() {
+fn cursors_and_writes_continue_while_a_merge_is_published() {
     const KEYS: u64 = 600;
     for seed in 0..8 {
         sim::block_on(seed, async move {

@@ -130,7 +130,7 @@ impl Partition {
         intents.advance(unit, UnitState::Prepared(ts));
     }
 
-    /// Takes a prepared unit for one who decides it, unless another has it, or it is not there.
+    /// Takes a prepared unit for one that decides it, unless another has it, or it is not there.
     pub(crate) fn claim(&self, unit: UnitId, by: UnitId) -> bool {
         self.state.borrow_mut().intents.claim(unit, by)
     }
@@ -163,8 +163,8 @@ impl Partition {
         self.resolve_late(unit, ts, ts);
     }
 
-    /// The same for a unit that was prepared: its outcome, which the entry at `decided` tells of,
-    /// is a commit at `ts`.
+    /// The same for a unit that was prepared: its outcome, which the entry at `decided` records, is
+    /// a commit at `ts`.
     pub(crate) fn resolve_late(&self, unit: UnitId, ts: Timestamp, decided: Timestamp) {
         assert!(ts <= decided, "a unit is committed at {ts} by {decided}");
         let pins = self.pins.borrow();
@@ -235,8 +235,8 @@ impl State {
         }
     }
 
-    /// The first committer wins: a unit may write a key only if nobody has since its snapshot.
-    /// Gives what the unit itself has done to the key.
+    /// The first committer wins: a unit may write a key only if no other has since its snapshot.
+    /// Returns what the unit itself has done to the key.
     pub(super) fn check_first(
         &self,
         view: &View,

@@ -20,8 +20,8 @@ use crate::types::{Key, ReadAt, ReadError, TreeId};
 
 /// The changes that a checkpoint merges; nothing is added to them any more.
 pub(crate) struct Sealed {
-    /// Versions that the log up to it tells of are merged; those that come later in it return to
-    /// the active delta.
+    /// Versions that the log up to it records are merged; those that come later in it return to the
+    /// active delta.
     pub at: Timestamp,
     pub delta: Delta,
     /// Exact counts of its trees at newest when it was sealed.
@@ -35,8 +35,8 @@ pub(crate) struct Sealed {
 /// One state of the base, and the delta sealed over it.
 ///
 /// While a checkpoint merges the delta, readers get what is merged part by part: pages that hold
-/// it, and then the delta without it. For who reads the newest state, or at or above the
-/// checkpoint, nothing changes by that.
+/// it, and then the delta without it. For reads of the newest state, or at or above the checkpoint,
+/// nothing changes by that.
 pub(crate) struct View {
     pub roots: PartitionRoots,
     pub master: Option<TreeRoot>,
@@ -66,7 +66,7 @@ struct Past {
 /// are written.
 struct MergedSoFar {
     /// Snapshots at or above it may read it: they see of each key what was merged, or the sealed
-    /// delta tells what they see.
+    /// delta has what they see.
     at: Timestamp,
     /// The trees that have changed; none where nothing is left.
     trees: FxHashMap<TreeId, Option<TreeRoot>>,
@@ -202,7 +202,7 @@ impl View {
     }
 
     /// Takes changes out of the sealed delta that are merged and published. No older state may be
-    /// readable any more. None while somebody has a share of the delta.
+    /// readable any more. None while the delta is shared.
     pub(crate) fn shorten_sealed<R>(
         &self,
         number: u64,
@@ -297,7 +297,7 @@ pub(crate) struct Reaped {
     pub expired: u64,
 }
 
-/// The current view, and those before it that somebody still reads.
+/// The current view, and those before it that are still read.
 pub(crate) struct Views {
     current: Rc<View>,
     /// Oldest first. An extent freed here may be referred to by every older view too, so they end
@@ -427,9 +427,9 @@ impl Views {
         retired.view.replace_sealed(run, number)
     }
 
-    /// Lets go of the retired views that no reader is at and neither pins nor the history that
-    /// begins at `history` need, and where all keep more than `limit` bytes of the disk of the
-    /// oldest that these do need: snapshots there end. A view between others gives up its delta and
+    /// Drops the retired views that no reader is at and that neither pins nor the history from
+    /// `history` on need. Where all keep more than `limit` bytes of the disk, it also drops the
+    /// oldest that are needed: snapshots there end. A view between others gives up its delta and
     /// keeps its extents, since what it frees may belong to an older one.
     pub(crate) fn reap(
         &mut self,

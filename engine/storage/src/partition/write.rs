@@ -46,8 +46,8 @@ pub(super) struct Fact {
     pub(super) is_taken_since: bool,
 }
 
-/// What the deltas said of one key. It holds as long as they are not edited, so nobody searches
-/// them for it again.
+/// What the deltas said of one key. It holds as long as they are not edited, so they need not be
+/// searched for it again.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     /// Which of the active delta's edits was the last one then.
@@ -114,7 +114,7 @@ pub(crate) struct Prepared {
     pub(super) facts: SmallVec<[Fact; 1]>,
 }
 
-/// For whom writes are checked, where that is a unit that stays open.
+/// The unit that writes are checked for, where it stays open.
 #[derive(Clone, Copy)]
 pub(super) struct Of {
     pub unit: UnitId,
@@ -190,7 +190,7 @@ impl Partition {
             if let Some(root) = view.root(write.tree, ReadAt::Newest) {
                 let seen = self.state.borrow().look_up(&view, write.tree, &write.key);
                 fact.seen = Some(seen);
-                // Nobody asks the base for a key that a delta or a layer has.
+                // The base is not asked for a key that a delta or a layer has.
                 if seen.newest.is_none() && fact.layers.as_ref().is_none_or(|l| l.own.is_none()) {
                     fact.base = self.base_len(&root, write).await?;
                 }

@@ -1,4 +1,4 @@
-//! Recovery: merge the rings, follow the chain, tell a hole from damage, replay.
+//! Recovery: merge the rings, follow the chain, distinguish a hole from damage, replay.
 
 mod merge;
 mod verify;

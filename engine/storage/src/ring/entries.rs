@@ -150,7 +150,7 @@ impl Entries {
         end - self.starts[nth].0
     }
 
-    /// The last entries that have no more than so many bytes together.
+    /// The last entries that have no more than `bytes` together.
     pub(super) fn last_within(&self, bytes: usize) -> Range<usize> {
         let begin = self.len.saturating_sub(bytes);
         self.starts.partition_point(|&(at, _)| at < begin)..self.starts.len()

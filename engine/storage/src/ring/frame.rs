@@ -52,7 +52,7 @@ pub(crate) const MIN_STAMP_BITS: u32 = 16;
 const _: () = assert!(FRAME_PAYLOAD_BYTES == 4004);
 const _: () = assert!(FRAME_PAYLOAD_BYTES < NO_ENTRY as usize);
 
-/// How much of a stamp tells one place from another.
+/// How much of a stamp distinguishes one place from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamps {
     /// The bits that differ; the others are set in every stamp.
@@ -76,7 +76,7 @@ pub(crate) struct FrameContext {
     /// The random identity of the data directory.
     pub(crate) directory: u64,
     pub(crate) ring: u16,
-    /// The generation of the segment: counts the segments of a ring, reused ones anew.
+    /// The generation of the segment: counts the segments of a ring, a reused one at each use.
     pub(crate) generation: u64,
     /// Number of the frame within its segment.
     pub(crate) position: u32,

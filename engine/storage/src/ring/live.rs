@@ -4,7 +4,7 @@
 //! The core that writes the ring answers with entries or with the names of segments; the reader
 //! reads those by itself. Only what is on the device is looked for in files, so no frame is read
 //! that is being written. A segment may be reused while it is read: its frames then look blank, and
-//! the reader, who sees that the log's first timestamp has passed him, gives up.
+//! the reader, which sees that the log's first timestamp has passed it, gives up.
 
 use std::collections::VecDeque;
 use std::io;
@@ -96,7 +96,7 @@ impl Fetch {
         }
     }
 
-    /// Whether an entry of so many bytes fits; they are taken then.
+    /// Whether an entry of this size fits; its bytes are taken then.
     pub(super) fn has_room(&mut self, bytes: usize) -> bool {
         let fits = self.empty || bytes <= self.left;
         if fits {
@@ -198,7 +198,7 @@ impl FilesAfter {
         })
     }
 
-    /// Appends entries, about so many bytes of them; false when there are no more in the files.
+    /// Appends entries of about `max_bytes` together; false when there are no more in the files.
     pub(crate) async fn read(
         &mut self,
         max_bytes: usize,

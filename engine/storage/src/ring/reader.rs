@@ -118,7 +118,8 @@ struct OpenSegment {
     offset: u64,
     chunk: DmaBuf,
     chunk_start: u64,
-    /// Whether the chunk behind the one that is read is read meanwhile, and for whom.
+    /// The queue in which the chunk behind the one that is read is read meanwhile; none if it is
+    /// not.
     ahead: Option<Queue>,
     /// How much is read at once: a reader of the live log may want but an entry.
     chunk_bytes: u64,
@@ -357,7 +358,7 @@ impl RingReader {
         Ok(true)
     }
 
-    /// Goes on with the next segment.
+    /// Continues with the next segment.
     fn pass_segment(&mut self) {
         let open = self.open.as_mut().expect("a segment is open");
         open.offset = open.len;

@@ -1,6 +1,6 @@
 //! Finding a timestamp in a segment without reading it from the beginning.
 //!
-//! Every frame says where in it the first entry begins, so a few frames, read singly, tell between
+//! Every frame says where in it the first entry begins, so a few frames, read singly, show between
 //! which of them a timestamp lies. Frames are written one behind the other: behind one that is
 //! blank there is nothing that exists.
 
@@ -74,7 +74,7 @@ impl Seeker {
 
     /// How many frames were written, of which a crash may have left the last ones in part.
     pub(super) async fn written_frames(&self) -> io::Result<u32> {
-        // Most are full: then one look tells.
+        // Most are full: then one look is enough.
         let (mut low, mut high, mut look) = (0, self.frames, self.frames.saturating_sub(1));
         while low < high {
             let offset = u64::from(look) * FRAME_BYTES as u64;

@@ -1,6 +1,6 @@
-//! The latest flushed entries of a ring, kept in memory for those who read the log at its end.
+//! The latest flushed entries of a ring, kept in memory for readers at the end of the log.
 //!
-//! An entry comes here when it is on the device, so whoever keeps none does no work for it.
+//! An entry comes here when it is on the device, so a ring that keeps none does no work for it.
 
 use std::collections::VecDeque;
 

@@ -203,7 +203,7 @@ fn check_reading(tail_bytes: usize, flushes: Vec<Vec<usize>>) {
 #[test]
 fn an_entry_is_read_whole_wherever_its_header_lies() {
     for cut in 0..=ENTRY_HEADER_BYTES {
-        // The second entry begins so many bytes before the end of a frame, or of a segment.
+        // The second entry begins `cut` bytes before the end of a frame, or of a segment.
         for end in [FRAME_PAYLOAD_BYTES, SEGMENT, 2 * SEGMENT] {
             let first = end - cut - ENTRY_HEADER_BYTES;
             check_reading(0, vec![vec![first, 100, 10]]);

@@ -1,6 +1,6 @@
 //! The writing side of a ring: reserve, append, flush in groups, recycle segments.
 //!
-//! Appending is a copy into memory and cannot fail: whoever appends has reserved frames before, and
+//! Appending is a copy into memory and cannot fail: the caller has reserved frames before, and
 //! waited for them then. A flush takes everything that is pending, lays it out in whole frames, and
 //! writes it with one write a segment (some, if it is large) and one flush; meanwhile the next
 //! group gathers. Each flush begins at a new frame with the beginning of an entry, so a frame is
@@ -41,7 +41,7 @@ pub(crate) struct RingStart {
     pub(crate) segment_bytes: u64,
     /// Above every generation this ring ever had.
     pub(crate) next_generation: u64,
-    /// Files whose content nobody needs.
+    /// Files whose content is not needed.
     pub(crate) idle: Vec<PathBuf>,
     /// Segments whose content is needed until the log's first timestamp has passed them.
     pub(crate) sealed: Vec<SegmentSpan>,
@@ -290,7 +290,7 @@ impl Ring {
         })
     }
 
-    /// Reserves behind those who wait already.
+    /// Reserves behind those that wait already.
     async fn wait_for_room(&self, frames: u64, bytes: usize) -> Result<(), RingStopped> {
         let _turn = self.turnstile.acquire().await;
         let wish = Wish(self);
@@ -305,8 +305,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Lets nobody wait for space any more, and prepares no more of it: storage has failed, or is
-    /// closed.
+    /// Ends the waits for space, and prepares no more of it: storage has failed, or is closed.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
         self.space.notify_all();
@@ -327,7 +326,7 @@ impl Ring {
         true
     }
 
-    /// Somebody waits for space, or enough is pending that a flush should not wait for its
+    /// Whether a writer waits for space, or enough is pending that a flush should not wait for its
     /// interval.
     pub(crate) fn is_pressed(&self) -> bool {
         let state = self.state.borrow();

@@ -321,7 +321,7 @@ async fn in_a_unit(
     })
 }
 
-/// Nobody else has written what a unit wrote between its snapshot and its commit.
+/// No other writer has written what a unit wrote between its snapshot and its commit.
 fn check_first_committers(attempts: &BTreeMap<u64, Attempt>) {
     let committed = |attempt: &&Attempt| attempt.tree == SHARED && attempt.ts.is_some();
     for (number, unit) in attempts {

@@ -158,7 +158,7 @@ async fn write(run: Rc<Run>) {
         let outcomes = storage().execute(statements.collect(), false).await;
         let mut last = Timestamp::MIN;
         for (&number, outcome) in step.iter().zip(outcomes) {
-            // Conflicts and want of memory: the writer goes on with the next.
+            // Conflicts and want of memory: the writer continues with the next.
             if let Ok(ts) = outcome {
                 run.log.borrow_mut().written(ts, number);
                 last = last.max(ts);
@@ -203,7 +203,7 @@ async fn tail(run: Rc<Run>, from_start: bool) {
         let (entries, bytes) = (1 + rng.below(30), 1 + rng.below(100_000));
         let reading = cursor.next_batch(entries as usize, bytes as usize);
         let batch = match rng.chance(0.3) {
-            // The reader may be interrupted anywhere, and goes on where it was.
+            // The reader may be interrupted anywhere, and continues where it was.
             true => {
                 let patience = Duration::from_micros(rng.below(3_000));
                 match pinion_runtime::timeout(patience, reading).await {
@@ -232,7 +232,7 @@ async fn tail(run: Rc<Run>, from_start: bool) {
         if rng.chance(0.1) {
             sleep(Duration::from_micros(rng.below(100_000))).await;
         } else if ended && rng.chance(0.5) && !done {
-            // Not for long: nobody may write any more.
+            // Not for long: there may be no more writes.
             let waiting = pinion_runtime::timeout(Duration::from_millis(20), cursor.wait());
             let _ = waiting.await;
         }

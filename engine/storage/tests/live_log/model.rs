@@ -17,7 +17,7 @@ const PADDING_AT: usize = NUMBER_AT + 8;
 /// What became of one number, which one entry carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It may have been written, or not; the writer was not told.
+    /// It may have been written, or not; the writer got no answer.
     Unknown,
     Written(Timestamp),
     /// Behind the cut of a crash.
@@ -32,8 +32,8 @@ pub struct Log {
 
 pub type SharedLog = Rc<RefCell<Log>>;
 
-/// A document as far as storage cares: length, `ts`, `t`, the number, and bytes that tell a piece
-/// from another.
+/// A document as far as storage cares: length, `ts`, `t`, the number, and bytes that distinguish a
+/// piece from another.
 pub fn document(number: u64, padding: usize) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     bytes.extend_from_slice(b"\x11ts\0");
@@ -127,7 +127,7 @@ impl Log {
         };
         let read: BTreeMap<Timestamp, u64> = read.iter().copied().collect();
         for (ts, &number) in &read {
-            // The writer may not have been told yet.
+            // The writer may not have its answer yet.
             if self.fates[number as usize] != Fate::Unknown {
                 assert_eq!(self.written.get(ts), Some(&number));
             }
@@ -140,7 +140,7 @@ impl Log {
         }
     }
 
-    /// What was not found and nobody was told of is not there.
+    /// What was not found, and was never acknowledged, is not there.
     fn settle(&mut self) {
         for fate in &mut self.fates {
             if *fate == Fate::Unknown {

@@ -1,4 +1,4 @@
-//! What is kept of the log, for whom, and what a reader learns whose entries were given up.
+//! What is kept of the log, for which readers, and the error of one whose entries were given up.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -196,7 +196,7 @@ fn a_standalone_keeps_what_no_checkpoint_has() {
 }
 
 #[test]
-fn a_reader_whose_entries_were_given_up_is_told() {
+fn a_reader_whose_entries_were_given_up_gets_an_error() {
     run(&[2], options(Some(u64::MAX)), |_| async {
         write(0..1000).await;
         let mut behind = storage().log_after(Timestamp::MIN);
@@ -217,7 +217,7 @@ fn a_reader_whose_entries_were_given_up_is_told() {
 }
 
 #[test]
-fn who_reads_backwards_comes_to_an_end_where_the_log_begins_meanwhile() {
+fn a_backward_reader_comes_to_an_end_where_the_log_begins_meanwhile() {
     run(&[2], options(Some(u64::MAX)), |_| async {
         write(0..1000).await;
         let mut back = storage().log_backward(Timestamp::MAX);

@@ -53,8 +53,8 @@ fn what_is_open_is_gone_after_a_crash_and_what_is_committed_is_whole() {
                     .chunks(5)
                     .enumerate()
                     .map(|(nth, part)| {
-                        let told = if nth < 3 { Told::Part } else { Told::Writes };
-                        entry_of(told, &[], part)
+                        let kind = if nth < 3 { Kind::Part } else { Kind::Writes };
+                        entry_of(kind, &[], part)
                     })
                     .collect();
                 let ts = storage
@@ -167,8 +167,8 @@ fn a_checkpoint_between_the_entries_of_a_transaction_keeps_them_all() {
                 .iter()
                 .enumerate()
                 .map(|(nth, write)| {
-                    let told = if nth < 19 { Told::Part } else { Told::Writes };
-                    entry_of(told, &[], std::slice::from_ref(write))
+                    let kind = if nth < 19 { Kind::Part } else { Kind::Writes };
+                    entry_of(kind, &[], std::slice::from_ref(write))
                 })
                 .collect();
             let ts = storage

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A commit below the base is seen by everyone who reads at or above it, whatever checkpoints come.
+/// A commit below the base is seen by every read at or above it, whatever checkpoints come.
 #[test]
 fn a_late_commit_is_seen_by_older_snapshots() {
     run(2, options(), |storage| async move {
@@ -42,10 +42,10 @@ fn a_late_commit_is_seen_by_older_snapshots() {
     });
 }
 
-/// Who does not wait for what is prepared sees all of it or nothing, whenever in between it is
-/// committed behind the reader, and whatever checkpoints come.
+/// A reader that does not wait for what is prepared sees all of it or nothing, whenever in between
+/// it is committed behind the reader, and whatever checkpoints come.
 #[test]
-fn a_late_commit_is_seen_as_a_whole_by_who_does_not_wait() {
+fn a_late_commit_is_seen_as_a_whole_without_waiting() {
     run(2, options(), |storage| async move {
         let all = |value: &str| (0..8).map(|key| put(key, value)).collect::<Vec<Write>>();
         execute(all("old")).await.unwrap();

@@ -23,9 +23,9 @@ const TREE: TreeId = TreeId(5);
 /// Where what is written beside a unit goes.
 const BESIDE: TreeId = TreeId(6);
 
-/// What the entries of these tests tell of.
+/// What the entries of these tests record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Kind {
     /// A statement, or a unit that is committed.
     Writes = 1,
     Prepare = 2,
@@ -39,13 +39,13 @@ enum Told {
 /// As large as one may be, nearly.
 const LARGE_ENTRY_BYTES: usize = 16 * 1024 * 1024;
 
-const TOLD_AT: usize = ENTRY_TERM_OFFSET + 8;
+const KIND_AT: usize = ENTRY_TERM_OFFSET + 8;
 
-fn entry_of(told: Told, words: &[u64], writes: &[Write]) -> Entry {
+fn entry_of(kind: Kind, words: &[u64], writes: &[Write]) -> Entry {
     let mut bytes = vec![0; 4];
     bytes.extend_from_slice(b"\x11ts\0\0\0\0\0\0\0\0\0\x12t\0\0\0\0\0\0\0\0\0");
-    assert_eq!(bytes.len(), TOLD_AT);
-    bytes.push(told as u8);
+    assert_eq!(bytes.len(), KIND_AT);
+    bytes.push(kind as u8);
     bytes.push(words.len() as u8);
     for word in words {
         bytes.extend_from_slice(&word.to_le_bytes());
@@ -72,14 +72,14 @@ fn entry_of(told: Told, words: &[u64], writes: &[Write]) -> Entry {
 }
 
 struct Parsed {
-    told: u8,
+    kind: u8,
     words: Vec<u64>,
     writes: Vec<Write>,
 }
 
 fn parse(entry: &Bytes) -> Parsed {
-    let (told, words) = (entry[TOLD_AT], usize::from(entry[TOLD_AT + 1]));
-    let mut rest = &entry[TOLD_AT + 2..];
+    let (kind, words) = (entry[KIND_AT], usize::from(entry[KIND_AT + 1]));
+    let mut rest = &entry[KIND_AT + 2..];
     let mut take = |len: usize| {
         let taken;
         (taken, rest) = rest.split_at(len);
@@ -89,7 +89,7 @@ fn parse(entry: &Bytes) -> Parsed {
         .map(|_| u64::from_le_bytes(take(8).0.try_into().unwrap()))
         .collect();
     let mut writes = Vec::new();
-    let mut is_end = entry.len() == TOLD_AT + 2 + 8 * words.len();
+    let mut is_end = entry.len() == KIND_AT + 2 + 8 * words.len();
     while !is_end {
         let tree = TreeId(u64::from(take(1).0[0]));
         let key = u64::from_be_bytes(take(8).0.try_into().unwrap());
@@ -109,7 +109,7 @@ fn parse(entry: &Bytes) -> Parsed {
         });
     }
     Parsed {
-        told,
+        kind,
         words,
         writes,
     }
@@ -139,7 +139,7 @@ impl Applier for TestApplier {
     async fn look_back(&self, ts: Timestamp, entry: Bytes) -> Result<(), ApplyError> {
         let parsed = parse(&entry);
         let prepared = &mut *self.prepared.borrow_mut();
-        match parsed.told {
+        match parsed.kind {
             2 => drop(prepared.insert(ts, parsed.writes)),
             3 | 4 => drop(prepared.remove(&Timestamp::from_u64(parsed.words[0]))),
             5 => self.parts.borrow_mut().push((ts, parsed.writes)),
@@ -160,7 +160,7 @@ impl Applier for TestApplier {
     async fn apply(&self, ts: Timestamp, entry: Bytes) -> Result<(), ApplyError> {
         self.applied.set(self.applied.get() + 1);
         let parsed = parse(&entry);
-        match parsed.told {
+        match parsed.kind {
             2 => {
                 let unit = storage().restore_prepared(ts, ts, parsed.writes).await?;
                 self.restored.borrow_mut().insert(ts, unit);
@@ -168,7 +168,7 @@ impl Applier for TestApplier {
             3 | 4 => {
                 let prepared = Timestamp::from_u64(parsed.words[0]);
                 let unit = self.restored.borrow_mut().remove(&prepared).unwrap();
-                let commit = (parsed.told == 3).then(|| Timestamp::from_u64(parsed.words[1]));
+                let commit = (parsed.kind == 3).then(|| Timestamp::from_u64(parsed.words[1]));
                 storage().apply_outcome(&unit, commit, ts).await?;
             }
             5 => {
@@ -241,7 +241,7 @@ fn delete(key: u64) -> Write {
 }
 
 async fn execute(writes: Vec<Write>) -> Result<Timestamp, WriteError> {
-    let entry = Some(entry_of(Told::Writes, &[], &writes));
+    let entry = Some(entry_of(Kind::Writes, &[], &writes));
     let outcomes = storage()
         .execute(vec![Statement { writes, entry }], true)
         .await;
@@ -254,23 +254,23 @@ async fn begin() -> OpenUnit {
 }
 
 async fn commit(unit: OpenUnit, writes: &[Write]) -> Result<Timestamp, WriteError> {
-    let entries = vec![entry_of(Told::Writes, &[], writes)];
+    let entries = vec![entry_of(Kind::Writes, &[], writes)];
     storage().commit_unit(unit, entries, Vec::new()).await
 }
 
 async fn prepare(unit: OpenUnit, writes: &[Write]) -> Result<PreparedUnit, WriteError> {
-    let entries = vec![entry_of(Told::Prepare, &[], writes)];
+    let entries = vec![entry_of(Kind::Prepare, &[], writes)];
     storage().prepare_unit(unit, entries, Vec::new()).await
 }
 
 async fn commit_prepared(unit: &PreparedUnit, at: Timestamp) -> Result<Timestamp, WriteError> {
     let words = [unit.prepare_timestamp().as_u64(), at.as_u64()];
-    let entry = entry_of(Told::Commit, &words, &[]);
+    let entry = entry_of(Kind::Commit, &words, &[]);
     storage().commit_prepared(unit, at, entry, Vec::new()).await
 }
 
 async fn abort_prepared(unit: &PreparedUnit) -> Result<Timestamp, WriteError> {
-    let entry = entry_of(Told::Abort, &[unit.prepare_timestamp().as_u64()], &[]);
+    let entry = entry_of(Kind::Abort, &[unit.prepare_timestamp().as_u64()], &[]);
     storage().abort_prepared(unit, entry, Vec::new()).await
 }
 
@@ -397,7 +397,7 @@ fn a_unit_sees_what_it_wrote_and_others_see_it_whole() {
                 tree: BESIDE,
                 ..put(1, "beside")
             };
-            let entries = vec![entry_of(Told::Writes, &[], &[])];
+            let entries = vec![entry_of(Kind::Writes, &[], &[])];
             let committed = storage.commit_unit(unit, entries, vec![beside]).await;
             let committed = committed.unwrap();
             assert_eq!(storage.visible(), committed);
@@ -436,7 +436,7 @@ fn the_first_committer_wins() {
             .write_unit(&mut one, vec![put(5, "one")])
             .await
             .unwrap();
-        // What was committed since the snapshot, though it can be seen that nobody holds it.
+        // What was committed since the snapshot, though it can be seen that no unit holds it.
         execute(vec![put(2, "since"), put(8, "since")])
             .await
             .unwrap();
@@ -455,7 +455,7 @@ fn the_first_committer_wins() {
             .write_unit(&mut two, vec![put(9, "two")])
             .await
             .unwrap();
-        // The base tells as much as the delta, at least of what was changed.
+        // The base shows as much as the delta, at least of what was changed.
         storage.checkpoint_merging_all().await.unwrap();
         let hold = storage.hold_snapshot(two.snapshot()).await;
         if hold.is_ok() {
@@ -473,7 +473,7 @@ fn the_first_committer_wins() {
 }
 
 #[test]
-fn a_snapshot_that_is_held_tells_what_changed_under_a_checkpoint() {
+fn a_snapshot_that_is_held_shows_what_changed_under_a_checkpoint() {
     run(2, options(), |storage| async move {
         for key in 0..40 {
             execute(vec![put(key, "old")]).await.unwrap();
@@ -578,7 +578,7 @@ fn a_commit_that_fails_leaves_nothing() {
             expect: Expect::Absent,
             ..put(2, "beside")
         };
-        let entries = vec![entry_of(Told::Writes, &[], &writes)];
+        let entries = vec![entry_of(Kind::Writes, &[], &writes)];
         let failed = storage.commit_unit(unit, entries, vec![more]).await;
         assert_eq!(failed, Err(WriteError::Exists { write: 0 }));
         let mut unit = begin().await;
@@ -594,10 +594,10 @@ fn a_commit_that_fails_leaves_nothing() {
     });
 }
 
-/// Entries that have a little more than so many bytes together.
+/// Entries that have a little more than `bytes` together.
 fn large_entries(bytes: usize) -> Vec<Entry> {
     let large = |_| {
-        let small = entry_of(Told::Writes, &[], &[]).bytes;
+        let small = entry_of(Kind::Writes, &[], &[]).bytes;
         Entry::new([small, vec![0; LARGE_ENTRY_BYTES]].concat())
     };
     (0..bytes.div_ceil(LARGE_ENTRY_BYTES)).map(large).collect()
@@ -669,7 +669,7 @@ fn a_caller_that_goes_away_leaves_nothing_half_done() {
             assert_eq!((stats().await.intents, records().await), (0, 0));
             let mut unit = begin().await;
             storage.write_unit(&mut unit, writes.clone()).await.unwrap();
-            let entries = vec![entry_of(Told::Writes, &[], &writes)];
+            let entries = vec![entry_of(Kind::Writes, &[], &writes)];
             let _ = timeout(wait, storage.commit_unit(unit, entries, Vec::new())).await;
             sleep(Duration::from_millis(10)).await;
             assert_eq!(stats().await.intents, 0);
@@ -718,7 +718,7 @@ fn open_units_take_no_more_memory_than_they_may() {
             }
         }
         assert_eq!(refused, 1);
-        // Others write and checkpoints go on.
+        // Others write and checkpoints continue.
         for key in 10_000..10_400 {
             execute(vec![put(key, &large[..4000])]).await.unwrap();
         }
@@ -742,7 +742,7 @@ fn a_chain_of_entries_is_committed_at_the_last() {
         let before = storage.last_allotted();
         let entries: Vec<Entry> = writes
             .iter()
-            .map(|write| entry_of(Told::Part, &[], std::slice::from_ref(write)))
+            .map(|write| entry_of(Kind::Part, &[], std::slice::from_ref(write)))
             .collect();
         let ts = storage
             .commit_unit(unit, entries, Vec::new())
@@ -854,7 +854,7 @@ fn closing_interrupts_who_waits_for_what_is_prepared() {
 }
 
 #[test]
-fn units_of_many_cores_go_on_at_once() {
+fn units_of_many_cores_run_at_once() {
     run(3, options(), |storage| async move {
         const KEYS: u64 = 12;
         for key in 0..KEYS {

@@ -1,4 +1,5 @@
-//! What the input pipelines of a stage that ranks must be: they select documents, leave them as they are, and order them.
+//! What the input pipelines of a stage that ranks must be: they select documents, leave them as
+//! they are, and order them.
 
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_wire::{Error, Result};

@@ -1,7 +1,9 @@
-//! `$rankFusion`: several pipelines over one collection, whose documents are ranked by the places that they have in each.
+//! `$rankFusion`: several pipelines over one collection, whose documents are ranked by the places
+//! that they have in each.
 //!
-//! The first pipeline takes the place of the stage, and unions append the others. Behind each a document is given its
-//! place; then those with the same `_id` come together, and the best come first.
+//! The first pipeline takes the place of the stage, and unions append the others. Behind each a
+//! document is given its place; then those with the same `_id` come together, and the best come
+//! first.
 
 mod input;
 mod parse;

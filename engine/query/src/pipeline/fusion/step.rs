@@ -1,4 +1,5 @@
-//! The stages of a fusion at work: one that gives documents their places, and one that makes a score of them.
+//! The stages of a fusion at work: one that gives documents their places, and one that makes a
+//! score of them.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ const DESCRIPTION: &str = "value output by reciprocal rank fusion algorithm, com
 #[derive(Debug)]
 pub(in crate::pipeline) struct Ranks {
     name: String,
-    /// The order in which they come. What it has in one place shares that; without an order each has its own.
+    /// The order in which they come. Documents that are equal in it share a place; without an order
+    /// each has its own.
     order: Option<SortPattern>,
 }
 
@@ -114,13 +116,13 @@ impl Fusion {
     }
 
     /// What is known behind the stage.
-    pub(in crate::pipeline) fn tells(&self) -> MetaSet {
-        let mut told = MetaSet::default();
-        told.insert(MetaKind::Score);
+    pub(in crate::pipeline) fn provides(&self) -> MetaSet {
+        let mut provided = MetaSet::default();
+        provided.insert(MetaKind::Score);
         if self.details {
-            told.insert(MetaKind::ScoreDetails);
+            provided.insert(MetaKind::ScoreDetails);
         }
-        told
+        provided
     }
 
     /// The stage as it is shown.
@@ -144,7 +146,7 @@ impl Fusion {
         out.finish()
     }
 
-    /// The places of a document, with the pipelines that they are in; none in one that did not give it.
+    /// The input pipelines, each with the document's place in it; none in one that did not give it.
     fn places<'a>(
         &'a self,
         found: &'a RawDocument,

@@ -194,7 +194,8 @@ impl Lookup {
 }
 
 impl Join {
-    /// The filter for what equals one of the document's local values; a document without any has null.
+    /// The filter for what equals one of the document's local values; a document without any has
+    /// null.
     fn filter(&self, document: &RawDocument) -> Result<RawDocumentBuf> {
         spend_bytes(document.as_bytes().len())?;
         let mut values = Vec::new();

@@ -38,7 +38,7 @@ pub struct Merge {
     /// None for the database of the command.
     pub db: Option<String>,
     pub collection: String,
-    /// The fields that tell documents apart; none for the default, `_id`.
+    /// The fields that identify a document; none for the default, `_id`.
     on: Option<Vec<String>>,
     matched: Matched,
     pub not_matched: NotMatched,
@@ -143,7 +143,7 @@ impl Merge {
         lets.fold(MetaSet::default(), MetaSet::union)
     }
 
-    /// The fields that tell documents apart.
+    /// The fields that identify a document.
     pub fn on(&self) -> Vec<&str> {
         match &self.on {
             Some(fields) => fields.iter().map(String::as_str).collect(),
@@ -151,8 +151,8 @@ impl Merge {
         }
     }
 
-    /// Whether a document that is not in the target comes to it by the update of the one that might have been there,
-    /// so that its fields stand in the order of an update's.
+    /// Whether a document that is not in the target comes to it by the update of the one that might
+    /// have been there, so that its fields stand in the order of an update's.
     pub fn inserts_by_update(&self) -> bool {
         matches!(self.matched, Matched::Merge | Matched::KeepExisting)
             && self.not_matched == NotMatched::Insert

@@ -1,5 +1,6 @@
-//! Stages that read or write outside of the documents that come to them. What they ask for is parsed
-//! and computed here; the caller performs it between the runs of the stages before and behind them.
+//! Stages that read or write outside of the documents that come to them. What they ask for is
+//! parsed and computed here; the caller performs it between the runs of the stages before and
+//! behind them.
 
 mod graph;
 mod lookup;
@@ -68,8 +69,8 @@ fn check_inner(
     Ok(())
 }
 
-/// Refuses what no collection that is read can be called. A name that none can have now, like one with a dollar,
-/// is that of a collection which is not there.
+/// Refuses what no collection that is read can be called. A name that none can have now, like one
+/// with a dollar, is that of a collection which is not there.
 fn check_foreign(name: &str) -> Result<()> {
     let fault = match name {
         "" => "collection names cannot be empty",
@@ -101,7 +102,8 @@ fn begins_with_documents(stages: &RawArray) -> bool {
     }
 }
 
-/// A filter's field for what equals the value. Nothing may be compared with undefined: only undefined is equal to it.
+/// A filter's field for what equals the value. Nothing may be compared with undefined: only
+/// undefined is equal to it.
 fn append_equality(out: &mut DocBuilder, path: &str, value: RawBsonRef<'_>) {
     out.start_document(path);
     match value {

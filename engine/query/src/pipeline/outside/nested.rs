@@ -4,7 +4,8 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 
 use crate::value::elements;
 
-/// Appends a document's fields with the one at `path` set. What is no document on the way is replaced by one.
+/// Appends a document's fields with the one at `path` set. What is no document on the way is
+/// replaced by one.
 pub(super) fn append_with(
     out: &mut DocBuilder,
     document: Option<&RawDocument>,

@@ -75,7 +75,8 @@ impl UnionWith {
         }
     }
 
-    /// The stages that are run over the collection that is read in front of this one, if that is meant.
+    /// The stages that are run over the collection that is read in front of this one, if that is
+    /// meant.
     pub fn own(&self) -> Option<&Pipeline> {
         self.own.as_ref()
     }

@@ -100,8 +100,8 @@ impl Framed {
         }
     }
 
-    /// The result for the document at this place; asked for in the order of the documents. It may be asked for
-    /// again, after it was refused for its work and otherwise.
+    /// The result for the document at this place; asked for in the order of the documents. It may
+    /// be asked for again, after it was refused for its work and otherwise.
     pub(super) fn value(&mut self, at: usize) -> Result<RawBson> {
         if let Some(whole) = &self.whole {
             spend_bytes(crate::value::bytes(whole.as_raw_bson_ref()))?;
@@ -123,7 +123,7 @@ impl Framed {
         Ok(value)
     }
 
-    /// Lets go of what only documents up to this place needed.
+    /// Drops what only documents up to this place needed.
     pub(super) fn pass(&mut self, at: usize) {
         let needed = if self.bounds.only_grows() {
             self.high

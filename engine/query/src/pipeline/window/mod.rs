@@ -1,7 +1,7 @@
 //! `$setWindowFields`: functions over the documents around each document, within its partition.
 //!
-//! The stage is a sort by partition and order, and behind it the functions, which see one partition after the
-//! other and give each document as soon as all of its windows are known.
+//! The stage is a sort by partition and order, and behind it the functions, which see one partition
+//! after the other and give each document as soon as all of its windows are known.
 
 mod bounds;
 mod framed;

@@ -1,4 +1,4 @@
-//! The parsing of the functions of a window's whole partition: ranks, averages, fillings and shifts.
+//! Parsing of the functions of a window's whole partition: ranks, averages, fillings and shifts.
 
 use pinion_bson::decimal::Decimal;
 use pinion_bson::{Number, RawBson, RawBsonRef, RawDocument};

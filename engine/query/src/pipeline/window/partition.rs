@@ -17,7 +17,8 @@ use crate::pipeline::step::{Given, OnDisk, Step, Taken};
 use crate::spill::{DiskQueue, DiskReply, First, Memory, Room, Spiller};
 use crate::work::{self, spend_bytes};
 
-/// `$setWindowFields` at work. Documents come sorted, so that those of a partition follow each other.
+/// `$setWindowFields` at work. Documents come sorted, so that those of a partition follow each
+/// other.
 #[derive(Debug)]
 pub(in crate::pipeline) struct Windows {
     stage: Arc<WindowFields>,

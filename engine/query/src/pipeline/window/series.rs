@@ -1,5 +1,5 @@
-//! Functions of the documents up to the current one, or at a set distance from it: ranks, moving averages, values
-//! filled in, values of neighbours.
+//! Functions of the documents up to the current one, or at a set distance from it: ranks, moving
+//! averages, values filled in, values of neighbours.
 
 use std::collections::VecDeque;
 
@@ -152,7 +152,7 @@ impl Series {
                 values.push_back(value);
                 *documents += 1;
                 if *by >= 0 {
-                    // The value is that of the document so many places before.
+                    // The value is that of the document `by` places before.
                     if *documents > *by
                         && let Some(value) = values.pop_back()
                     {
@@ -201,7 +201,7 @@ impl Series {
         self.results[at - self.base].clone()
     }
 
-    /// Lets go of what only documents up to this place needed.
+    /// Drops what only documents up to this place needed.
     pub(super) fn pass(&mut self, at: usize) {
         while self.base <= at {
             if let Some(gone) = self.results.pop_front() {

@@ -1,4 +1,5 @@
-//! `$setWindowFields` and what is made of it, over partitions that are small enough to be written down.
+//! `$setWindowFields` and what is made of it, over partitions that are small enough to be written
+//! down.
 
 use pinion_bson::{DateTime, RawBson, RawDocument, RawDocumentBuf, rawbson, rawdoc};
 

@@ -4,7 +4,7 @@
 //! The checkpoint timestamp C is the last one allotted when it begins; on a member of a replica set
 //! no more than is stable, and while that follows another no more than is visible. It is durable
 //! and visible on every core before any partition seals its changes, so what is sealed holds every
-//! version at or below C. Writers go on all the time. Whatever an earlier manifest named stays
+//! version at or below C. Writers continue all the time. Whatever an earlier manifest named stays
 //! untouched until the new one is durable.
 
 use std::cell::{Cell, RefCell};
@@ -134,11 +134,12 @@ impl Storage {
             submit_to(CoreId(0), Queue::Foreground, || async {
                 let storage = storage();
                 let node = storage.node_state();
-                // One that has begun is to be complete first.
+                // One that has started is to be complete first.
                 let _awaits = storage.await_checkpoint();
                 let _turn = node.turns.take().await;
                 // From here on nothing is logged: what another node sends and what is not
-                // replicated go on when checkpoints are released. What was is to be in the files.
+                // replicated continue when checkpoints are released. What was logged is to be in
+                // the files.
                 let held = storage.last_allotted();
                 let before = node.held.replace(Some(held));
                 assert!(before.is_none(), "checkpoints are held twice");
@@ -152,7 +153,7 @@ impl Storage {
     /// Takes checkpoints again.
     ///
     /// # Panics
-    /// Something was written meanwhile: whoever copied the files has no consistent state of them.
+    /// Something was written meanwhile: a copy of the files has no consistent state.
     pub async fn release_checkpoints(&self) {
         submit_to(CoreId(0), Queue::Foreground, || async {
             let storage = storage();
@@ -164,13 +165,13 @@ impl Storage {
                 "something was written while checkpoints were held"
             );
             storage.node_state().released.notify_all();
-            // Whoever asked in vain may ask again.
+            // A request made in vain may be made again.
             storage.clear_checkpoint_asked().await;
         })
         .await;
     }
 
-    /// Somebody waits for a checkpoint, and has it go on as fast as it can, until the guard is
+    /// Notes that a checkpoint is awaited, so that it runs as fast as it can, until the guard is
     /// dropped.
     pub(super) fn await_checkpoint(&self) -> impl Drop + use<> {
         struct Awaits(Arc<Shared>);
@@ -277,12 +278,12 @@ impl Storage {
         join_all(cores).await.contains(&true)
     }
 
-    /// Without a checkpoint to take, whoever asked for one may ask again.
+    /// Forgets the requests for a checkpoint that is not taken, so that they can be made again.
     pub(super) async fn clear_checkpoint_asked(&self) {
         self.on_all(|storage| async move {
             storage.memory.clear_checkpoint_asked();
-            // A ring that is long because no checkpoint may go on asks again when it is longer by
-            // as much.
+            // A ring that is long because no checkpoint may run asks again when it is longer by as
+            // much.
             storage.flusher.note_sealed();
         })
         .await;
@@ -301,7 +302,7 @@ impl Storage {
         sim::event("checkpoint begin");
         node.dirty.set(false);
         self.shared.demand.clear_untimed();
-        // What is stable now is so for whoever opens this.
+        // What is stable now is stable at every opening of this checkpoint.
         let stable = self.stable_to_record();
         let merged = join_all((0..self.cores as u16).map(|core| {
             submit_to(CoreId(core), Queue::Background, move || async move {

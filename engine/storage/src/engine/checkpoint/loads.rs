@@ -2,7 +2,7 @@
 //!
 //! Nothing of the delta is merged for it, so it costs what the trees' own pages do. The base keeps
 //! its timestamp: what the entries above it do to the trees is applied by replay, as to all others.
-//! The trees that are named begin in all partitions by one manifest, so whoever opens the directory
+//! The trees that are named begin in all partitions by one manifest, so an opening of the directory
 //! finds all of them or none.
 
 use std::sync::Arc;
@@ -104,9 +104,9 @@ impl Storage {
         Ok(())
     }
 
-    /// Forgets all that is in these trees, also what was loaded and has not begun, so that they can
-    /// be loaded again; durable on return. Nobody reads or writes them meanwhile, and checkpoints
-    /// are not held. Call it on core 0.
+    /// Forgets all that is in these trees, also what was loaded and is in no manifest yet, so that
+    /// they can be loaded again; durable on return. They must not be read or written meanwhile, and
+    /// checkpoints must not be held. Call it on core 0.
     ///
     /// # Errors
     /// A page or a manifest could not be written; storage has stopped then.

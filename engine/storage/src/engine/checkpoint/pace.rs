@@ -26,13 +26,13 @@ const COMPLETE_AT: u64 = 75;
 /// the way to what asks for the next.
 const LATE_AT_MOST: u32 = 20;
 const LATE_MILLIONTHS: u64 = LATE_AT_MOST as u64 * 10_000;
-/// Shares of the core for a merge that is later than it may be by as much again, or that somebody
-/// waits for: with them it has two sevenths of a core whose foreground always has work, instead of
-/// an eleventh.
+/// Shares of the core for a merge that is later than it may be by as much again, or that is
+/// awaited: with them it has two sevenths of a core whose foreground always has work, instead of an
+/// eleventh.
 const LATE_SHARES: usize = 400;
-/// A foreground that has not run out of work for so long has fallen behind.
+/// A foreground that has not run out of work for longer than this has fallen behind.
 const BEHIND_AFTER: Duration = Duration::from_millis(1);
-/// A merge of few changes need not take long: so many bytes of them a second are no burden.
+/// A merge of few changes need not take long: at this many bytes a second it is no burden.
 const SLOWEST_BYTES_PER_SECOND: u64 = 16 * 1024 * 1024;
 /// A rest shorter than this is none: timers cost something too.
 const SHORTEST_REST: Duration = Duration::from_millis(1);
@@ -52,7 +52,8 @@ pub(super) struct CorePace<'a> {
     merged: Cell<u64>,
     /// Frames in the ring when the changes were sealed.
     frames: u64,
-    /// What the runtime told last of the foreground's breaks, and when it told of a new one.
+    /// How many breaks of the foreground the runtime last reported, and when the number last
+    /// changed.
     idles: Cell<u64>,
     idle_seen: Cell<Instant>,
 }
@@ -161,7 +162,7 @@ impl Pace for CorePace<'_> {
 }
 
 impl Storage {
-    /// Whether a checkpoint should be over soon: somebody waits for it, or memory is short.
+    /// Whether a checkpoint should be over soon: it is awaited, or memory is short.
     fn hurries(&self) -> bool {
         !self.roles.is_writable()
             || self.roles.is_closing()

@@ -72,8 +72,8 @@ impl Pins {
     /// there.
     pub(in crate::engine) fn oldest_transaction(&self, c: Timestamp) -> Option<Timestamp> {
         let transactions = self.transactions.borrow();
-        let mut begun = transactions.range(..=c);
-        let oldest = begun.find(|(_, outcome)| outcome.is_none_or(|outcome| outcome > c));
+        let mut started = transactions.range(..=c);
+        let oldest = started.find(|(_, outcome)| outcome.is_none_or(|outcome| outcome > c));
         oldest.map(|(&first, _)| first)
     }
 

@@ -139,7 +139,7 @@ impl CheckpointCopy {
         self.source.partitions
     }
 
-    /// The core that has a partition, of so many.
+    /// The core that owns a partition on a node with this number of cores.
     pub fn owner(&self, partition: PartitionId, cores: usize) -> CoreId {
         owner_of(partition, cores)
     }
@@ -160,7 +160,7 @@ impl CheckpointCopy {
         self.dir_of(partition).join(page_file_name(self.file))
     }
 
-    /// Begins the file of a partition anew.
+    /// Creates the file of a partition, and empties one that is there.
     ///
     /// # Errors
     /// [`CopyError::Io`].
@@ -211,7 +211,7 @@ impl CheckpointCopy {
         }
     }
 
-    /// Removes the files: nobody will use them.
+    /// Removes the files, which will not be used.
     pub async fn remove(&self) {
         for partition in (0..self.partitions()).map(PartitionId) {
             let path = self.path(partition);

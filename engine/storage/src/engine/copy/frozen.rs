@@ -2,8 +2,8 @@
 //!
 //! The newest checkpoint is frozen as it is: each partition keeps the extents of its state, and the
 //! log is kept from the first entry that opening the copy needs. The node continues to write and to
-//! take checkpoints meanwhile. One that nobody has asked for a while is given up, so that a
-//! copier that died keeps no disk for ever.
+//! take checkpoints meanwhile. One that was not requested for a while is given up, so that a copier
+//! that died keeps no disk for ever.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct FrozenCheckpoint {
     pub number: u64,
     /// The last entry that the pages hold.
     pub base: Timestamp,
-    /// The log is kept from here on: the base, or the first entry of a transaction that has begun
+    /// The log is kept from here on: the base, or the first entry of a transaction that started
     /// before it and needs its log.
     pub log_from: Timestamp,
     /// What the pages are, for [`crate::CheckpointCopy::begin`].
@@ -49,7 +49,7 @@ pub struct FrozenPages {
 /// Why a checkpoint is not frozen, or not read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FreezeError {
-    /// So many are already.
+    /// This number of checkpoints is frozen already.
     TooMany(usize),
     /// The log does not reach back to it.
     LogTooShort,
@@ -103,9 +103,9 @@ impl FrozenCheckpoints {
 }
 
 struct Copier {
-    /// Who copies.
+    /// The name that the copier gave.
     name: String,
-    /// When nobody has asked for it until then, it is given up.
+    /// It is given up then, unless it is requested before.
     until: Instant,
     _log: LogPin,
 }
@@ -212,7 +212,7 @@ impl Storage {
         Ok(bytes)
     }
 
-    /// Releases a frozen checkpoint when nobody has asked for it for long.
+    /// Releases a frozen checkpoint when it was not requested for long.
     async fn give_up_frozen(self: std::rc::Rc<Self>, number: u64) {
         loop {
             let until = {
@@ -232,7 +232,7 @@ impl Storage {
         self.thaw_node(number).await;
     }
 
-    /// Somebody wants the frozen checkpoint to be kept. False if there is none of this number.
+    /// Keeps a frozen checkpoint for longer. False if there is none of this number.
     pub async fn keep_frozen(&self, number: u64) -> bool {
         submit_to(CoreId(0), Queue::Foreground, move || async move {
             let storage = storage();
@@ -246,7 +246,7 @@ impl Storage {
     }
 
     /// The next pages of a partition in a frozen checkpoint, from an offset of its file on. Between
-    /// them lie free blocks, which nobody need copy.
+    /// them lie free blocks, which need not be copied.
     ///
     /// # Errors
     /// See [`FreezeError`].

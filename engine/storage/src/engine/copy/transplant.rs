@@ -55,7 +55,7 @@ impl Storage {
             self.end_steps().await;
             sim::event("copy taken over");
             let roots = self.transplant_own(copy).await?;
-            // What the manifest says now is what it says at the end: nobody takes a checkpoint any
+            // What the manifest says now is what it says at the end: no checkpoint is taken any
             // more.
             let current = self.manifest_now().await;
             let reopening = self.close_files_to_reopen().await;
@@ -245,7 +245,7 @@ struct Transplant {
     base: Timestamp,
 }
 
-/// The rows of the catalog that tell of what is not replicated.
+/// The rows of the catalog that describe what is not replicated.
 fn own_rows() -> KeyRange {
     let first = TreeId::FIRST_UNREPLICATED.0.to_be_bytes();
     KeyRange {

@@ -212,7 +212,7 @@ impl Storage {
     }
 
     /// This core flushes what it has logged at once, where it would do so at the next interval.
-    /// Nobody waits for it.
+    /// The caller does not wait for it.
     pub fn flush_soon(&self) {
         self.flush_through(self.last_allotted());
     }
@@ -243,7 +243,7 @@ impl Storage {
             })
             .await;
             this.flusher.end_request(core);
-            // Others may have begun to wait for later timestamps meanwhile.
+            // Others may have started to wait for later timestamps meanwhile.
             if let Some(high) = this.progress.highest_wanted_durable()
                 && this.progress.is_undurable_on(core, high)
             {
@@ -308,9 +308,9 @@ impl Storage {
     }
 
     /// Whether this ring, with nothing to write itself, must record how far everything is durable:
-    /// recovery must be able to tell damage from a hole. Rings that are written record it as they
-    /// go; only what none has recorded for an interval is written for its own sake, once, by one
-    /// ring.
+    /// recovery must be able to distinguish damage from a hole. Rings that are written record it as
+    /// they go; only what none has recorded for an interval is written for its own sake, once, by
+    /// one ring.
     fn must_record(&self) -> bool {
         let all_durable = self.all_durable();
         let seen = self.flusher.durable_when_idle.replace(all_durable);

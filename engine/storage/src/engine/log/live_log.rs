@@ -62,7 +62,7 @@ pub struct LogCursor {
     /// Backwards, entries above it may lack their predecessors: those are being appended.
     no_holes_through: Timestamp,
     /// A batch was complete, so that what is behind it must not go unnoticed.
-    begun: bool,
+    gave_batch: bool,
     /// Forwards, everything up to here was looked at.
     seen_through: Timestamp,
     /// What the batch in the making holds.
@@ -129,7 +129,7 @@ impl LogCursor {
             position: from,
             passed: None,
             no_holes_through: Timestamp::MIN,
-            begun: false,
+            gave_batch: false,
             seen_through: Timestamp::MIN,
             batch: Vec::new(),
             batch_bytes: 0,
@@ -162,7 +162,7 @@ impl LogCursor {
             true => Err(error),
             false => Ok(()),
         })?;
-        self.begun = true;
+        self.gave_batch = true;
         Ok(self.take_batch(limit_entries, limit_bytes))
     }
 
@@ -210,7 +210,7 @@ impl LogCursor {
             let filled = join_all(lacking.map(|source| source.fill_to(storage, through))).await;
             match filled.into_iter().collect::<Result<(), LogReadError>>() {
                 // The log's beginning has moved on before anything was read of it.
-                Err(LogReadError::PositionLost) if self.passed.is_none() && !self.begun => {
+                Err(LogReadError::PositionLost) if self.passed.is_none() && !self.gave_batch => {
                     let moved = self.storage.retained_above() > self.at;
                     assert!(moved, "a position is lost when it is not retained");
                     self.sources.clear();

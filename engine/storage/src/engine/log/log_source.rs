@@ -155,8 +155,8 @@ impl Source {
         Ok(())
     }
 
-    /// Files that nobody else tells of are forgotten only now: the reader may be interrupted while
-    /// they are opened.
+    /// The files of a ring that no core writes are given up only now: the reader may be interrupted
+    /// while they are opened.
     fn read_from(&mut self, opened: Files) {
         self.files = Some(opened);
         if let Origin::Foreign(files) = &mut self.origin {

@@ -2,7 +2,9 @@
 //! partition.
 //!
 //! ```text
-//! a change:  0 tree u64   8 kind u8 (1: put, 2: delete)   9 length of the key u32   13 length of the value u32   17 key, value
+//! a change:  0 tree u64                8 kind u8 (1: put, 2: delete)
+//!            9 length of the key u32  13 length of the value u32
+//!           17 key, value
 //! ```
 
 use bytes::Bytes;

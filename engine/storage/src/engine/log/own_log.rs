@@ -100,7 +100,7 @@ impl OwnLog {
         }
     }
 
-    /// Nobody waits any more: storage has failed.
+    /// Ends all waits: storage has failed.
     pub(in crate::engine) fn release(&self) {
         self.durable.release_all();
         self.demand.notify_all();
@@ -258,7 +258,7 @@ impl Storage {
         Ok(())
     }
 
-    /// The ring, which is made if there is none: a manifest tells of it first. Call it on core 0.
+    /// The ring, which is made if there is none: a manifest records it first. Call it on core 0.
     pub(in crate::engine) async fn own_ring(&self) -> Result<Rc<Ring>, Fatal> {
         let node = self.node_state();
         if let Some(ring) = node.own.ring() {

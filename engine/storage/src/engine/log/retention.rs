@@ -138,7 +138,7 @@ impl Storage {
         Timestamp::from_u64(self.shared.log.retained_above.load(Ordering::SeqCst))
     }
 
-    /// Whoever has read up to `position` can read on.
+    /// Checks that a reader that has read up to `position` can continue.
     pub(super) fn check_retained(&self, position: Timestamp) -> Result<(), LogReadError> {
         match self.retained_above() <= position {
             true => Ok(()),
@@ -235,7 +235,7 @@ impl Storage {
         let current = self.retained_above();
         let wanted = match self.node_state().retention.get() {
             None => c,
-            // A log that begins anew behind what it held.
+            // A log that starts again behind what it held.
             Some(_) if c > self.last_allotted() => c,
             // The rings are not there yet.
             Some(_) if self.roles.is_recovering() => current,
@@ -407,7 +407,7 @@ mod tests {
         words.pin(0, None);
         words.pin(1, None);
         assert_eq!(words.retire(ts(30), ts(0)), ts(30));
-        // What the log begins behind is gone whoever wants it.
+        // What the log begins behind is gone, whatever is pinned.
         words.pin(0, Some(ts(35)));
         assert_eq!(words.retire(ts(30), ts(50)), ts(50));
         assert_eq!(words.pin(1, Some(ts(45))), ts(50));

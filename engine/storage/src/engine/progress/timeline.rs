@@ -16,7 +16,7 @@ use pinion_clock::Timestamp;
 
 use crate::engine::storage::Storage;
 
-/// What a member has been told; on a standalone both are above everything.
+/// The bounds that a member was given; on a standalone both are above everything.
 pub(in crate::engine) struct Bounds {
     stable: AtomicU64,
     oldest: AtomicU64,
@@ -64,8 +64,8 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The timestamp of a read that sees everything acknowledged so far, once that is visible. What
-    /// a follower has logged and not applied was acknowledged to nobody by this node.
+    /// The timestamp of a read that sees everything acknowledged so far, once that is visible. A
+    /// follower has acknowledged nothing that it has logged and not applied.
     pub(super) fn readable(&self) -> Timestamp {
         match self.is_following {
             true => self.visible,

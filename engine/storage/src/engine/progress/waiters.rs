@@ -28,7 +28,7 @@ impl TimestampWaiters {
         self.0.reached.get()
     }
 
-    /// Takes note that `reached` is reached, and wakes who waits for no more than that.
+    /// Takes note that `reached` is reached, and wakes the waiters for no more than that.
     pub(in crate::engine) fn advance(&self, reached: Timestamp) -> Timestamp {
         if reached > self.0.reached.get() {
             self.0.reached.set(reached);
@@ -37,7 +37,7 @@ impl TimestampWaiters {
         self.0.reached.get()
     }
 
-    /// Wakes everybody, and lets nobody wait any more: the node has stopped.
+    /// Wakes all waiters and admits no more of them: the node has stopped.
     pub(in crate::engine) fn release_all(&self) {
         self.0.released.set(true);
         self.wake_through(Timestamp::MAX);

@@ -143,7 +143,7 @@ impl Storage {
     /// [`WriteError::Conflict`]; otherwise what is expected of a key is expected of what the unit
     /// sees: its own writes, and below them the snapshot.
     /// [`Expect::Version`](crate::Expect::Version) takes the token of a read in this unit. A unit
-    /// whose statement failed can go on.
+    /// whose statement failed can continue.
     ///
     /// The future may be dropped; the unit can only be aborted then, and the statement has taken
     /// place or not.
@@ -378,8 +378,8 @@ impl Storage {
         .await;
     }
 
-    /// Aborts every open unit: the node does not lead any more, or closes. Nobody places a
-    /// statement meanwhile, on any core.
+    /// Aborts every open unit: the node does not lead any more, or closes. No statement may be
+    /// placed meanwhile, on any core.
     pub(in crate::engine) async fn abort_open_units(&self) {
         self.on_all(|storage| async move {
             storage

@@ -102,9 +102,9 @@ impl Storage {
     }
 
     /// Prepares the unit: its entries are logged, and what it has written is kept until
-    /// [`Storage::commit_prepared`] or [`Storage::abort_prepared`], over a change of who leads and
-    /// over a restart if the entries are durable. Who reads at or above the timestamp of the last
-    /// entry, or the newest state, waits for that. `more` is written as of
+    /// [`Storage::commit_prepared`] or [`Storage::abort_prepared`], over a change of the leading
+    /// node and over a restart if the entries are durable. Reads at or above the timestamp of the
+    /// last entry, or of the newest state, wait for that. `more` is written as of
     /// [`Storage::commit_unit`].
     ///
     /// # Errors
@@ -281,7 +281,7 @@ impl Storage {
         Ok(logged)
     }
 
-    /// Tells every owner that the unit is decided, and places `more` beside it. Gives where
+    /// Informs every owner that the unit is decided, and places `more` beside it. Returns where
     /// something was placed; with an error, some owners have done nothing.
     async fn decide_everywhere(
         &self,

@@ -1,16 +1,16 @@
-//! Units that are prepared: kept until another decides, over a change of who leads and over
-//! restarts.
+//! Units that are prepared: kept until another decides, over a change of the leading node and
+//! over restarts.
 //!
 //! What a prepared unit holds is in no page file. While it has no outcome the log is kept from its
 //! first entry on (transactions.rs), and recovery, or a node that follows, makes it again from
 //! there.
 //!
-//! It is committed at a timestamp that the one who decides has chosen, at or above the one it was
-//! prepared at, while the entry that tells of that comes later. Who reads between the two and waits
-//! for what is prepared sees the values; who does not wait sees nothing of them, whenever the
-//! outcome comes: so all that it reads is of one state. No checkpoint between the two holds them
-//! either. A node that opens such a base finds the prepared unit over what was there before,
-//! and the outcome comes again, or, if its entry was rolled back, is another one.
+//! It is committed at a timestamp chosen where it is decided, at or above the one it was prepared
+//! at, while the entry that records that comes later. A reader between the two that waits for what
+//! is prepared sees the values; one that does not wait sees nothing of them, whenever the outcome
+//! comes: so all that it reads is of one state. No checkpoint between the two holds them either. A
+//! node that opens such a base finds the prepared unit over what was there before, and the outcome
+//! comes again, or, if its entry was rolled back, is another one.
 
 use std::collections::BTreeSet;
 
@@ -51,8 +51,8 @@ impl PreparedUnit {
 }
 
 impl Storage {
-    /// Commits what was prepared, at `commit`: snapshots from there on see it. `entry` tells of
-    /// that and has a timestamp of its own, at which `more` is written; it is returned.
+    /// Commits what was prepared, at `commit`: snapshots from there on see it. `entry` records that
+    /// and has a timestamp of its own, at which `more` is written; it is returned.
     ///
     /// # Errors
     /// As of [`Storage::commit_unit`], but the unit stays prepared. [`WriteError::UnitEnded`] if it
@@ -74,7 +74,7 @@ impl Storage {
         })
     }
 
-    /// Forgets what was prepared. `entry` tells of that; `more` is written at its timestamp, which
+    /// Forgets what was prepared. `entry` records that; `more` is written at its timestamp, which
     /// is returned.
     ///
     /// # Errors
@@ -92,9 +92,9 @@ impl Storage {
     }
 
     /// Makes a unit again that was prepared elsewhere, or before a restart: nothing is checked,
-    /// `expect` is ignored, and the keys must be held by nobody. `first` is the first entry that
-    /// tells of it. Call it before what comes behind `prepared` in the log is applied, or, for what
-    /// is in the base, before anything is.
+    /// `expect` is ignored, and no unit may hold the keys. `first` is the first entry of the unit.
+    /// Call it before what comes behind `prepared` in the log is applied, or, for what is in the
+    /// base, before anything is.
     ///
     /// # Errors
     /// A page could not be read.
@@ -140,7 +140,7 @@ impl Storage {
         })
     }
 
-    /// Does what the entry at `at` tells of a unit that was prepared: commits it at `commit`, or
+    /// Does what the entry at `at` says of a unit that was prepared: commits it at `commit`, or
     /// forgets it.
     ///
     /// # Errors

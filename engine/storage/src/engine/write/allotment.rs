@@ -53,7 +53,7 @@ impl<'s> Allotment<'s> {
         &self.range
     }
 
-    /// Every timestamp has its entry, and what it tells of is applied or held.
+    /// Every timestamp has its entry, and what the entry records is applied or held.
     pub(in crate::engine) fn finish(mut self) {
         self.storage.progress.finish_allotment();
         self.finished = true;

@@ -39,7 +39,7 @@ pub struct Statement {
 
 pub(super) type Outcome = Result<Timestamp, WriteError>;
 
-/// With [`PlantedFault::PanicInCommit`] every so many timestamps end in a panic.
+/// With [`PlantedFault::PanicInCommit`] one of this many timestamps ends in a panic.
 const PANIC_EVERY: u64 = 101;
 
 impl Statement {
@@ -522,7 +522,7 @@ impl Storage {
         .await
     }
 
-    /// Tells every owner what became of the intents it holds, and waits until all have done it.
+    /// Resolves or withdraws the units' intents on every owner, and waits until all have done so.
     async fn resolve_everywhere(
         &self,
         owners: Vec<OwnerAnswer>,

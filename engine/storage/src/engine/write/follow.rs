@@ -3,8 +3,8 @@
 //!
 //! On a node that follows, what is logged and what is applied are two things. The log counts for a
 //! majority when it is durable, whether it is applied or not; reads see what is applied. One core
-//! does the logging, in order, and tells how far the applier, which works on all cores, has come;
-//! that core's mark holds the visible timestamp there.
+//! does the logging, in order, and publishes how far the applier, which works on all cores, has
+//! come; that core's mark holds the visible timestamp there.
 //!
 //! A node leads or follows. While it follows no core allots a timestamp; a statement that has come
 //! so far is refused then ([`WriteError::Following`]).
@@ -45,7 +45,7 @@ impl Storage {
         Box::pin(async move {
             assert!(self.leads(), "the node follows already");
             self.set_role(Role::Following { logger: self.core }).await;
-            // Nobody places a statement any more, and those that were placed are seen: no unit is
+            // No statement is placed any more, and those that were placed are seen: no unit is
             // committed.
             self.abort_open_units().await;
             // Units that had their timestamps are on their way to other cores.

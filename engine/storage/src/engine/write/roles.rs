@@ -1,5 +1,5 @@
-//! What a core may do: how far its storage has come, who allots timestamps, in which term, and why
-//! storage has failed.
+//! What a core may do: how far its storage has come, which node allots timestamps, in which term,
+//! and why storage has failed.
 //!
 //! A step asks twice: when it enters, and right before it takes timestamps. What it learned the
 //! first time may be over by then.

@@ -194,7 +194,7 @@ impl Block {
         self.skipped = false;
     }
 
-    /// Lets go of everything in the block.
+    /// Releases everything in the block.
     fn clear(&mut self) {
         self.pieces.clear();
         self.behind = Behind::default();
@@ -329,7 +329,7 @@ impl Cursor {
             Direction::Forward => first + last,
             Direction::Reverse => first - last,
         });
-        self.go_on(&last_key);
+        self.advance_past(&last_key);
         self.base.expect_next_leaf(&partition.store);
         Some(Piece::Leaf {
             page,

@@ -25,7 +25,7 @@ pub(super) struct Prepared {
 }
 
 pub(super) struct Outcome {
-    /// When the outcome was told.
+    /// The timestamp of the entry that records the outcome.
     pub at: u64,
     prepared: u64,
     commit: u64,
@@ -540,7 +540,7 @@ impl Run {
         self.met.blocked += 1;
     }
 
-    /// After the base was opened: what its log tells of units that were prepared at or below it.
+    /// After the base was opened: what its log records of units that were prepared at or below it.
     pub(super) async fn recover_prepared(&mut self) {
         let base = self.base;
         self.prepared.retain(|unit| unit.at <= base);

@@ -1,5 +1,5 @@
-//! Windows that move whose result is made of their elements as they stand: the first, the last, all of them, or the
-//! different ones.
+//! Windows that move whose result is made of their elements as they stand: the first, the last, all
+//! of them, or the different ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! `$derivative` and `$integral`: a value over the time, or the number, that the documents are sorted by.
+//! `$derivative` and `$integral`: a value over the time, or the number, that the documents are
+//! sorted by.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! What a window function holds of the documents in its window.
 //!
-//! A window that moves takes documents in at its end and lets go of them at its beginning, each once, so that
-//! a partition costs as many steps as it has documents, however wide the windows are.
+//! A window that moves takes documents in at its end and drops them at its beginning, each once, so
+//! that a partition costs as many steps as it has documents, however wide the windows are.
 
 mod collected;
 mod covariance;
@@ -69,10 +69,11 @@ pub(super) trait Held: std::fmt::Debug + Send {
     /// Takes the next element.
     fn add(&mut self, element: &Element) -> Result<()>;
 
-    /// Lets go of the element that was added first of those held. A window that only grows does not ask.
+    /// Removes the element that was added first of those held. A window that only grows does not
+    /// ask for it.
     fn remove(&mut self, element: &Element);
 
-    /// Lets go of all.
+    /// Removes all elements.
     fn clear(&mut self);
 
     /// The result for the window, seen from the current document.

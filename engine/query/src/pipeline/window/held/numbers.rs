@@ -11,7 +11,8 @@ pub(super) fn number(element: &Element) -> Option<Number> {
     Number::from_value(element.value.as_ref()?.as_raw_bson_ref())
 }
 
-/// A sum of numbers that can be taken out again. Infinities and NaN are counted, since they cannot be.
+/// A sum of numbers that can be taken out again. Infinities and NaN are counted, since they cannot
+/// be.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MovingSum {
     finite: Sum,
@@ -165,7 +166,8 @@ impl Held for MovingAverage {
     }
 }
 
-/// `$stdDevPop` and `$stdDevSamp`: the sum of squares is adjusted by what a value adds to it beside the others.
+/// `$stdDevPop` and `$stdDevSamp`: the sum of squares is adjusted by what a value adds to it beside
+/// the others.
 #[derive(Debug)]
 pub(super) struct MovingDeviation {
     sample: bool,
