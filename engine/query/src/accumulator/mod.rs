@@ -2,6 +2,7 @@
 //! same names.
 
 mod digest;
+mod exact;
 mod kind;
 mod list;
 mod parse;

@@ -8,6 +8,7 @@ use super::kind::Kind;
 use super::list::List;
 use super::ranked::Side;
 use super::state::Accumulator;
+use super::sum::Sum;
 use crate::collation::compare;
 use crate::error::bad_value;
 use crate::value::{elements, field, is_identical, items};
@@ -133,8 +134,8 @@ impl Accumulator {
     }
 
     /// Takes a partial result of documents that lie anywhere among the others; false where the
-    /// result would depend on that: on the order in which doubles are added, or on which of two
-    /// equal values came first.
+    /// result would depend on that: on the order in which numbers are added, or on which of two
+    /// equal values came first. Of sums of doubles [`Accumulator::is_orderless`] says so at the end.
     pub(crate) fn merge_unordered(&mut self, partial: RawBsonRef<'_>) -> Result<bool> {
         if let Accumulator::Extreme {
             value: Some(value),
@@ -148,7 +149,7 @@ impl Accumulator {
             return Ok(false);
         }
         self.merge(partial)?;
-        Ok(self.is_exact())
+        Ok(self.may_be_orderless())
     }
 
     /// The same state before it takes its first value, where merging its partial results gives what
@@ -172,15 +173,44 @@ impl Accumulator {
         }
     }
 
-    /// Whether merging gives, to the last bit, what adding each value in its turn would have given.
-    /// Sums of doubles and decimals depend on their order in the last digits, and so do deviations
-    /// and sketches.
-    pub(crate) fn is_exact(&self) -> bool {
+    /// Whether parts may take values of such a state that lie among each other. Sums of decimals
+    /// depend on their order in the last digits, and so do deviations and sketches.
+    pub(crate) fn may_be_orderless(&self) -> bool {
         match self {
-            Accumulator::Sum(sum) | Accumulator::Avg { sum, .. } => sum.is_exact(),
+            Accumulator::Sum(sum) | Accumulator::Avg { sum, .. } => sum.may_be_orderless(),
             Accumulator::StdDev { spread, .. } => spread.is_empty(),
             Accumulator::Quantiles { digest, .. } => digest.is_exact(),
             _ => true,
+        }
+    }
+
+    /// Whether what was merged is, to the last bit, what all values in their order would have given.
+    pub(crate) fn is_orderless(&self) -> bool {
+        match self {
+            Accumulator::Sum(sum) | Accumulator::Avg { sum, .. } => sum.is_orderless(),
+            _ => self.may_be_orderless(),
+        }
+    }
+
+    /// Whether the state is a sum of doubles: of few of them it depends on their order.
+    pub(crate) fn sums_doubles(&self) -> bool {
+        match self {
+            Accumulator::Sum(sum) | Accumulator::Avg { sum, .. } => !sum.is_of_integers(),
+            _ => false,
+        }
+    }
+
+    /// The same state before it takes its first value, where the sum of many doubles does not
+    /// depend on their order.
+    #[must_use]
+    pub(crate) fn orderless(self) -> Accumulator {
+        match self {
+            Accumulator::Sum(_) => Accumulator::Sum(Sum::exact()),
+            Accumulator::Avg { count, .. } => Accumulator::Avg {
+                sum: Sum::exact(),
+                count,
+            },
+            other => other,
         }
     }
 }
@@ -370,30 +400,66 @@ mod tests {
         }
     }
 
+    /// The result of values that lie in parts, and whether it may depend on how they lie.
+    fn in_parts(kind: &Kind, values: &[RawBson], parts: usize) -> (RawBson, bool) {
+        let mut merged = Accumulator::new(kind).orderless();
+        let mut orderless = true;
+        for at in 0..parts {
+            let mut part = Accumulator::new(kind).orderless();
+            for value in values.iter().skip(at).step_by(parts) {
+                part.add(Some(value.as_raw_bson_ref())).expect("it adds");
+            }
+            let partial = part.partial();
+            let taken = merged.merge_unordered(partial.as_raw_bson_ref());
+            orderless &= part.may_be_orderless() && taken.expect("it merges");
+        }
+        (merged.finish(), orderless && merged.is_orderless())
+    }
+
     #[test]
-    fn sums_of_integers_alone_are_exact() {
-        let exact = |value: RawBson| {
-            let mut sum = Accumulator::new(&Kind::Sum);
-            sum.add(Some(value.as_raw_bson_ref())).expect("it adds");
-            sum.is_exact()
+    fn sums_of_many_doubles_do_not_depend_on_their_order() {
+        let mut state = 5_u64;
+        let mut next = |below: u64| {
+            state = (state.wrapping_mul(6_364_136_223_846_793_005)).wrapping_add(1);
+            (state >> 33) % below
         };
-        assert!(exact(rawbson!(1)));
-        assert!(!exact(rawbson!(1.5)));
+        for count in [0, 1, 3, 15, 16, 17, 18, 40, 200] {
+            for ints in [0, 50, 100] {
+                let values: Vec<RawBson> = (0..count)
+                    .map(|_| match next(100) < ints {
+                        true => RawBson::Int64(next(1 << 40) as i64),
+                        false => RawBson::Double(next(1 << 31) as f64 / 100.0),
+                    })
+                    .collect();
+                let doubles = values.iter().any(|v| matches!(v, RawBson::Double(_)));
+                for kind in [Kind::Sum, Kind::Avg] {
+                    let mut whole = Accumulator::new(&kind).orderless();
+                    let mut as_mongodb = Accumulator::new(&kind);
+                    for value in &values {
+                        whole.add(Some(value.as_raw_bson_ref())).expect("it adds");
+                        let value = Some(value.as_raw_bson_ref());
+                        as_mongodb.add(value).expect("it adds");
+                    }
+                    if count <= 16 {
+                        assert_eq!(whole.finish(), as_mongodb.finish());
+                    }
+                    for parts in [1, 2, 3] {
+                        let (found, orderless) = in_parts(&kind, &values, parts);
+                        let expected = !doubles || count > 16 || parts.min(count) <= 1;
+                        assert_eq!(orderless, expected, "{values:?} in {parts}");
+                        if orderless {
+                            assert_eq!(found, whole.finish(), "{values:?} in {parts}");
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[track_caller]
     fn check_unordered(kind: &Kind, parts: [RawBson; 2], expected: bool) {
-        let mut merged = Accumulator::new(kind);
-        let mut exact = true;
-        for value in &parts {
-            let mut part = Accumulator::new(kind);
-            part.add(Some(value.as_raw_bson_ref())).expect("it adds");
-            let partial = part.partial();
-            exact &= merged
-                .merge_unordered(partial.as_raw_bson_ref())
-                .expect("it merges");
-        }
-        assert_eq!(exact, expected, "{kind:?} {parts:?}");
+        let (_, orderless) = in_parts(kind, &parts, 2);
+        assert_eq!(orderless, expected, "{kind:?} {parts:?}");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Sums of numbers as MongoDB makes them, to the last bit: doubles and integers with the error of
-//! each addition carried into the next one, decimals apart.
+//! each addition carried into the next one, decimals apart. A sum of many doubles may be asked for
+//! that does not depend on their order: then it is the exact one, rounded once.
 
 use pinion_bson::decimal::Decimal;
 use pinion_bson::{DocBuilder, Number, RawBsonRef, RawDocument};
 
+use super::exact::ExactSum;
+use crate::limits::MAX_ORDERED_TERMS;
 use crate::value::field;
 
 /// Integers up to here are doubles exactly.
@@ -42,11 +45,25 @@ impl Widest {
 }
 
 /// A sum over all number types.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Sum {
     widest: Widest,
     others: DoubleDouble,
     decimals: Decimal,
+    /// How many numbers were added.
+    terms: u64,
+    exact: Exactness,
+    /// It was put together of several, whose terms may lie among each other.
+    merged: bool,
+}
+
+/// Whether the exact sum is kept beside the one that depends on the order.
+#[derive(Clone, Debug)]
+enum Exactness {
+    NotAsked,
+    /// The integers that were added are their exact sum themselves.
+    OfIntegers,
+    Kept(Box<ExactSum>),
 }
 
 impl Default for Sum {
@@ -55,21 +72,76 @@ impl Default for Sum {
             widest: Widest::Int,
             others: DoubleDouble::default(),
             decimals: Decimal::ZERO,
+            terms: 0,
+            exact: Exactness::NotAsked,
+            merged: false,
         }
     }
 }
 
 impl Sum {
+    /// A sum of nothing, whose doubles are added exactly where there are more than a few.
+    pub(crate) fn exact() -> Sum {
+        Sum {
+            exact: Exactness::OfIntegers,
+            ..Sum::default()
+        }
+    }
+
     #[inline]
     pub(crate) fn add(&mut self, number: Number) {
         self.widest = self.widest.max(Widest::of(number));
+        self.terms += 1;
+        let before = self.others.whole;
         match number {
             Number::Int32(v) => self.others.add_integer(i64::from(v)),
             Number::Int64(v) => self.others.add_integer(v),
             Number::Double(v) => self.others.add_double(v),
             // A zero to begin with makes 1E+3 a sum of 1000, and -0 one of 0.
-            Number::Decimal(v) => self.decimals = self.decimals + Decimal::unpack(v),
+            Number::Decimal(v) => {
+                self.decimals = self.decimals + Decimal::unpack(v);
+                return;
+            }
         }
+        if self.others.whole.is_none()
+            && let Some(exact) = self.keep_exact(before)
+        {
+            match number {
+                Number::Double(v) => exact.add(v),
+                Number::Int32(v) => exact.add(f64::from(v)),
+                Number::Int64(v) => halves(v).into_iter().for_each(|half| exact.add(half)),
+                Number::Decimal(_) => unreachable!("returned above"),
+            }
+        }
+    }
+
+    /// The exact sum, if it is asked for; `before` are the integers that were all there was before.
+    #[inline]
+    fn keep_exact(&mut self, before: Option<i64>) -> Option<&mut ExactSum> {
+        if let Exactness::OfIntegers = self.exact {
+            let mut exact = ExactSum::default();
+            exact.add(before.unwrap_or(0) as f64);
+            self.exact = Exactness::Kept(Box::new(exact));
+        }
+        match &mut self.exact {
+            Exactness::Kept(exact) => Some(exact),
+            _ => None,
+        }
+    }
+
+    /// The exact sum of doubles and integers, rounded; `None` where it is not kept, or overflowed.
+    fn rounded(&self) -> Option<f64> {
+        match &self.exact {
+            Exactness::Kept(exact) => exact.rounded(),
+            _ => None,
+        }
+    }
+
+    /// The sum as a double: of more than a few terms the exact one, if that is asked for.
+    fn double(&self) -> f64 {
+        let is_exact = self.widest == Widest::Double && self.terms > MAX_ORDERED_TERMS;
+        let exact = self.rounded().filter(|_| is_exact);
+        exact.unwrap_or_else(|| self.others.double())
     }
 
     pub(crate) fn value(&self) -> Number {
@@ -79,7 +151,7 @@ impl Sum {
                 i32::try_from(whole).map_or(Number::Int64(whole), Number::Int32)
             }
             (Widest::Long, Some(whole)) => Number::Int64(whole),
-            _ => Number::Double(self.others.double()),
+            _ => Number::Double(self.double()),
         }
     }
 
@@ -94,9 +166,20 @@ impl Sum {
         self.decimals + self.others.decimal()
     }
 
-    /// Whether adding in another order would have given the same.
-    pub(crate) fn is_exact(&self) -> bool {
+    /// Whether only integers were added, and exactly.
+    pub(crate) fn is_of_integers(&self) -> bool {
         self.widest <= Widest::Long && self.others.whole.is_some()
+    }
+
+    /// Whether the sum of enough terms does not depend on their order.
+    pub(crate) fn may_be_orderless(&self) -> bool {
+        self.is_of_integers() || (self.widest == Widest::Double && self.rounded().is_some())
+    }
+
+    /// Whether what was merged is what all terms in their order would have given.
+    pub(crate) fn is_orderless(&self) -> bool {
+        let has_enough = !self.merged || self.terms > MAX_ORDERED_TERMS;
+        self.is_of_integers() || (self.may_be_orderless() && has_enough)
     }
 
     /// Appends what [`Sum::merge`] takes.
@@ -113,6 +196,10 @@ impl Sum {
             }
         }
         out.append("decimals", RawBsonRef::Decimal128(self.decimals.pack()));
+        out.append("terms", self.terms as i64);
+        if let Exactness::Kept(exact) = &self.exact {
+            exact.write("exact", out);
+        }
     }
 
     /// Adds another sum. What is missing counts as nothing, and what is added to nothing stays as
@@ -125,6 +212,13 @@ impl Sum {
         if let Some(RawBsonRef::Int32(widest)) = field(partial, "widest") {
             self.widest = self.widest.max(Widest::from_number(widest));
         }
+        let before = self.others.whole;
+        let terms = match field(partial, "terms") {
+            Some(RawBsonRef::Int64(terms)) => terms as u64,
+            _ => 0,
+        };
+        self.merged |= self.terms > 0 && terms > 0;
+        self.terms += terms;
         match field(partial, "whole") {
             Some(RawBsonRef::Int64(whole)) => self.others.add_integer(whole),
             _ if self.others.whole == Some(0) => {
@@ -139,10 +233,25 @@ impl Sum {
                 .others
                 .add_pair(double("sum"), double("addend"), double("plain")),
         }
+        if self.others.whole.is_none()
+            && let Some(exact) = self.keep_exact(before)
+        {
+            match (field(partial, "whole"), ExactSum::read(partial, "exact")) {
+                (Some(RawBsonRef::Int64(whole)), _) => exact.add(whole as f64),
+                (_, Some(other)) => exact.add_all(&other),
+                _ => exact.add(f64::NAN),
+            }
+        }
         if let Some(RawBsonRef::Decimal128(decimals)) = field(partial, "decimals") {
             self.decimals = self.decimals + Decimal::unpack(decimals);
         }
     }
+}
+
+/// An integer in two halves, each of which is a double exactly.
+fn halves(value: i64) -> [f64; 2] {
+    let high = value / (1 << 32) * (1 << 32);
+    [(value - high) as f64, high as f64]
 }
 
 /// A sum of doubles with what rounding has cut off. The rest of an addition goes into the next one,
@@ -179,10 +288,9 @@ impl DoubleDouble {
             self.whole = Some(whole + value);
             return;
         }
-        // In two halves, each of which is a double exactly.
-        let high = value / (1 << 32) * (1 << 32);
-        self.add_double((value - high) as f64);
-        self.add_double(high as f64);
+        halves(value)
+            .into_iter()
+            .for_each(|half| self.add_double(half));
     }
 
     #[inline]

@@ -15,10 +15,10 @@ use super::codes::{Engine, coded, no_disk_use};
 use super::group::Group;
 use super::partial::depends_on_order;
 use super::step::{Given, OnDisk, Step, Taken};
-use crate::accumulator::{Accumulator, Input};
+use crate::accumulator::{Accumulation, Accumulator, Input};
 use crate::collation::spend_sort_keys;
 use crate::error::{bad_value, error};
-use crate::limits::{MAX_ACCUMULATOR_BYTES, SORT_RUN};
+use crate::limits::{GROUPS_LOOKED_AT, MAX_ACCUMULATOR_BYTES, SORT_RUN};
 use crate::sorter::{Sorted, Sorter};
 use crate::spill::{DiskReply, DiskRuns, Head, Memory, Room, Spiller};
 use crate::value::{field, is_identical, items};
@@ -48,6 +48,9 @@ pub(super) struct Grouping {
     ended: bool,
     /// The group that is put together of what was spilled of it.
     merging: Option<(Bytes, OneGroup)>,
+    /// How many documents a part has taken, and how many groups there were half way to the look.
+    pushed: usize,
+    looked_at: usize,
 }
 
 /// The groups that have come up.
@@ -101,6 +104,8 @@ impl Grouping {
             leaving: Leaving::Not,
             ended: false,
             merging: None,
+            pushed: 0,
+            looked_at: 0,
         }
     }
 
@@ -123,12 +128,33 @@ impl Grouping {
         for (accumulator, input) in groups.list[place].accumulators.iter_mut().zip(inputs) {
             let before = accumulator.bytes();
             accumulator.add_ranked(input.value.as_ref(), &input.key)?;
-            if self.role == Role::Part && !accumulator.is_exact() {
+            if self.role == Role::Part && !accumulator.may_be_orderless() {
                 return Err(depends_on_order());
             }
             groups.bytes = groups.bytes + accumulator.bytes() - before;
         }
+        if self.role == Role::Part {
+            self.expects_enough(place)?;
+        }
         self.make_room()
+    }
+
+    /// Fails early where the groups of a part will have too few terms for sums of doubles that do
+    /// not depend on their order.
+    fn expects_enough(&mut self, place: usize) -> Result<()> {
+        self.pushed += 1;
+        if self.pushed == GROUPS_LOOKED_AT / 2 {
+            self.looked_at = self.groups.list.len();
+        }
+        if self.pushed != GROUPS_LOOKED_AT {
+            return Ok(());
+        }
+        let added = self.groups.list.len() - self.looked_at;
+        let accumulators = &self.groups.list[place].accumulators;
+        match added > GROUPS_LOOKED_AT / 4 && accumulators.iter().any(Accumulator::sums_doubles) {
+            true => Err(depends_on_order()),
+            false => Ok(()),
+        }
     }
 
     /// Takes what a part knows of a group, as [`Grouping::push`] takes a document.
@@ -237,6 +263,7 @@ impl Grouping {
         group.account()?;
         let made = match self.role {
             Role::Part => group.partials(),
+            Role::Merge if !group.is_orderless() => return Err(depends_on_order()),
             Role::Whole | Role::Merge => group.finish(&self.group),
         };
         group.accumulators = Vec::new();
@@ -263,6 +290,9 @@ impl Grouping {
             (_, Some((_, group))) => group.account()?,
         }
         let (_, group) = self.merging.take().expect("looked at before");
+        if self.role == Role::Merge && !group.is_orderless() {
+            return Err(depends_on_order());
+        }
         Ok(Given::Document(group.finish(&self.group).into()))
     }
 
@@ -318,7 +348,8 @@ impl Groups {
 
 impl OneGroup {
     fn new(id: RawBsonRef<'_>, group: &Group) -> Result<OneGroup> {
-        let states = group.fields.iter().map(|(_, field)| field.start(id));
+        let start = |(_, field): &(_, Accumulation)| field.start(id).map(Accumulator::orderless);
+        let states = group.fields.iter().map(start);
         Ok(OneGroup {
             accumulators: states.collect::<Result<_>>()?,
             id: id.into(),
@@ -327,6 +358,11 @@ impl OneGroup {
 
     fn bytes(&self) -> usize {
         self.accumulators.iter().map(Accumulator::bytes).sum()
+    }
+
+    /// Whether what was merged does not depend on the order of the documents.
+    fn is_orderless(&self) -> bool {
+        self.accumulators.iter().all(Accumulator::is_orderless)
     }
 
     /// Accounts for all that is held: a group may hold millions of values, each of which is copied
