@@ -9,12 +9,8 @@ use pinion_exec::acquire::acquire_stored;
 use pinion_exec::commands::stage_counts::stage_counts;
 use pinion_exec::concern::{ConcernValues, concern_counts};
 use pinion_exec::cursors::{CursorCounts, cursors};
-use pinion_exec::latency::LatencyValues;
 use pinion_exec::members::{AuthenticationValues, authentication_counts};
-use pinion_exec::metrics::{CounterValues, TopEntry, metrics};
 use pinion_exec::node_info::node_info;
-use pinion_exec::operator_counts;
-use pinion_exec::operator_counts::operator_counts;
 use pinion_exec::ops::ops;
 use pinion_exec::parameters::parameters;
 use pinion_exec::plan_cache::plan_cache;
@@ -27,6 +23,10 @@ use pinion_exec::topology::replica_set;
 use pinion_metrics::append_section;
 use pinion_query::{OperatorKind, OperatorUses};
 use pinion_runtime::{CoreId, RuntimeStats};
+use pinion_service::latency::LatencyValues;
+use pinion_service::metrics::{CounterValues, TopEntry, metrics};
+use pinion_service::operator_counts;
+use pinion_service::operator_counts::operator_counts;
 use pinion_wire::idl::{Namespace, truthy};
 use pinion_wire::{
     COMPATIBLE_VERSION, Invocation, OpContext, Registry, Reply, Result, ServerCounters,

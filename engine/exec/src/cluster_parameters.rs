@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
+use pinion_service::settable::Settable;
 use pinion_wire::idl::{FieldReader, Path, i64_exact};
 use pinion_wire::{Error, ErrorCode, Result};
-
-use crate::settable::Settable;
 
 /// The collection that they are stored in.
 pub const COLLECTION: (&str, &str) = ("config", "clusterParameters");

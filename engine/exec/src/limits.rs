@@ -1,14 +1,12 @@
 //! Named limits of the executor.
 
 use pinion_runtime::Duration;
+use pinion_service::limits::CORE_BUDGET;
 
 /// How long a read waits for the outcome of a prepared transaction before it checks whether that
 /// may wait for the read.
 pub(crate) const OUTCOME_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is
-/// offloaded.
-pub(crate) const CORE_BUDGET: pinion_query::work::Units = 4_000_000;
 /// Documents of a block that are examined without a look at the clock, and the bytes and the work
 /// of a filter after which no other is: about the time that a task has before it yields.
 pub(crate) const ROUND_DOCUMENTS: usize = 64;
@@ -16,8 +14,6 @@ pub(crate) const ROUND_BYTES: usize = 32 * 1024;
 pub(crate) const ROUND_WORK: pinion_query::work::Units = CORE_BUDGET / 16;
 /// Bytes that the plan of a filter works with, for each of the filter's.
 pub(crate) const PLANNED_PER_BYTE: usize = 8;
-/// A document above this size is prepared, compared and copied on a compute thread.
-pub(crate) const LARGE_DOCUMENT_BYTES: usize = 128 * 1024;
 /// Bytes of a batch above which its reply is built on a compute thread.
 pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
 /// The largest entry of the oplog, or operation in one: members get it in a message that has room
@@ -218,15 +214,9 @@ pub const APPLY_BATCH_BYTES: usize = 1024 * 1024;
 /// Entries, and their bytes, that the applier has accepted and not applied.
 pub const APPLIER_ENTRIES: usize = 50_000;
 pub const APPLIER_BYTES: usize = 32 * 1024 * 1024;
-/// Log lines kept for `getLog`, on each core.
-pub const LOG_LINES: usize = 1024;
-/// Bytes of one kept log line.
-pub const LOG_LINE_BYTES: usize = 4096;
 /// How often the lock of `fsync` checks whether the last writer has ended, and an operation that
 /// waits for its turn whether it has it.
 pub const FSYNC_LOCK_POLL: Duration = Duration::from_millis(2);
-/// Namespaces with counters for `top` before a core looks for ones that are gone.
-pub const MIN_TOP_NAMESPACES: usize = 10_000;
 /// Indexes whose uses a core counts for `$indexStats` before it looks for ones that are gone.
 pub const MIN_USED_INDEXES: usize = 1_000;
 

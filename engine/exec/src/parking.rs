@@ -5,9 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
+use pinion_service::interrupt::interruptible;
 use pinion_wire::{Invocation, Result};
-
-use crate::interrupt::interruptible;
 
 /// One core's.
 #[derive(Default)]

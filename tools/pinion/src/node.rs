@@ -122,7 +122,7 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
         return Ok(());
     }
     for line in &config.startup_warnings {
-        pinion_exec::logbuf::push_startup_warning(line);
+        pinion_service::logbuf::push_startup_warning(line);
     }
     let listeners = listen(&config.listen).await?;
     let port = listeners

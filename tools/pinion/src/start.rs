@@ -229,9 +229,9 @@ impl Early {
         let waiting = std::mem::take(&mut early.waiting);
         drop(early);
         for line in &waiting {
-            pinion_exec::logbuf::push(line);
+            pinion_service::logbuf::push(line);
         }
-        pinion_exec::logbuf::push(line);
+        pinion_service::logbuf::push(line);
     }
 
     fn startup_warnings(&self) -> Vec<String> {

@@ -9,11 +9,11 @@ use pinion_catalog::{
 use pinion_clock::Timestamp;
 use pinion_exec::acquire::{Wanted, acquire};
 use pinion_exec::concern::wait_for_check;
-use pinion_exec::interrupt::{self, interruptible};
 use pinion_exec::limits::MAX_LOGGED_BYTES;
 use pinion_exec::ops::BackgroundGuard;
 use pinion_exec::parameters::parameters;
 use pinion_runtime::{Duration, Instant, now, sleep};
+use pinion_service::interrupt::{self, interruptible};
 use pinion_storage::{Statement, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};

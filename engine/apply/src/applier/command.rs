@@ -3,9 +3,9 @@
 use pinion_bson::RawDocument;
 use pinion_catalog::{ApplyMode, LoggedCommand, Uuid, apply_command, apply_view_document};
 use pinion_clock::Timestamp;
-use pinion_exec::metrics::metrics;
 use pinion_exec::session_refresh::{is_removal, removals};
 use pinion_runtime::LocalBoxFuture;
+use pinion_service::metrics::metrics;
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::{Error, Result};
 

@@ -10,6 +10,8 @@ use pinion_catalog::{Catalog, Collection, ResolvedView, TimeSeries, core_catalog
 use pinion_query::{
     Document, Hint, OutputTo, Outside, Pipeline, PipelineParts, Variables, check_api_v1,
 };
+use pinion_service::compute::compute;
+use pinion_service::operator_counts::compute_counted;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -22,10 +24,8 @@ use super::variables::variables;
 use super::{acknowledge, change_stream};
 use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::commands::stage_counts::stage_counts;
-use crate::compute::compute;
 use crate::cursors::Reads;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
-use crate::operator_counts::compute_counted;
 use crate::pipeline::{Node, PipelineStream, Surroundings, run_divided};
 use crate::query_settings::QuerySettings;
 use crate::read::{ReadRequest, of_buckets, open, parse_hint};

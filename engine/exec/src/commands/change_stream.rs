@@ -4,6 +4,7 @@ use pinion_bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{CollectionKind, bson_timestamp, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_query::{ChangeStreamOptions, Pipeline, Scope, check_stages, explained_stages};
+use pinion_service::operator_counts::compute_counted;
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -11,7 +12,6 @@ use super::cursors::{CursorRequest, first_batch};
 use super::variables::variables;
 use crate::acquire::{ReadSource, Undecided};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH};
-use crate::operator_counts::compute_counted;
 use crate::read::{ChangeCounts, ChangeRequest, ChangeStream, Stream};
 use crate::spill::memory;
 use crate::topology::{is_member, is_writable};

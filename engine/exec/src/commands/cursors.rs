@@ -10,19 +10,19 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::stored_document;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::{Duration, LocalBoxFuture, Queue, offload_bounded};
+use pinion_service::compute::compute_bytes;
+use pinion_service::metrics::{Gauge, metrics};
+use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{FieldReader, Namespace, ReadConcern, Types, missing_field};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use crate::acquire::acquire_read;
 use crate::cluster_time::bson_time;
-use crate::compute::compute_bytes;
 use crate::concern;
 use crate::cursors::{Cursor, DocumentStream, Filled, Reads, core_of, cursors, not_found};
 use crate::fail_points::{fail_points, fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
-use crate::metrics::{Gauge, metrics};
 use crate::ops::is_of_client;
-use crate::session_ids::is_in;
 use crate::topology::replica_set;
 
 /// What a command that makes a cursor asks for.

@@ -5,6 +5,8 @@ use std::sync::mpsc::TryRecvError;
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, rawdoc};
 use pinion_runtime::{Duration, sleep};
+use pinion_service::interrupt::interruptible;
+use pinion_service::metrics::Gauge;
 use pinion_wire::idl::{CommandReader, Types, is_number, missing_field, wrong_type};
 use pinion_wire::{
     COMPATIBLE_VERSION, ClientInfo, ClientMetadata, Compressor, Error, ErrorCode, Invocation,
@@ -14,9 +16,7 @@ use pinion_wire::{
 use super::authenticate::{append_mechanisms, append_speculative};
 use super::status_member::append_member;
 use crate::cluster_time::append_topology_version;
-use crate::interrupt::interruptible;
 use crate::limits::SESSION_TIMEOUT;
-use crate::metrics::Gauge;
 use crate::node_info::{NodeInfo, node_info};
 use crate::ops::is_of_client;
 use crate::parameters::LogControl;
@@ -462,9 +462,9 @@ pub(crate) async fn get_log(cmd: Invocation) -> Result<Reply> {
         }
         "global" | "startupWarnings" => {
             let (lines, total) = if name == "global" {
-                crate::logbuf::lines().await
+                pinion_service::logbuf::lines().await
             } else {
-                let lines = crate::logbuf::startup_warnings().await;
+                let lines = pinion_service::logbuf::startup_warnings().await;
                 let total = lines.len() as u64;
                 (lines, total)
             };

@@ -41,6 +41,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 
+use pinion_service::counter::Counter;
+use pinion_service::interrupt::poll_once;
+use pinion_service::metrics::{Counters, Gauge, Metrics, OpClass, metrics};
+use pinion_service::session_ids::is_in;
 use pinion_wire::{
     CommandClass, CommandRole, Error, ErrorCode, Handler, Invocation, LogicalOp, OpContext,
     Registry, Reply, Result, collection_named,
@@ -55,16 +59,12 @@ pub use table::register_commands;
 use crate::cluster_parameters::cluster_parameters;
 use crate::cluster_time;
 use crate::concern;
-use crate::counter::Counter;
 use crate::fail_points::fail_points;
-use crate::interrupt::poll_once;
 use crate::members;
-use crate::metrics::{Counters, Gauge, Metrics, OpClass, metrics};
 use crate::ops::ops;
 use crate::parking::{park, parking};
 use crate::profile::Profiled;
 use crate::profile_settings::profiles;
-use crate::session_ids::is_in;
 use crate::sessions::{check_child, session_table};
 use crate::topology;
 use crate::topology::{is_member, replica_set};

@@ -10,9 +10,9 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Invocation, Reply, Result};
 
 use crate::acquire::{Acquired, acquire_stored};
-use crate::metrics::metrics;
 use crate::node_info::node_info;
 use crate::stats::{CollectionSizes, sizes_of};
+use crate::tree_uses::tree_metrics;
 use crate::write::{SeriesCounts, series_counts};
 
 fn scale_of(reader: &pinion_wire::idl::CommandReader<'_>) -> Result<i64> {
@@ -204,7 +204,7 @@ pub(super) async fn index_stats(
         let trees: Arc<[TreeId]> = trees.into();
         move |_| {
             let trees = trees.clone();
-            async move { metrics().index_uses(&trees) }
+            async move { tree_metrics().of_indexes(&trees) }
         }
     })
     .await;

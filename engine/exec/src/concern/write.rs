@@ -6,6 +6,9 @@ use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_catalog::from_fatal;
 use pinion_clock::Timestamp;
 use pinion_runtime::Duration;
+use pinion_service::interrupt::{interruptible, is_interruption};
+use pinion_service::metrics::{Counters, Gauge, metrics};
+use pinion_service::session_ids::is_in;
 use pinion_storage::storage;
 use pinion_wire::idl::{WriteConcern, WriteConcernW};
 use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result};
@@ -13,13 +16,10 @@ use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result};
 use super::counts::{Source, WriteKind};
 use super::defaults::{self, DefaultConcerns, SETTINGS};
 use crate::concern::{concern_counts, default_concerns};
-use crate::interrupt::{interruptible, is_interruption};
 use crate::limits::OUTCOME_MAJORITY_TIMEOUT_MS;
-use crate::metrics::{Counters, Gauge, metrics};
 use crate::node_info::node_info;
 use crate::options::PlantedFault;
 use crate::parameters::parameters;
-use crate::session_ids::is_in;
 use crate::topology::{LOCAL, ReplicaSet, is_member, replica_set};
 
 /// A write concern that was not reached. The write has taken place all the same.

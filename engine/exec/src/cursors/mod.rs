@@ -11,13 +11,13 @@ use pinion_catalog::{Uuid, core_catalog, stored_document};
 use pinion_clock::Timestamp;
 use pinion_query::element_text;
 use pinion_runtime::{CoreId, Instant, LocalBoxFuture, Rng};
+use pinion_service::metrics::{Metrics, metrics};
+use pinion_service::session_ids::{is_in, is_of_session};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
 use crate::limits::{MAX_BATCH_BYTES, MAX_CURSORS};
-use crate::metrics::{Metrics, metrics};
-use crate::session_ids::{is_in, is_of_session};
 
 /// The namespace of the cursor that it answers.
 pub(crate) const BULK_WRITE_CURSOR: &str = "admin.$cmd.bulkWrite";

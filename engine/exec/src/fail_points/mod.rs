@@ -18,6 +18,8 @@ use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 use pinion_catalog::BuildPhase;
 use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, Queue, call_on, on_all_cores, submit_to};
+use pinion_service::generate::jitter;
+use pinion_service::interrupt::{check, interruptible};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -25,8 +27,6 @@ pub(crate) use command::{around, fails_get_more, on_retryable_write, time_out};
 pub(crate) use mode::Mode;
 pub use start::set_at_start;
 
-use crate::generate::jitter;
-use crate::interrupt::{check, interruptible};
 use crate::limits::FAIL_POINT_POLL;
 
 /// The fail points there are.

@@ -4,8 +4,7 @@ use std::rc::Rc;
 
 use pinion_auth::Hash;
 use pinion_bson::DocBuilder;
-
-use crate::counter::Counter;
+use pinion_service::counter::Counter;
 
 /// The mechanisms.
 const MECHANISMS: [Hash; 2] = [Hash::Sha1, Hash::Sha256];

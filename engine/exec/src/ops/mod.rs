@@ -9,11 +9,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_runtime::Duration;
+use pinion_service::metrics::metrics;
+use pinion_service::session_ids::is_of_session;
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{ClientInfo, CommandClass, CommandRole, ErrorCode, GateKind, OpContext};
-
-use crate::metrics::metrics;
-use crate::session_ids::is_of_session;
 
 pub use self::progress::Progress;
 

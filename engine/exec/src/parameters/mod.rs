@@ -20,6 +20,7 @@ use pinion_clock::DEFAULT_MAX_DRIFT_SECS;
 use pinion_query::MemoryLimits;
 use pinion_runtime::Duration;
 use pinion_runtime::sync::Notify;
+use pinion_service::feature_version::feature_version;
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
@@ -39,7 +40,6 @@ pub use self::ttl::TtlParameters;
 use self::ttl::TtlSetting;
 pub use self::values::unreadable;
 use self::values::{flag, within};
-use crate::feature_version::feature_version;
 
 /// The parameters of one core; every core holds the same values.
 #[derive(Clone, Debug)]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawArrayBuf, RawBson};
 use pinion_query::{Document, Outside, Pipeline, Variables};
+use pinion_service::compute::compute;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, OpContext, Result};
 
 use super::{Node, Surroundings};
 use crate::acquire::{Inner, acquire_inner, check_view};
-use crate::compute::compute;
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{ReadRequest, open};
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::settable::Settable;
+use pinion_service::settable::Settable;
 
 mod settings;
 mod table;

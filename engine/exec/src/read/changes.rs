@@ -17,6 +17,9 @@ use pinion_query::{
     Variables, Want, changes_of, split_event, transaction_end,
 };
 use pinion_runtime::{Instant, LocalBoxFuture, timeout_at, yield_if_due};
+use pinion_service::compute::{compute_bytes, offload};
+use pinion_service::interrupt::{interruptible, pause};
+use pinion_service::limits::CORE_BUDGET;
 use pinion_storage::{LogCursor, LogReadError, storage};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -26,9 +29,7 @@ use super::log::from_log_error;
 use super::request::{ReadRequest, open};
 use crate::acquire::acquire_read;
 use crate::cluster_parameters::cluster_parameters;
-use crate::compute::{compute_bytes, offload};
-use crate::interrupt::{interruptible, pause};
-use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, CORE_BUDGET, MAX_TRANSACTION_PARTS};
+use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, MAX_TRANSACTION_PARTS};
 use crate::node_info::node_info;
 use crate::options::PlantedFault;
 use crate::read::change_feed;

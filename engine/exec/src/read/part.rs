@@ -15,6 +15,8 @@ use pinion_query::{
     IndexKind, Matcher, MetaKind, MetaSource, Metadata, Projection, SharedRoom, SortPattern,
     Subject, keyed,
 };
+use pinion_service::compute::compute;
+use pinion_service::metrics::metrics;
 use pinion_storage::{Key, PartitionId, ReadAt, SnapshotPin, UnitId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
@@ -27,8 +29,6 @@ use super::request::ReadRequest;
 use super::scan::{Found, Scan};
 use super::sorted::SortedPart;
 use crate::acquire::{Renewal, Undecided};
-use crate::compute::compute;
-use crate::metrics::metrics;
 
 /// What a part hands out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,6 +5,8 @@
 use pinion_catalog::{GateAccess, core_catalog, from_read_error};
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Instant, now, sleep};
+use pinion_service::interrupt::check;
+use pinion_service::metrics::metrics;
 use pinion_storage::{BlockRecord, Key, SnapshotPin, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -14,9 +16,7 @@ use super::scan::{Found, Scan};
 use super::tail::position_lost;
 use crate::acquire::{Renewal, committed, enter_inner};
 use crate::cursors::check_still_there;
-use crate::interrupt::check;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, RENEW_WHEN_SHORT, SNAPSHOT_RETRY_PAUSE};
-use crate::metrics::metrics;
 use crate::node_info::node_info;
 use crate::options::PlantedFault;
 use crate::parameters::parameters;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_catalog::{core_catalog, from_read_error, partition_of, stored_document};
 use pinion_runtime::{Queue, timeout};
+use pinion_service::interrupt::{interruptible, poll_once};
 use pinion_storage::{
     Block, BlockRecord, Cursor, Key, Partition, PartitionId, ReadAt, SnapshotPin, storage,
 };
@@ -22,7 +23,6 @@ use super::near::NearWalk;
 use super::part::{Output, PartSpec};
 use super::renew::Snapshot;
 use super::sorted_walk::{SortedWalk, sorted_order};
-use crate::interrupt::{interruptible, poll_once};
 use crate::limits::{FETCH_GROUP, OUTCOME_PATIENCE};
 use crate::node_info::node_info;
 use crate::options::PlantedFault;

@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use pinion_catalog::stored_document;
 use pinion_query::{DiskSorter, Metadata, Next, SortPattern, Spilled, Spiller, Subject};
+use pinion_service::compute::compute;
+use pinion_service::interrupt::{check, pause};
+use pinion_service::metrics::metrics;
 use pinion_storage::Key;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -12,9 +15,6 @@ use super::item::{Item, PartCounters};
 use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, metadata_of};
 use super::scan::{Found, Scan, ScannedEntry};
-use crate::compute::compute;
-use crate::interrupt::{check, pause};
-use crate::metrics::metrics;
 use crate::spill::SpillFile;
 
 /// A document in the sort.

@@ -20,6 +20,7 @@ use pinion_runtime::{
     CoreId, Duration, JoinHandle, LocalBoxFuture, Queue, now, on_all_cores, spawn, submit_to,
     timeout, wall_ms,
 };
+use pinion_service::interrupt::pause;
 use pinion_storage::{Key, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{ErrorCode, OpContext, Result};
@@ -27,7 +28,6 @@ use pinion_wire::{ErrorCode, OpContext, Result};
 pub use self::removal::{is_removal, removals, removals_here};
 use self::removal::{remove, unused_since};
 use crate::acquire::acquire_write;
-use crate::interrupt::pause;
 use crate::limits::{MAX_ENDED_SESSIONS, SESSION_TIMEOUT};
 use crate::parameters::{parameters, replication_parameters};
 use crate::sessions::last_uses;

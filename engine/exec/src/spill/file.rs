@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use pinion_query::{DiskReply, DiskRequest, DiskSorter, Place, Spilled, Spiller};
 use pinion_runtime::{ALIGN, DmaBuf, File, LocalBoxFuture, OpenOptions, Queue, fs};
+use pinion_service::compute::compute;
+use pinion_service::interrupt::{check, pause};
+use pinion_service::metrics::metrics;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::memory::{NodeMemory, node_memory};
-use crate::compute::compute;
-use crate::interrupt::{check, pause};
 use crate::limits::{SPILL_SPACE_STEP_BYTES, SPILL_TRANSFER_BYTES};
-use crate::metrics::metrics;
 use crate::node_info::node_info;
 use crate::parameters::parameters;
 

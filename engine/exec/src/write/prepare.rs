@@ -10,6 +10,9 @@ use pinion_catalog::{
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::interrupt::{check, interruptible, is_interruption, pause};
+use pinion_service::metrics::metrics;
 use pinion_storage::{
     Key, PartitionHash, PartitionId, ReadAt, Statement, TreeId, WriteError, storage,
 };
@@ -21,9 +24,6 @@ use super::modify::{Change, Modified, ModifyRequest};
 use super::order::{first_error, first_taken};
 use super::unit::LoggedWrite;
 use super::validation::check_document;
-use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{check, interruptible, is_interruption, pause};
-use crate::metrics::metrics;
 use crate::node_info::node_info;
 use crate::open_transactions::InUnit;
 use crate::options::PlantedFault;

@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::ops::AddAssign;
 use std::rc::Rc;
 
+use crate::tree_uses::TreeUses;
 use pinion_bson::DocBuilder;
 use pinion_storage::TreeId;
-
-use crate::metrics::TreeUses;
 
 /// Counts of one series on one core, or their sums.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,16 +1,16 @@
-//! Waits that end with their operation: deadlines, `killOp`, shutdown.
+//! Interruption: deadlines, `killOp`, shutdown, and waits that end with their operation.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use pinion_runtime::Instant;
-use pinion_wire::{OpContext, Result};
+use pinion_runtime::{Instant, should_yield, yield_now};
+use pinion_wire::{Category, Error, OpContext, Result};
 
 use crate::limits::{KILL_POLL, LONGEST_KILL_POLL};
 
 /// The error for an operation that must stop, if it must.
-pub fn check_interrupted(ctx: &OpContext) -> Result<()> {
+pub fn check(ctx: &OpContext) -> Result<()> {
     // The clock is read only where it decides.
     let now = match ctx.deadline_ns {
         Some(_) => pinion_runtime::now().as_nanos(),
@@ -31,7 +31,7 @@ pub async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> 
 /// Waits for something that may take long, unless the operation is killed or its time is up.
 pub async fn interruptible<F: Future>(ctx: &OpContext, future: F) -> Result<F::Output> {
     let mut future = pin!(future);
-    check_interrupted(ctx)?;
+    check(ctx)?;
     // Most need not wait, and then the clock is not read.
     if let Some(output) = poll_once(future.as_mut()).await {
         return Ok(output);
@@ -46,7 +46,7 @@ async fn interruptible_wait<F: Future>(
 ) -> Result<F::Output> {
     let mut poll = KILL_POLL;
     loop {
-        check_interrupted(ctx)?;
+        check(ctx)?;
         let wake = pinion_runtime::now() + poll;
         poll = LONGEST_KILL_POLL.min(poll * 2);
         let wake = ctx
@@ -56,4 +56,20 @@ async fn interruptible_wait<F: Future>(
             return Ok(output);
         }
     }
+}
+
+/// Whether an error says that the operation was stopped. It is the answer to the whole command,
+/// whichever statement was under way, and not one of that statement.
+pub fn is_interruption(error: &Error) -> bool {
+    error.is(Category::INTERRUPTION)
+}
+
+/// Yields to other tasks if the operation has used its slice, and checks whether it must stop.
+pub async fn pause(ctx: &OpContext) -> Result<()> {
+    if should_yield() {
+        check(ctx)?;
+        ctx.work().yielded();
+        yield_now().await;
+    }
+    Ok(())
 }

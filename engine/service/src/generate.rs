@@ -38,16 +38,16 @@ fn generators() -> Rc<Generators> {
 }
 
 /// A random number below `n`.
-pub(crate) fn jitter(n: u64) -> u64 {
+pub fn jitter(n: u64) -> u64 {
     generators().rng.borrow_mut().below(n)
 }
 
 /// The random numbers of one command's expressions.
-pub(crate) fn random() -> pinion_query::Random {
+pub fn random() -> pinion_query::Random {
     pinion_query::Random::seeded(generators().expression_rng.borrow_mut().next_u64())
 }
 
-pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
+pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     generators().rng.borrow_mut().fill_bytes(&mut bytes);
     bytes
@@ -75,7 +75,7 @@ pub fn next_timestamp() -> Timestamp {
 }
 
 /// As many, one after the other: the first of them.
-pub(crate) fn next_timestamps(count: usize) -> Timestamp {
+pub fn next_timestamps(count: usize) -> Timestamp {
     let of = generators();
     let now = Timestamp::new((pinion_runtime::wall_ms() / 1000) as u32, 1);
     let first = now.max(of.last_timestamp.get().next());

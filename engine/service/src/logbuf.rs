@@ -60,7 +60,7 @@ pub fn push_startup_warning(line: &str) {
 }
 
 /// The kept lines of every core in order of time, and how many lines were ever written.
-pub(crate) async fn lines() -> (Vec<String>, u64) {
+pub async fn lines() -> (Vec<String>, u64) {
     let parts = pinion_runtime::on_all_cores(|_| async {
         let buffer = buffer();
         let inner = buffer.inner.borrow();
@@ -78,7 +78,7 @@ pub(crate) async fn lines() -> (Vec<String>, u64) {
 }
 
 /// The warnings of the start.
-pub(crate) async fn startup_warnings() -> Vec<String> {
+pub async fn startup_warnings() -> Vec<String> {
     pinion_runtime::submit_to(
         pinion_runtime::CoreId(0),
         pinion_runtime::Queue::Foreground,

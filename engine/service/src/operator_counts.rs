@@ -31,7 +31,7 @@ impl OperatorCounts {
 }
 
 /// [`compute`] for what parses a part of a client's command, whose operators it counts.
-pub(crate) async fn compute_counted<T: Send>(
+pub async fn compute_counted<T: Send>(
     ctx: &OpContext,
     mut parse: impl FnMut() -> Result<T> + Send,
 ) -> Result<T> {

@@ -2,25 +2,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ops::AddAssign;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::DocBuilder;
 use pinion_runtime::Instant;
-use pinion_storage::TreeId;
 use pinion_wire::LogicalOp;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::counter::Counter;
 use crate::latency::{Latency, LatencyValues};
-use crate::limits::{MIN_TOP_NAMESPACES, MIN_USED_INDEXES};
+use crate::limits::MIN_TOP_NAMESPACES;
 
 /// Counts one up on its core as long as it lives.
-pub(crate) struct Gauge(fn(&Counters) -> &Counter);
+pub struct Gauge(fn(&Counters) -> &Counter);
 
 impl Gauge {
-    pub(crate) fn up(counter: fn(&Counters) -> &Counter) -> Gauge {
+    pub fn up(counter: fn(&Counters) -> &Counter) -> Gauge {
         counter(&metrics().counters).inc();
         Gauge(counter)
     }
@@ -138,7 +135,7 @@ impl Counters {
     }
 
     /// Counts a cursor that is gone, by how long it lived.
-    pub(crate) fn cursor_ended(&self, lived_secs: u64, batches: u64) {
+    pub fn cursor_ended(&self, lived_secs: u64, batches: u64) {
         if batches > 1 {
             self.cursors_multi_batch.inc();
         }
@@ -262,47 +259,6 @@ impl NamespaceValues {
     }
 }
 
-/// What is counted of trees, most simply how often they were used.
-#[derive(Debug, Default)]
-pub(crate) struct TreeUses<T = u64> {
-    counts: FxHashMap<TreeId, T>,
-    forget_at: usize,
-}
-
-impl<T: Copy + Default + AddAssign> TreeUses<T> {
-    /// Adds to the counts of a tree. Now and then it forgets the trees that `exist` does not give,
-    /// so it knows at most twice as many as there are.
-    pub(crate) fn add<I>(&mut self, tree: TreeId, more: T, exist: impl FnOnce() -> I)
-    where
-        I: IntoIterator<Item = TreeId>,
-    {
-        if let Some(count) = self.counts.get_mut(&tree) {
-            *count += more;
-            return;
-        }
-        if self.counts.len() >= self.forget_at.max(MIN_USED_INDEXES) {
-            let exist: FxHashSet<TreeId> = exist().into_iter().collect();
-            self.counts.retain(|tree, _| exist.contains(tree));
-            self.forget_at = 2 * self.counts.len();
-        }
-        self.counts.insert(tree, more);
-    }
-
-    pub(crate) fn of(&self, tree: TreeId) -> T {
-        self.counts.get(&tree).copied().unwrap_or_default()
-    }
-}
-
-impl TreeUses {
-    /// Counts one use.
-    fn record<I>(&mut self, tree: TreeId, exist: impl FnOnce() -> I)
-    where
-        I: IntoIterator<Item = TreeId>,
-    {
-        self.add(tree, 1, exist);
-    }
-}
-
 /// All metrics of one core.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -314,9 +270,6 @@ pub struct Metrics {
     pub transactions: Latency,
     top: RefCell<BTreeMap<Arc<str>, NamespaceUse>>,
     top_forget_at: Cell<usize>,
-    index_uses: RefCell<TreeUses>,
-    collection_scans: RefCell<TreeUses>,
-    tailing_scans: RefCell<TreeUses>,
 }
 
 /// What this core has counted.
@@ -335,7 +288,7 @@ impl Metrics {
     }
 
     /// Records a transaction that has ended now.
-    pub(crate) fn transaction_ended(&self, started: Instant) {
+    pub fn transaction_ended(&self, started: Instant) {
         self.transactions
             .record(started.elapsed().as_micros() as u64);
     }
@@ -363,48 +316,6 @@ impl Metrics {
             self.top_forget_at.set(2 * top.len());
         }
         record(top.entry(ns.into()).or_default());
-    }
-
-    /// Counts one operation that used an index, or a collection's tree as the index on `_id`.
-    /// `exist` gives the trees that there are.
-    pub fn record_index_use<I>(&self, tree: TreeId, exist: impl FnOnce() -> I)
-    where
-        I: IntoIterator<Item = TreeId>,
-    {
-        self.index_uses.borrow_mut().record(tree, exist);
-    }
-
-    /// How often each of these was used.
-    pub fn index_uses(&self, trees: &[TreeId]) -> Vec<u64> {
-        let uses = self.index_uses.borrow();
-        trees.iter().map(|tree| uses.of(*tree)).collect()
-    }
-
-    /// Counts one scan of a collection, which is named by its tree. `exist` gives the trees that
-    /// there are.
-    pub fn record_collection_scan<I>(&self, tree: TreeId, exist: impl FnOnce() -> I)
-    where
-        I: IntoIterator<Item = TreeId>,
-    {
-        self.counters.collection_scans.inc();
-        self.collection_scans.borrow_mut().record(tree, exist);
-    }
-
-    /// Counts one scan that continues with what is still to come.
-    pub fn record_tailing_scan<I>(&self, tree: TreeId, exist: impl Fn() -> I)
-    where
-        I: IntoIterator<Item = TreeId>,
-    {
-        self.record_collection_scan(tree, &exist);
-        self.counters.tailing_scans.inc();
-        self.tailing_scans.borrow_mut().record(tree, exist);
-    }
-
-    /// How often a collection was scanned, and how many of the scans continue with what is still to
-    /// come.
-    pub fn collection_scans(&self, tree: TreeId) -> (u64, u64) {
-        let tailing = self.tailing_scans.borrow().of(tree);
-        (self.collection_scans.borrow().of(tree), tailing)
     }
 
     /// A copy of what `top` shows.
@@ -462,18 +373,5 @@ mod tests {
         let kept = metrics.of_namespace("db.kept").latencies;
         assert_eq!([kept[0].ops, kept[1].ops, kept[2].ops], [2, 0, 0]);
         assert_eq!((kept[0].total_us, kept[0].count_of_step(0)), (2, 2));
-    }
-
-    #[test]
-    fn indexes_that_are_gone_make_room() {
-        let metrics = Metrics::default();
-        for number in 0..3 * MIN_USED_INDEXES as u64 {
-            metrics.record_index_use(TreeId(number), || [TreeId(7)]);
-            metrics.record_index_use(TreeId(7), || [TreeId(7)]);
-        }
-        let last = TreeId(3 * MIN_USED_INDEXES as u64 - 1);
-        assert_eq!(metrics.index_uses(&[last]), [1]);
-        assert!(metrics.index_uses(&[TreeId(7)])[0] > 2 * MIN_USED_INDEXES as u64);
-        assert!(metrics.index_uses.borrow().counts.len() <= MIN_USED_INDEXES);
     }
 }

@@ -92,7 +92,7 @@ impl LatencyValues {
 
     /// Operations of one step of the histogram.
     #[cfg(test)]
-    pub(crate) fn count_of_step(&self, step: usize) -> u64 {
+    pub fn count_of_step(&self, step: usize) -> u64 {
         self.histogram.0[step]
     }
 

@@ -9,7 +9,7 @@ use pinion_runtime::{Abandoned, offload_bounded};
 use pinion_wire::{OpContext, Result};
 
 use crate::interrupt::check;
-use crate::limits::{CORE_BUDGET, LARGE_DOCUMENT_BYTES};
+use crate::limits::{CORE_BUDGET, KILL_POLL, LARGE_DOCUMENT_BYTES};
 
 /// Calls `f`, which may be refused for its work and is then called once more on another thread.
 pub async fn compute<T: Send>(
@@ -35,7 +35,7 @@ pub async fn compute_bytes<T: Send>(bytes: usize, f: impl FnOnce() -> T + Send) 
 /// Calls `f` on another thread while this task waits. `f` fails soon after its flag is set, which
 /// happens when the operation is killed or its time is up.
 #[cold]
-pub(crate) async fn offload<T: Send>(
+pub async fn offload<T: Send>(
     ctx: &OpContext,
     f: impl FnOnce(Arc<AtomicBool>) -> Result<T> + Send,
 ) -> Result<T> {
@@ -55,7 +55,7 @@ async fn offload_boxed<T: Send>(
     let computing = unsafe { pinion_runtime::compute(abandoned.clone(), move || f(stop)) };
     let mut computing = std::pin::pin!(computing);
     loop {
-        let wake = pinion_runtime::now() + pinion_catalog::KILL_POLL;
+        let wake = pinion_runtime::now() + KILL_POLL;
         if let Ok(result) = pinion_runtime::timeout_at(wake, computing.as_mut()).await {
             // What it says of an interruption is not why.
             check(ctx)?;

@@ -1,0 +1,22 @@
+//! What surrounds a command, whatever it does and wherever its documents are: a node and a router
+//! have the same.
+//!
+//! Each module keeps its own value on each core, which the process sets as it starts.
+
+// A module uses those of its own group, in no circle, and of the groups above.
+
+// Values and questions that know nothing else of the crate.
+pub mod counter;
+pub mod feature_version;
+pub mod generate;
+pub mod interrupt;
+pub mod latency;
+pub mod limits;
+pub mod session_ids;
+pub mod settable;
+
+// What is counted and logged, and what takes long.
+pub mod compute;
+pub mod logbuf;
+pub mod metrics;
+pub mod operator_counts;

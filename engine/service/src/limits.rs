@@ -1,0 +1,19 @@
+//! Named limits of what surrounds a command.
+
+use pinion_runtime::Duration;
+
+/// How often a waiting operation checks whether it was killed, at first.
+pub const KILL_POLL: Duration = Duration::from_millis(20);
+/// The same once it has waited for long: thousands of clients may wait for one lock.
+pub const LONGEST_KILL_POLL: Duration = Duration::from_millis(160);
+/// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is
+/// offloaded.
+pub const CORE_BUDGET: pinion_query::work::Units = 4_000_000;
+/// A document above this size is prepared, compared and copied on a compute thread.
+pub const LARGE_DOCUMENT_BYTES: usize = 128 * 1024;
+/// Log lines kept for `getLog`, on each core.
+pub const LOG_LINES: usize = 1024;
+/// Bytes of one kept log line.
+pub const LOG_LINE_BYTES: usize = 4096;
+/// Namespaces with counters for `top` before a core looks for ones that are gone.
+pub const MIN_TOP_NAMESPACES: usize = 10_000;
