@@ -9,9 +9,6 @@ use pinion_exec::acquire::acquire_stored;
 use pinion_exec::commands::stage_counts::stage_counts;
 use pinion_exec::concern::{ConcernValues, concern_counts};
 use pinion_exec::cursors::{CursorCounts, cursors};
-use pinion_exec::members::{AuthenticationValues, authentication_counts};
-use pinion_exec::node_info::node_info;
-use pinion_exec::ops::ops;
 use pinion_exec::parameters::parameters;
 use pinion_exec::plan_cache::plan_cache;
 use pinion_exec::profile_settings::profiles;
@@ -24,9 +21,12 @@ use pinion_metrics::append_section;
 use pinion_query::{OperatorKind, OperatorUses};
 use pinion_runtime::{CoreId, RuntimeStats};
 use pinion_service::latency::LatencyValues;
+use pinion_service::members::{AuthenticationValues, authentication_counts};
 use pinion_service::metrics::{CounterValues, TopEntry, metrics};
+use pinion_service::node_info::node_info;
 use pinion_service::operator_counts;
 use pinion_service::operator_counts::operator_counts;
+use pinion_service::ops::ops;
 use pinion_wire::idl::{Namespace, truthy};
 use pinion_wire::{
     COMPATIBLE_VERSION, Invocation, OpContext, Registry, Reply, Result, ServerCounters,

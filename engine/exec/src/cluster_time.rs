@@ -8,12 +8,12 @@
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_clock::{AdvanceError, SignedTime, Timestamp, check_advance};
+use pinion_service::members::requires_members;
+use pinion_service::node_info::node_info;
 use pinion_storage::storage;
 use pinion_wire::idl::{ReadConcernLevel, append_cluster_time};
 use pinion_wire::{Category, Error, ErrorCode, OpContext, ReplyEpilogue, Result};
 
-use crate::members::requires_members;
-use crate::node_info::node_info;
 use crate::parameters::parameters;
 use crate::time_keys;
 use crate::topology::{ReplicaSet, is_member, replica_set};

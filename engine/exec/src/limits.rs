@@ -75,8 +75,6 @@ pub(crate) const FAIL_POINT_POLL: Duration = Duration::from_millis(10);
 /// `onPrimaryTransactionalWrite`: what MongoDB inserts at once.
 pub(crate) const TEST_GROUP_DOCUMENTS: usize = 500;
 pub(crate) const TEST_GROUP_BYTES: usize = 256 * 1024;
-/// Bytes of all query settings together, which are one stored document.
-pub(crate) const MAX_QUERY_SETTINGS_BYTES: usize = 8 * 1024 * 1024;
 /// Open cursors of one core.
 pub const MAX_CURSORS: usize = 100_000;
 /// Sessions remembered on one core.
@@ -97,8 +95,6 @@ pub(crate) const KEY_COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const KEY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// For how long a key is used: MongoDB's `KeysRotationIntervalSec`, three months.
 pub(crate) const KEYS_ROTATION_SECS: u32 = 90 * 24 * 60 * 60;
-/// Bytes of a refused command that its error shows.
-pub(crate) const REFUSED_COMMAND_BYTES: usize = 2048;
 /// How often the sessions in use are published to the set: MongoDB's `logicalSessionRefreshMillis`.
 pub(crate) const SESSION_REFRESH_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Ended sessions that a core remembers until then.

@@ -13,23 +13,17 @@ use pinion_bson::ObjectId;
 use pinion_catalog::{Collection, Observers, begin_builds, core_catalog};
 use pinion_exec::TreeMetrics;
 use pinion_exec::capped::CappedTable;
-use pinion_exec::cluster_parameters::ClusterParameters;
 use pinion_exec::commands::StageCounts;
 use pinion_exec::concern::{ConcernCounts, DefaultsCache};
 use pinion_exec::cursors::{CursorTable, cursors};
 use pinion_exec::fail_points::FailPoints;
 use pinion_exec::fsync_lock::FsyncLock;
 use pinion_exec::limits::SESSION_TIMEOUT;
-use pinion_exec::members::{AuthenticationCounts, Conversations, MemberAccess};
-use pinion_exec::node_info::NodeInfo;
 use pinion_exec::open_transactions::{TransactionMemory, Transactions};
-use pinion_exec::ops::OpTable;
 use pinion_exec::options::NodeOptions;
 use pinion_exec::parameters::{ParameterChanges, Parameters, parameters};
-use pinion_exec::parking::Parking;
 use pinion_exec::plan_cache::{IndexFilters, PlanCache};
 use pinion_exec::profile_settings::Profiles;
-use pinion_exec::query_settings::SettingsTable;
 use pinion_exec::read::{ChangeFeed, PartTable, change_feed};
 use pinion_exec::replication::{FlowControl, NodeTickets};
 use pinion_exec::session_refresh::SessionRefresh;
@@ -39,9 +33,15 @@ use pinion_exec::time_keys::TimeKeys;
 use pinion_exec::topology::Membership;
 use pinion_exec::write::{AllSeriesCounts, OpenBuckets};
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
+use pinion_service::cluster_parameters::ClusterParameters;
 use pinion_service::generate::Generators;
+use pinion_service::members::{AuthenticationCounts, Conversations, MemberAccess};
 use pinion_service::metrics::{Metrics, metrics};
+use pinion_service::node_info::NodeInfo;
 use pinion_service::operator_counts::OperatorCounts;
+use pinion_service::ops::OpTable;
+use pinion_service::parking::Parking;
+use pinion_service::query_settings::SettingsTable;
 use pinion_service::settable::Settable;
 use pinion_storage::RecoveryReport;
 use pinion_wire::{ErrorCode, Registry};
@@ -53,6 +53,7 @@ use crate::reopen::ReopenTurn;
 /// What all cores of a node share.
 #[derive(Clone)]
 struct Shared {
+    options: NodeOptions,
     info: NodeInfo,
     memory: NodeMemory,
     transactions: TransactionMemory,
@@ -66,6 +67,7 @@ fn set_core_locals(shared: Shared) {
     fn set<T: 'static>(value: T) {
         pinion_runtime::set_core_local(Rc::new(value));
     }
+    set(shared.options);
     set(shared.info);
     set(shared.memory);
     set(shared.transactions);
@@ -142,18 +144,19 @@ pub fn open_node(
         let is_member = storage_options.is_member;
         let mut process_id = [0; 12];
         pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
-        let member_access = options.member_auth.as_ref();
+        let member_access = options.process.member_auth.as_ref();
         let shared = Shared {
             member_access: member_access.map(MemberAccess::new),
             memory: NodeMemory::new(storage_options.cache_bytes),
             transactions: TransactionMemory::new(storage_options.cache_bytes),
             tickets: NodeTickets::default(),
             info: NodeInfo {
-                options,
+                options: options.process.clone(),
                 process_id: ObjectId::from_bytes(process_id),
                 started: pinion_runtime::now(),
                 started_wall_ms: pinion_runtime::wall_ms(),
             },
+            options,
         };
         pinion_runtime::on_all_cores(move |_| {
             let shared = shared.clone();

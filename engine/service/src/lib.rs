@@ -20,3 +20,12 @@ pub mod compute;
 pub mod logbuf;
 pub mod metrics;
 pub mod operator_counts;
+
+// A process, those that know it, and what it runs.
+pub mod cluster_parameters;
+pub mod members;
+pub mod node_info;
+pub mod ops;
+pub mod options;
+pub mod parking;
+pub mod query_settings;

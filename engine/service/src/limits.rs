@@ -17,3 +17,7 @@ pub const LOG_LINES: usize = 1024;
 pub const LOG_LINE_BYTES: usize = 4096;
 /// Namespaces with counters for `top` before a core looks for ones that are gone.
 pub const MIN_TOP_NAMESPACES: usize = 10_000;
+/// Bytes of a refused command that its error shows.
+pub const REFUSED_COMMAND_BYTES: usize = 2048;
+/// Bytes of all query settings together, which are one stored document.
+pub const MAX_QUERY_SETTINGS_BYTES: usize = 8 * 1024 * 1024;

@@ -130,7 +130,7 @@ pub(crate) async fn connect(address: &HostPort) -> Result<Connection, RemoteErro
     let counted = Counted::connecting(address);
     let mut remote = Remote::open(&address.host, address.port).await?;
     let mut introduction = introduction();
-    let info = pinion_exec::node_info();
+    let info = pinion_service::node_info::node_info();
     let Some(auth) = &info.options.member_auth else {
         remote.run(&introduction).await?;
         return Ok(Connection::made(remote, counted));

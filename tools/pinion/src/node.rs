@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use pinion_administration::{ProcessSource, ProcessUsage, SystemSource};
 use pinion_bson::RawDocumentBuf;
-use pinion_exec::{HostInfo, LogControl, NodeOptions, PlantedFault};
+use pinion_exec::{LogControl, NodeOptions, PlantedFault};
 use pinion_replication_node::MemberOptions;
 use pinion_runtime::{
     CoreId, Duration, Listener, Queue, now, on_all_cores, request_shutdown, set_core_local, sleep,
     spawn,
 };
 use pinion_server::ServerOptions;
+use pinion_service::options::{HostInfo, ProcessOptions};
 use pinion_storage::{StorageOptions, storage};
 use pinion_wire::Registry;
 
@@ -81,9 +82,7 @@ impl NodeConfig {
     /// out.
     pub fn for_simulation(storage: StorageOptions, port: u16, planted_fault: PlantedFault) -> Self {
         let any = SocketAddr::from(([0, 0, 0, 0], port));
-        let node = NodeOptions {
-            db_path: storage.dir.clone(),
-            storage,
+        let process = ProcessOptions {
             version: env!("CARGO_PKG_VERSION").into(),
             git_version: String::new(),
             host: format!("node:{port}"),
@@ -93,6 +92,11 @@ impl NodeConfig {
             parsed: pinion_bson::RawDocumentBuf::new(),
             host_info: HostInfo::default(),
             member_auth: None,
+        };
+        let node = NodeOptions {
+            process,
+            db_path: storage.dir.clone(),
+            storage,
             planted_fault,
         };
         Self {
@@ -127,7 +131,9 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
     let listeners = listen(&config.listen).await?;
     let port = listeners
         .first()
-        .map_or(config.node.port, |listener| listener.local_addr().port());
+        .map_or(config.node.process.port, |listener| {
+            listener.local_addr().port()
+        });
     open(&config, port).await?;
     if config.member.is_none()
         && let Err(error) = pinion_exec::keep_version().await
@@ -174,9 +180,9 @@ async fn drive_member(member: MemberOptions) {
 /// 0.
 pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
     let mut options = config.node.clone();
-    options.port = port;
-    if let Some((host, _)) = config.node.host.rsplit_once(':') {
-        options.host = format!("{host}:{port}");
+    options.process.port = port;
+    if let Some((host, _)) = config.node.process.host.rsplit_once(':') {
+        options.process.host = format!("{host}:{port}");
     }
     let recovered = pinion_instance::open_node(options)
         .await

@@ -13,6 +13,7 @@ use pinion_bson::{Bson, Document, RawDocumentBuf};
 use pinion_exec::NodeOptions;
 use pinion_runtime::real::{self, OnLarge, RealOptions};
 use pinion_server::ServerOptions;
+use pinion_service::options::{HostInfo, ProcessOptions};
 use pinion_storage::StorageOptions;
 
 use crate::node::{NodeConfig, NodeError, run_core};
@@ -266,8 +267,7 @@ fn config(
         .iter()
         .map(|address| SocketAddr::new(*address, options.port))
         .collect();
-    let node = NodeOptions {
-        storage,
+    let process = ProcessOptions {
         version: env!("CARGO_PKG_VERSION").into(),
         git_version: option_env!("PINION_GIT_VERSION").unwrap_or_default().into(),
         host: format!("{}:{}", host_info.hostname, options.port),
@@ -275,12 +275,16 @@ fn config(
         pid: std::process::id(),
         argv: options.argv.clone(),
         parsed: parsed(options),
-        db_path: options.dbpath.clone(),
-        host_info: pinion_exec::HostInfo {
+        host_info: HostInfo {
             cpus: cores as i32,
             ..host_info
         },
         member_auth: options.member_auth.clone(),
+    };
+    let node = NodeOptions {
+        process,
+        storage,
+        db_path: options.dbpath.clone(),
         planted_fault: Default::default(),
     };
     NodeConfig {

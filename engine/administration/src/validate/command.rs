@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use pinion_catalog::Collection;
 use pinion_exec::acquire::{Acquired, Wanted, acquire};
-use pinion_exec::ops::{Progress, ops};
 use pinion_exec::parameters::parameters;
 use pinion_exec::stats::tree_stats;
 use pinion_exec::topology::replica_set;
 use pinion_runtime::{Queue, join_all};
+use pinion_service::ops::{Progress, ops};
 use pinion_storage::{PartitionId, ReadAt, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};

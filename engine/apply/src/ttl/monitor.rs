@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use pinion_catalog::core_catalog;
 use pinion_exec::acquire::{Wanted, acquire};
-use pinion_exec::ops::ops;
 use pinion_exec::parameters::{TtlParameters, parameter_changes, parameters};
 use pinion_exec::topology::is_writable;
 use pinion_exec::write::{DeletionTargets, delete_through};
 use pinion_runtime::{CoreId, JoinHandle, Queue, now, sim, spawn, timeout_at};
 use pinion_service::metrics::metrics;
+use pinion_service::ops::ops;
 use pinion_wire::{ErrorCode, OpContext, Result};
 
 use super::expiring::{Expiring, expiring};

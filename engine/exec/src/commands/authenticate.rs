@@ -3,13 +3,13 @@
 
 use pinion_auth::Hash;
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
+use pinion_service::members::{
+    self, MEMBER_DATABASE, StartRequest, authentication_counts, conversations, member_access,
+};
 use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 use super::attach;
-use crate::members::{
-    self, MEMBER_DATABASE, StartRequest, authentication_counts, conversations, member_access,
-};
 
 /// The number of a connection's conversation: it has one at a time.
 const CONVERSATION: i32 = 1;

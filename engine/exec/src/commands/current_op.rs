@@ -9,6 +9,8 @@ use pinion_catalog::{BuildInfo, ClosedBy, GateAccess, GateMode, core_catalog, st
 use pinion_query::Matcher;
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_service::compute::compute;
+use pinion_service::node_info::node_info;
+use pinion_service::ops::{OpSnapshot, ops};
 use pinion_wire::idl::{is_generic_argument, truthy};
 use pinion_wire::{
     ClientInfo, Error, ErrorCode, GateKind, Invocation, OpWork, Reply, Result, namespace_named,
@@ -18,9 +20,7 @@ use super::first_stage::Shown;
 use super::sessions::append_lsid;
 use crate::cluster_time::bson_time;
 use crate::cursors::{ShownCursor, cursors};
-use crate::node_info::node_info;
 use crate::open_transactions::OpenShown;
-use crate::ops::{OpSnapshot, ops};
 use crate::parameters::server_counters;
 use crate::transactions;
 

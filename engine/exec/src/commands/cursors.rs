@@ -12,6 +12,7 @@ use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::{Duration, LocalBoxFuture, Queue, offload_bounded};
 use pinion_service::compute::compute_bytes;
 use pinion_service::metrics::{Gauge, metrics};
+use pinion_service::ops::is_of_client;
 use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{FieldReader, Namespace, ReadConcern, Types, missing_field};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
@@ -22,7 +23,6 @@ use crate::concern;
 use crate::cursors::{Cursor, DocumentStream, Filled, Reads, core_of, cursors, not_found};
 use crate::fail_points::{fail_points, fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
-use crate::ops::is_of_client;
 use crate::topology::replica_set;
 
 /// What a command that makes a cursor asks for.

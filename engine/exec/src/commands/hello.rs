@@ -7,6 +7,8 @@ use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, rawdoc};
 use pinion_runtime::{Duration, sleep};
 use pinion_service::interrupt::interruptible;
 use pinion_service::metrics::Gauge;
+use pinion_service::node_info::{NodeInfo, node_info};
+use pinion_service::ops::is_of_client;
 use pinion_wire::idl::{CommandReader, Types, is_number, missing_field, wrong_type};
 use pinion_wire::{
     COMPATIBLE_VERSION, ClientInfo, ClientMetadata, Compressor, Error, ErrorCode, Invocation,
@@ -17,8 +19,6 @@ use super::authenticate::{append_mechanisms, append_speculative};
 use super::status_member::append_member;
 use crate::cluster_time::append_topology_version;
 use crate::limits::SESSION_TIMEOUT;
-use crate::node_info::{NodeInfo, node_info};
-use crate::ops::is_of_client;
 use crate::parameters::LogControl;
 use crate::topology::{ReplicaSet, SetView, replica_set};
 

@@ -41,9 +41,13 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 
+use pinion_service::cluster_parameters::cluster_parameters;
 use pinion_service::counter::Counter;
 use pinion_service::interrupt::poll_once;
+use pinion_service::members;
 use pinion_service::metrics::{Counters, Gauge, Metrics, OpClass, metrics};
+use pinion_service::ops::ops;
+use pinion_service::parking::{park, parking};
 use pinion_service::session_ids::is_in;
 use pinion_wire::{
     CommandClass, CommandRole, Error, ErrorCode, Handler, Invocation, LogicalOp, OpContext,
@@ -56,13 +60,9 @@ pub use hello::append_build_info;
 pub use stage_counts::StageCounts;
 pub use table::register_commands;
 
-use crate::cluster_parameters::cluster_parameters;
 use crate::cluster_time;
 use crate::concern;
 use crate::fail_points::fail_points;
-use crate::members;
-use crate::ops::ops;
-use crate::parking::{park, parking};
 use crate::profile::Profiled;
 use crate::profile_settings::profiles;
 use crate::sessions::{check_child, session_table};

@@ -17,8 +17,7 @@ use super::counts::{Source, WriteKind};
 use super::defaults::{self, DefaultConcerns, SETTINGS};
 use crate::concern::{concern_counts, default_concerns};
 use crate::limits::OUTCOME_MAJORITY_TIMEOUT_MS;
-use crate::node_info::node_info;
-use crate::options::PlantedFault;
+use crate::options::{PlantedFault, node_options};
 use crate::parameters::parameters;
 use crate::topology::{LOCAL, ReplicaSet, is_member, replica_set};
 
@@ -145,7 +144,7 @@ pub(crate) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
 /// `writeConcernError`, and with that no label `TransientTransactionError`.
 pub async fn complete_outcome(ctx: &OpContext, error: Error, ts: Timestamp) -> Error {
     ctx.wrote(ts);
-    if node_info().options.planted_fault == PlantedFault::OutcomeNotAwaited {
+    if node_options().planted_fault == PlantedFault::OutcomeNotAwaited {
         return error;
     }
     let waited = match wait(ctx, Some(ts)).await {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_runtime::{Duration, sleep};
 use pinion_service::interrupt::{check, interruptible};
+use pinion_service::ops::ops;
 use pinion_wire::idl::{i64_exact, truthy};
 use pinion_wire::{
     CommandRole, CommandSpec, Error, ErrorCode, Invocation, OpContext, Reply, Result,
@@ -14,7 +15,6 @@ use pinion_wire::{
 
 use super::{FailPoint, Set, enter};
 use crate::fail_points::fail_points;
-use crate::ops::ops;
 
 /// Runs a command among the fail points that are on.
 pub(crate) async fn around<Fut>(

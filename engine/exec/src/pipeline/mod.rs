@@ -20,6 +20,7 @@ use pinion_catalog::{Catalog, TimeSeries};
 use pinion_clock::Timestamp;
 use pinion_query::{Document, Memory, Outside, Pipeline, PipelineRun, Segment, Variables};
 use pinion_runtime::LocalBoxFuture;
+use pinion_service::query_settings::QuerySettings;
 use pinion_wire::{OpContext, Result};
 
 pub(crate) use self::divided::{collect_divided, run_divided};
@@ -31,7 +32,6 @@ use self::run::RunNode;
 use self::sub::UnionNode;
 use crate::cursors::{DocumentStream, Documents, Filled, fill};
 use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::query_settings::QuerySettings;
 use crate::read::MergedStream;
 use crate::write::Validation;
 use pinion_wire::idl::Namespace;

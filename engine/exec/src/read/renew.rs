@@ -17,8 +17,7 @@ use super::tail::position_lost;
 use crate::acquire::{Renewal, committed, enter_inner};
 use crate::cursors::check_still_there;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, RENEW_WHEN_SHORT, SNAPSHOT_RETRY_PAUSE};
-use crate::node_info::node_info;
-use crate::options::PlantedFault;
+use crate::options::{PlantedFault, node_options};
 use crate::parameters::parameters;
 
 impl Renewal {
@@ -73,7 +72,7 @@ impl Snapshot {
             position: None,
             keeps_position,
             planted: Planted {
-                fault: node_info().options.planted_fault,
+                fault: node_options().planted_fault,
                 ..Planted::default()
             },
         }

@@ -12,8 +12,7 @@ use super::request::{Opened, ReadRequest, open};
 use super::stream::step_for;
 use crate::acquire::{ReadSource, Renewal};
 use crate::limits::TARGET_GROUP;
-use crate::node_info::node_info;
-use crate::options::PlantedFault;
+use crate::options::{PlantedFault, node_options};
 use crate::parameters::parameters;
 use crate::spill::memory;
 
@@ -58,7 +57,7 @@ impl Once {
     }
 
     fn admits(&mut self, key: &Key) -> bool {
-        if node_info().options.planted_fault == PlantedFault::ChangedAgain {
+        if node_options().planted_fault == PlantedFault::ChangedAgain {
             return true;
         }
         if self.rest.is_none() {

@@ -14,7 +14,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::memory::{NodeMemory, node_memory};
 use crate::limits::{SPILL_SPACE_STEP_BYTES, SPILL_TRANSFER_BYTES};
-use crate::node_info::node_info;
+use crate::options::node_options;
 use crate::parameters::parameters;
 
 /// Code of an error while a spilled block is read or written, as MongoDB's sorter has them.
@@ -127,16 +127,16 @@ impl SpillFile {
 
     async fn append(&mut self, block: &[u8]) -> Result<Place> {
         let bytes = block.len().next_multiple_of(ALIGN) as u64;
-        let info = node_info();
+        let info = node_options();
         if self.end.is_multiple_of(SPILL_SPACE_STEP_BYTES)
             || self.end / SPILL_SPACE_STEP_BYTES != (self.end + bytes) / SPILL_SPACE_STEP_BYTES
         {
-            check_space(&info.options.storage.dir).await?;
+            check_space(&info.storage.dir).await?;
         }
         let file = match &self.file {
             Some(file) => file.clone(),
             None => {
-                let made = make(&info.options.storage.dir).await.map_err(failed)?;
+                let made = make(&info.storage.dir).await.map_err(failed)?;
                 self.file.insert(made).clone()
             }
         };

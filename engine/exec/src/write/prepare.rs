@@ -24,9 +24,8 @@ use super::modify::{Change, Modified, ModifyRequest};
 use super::order::{first_error, first_taken};
 use super::unit::LoggedWrite;
 use super::validation::check_document;
-use crate::node_info::node_info;
 use crate::open_transactions::InUnit;
-use crate::options::PlantedFault;
+use crate::options::{PlantedFault, node_options};
 
 /// What is to be done with one document.
 pub(super) enum Prepared {
@@ -116,7 +115,7 @@ pub(super) async fn prepare(
     if !index.newly_multikey.is_empty() {
         return Ok(Prepared::NeedsMultikey(index.newly_multikey));
     }
-    let planted_fault = node_info().options.planted_fault;
+    let planted_fault = node_options().planted_fault;
     if planted_fault == PlantedFault::IndexEntryForgotten && change.new.is_some() {
         index.writes.pop();
     }

@@ -7,6 +7,7 @@ use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_catalog::Collection;
 use pinion_service::latency::LatencyValues;
 use pinion_service::metrics::{NamespaceValues, metrics};
+use pinion_service::node_info::node_info;
 use pinion_storage::TreeId;
 use pinion_wire::idl::{FieldReader, Path, Types};
 use pinion_wire::{Error, ErrorCode, Result};
@@ -15,7 +16,6 @@ use super::super::count::count_all;
 use super::super::stats::{append_collection_stats, append_number};
 use super::Place;
 use crate::acquire::Acquired;
-use crate::node_info::node_info;
 use crate::tree_uses::tree_metrics;
 
 /// The stage's parsed specification.

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Timestamp};
-use pinion_service::settable::Settable;
 use pinion_wire::idl::{FieldReader, Path, i64_exact};
 use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::settable::Settable;
 
 /// The collection that they are stored in.
 pub const COLLECTION: (&str, &str) = ("config", "clusterParameters");
@@ -197,14 +198,14 @@ impl ClusterParameters {
 
     /// After how many seconds a document as it was before a change is not shown any more; none
     /// where the log alone says.
-    pub(crate) fn images_expire_secs(&self) -> Option<i64> {
+    pub fn images_expire_secs(&self) -> Option<i64> {
         let set = self.set.get(CHANGE_STREAM_OPTIONS)?;
         let images = set.value.get_document("preAndPostImages").ok()?;
         images.get_i64("expireAfterSeconds").ok()
     }
 
     /// The time that reads have whose commands name none.
-    pub(crate) fn default_max_time_ms(&self) -> Option<u64> {
+    pub fn default_max_time_ms(&self) -> Option<u64> {
         let set = self.set.get(DEFAULT_MAX_TIME_MS)?;
         let ms = set.value.get_i64("readOperations").unwrap_or(0);
         (ms > 0).then_some(ms as u64)
@@ -219,7 +220,7 @@ pub fn append_set(name: &str, set: &Set, out: &mut DocBuilder) {
 }
 
 /// Reads a stored parameter; none where it is not understood.
-pub(crate) fn read_stored(document: &RawDocument) -> Option<(&'static str, Set)> {
+pub fn read_stored(document: &RawDocument) -> Option<(&'static str, Set)> {
     let name = known(document.get_str("_id").ok()?).ok()?;
     let time = document.get_timestamp("clusterParameterTime").ok()?;
     let mut value = DocBuilder::new();

@@ -19,7 +19,7 @@ impl Progress {
     }
 
     /// What is done, and of how much; others write on, so there may be more than was expected.
-    pub(crate) fn counts(&self) -> (u64, u64) {
+    pub fn counts(&self) -> (u64, u64) {
         let done = self.done.load(Ordering::Relaxed);
         (done, self.total.load(Ordering::Relaxed).max(done))
     }

@@ -9,15 +9,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_runtime::Duration;
-use pinion_service::metrics::metrics;
-use pinion_service::session_ids::is_of_session;
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{ClientInfo, CommandClass, CommandRole, ErrorCode, GateKind, OpContext};
 
 pub use self::progress::Progress;
 
+use crate::metrics::metrics;
+use crate::session_ids::is_of_session;
+
 /// Whether it is a client that sends operations, and no other node, nor this one itself.
-pub(crate) fn is_of_client(client: &ClientInfo) -> bool {
+pub fn is_of_client(client: &ClientInfo) -> bool {
     !client.is_trusted() && !client.says_internal()
 }
 
@@ -32,7 +33,7 @@ pub async fn client_operations() -> usize {
 }
 
 /// A running operation.
-pub(crate) struct RunningOp {
+pub struct RunningOp {
     /// The command document.
     pub command: Bytes,
     pub ctx: OpContext,
@@ -40,7 +41,7 @@ pub(crate) struct RunningOp {
 
 /// What `currentOp` shows of it.
 #[derive(Clone, Debug)]
-pub(crate) struct OpSnapshot {
+pub struct OpSnapshot {
     pub command: Bytes,
     pub ctx: OpContext,
     pub running: Duration,
@@ -62,7 +63,7 @@ pub struct OpTable {
 }
 
 /// An operation that waits in front of a gate, until this is dropped.
-pub(crate) struct WaitsForGate {
+pub struct WaitsForGate {
     id: i32,
 }
 
@@ -88,7 +89,7 @@ impl Drop for ProgressGuard {
 }
 
 /// Keeps an operation in the table; dropping it takes it out.
-pub(crate) struct OpGuard {
+pub struct OpGuard {
     id: i32,
 }
 
@@ -129,7 +130,7 @@ impl OpTable {
     }
 
     /// The node's own tasks that do something now.
-    pub(crate) fn busy_tasks(&self) -> BTreeSet<&'static str> {
+    pub fn busy_tasks(&self) -> BTreeSet<&'static str> {
         self.busy.borrow().clone()
     }
 
@@ -143,7 +144,7 @@ impl OpTable {
     }
 
     /// Lists an operation with its command, which shares the memory of the message.
-    pub(crate) fn enter(&self, ctx: OpContext, command: Bytes) -> OpGuard {
+    pub fn enter(&self, ctx: OpContext, command: Bytes) -> OpGuard {
         let id = ctx.op_id;
         let op = RunningOp { command, ctx };
         self.ops.borrow_mut().insert(id, Rc::new(op));
@@ -151,19 +152,14 @@ impl OpTable {
     }
 
     /// An operation waits in front of a gate until what this gives is dropped.
-    pub(crate) fn wait_for_gate(
-        &self,
-        ctx: &OpContext,
-        kind: GateKind,
-        ns: &Namespace,
-    ) -> WaitsForGate {
+    pub fn wait_for_gate(&self, ctx: &OpContext, kind: GateKind, ns: &Namespace) -> WaitsForGate {
         let id = ctx.op_id;
         self.waiting.borrow_mut().insert(id, (kind, ns.clone()));
         WaitsForGate { id }
     }
 
     /// The operations that wait in front of a gate of this core.
-    pub(crate) fn waiting(&self) -> Vec<(i32, GateKind, Namespace)> {
+    pub fn waiting(&self) -> Vec<(i32, GateKind, Namespace)> {
         let waiting = self.waiting.borrow();
         let all = waiting.iter();
         all.map(|(id, (kind, ns))| (*id, *kind, ns.clone()))
@@ -177,7 +173,7 @@ impl OpTable {
     }
 
     /// Interrupts an operation; false if it is not running here.
-    pub(crate) fn kill(&self, id: i32) -> bool {
+    pub fn kill(&self, id: i32) -> bool {
         let found = [&self.ops, &self.background].map(|ops| {
             let ops = ops.borrow();
             let op = ops.get(&id);
@@ -195,7 +191,7 @@ impl OpTable {
         }
     }
 
-    pub(crate) fn kill_session(&self, lsid: &Lsid) {
+    pub fn kill_session(&self, lsid: &Lsid) {
         for op in self.ops.borrow().values() {
             // The command that ends the session runs in it too.
             let of = op.ctx.args.lsid.as_ref();
@@ -231,7 +227,7 @@ impl OpTable {
         self.ops.borrow().len()
     }
 
-    pub(crate) fn snapshot(&self) -> Vec<OpSnapshot> {
+    pub fn snapshot(&self) -> Vec<OpSnapshot> {
         let now = pinion_runtime::now().as_nanos();
         let (ops, background) = (self.ops.borrow(), self.background.borrow());
         ops.values()

@@ -3,16 +3,16 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_service::settable::Settable;
-
 mod settings;
 mod table;
 
-pub(crate) use settings::{IndexHints, QuerySettings};
+pub use settings::{IndexHints, QuerySettings};
 pub use table::{Entry, QueryShapeHash, SettingsTable};
 
+use crate::settable::Settable;
+
 /// Under which `_id` all of them are stored, among the cluster parameters.
-pub(crate) const STORED_AS: &str = "querySettings";
+pub const STORED_AS: &str = "querySettings";
 
 /// The query settings that are set.
 pub fn query_settings() -> Rc<Settable<Arc<SettingsTable>>> {

@@ -17,12 +17,12 @@ use crate::limits::MAX_QUERY_SETTINGS_BYTES;
 pub struct QueryShapeHash([u8; 32]);
 
 impl QueryShapeHash {
-    pub(crate) fn of(shape: &RawDocument) -> QueryShapeHash {
+    pub fn of(shape: &RawDocument) -> QueryShapeHash {
         QueryShapeHash(Sha256::digest(shape.as_bytes()).into())
     }
 
     /// Reads what `Display` writes.
-    pub(crate) fn parse(text: &str) -> Option<QueryShapeHash> {
+    pub fn parse(text: &str) -> Option<QueryShapeHash> {
         if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
@@ -55,7 +55,7 @@ impl Entry {
     }
 
     /// Appends the entry as it is stored, and as `$querySettings` shows it.
-    pub(crate) fn append(&self, hash: QueryShapeHash, out: &mut DocBuilder) {
+    pub fn append(&self, hash: QueryShapeHash, out: &mut DocBuilder) {
         out.append("queryShapeHash", hash.to_string().as_str())
             .append("settings", self.settings.written())
             .append("representativeQuery", &*self.representative);
@@ -81,20 +81,20 @@ pub struct SettingsTable {
 
 impl SettingsTable {
     /// Whether any command of a database has settings.
-    pub(crate) fn any_of(&self, db: &str) -> bool {
+    pub fn any_of(&self, db: &str) -> bool {
         self.databases.contains(db)
     }
 
-    pub(crate) fn find(&self, hash: QueryShapeHash) -> Option<&Entry> {
+    pub fn find(&self, hash: QueryShapeHash) -> Option<&Entry> {
         self.of.get(&hash)
     }
 
-    pub(crate) fn list(&self) -> impl Iterator<Item = (QueryShapeHash, &Entry)> {
+    pub fn list(&self) -> impl Iterator<Item = (QueryShapeHash, &Entry)> {
         self.of.iter().map(|(hash, entry)| (*hash, entry))
     }
 
     /// How many shapes have settings, how many of them are rejected, and the bytes of all.
-    pub(crate) fn counts(&self) -> (usize, usize, usize) {
+    pub fn counts(&self) -> (usize, usize, usize) {
         let rejected = self.of.values().filter(|entry| entry.settings.rejects());
         (self.of.len(), rejected.count(), self.bytes)
     }
@@ -103,7 +103,7 @@ impl SettingsTable {
     ///
     /// # Errors
     /// `BSONObjectTooLarge` where they have become too many.
-    pub(crate) fn set(&mut self, hash: QueryShapeHash, entry: Entry) -> Result<()> {
+    pub fn set(&mut self, hash: QueryShapeHash, entry: Entry) -> Result<()> {
         let had = self.of.get(&hash).map_or(0, Entry::bytes);
         let bytes = self.bytes - had + entry.bytes();
         if bytes > MAX_QUERY_SETTINGS_BYTES {
@@ -120,7 +120,7 @@ impl SettingsTable {
     }
 
     /// Takes an entry away; false if there is none.
-    pub(crate) fn remove(&mut self, hash: QueryShapeHash) -> bool {
+    pub fn remove(&mut self, hash: QueryShapeHash) -> bool {
         let Some(entry) = self.of.remove(&hash) else {
             return false;
         };
@@ -133,7 +133,7 @@ impl SettingsTable {
     }
 
     /// Appends all of them as they are stored.
-    pub(crate) fn append(&self, out: &mut DocBuilder) {
+    pub fn append(&self, out: &mut DocBuilder) {
         out.start_array("settingsArray");
         for (hash, entry) in self.list() {
             out.push_document();
@@ -145,7 +145,7 @@ impl SettingsTable {
 
     /// Reads what was stored. The shapes are computed again, so that an entry never stands under a
     /// name that its own commands no longer have. What is not understood is passed over.
-    pub(crate) fn read_stored(document: &RawDocument) -> SettingsTable {
+    pub fn read_stored(document: &RawDocument) -> SettingsTable {
         let mut table = SettingsTable::default();
         let Some(RawBsonRef::Array(stored)) = pinion_bson::get(document, "settingsArray") else {
             return table;

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use pinion_bson::ObjectId;
 use pinion_runtime::Instant;
 
-use crate::options::NodeOptions;
+use crate::options::ProcessOptions;
 
 /// How a node was started, and when. Each core has a copy.
 #[derive(Clone)]
 pub struct NodeInfo {
-    pub options: NodeOptions,
+    pub options: ProcessOptions,
     /// Names this process in `topologyVersion`.
     pub process_id: ObjectId,
     /// Monotonic and wall clock.

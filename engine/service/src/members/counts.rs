@@ -4,14 +4,15 @@ use std::rc::Rc;
 
 use pinion_auth::Hash;
 use pinion_bson::DocBuilder;
-use pinion_service::counter::Counter;
+
+use crate::counter::Counter;
 
 /// The mechanisms.
 const MECHANISMS: [Hash; 2] = [Hash::Sha1, Hash::Sha256];
 
 /// The way of authentication, or the user it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// With its first hello.
     Speculative = 0,
     /// As a member of the set.
@@ -54,15 +55,15 @@ pub fn authentication_counts() -> Rc<AuthenticationCounts> {
 }
 
 impl AuthenticationCounts {
-    pub(crate) fn received(&self, mechanism: Hash, way: Way) {
+    pub fn received(&self, mechanism: Hash, way: Way) {
         self.received[place(mechanism)][way as usize].inc();
     }
 
-    pub(crate) fn succeeded(&self, mechanism: Hash, way: Way) {
+    pub fn succeeded(&self, mechanism: Hash, way: Way) {
         self.successful[place(mechanism)][way as usize].inc();
     }
 
-    pub(crate) fn mechanisms_asked(&self) {
+    pub fn mechanisms_asked(&self) {
         self.mechanisms_asked.inc();
     }
 

@@ -63,7 +63,7 @@ impl Conversations {
     }
 
     /// Whether this connection is in the midst of one.
-    pub(crate) fn is_under_way(&self, client: &ClientInfo) -> bool {
+    pub fn is_under_way(&self, client: &ClientInfo) -> bool {
         self.under_way.borrow().contains_key(&client.connection_id)
     }
 }
@@ -85,7 +85,7 @@ pub struct Step {
 }
 
 /// Why a client is refused. Clients learn no more than that they are.
-pub(crate) type Refused = String;
+pub type Refused = String;
 
 /// Begins a conversation; one that was under way on the connection ends.
 ///

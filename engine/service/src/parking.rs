@@ -5,8 +5,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use pinion_runtime::sync::Notify;
-use pinion_service::interrupt::interruptible;
 use pinion_wire::{Invocation, Result};
+
+use crate::interrupt::interruptible;
 
 /// One core's.
 #[derive(Default)]
@@ -19,7 +20,7 @@ pub struct Parking {
 }
 
 /// An operation that runs.
-pub(crate) struct Inside(Rc<Parking>);
+pub struct Inside(Rc<Parking>);
 
 impl Drop for Inside {
     fn drop(&mut self) {
@@ -37,7 +38,7 @@ pub fn parking() -> Rc<Parking> {
 
 impl Parking {
     /// Lets an operation begin, unless it must wait.
-    pub(crate) fn enter(self: &Rc<Parking>) -> Option<Inside> {
+    pub fn enter(self: &Rc<Parking>) -> Option<Inside> {
         if self.is_closed.get() {
             return None;
         }
@@ -45,7 +46,7 @@ impl Parking {
         Some(Inside(Rc::clone(self)))
     }
 
-    pub(crate) async fn until_open(&self) {
+    pub async fn until_open(&self) {
         while self.is_closed.get() {
             self.changed.notified().await;
         }
@@ -79,7 +80,7 @@ impl Parking {
 /// # Errors
 /// The command is interrupted while it waits.
 #[cold]
-pub(crate) async fn park(cmd: &Invocation) -> Result<Option<Inside>> {
+pub async fn park(cmd: &Invocation) -> Result<Option<Inside>> {
     loop {
         if cmd.command.spec.during_reopen {
             return Ok(None);

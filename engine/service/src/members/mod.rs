@@ -65,12 +65,12 @@ impl MemberAccess {
 }
 
 /// How other members prove to be that; `None` where they have not to.
-pub(crate) fn member_access() -> Option<Rc<MemberAccess>> {
+pub fn member_access() -> Option<Rc<MemberAccess>> {
     pinion_runtime::try_core_local()
 }
 
 /// Whether members have to authenticate.
-pub(crate) fn requires_members() -> bool {
+pub fn requires_members() -> bool {
     member_access().is_some_and(|access| !access.is_transition)
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn requires_members() -> bool {
 ///
 /// # Errors
 /// `Unauthorized`.
-pub(crate) fn check(cmd: &Invocation) -> Result<()> {
+pub fn check(cmd: &Invocation) -> Result<()> {
     if !cmd.command.spec.for_members || cmd.ctx.client.is_trusted() || !requires_members() {
         return Ok(());
     }

@@ -20,7 +20,7 @@ pub struct QuerySettings {
 
 /// What the plans of a collection may use.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct IndexHints {
+pub struct IndexHints {
     pub indexes: IndexFilter,
     /// `$natural`, if that is allowed.
     pub natural: Option<Hint>,
@@ -31,7 +31,7 @@ impl QuerySettings {
     ///
     /// # Errors
     /// What is wrong with them; without any field they are refused.
-    pub(crate) fn parse(settings: &RawDocument) -> Result<QuerySettings> {
+    pub fn parse(settings: &RawDocument) -> Result<QuerySettings> {
         let root = Path::root("setQuerySettings");
         let reader = FieldReader::object(root.field("settings"), settings)?;
         let hints = match reader.value("indexHints") {
@@ -61,7 +61,7 @@ impl QuerySettings {
     ///
     /// # Errors
     /// Where nothing is left.
-    pub(crate) fn merged(&self, newer: &QuerySettings) -> Result<QuerySettings> {
+    pub fn merged(&self, newer: &QuerySettings) -> Result<QuerySettings> {
         let mut out = DocBuilder::new();
         for name in FIELDS {
             let value = pinion_bson::get(&newer.written, name)
@@ -86,16 +86,16 @@ impl QuerySettings {
         QuerySettings::parse(&merged)
     }
 
-    pub(crate) fn written(&self) -> &RawDocument {
+    pub fn written(&self) -> &RawDocument {
         &self.written
     }
 
-    pub(crate) fn rejects(&self) -> bool {
+    pub fn rejects(&self) -> bool {
         self.reject
     }
 
     /// What the plans of this collection may use, if that is restricted.
-    pub(crate) fn hints_for(&self, ns: &Namespace) -> Option<&IndexHints> {
+    pub fn hints_for(&self, ns: &Namespace) -> Option<&IndexHints> {
         let found = self.hints.iter().find(|(of, _)| of == ns);
         found.map(|(_, hints)| hints)
     }
