@@ -11,10 +11,8 @@ use pinion_exec::concern::{ConcernValues, concern_counts};
 use pinion_exec::cursors::{CursorCounts, cursors};
 use pinion_exec::parameters::parameters;
 use pinion_exec::plan_cache::plan_cache;
-use pinion_exec::profile_settings::profiles;
 use pinion_exec::replication::{METRICS, ReplicationFigures};
 use pinion_exec::sessions::session_table;
-use pinion_exec::spill::node_memory;
 use pinion_exec::stats::storage_stats;
 use pinion_exec::topology::replica_set;
 use pinion_metrics::append_section;
@@ -27,6 +25,8 @@ use pinion_service::node_info::node_info;
 use pinion_service::operator_counts;
 use pinion_service::operator_counts::operator_counts;
 use pinion_service::ops::ops;
+use pinion_service::profile_settings::profiles;
+use pinion_service::spill::node_memory;
 use pinion_wire::idl::{Namespace, truthy};
 use pinion_wire::{
     COMPATIBLE_VERSION, Invocation, OpContext, Registry, Reply, Result, ServerCounters,

@@ -12,8 +12,7 @@ use pinion_exec::write::{
 };
 use pinion_query::{Matcher, Update};
 use pinion_runtime::LocalBoxFuture;
-use pinion_service::interrupt::interruptible;
-use pinion_service::interrupt::{check, is_interruption};
+use pinion_service::interrupt::{check, interruptible, is_interruption};
 use pinion_wire::idl::{Namespace, Path, Types, missing_field, wrong_type};
 use pinion_wire::{Error, ErrorCode, Invocation, Message, OpContext, Reply, Result};
 

@@ -16,16 +16,13 @@ mod tree_uses;
 // What surrounds a command, whatever it does.
 pub mod capped;
 pub mod cursors;
-pub mod fail_points;
 pub mod fsync_lock;
 mod gate_entry;
 pub mod guard;
 pub mod options;
 pub mod parameters;
 pub mod plan_cache;
-pub mod profile_settings;
 pub mod replication;
-pub mod spill;
 pub mod topology;
 
 // Sessions and their transactions.
@@ -56,12 +53,9 @@ pub mod commands;
 pub use commands::{MAX_WIRE_VERSION, attach, register_commands};
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
-pub use fail_points::fetching_resumed;
 pub use local::{any_local, document_of_uuid, put_local, read_local, write_local};
 pub use options::{NodeOptions, PlantedFault};
 pub use parameters::{InitialSyncMethod, ReplicationParameters, replication_parameters};
-pub use parameters::{LogControl, test_commands_enabled};
-pub use profile_settings::set_profile_defaults;
 pub use read::from_log_error;
 pub use replication::{FlowControlStatus, FlowSample, flow_sample, set_tickets, tickets_ran_out};
 pub use sessions::forget_all as forget_sessions;

@@ -29,3 +29,9 @@ pub mod ops;
 pub mod options;
 pub mod parking;
 pub mod query_settings;
+
+// What operators set, for all commands or for tests, and what goes by that.
+pub mod fail_points;
+pub mod parameters;
+pub mod profile_settings;
+pub mod spill;

@@ -21,3 +21,24 @@ pub const MIN_TOP_NAMESPACES: usize = 10_000;
 pub const REFUSED_COMMAND_BYTES: usize = 2048;
 /// Bytes of all query settings together, which are one stored document.
 pub const MAX_QUERY_SETTINGS_BYTES: usize = 8 * 1024 * 1024;
+/// How long it is waited before it is looked again how often a fail point has acted.
+pub const FAIL_POINT_POLL: Duration = Duration::from_millis(10);
+/// What the operations of a node may hold in memory together, in percent of the memory for its
+/// cache, and at least.
+pub const NODE_MEMORY_PERCENT: u64 = 50;
+pub const MIN_NODE_MEMORY_BYTES: u64 = 200 * 1024 * 1024;
+/// Bytes that they may put on disk together.
+pub const MAX_SPILLED_BYTES: u64 = 64 * 1024 * 1024 * 1024;
+/// Bytes on disk that are left to the data, unless
+/// `internalQuerySpillingMinAvailableDiskSpaceBytes` says otherwise.
+pub const MIN_SPACE_BESIDE_SPILLS_BYTES: i64 = 500 * 1024 * 1024;
+/// After this many spilled bytes free space is checked again.
+pub const SPILL_SPACE_STEP_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of a spilled block that are written or read at once.
+pub const SPILL_TRANSFER_BYTES: usize = 4 * 1024 * 1024;
+/// How long a cursor may idle, unless `cursorTimeoutMillis` says otherwise.
+pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a session may idle.
+pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// Longest `automationServiceDescriptor`.
+pub const MAX_SERVICE_DESCRIPTOR_BYTES: usize = 64;

@@ -13,9 +13,7 @@ use pinion_auth::{Challenge, ClientConversation, Hash, ScramError, Secrets, nonc
 use pinion_bson::{Binary, BinarySubtype, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_runtime::offload_bounded;
 use pinion_server::{Remote, RemoteError};
-use pinion_service::members::MEMBER_DATABASE;
-use pinion_service::members::MEMBER_USER;
-use pinion_service::members::MemberAuth;
+use pinion_service::members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 use pinion_wire::idl::truthy;
 use pinion_wire::{Error, ErrorCode};
 

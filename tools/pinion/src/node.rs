@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pinion_administration::{ProcessSource, ProcessUsage, SystemSource};
 use pinion_bson::RawDocumentBuf;
-use pinion_exec::{LogControl, NodeOptions, PlantedFault};
+use pinion_exec::{NodeOptions, PlantedFault};
 use pinion_replication_node::MemberOptions;
 use pinion_runtime::{
     CoreId, Duration, Listener, Queue, now, on_all_cores, request_shutdown, set_core_local, sleep,
@@ -15,6 +15,7 @@ use pinion_runtime::{
 };
 use pinion_server::ServerOptions;
 use pinion_service::options::{HostInfo, ProcessOptions};
+use pinion_service::parameters::LogControl;
 use pinion_storage::{StorageOptions, storage};
 use pinion_wire::Registry;
 
@@ -216,9 +217,15 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
             if let Some(system) = system {
                 set_core_local(Rc::new(SystemSource(Box::new(system))));
             }
-            pinion_exec::set_profile_defaults(profile_level, profile_sample_rate);
+            pinion_service::profile_settings::set_profile_defaults(
+                profile_level,
+                profile_sample_rate,
+            );
             let set = pinion_administration::set_start_parameters(&parameters);
-            let registry = registry(is_member, pinion_exec::test_commands_enabled());
+            let registry = registry(
+                is_member,
+                pinion_service::parameters::test_commands_enabled(),
+            );
             set_core_local(Rc::new(registry));
             set
         }

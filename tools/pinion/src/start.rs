@@ -300,7 +300,7 @@ fn config(
         profile: (options.profile_level, options.profile_sample_rate),
         process: Some(machine::process_usage),
         system: Some(system::system_metrics),
-        log_control: Some(|| pinion_exec::LogControl {
+        log_control: Some(|| pinion_service::parameters::LogControl {
             components: &verbosity::COMPONENTS,
             get: verbosity::get,
             set: verbosity::set,

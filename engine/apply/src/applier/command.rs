@@ -142,7 +142,7 @@ pub(super) async fn apply(
                 let db = text(entry, "ns")?.split('.').next().unwrap_or_default();
                 settings.note_command(db);
                 if field(o, "dropDatabase").is_some() && mode == ApplyMode::Secondary {
-                    pinion_exec::profile_settings::forget(db).await;
+                    pinion_service::profile_settings::forget(db).await;
                 }
             }
             Ok(u64::from(!did_something))

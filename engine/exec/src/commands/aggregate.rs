@@ -13,6 +13,7 @@ use pinion_query::{
 use pinion_service::compute::compute;
 use pinion_service::operator_counts::compute_counted;
 use pinion_service::query_settings::QuerySettings;
+use pinion_service::spill::memory;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -29,7 +30,6 @@ use crate::cursors::Reads;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::pipeline::{Node, PipelineStream, Surroundings, run_divided};
 use crate::read::{ReadRequest, of_buckets, open, parse_hint};
-use crate::spill::memory;
 use crate::write::Validation;
 
 /// An `aggregate` as it is written.

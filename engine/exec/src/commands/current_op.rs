@@ -11,6 +11,7 @@ use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_service::compute::compute;
 use pinion_service::node_info::node_info;
 use pinion_service::ops::{OpSnapshot, ops};
+use pinion_service::parameters::server_counters;
 use pinion_wire::idl::{is_generic_argument, truthy};
 use pinion_wire::{
     ClientInfo, Error, ErrorCode, GateKind, Invocation, OpWork, Reply, Result, namespace_named,
@@ -21,7 +22,6 @@ use super::sessions::append_lsid;
 use crate::cluster_time::bson_time;
 use crate::cursors::{ShownCursor, cursors};
 use crate::open_transactions::OpenShown;
-use crate::parameters::server_counters;
 use crate::transactions;
 
 /// `currentOp`: the fields beside its options are a filter.

@@ -11,6 +11,7 @@ use pinion_catalog::stored_document;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::{Duration, LocalBoxFuture, Queue, offload_bounded};
 use pinion_service::compute::compute_bytes;
+use pinion_service::fail_points::{fail_points, fails_get_more, time_out};
 use pinion_service::metrics::{Gauge, metrics};
 use pinion_service::ops::is_of_client;
 use pinion_service::session_ids::is_in;
@@ -21,7 +22,6 @@ use crate::acquire::acquire_read;
 use crate::cluster_time::bson_time;
 use crate::concern;
 use crate::cursors::{Cursor, DocumentStream, Filled, Reads, core_of, cursors, not_found};
-use crate::fail_points::{fail_points, fails_get_more, time_out};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
 use crate::topology::replica_set;
 

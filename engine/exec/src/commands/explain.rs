@@ -11,6 +11,7 @@ use pinion_query::{
 use pinion_service::compute::{compute, compute_bytes};
 use pinion_service::interrupt::pause;
 use pinion_service::node_info::node_info;
+use pinion_service::parameters::parameters;
 use pinion_wire::idl::{Namespace, Path};
 use pinion_wire::{
     COMPATIBLE_VERSION, Error, ErrorCode, ExplainedCommand, Invocation, OpContext, Registry, Reply,
@@ -26,7 +27,6 @@ use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
 use crate::acquire::{Acquired, ReadSource, acquire_stored, acquire_viewed};
 use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::parameters::parameters;
 use crate::read::{
     Choice, PartCounters, ReadRequest, StageFigures, Trial, append_execution, append_stage,
     choose_to_explain, log_records, open,

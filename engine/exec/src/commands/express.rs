@@ -9,8 +9,10 @@ use pinion_bson::{RawBsonRef, RawDocument, RawElem, raw_elements};
 use pinion_catalog::{GateAccess, id_key, partition_of};
 use pinion_clock::Timestamp;
 use pinion_runtime::call_on;
+use pinion_service::fail_points::fail_points;
 use pinion_service::interrupt::interruptible;
 use pinion_service::metrics::{OpClass, metrics};
+use pinion_service::profile_settings::profiles;
 use pinion_storage::{Key, Partition, ReadAt, TreeId, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcernLevel};
 use pinion_wire::{
@@ -21,9 +23,7 @@ use pinion_wire::{
 use super::cursors::{Left, append_batch, append_cursor};
 use crate::acquire::{Acquired, Peek, ReadSource, Undecided, acquire_viewed, peek, try_pass};
 use crate::concern::default_concerns;
-use crate::fail_points::fail_points;
 use crate::limits::LARGE_BATCH_BYTES;
-use crate::profile_settings::profiles;
 use crate::read::{LeafReport, existing_trees, read_at};
 use crate::sessions::session_table;
 use crate::topology::{is_member, is_writable};

@@ -6,9 +6,11 @@ use std::sync::mpsc::TryRecvError;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, rawdoc};
 use pinion_runtime::{Duration, sleep};
 use pinion_service::interrupt::interruptible;
+use pinion_service::limits::SESSION_TIMEOUT;
 use pinion_service::metrics::Gauge;
 use pinion_service::node_info::{NodeInfo, node_info};
 use pinion_service::ops::is_of_client;
+use pinion_service::parameters::LogControl;
 use pinion_wire::idl::{CommandReader, Types, is_number, missing_field, wrong_type};
 use pinion_wire::{
     COMPATIBLE_VERSION, ClientInfo, ClientMetadata, Compressor, Error, ErrorCode, Invocation,
@@ -18,8 +20,6 @@ use pinion_wire::{
 use super::authenticate::{append_mechanisms, append_speculative};
 use super::status_member::append_member;
 use crate::cluster_time::append_topology_version;
-use crate::limits::SESSION_TIMEOUT;
-use crate::parameters::LogControl;
 use crate::topology::{ReplicaSet, SetView, replica_set};
 
 /// With 25 a driver sends `bulkWrite`, and updates of one document with `sort`.

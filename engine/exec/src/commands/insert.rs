@@ -1,6 +1,8 @@
 //! `insert`.
 
 use pinion_bson::RawDocument;
+use pinion_service::fail_points;
+use pinion_service::fail_points::fail_points;
 use pinion_service::metrics::metrics;
 use pinion_service::session_ids::is_in;
 use pinion_wire::idl::Types;
@@ -10,8 +12,6 @@ use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Res
 use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
 use crate::concern::{self, WriteKind};
-use crate::fail_points;
-use crate::fail_points::fail_points;
 use crate::limits::{TEST_GROUP_BYTES, TEST_GROUP_DOCUMENTS};
 use crate::open_transactions::{ends_command, no_measurements};
 use crate::sessions::{self, RetryableWrite};

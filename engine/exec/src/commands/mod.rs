@@ -43,11 +43,13 @@ use std::rc::Rc;
 
 use pinion_service::cluster_parameters::cluster_parameters;
 use pinion_service::counter::Counter;
+use pinion_service::fail_points::fail_points;
 use pinion_service::interrupt::poll_once;
 use pinion_service::members;
 use pinion_service::metrics::{Counters, Gauge, Metrics, OpClass, metrics};
 use pinion_service::ops::ops;
 use pinion_service::parking::{park, parking};
+use pinion_service::profile_settings::profiles;
 use pinion_service::session_ids::is_in;
 use pinion_wire::{
     CommandClass, CommandRole, Error, ErrorCode, Handler, Invocation, LogicalOp, OpContext,
@@ -62,9 +64,7 @@ pub use table::register_commands;
 
 use crate::cluster_time;
 use crate::concern;
-use crate::fail_points::fail_points;
 use crate::profile::Profiled;
-use crate::profile_settings::profiles;
 use crate::sessions::{check_child, session_table};
 use crate::topology;
 use crate::topology::{is_member, replica_set};
@@ -102,7 +102,7 @@ async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
     };
     if fail_points().any_is_on() {
         let handled = |cmd| run_counted(cmd, handler);
-        return Box::pin(crate::fail_points::around(cmd, handled)).await;
+        return Box::pin(pinion_service::fail_points::around(cmd, handled)).await;
     }
     run_counted(cmd, handler).await
 }

@@ -4,10 +4,10 @@
 use pinion_query::{DiskSorter, Document, Next, Spilled, Spiller};
 use pinion_service::compute::compute;
 use pinion_service::interrupt::pause;
+use pinion_service::spill::SpillFile;
 use pinion_wire::{OpContext, Result};
 
 use super::{Node, Surroundings};
-use crate::spill::SpillFile;
 
 pub(super) struct Spool {
     sorter: DiskSorter<Kept>,

@@ -13,6 +13,7 @@ use pinion_query::{
 use pinion_service::compute::compute_bytes;
 use pinion_service::metrics::metrics;
 use pinion_service::query_settings::{IndexHints, QuerySettings};
+use pinion_service::spill::memory;
 use pinion_storage::{PartitionId, TreeId, UnitId};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -27,7 +28,6 @@ use crate::acquire::{ReadSource, Renewal, Undecided};
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
 use crate::parameters::parameters;
 use crate::plan_cache::{SetFilter, index_filters};
-use crate::spill::memory;
 use crate::tree_uses::tree_metrics;
 
 /// What is to be read.

@@ -8,6 +8,7 @@ use pinion_query::{DiskSorter, Metadata, Next, SortPattern, Spilled, Spiller, Su
 use pinion_service::compute::compute;
 use pinion_service::interrupt::{check, pause};
 use pinion_service::metrics::metrics;
+use pinion_service::spill::SpillFile;
 use pinion_storage::Key;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -15,7 +16,6 @@ use super::item::{Item, PartCounters};
 use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, metadata_of};
 use super::scan::{Found, Scan, ScannedEntry};
-use crate::spill::SpillFile;
 
 /// A document in the sort.
 struct Entry {

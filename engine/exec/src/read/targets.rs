@@ -1,6 +1,7 @@
 //! The keys of the documents that a statement changes.
 
 use pinion_query::Room;
+use pinion_service::spill::memory;
 use pinion_storage::Key;
 use pinion_wire::{OpContext, Result};
 use rustc_hash::FxHashSet;
@@ -14,7 +15,6 @@ use crate::acquire::{ReadSource, Renewal};
 use crate::limits::TARGET_GROUP;
 use crate::options::{PlantedFault, node_options};
 use crate::parameters::parameters;
-use crate::spill::memory;
 
 /// What a statement does with a document that its walk of an index comes to a second time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,6 +12,7 @@ use pinion_query::Plan;
 use pinion_runtime::Queue;
 use pinion_service::compute::compute_bytes;
 use pinion_service::interrupt::{is_interruption, pause};
+use pinion_service::spill::memory;
 use pinion_storage::{PartitionId, storage};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
@@ -22,7 +23,6 @@ use super::plan::Planned;
 use super::request::ReadRequest;
 use super::scan::Scan;
 use crate::limits::{TRIAL_RESULTS, TRIAL_WORKS};
-use crate::spill::memory;
 
 /// What a plan did in its trial.
 #[derive(Clone, Debug, Default)]

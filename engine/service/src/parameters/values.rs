@@ -17,12 +17,12 @@ pub fn unreadable(name: &str, value: RawBsonRef<'_>) -> Error {
 }
 
 /// Every value is a flag: zero, null and what is absent are false.
-pub(crate) fn flag(value: RawBsonRef<'_>) -> bool {
+pub fn flag(value: RawBsonRef<'_>) -> bool {
     truthy(value)
 }
 
 /// A whole number of 64 bits.
-pub(crate) fn whole(name: &str, value: RawBsonRef<'_>) -> Result<i64> {
+pub fn whole(name: &str, value: RawBsonRef<'_>) -> Result<i64> {
     if let RawBsonRef::Boolean(flag) = value {
         return Ok(flag.into());
     }
@@ -39,7 +39,7 @@ fn cut(number: f64) -> Option<i64> {
 }
 
 /// A whole number within `least..=most`.
-pub(crate) fn within(name: &str, value: RawBsonRef<'_>, least: i64, most: i64) -> Result<i64> {
+pub fn within(name: &str, value: RawBsonRef<'_>, least: i64, most: i64) -> Result<i64> {
     let number = whole(name, value)?;
     if number < least {
         return Err(Error::bad_value(format!(

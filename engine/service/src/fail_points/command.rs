@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_runtime::{Duration, sleep};
-use pinion_service::interrupt::{check, interruptible};
-use pinion_service::ops::ops;
 use pinion_wire::idl::{i64_exact, truthy};
 use pinion_wire::{
     CommandRole, CommandSpec, Error, ErrorCode, Invocation, OpContext, Reply, Result,
@@ -15,9 +13,11 @@ use pinion_wire::{
 
 use super::{FailPoint, Set, enter};
 use crate::fail_points::fail_points;
+use crate::interrupt::{check, interruptible};
+use crate::ops::ops;
 
 /// Runs a command among the fail points that are on.
-pub(crate) async fn around<Fut>(
+pub async fn around<Fut>(
     mut cmd: Invocation,
     handler: impl FnOnce(Invocation) -> Fut,
 ) -> Result<Reply>
@@ -66,7 +66,7 @@ where
 ///
 /// # Errors
 /// That which the fail point is set to: nothing may be written.
-pub(crate) async fn on_retryable_write(ctx: &OpContext) -> Result<()> {
+pub async fn on_retryable_write(ctx: &OpContext) -> Result<()> {
     if !fail_points().any_is_on() {
         return Ok(());
     }
@@ -88,7 +88,7 @@ pub(crate) async fn on_retryable_write(ctx: &OpContext) -> Result<()> {
 }
 
 /// The deadline of an operation that has one, as the fail points for it have it.
-pub(crate) async fn time_out(deadline_ns: Option<u64>) -> Option<u64> {
+pub async fn time_out(deadline_ns: Option<u64>) -> Option<u64> {
     deadline_ns?;
     if enter(FailPoint::MaxTimeNeverTimeOut, |_| true)
         .await
@@ -106,7 +106,7 @@ pub(crate) async fn time_out(deadline_ns: Option<u64>) -> Option<u64> {
 ///
 /// # Errors
 /// That which the fail point is set to.
-pub(crate) async fn fails_get_more(ctx: &OpContext, ns: &str) -> Result<()> {
+pub async fn fails_get_more(ctx: &OpContext, ns: &str) -> Result<()> {
     let app_name = ctx.client.app_name();
     let wants = |data: &RawDocument| is_for(data, ctx, app_name, Some(ns));
     match enter(FailPoint::FailGetMoreAfterCursorCheckout, wants).await {

@@ -1,16 +1,51 @@
 //! The server parameters of expiry.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_runtime::Duration;
+use pinion_service::parameters::{Row, Setting, flag, within};
 use pinion_wire::{Error, Result};
 
-use super::values::{flag, within};
 use crate::limits::{
     TTL_INDEX_DELETE_TARGET_DOCS, TTL_INDEX_DELETE_TARGET_TIME, TTL_MONITOR_SLEEP,
     TTL_SUB_PASS_TARGET,
 };
 
-/// Their values.
+/// Their rows.
+pub(crate) const ROWS: [Row; 6] = [
+    row("ttlIndexDeleteTargetDocs"),
+    row("ttlIndexDeleteTargetTimeMS"),
+    row("ttlMonitorBatchDeletes"),
+    row("ttlMonitorEnabled"),
+    row("ttlMonitorSleepSecs"),
+    row("ttlMonitorSubPassTargetSecs"),
+];
+
+const fn row(name: &'static str) -> Row {
+    Row::always(name, append, parse)
+}
+
+fn append(parameter: &str, name: &str, out: &mut DocBuilder) {
+    let is_known = ttl_parameters().borrow().append_as(parameter, name, out);
+    assert!(is_known, "a parameter of expiry");
+}
+
+fn parse(name: &str, value: RawBsonRef<'_>) -> Result<Setting> {
+    let parsed = TtlSetting::parse(name, value).expect("a parameter of expiry");
+    let value = parsed?;
+    Ok(Setting::new(move || {
+        ttl_parameters().borrow_mut().set(value)
+    }))
+}
+
+/// This core's values.
+pub(crate) fn ttl_parameters() -> Rc<RefCell<TtlParameters>> {
+    pinion_runtime::core_local()
+}
+
+/// Their values; every core holds the same.
 #[derive(Clone, Debug)]
 pub struct TtlParameters {
     pub enabled: bool,
@@ -40,7 +75,7 @@ impl Default for TtlParameters {
 
 /// A checked value of one of them.
 #[derive(Clone, Copy, Debug)]
-pub enum TtlSetting {
+enum TtlSetting {
     Enabled(bool),
     SleepSecs(i32),
     BatchDeletes(bool),
@@ -51,7 +86,7 @@ pub enum TtlSetting {
 
 impl TtlParameters {
     /// Appends a parameter's value under a name; false if it is not one of these.
-    pub(crate) fn append_as(&self, parameter: &str, name: &str, out: &mut DocBuilder) -> bool {
+    fn append_as(&self, parameter: &str, name: &str, out: &mut DocBuilder) -> bool {
         match parameter {
             "ttlIndexDeleteTargetDocs" => out.append(name, self.delete_target_docs as i64),
             "ttlIndexDeleteTargetTimeMS" => {
@@ -68,7 +103,7 @@ impl TtlParameters {
         true
     }
 
-    pub(crate) fn set(&mut self, setting: TtlSetting) {
+    fn set(&mut self, setting: TtlSetting) {
         match setting {
             TtlSetting::Enabled(enabled) => self.enabled = enabled,
             TtlSetting::SleepSecs(secs) => self.sleep = Duration::from_secs(secs as u64),
@@ -86,7 +121,7 @@ impl TtlParameters {
 
 impl TtlSetting {
     /// Checks a value for a parameter; `None` if it is not one of these.
-    pub(crate) fn parse(name: &str, value: RawBsonRef<'_>) -> Option<Result<TtlSetting>> {
+    fn parse(name: &str, value: RawBsonRef<'_>) -> Option<Result<TtlSetting>> {
         Some(match name {
             "ttlIndexDeleteTargetDocs" => {
                 within(name, value, 0, i64::MAX).map(TtlSetting::DeleteTargetDocs)

@@ -3,32 +3,48 @@
 use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_query::{DiskReply, DiskRequest, DiskSorter, Place, Spilled, Spiller};
 use pinion_runtime::{ALIGN, DmaBuf, File, LocalBoxFuture, OpenOptions, Queue, fs};
-use pinion_service::compute::compute;
-use pinion_service::interrupt::{check, pause};
-use pinion_service::metrics::metrics;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::memory::{NodeMemory, node_memory};
+use crate::compute::compute;
+use crate::interrupt::{check, pause};
 use crate::limits::{SPILL_SPACE_STEP_BYTES, SPILL_TRANSFER_BYTES};
-use crate::options::node_options;
+use crate::metrics::metrics;
 use crate::parameters::parameters;
 
 /// Code of an error while a spilled block is read or written, as MongoDB's sorter has them.
 const READ_FAILED: ErrorCode = ErrorCode(16817);
 const WRITE_FAILED: ErrorCode = ErrorCode(16821);
 
-/// Numbers the files that operations of this core spill into.
-#[derive(Default)]
-pub struct SpillFiles(Cell<u64>);
+/// Where operations of this core spill.
+pub struct SpillFiles {
+    data: PathBuf,
+    /// Numbers the files.
+    made: Cell<u64>,
+}
 
-fn next_spill_file() -> u64 {
-    let files = pinion_runtime::core_local::<SpillFiles>();
-    files.0.set(files.0.get() + 1);
-    files.0.get()
+impl SpillFiles {
+    /// Files are made below this directory; free space is left there to what else it holds.
+    pub fn new(data: PathBuf) -> SpillFiles {
+        SpillFiles {
+            data,
+            made: Cell::new(0),
+        }
+    }
+
+    fn next_number(&self) -> u64 {
+        self.made.set(self.made.get() + 1);
+        self.made.get()
+    }
+}
+
+fn spill_files() -> Rc<SpillFiles> {
+    pinion_runtime::core_local()
 }
 
 /// Where spill files are made, as those of index builds are: a start removes what it finds there.
@@ -57,7 +73,7 @@ pub struct SpillCounts {
 }
 
 impl SpillCounts {
-    pub(crate) fn add(&mut self, other: &SpillCounts) {
+    pub fn add(&mut self, other: &SpillCounts) {
         self.spills += other.spills;
         self.records += other.records;
         self.bytes += other.bytes;
@@ -67,7 +83,7 @@ impl SpillCounts {
 
 impl SpillFile {
     /// Performs what a sorter asks for, until it asks for nothing more.
-    pub(crate) fn serve<'a, T: Spilled + Send>(
+    pub fn serve<'a, T: Spilled + Send>(
         &'a mut self,
         ctx: &'a OpContext,
         sorter: &'a mut DiskSorter<T>,
@@ -85,7 +101,7 @@ impl SpillFile {
     }
 
     /// Does what a machine asked for.
-    pub(crate) fn perform<'a>(
+    pub fn perform<'a>(
         &'a mut self,
         ctx: &'a OpContext,
         request: DiskRequest,
@@ -121,22 +137,22 @@ impl SpillFile {
     }
 
     /// What was spilled since this was asked last.
-    pub(crate) fn take_counts(&mut self) -> SpillCounts {
+    pub fn take_counts(&mut self) -> SpillCounts {
         std::mem::take(&mut self.counts)
     }
 
     async fn append(&mut self, block: &[u8]) -> Result<Place> {
         let bytes = block.len().next_multiple_of(ALIGN) as u64;
-        let info = node_options();
+        let files = spill_files();
         if self.end.is_multiple_of(SPILL_SPACE_STEP_BYTES)
             || self.end / SPILL_SPACE_STEP_BYTES != (self.end + bytes) / SPILL_SPACE_STEP_BYTES
         {
-            check_space(&info.storage.dir).await?;
+            check_space(&files.data).await?;
         }
         let file = match &self.file {
             Some(file) => file.clone(),
             None => {
-                let made = make(&info.storage.dir).await.map_err(failed)?;
+                let made = make(&files).await.map_err(failed)?;
                 self.file.insert(made).clone()
             }
         };
@@ -210,14 +226,14 @@ fn checksum(block: &[u8]) -> u32 {
 }
 
 /// Makes a file that has no name.
-fn make(data: &Path) -> LocalBoxFuture<'_, io::Result<File>> {
+fn make(files: &SpillFiles) -> LocalBoxFuture<'_, io::Result<File>> {
     Box::pin(async move {
-        let directory = directory(data);
+        let directory = directory(&files.data);
         fs::create_dir_all(&directory).await?;
         let path = directory.join(format!(
             "spill-{}-{}",
             pinion_runtime::core_id().0,
-            next_spill_file()
+            files.next_number()
         ));
         let file = File::open(&path, OpenOptions::create().truncate()).await?;
         fs::remove_file(&path).await?;

@@ -20,7 +20,7 @@ pub enum Mode {
 
 impl Mode {
     /// Reads `mode` of `configureFailPoint`, with MongoDB's codes and messages.
-    pub(crate) fn parse(mode: Option<RawBsonRef<'_>>) -> Result<Mode> {
+    pub fn parse(mode: Option<RawBsonRef<'_>>) -> Result<Mode> {
         match mode {
             None => Err(Error::new(
                 ErrorCode::ILLEGAL_OPERATION,
@@ -62,7 +62,7 @@ impl Mode {
     }
 
     /// Whether the fail point acts now; `draw` gives a random number from 0 to below 1.
-    pub(crate) fn advance(&mut self, draw: impl FnOnce() -> f64) -> bool {
+    pub fn advance(&mut self, draw: impl FnOnce() -> f64) -> bool {
         match self {
             Mode::Off => false,
             Mode::AlwaysOn => true,
@@ -84,7 +84,7 @@ impl Mode {
     }
 
     /// MongoDB's number of the mode.
-    pub(crate) fn number(self) -> i32 {
+    pub fn number(self) -> i32 {
         match self {
             Mode::Off => 0,
             Mode::AlwaysOn => 1,

@@ -5,10 +5,30 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, Result};
 
-use crate::parameters::LogControl;
+/// How commands reach the log: a core-local value, where there is a log.
+pub struct LogControl {
+    /// The components that have a verbosity of their own, by their dotted names; the first is what
+    /// the others go by.
+    pub components: &'static [&'static str],
+    /// The verbosity of a component, by its place; negative where it has none of its own.
+    pub get: fn(usize) -> i32,
+    /// Sets it, for all cores.
+    pub set: fn(usize, i32),
+    /// Begins a new log file; the outcome comes on the channel.
+    pub rotate: fn() -> std::sync::mpsc::Receiver<std::io::Result<()>>,
+}
+
+/// Sets the verbosities of components, each by its place, where there is a log.
+pub(super) fn set(verbosities: &[(usize, i32)]) {
+    if let Some(control) = pinion_runtime::try_core_local::<LogControl>() {
+        for (component, level) in verbosities {
+            (control.set)(*component, *level);
+        }
+    }
+}
 
 /// Reads the components with their new verbosities, each by its place.
-pub(crate) fn parse(value: RawBsonRef<'_>) -> Result<Vec<(usize, i32)>> {
+pub(super) fn parse(value: RawBsonRef<'_>) -> Result<Vec<(usize, i32)>> {
     let RawBsonRef::Document(document) = value else {
         return Err(Error::type_mismatch(format!(
             "logComponentVerbosity is not a BSON object, but of type {}",
@@ -66,7 +86,7 @@ fn verbosity(component: &str, value: RawBsonRef<'_>) -> Result<i32> {
 }
 
 /// Appends the verbosities of all components.
-pub(crate) fn append(name: &str, out: &mut DocBuilder) {
+pub(super) fn append(name: &str, out: &mut DocBuilder) {
     out.start_document(name);
     if let Some(control) = pinion_runtime::try_core_local::<LogControl>() {
         append_below("", control.components, control.get, out);

@@ -7,8 +7,10 @@ use std::rc::Rc;
 use pinion_query::Matcher;
 use pinion_wire::idl::Namespace;
 
-use crate::own_collections::PROFILE;
 use crate::parameters::server_counters;
+
+/// The collection of a database that its profiled operations are written to.
+pub const COLLECTION: &str = "system.profile";
 
 /// Which operations of a database are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,17 +130,17 @@ impl Profiles {
     }
 
     /// Whether the profiler must look at operations at all.
-    pub(crate) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.is_on
     }
 
     /// Whether it must look at those of this database.
-    pub(crate) fn concerns(&self, db: &str) -> bool {
+    pub fn concerns(&self, db: &str) -> bool {
         self.sample_rate < 1.0 || self.of(db).is_on()
     }
 
     /// Whether an operation that took so long is slow and belongs to the sample.
-    pub(crate) fn is_slow(&self, us: u64) -> bool {
+    pub fn is_slow(&self, us: u64) -> bool {
         us as i64 >= i64::from(self.slow_ms()) * 1000 && self.samples()
     }
 
@@ -153,8 +155,8 @@ impl Profiles {
 }
 
 /// Whether operations of its database are written to this collection.
-pub(crate) fn is_written(ns: &Namespace) -> bool {
-    ns.collection() == PROFILE && profiles().borrow().of(ns.db()).level != Level::Off
+pub fn is_written(ns: &Namespace) -> bool {
+    ns.collection() == COLLECTION && profiles().borrow().of(ns.db()).level != Level::Off
 }
 
 /// Lets a database have nothing of its own any more, on every core.

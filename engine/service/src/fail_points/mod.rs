@@ -15,18 +15,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
-use pinion_catalog::BuildPhase;
 use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, Queue, call_on, on_all_cores, submit_to};
-use pinion_service::generate::jitter;
-use pinion_service::interrupt::{check, interruptible};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-pub(crate) use command::{around, fails_get_more, on_retryable_write, time_out};
-pub(crate) use mode::Mode;
+pub use command::{around, fails_get_more, on_retryable_write, time_out};
+pub use mode::Mode;
 pub use start::set_at_start;
 
+use crate::generate::jitter;
+use crate::interrupt::{check, interruptible};
 use crate::limits::FAIL_POINT_POLL;
 
 /// The fail points there are.
@@ -128,7 +127,7 @@ impl Configuration {
 
 /// What a fail point that is on is set to.
 #[derive(Debug)]
-pub(crate) struct Set {
+pub struct Set {
     /// Which setting of its fail point this is, by which core 0 knows what another core speaks of.
     number: u64,
     pub data: RawDocumentBuf,
@@ -158,7 +157,7 @@ struct Progress {
 }
 
 /// The fail points that are on.
-pub(crate) fn fail_points() -> Rc<FailPoints> {
+pub fn fail_points() -> Rc<FailPoints> {
     pinion_runtime::core_local()
 }
 
@@ -177,7 +176,7 @@ impl Default for FailPoints {
 impl FailPoints {
     /// Whether any fail point is on. One that has acted as often as it was set to counts until it
     /// is set to off.
-    pub(crate) fn any_is_on(&self) -> bool {
+    pub fn any_is_on(&self) -> bool {
         self.is_on.get()
     }
 
@@ -220,7 +219,7 @@ impl FailPoints {
 
     /// Sets a fail point on this core alone, as the node starts: every core does, with the same
     /// configuration.
-    pub(crate) fn set_at_start(&self, point: FailPoint, configuration: Configuration) {
+    pub fn set_at_start(&self, point: FailPoint, configuration: Configuration) {
         let set = self.begin(point, configuration);
         self.set(point, set);
     }
@@ -233,10 +232,7 @@ fn draw() -> f64 {
 }
 
 /// Whether the fail point acts on something that wants what it is set to: then what that is.
-pub(crate) async fn enter(
-    point: FailPoint,
-    wants: impl FnOnce(&RawDocument) -> bool,
-) -> Option<Arc<Set>> {
+pub async fn enter(point: FailPoint, wants: impl FnOnce(&RawDocument) -> bool) -> Option<Arc<Set>> {
     let set = fail_points().set_to(point)?;
     if !wants(&set.data) {
         return None;
@@ -268,20 +264,6 @@ pub async fn fetching_resumed() {
     while enter(FailPoint::StopReplProducer, |_| true).await.is_some() {
         pinion_runtime::sleep(FAIL_POINT_POLL).await;
     }
-}
-
-/// Has builds of indexes that work on this core wait where a test holds them up.
-pub fn hold_builds() {
-    pinion_catalog::set_build_hold(Rc::new(|phase| {
-        let point = match phase {
-            BuildPhase::Scanning => {
-                FailPoint::HangIndexBuildDuringCollectionScanPhaseAfterInsertion
-            }
-            BuildPhase::Loading => FailPoint::HangIndexBuildDuringBulkLoadPhase,
-            BuildPhase::Draining => FailPoint::HangIndexBuildDuringDrainWritesPhase,
-        };
-        Box::pin(async move { enter(point, |_| true).await.is_some() })
-    }));
 }
 
 /// Has a validation wait in one partition where a test holds it up: between its documents and its

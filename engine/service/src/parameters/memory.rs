@@ -1,14 +1,16 @@
 //! The server parameters that bound what a stage may hold in memory.
 
-use pinion_bson::RawBsonRef;
+use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_query::MemoryLimits;
 use pinion_wire::{Error, Result};
 
+use super::row::{Row, Setting};
+use super::rows::{parameters, setting};
 use super::values::whole;
 
 /// One of these parameters.
 #[derive(Debug)]
-pub struct MemoryLimit {
+pub(super) struct MemoryLimit {
     name: &'static str,
     of: fn(&mut MemoryLimits) -> &mut usize,
     least: i64,
@@ -42,22 +44,48 @@ static MEMORY_LIMITS: [MemoryLimit; 5] = [
     },
 ];
 
+/// Their rows.
+pub(super) const ROWS: [Row; MEMORY_LIMITS.len()] = {
+    let mut rows = [Row::always("", append, parse); MEMORY_LIMITS.len()];
+    let mut at = 0;
+    while at < rows.len() {
+        rows[at].name = MEMORY_LIMITS[at].name;
+        at += 1;
+    }
+    rows
+};
+
+fn append(parameter: &str, name: &str, out: &mut DocBuilder) {
+    let limits = parameters().borrow().memory;
+    out.append(name, MemoryLimit::named(parameter).get(&limits));
+}
+
+fn parse(name: &str, value: RawBsonRef<'_>) -> Result<Setting> {
+    let limit = MemoryLimit::named(name);
+    let bytes = limit.parse(value)?;
+    Ok(setting(move |parameters| {
+        limit.set(&mut parameters.memory, bytes);
+    }))
+}
+
 impl MemoryLimit {
-    pub(crate) fn find(name: &str) -> Option<&'static MemoryLimit> {
-        MEMORY_LIMITS.iter().find(|limit| limit.name == name)
+    /// The one of this name, which must be one of these.
+    fn named(name: &str) -> &'static MemoryLimit {
+        let found = MEMORY_LIMITS.iter().find(|limit| limit.name == name);
+        found.expect("a limit of memory")
     }
 
-    pub(crate) fn get(&self, limits: &MemoryLimits) -> i64 {
+    fn get(&self, limits: &MemoryLimits) -> i64 {
         let mut limits = *limits;
         i64::try_from(*(self.of)(&mut limits)).unwrap_or(i64::MAX)
     }
 
-    pub(crate) fn set(&self, limits: &mut MemoryLimits, bytes: usize) {
+    fn set(&self, limits: &mut MemoryLimits, bytes: usize) {
         *(self.of)(limits) = bytes;
     }
 
     /// Checks a value for the parameter.
-    pub(crate) fn parse(&self, value: RawBsonRef<'_>) -> Result<usize> {
+    fn parse(&self, value: RawBsonRef<'_>) -> Result<usize> {
         let name = self.name;
         let bytes = whole(name, value)?;
         if bytes < self.least {
