@@ -15,7 +15,7 @@ mod tree_uses;
 
 // What surrounds a command, whatever it does.
 pub mod capped;
-pub mod cursors;
+mod cursor_reads;
 pub mod fsync_lock;
 mod gate_entry;
 pub mod guard;

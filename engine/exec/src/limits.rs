@@ -1,7 +1,7 @@
 //! Named limits of the executor.
 
 use pinion_runtime::Duration;
-use pinion_service::limits::CORE_BUDGET;
+use pinion_service::limits::{CORE_BUDGET, MAX_BATCH_BYTES};
 
 /// How long a read waits for the outcome of a prepared transaction before it checks whether that
 /// may wait for the read.
@@ -36,8 +36,6 @@ pub(crate) const NEAR_BUFFER_BYTES: usize = 16 * 1024 * 1024;
 pub const TARGET_GROUP: usize = 256;
 /// Documents in a first batch when the client names no size.
 pub const DEFAULT_FIRST_BATCH: usize = 101;
-/// Bytes of documents in one batch; a single document may exceed it by the internal allowance.
-pub const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes that one part hands over to the merge in one step.
 pub const PART_BATCH_BYTES: usize = 256 * 1024;
 /// Documents that one part hands over to the merge in one step.
@@ -60,8 +58,6 @@ pub(crate) const MAX_INDEX_FILTER_BYTES: usize = 16 * 1024 * 1024;
 /// `onPrimaryTransactionalWrite`: what MongoDB inserts at once.
 pub(crate) const TEST_GROUP_DOCUMENTS: usize = 500;
 pub(crate) const TEST_GROUP_BYTES: usize = 256 * 1024;
-/// Open cursors of one core.
-pub const MAX_CURSORS: usize = 100_000;
 /// Sessions remembered on one core.
 pub const MAX_SESSIONS: usize = 1_000_000;
 /// Sessions with retryable writes that one core knows; what it forgets is read from their records.

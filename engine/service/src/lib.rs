@@ -31,6 +31,7 @@ pub mod parking;
 pub mod query_settings;
 
 // What operators set, for all commands or for tests, and what goes by that.
+pub mod cursors;
 pub mod fail_points;
 pub mod parameters;
 pub mod profile_settings;

@@ -42,3 +42,7 @@ pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Longest `automationServiceDescriptor`.
 pub const MAX_SERVICE_DESCRIPTOR_BYTES: usize = 64;
+/// Bytes of documents in one batch; a single document may exceed it by the internal allowance.
+pub const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
+/// Open cursors of one core.
+pub const MAX_CURSORS: usize = 100_000;

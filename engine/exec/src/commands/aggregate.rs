@@ -26,7 +26,7 @@ use super::variables::variables;
 use super::{acknowledge, change_stream};
 use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::commands::stage_counts::stage_counts;
-use crate::cursors::Reads;
+use crate::cursor_reads::Reads;
 use crate::limits::{DEFAULT_FIRST_BATCH, PART_BATCH_DOCUMENTS};
 use crate::pipeline::{Node, PipelineStream, Surroundings, run_divided};
 use crate::read::{ReadRequest, of_buckets, open, parse_hint};

@@ -9,6 +9,7 @@ use pinion_catalog::{BuildInfo, ClosedBy, GateAccess, GateMode, core_catalog, st
 use pinion_query::Matcher;
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_service::compute::compute;
+use pinion_service::cursors::{ShownCursor, cursors};
 use pinion_service::node_info::node_info;
 use pinion_service::ops::{OpSnapshot, ops};
 use pinion_service::parameters::server_counters;
@@ -20,7 +21,6 @@ use pinion_wire::{
 use super::first_stage::Shown;
 use super::sessions::append_lsid;
 use crate::cluster_time::bson_time;
-use crate::cursors::{ShownCursor, cursors};
 use crate::open_transactions::OpenShown;
 use crate::transactions;
 

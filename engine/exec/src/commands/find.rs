@@ -21,7 +21,7 @@ use super::query_settings::admitted;
 use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
 use crate::acquire::{Acquired, acquire_viewed};
-use crate::cursors::Reads;
+use crate::cursor_reads::Reads;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::read::{Output, ReadRequest, Stream, TailStream, open, parse_hint, parse_sort};
 use crate::topology::is_member;

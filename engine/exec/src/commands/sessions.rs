@@ -2,6 +2,7 @@
 
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
 use pinion_catalog::append_child;
+use pinion_service::cursors::cursors;
 use pinion_service::generate::random_bytes;
 use pinion_service::limits::SESSION_TIMEOUT;
 use pinion_wire::idl::NO_USER;
@@ -9,7 +10,6 @@ use pinion_wire::idl::{CommandReader, FieldReader, Lsid, Path, read_lsid};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::commands::ops;
-use crate::cursors::cursors;
 use crate::session_refresh::session_refresh;
 use crate::sessions::session_table;
 use crate::{sessions, transactions};

@@ -20,6 +20,7 @@ use pinion_catalog::{Catalog, TimeSeries};
 use pinion_clock::Timestamp;
 use pinion_query::{Document, Memory, Outside, Pipeline, PipelineRun, Segment, Variables};
 use pinion_runtime::LocalBoxFuture;
+use pinion_service::cursors::{DocumentStream, Documents, Filled, fill};
 use pinion_service::query_settings::QuerySettings;
 use pinion_wire::{OpContext, Result};
 
@@ -30,7 +31,6 @@ use self::lookup::LookupNode;
 use self::output::{MergeNode, OutNode};
 use self::run::RunNode;
 use self::sub::UnionNode;
-use crate::cursors::{DocumentStream, Documents, Filled, fill};
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::MergedStream;
 use crate::write::Validation;

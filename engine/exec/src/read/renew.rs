@@ -15,7 +15,7 @@ use super::part::{Output, PartSpec};
 use super::scan::{Found, Scan};
 use super::tail::position_lost;
 use crate::acquire::{Renewal, committed, enter_inner};
-use crate::cursors::check_still_there;
+use crate::cursor_reads::check_still_there;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, RENEW_WHEN_SHORT, SNAPSHOT_RETRY_PAUSE};
 use crate::options::{PlantedFault, node_options};
 use crate::parameters::parameters;

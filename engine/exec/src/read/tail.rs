@@ -8,6 +8,7 @@ use bytes::Bytes;
 use pinion_catalog::{from_fatal, from_read_error, record_of};
 use pinion_clock::Timestamp;
 use pinion_runtime::{Instant, Queue, submit_to, timeout_at};
+use pinion_service::cursors::CursorSource;
 use pinion_service::interrupt::interruptible;
 use pinion_storage::{Direction, Key, KeyRange, ReadAt, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -19,7 +20,6 @@ use super::request::{ReadRequest, existing_trees, open_at};
 use super::stream::step_for;
 use crate::acquire::ReadSource;
 use crate::capped::{RECORDS, capped_table};
-use crate::cursors::Reads;
 use crate::limits::{AWAIT_POLL, MAX_SNAPSHOT_RETRIES};
 use crate::tree_uses::tree_metrics;
 
@@ -209,7 +209,7 @@ impl TailStream {
     pub(crate) async fn wait(
         &self,
         ctx: &OpContext,
-        reads: &Reads,
+        reads: &dyn CursorSource,
         until: Instant,
     ) -> Result<bool> {
         let newest = self.newest.as_ref().and_then(|key| record_of(key));

@@ -21,7 +21,7 @@ use super::modify::{Change, Modified, ModifyRequest, modify_at_owner};
 use super::multikey::mark_multikey;
 use super::validation::Validation;
 use crate::acquire::{Acquired, ReadSource, acquire};
-use crate::cursors::check_still_there;
+use crate::cursor_reads::check_still_there;
 use crate::limits::TRANSACTION_TARGET_BYTES;
 use crate::open_transactions::no_measurements;
 use crate::read::{Again, LeafReport, ReadRequest, Targets, open_ids, parse_sort, target_group};

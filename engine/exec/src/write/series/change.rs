@@ -19,7 +19,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::buckets::{BucketWrite, build, read, start_of};
 use crate::acquire::{Acquired, acquire};
-use crate::cursors::check_still_there;
+use crate::cursor_reads::check_still_there;
 use crate::read::{Again, ReadRequest, Targets, of_buckets, open_ids};
 use crate::write::backoff::Backoff;
 use crate::write::document::update_context;

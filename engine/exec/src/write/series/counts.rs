@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::ops::AddAssign;
 use std::rc::Rc;
 
-use crate::tree_uses::TreeUses;
 use pinion_bson::DocBuilder;
 use pinion_storage::TreeId;
+
+use crate::tree_uses::TreeUses;
 
 /// Counts of one series on one core, or their sums.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,76 +6,39 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{MAX_INTERNAL_DOCUMENT_BYTES, RawDocumentBuf};
-use pinion_catalog::{Uuid, core_catalog, stored_document};
+use pinion_bson::{MAX_INTERNAL_DOCUMENT_BYTES, RawDocument, RawDocumentBuf, Uuid};
 use pinion_clock::Timestamp;
 use pinion_query::element_text;
 use pinion_runtime::{CoreId, Instant, LocalBoxFuture, Rng};
-use pinion_service::metrics::{Metrics, metrics};
-use pinion_service::session_ids::{is_in, is_of_session};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
 use crate::limits::{MAX_BATCH_BYTES, MAX_CURSORS};
+use crate::metrics::{Metrics, metrics};
+use crate::session_ids::{is_in, is_of_session};
 
 /// The namespace of the cursor that it answers.
-pub(crate) const BULK_WRITE_CURSOR: &str = "admin.$cmd.bulkWrite";
+pub const BULK_WRITE_CURSOR: &str = "admin.$cmd.bulkWrite";
 
 /// Bits of a cursor's id that name its core.
 const CORE_BITS: u32 = 12;
 
-/// A collection that a cursor reads, so that it is noticed when that is dropped or remade.
-#[derive(Clone, Debug)]
-pub(crate) struct Reads {
-    /// Its name: that under a view, if the cursor is of one.
-    pub ns: Namespace,
-    pub uuid: Uuid,
-    /// Indexes that are read, which may be dropped under it.
-    pub indexes: Vec<String>,
-}
+/// What a cursor reads, which may go away while nothing of it is held.
+pub trait CursorSource {
+    /// The collection's name: that under a view, if the cursor is of one.
+    fn ns(&self) -> &Namespace;
 
-impl Reads {
     /// Whether a read can continue that did not hold its collection's gate for a while; `at` is the
     /// snapshot that it reads, if any.
     ///
     /// # Errors
-    /// `QueryPlanKilled` when the collection or an index that is read is gone.
-    pub(crate) fn check(&self, at: Option<Timestamp>) -> Result<()> {
-        check_still_there(&self.ns, self.uuid, &self.indexes, at)
-    }
-}
-
-/// Whether a read that did not hold its collection's gate for a while can continue. One of a
-/// snapshot, `at`, can while the catalog of its time is kept.
-///
-/// # Errors
-/// `QueryPlanKilled` when the collection or an index that is read is gone.
-pub(crate) fn check_still_there(
-    ns: &Namespace,
-    uuid: Uuid,
-    indexes: &[String],
-    at: Option<Timestamp>,
-) -> Result<()> {
-    let killed = |what: String| Err(Error::new(ErrorCode::QUERY_PLAN_KILLED, what));
-    let catalog = core_catalog();
-    let then = at.and_then(|at| catalog.at(at));
-    let catalog = then.unwrap_or_else(|| catalog.current());
-    match catalog.by_uuid(uuid) {
-        None => killed(format!("collection dropped. UUID {uuid}")),
-        Some(collection) if collection.ns != *ns => killed(format!(
-            "collection renamed from '{ns}' to '{}'",
-            collection.ns
-        )),
-        Some(collection) => match indexes.iter().find(|name| collection.index(name).is_none()) {
-            Some(name) => killed(format!("index '{name}' dropped")),
-            None => Ok(()),
-        },
-    }
+    /// `QueryPlanKilled` when what is read is gone.
+    fn check(&self, at: Option<Timestamp>) -> Result<()>;
 }
 
 /// Documents one by one.
-pub(crate) trait Documents {
+pub trait Documents {
     /// The next document; `wanted` is how many more the caller would take now.
     fn next(
         &mut self,
@@ -91,7 +54,7 @@ pub(crate) trait Documents {
 }
 
 /// What a cursor reads from: a source of documents in their final form.
-pub(crate) trait DocumentStream {
+pub trait DocumentStream {
     /// Reads one batch: at most `max_documents`, at most 16 MiB, at least one document if there is
     /// one. What does not fit stays in `stash`.
     fn fill<'a>(
@@ -121,7 +84,7 @@ pub(crate) trait DocumentStream {
     fn wait<'a>(
         &'a self,
         _ctx: &'a OpContext,
-        _reads: Option<&'a Reads>,
+        _reads: Option<&'a dyn CursorSource>,
         _until: Instant,
     ) -> LocalBoxFuture<'a, Result<bool>> {
         Box::pin(async { Ok(false) })
@@ -143,10 +106,10 @@ pub(crate) trait DocumentStream {
 }
 
 /// What continues a query.
-pub(crate) struct Cursor {
+pub struct Cursor {
     pub ns: Namespace,
     /// What it reads, if it reads a collection.
-    pub reads: Option<Reads>,
+    pub reads: Option<Box<dyn CursorSource>>,
     pub session: Option<Lsid>,
     /// The number of the transaction that made it.
     pub transaction: Option<i64>,
@@ -211,7 +174,7 @@ pub struct CursorCounts {
 
 /// A cursor as `currentOp` shows it.
 #[derive(Clone, Debug)]
-pub(crate) struct ShownCursor {
+pub struct ShownCursor {
     pub id: i64,
     pub ns: Namespace,
     pub session: Option<Lsid>,
@@ -249,12 +212,12 @@ impl Cursor {
 }
 
 /// The core whose table has the cursor, if its id can be one of this node.
-pub(crate) fn core_of(id: i64) -> Option<CoreId> {
+pub fn core_of(id: i64) -> Option<CoreId> {
     let core = (id & ((1 << CORE_BITS) - 1)) as u16;
     (id > 0 && usize::from(core) < pinion_runtime::core_count()).then_some(CoreId(core))
 }
 
-pub(crate) fn not_found(id: i64) -> Error {
+pub fn not_found(id: i64) -> Error {
     Error::new(
         ErrorCode::CURSOR_NOT_FOUND,
         format!("cursor id {id} not found"),
@@ -277,7 +240,7 @@ impl Default for CursorTable {
 
 impl CursorTable {
     /// Keeps a cursor and names it.
-    pub(crate) fn insert(&self, cursor: Cursor) -> Result<i64> {
+    pub fn insert(&self, cursor: Cursor) -> Result<i64> {
         let mut slots = self.slots.borrow_mut();
         if slots.len() >= MAX_CURSORS {
             return Err(Error::new(
@@ -301,12 +264,7 @@ impl CursorTable {
 
     /// Takes a cursor out for one `getMore`. Until it comes back it can be killed through the
     /// operation's flag.
-    pub(crate) fn check_out(
-        &self,
-        id: i64,
-        ns: &Namespace,
-        ctx: &OpContext,
-    ) -> Result<Box<Cursor>> {
+    pub fn check_out(&self, id: i64, ns: &Namespace, ctx: &OpContext) -> Result<Box<Cursor>> {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(&id).ok_or_else(|| not_found(id))?;
         let Slot::Idle(cursor) = slot else {
@@ -344,7 +302,7 @@ impl CursorTable {
     }
 
     /// Puts a cursor back after a `getMore` that left something to read.
-    pub(crate) fn check_in(&self, id: i64, cursor: Box<Cursor>) {
+    pub fn check_in(&self, id: i64, cursor: Box<Cursor>) {
         let mut slots = self.slots.borrow_mut();
         // A cursor that was killed meanwhile has no slot any more and is dropped here.
         if let Some(slot) = slots.get_mut(&id) {
@@ -353,14 +311,14 @@ impl CursorTable {
     }
 
     /// Forgets a cursor that is exhausted or failed.
-    pub(crate) fn forget(&self, id: i64) {
+    pub fn forget(&self, id: i64) {
         let removed = self.slots.borrow_mut().remove(&id);
         // Dropping a stream closes its parts; that must not happen under the borrow.
         drop(removed);
     }
 
     /// Kills a cursor; false if there is none.
-    pub(crate) fn kill(&self, id: i64) -> bool {
+    pub fn kill(&self, id: i64) -> bool {
         let removed = self.slots.borrow_mut().remove(&id);
         match removed {
             Some(Slot::Pinned(pinned)) => {
@@ -402,7 +360,7 @@ impl CursorTable {
     }
 
     /// Kills the cursors of a transaction.
-    pub(crate) fn kill_transaction(&self, session: &Lsid, number: i64) -> u64 {
+    pub fn kill_transaction(&self, session: &Lsid, number: i64) -> u64 {
         self.kill_where(|slot| {
             let (owner, transaction) = match slot {
                 Slot::Idle(cursor) => (&cursor.session, cursor.transaction),
@@ -435,7 +393,7 @@ impl CursorTable {
     }
 
     /// The cursors that a `getMore` has and, where `idle` asks for them, the others too, by id.
-    pub(crate) fn shown(&self, idle: bool) -> Vec<ShownCursor> {
+    pub fn shown(&self, idle: bool) -> Vec<ShownCursor> {
         let slots = self.slots.borrow();
         let shown = slots.iter().filter_map(|(id, slot)| match slot {
             Slot::Idle(cursor) => idle.then(|| cursor.shown(*id)),
@@ -448,8 +406,8 @@ impl CursorTable {
 }
 
 /// A session as messages show it.
-fn show(lsid: &Lsid) -> pinion_catalog::Uuid {
-    pinion_catalog::Uuid(lsid.id)
+fn show(lsid: &Lsid) -> Uuid {
+    Uuid::from_bytes(lsid.id)
 }
 
 fn check_session(id: i64, owner: Option<&Lsid>, user: Option<&Lsid>) -> Result<()> {
@@ -503,13 +461,13 @@ fn check_transaction(id: i64, made_in: Option<i64>, asked_in: Option<i64>) -> Re
 }
 
 /// One batch of documents, and whether anything follows.
-pub(crate) struct Filled {
+pub struct Filled {
     pub documents: Vec<Bytes>,
     pub exhausted: bool,
 }
 
 /// Reads one batch: at most `max_documents`, at most 16 MiB, at least one document if there is one.
-pub(crate) async fn fill(
+pub async fn fill(
     stream: &mut impl Documents,
     stash: &mut Option<Bytes>,
     ctx: &OpContext,
@@ -568,7 +526,8 @@ fn check_size(document: &Bytes) -> Result<()> {
     if size <= MAX_INTERNAL_DOCUMENT_BYTES {
         return Ok(());
     }
-    let first = pinion_bson::elements(stored_document(document)).next();
+    let read = RawDocument::from_bytes(document).expect("a document of a stream");
+    let first = pinion_bson::elements(read).next();
     let first = first.map_or(String::new(), |(name, value)| element_text(name, value));
     Err(Error::new(
         ErrorCode::BSON_OBJECT_TOO_LARGE,
