@@ -179,6 +179,7 @@ fn change_stream_options(value: &RawDocument) -> Result<RawDocumentBuf> {
 }
 
 impl ClusterParameters {
+    /// Sets a parameter, whose value is checked.
     pub fn set(&mut self, name: &'static str, set: Set) {
         self.set.insert(name, set);
     }

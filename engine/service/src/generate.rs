@@ -47,6 +47,7 @@ pub fn random() -> pinion_query::Random {
     pinion_query::Random::seeded(generators().expression_rng.borrow_mut().next_u64())
 }
 
+/// Random bytes.
 pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     generators().rng.borrow_mut().fill_bytes(&mut bytes);

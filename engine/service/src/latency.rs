@@ -65,6 +65,7 @@ pub struct Latency {
 }
 
 impl Latency {
+    /// Records an operation that took `us` microseconds.
     pub fn record(&self, us: u64) {
         self.ops.inc();
         self.total_us.add(us);
@@ -92,7 +93,7 @@ impl LatencyValues {
 
     /// Operations of one step of the histogram.
     #[cfg(test)]
-    pub fn count_of_step(&self, step: usize) -> u64 {
+    pub(crate) fn count_of_step(&self, step: usize) -> u64 {
         self.histogram.0[step]
     }
 

@@ -17,6 +17,7 @@ use crate::limits::MIN_TOP_NAMESPACES;
 pub struct Gauge(fn(&Counters) -> &Counter);
 
 impl Gauge {
+    /// Counts one up, until what this gives is dropped.
     pub fn up(counter: fn(&Counters) -> &Counter) -> Gauge {
         counter(&metrics().counters).inc();
         Gauge(counter)
@@ -135,7 +136,7 @@ impl Counters {
     }
 
     /// Counts a cursor that is gone, by how long it lived.
-    pub fn cursor_ended(&self, lived_secs: u64, batches: u64) {
+    pub(crate) fn cursor_ended(&self, lived_secs: u64, batches: u64) {
         if batches > 1 {
             self.cursors_multi_batch.inc();
         }
@@ -214,6 +215,7 @@ impl TopEntry {
         }
     }
 
+    /// Adds another core's.
     pub fn add(&mut self, other: &TopEntry) {
         let pairs = [
             (&mut self.total, &other.total),

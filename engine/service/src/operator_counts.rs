@@ -25,6 +25,7 @@ impl OperatorCounts {
         }
     }
 
+    /// The present counts.
     pub fn values(&self) -> OperatorUses {
         self.0.borrow().clone()
     }

@@ -46,7 +46,7 @@ impl Parking {
         Some(Inside(Rc::clone(self)))
     }
 
-    pub async fn until_open(&self) {
+    pub(crate) async fn until_open(&self) {
         while self.is_closed.get() {
             self.changed.notified().await;
         }
@@ -57,11 +57,13 @@ impl Parking {
         assert!(!self.is_closed.replace(true), "it is closed already");
     }
 
+    /// Lets operations begin again, and wakes those that wait.
     pub fn open(&self) {
         assert!(self.is_closed.replace(false), "it is open already");
         self.changed.notify_all();
     }
 
+    /// Whether no operation runs.
     pub fn is_empty(&self) -> bool {
         self.inside.get() == 0
     }

@@ -32,6 +32,7 @@ impl Level {
         }
     }
 
+    /// MongoDB's number of the level.
     pub fn number(self) -> i32 {
         self as i32
     }
@@ -89,10 +90,12 @@ impl Default for Profiles {
 }
 
 impl Profiles {
+    /// How a database is profiled.
     pub fn of(&self, db: &str) -> &Profile {
         self.databases.get(db).unwrap_or(&self.default)
     }
 
+    /// Sets how a database is profiled.
     pub fn set(&mut self, db: &str, profile: Profile) {
         self.databases.insert(db.into(), profile);
         self.changed();
@@ -113,6 +116,7 @@ impl Profiles {
         self.sample_rate
     }
 
+    /// Sets the share of slow operations that are written, from 0 to 1.
     pub fn set_sample_rate(&mut self, rate: f64) {
         self.sample_rate = rate;
         self.changed();

@@ -217,6 +217,7 @@ pub fn core_of(id: i64) -> Option<CoreId> {
     (id > 0 && usize::from(core) < pinion_runtime::core_count()).then_some(CoreId(core))
 }
 
+/// The error for a cursor that is not there.
 pub fn not_found(id: i64) -> Error {
     Error::new(
         ErrorCode::CURSOR_NOT_FOUND,
@@ -344,6 +345,7 @@ impl CursorTable {
         ids.into_iter().filter(|id| self.kill(*id)).count() as u64
     }
 
+    /// Kills all cursors.
     pub fn kill_all(&self) {
         self.kill_where(|_| true);
     }

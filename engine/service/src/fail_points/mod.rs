@@ -44,6 +44,7 @@ pub enum FailPoint {
 }
 
 impl FailPoint {
+    /// All of them, in the order of their names.
     pub const ALL: [FailPoint; 10] = [
         FailPoint::FailCommand,
         FailPoint::FailGetMoreAfterCursorCheckout,
@@ -57,6 +58,7 @@ impl FailPoint {
         FailPoint::StopReplProducer,
     ];
 
+    /// MongoDB's name of the fail point.
     pub fn name(self) -> &'static str {
         match self {
             FailPoint::FailCommand => "failCommand",

@@ -12,7 +12,7 @@ const MECHANISMS: [Hash; 2] = [Hash::Sha1, Hash::Sha256];
 
 /// The way of authentication, or the user it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// With its first hello.
     Speculative = 0,
     /// As a member of the set.
@@ -55,18 +55,20 @@ pub fn authentication_counts() -> Rc<AuthenticationCounts> {
 }
 
 impl AuthenticationCounts {
-    pub fn received(&self, mechanism: Hash, way: Way) {
+    pub(crate) fn received(&self, mechanism: Hash, way: Way) {
         self.received[place(mechanism)][way as usize].inc();
     }
 
-    pub fn succeeded(&self, mechanism: Hash, way: Way) {
+    pub(crate) fn succeeded(&self, mechanism: Hash, way: Way) {
         self.successful[place(mechanism)][way as usize].inc();
     }
 
+    /// Counts a question for the mechanisms of a user.
     pub fn mechanisms_asked(&self) {
         self.mechanisms_asked.inc();
     }
 
+    /// The present counts.
     pub fn values(&self) -> AuthenticationValues {
         let values = |counters: &[Counter; 3]| counters.each_ref().map(Counter::get);
         let mut mechanisms = [OfMechanism::default(); 2];

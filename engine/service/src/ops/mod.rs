@@ -33,7 +33,7 @@ pub async fn client_operations() -> usize {
 }
 
 /// A running operation.
-pub struct RunningOp {
+pub(crate) struct RunningOp {
     /// The command document.
     pub command: Bytes,
     pub ctx: OpContext,
@@ -185,12 +185,14 @@ impl OpTable {
         found.contains(&true)
     }
 
+    /// Interrupts all operations, with this code.
     pub fn kill_all(&self, code: ErrorCode) {
         for op in self.ops.borrow().values() {
             op.ctx.kill(code);
         }
     }
 
+    /// Interrupts the operations of a session and of its children, but for the one that ends it.
     pub fn kill_session(&self, lsid: &Lsid) {
         for op in self.ops.borrow().values() {
             // The command that ends the session runs in it too.
@@ -223,10 +225,12 @@ impl OpTable {
             .count()
     }
 
+    /// How many operations run.
     pub fn count(&self) -> usize {
         self.ops.borrow().len()
     }
 
+    /// What `currentOp` shows of all operations.
     pub fn snapshot(&self) -> Vec<OpSnapshot> {
         let now = pinion_runtime::now().as_nanos();
         let (ops, background) = (self.ops.borrow(), self.background.borrow());

@@ -10,10 +10,12 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// There is more to examine.
     pub fn expect(&self, more: u64) {
         self.total.fetch_add(more, Ordering::Relaxed);
     }
 
+    /// One more was examined.
     pub fn advance(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }

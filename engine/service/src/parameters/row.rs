@@ -21,10 +21,12 @@ pub enum SetAt {
 }
 
 impl SetAt {
+    /// Whether it may be set at the start.
     pub fn startup(self) -> bool {
         self != SetAt::Never
     }
 
+    /// Whether it may be set while the process runs.
     pub fn runtime(self) -> bool {
         self == SetAt::Always
     }

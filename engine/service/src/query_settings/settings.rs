@@ -86,10 +86,12 @@ impl QuerySettings {
         QuerySettings::parse(&merged)
     }
 
+    /// The settings as they are stored and shown.
     pub fn written(&self) -> &RawDocument {
         &self.written
     }
 
+    /// Whether commands of the shape are rejected.
     pub fn rejects(&self) -> bool {
         self.reject
     }

@@ -17,6 +17,7 @@ use crate::limits::MAX_QUERY_SETTINGS_BYTES;
 pub struct QueryShapeHash([u8; 32]);
 
 impl QueryShapeHash {
+    /// The digest of a shape.
     pub fn of(shape: &RawDocument) -> QueryShapeHash {
         QueryShapeHash(Sha256::digest(shape.as_bytes()).into())
     }
@@ -85,10 +86,12 @@ impl SettingsTable {
         self.databases.contains(db)
     }
 
+    /// The settings of a shape.
     pub fn find(&self, hash: QueryShapeHash) -> Option<&Entry> {
         self.of.get(&hash)
     }
 
+    /// All settings, in the order of the digests.
     pub fn list(&self) -> impl Iterator<Item = (QueryShapeHash, &Entry)> {
         self.of.iter().map(|(hash, entry)| (*hash, entry))
     }

@@ -73,6 +73,7 @@ pub struct SpillCounts {
 }
 
 impl SpillCounts {
+    /// Adds what was spilled elsewhere.
     pub fn add(&mut self, other: &SpillCounts) {
         self.spills += other.spills;
         self.records += other.records;
