@@ -13,7 +13,7 @@ pub mod stats;
 mod transaction_state;
 mod tree_uses;
 
-// What surrounds a command, whatever it does.
+// What of storage and of the set surrounds a command, whatever it does.
 pub mod capped;
 mod cursor_reads;
 pub mod fsync_lock;
@@ -50,7 +50,7 @@ pub mod version;
 // Commands.
 pub mod commands;
 
-pub use commands::{MAX_WIRE_VERSION, attach, register_commands};
+pub use commands::{attach, register_commands};
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
 pub use local::{any_local, document_of_uuid, put_local, read_local, write_local};

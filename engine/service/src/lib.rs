@@ -36,3 +36,8 @@ pub mod fail_points;
 pub mod parameters;
 pub mod profile_settings;
 pub mod spill;
+
+// Commands that any process answers.
+pub mod authenticate;
+pub mod hello;
+pub mod small_talk;

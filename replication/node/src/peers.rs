@@ -152,7 +152,7 @@ fn introduction() -> RawDocumentBuf {
             "driver": { "name": "NetworkInterfacePinion", "version": env!("CARGO_PKG_VERSION") },
             "os": { "type": "Linux", "name": "Linux", "architecture": "", "version": "" },
         },
-        "internalClient": { "minWireVersion": 0, "maxWireVersion": pinion_exec::MAX_WIRE_VERSION },
+        "internalClient": { "minWireVersion": 0, "maxWireVersion": pinion_service::hello::MAX_WIRE_VERSION },
         "$db": "admin",
     }
 }

@@ -1,7 +1,6 @@
 //! The commands: what surrounds each of them, and the handlers of those that the executor has.
 
 pub mod aggregate;
-mod authenticate;
 mod bulk_replies;
 mod bulk_write;
 pub mod capped;
@@ -57,8 +56,6 @@ use pinion_wire::{
 };
 
 pub use crate::concern::acknowledge;
-pub use hello::MAX_WIRE_VERSION;
-pub use hello::append_build_info;
 pub use stage_counts::StageCounts;
 pub use table::register_commands;
 

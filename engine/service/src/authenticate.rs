@@ -3,23 +3,15 @@
 
 use pinion_auth::Hash;
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
-use pinion_service::members::{
+use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+
+use crate::members::{
     self, MEMBER_DATABASE, StartRequest, authentication_counts, conversations, member_access,
 };
-use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
-use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
-
-use super::attach;
 
 /// The number of a connection's conversation: it has one at a time.
 const CONVERSATION: i32 = 1;
-
-pub(super) fn attach_authentication(r: &mut Registry) {
-    attach(r, "saslStart", sasl_start);
-    attach(r, "saslContinue", sasl_continue);
-    attach(r, "authenticate", authenticate);
-    attach(r, "logout", logout);
-}
 
 /// Which mechanism this is, of those that there are.
 fn mechanism(name: &str) -> Result<Hash> {
@@ -55,7 +47,8 @@ fn skips_empty(options: Option<&RawDocument>) -> bool {
     skips.is_some_and(pinion_wire::idl::truthy)
 }
 
-async fn sasl_start(cmd: Invocation) -> Result<Reply> {
+/// `saslStart`: begins a conversation.
+pub async fn sasl_start(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let name = reader
         .opt_str("mechanism")?
@@ -76,7 +69,8 @@ async fn sasl_start(cmd: Invocation) -> Result<Reply> {
     Ok(answer(&step.payload, step.is_done))
 }
 
-async fn sasl_continue(cmd: Invocation) -> Result<Reply> {
+/// `saslContinue`: continues it.
+pub async fn sasl_continue(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let payload = payload(reader.path().field("payload"), reader.value("payload"))?;
     let conversation = reader.opt_i32("conversationId")?;
@@ -107,7 +101,7 @@ fn answer(payload: &str, is_done: bool) -> Reply {
 
 /// Starts the authentication that a hello carries: appends the answer, or nothing where it fails:
 /// the client then has to send `saslStart`, whose reply says what is wrong.
-pub(super) fn append_speculative(
+pub(crate) fn append_speculative(
     cmd: &Invocation,
     asked: &RawDocument,
     out: &mut DocBuilder,
@@ -141,7 +135,7 @@ pub(super) fn append_speculative(
 
 /// The mechanisms of a user, for a hello that asks for them: members have one, and there are no
 /// other users.
-pub(super) fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) {
+pub(crate) fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) {
     authentication_counts().mechanisms_asked();
     let is_member = match user {
         RawBsonRef::String(name) => name
@@ -176,7 +170,7 @@ fn log_failure(cmd: &Invocation, why: &str, is_speculative: bool) {
 }
 
 /// `authenticate`: by certificates, of which there are none.
-async fn authenticate(cmd: Invocation) -> Result<Reply> {
+pub async fn authenticate(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let name = reader
         .opt_str("mechanism")?
@@ -188,7 +182,7 @@ async fn authenticate(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `logout`: of the database that members authenticate on.
-async fn logout(cmd: Invocation) -> Result<Reply> {
+pub async fn logout(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["logout"]);
     reader.finish()?;
