@@ -3,7 +3,7 @@
 //! is.
 
 use pinion_exec::commands::attach;
-use pinion_exec::feature_version::feature_version;
+use pinion_service::feature_version::feature_version;
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 /// Those that only members of a replica set have.

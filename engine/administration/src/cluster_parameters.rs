@@ -1,12 +1,12 @@
 //! `getClusterParameter` and `setClusterParameter`.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
-use pinion_exec::cluster_parameters::{
-    COLLECTION, NAMES, Set, append_set, cluster_parameters, known, parse,
-};
-use pinion_exec::generate::next_timestamp;
 use pinion_exec::write::put_document;
 use pinion_runtime::{CoreId, Queue};
+use pinion_service::cluster_parameters::{
+    COLLECTION, NAMES, Set, append_set, cluster_parameters, known, parse,
+};
+use pinion_service::generate::next_timestamp;
 use pinion_wire::idl::{Namespace, Types, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
 use pinion_exec::acquire::{Acquired, acquire_read};
-use pinion_exec::compute::compute;
 use pinion_exec::read::{ReadRequest, open};
 use pinion_exec::stats::sizes_of;
 use pinion_query::{Hint, IndexSpec, KeyBounds, Matcher};
+use pinion_service::compute::compute;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 

@@ -9,10 +9,10 @@ use pinion_catalog::{Collection, core_catalog};
 use pinion_exec::acquire::{acquire_read, acquire_viewed};
 use pinion_exec::commands::aggregate::stream_for;
 use pinion_exec::commands::views::Rewritten;
-use pinion_exec::compute::{compute, compute_bytes};
-use pinion_exec::node_info::node_info;
 use pinion_exec::read::{ReadRequest, open, parse_sort};
 use pinion_query::{Hint, Matcher};
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::node_info::node_info;
 use pinion_wire::idl::{Namespace, Types, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 

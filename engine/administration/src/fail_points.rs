@@ -1,8 +1,11 @@
 //! The commands of tests: `configureFailPoint` and `waitForFailPoint`, those by which drivers see
 //! how a server treats versions of its API, and what has the node see to its sessions at once.
 
+use std::rc::Rc;
+
+use pinion_catalog::{BuildPhase, set_build_hold};
 use pinion_exec::commands::{attach, sessions};
-use pinion_exec::fail_points::{Configuration, FailPoint, configure, hold_builds, wait_entered};
+use pinion_service::fail_points::{Configuration, FailPoint, configure, enter, wait_entered};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
@@ -18,6 +21,20 @@ pub fn register_test_commands(r: &mut Registry) {
     attach(r, "testVersions1And2", nothing);
     attach(r, "testDeprecation", test_deprecation);
     attach(r, "testDeprecationInVersion2", nothing);
+}
+
+/// Has builds of indexes that work on this core wait where a test holds them up.
+fn hold_builds() {
+    set_build_hold(Rc::new(|phase| {
+        let point = match phase {
+            BuildPhase::Scanning => {
+                FailPoint::HangIndexBuildDuringCollectionScanPhaseAfterInsertion
+            }
+            BuildPhase::Loading => FailPoint::HangIndexBuildDuringBulkLoadPhase,
+            BuildPhase::Draining => FailPoint::HangIndexBuildDuringDrainWritesPhase,
+        };
+        Box::pin(async move { enter(point, |_| true).await.is_some() })
+    }));
 }
 
 /// A command that does nothing.

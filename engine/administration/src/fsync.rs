@@ -28,7 +28,7 @@ pub(crate) async fn fsync(cmd: Invocation) -> Result<Reply> {
         if is_async {
             checkpoint_later();
         } else {
-            pinion_exec::interrupt::interruptible(&cmd.ctx, storage().checkpoint())
+            pinion_service::interrupt::interruptible(&cmd.ctx, storage().checkpoint())
                 .await?
                 .map_err(pinion_catalog::from_fatal)?;
         }

@@ -31,6 +31,7 @@ mod table;
 pub use absent::register_unreplicated;
 pub use compact::{AutoCompact, end_auto_compact};
 pub use fail_points::register_test_commands;
-pub use parameters::set_start_parameters;
+pub use parameters::{parameter_rows, set_start_parameters};
 pub use status_sections::{ProcessSource, ProcessUsage, SystemSource};
 pub use table::register_commands;
+pub use validate::ValidateMemory;

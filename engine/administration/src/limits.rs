@@ -75,3 +75,12 @@ pub(crate) const HEALTH_LOG_BYTES: i64 = 100 << 20;
 pub(crate) const HEALTH_LOG_PATIENCE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(MIN_KEY_BUCKETS.is_power_of_two() && MAX_KEY_BUCKETS.is_power_of_two());
+
+/// What its sums may take in memory, unless `maxValidateMemoryUsageMB` says otherwise.
+pub(crate) const VALIDATE_MEMORY_MB: i64 = 200;
+/// Each this many batches without a difference, one is logged, unless
+/// `dbCheckHealthLogEveryNBatches` says otherwise.
+pub(crate) const CHECK_LOG_EVERY: u32 = 25;
+pub(crate) const MAX_CHECK_LOG_EVERY: u32 = 10_000;
+/// Megabytes that a run reads in a second, unless `maxDbCheckMBperSec` says otherwise.
+pub(crate) const CHECK_MB_PER_SEC: u32 = 1;

@@ -1,13 +1,20 @@
 //! `getParameter` and `setParameter`.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, elements};
-use pinion_exec::fail_points::{self, FailPoint};
-use pinion_exec::parameters::{
-    FAIL_POINT_PREFIX, Parameters, Setting, is_known, names, parameter_changes, parameters,
-    test_commands_enabled, unreadable,
+use pinion_service::fail_points::{self, FailPoint};
+use pinion_service::parameters::{
+    ParameterRegistry, Row, SetAt, Setting, parameter_registry, test_commands_enabled, unreadable,
 };
 use pinion_wire::idl::{FieldReader, Path, is_generic_argument};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+
+/// What stands before the name of a fail point where it is a parameter.
+const FAIL_POINT_PREFIX: &str = "failpoint.";
+
+/// The rows of this crate.
+pub fn parameter_rows() -> Vec<Row> {
+    [&crate::validate::ROWS[..], &crate::db_check::ROWS].concat()
+}
 
 /// `getParameter`.
 pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
@@ -31,9 +38,9 @@ pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// When a parameter can be set.
+/// When a parameter is to be settable.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum SetAt {
+enum When {
     Startup,
     Runtime,
 }
@@ -43,7 +50,7 @@ enum SetAt {
 struct Asked {
     all: bool,
     details: bool,
-    set_at: Option<SetAt>,
+    set_at: Option<When>,
 }
 
 impl Asked {
@@ -54,7 +61,7 @@ impl Asked {
             details: reader.opt_safe_bool("showDetails")?.unwrap_or(false),
             set_at: reader.opt_one_of(
                 "setAt",
-                &[("startup", SetAt::Startup), ("runtime", SetAt::Runtime)],
+                &[("startup", When::Startup), ("runtime", When::Runtime)],
             )?,
         };
         reader.finish()?;
@@ -62,45 +69,42 @@ impl Asked {
     }
 
     /// Whether a parameter can be set when it is asked for.
-    fn takes(self, name: &str) -> bool {
-        let (runtime, startup) = Parameters::settable(name);
+    fn takes(self, set_at: SetAt) -> bool {
         match self.set_at {
             None => true,
-            Some(SetAt::Startup) => startup,
-            Some(SetAt::Runtime) => runtime,
+            Some(When::Startup) => set_at.startup(),
+            Some(When::Runtime) => set_at.runtime(),
         }
     }
 }
 
 /// Appends the parameters that are asked for, and returns how many.
 fn append_parameters(body: &RawDocument, asked: Asked, out: &mut DocBuilder) -> usize {
-    let parameters = parameters();
-    let parameters = parameters.borrow();
+    let registry = parameter_registry();
     let mut found = 0;
-    let mut append = |name: &str| {
-        if !asked.takes(name) {
+    let mut append = |row: &Row| {
+        if !asked.takes(row.set_at) {
             return;
         }
-        if asked.details && is_known(name) {
-            out.start_document(name);
-            parameters.append_as(name, "value", out);
-            let (runtime, startup) = Parameters::settable(name);
-            out.append("settableAtRuntime", runtime)
-                .append("settableAtStartup", startup)
+        if asked.details {
+            out.start_document(row.name);
+            row.append_as("value", out);
+            out.append("settableAtRuntime", row.set_at.runtime())
+                .append("settableAtStartup", row.set_at.startup())
                 .end();
-            found += 1;
-        } else if parameters.append(name, out) {
-            found += 1;
+        } else {
+            row.append_as(row.name, out);
         }
+        found += 1;
     };
     if asked.all {
-        names().into_iter().for_each(append);
+        registry.rows().for_each(append);
     } else {
-        for (name, _) in elements(body).skip(1) {
-            if !is_generic_argument(name) {
-                append(name);
-            }
-        }
+        let named = elements(body).skip(1).map(|(name, _)| name);
+        named
+            .filter(|name| !is_generic_argument(name))
+            .filter_map(|name| registry.find(name))
+            .for_each(&mut append);
     }
     found
 }
@@ -133,6 +137,7 @@ async fn append_fail_points(body: &RawDocument, all: bool, out: &mut DocBuilder)
 /// One line that names a parameter that does not exist, cannot be set at start, or has a wrong
 /// value.
 pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(), String> {
+    let registry = parameter_registry();
     for (name, text) in given {
         if let Some(point) = name.strip_prefix(FAIL_POINT_PREFIX) {
             let enables = |(name, text): &(String, String)| {
@@ -147,64 +152,64 @@ pub fn set_start_parameters(given: &[(String, String)]) -> std::result::Result<(
                 .map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
             continue;
         }
-        if !Parameters::settable(name).1 {
-            return Err(format!(
-                "--setParameter {name}={text} is not supported: unknown parameter, or it cannot be set"
-            ));
-        }
-        let takes_fraction = Parameters::takes_fraction(name);
-        let fraction = || match takes_fraction {
-            true => text.parse::<f64>().ok(),
-            false => None,
-        };
-        let is_flag = parameters().borrow().is_flag(name);
-        let value = match (text.as_str(), text.parse::<i64>()) {
-            ("true", _) if is_flag => RawBsonRef::Boolean(true),
-            ("false", _) if is_flag => RawBsonRef::Boolean(false),
-            (_, Ok(number)) => RawBsonRef::Int64(number),
-            (text, Err(_)) => fraction().map_or(RawBsonRef::String(text), RawBsonRef::Double),
-        };
-        // A command may set a flag to any value; a text is none.
-        let setting = match (is_flag, value) {
-            (true, RawBsonRef::String(_)) => Err(unreadable(name, value)),
-            _ => Parameters::parse(name, value),
-        };
-        let setting =
-            setting.map_err(|error| format!("--setParameter {name}={text}: {}", error.message))?;
-        apply(&setting);
+        set_start_parameter(&registry, name, text)
+            .map_err(|why| format!("--setParameter {name}={text}{why}"))?;
     }
     Ok(())
 }
 
-/// Sets a parameter on this core, and wakes the tasks that wait for the time that it names.
-fn apply(setting: &Setting) {
-    parameters().borrow_mut().set(setting);
-    parameter_changes().0.notify_all();
-    if let Setting::Replication(_) = setting {
-        pinion_exec::session_refresh::parameters_changed();
-    }
+/// Sets a parameter of the command line on this core.
+fn set_start_parameter(
+    registry: &ParameterRegistry,
+    name: &str,
+    text: &str,
+) -> std::result::Result<(), String> {
+    let row = registry.find(name).filter(|row| row.set_at.startup());
+    let row = row.ok_or(" is not supported: unknown parameter, or it cannot be set")?;
+    let fraction = || match row.takes_fraction {
+        true => text.parse::<f64>().ok(),
+        false => None,
+    };
+    let is_flag = row.is_flag();
+    let value = match (text, text.parse::<i64>()) {
+        ("true", _) if is_flag => RawBsonRef::Boolean(true),
+        ("false", _) if is_flag => RawBsonRef::Boolean(false),
+        (_, Ok(number)) => RawBsonRef::Int64(number),
+        (text, Err(_)) => fraction().map_or(RawBsonRef::String(text), RawBsonRef::Double),
+    };
+    // A command may set a flag to any value; a text is none.
+    let setting = match (is_flag, value) {
+        (true, RawBsonRef::String(_)) => Err(unreadable(name, value)),
+        _ => (row.parse)(name, value),
+    };
+    let setting = setting.map_err(|error| format!(": {}", error.message))?;
+    setting.apply();
+    Ok(())
 }
 
 /// `setParameter`: several parameters are checked first and set together, on every core.
 pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
     let body = cmd.body();
+    let registry = parameter_registry();
     let mut out = Reply::new();
     let (mut settings, mut changed) = (Vec::new(), Vec::new());
     for (name, value) in elements(body).skip(1) {
         if is_generic_argument(name) {
             continue;
         }
-        let (runtime, _) = Parameters::settable(name);
-        let is_start_only = is_known(name) || is_fail_point(name);
-        if is_start_only && !runtime {
+        let row = registry.find(name);
+        let is_known = row.is_some() || is_fail_point(name);
+        if is_known && !row.is_some_and(|row| row.set_at.runtime()) {
             return Err(Error::new(
                 ErrorCode::ILLEGAL_OPERATION,
                 format!("not allowed to change [{name}] at runtime"),
             ));
         }
-        let setting = Parameters::parse(name, value)?;
-        if settings.is_empty() {
-            parameters().borrow().append_as(name, "was", &mut out);
+        let setting = registry.parse(name, value)?;
+        if settings.is_empty()
+            && let Some(row) = row
+        {
+            row.append_as("was", &mut out);
         }
         changed.push((name.to_owned(), pinion_query::value_text(value)));
         settings.push(setting);
@@ -217,7 +222,7 @@ pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
     }
     pinion_runtime::on_all_cores(move |_| {
         let settings = settings.clone();
-        async move { settings.iter().for_each(apply) }
+        async move { settings.iter().for_each(Setting::apply) }
     })
     .await;
     for (name, value) in changed {

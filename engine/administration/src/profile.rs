@@ -1,12 +1,12 @@
 //! `profile`: what the profiler writes, and what counts as slow.
 
 use pinion_bson::{DocBuilder, JsonMode, RawBsonRef, RawDocument, to_extended_json_limited};
-use pinion_exec::compute::compute;
 use pinion_exec::limits::PROFILED_COMMAND_BYTES;
-use pinion_exec::parameters::server_counters;
 use pinion_exec::profile::make_collection;
-use pinion_exec::profile_settings::{Level, Profile, profiles};
 use pinion_query::Matcher;
+use pinion_service::compute::compute;
+use pinion_service::parameters::server_counters;
+use pinion_service::profile_settings::{Level, Profile, profiles};
 use pinion_wire::idl::{CommandReader, Types, f64_lossy, missing_field};
 use pinion_wire::{Error, Invocation, Reply, Result};
 

@@ -1,7 +1,7 @@
 //! `listCommands`, and what tools ask for and a standalone has little to say to.
 
 use pinion_bson::RawBsonRef;
-use pinion_exec::node_info::node_info;
+use pinion_service::node_info::node_info;
 use pinion_wire::idl::{CommandReader, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 

@@ -5,7 +5,7 @@ use pinion_catalog::{
     Acquisitions, BuildActivity, BuildInfo, BuildPhase, Collection, CollectionKind, GateCounts,
     View, core_catalog,
 };
-use pinion_exec::metrics::CounterValues;
+use pinion_service::metrics::CounterValues;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Compressor, ServerCounters};
 

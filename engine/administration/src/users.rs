@@ -2,8 +2,8 @@
 //! connections learn about themselves.
 
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef};
-use pinion_exec::members::{MEMBER_DATABASE, MEMBER_USER};
-use pinion_exec::node_info::node_info;
+use pinion_service::members::{MEMBER_DATABASE, MEMBER_USER};
+use pinion_service::node_info::node_info;
 use pinion_wire::{Error, Invocation, Reply, Result};
 
 /// `usersInfo`.

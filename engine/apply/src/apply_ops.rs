@@ -2,17 +2,17 @@
 //! by it.
 
 use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use pinion_catalog::{Uuid, core_catalog, interruptible};
+use pinion_catalog::{Uuid, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_exec::acquire::acquire_write;
 use pinion_exec::commands::insert::InsertBatch;
 use pinion_exec::commands::{acknowledge, capped, coll_mod, collections, create, indexes};
-use pinion_exec::interrupt::{check, is_interruption};
 use pinion_exec::write::{
     BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run,
 };
 use pinion_query::{Matcher, Update};
 use pinion_runtime::LocalBoxFuture;
+use pinion_service::interrupt::{check, interruptible, is_interruption};
 use pinion_wire::idl::{Namespace, Path, Types, missing_field, wrong_type};
 use pinion_wire::{Error, ErrorCode, Invocation, Message, OpContext, Reply, Result};
 

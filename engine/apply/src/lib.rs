@@ -13,6 +13,7 @@ pub mod ttl;
 mod apply_ops;
 mod index_builds;
 mod oplog_note;
+mod parameters;
 pub mod recovery;
 mod table;
 
@@ -22,5 +23,6 @@ pub use cloning::{
     has_partial_clone, parse_catalog_rows,
 };
 pub use oplog_note::log_note;
+pub use parameters::parameter_rows;
 pub use recovery::OpenNodeError;
 pub use table::register_commands;

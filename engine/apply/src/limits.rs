@@ -33,3 +33,12 @@ const _: () =
 const _: () =
     assert!(DECODE_BATCH_BYTES <= APPLY_BATCH_BYTES && APPLY_BATCH_BYTES <= RECOVERY_BYTES);
 const _: () = assert!(RECOVERY_BYTES <= APPLIER_BYTES);
+
+/// How long expiry pauses between two passes, unless `ttlMonitorSleepSecs` says otherwise.
+pub(crate) const TTL_MONITOR_SLEEP: Duration = Duration::from_secs(60);
+/// How long a sub-pass visits what expires, unless `ttlMonitorSubPassTargetSecs` says otherwise.
+pub(crate) const TTL_SUB_PASS_TARGET: Duration = Duration::from_secs(60);
+/// How long, and for how many documents, expiry deletes from one collection before it visits the
+/// next, unless `ttlIndexDeleteTargetTimeMS` and `ttlIndexDeleteTargetDocs` say otherwise.
+pub(crate) const TTL_INDEX_DELETE_TARGET_TIME: Duration = Duration::from_secs(1);
+pub(crate) const TTL_INDEX_DELETE_TARGET_DOCS: u64 = 50_000;

@@ -13,7 +13,6 @@ mod catalog;
 mod entry;
 mod gates;
 mod index;
-mod interrupt;
 mod names;
 mod past;
 mod series;
@@ -58,17 +57,14 @@ pub use gates::{
     NotDrained, Pass,
 };
 pub use index::{Building, Index, IndexPlacement};
-pub use interrupt::{check_interrupted, interruptible, poll_once};
 pub use keys::{
     DocumentEntries, IndexEntry, IndexWrites, belongs, document_id, duplicate_entry, duplicate_id,
     entries_of, entry_key, entry_partition, id_key, index_writes, partition_of, prefix_len,
     record_key, record_of, stored_document,
 };
-pub use limits::{
-    BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, KILL_POLL, MAX_ACTIVE_USER_BUILDS, MAX_INDEXES,
-};
+pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, MAX_ACTIVE_USER_BUILDS, MAX_INDEXES};
 pub use log_form::{LogForm, check_log_form, log_form, set_log_form};
-pub use lsid::{NO_USER, append_child, append_lsid, lsid_document, read_lsid};
+pub use lsid::{append_child, append_lsid, lsid_document, read_lsid};
 pub use names::{
     check_collection_uuid, check_creatable, check_not_view, check_writable, is_replicated,
 };

@@ -61,10 +61,6 @@ pub const BUILD_MEMORY_BYTES: u64 = 200 << 20;
 pub const BUILD_LEAST_FREE_BYTES: u64 = 500 << 20;
 /// The default of how many builds run at once that clients begin.
 pub const MAX_ACTIVE_USER_BUILDS: usize = 3;
-/// How often a waiting operation checks whether it was killed, at first.
-pub const KILL_POLL: Duration = Duration::from_millis(20);
-/// The same once it has waited for long: thousands of clients may wait for one lock.
-pub const LONGEST_KILL_POLL: Duration = Duration::from_millis(160);
 /// How long a transaction that has made collections waits at its commit for changes of the same
 /// names, which may wait for what the transaction holds.
 pub const PLANNED_LOCK_PATIENCE: Duration = Duration::from_secs(1);

@@ -1,13 +1,7 @@
 //! The names of sessions, as documents have them.
 
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
-use pinion_wire::idl::{ChildSession, Lsid};
-
-/// The digest of the user that sessions have whose client is no user: SHA-256 of nothing.
-pub const NO_USER: [u8; 32] = [
-    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,
-    0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
-];
+use pinion_wire::idl::{ChildSession, Lsid, NO_USER};
 
 /// Appends a session's name, `{id, uid}`, and `{txnNumber, txnUUID}` of an internal one; without a
 /// `uid` that of no user.

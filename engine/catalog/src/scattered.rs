@@ -128,7 +128,7 @@ mod tests {
         assert!(!next.starts_with(&session));
         let of = |stmt_id| statement_key(&lsid(1), stmt_id);
         assert!(of(0).starts_with(&session) && of(0) < of(1) && of(1) < of(256) && of(256) < next);
-        let named = Lsid::of_client([1; 16], Some(crate::lsid::NO_USER));
+        let named = Lsid::of_client([1; 16], Some(pinion_wire::idl::NO_USER));
         assert_eq!(session_key(&named), session);
         // What is removed of a session is not what its children have.
         let child = ChildSession {

@@ -17,13 +17,13 @@ use pinion_catalog::{
 use pinion_clock::{OpTime, Timestamp};
 use pinion_collation::Collation;
 use pinion_query::Matcher;
+use pinion_service::interrupt::interruptible;
 use pinion_storage::{UnitId, storage};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 
 use crate::gate_entry::enter;
 use crate::guard;
-use crate::interrupt::interruptible;
 use crate::limits::INNER_GATE_TIMEOUT;
 use crate::open_transactions::{self, InUnit, Running};
 use crate::replication::take_ticket;

@@ -6,14 +6,14 @@ use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{id_key, partition_of, stored_document};
 use pinion_query::Matcher;
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
+use pinion_service::cluster_parameters::{
+    COLLECTION, ClusterParameters, NAMES, cluster_parameters, read_stored,
+};
+use pinion_service::query_settings::{STORED_AS, SettingsTable, query_settings};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
 use crate::acquire::acquire_read;
-use crate::cluster_parameters::{
-    COLLECTION, ClusterParameters, NAMES, cluster_parameters, read_stored,
-};
-use crate::query_settings::{STORED_AS, SettingsTable, query_settings};
 use crate::read::{ReadRequest, open, read_newest};
 
 /// What is stored of the parameters and of query settings, which lie beside them.

@@ -8,12 +8,12 @@
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_clock::{AdvanceError, SignedTime, Timestamp, check_advance};
+use pinion_service::hello::append_topology_version;
+use pinion_service::members::requires_members;
 use pinion_storage::storage;
 use pinion_wire::idl::{ReadConcernLevel, append_cluster_time};
 use pinion_wire::{Category, Error, ErrorCode, OpContext, ReplyEpilogue, Result};
 
-use crate::members::requires_members;
-use crate::node_info::node_info;
 use crate::parameters::parameters;
 use crate::time_keys;
 use crate::topology::{ReplicaSet, is_member, replica_set};
@@ -110,14 +110,6 @@ fn operation_time(set: &dyn ReplicaSet, ctx: Option<&OpContext>) -> Timestamp {
         Some(ReadConcernLevel::Majority) => set.commit_point().ts.min(storage().cluster_time()),
         _ => storage().visible(),
     }
-}
-
-/// Appends `topologyVersion`.
-pub(crate) fn append_topology_version(counter: i64, out: &mut DocBuilder) {
-    out.start_document("topologyVersion")
-        .append("processId", node_info().process_id)
-        .append("counter", counter)
-        .end();
 }
 
 /// A timestamp as a BSON value.

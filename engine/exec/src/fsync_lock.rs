@@ -12,10 +12,10 @@ use std::rc::Rc;
 
 use pinion_catalog::{Gates, core_catalog, from_fatal};
 use pinion_runtime::{CoreId, Duration, Instant, Queue, now, on_all_cores, sim, sleep, submit_to};
+use pinion_service::interrupt::{check, interruptible};
 use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use crate::interrupt::{check, interruptible};
 use crate::limits::FSYNC_LOCK_POLL;
 
 /// The lock's state; core 0's is the node's.

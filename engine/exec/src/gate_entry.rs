@@ -1,11 +1,10 @@
 //! The way through the gate of a namespace.
 
 use pinion_catalog::{GateAccess, Pass, core_catalog};
+use pinion_service::interrupt::interruptible;
+use pinion_service::ops::ops;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{GateKind, OpContext, Result};
-
-use crate::interrupt::interruptible;
-use crate::ops::ops;
 
 /// Passes the gate of a namespace, once it admits the access.
 pub(crate) async fn enter(ctx: &OpContext, ns: &Namespace, access: GateAccess) -> Result<Pass> {

@@ -12,11 +12,11 @@ use pinion_catalog::{
     CollectionOptions, Definition, DefinitionGuard, RETRY_IMAGES, SESSION_RECORDS, SYSTEM_VIEWS,
     check_not_scattered, check_writable, core_catalog,
 };
+use pinion_service::profile_settings::{self, is_written};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::own_collections;
-use crate::profile_settings::is_written;
 use crate::topology::{LOCAL, SetView, not_primary, set_view};
 
 /// What a namespace is kept for.
@@ -61,7 +61,7 @@ impl Class {
             (LOCAL, name) if name.starts_with("oplog.") => Class::Oplog,
             (LOCAL, "system.replset" | "system.rollback.id") => Class::Set,
             (LOCAL, name) if name.starts_with("replset.") => Class::Set,
-            (_, own_collections::PROFILE) => Class::Profile,
+            (_, profile_settings::COLLECTION) => Class::Profile,
             (_, SYSTEM_VIEWS) => Class::Views,
             (_, name) if name.starts_with("system.buckets.") => Class::Buckets,
             ("config", "system.indexBuilds") => Class::Builds,

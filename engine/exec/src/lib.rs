@@ -7,41 +7,22 @@
 // A module uses those of its own group, in no circle, and of the groups above.
 
 // Values and questions that know nothing else of the crate.
-mod counter;
-pub mod feature_version;
-pub mod generate;
-pub mod interrupt;
-pub mod latency;
 pub mod limits;
 pub mod own_collections;
-mod session_ids;
-pub mod settable;
 pub mod stats;
 mod transaction_state;
+mod tree_uses;
 
-// What surrounds a command, whatever it does.
+// What of storage and of the set surrounds a command, whatever it does.
 pub mod capped;
-pub mod cluster_parameters;
-pub mod compute;
-pub mod cursors;
-pub mod fail_points;
+mod cursor_reads;
 pub mod fsync_lock;
 mod gate_entry;
 pub mod guard;
-pub mod logbuf;
-pub mod members;
-pub mod metrics;
-pub mod node_info;
-pub mod operator_counts;
-pub mod ops;
 pub mod options;
 pub mod parameters;
-pub mod parking;
 pub mod plan_cache;
-pub mod profile_settings;
-pub mod query_settings;
 pub mod replication;
-pub mod spill;
 pub mod topology;
 
 // Sessions and their transactions.
@@ -69,21 +50,12 @@ pub mod version;
 // Commands.
 pub mod commands;
 
-pub use commands::{MAX_WIRE_VERSION, attach, register_commands};
+pub use commands::{attach, register_commands};
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
-pub use fail_points::fetching_resumed;
-pub use feature_version::compatible_version;
-pub use generate::new_object_id;
 pub use local::{any_local, document_of_uuid, put_local, read_local, write_local};
-pub use members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
-pub use metrics::{CounterValues, Counters};
-pub use node_info::{NodeInfo, node_info};
-pub use ops::client_operations;
-pub use options::{HostInfo, NodeOptions, PlantedFault};
+pub use options::{NodeOptions, PlantedFault};
 pub use parameters::{InitialSyncMethod, ReplicationParameters, replication_parameters};
-pub use parameters::{LogControl, test_commands_enabled};
-pub use profile_settings::set_profile_defaults;
 pub use read::from_log_error;
 pub use replication::{FlowControlStatus, FlowSample, flow_sample, set_tickets, tickets_ran_out};
 pub use sessions::forget_all as forget_sessions;
@@ -92,4 +64,5 @@ pub use topology::{
     Rounds, SetView, Transition, Waiting, replica_set, set_replica_set,
 };
 pub use transactions::hold_prepared;
+pub use tree_uses::TreeMetrics;
 pub use version::{choose_log_form, keep_version};

@@ -1,14 +1,12 @@
 //! Named limits of the executor.
 
 use pinion_runtime::Duration;
+use pinion_service::limits::{CORE_BUDGET, MAX_BATCH_BYTES};
 
 /// How long a read waits for the outcome of a prepared transaction before it checks whether that
 /// may wait for the read.
 pub(crate) const OUTCOME_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Work that an evaluation may do on its core, in units of about a nanosecond; what takes more is
-/// offloaded.
-pub(crate) const CORE_BUDGET: pinion_query::work::Units = 4_000_000;
 /// Documents of a block that are examined without a look at the clock, and the bytes and the work
 /// of a filter after which no other is: about the time that a task has before it yields.
 pub(crate) const ROUND_DOCUMENTS: usize = 64;
@@ -16,8 +14,6 @@ pub(crate) const ROUND_BYTES: usize = 32 * 1024;
 pub(crate) const ROUND_WORK: pinion_query::work::Units = CORE_BUDGET / 16;
 /// Bytes that the plan of a filter works with, for each of the filter's.
 pub(crate) const PLANNED_PER_BYTE: usize = 8;
-/// A document above this size is prepared, compared and copied on a compute thread.
-pub(crate) const LARGE_DOCUMENT_BYTES: usize = 128 * 1024;
 /// Bytes of a batch above which its reply is built on a compute thread.
 pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
 /// The largest entry of the oplog, or operation in one: members get it in a message that has room
@@ -40,25 +36,10 @@ pub(crate) const NEAR_BUFFER_BYTES: usize = 16 * 1024 * 1024;
 pub const TARGET_GROUP: usize = 256;
 /// Documents in a first batch when the client names no size.
 pub const DEFAULT_FIRST_BATCH: usize = 101;
-/// Bytes of documents in one batch; a single document may exceed it by the internal allowance.
-pub const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes that one part hands over to the merge in one step.
 pub const PART_BATCH_BYTES: usize = 256 * 1024;
 /// Documents that one part hands over to the merge in one step.
 pub const PART_BATCH_DOCUMENTS: usize = 1024;
-/// What the operations of a node may hold in memory together, in percent of the memory for its
-/// cache, and at least.
-pub const NODE_MEMORY_PERCENT: u64 = 50;
-pub const MIN_NODE_MEMORY_BYTES: u64 = 200 * 1024 * 1024;
-/// Bytes that they may put on disk together.
-pub const MAX_SPILLED_BYTES: u64 = 64 * 1024 * 1024 * 1024;
-/// Bytes on disk that are left to the data, unless
-/// `internalQuerySpillingMinAvailableDiskSpaceBytes` says otherwise.
-pub const MIN_SPACE_BESIDE_SPILLS_BYTES: i64 = 500 * 1024 * 1024;
-/// After this many spilled bytes free space is checked again.
-pub(crate) const SPILL_SPACE_STEP_BYTES: u64 = 16 * 1024 * 1024;
-/// Bytes of a spilled block that are written or read at once.
-pub(crate) const SPILL_TRANSFER_BYTES: usize = 4 * 1024 * 1024;
 /// Plans that one core keeps, and the bytes that they and what is shown of them may have.
 pub(crate) const MAX_CACHED_PLANS: usize = 5000;
 pub(crate) const MAX_PLAN_CACHE_BYTES: usize = 32 * 1024 * 1024;
@@ -73,16 +54,10 @@ pub(crate) const TRIAL_WORKS: u64 = 10_000;
 pub(crate) const TRIAL_RESULTS: u64 = 101;
 /// Bytes of all index filters together.
 pub(crate) const MAX_INDEX_FILTER_BYTES: usize = 16 * 1024 * 1024;
-/// How long it is waited before it is looked again how often a fail point has acted.
-pub(crate) const FAIL_POINT_POLL: Duration = Duration::from_millis(10);
 /// This many documents of a retryable insert, or bytes of them, count as one for
 /// `onPrimaryTransactionalWrite`: what MongoDB inserts at once.
 pub(crate) const TEST_GROUP_DOCUMENTS: usize = 500;
 pub(crate) const TEST_GROUP_BYTES: usize = 256 * 1024;
-/// Bytes of all query settings together, which are one stored document.
-pub(crate) const MAX_QUERY_SETTINGS_BYTES: usize = 8 * 1024 * 1024;
-/// Open cursors of one core.
-pub const MAX_CURSORS: usize = 100_000;
 /// Sessions remembered on one core.
 pub const MAX_SESSIONS: usize = 1_000_000;
 /// Sessions with retryable writes that one core knows; what it forgets is read from their records.
@@ -101,8 +76,6 @@ pub(crate) const KEY_COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const KEY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// For how long a key is used: MongoDB's `KeysRotationIntervalSec`, three months.
 pub(crate) const KEYS_ROTATION_SECS: u32 = 90 * 24 * 60 * 60;
-/// Bytes of a refused command that its error shows.
-pub(crate) const REFUSED_COMMAND_BYTES: usize = 2048;
 /// How often the sessions in use are published to the set: MongoDB's `logicalSessionRefreshMillis`.
 pub(crate) const SESSION_REFRESH_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Ended sessions that a core remembers until then.
@@ -137,10 +110,6 @@ pub(crate) const TRANSACTION_TARGET_BYTES: usize = 64 * 1024 * 1024;
 /// How long a stage that reads another collection waits for a DDL there, which may wait for the
 /// stage's own operation.
 pub const INNER_GATE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a cursor may idle, unless `cursorTimeoutMillis` says otherwise.
-pub const CURSOR_TIMEOUT: Duration = Duration::from_secs(600);
-/// How long a session may idle.
-pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// This many errors of a batch have a text, however long that is,
 pub const REPORTED_ERRORS: usize = 2;
 /// and the others until their texts have this many bytes.
@@ -158,8 +127,6 @@ pub const PROFILED_COMMAND_BYTES: usize = 50 * 1024;
 pub const MAX_PROFILE_WRITES: usize = 64;
 /// How long an operation waits until the profiler has written it down.
 pub const PROFILE_WRITE_PATIENCE: Duration = Duration::from_secs(1);
-/// Longest `automationServiceDescriptor`.
-pub const MAX_SERVICE_DESCRIPTOR_BYTES: usize = 64;
 /// What an error of a batch takes in the reply, roughly.
 pub const ERROR_BYTES: usize = 256;
 /// The most that one takes there without its text and its values.
@@ -218,26 +185,11 @@ pub const APPLY_BATCH_BYTES: usize = 1024 * 1024;
 /// Entries, and their bytes, that the applier has accepted and not applied.
 pub const APPLIER_ENTRIES: usize = 50_000;
 pub const APPLIER_BYTES: usize = 32 * 1024 * 1024;
-/// Log lines kept for `getLog`, on each core.
-pub const LOG_LINES: usize = 1024;
-/// Bytes of one kept log line.
-pub const LOG_LINE_BYTES: usize = 4096;
 /// How often the lock of `fsync` checks whether the last writer has ended, and an operation that
 /// waits for its turn whether it has it.
 pub const FSYNC_LOCK_POLL: Duration = Duration::from_millis(2);
-/// Namespaces with counters for `top` before a core looks for ones that are gone.
-pub const MIN_TOP_NAMESPACES: usize = 10_000;
 /// Indexes whose uses a core counts for `$indexStats` before it looks for ones that are gone.
 pub const MIN_USED_INDEXES: usize = 1_000;
-
-/// How long expiry pauses between two passes, unless `ttlMonitorSleepSecs` says otherwise.
-pub const TTL_MONITOR_SLEEP: Duration = Duration::from_secs(60);
-/// How long a sub-pass visits what expires, unless `ttlMonitorSubPassTargetSecs` says otherwise.
-pub const TTL_SUB_PASS_TARGET: Duration = Duration::from_secs(60);
-/// How long, and for how many documents, expiry deletes from one collection before it visits the
-/// next, unless `ttlIndexDeleteTargetTimeMS` and `ttlIndexDeleteTargetDocs` say otherwise.
-pub const TTL_INDEX_DELETE_TARGET_TIME: Duration = Duration::from_secs(1);
-pub const TTL_INDEX_DELETE_TARGET_DOCS: u64 = 50_000;
 
 /// Sources of measurements of which a core knows the open buckets.
 pub const MAX_OPEN_BUCKET_SOURCES: usize = 8192;
@@ -272,12 +224,3 @@ pub(crate) const CHANGE_BATCH_BYTES: usize = 256 * 1024;
 pub(crate) const CHANGE_ENTRY_COPY_BYTES: usize = 16 * 1024;
 /// Entries of one transaction, whose times a change stream keeps until it has come to them.
 pub(crate) const MAX_TRANSACTION_PARTS: usize = 100_000;
-/// What its sums may take in memory, unless `maxValidateMemoryUsageMB` says otherwise.
-pub(crate) const VALIDATE_MEMORY_MB: i64 = 200;
-
-/// Each this many batches without a difference, one is logged, unless
-/// `dbCheckHealthLogEveryNBatches` says otherwise.
-pub(crate) const CHECK_LOG_EVERY: u32 = 25;
-pub(crate) const MAX_CHECK_LOG_EVERY: u32 = 10_000;
-/// Megabytes that a run reads in a second, unless `maxDbCheckMBperSec` says otherwise.
-pub(crate) const CHECK_MB_PER_SEC: u32 = 1;

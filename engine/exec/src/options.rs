@@ -1,35 +1,28 @@
 //! The options a node is opened with.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 
-use pinion_bson::RawDocumentBuf;
+use pinion_service::options::ProcessOptions;
 use pinion_storage::StorageOptions;
-
-use crate::members::MemberAuth;
 
 /// Options of a node.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
+    pub process: ProcessOptions,
     pub storage: StorageOptions,
-    /// Pinion's own version.
-    pub version: String,
-    /// The revision it was built from, or empty.
-    pub git_version: String,
-    /// `host:port`, as clients may see it.
-    pub host: String,
-    pub port: u16,
-    pub pid: u32,
-    /// The command line, and the options in the form of a configuration file: what `getCmdLineOpts`
-    /// answers.
-    pub argv: Vec<String>,
-    pub parsed: RawDocumentBuf,
     pub db_path: PathBuf,
-    pub host_info: HostInfo,
-    /// The key file of the set that the node is a member of.
-    pub member_auth: Option<MemberAuth>,
     /// A fault that the simulation plants to see whether it would find it.
     #[doc(hidden)]
     pub planted_fault: PlantedFault,
+}
+
+/// The options of this node.
+///
+/// # Panics
+/// Before the node is open on this core.
+pub fn node_options() -> Rc<NodeOptions> {
+    pinion_runtime::core_local()
 }
 
 /// Faults of reads and writes that simulations must be able to find.
@@ -67,27 +60,4 @@ impl PlantedFault {
         PlantedFault::PreparedLostAtRestart,
         PlantedFault::OutcomeNotAwaited,
     ];
-}
-
-/// What `hostInfo` reports about the machine
-#[derive(Clone, Debug, Default)]
-pub struct HostInfo {
-    pub hostname: String,
-    /// Processors of the machine, those that this process may use, and the cores that they are
-    /// parts of.
-    pub cpus: i32,
-    pub usable_cpus: i32,
-    pub physical_cpus: i32,
-    pub sockets: i32,
-    pub numa_nodes: i32,
-    pub memory_bytes: u64,
-    pub memory_limit_bytes: u64,
-    pub os_name: String,
-    pub os_version: String,
-    pub kernel: String,
-    /// The kernel with how it was built.
-    pub version: String,
-    pub cpu_arch: String,
-    pub cpu_model: String,
-    pub page_bytes: i64,
 }

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use pinion_bson::{RawBsonRef, RawDocument, rawdoc};
 use pinion_catalog::{LogForm, Observers, OpEvent, OpKind, OpObserver, set_log_form};
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue, submit_to};
+use pinion_service::feature_version::feature_version;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use crate::feature_version::feature_version;
 use crate::local::document_by_id;
 use crate::own_collections::VERSION;
 use crate::write::put_document;

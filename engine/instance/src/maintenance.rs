@@ -10,8 +10,8 @@ use pinion_apply::recovery::{OpenNodeError, recover};
 use pinion_bson::rawdoc;
 use pinion_catalog::core_catalog;
 use pinion_exec::local::{any_local, read_local, write_local};
-use pinion_exec::logbuf::push_startup_warning;
 use pinion_runtime::{Duration, LocalBoxFuture};
+use pinion_service::logbuf::push_startup_warning;
 use pinion_storage::{LogRetention, OpenError, RecoveryReport, storage};
 use pinion_wire::ErrorCode;
 

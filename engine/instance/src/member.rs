@@ -3,9 +3,9 @@
 
 use pinion_catalog::{core_catalog, stored_document};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_exec::ops::ops;
 use pinion_exec::read::from_log_error;
 use pinion_runtime::LocalBoxFuture;
+use pinion_service::ops::ops;
 use pinion_storage::{LogRetention, storage};
 use pinion_wire::idl::i64_exact;
 use pinion_wire::{ErrorCode, Result};

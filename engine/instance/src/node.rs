@@ -4,44 +4,48 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_administration::AutoCompact;
-use pinion_administration::db_check::DbCheckTasks;
+use pinion_administration::db_check::{DbCheckParameters, DbCheckTasks};
+use pinion_administration::{AutoCompact, ValidateMemory};
 use pinion_apply::applier::{CheckFollower, KeptTransactions, OpenChain};
 use pinion_apply::recovery::{OpenNodeError, recover};
-use pinion_apply::ttl::TtlMonitor;
+use pinion_apply::ttl::{TtlMonitor, TtlParameters};
 use pinion_bson::ObjectId;
 use pinion_catalog::{Collection, Observers, begin_builds, core_catalog};
+use pinion_exec::TreeMetrics;
 use pinion_exec::capped::CappedTable;
-use pinion_exec::cluster_parameters::ClusterParameters;
 use pinion_exec::commands::StageCounts;
 use pinion_exec::concern::{ConcernCounts, DefaultsCache};
-use pinion_exec::cursors::{CursorTable, cursors};
-use pinion_exec::fail_points::FailPoints;
 use pinion_exec::fsync_lock::FsyncLock;
-use pinion_exec::generate::Generators;
-use pinion_exec::limits::SESSION_TIMEOUT;
-use pinion_exec::members::{AuthenticationCounts, Conversations, MemberAccess};
-use pinion_exec::metrics::{Metrics, metrics};
-use pinion_exec::node_info::NodeInfo;
 use pinion_exec::open_transactions::{TransactionMemory, Transactions};
-use pinion_exec::operator_counts::OperatorCounts;
-use pinion_exec::ops::OpTable;
 use pinion_exec::options::NodeOptions;
-use pinion_exec::parameters::{ParameterChanges, Parameters, parameters};
-use pinion_exec::parking::Parking;
+use pinion_exec::parameters::NodeParameters;
 use pinion_exec::plan_cache::{IndexFilters, PlanCache};
-use pinion_exec::profile_settings::Profiles;
-use pinion_exec::query_settings::SettingsTable;
 use pinion_exec::read::{ChangeFeed, PartTable, change_feed};
 use pinion_exec::replication::{FlowControl, NodeTickets};
 use pinion_exec::session_refresh::SessionRefresh;
 use pinion_exec::sessions::{SessionCatalog, SessionTable, session_catalog, session_table};
-use pinion_exec::settable::Settable;
-use pinion_exec::spill::{NodeMemory, SpillFiles};
 use pinion_exec::time_keys::TimeKeys;
 use pinion_exec::topology::Membership;
 use pinion_exec::write::{AllSeriesCounts, OpenBuckets};
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
+use pinion_service::cluster_parameters::ClusterParameters;
+use pinion_service::cursors::{CursorTable, cursors};
+use pinion_service::fail_points::FailPoints;
+use pinion_service::generate::Generators;
+use pinion_service::limits::SESSION_TIMEOUT;
+use pinion_service::members::{AuthenticationCounts, Conversations, MemberAccess};
+use pinion_service::metrics::{Metrics, metrics};
+use pinion_service::node_info::NodeInfo;
+use pinion_service::operator_counts::OperatorCounts;
+use pinion_service::ops::OpTable;
+use pinion_service::parameters::{
+    ParameterChanges, ParameterRegistry, Parameters, Row, parameters,
+};
+use pinion_service::parking::Parking;
+use pinion_service::profile_settings::Profiles;
+use pinion_service::query_settings::SettingsTable;
+use pinion_service::settable::Settable;
+use pinion_service::spill::{NodeMemory, SpillFiles};
 use pinion_storage::RecoveryReport;
 use pinion_wire::{ErrorCode, Registry};
 
@@ -52,6 +56,7 @@ use crate::reopen::ReopenTurn;
 /// What all cores of a node share.
 #[derive(Clone)]
 struct Shared {
+    options: NodeOptions,
     info: NodeInfo,
     memory: NodeMemory,
     transactions: TransactionMemory,
@@ -65,6 +70,8 @@ fn set_core_locals(shared: Shared) {
     fn set<T: 'static>(value: T) {
         pinion_runtime::set_core_local(Rc::new(value));
     }
+    let data = shared.options.storage.dir.clone();
+    set(shared.options);
     set(shared.info);
     set(shared.memory);
     set(shared.transactions);
@@ -74,12 +81,18 @@ fn set_core_locals(shared: Shared) {
     }
     set(Generators::default());
     set(Metrics::default());
+    set(TreeMetrics::default());
     set(ConcernCounts::default());
     set(StageCounts::default());
     set(OperatorCounts::default());
     set(AuthenticationCounts::default());
     set(AllSeriesCounts::default());
     set(RefCell::<Parameters>::default());
+    set(RefCell::<NodeParameters>::default());
+    set(RefCell::<TtlParameters>::default());
+    set(RefCell::<DbCheckParameters>::default());
+    set(ValidateMemory::default());
+    set(ParameterRegistry::of(parameter_rows()));
     set(ParameterChanges::default());
     set(Membership::default());
     set(OpTable::default());
@@ -100,7 +113,7 @@ fn set_core_locals(shared: Shared) {
     set(SessionCatalog::default());
     set(SessionRefresh::default());
     set(Transactions::default());
-    set(SpillFiles::default());
+    set(SpillFiles::new(data));
     set(CappedTable::default());
     set(RefCell::<OpenBuckets>::default());
     set(TtlMonitor::default());
@@ -115,6 +128,17 @@ fn set_core_locals(shared: Shared) {
     if pinion_runtime::try_core_local::<Observers>().is_none() {
         set(Observers::default());
     }
+}
+
+/// The server parameters of a node: each crate gives the rows of what it owns.
+fn parameter_rows() -> Vec<Row> {
+    [
+        pinion_service::parameters::rows(),
+        pinion_exec::parameters::parameter_rows(),
+        pinion_apply::parameter_rows(),
+        pinion_administration::parameter_rows(),
+    ]
+    .concat()
 }
 
 /// Attaches the handlers that every node has. Called on each core for its own registry.
@@ -140,18 +164,19 @@ pub fn open_node(
         let is_member = storage_options.is_member;
         let mut process_id = [0; 12];
         pinion_runtime::random_stream("process").fill_bytes(&mut process_id);
-        let member_access = options.member_auth.as_ref();
+        let member_access = options.process.member_auth.as_ref();
         let shared = Shared {
             member_access: member_access.map(MemberAccess::new),
             memory: NodeMemory::new(storage_options.cache_bytes),
             transactions: TransactionMemory::new(storage_options.cache_bytes),
             tickets: NodeTickets::default(),
             info: NodeInfo {
-                options,
+                options: options.process.clone(),
                 process_id: ObjectId::from_bytes(process_id),
                 started: pinion_runtime::now(),
                 started_wall_ms: pinion_runtime::wall_ms(),
             },
+            options,
         };
         pinion_runtime::on_all_cores(move |_| {
             let shared = shared.clone();

@@ -2,10 +2,10 @@
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 use pinion_exec::capped::ensure_capped;
-use pinion_exec::commands::append_build_info;
-use pinion_exec::node_info::{NodeInfo, node_info};
 use pinion_exec::write::put;
 use pinion_runtime::LocalBoxFuture;
+use pinion_service::node_info::{NodeInfo, node_info};
+use pinion_service::small_talk::append_build_info;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 

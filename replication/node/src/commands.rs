@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
-use pinion_exec::{attach, node_info};
+use pinion_exec::attach;
 use pinion_replication_protocol::config::{Config, Initiate};
 use pinion_replication_protocol::message::{
     HeartbeatRequest, StepDown, UpdatePosition, VoteRequest, parse_freeze, parse_maintenance,
@@ -13,6 +13,7 @@ use pinion_replication_protocol::message::{
 };
 use pinion_replication_protocol::node::{Command, Node};
 use pinion_runtime::{CoreId, Duration, Instant, Queue, submit_to, timeout_at};
+use pinion_service::node_info::node_info;
 use pinion_wire::idl::WriteConcern;
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result, interruption};
 

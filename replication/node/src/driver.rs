@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocumentBuf};
 use pinion_clock::{OpTime, Term, Timestamp};
-use pinion_exec::{Buffered, MemberFigures, SetView, node_info, set_replica_set};
+use pinion_exec::{Buffered, MemberFigures, SetView, set_replica_set};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::message::OpTimeAndWallTime;
 use pinion_replication_protocol::node::{
@@ -19,6 +19,7 @@ use pinion_runtime::{
     CoreId, Instant, JoinHandle, LocalBoxFuture, Queue, core_id, now, on_all_cores, sleep,
     sleep_until, spawn, timeout, timeout_at, wall_ms,
 };
+use pinion_service::node_info::node_info;
 use pinion_storage::{LogRetention, storage};
 use pinion_wire::{Error, ErrorCode, MemberState, Result, interruption};
 

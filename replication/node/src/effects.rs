@@ -8,7 +8,7 @@ use pinion_bson::{JsonMode, ObjectId, rawdoc, to_extended_json};
 use pinion_clock::{Term, Timestamp};
 use pinion_exec::{
     Transition, choose_log_form, forget_default_concerns, forget_sessions, hold_prepared,
-    new_object_id, node_info, replication_parameters,
+    replication_parameters,
 };
 use pinion_instance::{begin_as_primary, interrupt_writers, writes_ended};
 use pinion_replication_protocol::config::{Config, HostPort, find_self};
@@ -17,6 +17,8 @@ use pinion_replication_protocol::node::{Effect, Input, Note, SyncPurpose};
 use pinion_runtime::sim::event;
 use pinion_runtime::sync::channel;
 use pinion_runtime::{JoinHandle, Queue, join_all, on_all_cores, sleep, spawn};
+use pinion_service::generate::new_object_id;
+use pinion_service::node_info::node_info;
 use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Result};
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, Timestamp as BsonTimestamp, rawdoc};
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::{fetching_resumed, replication_parameters};
+use pinion_exec::replication_parameters;
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{FirstBatch, FirstBatchVerdict, judge_first_batch};
 use pinion_replication_protocol::message::{
@@ -15,6 +15,7 @@ use pinion_replication_protocol::message::{
 use pinion_replication_protocol::node::{self, Input, SourceFailure};
 use pinion_runtime::{Duration, now, timeout};
 use pinion_server::{RemoteError, RemoteReply};
+use pinion_service::fail_points::fetching_resumed;
 use pinion_wire::{Error, ErrorCode};
 
 use crate::connection::Connection;

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use pinion_bson::RawBson;
 use pinion_catalog::Uuid;
-use pinion_exec::{document_of_uuid, node_info};
+use pinion_exec::document_of_uuid;
+use pinion_exec::options::node_options;
 use pinion_runtime::{DmaBuf, File, OpenOptions, fs, wall_ms};
 use pinion_wire::{Error, Result};
 
@@ -24,7 +25,7 @@ fn io(error: std::io::Error) -> Error {
 }
 
 fn folder() -> PathBuf {
-    node_info().options.db_path.join(FOLDER)
+    node_options().db_path.join(FOLDER)
 }
 
 /// Writes the documents as they are now.
@@ -33,7 +34,7 @@ fn folder() -> PathBuf {
 /// A file cannot be written, or a document not be read.
 pub(crate) async fn keep_documents(affected: &BTreeMap<Uuid, Vec<RawBson>>) -> Result<()> {
     let name = format!("removed.{}.bson", wall_ms());
-    let data = &node_info().options.db_path;
+    let data = &node_options().db_path;
     for (uuid, ids) in affected {
         let folder = folder().join(uuid.to_string());
         let unfinished = folder.join(format!("{name}{UNFINISHED}"));

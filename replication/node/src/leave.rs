@@ -10,10 +10,11 @@
 
 use std::rc::Rc;
 
-use pinion_exec::{client_operations, replication_parameters};
+use pinion_exec::replication_parameters;
 use pinion_replication_protocol::node::{Command, Input, Leave, Node};
 use pinion_runtime::sim::event;
 use pinion_runtime::{Duration, Instant, LocalBoxFuture, now, sleep, timeout_at};
+use pinion_service::ops::client_operations;
 use pinion_storage::storage;
 use pinion_wire::{ErrorCode, MemberState, Result};
 

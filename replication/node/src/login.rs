@@ -11,9 +11,9 @@ use std::rc::Rc;
 
 use pinion_auth::{Challenge, ClientConversation, Hash, ScramError, Secrets, nonce_text};
 use pinion_bson::{Binary, BinarySubtype, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use pinion_exec::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 use pinion_runtime::offload_bounded;
 use pinion_server::{Remote, RemoteError};
+use pinion_service::members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 use pinion_wire::idl::truthy;
 use pinion_wire::{Error, ErrorCode};
 

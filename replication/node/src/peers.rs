@@ -130,7 +130,7 @@ pub(crate) async fn connect(address: &HostPort) -> Result<Connection, RemoteErro
     let counted = Counted::connecting(address);
     let mut remote = Remote::open(&address.host, address.port).await?;
     let mut introduction = introduction();
-    let info = pinion_exec::node_info();
+    let info = pinion_service::node_info::node_info();
     let Some(auth) = &info.options.member_auth else {
         remote.run(&introduction).await?;
         return Ok(Connection::made(remote, counted));
@@ -152,7 +152,7 @@ fn introduction() -> RawDocumentBuf {
             "driver": { "name": "NetworkInterfacePinion", "version": env!("CARGO_PKG_VERSION") },
             "os": { "type": "Linux", "name": "Linux", "architecture": "", "version": "" },
         },
-        "internalClient": { "minWireVersion": 0, "maxWireVersion": pinion_exec::MAX_WIRE_VERSION },
+        "internalClient": { "minWireVersion": 0, "maxWireVersion": pinion_service::hello::MAX_WIRE_VERSION },
         "$db": "admin",
     }
 }

@@ -7,7 +7,7 @@ use std::fs::read_to_string;
 use std::path::Path;
 
 use pinion_administration::ProcessUsage;
-use pinion_exec::HostInfo;
+use pinion_service::options::HostInfo;
 
 /// What hostInfo reports. Files that are not there leave their fields empty.
 pub fn host_info() -> HostInfo {

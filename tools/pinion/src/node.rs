@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use pinion_administration::{ProcessSource, ProcessUsage, SystemSource};
 use pinion_bson::RawDocumentBuf;
-use pinion_exec::{HostInfo, LogControl, NodeOptions, PlantedFault};
+use pinion_exec::{NodeOptions, PlantedFault};
 use pinion_replication_node::MemberOptions;
 use pinion_runtime::{
     CoreId, Duration, Listener, Queue, now, on_all_cores, request_shutdown, set_core_local, sleep,
     spawn,
 };
 use pinion_server::ServerOptions;
+use pinion_service::options::{HostInfo, ProcessOptions};
+use pinion_service::parameters::LogControl;
 use pinion_storage::{StorageOptions, storage};
 use pinion_wire::Registry;
 
@@ -81,9 +83,7 @@ impl NodeConfig {
     /// out.
     pub fn for_simulation(storage: StorageOptions, port: u16, planted_fault: PlantedFault) -> Self {
         let any = SocketAddr::from(([0, 0, 0, 0], port));
-        let node = NodeOptions {
-            db_path: storage.dir.clone(),
-            storage,
+        let process = ProcessOptions {
             version: env!("CARGO_PKG_VERSION").into(),
             git_version: String::new(),
             host: format!("node:{port}"),
@@ -93,6 +93,11 @@ impl NodeConfig {
             parsed: pinion_bson::RawDocumentBuf::new(),
             host_info: HostInfo::default(),
             member_auth: None,
+        };
+        let node = NodeOptions {
+            process,
+            db_path: storage.dir.clone(),
+            storage,
             planted_fault,
         };
         Self {
@@ -122,12 +127,14 @@ pub async fn run_core(core: CoreId, config: Arc<NodeConfig>) -> Result<(), NodeE
         return Ok(());
     }
     for line in &config.startup_warnings {
-        pinion_exec::logbuf::push_startup_warning(line);
+        pinion_service::logbuf::push_startup_warning(line);
     }
     let listeners = listen(&config.listen).await?;
     let port = listeners
         .first()
-        .map_or(config.node.port, |listener| listener.local_addr().port());
+        .map_or(config.node.process.port, |listener| {
+            listener.local_addr().port()
+        });
     open(&config, port).await?;
     if config.member.is_none()
         && let Err(error) = pinion_exec::keep_version().await
@@ -174,9 +181,9 @@ async fn drive_member(member: MemberOptions) {
 /// 0.
 pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
     let mut options = config.node.clone();
-    options.port = port;
-    if let Some((host, _)) = config.node.host.rsplit_once(':') {
-        options.host = format!("{host}:{port}");
+    options.process.port = port;
+    if let Some((host, _)) = config.node.process.host.rsplit_once(':') {
+        options.process.host = format!("{host}:{port}");
     }
     let recovered = pinion_instance::open_node(options)
         .await
@@ -210,9 +217,15 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
             if let Some(system) = system {
                 set_core_local(Rc::new(SystemSource(Box::new(system))));
             }
-            pinion_exec::set_profile_defaults(profile_level, profile_sample_rate);
+            pinion_service::profile_settings::set_profile_defaults(
+                profile_level,
+                profile_sample_rate,
+            );
             let set = pinion_administration::set_start_parameters(&parameters);
-            let registry = registry(is_member, pinion_exec::test_commands_enabled());
+            let registry = registry(
+                is_member,
+                pinion_service::parameters::test_commands_enabled(),
+            );
             set_core_local(Rc::new(registry));
             set
         }

@@ -13,6 +13,7 @@ use pinion_bson::{Bson, Document, RawDocumentBuf};
 use pinion_exec::NodeOptions;
 use pinion_runtime::real::{self, OnLarge, RealOptions};
 use pinion_server::ServerOptions;
+use pinion_service::options::{HostInfo, ProcessOptions};
 use pinion_storage::StorageOptions;
 
 use crate::node::{NodeConfig, NodeError, run_core};
@@ -229,9 +230,9 @@ impl Early {
         let waiting = std::mem::take(&mut early.waiting);
         drop(early);
         for line in &waiting {
-            pinion_exec::logbuf::push(line);
+            pinion_service::logbuf::push(line);
         }
-        pinion_exec::logbuf::push(line);
+        pinion_service::logbuf::push(line);
     }
 
     fn startup_warnings(&self) -> Vec<String> {
@@ -266,8 +267,7 @@ fn config(
         .iter()
         .map(|address| SocketAddr::new(*address, options.port))
         .collect();
-    let node = NodeOptions {
-        storage,
+    let process = ProcessOptions {
         version: env!("CARGO_PKG_VERSION").into(),
         git_version: option_env!("PINION_GIT_VERSION").unwrap_or_default().into(),
         host: format!("{}:{}", host_info.hostname, options.port),
@@ -275,12 +275,16 @@ fn config(
         pid: std::process::id(),
         argv: options.argv.clone(),
         parsed: parsed(options),
-        db_path: options.dbpath.clone(),
-        host_info: pinion_exec::HostInfo {
+        host_info: HostInfo {
             cpus: cores as i32,
             ..host_info
         },
         member_auth: options.member_auth.clone(),
+    };
+    let node = NodeOptions {
+        process,
+        storage,
+        db_path: options.dbpath.clone(),
         planted_fault: Default::default(),
     };
     NodeConfig {
@@ -296,7 +300,7 @@ fn config(
         profile: (options.profile_level, options.profile_sample_rate),
         process: Some(machine::process_usage),
         system: Some(system::system_metrics),
-        log_control: Some(|| pinion_exec::LogControl {
+        log_control: Some(|| pinion_service::parameters::LogControl {
             components: &verbosity::COMPONENTS,
             get: verbosity::get,
             set: verbosity::set,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::links::router_links;
 use crate::modules::module_order;
 use crate::ratchet;
 use crate::tree::File;
@@ -12,6 +13,7 @@ type Check = fn(&[File]) -> Vec<String>;
 pub const CHECKS: &[(&str, Check)] = &[
     ("top level", top_level),
     ("crate order", crate_order),
+    ("what a router links", router_links),
     ("module order", module_order),
     ("only core/runtime names glommio and io_uring", glommio),
     ("thread locals and mutable statics", thread_locals),
@@ -66,6 +68,7 @@ const CRATE_ORDER: &[&str] = &[
     "engine/storage",
     "engine/query",
     "engine/command",
+    "engine/service",
     "engine/catalog",
     "engine/exec",
     "engine/apply",
@@ -111,6 +114,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
         "engine/command",
         &["pinion-runtime", "pinion-storage", "pinion-server"],
     ),
+    ("engine/service", &["pinion-storage", "pinion-server"]),
     ("engine/catalog", &["pinion-server"]),
     ("engine/exec", &["pinion-server"]),
     ("engine/apply", &["pinion-server"]),
@@ -157,7 +161,7 @@ fn top_level(files: &[File]) -> Vec<String> {
         .collect()
 }
 
-fn manifest_folder(file: &File) -> Option<&str> {
+pub(crate) fn manifest_folder(file: &File) -> Option<&str> {
     file.path.strip_suffix("/Cargo.toml")
 }
 
@@ -172,14 +176,16 @@ fn package_name(folder: &str) -> String {
     }
 }
 
-/// The crates named in a manifest's `[dependencies]` section (development dependencies may point
-/// anywhere above).
-fn dependencies(file: &File) -> Vec<&str> {
+/// The crates that a manifest's package depends on, for whatever target (those that its tests use
+/// may stand anywhere).
+pub(crate) fn dependencies(file: &File) -> Vec<&str> {
     let mut out = Vec::new();
     let mut inside = false;
     for line in file.text.lines() {
-        if line.starts_with('[') {
-            inside = line == "[dependencies]";
+        if let Some(section) = line.strip_prefix('[') {
+            let section = section.trim_end_matches(']');
+            inside = section == "dependencies" || section.ends_with(".dependencies");
+            out.extend(section.strip_prefix("dependencies."));
         } else if inside
             && let Some(name) = line.split(['.', '=', ' ']).next()
             && !name.is_empty()

@@ -1,10 +1,11 @@
-//! Checks the tree: crate order, names of glommio, purpose lines, words, leftovers, lengths, dead
-//! files, commands in documents.
+//! Checks the tree: crate order, what a router links, names of glommio, purpose lines, words,
+//! leftovers, lengths, dead files, commands in documents.
 
 #![allow(clippy::disallowed_methods)] // A tool that reads the tree; it never runs inside a node.
 
 mod check;
 mod functions;
+mod links;
 mod modules;
 mod ratchet;
 mod source;

@@ -32,7 +32,7 @@ const LONG_FUNCTIONS: Table = &[
     ("engine/administration", 1),
     ("engine/apply", 2),
     ("engine/catalog", 4),
-    ("engine/exec", 17),
+    ("engine/exec", 14),
     ("engine/instance", 1),
     ("engine/query", 27),
     ("engine/storage", 14),

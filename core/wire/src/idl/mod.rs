@@ -16,8 +16,8 @@ pub use errors::{
     Path, Types, duplicate_field, idl_type_name, missing_field, unknown_field, wrong_type,
 };
 pub use generic::{
-    ApiParameters, ChildSession, GenericArguments, Lsid, append_cluster_time, is_generic_argument,
-    read_lsid,
+    ApiParameters, ChildSession, GenericArguments, Lsid, NO_USER, append_cluster_time,
+    is_generic_argument, read_lsid,
 };
 pub use namespace::{Namespace, is_valid_collection_name, is_valid_database_name};
 pub use numbers::{f64_lossy, i32_clamped, i64_clamped, i64_exact, is_number, truthy};

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use pinion_catalog::{Collection, check_log_form, check_not_view, core_catalog, is_replicated};
-use pinion_exec::ops::ops;
 use pinion_exec::topology::{is_member, is_writable, not_primary};
 use pinion_runtime::{CoreId, Queue, submit_to};
+use pinion_service::ops::ops;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 

@@ -11,9 +11,9 @@ use pinion_catalog::{
     prefix_len,
 };
 use pinion_clock::Timestamp;
-use pinion_exec::compute::compute_bytes;
-use pinion_exec::interrupt::{is_interruption, pause};
 use pinion_runtime::{CoreId, Instant, Queue, join_all, submit_to};
+use pinion_service::compute::compute_bytes;
+use pinion_service::interrupt::{is_interruption, pause};
 use pinion_storage::{Key, KeyRange, PartitionId, ReadAt, ReadError, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext};
 

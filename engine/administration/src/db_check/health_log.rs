@@ -5,13 +5,13 @@ use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf}
 use pinion_catalog::{Uuid, core_catalog, from_fatal};
 use pinion_exec::acquire::acquire_write;
 use pinion_exec::capped::ensure_capped;
-use pinion_exec::generate::new_object_id;
-use pinion_exec::interrupt::interruptible;
 use pinion_exec::own_collections::HEALTH_LOG;
 use pinion_exec::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
 };
 use pinion_runtime::sleep;
+use pinion_service::generate::new_object_id;
+use pinion_service::interrupt::interruptible;
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};

@@ -10,6 +10,7 @@
 mod entry;
 mod health_log;
 mod options;
+mod parameters;
 mod range;
 
 mod digest;
@@ -23,4 +24,6 @@ mod command;
 
 pub(crate) use command::db_check;
 pub use follower::follow;
+pub use parameters::DbCheckParameters;
+pub(crate) use parameters::ROWS;
 pub use tasks::{DbCheckTasks, db_check_tasks, end_runs, start, stop};

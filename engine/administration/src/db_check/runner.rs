@@ -9,11 +9,10 @@ use pinion_catalog::{
 use pinion_clock::Timestamp;
 use pinion_exec::acquire::{Wanted, acquire};
 use pinion_exec::concern::wait_for_check;
-use pinion_exec::interrupt::{self, interruptible};
 use pinion_exec::limits::MAX_LOGGED_BYTES;
-use pinion_exec::ops::BackgroundGuard;
-use pinion_exec::parameters::parameters;
 use pinion_runtime::{Duration, Instant, now, sleep};
+use pinion_service::interrupt::{self, interruptible};
+use pinion_service::ops::BackgroundGuard;
 use pinion_storage::{Statement, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -23,6 +22,7 @@ use super::entry::{Batch, CheckEntry, Early, Step};
 use super::follower::{Found, note_faults, note_step};
 use super::health_log::{BATCH, Note, OF_CLUSTER, Severity, failure};
 use super::options::{Request, Target};
+use super::parameters::check_parameters;
 use super::range::Range;
 use crate::db_check::db_check_tasks;
 use crate::limits::{CHECK_PAUSE, CHECK_RETRY, MAX_SNAPSHOT_ATTEMPTS};
@@ -295,7 +295,7 @@ impl Turn<'_> {
 
     /// Whether members write down that they have the same in the batch that comes.
     fn is_logged(&self) -> bool {
-        let every = parameters().borrow().db_check.log_every;
+        let every = check_parameters().borrow().log_every;
         self.batches.is_multiple_of(u64::from(every))
     }
 
@@ -353,7 +353,7 @@ impl Turn<'_> {
 
 /// What a run may read in a second; none where it is not slowed down.
 fn bytes_per_sec() -> Option<u64> {
-    let most_mb = parameters().borrow().db_check.most_mb_per_sec;
+    let most_mb = check_parameters().borrow().most_mb_per_sec;
     (most_mb > 0).then(|| u64::from(most_mb) << 20)
 }
 

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use pinion_catalog::Collection;
 use pinion_exec::acquire::{Acquired, Wanted, acquire};
-use pinion_exec::ops::{Progress, ops};
-use pinion_exec::parameters::parameters;
 use pinion_exec::stats::tree_stats;
 use pinion_exec::topology::replica_set;
 use pinion_runtime::{Queue, join_all};
+use pinion_service::ops::{Progress, ops};
 use pinion_storage::{PartitionId, ReadAt, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -24,7 +23,7 @@ use super::repair::{self, Repairs};
 use super::report::{Contents, Report};
 use super::snapshot::Snapshot;
 use super::verify::Verifier;
-use super::{count, examine, metadata, multikey, oplog};
+use super::{count, examine, metadata, multikey, oplog, parameters};
 use crate::limits::{FEW_COUNT_ATTEMPTS, MAX_COUNT_ATTEMPTS};
 
 /// `validate`.
@@ -107,8 +106,7 @@ async fn run(
 
 fn job(ctx: &OpContext, collection: &Arc<Collection>, options: Options) -> Arc<Job> {
     let partitions = usize::from(storage().partition_count());
-    let memory_mb = parameters().borrow().validate_memory_mb;
-    let memory_bytes = u64::try_from(memory_mb).unwrap_or(0) << 20;
+    let memory_bytes = u64::try_from(parameters::memory_mb()).unwrap_or(0) << 20;
     let series = collection.options.time_series.as_ref();
     Arc::new(Job {
         collection: collection.clone(),

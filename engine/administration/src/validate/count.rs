@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use pinion_catalog::from_fatal;
-use pinion_exec::interrupt::{check, pause};
 use pinion_runtime::{Queue, sleep};
+use pinion_service::interrupt::{check, pause};
 use pinion_storage::{Counts, KeptCounts, Partition, PartitionId, ReadAt, storage};
 use pinion_wire::Result;
 
@@ -74,7 +74,7 @@ async fn compare_in(
         check(&job.ctx)?;
         let edits = owned.edits();
         let Some((kept, at)) = moment(job, &owned) else {
-            sleep(pinion_catalog::KILL_POLL).await;
+            sleep(pinion_service::limits::KILL_POLL).await;
             continue;
         };
         if let ReadAt::DecidedAt(ts) = at {

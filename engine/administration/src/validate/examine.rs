@@ -9,11 +9,11 @@ use pinion_bson::{Fault, InvalidBson, RawBsonRef, RawDocument};
 use pinion_catalog::{
     Collection, Index, belongs, entries_of, entry_key, entry_partition, prefix_len, stored_document,
 };
-use pinion_exec::compute::{compute, compute_bytes};
-use pinion_exec::fail_points::hold_validation;
-use pinion_exec::interrupt::{is_interruption, pause};
 use pinion_exec::topology::cluster_time;
 use pinion_query::{BucketState, Validator, check_bucket};
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::fail_points::hold_validation;
+use pinion_service::interrupt::{is_interruption, pause};
 use pinion_storage::{Key, Partition, PartitionId, Read, ReadAt, ReadError, storage};
 use pinion_wire::{Error, Result};
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use pinion_bson::RawDocumentBuf;
 use pinion_catalog::{Index, entries_of, entry_partition, stored_document};
-use pinion_exec::compute::{compute, compute_bytes};
-use pinion_exec::interrupt::{is_interruption, pause};
 use pinion_runtime::join_all;
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::interrupt::{is_interruption, pause};
 use pinion_storage::{Key, Partition, PartitionId, ReadAt, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use pinion_bson::{BinarySubtype, RawBinaryRef, RawBson, RawBsonRef};
 use pinion_catalog::{Collection, Index};
-use pinion_exec::ops::Progress;
 use pinion_query::SeriesForm;
 use pinion_runtime::{CoreId, Queue, core_id, submit_to};
+use pinion_service::ops::Progress;
 use pinion_storage::{PartitionHash, PartitionId, Read, ReadAt, ReadError, TreeId, storage};
 use pinion_wire::OpContext;
 

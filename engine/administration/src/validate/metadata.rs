@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pinion_catalog::{Collection, Index, check_stored_spec, core_catalog, stored_collection};
-use pinion_exec::interrupt::check;
 use pinion_runtime::sleep;
+use pinion_service::interrupt::check;
 use pinion_wire::{OpContext, Result};
 
 use super::findings::Notes;
@@ -37,7 +37,7 @@ pub(super) async fn examine(
         if difference.is_none() {
             break;
         }
-        sleep(pinion_catalog::KILL_POLL).await;
+        sleep(pinion_service::limits::KILL_POLL).await;
     }
     if let Some(what) = difference {
         errors.add(what);

@@ -9,6 +9,7 @@ mod conformance;
 mod findings;
 mod key_table;
 mod options;
+mod parameters;
 mod report;
 
 mod job;
@@ -29,5 +30,7 @@ mod command;
 pub(crate) use command::validate;
 pub(crate) use examine::{Form, form_of};
 pub(crate) use job::read;
+pub(crate) use parameters::ROWS;
+pub use parameters::ValidateMemory;
 pub(crate) use snapshot::Snapshot;
 pub(crate) use verify::{Unverified, Verifier};

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use pinion_catalog::{Collection, FindArrays, adjust_multikey, core_catalog};
-use pinion_exec::interrupt::interruptible;
 use pinion_query::{IndexKind, MultikeyPaths};
+use pinion_service::interrupt::interruptible;
 use pinion_storage::{ReadAt, TreeId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};

@@ -2,9 +2,9 @@
 //! the one before it.
 
 use pinion_clock::Timestamp;
-use pinion_exec::interrupt::pause;
 use pinion_exec::limits::{LOG_BATCH_BYTES, LOG_BATCH_ENTRIES};
 use pinion_exec::read::from_log_error;
+use pinion_service::interrupt::pause;
 use pinion_storage::{LogReadError, storage};
 use pinion_wire::{OpContext, Result};
 

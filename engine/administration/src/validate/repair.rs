@@ -9,10 +9,10 @@ use pinion_catalog::{
     Collection, Index, IndexEntry, Placement, entries_of, entry_partition, from_fatal,
     from_read_error, from_write_error, index_writes, partition_of, prefix_len, stored_document,
 };
-use pinion_exec::compute::{compute, compute_bytes};
-use pinion_exec::interrupt::check;
 use pinion_exec::local::put_local;
 use pinion_runtime::sleep;
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::interrupt::check;
 use pinion_storage::{
     Expect, Key, Op, PartitionId, Read, ReadAt, Statement, TreeId, Write, WriteError, storage,
 };
@@ -81,7 +81,7 @@ async fn attempt(writes: Vec<Write>) -> Result<Attempt> {
             Ok(Attempt::Again)
         }
         Err(WriteError::CacheFull) => {
-            sleep(pinion_catalog::KILL_POLL).await;
+            sleep(pinion_service::limits::KILL_POLL).await;
             Ok(Attempt::Again)
         }
         Err(error) => Err(from_write_error(error)),

@@ -3,9 +3,9 @@
 use pinion_catalog::{Collection, from_fatal, from_read_error};
 use pinion_clock::Timestamp;
 use pinion_exec::acquire::{Acquired, ReadSource, Undecided};
-use pinion_exec::interrupt::interruptible;
 use pinion_exec::topology::replica_set;
 use pinion_runtime::{Queue, spawn};
+use pinion_service::interrupt::interruptible;
 use pinion_storage::{ReadAt, ReadError, SnapshotHold, storage};
 use pinion_wire::{ErrorCode, OpContext, Result, interruption};
 

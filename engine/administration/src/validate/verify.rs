@@ -11,8 +11,8 @@ use pinion_catalog::{
     Collection, Index, IndexEntry, Placement, entries_of, entry_key, entry_partition,
     from_read_error, partition_of, prefix_len, stored_document,
 };
-use pinion_exec::compute::{compute, compute_bytes};
-use pinion_exec::interrupt::is_interruption;
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::interrupt::is_interruption;
 use pinion_storage::{Direction, Key, KeyRange, PartitionId, Read, ReadAt, ReadError, storage};
 use pinion_wire::{Error, OpContext, Result};
 

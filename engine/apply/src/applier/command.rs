@@ -3,9 +3,9 @@
 use pinion_bson::RawDocument;
 use pinion_catalog::{ApplyMode, LoggedCommand, Uuid, apply_command, apply_view_document};
 use pinion_clock::Timestamp;
-use pinion_exec::metrics::metrics;
 use pinion_exec::session_refresh::{is_removal, removals};
 use pinion_runtime::LocalBoxFuture;
+use pinion_service::metrics::metrics;
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::{Error, Result};
 
@@ -142,7 +142,7 @@ pub(super) async fn apply(
                 let db = text(entry, "ns")?.split('.').next().unwrap_or_default();
                 settings.note_command(db);
                 if field(o, "dropDatabase").is_some() && mode == ApplyMode::Secondary {
-                    pinion_exec::profile_settings::forget(db).await;
+                    pinion_service::profile_settings::forget(db).await;
                 }
             }
             Ok(u64::from(!did_something))

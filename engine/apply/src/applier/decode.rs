@@ -2,10 +2,10 @@
 
 use pinion_bson::RawDocument;
 use pinion_catalog::{ApplyMode, partition_of};
-use pinion_exec::compute::compute_bytes;
 use pinion_exec::session_refresh::is_removal;
 use pinion_exec::statements::{RecordCollections, TransactionStamp};
 use pinion_runtime::{CoreId, core_count, yield_if_due};
+use pinion_service::compute::compute_bytes;
 use pinion_storage::{ApplyError, Key, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 use smallvec::SmallVec;

@@ -11,7 +11,6 @@ use pinion_catalog::{
 };
 use pinion_clock::Timestamp;
 use pinion_exec::capped::{RECORDS, capped_table};
-use pinion_exec::compute::compute_bytes;
 use pinion_exec::session_refresh::{is_removal, removals_here};
 use pinion_exec::statements::{
     RecordCollections, RecordedChange, RecordedEnd, TransactionStamp, is_image_of, record_writes,
@@ -21,6 +20,7 @@ use pinion_exec::write::update_context;
 use pinion_keystring::Builder;
 use pinion_query::Update;
 use pinion_runtime::{Queue, core_id, submit_to};
+use pinion_service::compute::compute_bytes;
 use pinion_storage::{
     Direction, Expect, Key, KeyRange, Op, PartitionId, ReadAt, TreeId, Write, storage,
 };

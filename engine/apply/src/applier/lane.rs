@@ -8,9 +8,9 @@ use pinion_bson::RawDocument;
 use pinion_catalog::{ApplyMode, core_catalog, stored_document};
 use pinion_exec::capped::capped_table;
 use pinion_exec::limits::{APPLY_BATCH_BYTES, APPLY_BATCH_ENTRIES};
-use pinion_exec::metrics::metrics;
 use pinion_exec::write::beyond_bounds;
 use pinion_runtime::yield_if_due;
+use pinion_service::metrics::metrics;
 use pinion_storage::{ApplyError, storage};
 use pinion_wire::Result;
 

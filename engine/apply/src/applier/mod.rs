@@ -37,9 +37,9 @@ use bytes::Bytes;
 use pinion_catalog::ApplyMode;
 use pinion_clock::Timestamp;
 use pinion_exec::limits::{APPLIER_BYTES, APPLIER_ENTRIES};
-use pinion_exec::metrics::metrics;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, Queue, core_count, core_id, spawn, submit_to};
+use pinion_service::metrics::metrics;
 use pinion_storage::ApplyError;
 
 use self::chain::Chain;

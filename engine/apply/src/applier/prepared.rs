@@ -22,13 +22,12 @@ use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{ApplyMode, core_catalog};
 use pinion_clock::{Term, Timestamp};
-use pinion_exec::metrics::metrics;
-use pinion_exec::node_info::node_info;
 use pinion_exec::open_transactions::PreparedTransaction;
-use pinion_exec::options::PlantedFault;
+use pinion_exec::options::{PlantedFault, node_options};
 use pinion_exec::statements::{RecordedEnd, TransactionStamp};
 use pinion_exec::transactions::{all_prepared, find, forget, register};
 use pinion_runtime::{LocalBoxFuture, yield_if_due};
+use pinion_service::metrics::metrics;
 use pinion_storage::{ApplyError, Key, PartitionId, TreeId, Write, storage};
 use pinion_wire::idl::{Lsid, Namespace, i64_exact};
 use pinion_wire::{Error, Result};
@@ -264,7 +263,7 @@ async fn end(entry: &Entry, stamp: TransactionStamp, commit: Option<Timestamp>) 
 
 /// Whether a test has planted that.
 fn is_lost_at_restart() -> bool {
-    node_info().options.planted_fault == PlantedFault::PreparedLostAtRestart
+    node_options().planted_fault == PlantedFault::PreparedLostAtRestart
 }
 
 /// Places what a transaction has written as a prepared unit.

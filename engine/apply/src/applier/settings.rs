@@ -3,8 +3,8 @@
 
 use pinion_catalog::ApplyMode;
 use pinion_exec::cluster_parameter_store::reload;
-use pinion_exec::cluster_parameters;
 use pinion_exec::concern::{self, forget_everywhere};
+use pinion_service::cluster_parameters;
 use pinion_wire::idl::Namespace;
 
 /// Which of them applied entries have written.

@@ -2,8 +2,8 @@
 
 use pinion_bson::rawdoc;
 use pinion_catalog::BuildName;
-use pinion_exec::node_info::node_info;
 use pinion_exec::topology::{ReplicaSet, SetView};
+use pinion_service::node_info::node_info;
 use pinion_wire::{Error, Result};
 
 use crate::limits::MAX_ABORT_REASON_BYTES;

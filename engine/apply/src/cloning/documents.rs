@@ -13,9 +13,9 @@ use pinion_catalog::{
 };
 use pinion_clock::Timestamp;
 use pinion_exec::capped::capped_table;
-use pinion_exec::compute::compute_bytes;
 use pinion_query::MultikeyPaths;
 use pinion_runtime::{CoreId, Queue, join_all, submit_to, yield_if_due};
+use pinion_service::compute::compute_bytes;
 use pinion_storage::{Expect, Key, Op, PartitionId, TreeId, Write, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};

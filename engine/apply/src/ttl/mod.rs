@@ -9,5 +9,8 @@
 
 mod expiring;
 mod monitor;
+mod parameters;
 
 pub use monitor::{TtlMonitor, start, stop};
+pub(crate) use parameters::ROWS;
+pub use parameters::TtlParameters;

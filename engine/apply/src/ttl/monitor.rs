@@ -5,15 +5,16 @@ use std::rc::Rc;
 
 use pinion_catalog::core_catalog;
 use pinion_exec::acquire::{Wanted, acquire};
-use pinion_exec::metrics::metrics;
-use pinion_exec::ops::ops;
-use pinion_exec::parameters::{TtlParameters, parameter_changes, parameters};
 use pinion_exec::topology::is_writable;
 use pinion_exec::write::{DeletionTargets, delete_through};
 use pinion_runtime::{CoreId, JoinHandle, Queue, now, sim, spawn, timeout_at};
+use pinion_service::metrics::metrics;
+use pinion_service::ops::ops;
+use pinion_service::parameters::parameter_changes;
 use pinion_wire::{ErrorCode, OpContext, Result};
 
 use super::expiring::{Expiring, expiring};
+use super::parameters::{TtlParameters, ttl_parameters};
 
 /// What `currentOp` calls it.
 const TASK: &str = "TTLMonitor";
@@ -65,7 +66,7 @@ async fn run() {
             return;
         }
         // A secondary deletes what its primary deletes.
-        if parameters().borrow().ttl.enabled && is_writable() {
+        if ttl_parameters().borrow().enabled && is_writable() {
             pass().await;
         }
     }
@@ -77,7 +78,7 @@ async fn rest() {
     loop {
         let changes = parameter_changes();
         let changed = changes.0.notified();
-        let due = began + parameters().borrow().ttl.sleep;
+        let due = began + ttl_parameters().borrow().sleep;
         if ttl_monitor().stopping.get() || now() >= due {
             return;
         }
@@ -90,7 +91,7 @@ async fn rest() {
 /// rest is left to the next pass.
 fn may_continue() -> bool {
     !ttl_monitor().stopping.get()
-        && parameters().borrow().ttl.enabled
+        && ttl_parameters().borrow().enabled
         && is_writable()
         && !core_catalog().gates().is_locked()
 }
@@ -110,7 +111,7 @@ async fn pass() {
 /// Visits in turn whatever expires, for a while; whether something is left.
 async fn sub_pass() -> bool {
     let mut work = expiring().await;
-    let target = parameters().borrow().ttl.sub_pass_target;
+    let target = ttl_parameters().borrow().sub_pass_target;
     let end = now() + target;
     while !work.is_empty() {
         let mut left = Vec::new();
@@ -174,7 +175,7 @@ async fn delete_expired(ctx: &OpContext, expiring: &Expiring) -> Result<bool> {
     let Some(expired) = expiring.expired(collection, pinion_runtime::wall_ms())? else {
         return Ok(false);
     };
-    let targets = targets(&parameters().borrow().ttl);
+    let targets = targets(&ttl_parameters().borrow());
     let mut deleted = 0;
     let outcome = delete_through(ctx, &acquired, expired, targets, &mut deleted).await;
     metrics().counters.ttl_deleted_documents.add(deleted);

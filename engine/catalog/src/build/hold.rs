@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use pinion_runtime::{LocalBoxFuture, set_core_local, sleep, try_core_local};
+use pinion_service::limits::KILL_POLL;
 use pinion_wire::Result;
 
 use super::work::{BuildPhase, Work};
-use crate::limits::KILL_POLL;
 
 /// Whether builds of this node wait in a phase for now.
 pub type HoldBuilds = Rc<dyn Fn(BuildPhase) -> LocalBoxFuture<'static, bool>>;

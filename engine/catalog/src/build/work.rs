@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use pinion_runtime::{Queue, join_all, set_core_local, submit_to, try_core_local};
+use pinion_service::interrupt::check;
 use pinion_storage::{PartitionId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
 
 use super::state::BuildState;
 use crate::entry::{Collection, Placement};
 use crate::index::Index;
-use crate::interrupt::check_interrupted;
 use crate::limits::{
     BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, CHUNK_BYTES, LEAST_SORTER_BYTES,
     MAX_ACTIVE_USER_BUILDS,
@@ -221,7 +221,7 @@ impl Work {
             Some(
                 ErrorCode::CLIENT_DISCONNECT | ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
             ) => Ok(()),
-            _ => check_interrupted(&self.ctx),
+            _ => check(&self.ctx),
         }
     }
 

@@ -12,6 +12,8 @@ use std::task::Poll;
 
 use pinion_clock::Timestamp;
 use pinion_runtime::{Queue, sleep, spawn, timeout};
+use pinion_service::interrupt::poll_once;
+use pinion_service::limits::{KILL_POLL, LONGEST_KILL_POLL};
 use pinion_storage::{TreeId, storage};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result, interruption};
@@ -26,8 +28,7 @@ use crate::entry::Collection;
 use crate::errors::from_fatal;
 use crate::gates::GateMode;
 use crate::index::Index;
-use crate::interrupt::poll_once;
-use crate::limits::{DRAINED_ENTRIES, KILL_POLL, LONGEST_KILL_POLL, MAX_DRAIN_PASSES};
+use crate::limits::{DRAINED_ENTRIES, MAX_DRAIN_PASSES};
 use crate::uuid::Uuid;
 
 /// How the task of a build comes to its end.

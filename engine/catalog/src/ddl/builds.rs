@@ -15,6 +15,7 @@ use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_clock::Timestamp;
 use pinion_runtime::sync::{Notified, Notify};
 use pinion_runtime::{CoreId, Instant, LocalBoxFuture, Queue, spawn, submit_to};
+use pinion_service::interrupt::interruptible;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -26,7 +27,6 @@ use crate::build::{BuildPhase, Work};
 use crate::catalog::core_catalog;
 use crate::entry::Collection;
 use crate::index::Index;
-use crate::interrupt::interruptible;
 use crate::uuid::Uuid;
 
 /// The builds of a node. Lives on core 0 with the coordinator.

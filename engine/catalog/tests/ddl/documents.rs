@@ -7,11 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{
-    Collection, GateAccess, LogForm, OpEvent, OpKind, check_interrupted, core_catalog, document_id,
-    encode_entry, entries_of, entry_partition, from_write_error, index_writes, interruptible,
-    partition_of, record_of, stored_document,
+    Collection, GateAccess, LogForm, OpEvent, OpKind, core_catalog, document_id, encode_entry,
+    entries_of, entry_partition, from_write_error, index_writes, partition_of, record_of,
+    stored_document,
 };
 use pinion_runtime::{Queue, submit_to};
+use pinion_service::interrupt::{self, interruptible};
 use pinion_storage::{
     Direction, Expect, Key, KeyRange, Op, PartitionId, ReadAt, Statement, TreeId, Write, storage,
 };
@@ -27,7 +28,7 @@ pub fn document(id: i32) -> RawDocumentBuf {
 pub async fn insert(ctx: &OpContext, ns: &Namespace, ids: Range<i32>) -> Result<usize> {
     let count = ids.len();
     for id in ids {
-        check_interrupted(ctx)?;
+        interrupt::check(ctx)?;
         let entering = core_catalog();
         let entering = entering.gates().enter(ns, GateAccess::Write);
         let _pass = interruptible(ctx, entering).await?;

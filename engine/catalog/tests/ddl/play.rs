@@ -19,12 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use pinion_catalog::{
     BuildPhase, ClosedBy, GateAccess, Hold, awaited_locks, core_catalog, end_holds, hold,
-    hold_database, index_builds, interruptible, kill_build, set_build_hold,
+    hold_database, index_builds, kill_build, set_build_hold,
 };
 use pinion_runtime::{
     CoreId, Duration, Instant, JoinHandle, Queue, core_count, now, on_all_cores, sleep, spawn,
     submit_to,
 };
+use pinion_service::interrupt::interruptible;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{CommandSpec, ErrorCode, OpContext, Result};
 

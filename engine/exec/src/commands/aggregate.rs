@@ -10,6 +10,10 @@ use pinion_catalog::{Catalog, Collection, ResolvedView, TimeSeries, core_catalog
 use pinion_query::{
     Document, Hint, OutputTo, Outside, Pipeline, SplitPipeline, Variables, check_api_v1,
 };
+use pinion_service::compute::compute;
+use pinion_service::operator_counts::compute_counted;
+use pinion_service::query_settings::QuerySettings;
+use pinion_service::spill::memory;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -22,14 +26,10 @@ use super::variables::variables;
 use super::{acknowledge, change_stream};
 use crate::acquire::{Acquired, acquire_viewed, check_view};
 use crate::commands::stage_counts::stage_counts;
-use crate::compute::compute;
-use crate::cursors::Reads;
+use crate::cursor_reads::Reads;
 use crate::limits::DEFAULT_FIRST_BATCH;
-use crate::operator_counts::compute_counted;
 use crate::pipeline::{Node, PipelineStream, Surroundings, open_split, request_of};
-use crate::query_settings::QuerySettings;
 use crate::read::{ReadRequest, of_buckets, parse_hint};
-use crate::spill::memory;
 use crate::write::Validation;
 
 /// An `aggregate` as it is written.

@@ -4,6 +4,8 @@ use pinion_bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{CollectionKind, bson_timestamp, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_query::{ChangeStreamOptions, Pipeline, Scope, check_stages, explained_stages};
+use pinion_service::operator_counts::compute_counted;
+use pinion_service::spill::memory;
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -11,9 +13,7 @@ use super::cursors::{CursorRequest, first_batch};
 use super::variables::variables;
 use crate::acquire::{ReadSource, Undecided};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH};
-use crate::operator_counts::compute_counted;
 use crate::read::{ChangeCounts, ChangeRequest, ChangeStream, Stream};
-use crate::spill::memory;
 use crate::topology::{is_member, is_writable};
 
 /// The specification in front of a pipeline that is a change stream. Only a member has any.

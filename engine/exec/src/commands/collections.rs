@@ -8,17 +8,18 @@ use pinion_catalog::{
     Collection, CollectionKind, Definition, DropTarget, Uuid, View, core_catalog,
 };
 use pinion_query::Matcher;
+use pinion_service::compute::compute;
+use pinion_service::interrupt::pause;
+use pinion_service::profile_settings;
 use pinion_wire::idl::{FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use crate::acquire::check_uuid;
-use crate::compute::compute;
-use crate::interrupt::pause;
+use crate::guard;
 use crate::read::Stream;
 use crate::stats::database_sizes;
-use crate::{guard, profile_settings};
 
 /// `drop`.
 pub async fn drop(cmd: Invocation) -> Result<Reply> {

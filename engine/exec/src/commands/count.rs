@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
 use pinion_query::{Hint, Matcher};
+use pinion_service::operator_counts::compute_counted;
 use pinion_storage::storage;
 use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
@@ -15,7 +16,6 @@ use super::names::named_or_uuid;
 use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, ReadSource, acquire_viewed};
-use crate::operator_counts::compute_counted;
 use crate::read::{
     LeafReport, MergedStream, Output, ReadRequest, from_log_error, open, parse_hint,
 };

@@ -8,6 +8,11 @@ use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_catalog::{BuildInfo, ClosedBy, GateAccess, GateMode, core_catalog, stored_document};
 use pinion_query::Matcher;
 use pinion_runtime::{CoreId, Queue, submit_to};
+use pinion_service::compute::compute;
+use pinion_service::cursors::{ShownCursor, cursors};
+use pinion_service::node_info::node_info;
+use pinion_service::ops::{OpSnapshot, ops};
+use pinion_service::parameters::server_counters;
 use pinion_wire::idl::{is_generic_argument, truthy};
 use pinion_wire::{
     ClientInfo, Error, ErrorCode, GateKind, Invocation, OpWork, Reply, Result, namespace_named,
@@ -16,12 +21,7 @@ use pinion_wire::{
 use super::first_stage::Shown;
 use super::sessions::append_lsid;
 use crate::cluster_time::bson_time;
-use crate::compute::compute;
-use crate::cursors::{ShownCursor, cursors};
-use crate::node_info::node_info;
 use crate::open_transactions::OpenShown;
-use crate::ops::{OpSnapshot, ops};
-use crate::parameters::server_counters;
 use crate::transactions;
 
 /// `currentOp`: the fields beside its options are a filter.
@@ -88,7 +88,7 @@ pub(super) async fn operations(shown: Shown) -> Vec<RawDocumentBuf> {
                 .ctx
                 .args
                 .lsid
-                .filter(|_| crate::session_ids::is_in(&op.ctx));
+                .filter(|_| pinion_service::session_ids::is_in(&op.ctx));
             let of_op = |shown: &&OpenShown| {
                 lsid.is_some_and(|lsid| lsid.id == shown.lsid.id && lsid.child == shown.lsid.child)
             };

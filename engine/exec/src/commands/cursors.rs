@@ -10,19 +10,20 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::stored_document;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::{Duration, LocalBoxFuture, Queue, offload_bounded};
+use pinion_service::compute::compute_bytes;
+use pinion_service::cursors::{Cursor, DocumentStream, Filled, core_of, cursors, not_found};
+use pinion_service::fail_points::{fail_points, fails_get_more, time_out};
+use pinion_service::metrics::{Gauge, metrics};
+use pinion_service::ops::is_of_client;
+use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{FieldReader, Namespace, ReadConcern, Types, missing_field};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use crate::acquire::acquire_read;
 use crate::cluster_time::bson_time;
-use crate::compute::compute_bytes;
 use crate::concern;
-use crate::cursors::{Cursor, DocumentStream, Filled, Reads, core_of, cursors, not_found};
-use crate::fail_points::{fail_points, fails_get_more, time_out};
+use crate::cursor_reads::Reads;
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH, LARGE_BATCH_BYTES};
-use crate::metrics::{Gauge, metrics};
-use crate::ops::is_of_client;
-use crate::session_ids::is_in;
 use crate::topology::replica_set;
 
 /// What a command that makes a cursor asks for.
@@ -72,7 +73,7 @@ pub(crate) async fn first_batch(
         let (now, wall_ms) = (pinion_runtime::now(), pinion_runtime::wall_ms());
         let cursor = Cursor {
             ns: request.ns.clone(),
-            reads: request.reads,
+            reads: request.reads.map(|reads| Box::new(reads) as _),
             session: ctx.args.lsid,
             transaction: ctx.args.txn_number.filter(|_| is_in(ctx)),
             read_concern: ctx.read_concern,
@@ -302,7 +303,7 @@ fn continue_cursor(
         } = loop {
             let filled = next_batch(&mut cursor, &ctx, max_documents).await?;
             // Whatever of the collection is held while it waits, a DDL would wait for.
-            let waited = cursor.stream.wait(&ctx, cursor.reads.as_ref(), until);
+            let waited = cursor.stream.wait(&ctx, cursor.reads.as_deref(), until);
             if !filled.documents.is_empty() {
                 break filled;
             }
@@ -418,7 +419,7 @@ async fn next_batch(cursor: &mut Cursor, ctx: &OpContext, max_documents: usize) 
                 None => cursor.read_concern.at_cluster_time,
             };
             reads.check(snapshot)?;
-            let acquired = acquire_read(ctx, reads.ns.clone(), None).await?;
+            let acquired = acquire_read(ctx, reads.ns().clone(), None).await?;
             reads.check(snapshot)?;
             Some(acquired)
         }

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_collation::Collation;
 use pinion_query::{Hint, Matcher, Variables};
+use pinion_service::metrics::metrics;
+use pinion_service::operator_counts::compute_counted;
+use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{FieldReader, Path, Types, f64_lossy, missing_field};
 use pinion_wire::{Error, Invocation, LogicalOp, Reply, Result};
 
@@ -14,12 +17,9 @@ use super::reply::acknowledged;
 use super::update::{batch_options, check_retryable};
 use crate::acquire::acquire_write;
 use crate::concern::{self, WriteKind};
-use crate::metrics::metrics;
 use crate::open_transactions::ends_command;
-use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
-use crate::session_ids::is_in;
 use crate::sessions;
 use crate::write::{
     BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run_and_report,

@@ -10,6 +10,9 @@ use pinion_bson::{
 use pinion_catalog::{Collection, stored_document};
 use pinion_collation::Collation;
 use pinion_query::{DistinctPlan, Hint, Matcher, spend_sort_keys, work};
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::interrupt::pause;
+use pinion_service::operator_counts::compute_counted;
 use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -21,10 +24,7 @@ use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, ReadSource, acquire_viewed};
 use crate::cluster_time::bson_time;
-use crate::compute::{compute, compute_bytes};
-use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::operator_counts::compute_counted;
 use crate::pipeline::{Node, collect_partial};
 use crate::read::{Output, ReadRequest, open, parse_hint};
 

@@ -8,6 +8,10 @@ use pinion_query::{
     ExplainStage, MAX_EXPLAIN_BYTES, Matcher, Plan, ShownPlans, SplitPipeline, append_if_room,
     query_planner, shown_hash,
 };
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::interrupt::pause;
+use pinion_service::node_info::node_info;
+use pinion_service::parameters::parameters;
 use pinion_wire::idl::{Namespace, Path};
 use pinion_wire::{
     COMPATIBLE_VERSION, Error, ErrorCode, ExplainedCommand, Invocation, OpContext, Registry, Reply,
@@ -22,11 +26,7 @@ use super::query_settings::settings_of;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
 use crate::acquire::{Acquired, ReadSource, acquire_stored, acquire_viewed};
-use crate::compute::{compute, compute_bytes};
-use crate::interrupt::pause;
 use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::node_info::node_info;
-use crate::parameters::parameters;
 use crate::read::{
     Choice, PartCounters, ReadRequest, StageFigures, Trial, access_of_plan, append_execution,
     append_stage, choose_to_explain, log_records, open,

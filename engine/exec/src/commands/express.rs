@@ -9,6 +9,10 @@ use pinion_bson::{RawBsonRef, RawDocument, RawElem, raw_elements};
 use pinion_catalog::{GateAccess, id_key, partition_of};
 use pinion_clock::Timestamp;
 use pinion_runtime::call_on;
+use pinion_service::fail_points::fail_points;
+use pinion_service::interrupt::interruptible;
+use pinion_service::metrics::{OpClass, metrics};
+use pinion_service::profile_settings::profiles;
 use pinion_storage::{Key, Partition, ReadAt, TreeId, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcernLevel};
 use pinion_wire::{
@@ -19,14 +23,11 @@ use pinion_wire::{
 use super::cursors::{Left, append_batch, append_cursor};
 use crate::acquire::{Acquired, Peek, ReadSource, Undecided, acquire_viewed, peek, try_pass};
 use crate::concern::default_concerns;
-use crate::fail_points::fail_points;
-use crate::interrupt::interruptible;
 use crate::limits::LARGE_BATCH_BYTES;
-use crate::metrics::{OpClass, metrics};
-use crate::profile_settings::profiles;
 use crate::read::{LeafReport, existing_trees, read_at};
 use crate::sessions::session_table;
 use crate::topology::{is_member, is_writable};
+use crate::tree_uses::tree_metrics;
 
 /// Generic arguments that such a command may have. They have been read before.
 const GENERIC: [&[u8]; 8] = [
@@ -155,7 +156,7 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
     }
     let mut found = None;
     if let Some(collection) = acquired.collection() {
-        metrics.record_index_use(collection.tree(), existing_trees);
+        tree_metrics().record_index(collection.tree(), existing_trees);
         let read = read_at(collection.tree(), partition_of(collection, &key), key, at);
         found = interruptible(&cmd.ctx, read).await??;
     }
@@ -243,7 +244,7 @@ impl FindById {
         let metrics = &metrics();
         metrics.counters.query.inc();
         if let Some(tree) = tree {
-            metrics.record_index_use(tree, existing_trees);
+            tree_metrics().record_index(tree, existing_trees);
         }
         let mut reply = empty_reply(found, &self.ns);
         let documents = found.map(std::slice::from_ref).unwrap_or_default();

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, LogForm, RETRY_IMAGES, SESSION_RECORDS, log_form};
 use pinion_query::{Direction, Hint, KeyBounds, Matcher, Projection, SortPattern};
+use pinion_service::metrics::metrics;
+use pinion_service::operator_counts::compute_counted;
+use pinion_service::ops::is_of_client;
+use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -17,13 +21,9 @@ use super::query_settings::admitted;
 use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
 use crate::acquire::{Acquired, acquire_viewed};
-use crate::cursors::Reads;
+use crate::cursor_reads::Reads;
 use crate::limits::DEFAULT_FIRST_BATCH;
-use crate::metrics::metrics;
-use crate::operator_counts::compute_counted;
-use crate::ops::is_of_client;
 use crate::read::{Output, ReadRequest, Stream, TailStream, open, parse_hint, parse_sort};
-use crate::session_ids::is_in;
 use crate::topology::is_member;
 
 /// A `find` as it is written: nothing in here depends on what its namespace stands for.

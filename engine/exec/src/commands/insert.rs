@@ -1,6 +1,10 @@
 //! `insert`.
 
 use pinion_bson::RawDocument;
+use pinion_service::fail_points;
+use pinion_service::fail_points::fail_points;
+use pinion_service::metrics::metrics;
+use pinion_service::session_ids::is_in;
 use pinion_wire::idl::Types;
 use pinion_wire::limits::MAX_WRITE_BATCH;
 use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result, Written};
@@ -8,12 +12,8 @@ use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Res
 use super::reply::acknowledged;
 use crate::acquire::{Acquired, acquire_write};
 use crate::concern::{self, WriteKind};
-use crate::fail_points;
-use crate::fail_points::fail_points;
 use crate::limits::{TEST_GROUP_BYTES, TEST_GROUP_DOCUMENTS};
-use crate::metrics::metrics;
 use crate::open_transactions::{ends_command, no_measurements};
-use crate::session_ids::is_in;
 use crate::sessions::{self, RetryableWrite};
 use crate::statements::StatementIds;
 use crate::write::{

@@ -1,7 +1,6 @@
 //! The commands: what surrounds each of them, and the handlers of those that the executor has.
 
 pub mod aggregate;
-mod authenticate;
 mod bulk_replies;
 mod bulk_write;
 pub mod capped;
@@ -41,30 +40,28 @@ use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 
+use pinion_service::cluster_parameters::cluster_parameters;
+use pinion_service::counter::Counter;
+use pinion_service::fail_points::fail_points;
+use pinion_service::interrupt::poll_once;
+use pinion_service::members;
+use pinion_service::metrics::{Counters, Gauge, Metrics, OpClass, metrics};
+use pinion_service::ops::ops;
+use pinion_service::parking::{park, parking};
+use pinion_service::profile_settings::profiles;
+use pinion_service::session_ids::is_in;
 use pinion_wire::{
     CommandClass, CommandRole, Error, ErrorCode, Handler, Invocation, LogicalOp, OpContext,
     Registry, Reply, Result, collection_named,
 };
 
 pub use crate::concern::acknowledge;
-pub use hello::MAX_WIRE_VERSION;
-pub use hello::append_build_info;
 pub use stage_counts::StageCounts;
 pub use table::register_commands;
 
-use crate::cluster_parameters::cluster_parameters;
 use crate::cluster_time;
 use crate::concern;
-use crate::counter::Counter;
-use crate::fail_points::fail_points;
-use crate::interrupt::poll_once;
-use crate::members;
-use crate::metrics::{Counters, Gauge, Metrics, OpClass, metrics};
-use crate::ops::ops;
-use crate::parking::{park, parking};
 use crate::profile::Profiled;
-use crate::profile_settings::profiles;
-use crate::session_ids::is_in;
 use crate::sessions::{check_child, session_table};
 use crate::topology;
 use crate::topology::{is_member, replica_set};
@@ -102,7 +99,7 @@ async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
     };
     if fail_points().any_is_on() {
         let handled = |cmd| run_counted(cmd, handler);
-        return Box::pin(crate::fail_points::around(cmd, handled)).await;
+        return Box::pin(pinion_service::fail_points::around(cmd, handled)).await;
     }
     run_counted(cmd, handler).await
 }

@@ -11,13 +11,13 @@ use pinion_bson::{RawBsonRef, RawDocument, document_of};
 use pinion_catalog::{Collection, Uuid, core_catalog};
 use pinion_query::{IndexFilter, Projection, QueryShape, parse_collation};
 use pinion_runtime::{CoreId, Queue};
+use pinion_service::compute::compute;
+use pinion_service::node_info::node_info;
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
 use super::variables::of_filter;
 use crate::acquire::{Acquired, acquire_read};
-use crate::compute::compute;
-use crate::node_info::node_info;
 use crate::plan_cache::{IndexFilters, SetFilter, ShownPlan, index_filters, plan_cache};
 use crate::read::{ReadRequest, parse_sort};
 

@@ -7,16 +7,16 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_query::{command_shape, find_of_one_id, work};
 use pinion_runtime::{CoreId, Queue};
+use pinion_service::cluster_parameters::COLLECTION;
+use pinion_service::compute::compute;
+use pinion_service::generate::next_timestamp;
+use pinion_service::query_settings::{
+    Entry, QuerySettings, QueryShapeHash, STORED_AS, SettingsTable, query_settings,
+};
 use pinion_wire::idl::{CommandReader, Namespace, Types, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::{aggregate, distinct, find};
-use crate::cluster_parameters::COLLECTION;
-use crate::compute::compute;
-use crate::generate::next_timestamp;
-use crate::query_settings::{
-    Entry, QuerySettings, QueryShapeHash, STORED_AS, SettingsTable, query_settings,
-};
 use crate::write::put_document;
 
 /// The settings under which a command that reads runs, if there are any for its shape.

@@ -1,10 +1,10 @@
 //! The reply of the batch commands.
 
 use pinion_bson::{DocBuilder, MAX_USER_DOCUMENT_BYTES};
+use pinion_service::compute::compute_bytes;
 use pinion_wire::idl::WriteConcern;
 use pinion_wire::{Reply, Result};
 
-use crate::compute::compute_bytes;
 use crate::concern::written;
 use crate::limits::{BARE_ERROR_BYTES, ERROR_BYTES, REPORTED_ERROR_BYTES, REPORTED_ERRORS};
 use crate::topology::is_member;

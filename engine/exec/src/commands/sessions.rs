@@ -1,14 +1,15 @@
 //! `startSession`, `endSessions`, `refreshSessions`, `killSessions` and their relatives.
 
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
-use pinion_catalog::{NO_USER, append_child};
+use pinion_catalog::append_child;
+use pinion_service::cursors::cursors;
+use pinion_service::generate::random_bytes;
+use pinion_service::limits::SESSION_TIMEOUT;
+use pinion_wire::idl::NO_USER;
 use pinion_wire::idl::{CommandReader, FieldReader, Lsid, Path, read_lsid};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::commands::ops;
-use crate::cursors::cursors;
-use crate::generate::random_bytes;
-use crate::limits::SESSION_TIMEOUT;
 use crate::session_refresh::session_refresh;
 use crate::sessions::session_table;
 use crate::{sessions, transactions};

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
 use pinion_catalog::{Collection, TimeSeries, core_catalog, series_index};
+use pinion_service::node_info::node_info;
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Invocation, Reply, Result};
 
 use crate::acquire::{Acquired, acquire_stored};
-use crate::metrics::metrics;
-use crate::node_info::node_info;
+use crate::options::node_options;
 use crate::stats::{CollectionSizes, sizes_of};
+use crate::tree_uses::tree_metrics;
 use crate::write::{SeriesCounts, series_counts};
 
 fn scale_of(reader: &pinion_wire::idl::CommandReader<'_>) -> Result<i64> {
@@ -69,8 +70,7 @@ pub(crate) async fn db_stats(cmd: Invocation) -> Result<Reply> {
         );
     }
     out.append("scaleFactor", scale);
-    let node_info = node_info();
-    let dir = &node_info.options.db_path;
+    let dir = &node_options().db_path;
     if let Ok(disk) = pinion_runtime::fs::space(dir).await {
         let used = disk.total_bytes.saturating_sub(disk.free_bytes);
         out.append("fsUsedSize", scaled(used))
@@ -204,7 +204,7 @@ pub(super) async fn index_stats(
         let trees: Arc<[TreeId]> = trees.into();
         move |_| {
             let trees = trees.clone();
-            async move { metrics().index_uses(&trees) }
+            async move { tree_metrics().of_indexes(&trees) }
         }
     })
     .await;

@@ -3,10 +3,11 @@
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_clock::{OpTime, Timestamp};
 use pinion_metrics::append_section;
+use pinion_service::hello::append_topology_version;
 use pinion_storage::storage;
 use pinion_wire::Result;
 
-use crate::cluster_time::{append_topology_version, bson_time};
+use crate::cluster_time::bson_time;
 use crate::concern::default_concerns;
 use crate::read::from_log_error;
 use crate::replication::{METRICS, ReplicationFigures};

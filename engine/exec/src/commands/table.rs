@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use pinion_service::{authenticate, small_talk};
 use pinion_wire::Registry;
 
 use super::{
@@ -19,7 +20,7 @@ pub fn register_commands(registry: &mut Registry) {
     definitions(registry);
     conversation(registry);
     diagnostics(registry);
-    super::authenticate::attach_authentication(registry);
+    attach_authentication(registry);
 }
 
 fn data(r: &mut Registry) {
@@ -59,10 +60,10 @@ fn definitions(r: &mut Registry) {
 fn conversation(r: &mut Registry) {
     attach(r, "hello", hello::hello);
     attach(r, "isMaster", hello::is_master);
-    attach(r, "ping", hello::ping);
-    attach(r, "buildInfo", hello::build_info);
-    attach(r, "hostInfo", hello::host_info);
-    attach(r, "whatsmyuri", hello::whats_my_uri);
+    attach(r, "ping", small_talk::ping);
+    attach(r, "buildInfo", small_talk::build_info);
+    attach(r, "hostInfo", small_talk::host_info);
+    attach(r, "whatsmyuri", small_talk::whats_my_uri);
     attach(r, "startSession", sessions::start_session);
     attach(r, "endSessions", sessions::end_sessions);
     attach(r, "refreshSessions", sessions::refresh_sessions);
@@ -83,7 +84,14 @@ fn diagnostics(r: &mut Registry) {
     attach(r, "collStats", stats::coll_stats);
     attach(r, "currentOp", current_op::current_op);
     attach(r, "killOp", current_op::kill_op);
-    attach(r, "getLog", hello::get_log);
-    attach(r, "logRotate", hello::log_rotate);
-    attach(r, "getCmdLineOpts", hello::get_cmd_line_opts);
+    attach(r, "getLog", small_talk::get_log);
+    attach(r, "logRotate", small_talk::log_rotate);
+    attach(r, "getCmdLineOpts", small_talk::get_cmd_line_opts);
+}
+
+fn attach_authentication(r: &mut Registry) {
+    attach(r, "saslStart", authenticate::sasl_start);
+    attach(r, "saslContinue", authenticate::sasl_continue);
+    attach(r, "authenticate", authenticate::authenticate);
+    attach(r, "logout", authenticate::logout);
 }

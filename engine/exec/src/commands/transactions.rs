@@ -1,9 +1,9 @@
 //! `commitTransaction`, `abortTransaction` and `prepareTransaction`.
 
 use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_service::metrics::CounterValues;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use crate::metrics::CounterValues;
 use crate::topology::is_member;
 use crate::transactions;
 use crate::transactions::{check_fields, commit_timestamp};
@@ -17,7 +17,7 @@ fn check(cmd: &Invocation) -> Result<()> {
             "Transaction numbers are only allowed on a replica set member or mongos",
         ));
     }
-    match crate::session_ids::is_in(&cmd.ctx) {
+    match pinion_service::session_ids::is_in(&cmd.ctx) {
         true => Ok(()),
         false => Err(Error::new(
             ErrorCode::COMMAND_FAILED,

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_collation::Collation;
 use pinion_query::{Hint, Matcher, Pipeline, Update, Variables};
+use pinion_service::compute::compute;
+use pinion_service::metrics::metrics;
+use pinion_service::operator_counts::compute_counted;
+use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, LogicalOp, OpContext, Reply, Result};
 
@@ -13,14 +17,10 @@ use super::insert::check_batch_size;
 use super::reply::acknowledged;
 use super::variables::{variables_of_write, with_constants};
 use crate::acquire::acquire_write;
-use crate::compute::compute;
 use crate::concern::{self, WriteKind};
-use crate::metrics::metrics;
 use crate::open_transactions::ends_command;
-use crate::operator_counts::compute_counted;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
-use crate::session_ids::is_in;
 use crate::sessions;
 use crate::statements::StatementIds;
 use crate::write::{

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use pinion_bson::{RawBson, RawDocument, RawDocumentBuf, Timestamp};
 use pinion_collation::Collation;
 use pinion_query::{Expression, Variables, check_variable_name};
+use pinion_service::compute::compute;
+use pinion_service::generate::random;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use crate::compute::compute;
-use crate::generate::random;
 use crate::topology::cluster_time;
 
 /// The variables that a command's expressions may use. The values of `let` are expressions without

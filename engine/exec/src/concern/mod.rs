@@ -48,7 +48,7 @@ pub(crate) fn count_read(cmd: &Invocation) {
     if !has_read_concern(cmd.command.spec) || cmd.ctx.client.is_internal() {
         return;
     }
-    let in_transaction = crate::session_ids::is_in(&cmd.ctx);
+    let in_transaction = pinion_service::session_ids::is_in(&cmd.ctx);
     let counts = concern_counts();
     let named = cmd.ctx.args.read_concern.as_ref();
     if let Some(named) = named.filter(|named| !named.is_empty()) {

@@ -6,6 +6,9 @@ use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_catalog::from_fatal;
 use pinion_clock::Timestamp;
 use pinion_runtime::Duration;
+use pinion_service::interrupt::{interruptible, is_interruption};
+use pinion_service::metrics::{Counters, Gauge, metrics};
+use pinion_service::session_ids::is_in;
 use pinion_storage::storage;
 use pinion_wire::idl::{WriteConcern, WriteConcernW};
 use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result};
@@ -13,13 +16,9 @@ use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result};
 use super::counts::{Source, WriteKind};
 use super::defaults::{self, DefaultConcerns, SETTINGS};
 use crate::concern::{concern_counts, default_concerns};
-use crate::interrupt::{interruptible, is_interruption};
 use crate::limits::OUTCOME_MAJORITY_TIMEOUT_MS;
-use crate::metrics::{Counters, Gauge, metrics};
-use crate::node_info::node_info;
-use crate::options::PlantedFault;
+use crate::options::{PlantedFault, node_options};
 use crate::parameters::parameters;
-use crate::session_ids::is_in;
 use crate::topology::{LOCAL, ReplicaSet, is_member, replica_set};
 
 /// A write concern that was not reached. The write has taken place all the same.
@@ -145,7 +144,7 @@ pub(crate) async fn complete_error(ctx: &OpContext, error: Error) -> Error {
 /// `writeConcernError`, and with that no label `TransientTransactionError`.
 pub async fn complete_outcome(ctx: &OpContext, error: Error, ts: Timestamp) -> Error {
     ctx.wrote(ts);
-    if node_info().options.planted_fault == PlantedFault::OutcomeNotAwaited {
+    if node_options().planted_fault == PlantedFault::OutcomeNotAwaited {
         return error;
     }
     let waited = match wait(ctx, Some(ts)).await {

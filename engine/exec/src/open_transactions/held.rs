@@ -8,6 +8,7 @@ use std::rc::Rc;
 use pinion_catalog::{GateAccess, Pass, from_read_error};
 use pinion_clock::Timestamp;
 use pinion_runtime::on_all_cores;
+use pinion_service::cursors::cursors;
 use pinion_storage::{PartitionId, SnapshotPin, storage};
 use pinion_wire::Result;
 use pinion_wire::idl::{Lsid, Namespace};
@@ -15,7 +16,6 @@ use pinion_wire::idl::{Lsid, Namespace};
 use super::open::OpenTransaction;
 use super::prepared::PreparedTable;
 use super::running::Running;
-use crate::cursors::cursors;
 
 /// The transactions of one core.
 #[derive(Default)]

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use pinion_catalog::{Collection, GateAccess};
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Instant, Queue, spawn};
+use pinion_service::metrics::metrics;
 use pinion_storage::{Entry, OpenUnit, WriteError, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcern};
 
 use super::held::{pin_everywhere, release_everywhere};
 use crate::limits::{MAX_TRANSACTION_BYTES, MIN_TRANSACTIONS_BYTES, TRANSACTIONS_MEMORY_PERCENT};
-use crate::metrics::metrics;
 use crate::parameters::parameters;
 use crate::statements::Pending;
 

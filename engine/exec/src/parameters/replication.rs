@@ -1,10 +1,11 @@
 //! The server parameters of replication: names, defaults and bounds are MongoDB's.
 
 use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_service::parameters::{Row, Setting, flag, unreadable, whole};
 use pinion_wire::idl::{ReadPreferenceMode, f64_lossy};
 use pinion_wire::{Error, Result};
 
-use super::values::{flag, unreadable, whole};
+use super::{parameters, setting};
 use crate::limits::SESSION_REFRESH_INTERVAL;
 
 /// Their values.
@@ -291,16 +292,35 @@ const TABLE: [Parameter; 33] = {
     ]
 };
 
-/// Their names, in order.
-pub(crate) const NAMES: [&str; TABLE.len()] = {
-    let mut names = [""; TABLE.len()];
+/// Their rows, in the order of the names.
+pub(super) const ROWS: [Row; TABLE.len()] = {
+    let mut rows = [Row::always("", append, parse); TABLE.len()];
     let mut at = 0;
-    while at < names.len() {
-        names[at] = TABLE[at].name;
+    while at < rows.len() {
+        let parameter = &TABLE[at];
+        if !parameter.at_runtime {
+            rows[at] = Row::startup("", append, parse);
+        }
+        rows[at].name = parameter.name;
+        rows[at].takes_fraction = matches!(parameter.kind, Kind::Fraction(..));
         at += 1;
     }
-    names
+    rows
 };
+
+fn append(parameter: &str, name: &str, out: &mut DocBuilder) {
+    let is_known = parameters()
+        .borrow()
+        .replication
+        .append_as(parameter, name, out);
+    assert!(is_known, "a parameter of replication");
+}
+
+fn parse(name: &str, value: RawBsonRef<'_>) -> Result<Setting> {
+    let parsed = ReplicationSetting::parse(name, value).expect("a parameter of replication");
+    let value = parsed?;
+    Ok(setting(move |parameters| parameters.replication.set(value)))
+}
 
 /// A checked value of one of them.
 #[derive(Clone, Copy, Debug)]
@@ -319,22 +339,12 @@ enum Value {
 }
 
 fn find(name: &str) -> Option<usize> {
-    NAMES.iter().position(|known| *known == name)
+    TABLE.iter().position(|known| known.name == name)
 }
 
 impl ReplicationParameters {
-    /// Whether it may be set while the node runs; none if it is not one of these.
-    pub(crate) fn settable_at_runtime(name: &str) -> Option<bool> {
-        find(name).map(|at| TABLE[at].at_runtime)
-    }
-
-    /// Whether its value has a fraction.
-    pub(crate) fn takes_fraction(name: &str) -> bool {
-        find(name).is_some_and(|at| matches!(TABLE[at].kind, Kind::Fraction(..)))
-    }
-
     /// Appends a parameter's value under a name; false if it is not one of these.
-    pub(crate) fn append_as(mut self, parameter: &str, name: &str, out: &mut DocBuilder) -> bool {
+    fn append_as(mut self, parameter: &str, name: &str, out: &mut DocBuilder) -> bool {
         let Some(at) = find(parameter) else {
             return false;
         };
@@ -350,7 +360,7 @@ impl ReplicationParameters {
         true
     }
 
-    pub(crate) fn set(&mut self, setting: ReplicationSetting) {
+    fn set(&mut self, setting: ReplicationSetting) {
         match (TABLE[setting.at].kind, setting.value) {
             (Kind::Flag(place), Value::Flag(value)) => *place(self) = value,
             (Kind::Whole(place, _), Value::Whole(value)) => *place(self) = value,
@@ -364,7 +374,7 @@ impl ReplicationParameters {
 
 impl ReplicationSetting {
     /// Checks a value for a parameter; `None` if it is not one of these.
-    pub(crate) fn parse(name: &str, value: RawBsonRef<'_>) -> Option<Result<ReplicationSetting>> {
+    fn parse(name: &str, value: RawBsonRef<'_>) -> Option<Result<ReplicationSetting>> {
         let at = find(name)?;
         let checked = check(name, &TABLE[at].kind, value);
         Some(checked.map(|value| ReplicationSetting { at, value }))
@@ -455,8 +465,9 @@ mod tests {
 
     #[test]
     fn names_are_sorted_and_every_one_is_shown() {
-        assert!(NAMES.is_sorted());
-        for name in NAMES {
+        let names = ROWS.map(|row| row.name);
+        assert!(names.is_sorted());
+        for name in names {
             shown(ReplicationParameters::default(), name);
         }
     }

@@ -5,24 +5,45 @@
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_runtime::{CoreId, Duration, Queue, core_id, spawn};
+use pinion_service::parameters::{Row, Setting, flag, unreadable, within};
 use pinion_storage::storage;
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, Result};
 
-use super::values::{flag, unreadable, within};
+use super::{parameters, setting};
 use crate::limits::{
     MAX_JOURNAL_COMMIT_INTERVAL_MS, MAX_SYNC_DELAY_SECS, MAX_UNAVAILABLE_RETRIES,
     TRANSACTION_TOO_LARGE_THRESHOLD, UNAVAILABLE_BACKOFF_BASE_MS,
 };
 
-pub(crate) const NAMES: [&str; 6] = [
-    "enableTemporarilyUnavailableExceptions",
-    "journalCommitInterval",
-    "syncdelay",
-    "temporarilyUnavailableBackoffBaseMs",
-    "temporarilyUnavailableMaxRetries",
-    "transactionTooLargeForCacheThreshold",
+pub(super) const ROWS: [Row; 6] = [
+    row("enableTemporarilyUnavailableExceptions"),
+    row("journalCommitInterval"),
+    row("syncdelay"),
+    row("temporarilyUnavailableBackoffBaseMs"),
+    row("temporarilyUnavailableMaxRetries"),
+    row("transactionTooLargeForCacheThreshold"),
 ];
+
+const fn row(name: &'static str) -> Row {
+    let row = Row::always(name, append, parse);
+    Row {
+        takes_fraction: true,
+        ..row
+    }
+}
+
+fn append(parameter: &str, name: &str, out: &mut DocBuilder) {
+    let values = parameters().borrow().storage;
+    let is_known = values.append_as(parameter, name, out);
+    assert!(is_known, "a parameter of storage");
+}
+
+fn parse(name: &str, value: RawBsonRef<'_>) -> Result<Setting> {
+    let parsed = StorageSetting::parse(name, value).expect("a parameter of storage");
+    let value = parsed?;
+    Ok(setting(move |parameters| parameters.storage.set(value)))
+}
 
 /// Their values. The intervals are storage's, which keeps them itself; here stands what was set
 /// while the node ran.
@@ -67,7 +88,7 @@ pub enum StorageSetting {
 
 impl StorageParameters {
     /// Appends a parameter's value under a name; false if it is not one of these.
-    pub(crate) fn append_as(&self, parameter: &str, name: &str, out: &mut DocBuilder) -> bool {
+    fn append_as(&self, parameter: &str, name: &str, out: &mut DocBuilder) -> bool {
         match parameter {
             "enableTemporarilyUnavailableExceptions" => {
                 out.append(name, self.unavailable_is_an_error)
@@ -94,7 +115,7 @@ impl StorageParameters {
     }
 
     /// Sets one on this core, and what storage goes by.
-    pub(crate) fn set(&mut self, setting: StorageSetting) {
+    fn set(&mut self, setting: StorageSetting) {
         match setting {
             StorageSetting::JournalCommitInterval(interval) => {
                 self.journal_commit_interval = Some(interval);
@@ -133,7 +154,7 @@ impl StorageParameters {
 
 impl StorageSetting {
     /// Checks a value for a parameter; `None` if it is not one of these.
-    pub(crate) fn parse(name: &str, value: RawBsonRef<'_>) -> Option<Result<StorageSetting>> {
+    fn parse(name: &str, value: RawBsonRef<'_>) -> Option<Result<StorageSetting>> {
         let most = i64::from(i32::MAX);
         Some(match name {
             "enableTemporarilyUnavailableExceptions" => {

@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_query::{Document, MAX_FACET_BYTES, Pipeline};
+use pinion_service::compute::compute_bytes;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::{Node, Surroundings};
-use crate::compute::compute_bytes;
 
 pub(crate) struct FacetNode {
     source: Node,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_query::{Document, Outside};
+use pinion_service::compute::compute;
+use pinion_service::interrupt::pause;
 use pinion_wire::{OpContext, Result};
 
 use super::sub::{Passes, open_pipeline};
 use super::{Node, Surroundings};
-use crate::compute::compute;
-use crate::interrupt::pause;
 
 pub(crate) struct GraphNode {
     source: Node,

@@ -4,12 +4,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_query::{Document, Outside};
+use pinion_service::compute::compute;
+use pinion_service::interrupt::pause;
 use pinion_wire::{OpContext, Result};
 
 use super::sub::{Passes, open_pipeline};
 use super::{Node, Surroundings};
-use crate::compute::compute;
-use crate::interrupt::pause;
 
 pub(crate) struct LookupNode {
     source: Node,

@@ -21,6 +21,8 @@ use pinion_catalog::{Catalog, TimeSeries};
 use pinion_clock::Timestamp;
 use pinion_query::{Document, Memory, Outside, Pipeline, PipelineRun, Segment, Variables};
 use pinion_runtime::LocalBoxFuture;
+use pinion_service::cursors::{DocumentStream, Documents, Filled, fill};
+use pinion_service::query_settings::QuerySettings;
 use pinion_wire::{OpContext, Result};
 
 use self::facet::FacetNode;
@@ -31,9 +33,7 @@ pub(crate) use self::partial::collect_partial;
 use self::run::RunNode;
 pub(crate) use self::split::{open_split, request_of};
 use self::sub::UnionNode;
-use crate::cursors::{DocumentStream, Documents, Filled, fill};
 use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::query_settings::QuerySettings;
 use crate::read::MergedStream;
 use crate::write::Validation;
 use pinion_wire::idl::Namespace;

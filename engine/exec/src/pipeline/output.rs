@@ -14,6 +14,9 @@ use pinion_query::{
     Document, IndexSpec, Matcher, Merge, MergeWrite, NotMatched, OutputTo, Outside, Update,
     Variables, document_text,
 };
+use pinion_service::compute::compute;
+use pinion_service::generate::random_bytes;
+use pinion_service::interrupt::is_interruption;
 use pinion_wire::idl::Namespace;
 use pinion_wire::limits::MAX_NAMESPACE_BYTES;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -21,9 +24,6 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::spool::Spool;
 use super::{Node, Surroundings};
 use crate::acquire::{acquire_read, acquire_stored, acquire_write};
-use crate::compute::compute;
-use crate::generate::random_bytes;
-use crate::interrupt::is_interruption;
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::parameters::parameters;
 use crate::topology::{Intent, check_access, set_view};

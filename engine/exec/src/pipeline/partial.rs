@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pinion_bson::RawDocument;
 use pinion_query::{Document, Input, Memory, PartialPipeline, Pipeline, PipelineRun, Want};
 use pinion_runtime::{Queue, join_all, submit_to};
+use pinion_service::compute::{compute, offload};
+use pinion_service::interrupt::{is_interruption, pause};
+use pinion_service::limits::CORE_BUDGET;
+use pinion_service::metrics::metrics;
 use pinion_storage::{PartitionId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::run::RunNode;
 use crate::acquire::ReadSource;
-use crate::compute::{compute, offload};
-use crate::interrupt::{is_interruption, pause};
-use crate::limits::CORE_BUDGET;
-use crate::metrics::metrics;
 use crate::read::{
     Output, PartCounters, PartSpec, Prepared, ReadReport, ReadRequest, Scan, next_documents, open,
     prepare,

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 
 use pinion_query::{Document, Input, PipelineRun, Want};
+use pinion_service::compute::offload;
+use pinion_service::interrupt::pause;
+use pinion_service::limits::CORE_BUDGET;
+use pinion_service::spill::SpillFile;
 use pinion_wire::{OpContext, Result};
 
 use super::Node;
-use crate::compute::offload;
-use crate::interrupt::pause;
-use crate::limits::{CORE_BUDGET, PART_BATCH_DOCUMENTS};
-use crate::spill::SpillFile;
+use crate::limits::PART_BATCH_DOCUMENTS;
 
 pub(crate) struct RunNode {
     source: Node,

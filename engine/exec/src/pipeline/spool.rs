@@ -2,12 +2,12 @@
 //! writes into a collection that is still being read would otherwise come to what it has written.
 
 use pinion_query::{DiskSorter, Document, Next, Spilled, Spiller};
+use pinion_service::compute::compute;
+use pinion_service::interrupt::pause;
+use pinion_service::spill::SpillFile;
 use pinion_wire::{OpContext, Result};
 
 use super::{Node, Surroundings};
-use crate::compute::compute;
-use crate::interrupt::pause;
-use crate::spill::SpillFile;
 
 pub(super) struct Spool {
     sorter: DiskSorter<Kept>,

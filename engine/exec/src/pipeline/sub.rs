@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawArrayBuf, RawBson};
 use pinion_query::{Document, Outside, Pipeline, Variables};
+use pinion_service::compute::compute;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, OpContext, Result};
 
 use super::split::{open_split, request_of};
 use super::{Node, Surroundings};
 use crate::acquire::{Inner, acquire_inner, check_view};
-use crate::compute::compute;
 
 /// Whether a stage holds the pass of the collection's gate for as long as it reads.
 #[derive(Clone, Copy, PartialEq, Eq)]

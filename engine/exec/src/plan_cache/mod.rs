@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::settable::Settable;
+use pinion_service::settable::Settable;
 
 mod cache;
 mod filters;

@@ -4,16 +4,15 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Capped, CollectionOptions, core_catalog, create_collection};
 use pinion_runtime::{Queue, spawn, timeout};
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::metrics::metrics;
+use pinion_service::profile_settings::{COLLECTION, Level, profiles};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, LogicalOp, OpContext, Reply, Result, namespace_named};
 
 use super::entry::Ended;
 use crate::acquire::acquire_write;
-use crate::compute::{compute, compute_bytes};
 use crate::limits::{MAX_PROFILE_WRITES, PROFILE_BYTES, PROFILE_WRITE_PATIENCE};
-use crate::metrics::metrics;
-use crate::own_collections::PROFILE as COLLECTION;
-use crate::profile_settings::{Level, profiles};
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
 };

@@ -17,6 +17,10 @@ use pinion_query::{
     Variables, Want, changes_of, split_event, transaction_end,
 };
 use pinion_runtime::{Instant, LocalBoxFuture, timeout_at, yield_if_due};
+use pinion_service::cluster_parameters::cluster_parameters;
+use pinion_service::compute::{compute_bytes, offload};
+use pinion_service::interrupt::{interruptible, pause};
+use pinion_service::limits::CORE_BUDGET;
 use pinion_storage::{LogCursor, LogReadError, storage};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -25,12 +29,8 @@ use super::change_feed::{Handed, Watch, committed};
 use super::log::from_log_error;
 use super::request::{ReadRequest, open};
 use crate::acquire::acquire_read;
-use crate::cluster_parameters::cluster_parameters;
-use crate::compute::{compute_bytes, offload};
-use crate::interrupt::{interruptible, pause};
-use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, CORE_BUDGET, MAX_TRANSACTION_PARTS};
-use crate::node_info::node_info;
-use crate::options::PlantedFault;
+use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, MAX_TRANSACTION_PARTS};
+use crate::options::{PlantedFault, node_options};
 use crate::read::change_feed;
 
 /// What a stream shows, and from where on.
@@ -131,7 +131,7 @@ fn time_of(ts: pinion_bson::Timestamp) -> Timestamp {
 
 /// Whether a test has planted this fault.
 fn is_planted(fault: PlantedFault) -> bool {
-    node_info().options.planted_fault == fault
+    node_options().planted_fault == fault
 }
 
 /// The log does not go back to where the stream is.

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_clock::Timestamp;
 use pinion_query::{Outline, Plan, QueryShape};
+use pinion_service::compute::compute_bytes;
+use pinion_service::metrics::metrics;
 use pinion_wire::{ErrorCode, OpContext, Result};
 
 use super::item::PartCounters;
 use super::request::ReadRequest;
 use super::stage_stats::{StageFigures, append_execution};
 use super::trial::{Trial, try_out};
-use crate::compute::compute_bytes;
 use crate::limits::{PLAN_EVICTION_RATIO, TRIAL_RESULTS};
-use crate::metrics::metrics;
 use crate::plan_cache::{Decision, PlanKey, plan_cache};
 
 /// The plan that a read takes.

@@ -1,10 +1,9 @@
 //! What a part hands to the merge.
 
 use bytes::Bytes;
+use pinion_service::spill::SpillCounts;
 use pinion_storage::Key;
 use pinion_wire::Error;
-
-use crate::spill::SpillCounts;
 
 /// One document of a part, with the key that orders it among the documents of all parts.
 #[derive(Clone, Debug)]

@@ -6,6 +6,9 @@ use std::collections::VecDeque;
 use pinion_catalog::stored_document;
 use pinion_query::{Document, work};
 use pinion_runtime::should_yield;
+use pinion_service::compute::{compute, offload};
+use pinion_service::interrupt::pause;
+use pinion_service::limits::CORE_BUDGET;
 use pinion_storage::BlockRecord;
 use pinion_wire::{OpContext, Result};
 
@@ -13,9 +16,7 @@ use super::access::Access;
 use super::item::PartCounters;
 use super::part::PartSpec;
 use super::scan::{Found, Scan};
-use crate::compute::{compute, offload};
-use crate::interrupt::pause;
-use crate::limits::{CORE_BUDGET, ROUND_BYTES, ROUND_DOCUMENTS, ROUND_WORK};
+use crate::limits::{ROUND_BYTES, ROUND_DOCUMENTS, ROUND_WORK};
 
 /// What one step of a scan comes to.
 pub(super) enum Tested {

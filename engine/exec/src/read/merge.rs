@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_catalog::Placement;
 use pinion_runtime::{CoreId, Queue, join_all};
+use pinion_service::interrupt::check;
 use pinion_storage::{Key, PartitionId, storage};
 use pinion_wire::{OpContext, Result};
 use rustc_hash::FxHashSet;
@@ -16,7 +17,6 @@ use super::item::{Batch, Item, PartCounters};
 use super::part::{PartSpec, PartTable};
 use super::report::ReadReport;
 use crate::acquire::Renewal;
-use crate::interrupt::check;
 use crate::limits::PART_BATCH_DOCUMENTS;
 
 struct Part {

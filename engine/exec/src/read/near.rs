@@ -7,6 +7,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_catalog::{from_read_error, stored_document};
 use pinion_query::NearSearch;
+use pinion_service::compute::compute;
+use pinion_service::interrupt::pause;
 use pinion_storage::{Cursor, Direction, Key, KeyRange, Partition, ReadAt};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
@@ -15,8 +17,6 @@ use super::access::{NearAccess, RangeAccess};
 use super::item::PartCounters;
 use super::part::{Output, PartSpec};
 use super::scan::{Found, Named, ScannedEntry, damaged, dangling, fetch, found_of, may_change};
-use crate::compute::compute;
-use crate::interrupt::pause;
 use crate::limits::{FETCH_GROUP, NEAR_BUFFER_BYTES};
 
 /// A document that was found, and waits for all that are nearer.

@@ -15,6 +15,9 @@ use pinion_query::{
     Document, IndexKind, Matcher, Memory, MetaKind, MetaSource, Metadata, PartStages, Projection,
     SharedRoom, SortPattern, Subject, keyed,
 };
+use pinion_service::compute::compute;
+use pinion_service::interrupt::is_interruption;
+use pinion_service::metrics::metrics;
 use pinion_storage::{Key, PartitionId, ReadAt, SnapshotPin, UnitId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
@@ -28,9 +31,6 @@ use super::scan::{Found, Scan};
 use super::sorted::SortedPart;
 use super::staged::StagedRun;
 use crate::acquire::{Renewal, Undecided};
-use crate::compute::compute;
-use crate::interrupt::is_interruption;
-use crate::metrics::metrics;
 
 /// What a part hands out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

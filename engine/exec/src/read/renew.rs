@@ -5,6 +5,8 @@
 use pinion_catalog::{GateAccess, core_catalog, from_read_error};
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Instant, now, sleep};
+use pinion_service::interrupt::check;
+use pinion_service::metrics::metrics;
 use pinion_storage::{BlockRecord, Key, SnapshotPin, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -13,12 +15,9 @@ use super::part::{Output, PartSpec};
 use super::scan::{Found, Scan};
 use super::tail::position_lost;
 use crate::acquire::{Renewal, committed, enter_inner};
-use crate::cursors::check_still_there;
-use crate::interrupt::check;
+use crate::cursor_reads::check_still_there;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, RENEW_WHEN_SHORT, SNAPSHOT_RETRY_PAUSE};
-use crate::metrics::metrics;
-use crate::node_info::node_info;
-use crate::options::PlantedFault;
+use crate::options::{PlantedFault, node_options};
 use crate::parameters::parameters;
 
 impl Renewal {
@@ -73,7 +72,7 @@ impl Snapshot {
             position: None,
             keeps_position,
             planted: Planted {
-                fault: node_info().options.planted_fault,
+                fault: node_options().planted_fault,
                 ..Planted::default()
             },
         }

@@ -113,7 +113,7 @@ impl ReadReport {
                 seeks: get(&self.seeks),
                 dups_dropped: get(&self.dups_dropped),
                 sort_bytes: get(&self.sort_bytes),
-                spilled: crate::spill::SpillCounts {
+                spilled: pinion_service::spill::SpillCounts {
                     spills,
                     records,
                     bytes,

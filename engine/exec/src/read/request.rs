@@ -10,6 +10,10 @@ use pinion_query::{
     Hint, KeyBounds, Matcher, MetaSet, MetaSource, PartStages, Plan, PlanRequest, Projection,
     QueryShape, SortPattern,
 };
+use pinion_service::compute::compute_bytes;
+use pinion_service::metrics::metrics;
+use pinion_service::query_settings::{IndexHints, QuerySettings};
+use pinion_service::spill::memory;
 use pinion_storage::{PartitionId, TreeId, UnitId};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -21,13 +25,10 @@ use super::plan::{Planned, by_id};
 use super::report::{Chosen, ReadReport};
 use super::stream::step_for;
 use crate::acquire::{ReadSource, Renewal, Undecided};
-use crate::compute::compute_bytes;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
-use crate::metrics::metrics;
 use crate::parameters::parameters;
 use crate::plan_cache::{SetFilter, index_filters};
-use crate::query_settings::{IndexHints, QuerySettings};
-use crate::spill::memory;
+use crate::tree_uses::tree_metrics;
 
 /// What is to be read.
 #[derive(Clone, Debug)]
@@ -221,10 +222,10 @@ pub async fn prepare(
     if matches!(planned.access, Access::Collection(_)) && request.access.is_none() {
         check_table_scan(request)?;
         let tree = request.collection.tree();
-        metrics.record_collection_scan(tree, existing_trees);
+        tree_metrics().record_scan(tree, existing_trees);
     }
     for tree in planned.access.used_trees(&request.collection) {
-        metrics.record_index_use(tree, existing_trees);
+        tree_metrics().record_index(tree, existing_trees);
     }
     let partitions = planned.access.partitions(&request.collection);
     let memory = memory(request.allow_disk_use);

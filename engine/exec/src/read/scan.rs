@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_catalog::{core_catalog, from_read_error, partition_of, stored_document};
 use pinion_runtime::{Queue, timeout};
+use pinion_service::interrupt::{interruptible, poll_once};
 use pinion_storage::{
     Block, BlockRecord, Cursor, Key, Partition, PartitionId, ReadAt, SnapshotPin, storage,
 };
@@ -22,10 +23,8 @@ use super::near::NearWalk;
 use super::part::{Output, PartSpec};
 use super::renew::Snapshot;
 use super::sorted_walk::{SortedWalk, sorted_order};
-use crate::interrupt::{interruptible, poll_once};
 use crate::limits::{FETCH_GROUP, OUTCOME_PATIENCE};
-use crate::node_info::node_info;
-use crate::options::PlantedFault;
+use crate::options::{PlantedFault, node_options};
 
 /// A document that was found.
 #[derive(Clone, Debug)]
@@ -897,7 +896,7 @@ async fn wait_until_decided<F: Future>(
 fn planted(at: ReadAt, partition: &Partition) -> ReadAt {
     match at {
         ReadAt::In { at: snapshot, unit }
-            if node_info().options.planted_fault == PlantedFault::SnapshotOfOneLater
+            if node_options().planted_fault == PlantedFault::SnapshotOfOneLater
                 && partition.id() == PartitionId(0) =>
         {
             let at = storage().visible().max(snapshot);

@@ -7,6 +7,10 @@ use pinion_catalog::stored_document;
 use pinion_query::{
     DiskSorter, Metadata, Next, PartStages, SortPattern, Spilled, Spiller, Subject,
 };
+use pinion_service::compute::compute;
+use pinion_service::interrupt::{check, is_interruption, pause};
+use pinion_service::metrics::metrics;
+use pinion_service::spill::SpillFile;
 use pinion_storage::Key;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -15,10 +19,6 @@ use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, made_at_end, metadata_of};
 use super::scan::{Found, Scan, ScannedEntry};
 use super::staged::StagedRun;
-use crate::compute::compute;
-use crate::interrupt::{check, is_interruption, pause};
-use crate::metrics::metrics;
-use crate::spill::SpillFile;
 
 /// A document in the sort.
 struct Entry {

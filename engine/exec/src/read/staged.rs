@@ -3,6 +3,9 @@
 use std::collections::VecDeque;
 
 use pinion_query::{Document, Input, PartStages, PipelineRun, Want};
+use pinion_service::compute::offload;
+use pinion_service::interrupt::{is_interruption, pause};
+use pinion_service::limits::CORE_BUDGET;
 use pinion_storage::Key;
 use pinion_wire::{Error, OpContext, Result};
 
@@ -10,9 +13,6 @@ use super::item::PartCounters;
 use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, metadata_of};
 use super::scan::{Found, Scan};
-use crate::compute::offload;
-use crate::interrupt::{is_interruption, pause};
-use crate::limits::CORE_BUDGET;
 
 /// The stages of a part at work.
 pub(super) struct StagedRun {

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use pinion_bson::RawDocumentBuf;
 use pinion_runtime::{Instant, LocalBoxFuture};
+use pinion_service::cursors::{CursorSource, DocumentStream, Documents, Filled, fill};
 use pinion_wire::{OpContext, Result};
 
 use super::changes::ChangeStream;
 use super::merge::{MergedStream, StepSize};
 use super::tail::TailStream;
-use crate::cursors::{DocumentStream, Documents, Filled, Reads, fill};
 use crate::limits::{PART_BATCH_BYTES, PART_BATCH_DOCUMENTS};
 
 /// A source of documents in their final form.
@@ -74,7 +74,7 @@ impl Stream {
     pub(crate) async fn wait(
         &self,
         ctx: &OpContext,
-        reads: Option<&Reads>,
+        reads: Option<&dyn CursorSource>,
         until: Instant,
     ) -> Result<bool> {
         match (self, reads) {
@@ -135,7 +135,7 @@ impl DocumentStream for Stream {
     fn wait<'a>(
         &'a self,
         ctx: &'a OpContext,
-        reads: Option<&'a Reads>,
+        reads: Option<&'a dyn CursorSource>,
         until: Instant,
     ) -> LocalBoxFuture<'a, Result<bool>> {
         Box::pin(Stream::wait(self, ctx, reads, until))

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use pinion_catalog::{from_fatal, from_read_error, record_of};
 use pinion_clock::Timestamp;
 use pinion_runtime::{Instant, Queue, submit_to, timeout_at};
+use pinion_service::cursors::CursorSource;
+use pinion_service::interrupt::interruptible;
 use pinion_storage::{Direction, Key, KeyRange, ReadAt, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -18,10 +20,8 @@ use super::request::{ReadRequest, existing_trees, open_at};
 use super::stream::step_for;
 use crate::acquire::ReadSource;
 use crate::capped::{RECORDS, capped_table};
-use crate::cursors::Reads;
-use crate::interrupt::interruptible;
 use crate::limits::{AWAIT_POLL, MAX_SNAPSHOT_RETRIES};
-use crate::metrics::metrics;
+use crate::tree_uses::tree_metrics;
 
 /// The documents of a capped collection, those to come included.
 pub(crate) struct TailStream {
@@ -57,7 +57,7 @@ impl TailStream {
         // said of it.
         (request.skip, request.limit, request.sort) = (0, None, None);
         let tree = request.collection.tree();
-        metrics().record_tailing_scan(tree, existing_trees);
+        tree_metrics().record_tailing(tree, existing_trees);
         let newest = match request.collection.is_oplog() {
             true => before(&log_range(request.matcher.filter())),
             false => None,
@@ -209,7 +209,7 @@ impl TailStream {
     pub(crate) async fn wait(
         &self,
         ctx: &OpContext,
-        reads: &Reads,
+        reads: &dyn CursorSource,
         until: Instant,
     ) -> Result<bool> {
         let newest = self.newest.as_ref().and_then(|key| record_of(key));

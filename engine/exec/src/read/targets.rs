@@ -1,6 +1,7 @@
 //! The keys of the documents that a statement changes.
 
 use pinion_query::Room;
+use pinion_service::spill::memory;
 use pinion_storage::Key;
 use pinion_wire::{OpContext, Result};
 use rustc_hash::FxHashSet;
@@ -12,10 +13,8 @@ use super::request::{Opened, ReadRequest, open};
 use super::stream::step_for;
 use crate::acquire::{ReadSource, Renewal};
 use crate::limits::TARGET_GROUP;
-use crate::node_info::node_info;
-use crate::options::PlantedFault;
+use crate::options::{PlantedFault, node_options};
 use crate::parameters::parameters;
-use crate::spill::memory;
 
 /// What a statement does with a document that its walk of an index comes to a second time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +57,7 @@ impl Once {
     }
 
     fn admits(&mut self, key: &Key) -> bool {
-        if node_info().options.planted_fault == PlantedFault::ChangedAgain {
+        if node_options().planted_fault == PlantedFault::ChangedAgain {
             return true;
         }
         if self.rest.is_none() {

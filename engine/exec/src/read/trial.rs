@@ -10,6 +10,9 @@ use pinion_catalog::Placement;
 use pinion_clock::Timestamp;
 use pinion_query::Plan;
 use pinion_runtime::Queue;
+use pinion_service::compute::compute_bytes;
+use pinion_service::interrupt::{is_interruption, pause};
+use pinion_service::spill::memory;
 use pinion_storage::{PartitionId, storage};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
@@ -19,10 +22,7 @@ use super::part::{FoundMetadata, PartSpec};
 use super::plan::Planned;
 use super::request::ReadRequest;
 use super::scan::Scan;
-use crate::compute::compute_bytes;
-use crate::interrupt::{is_interruption, pause};
 use crate::limits::{TRIAL_RESULTS, TRIAL_WORKS};
-use crate::spill::memory;
 
 /// What a plan did in its trial.
 #[derive(Clone, Debug, Default)]

@@ -6,10 +6,10 @@
 
 use pinion_bson::Timestamp as BsonTimestamp;
 use pinion_metrics::{Kind, Row, Unit, Value};
+use pinion_service::metrics::CounterValues;
 use pinion_storage::{StorageStats, storage};
 
 use crate::Rounds;
-use crate::metrics::CounterValues;
 use crate::stats::storage_stats;
 use crate::topology::{MemberFigures, replica_set};
 

@@ -16,11 +16,11 @@ use pinion_bson::DocBuilder;
 use pinion_catalog::{core_catalog, is_replicated};
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue, on_all_cores, submit_to};
+use pinion_service::interrupt::interruptible;
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
-use crate::interrupt::interruptible;
 use crate::parameters::replication_parameters;
 
 /// What is left of the tickets of this second; below zero where more were asked for.

@@ -15,11 +15,13 @@ use pinion_catalog::{
     append_lsid, core_catalog, create_indexes, from_read_error, parse_index_spec, session_key,
 };
 use pinion_query::Matcher;
-use pinion_runtime::sync::Notify;
 use pinion_runtime::{
     CoreId, Duration, JoinHandle, LocalBoxFuture, Queue, now, on_all_cores, spawn, submit_to,
-    timeout, wall_ms,
+    timeout_at, wall_ms,
 };
+use pinion_service::interrupt::pause;
+use pinion_service::limits::SESSION_TIMEOUT;
+use pinion_service::parameters::parameter_changes;
 use pinion_storage::{Key, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{ErrorCode, OpContext, Result};
@@ -27,8 +29,7 @@ use pinion_wire::{ErrorCode, OpContext, Result};
 pub use self::removal::{is_removal, removals, removals_here};
 use self::removal::{remove, unused_since};
 use crate::acquire::acquire_write;
-use crate::interrupt::pause;
-use crate::limits::{MAX_ENDED_SESSIONS, SESSION_TIMEOUT};
+use crate::limits::MAX_ENDED_SESSIONS;
 use crate::parameters::{parameters, replication_parameters};
 use crate::sessions::last_uses;
 use crate::statements::load;
@@ -43,7 +44,6 @@ const TTL_INDEX: &str = "lsidTTLIndex";
 #[derive(Default)]
 pub struct SessionRefresh {
     stopping: Cell<bool>,
-    wake: Notify,
     /// What it does now.
     running: RefCell<Option<OpContext>>,
     task: RefCell<Option<JoinHandle<()>>>,
@@ -76,11 +76,6 @@ pub fn start() {
     *session_refresh().task.borrow_mut() = Some(task);
 }
 
-/// The interval of the refresh may have changed.
-pub fn parameters_changed() {
-    session_refresh().wake.notify_all();
-}
-
 /// Ends the task; when this returns it writes nothing any more. Called on core 0.
 pub async fn stop() {
     let refresh = &session_refresh();
@@ -88,7 +83,7 @@ pub async fn stop() {
     if let Some(running) = &*refresh.running.borrow() {
         running.kill(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
     }
-    refresh.wake.notify_all();
+    parameter_changes().0.notify_all();
     let task = refresh.task.borrow_mut().take();
     if let Some(task) = task {
         // One that was dropped has ended too.
@@ -96,16 +91,28 @@ pub async fn stop() {
     }
 }
 
+/// Waits as long as the parameter says, however often it is set meanwhile.
+async fn rest() {
+    let began = now();
+    loop {
+        let changes = parameter_changes();
+        let changed = changes.0.notified();
+        let ms = replication_parameters().session_refresh_ms.unsigned_abs();
+        let due = began + Duration::from_millis(ms.into());
+        if session_refresh().stopping.get() || now() >= due {
+            return;
+        }
+        // Either way the time that is left is computed again.
+        let _ = timeout_at(due, changed).await;
+    }
+}
+
 async fn keep() {
     let refresh = &session_refresh();
-    while !refresh.stopping.get() {
-        let woken = refresh.wake.notified();
-        let ms = replication_parameters().session_refresh_ms.unsigned_abs();
-        if timeout(Duration::from_millis(ms.into()), woken)
-            .await
-            .is_ok()
-        {
-            continue;
+    loop {
+        rest().await;
+        if refresh.stopping.get() {
+            return;
         }
         for (what, result) in [("refresh", publish().await), ("reap", reap().await)] {
             if let Err(error) = result

@@ -12,13 +12,13 @@ use pinion_catalog::{
     from_read_error, from_write_error, read_lsid, session_key, stored_document,
 };
 use pinion_runtime::on_all_cores;
+use pinion_service::interrupt::{interruptible, pause};
 use pinion_storage::{
     Direction, Expect, Key, KeyRange, Op, PartitionId, ReadAt, Statement, TreeId, Write, storage,
 };
 use pinion_wire::idl::Lsid;
 use pinion_wire::{OpContext, Result};
 
-use crate::interrupt::{interruptible, pause};
 use crate::limits::{REAPED_RECORDS, REAPED_SESSIONS};
 use crate::session_refresh::session_refresh;
 use crate::sessions::check_out_idle;

@@ -17,14 +17,14 @@ use pinion_runtime::{
     CoreId, Duration, Instant, LocalBoxFuture, Queue, call_on, core_id, on_all_cores, spawn,
     submit_to, try_core_local,
 };
+use pinion_service::interrupt::interruptible;
+use pinion_service::session_ids::home_of;
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, InTransaction, OpContext, Result};
 
 use super::family::{Conflict, conflict, latest_of_children};
-use crate::interrupt::interruptible;
 use crate::limits::{EVICTED_SESSIONS_LOOK, MAX_CATALOG_SESSIONS};
 use crate::open_transactions::{OpenTransaction, PreparedTransaction, lost, transactions};
-use crate::session_ids::home_of;
 use crate::statements::{History, Retries, load, session_text};
 use crate::transaction_state::{Admitted, TxnAction, TxnState, admit};
 

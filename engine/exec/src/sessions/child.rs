@@ -1,9 +1,8 @@
 //! Which clients may name the session of an internal transaction.
 
+use pinion_service::members::requires_members;
+use pinion_service::session_ids::is_in;
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
-
-use crate::members::requires_members;
-use crate::session_ids::is_in;
 
 /// Refuses the session of an internal transaction if the client is no server, and outside of a
 /// transaction. Where members do not authenticate any client may be one.

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use pinion_catalog::{RetryImage, SessionStamp, is_replicated};
 use pinion_clock::{OpTime, Term, Timestamp};
+use pinion_service::interrupt::interruptible;
+use pinion_service::metrics::metrics;
+use pinion_service::session_ids::{at_home, is_in};
 use pinion_storage::storage;
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Result};
 
 use super::catalog::{CheckedOut, check_out};
-use crate::interrupt::interruptible;
-use crate::metrics::metrics;
 use crate::open_transactions::Running;
-use crate::session_ids::{at_home, is_in};
 use crate::statements::{
     Executed, ExecutedChange as Change, History, NO_STATEMENT, RecordCollections, Retries, Stamp,
     StatementIds, load_statements, twice,

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pinion_bson::RawBson;
-use pinion_catalog::{NO_USER, RetryImage, Uuid};
+use pinion_catalog::{RetryImage, Uuid};
 use pinion_clock::{OpTime, Timestamp};
 use pinion_storage::storage;
 use pinion_wire::idl::Lsid;
+use pinion_wire::idl::NO_USER;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::MAX_KEPT_STATEMENTS;

@@ -5,12 +5,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use pinion_clock::{Term, Timestamp};
+use pinion_service::interrupt::interruptible;
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::history::{Executed, History};
 use super::load::load_statements;
-use crate::interrupt::interruptible;
 
 /// What the transaction has executed so far: it takes place with its commit.
 pub(crate) type Pending = BTreeMap<i32, Executed>;

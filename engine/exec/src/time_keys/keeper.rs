@@ -11,6 +11,9 @@ use pinion_runtime::sync::Notify;
 use pinion_runtime::{
     CoreId, Duration, JoinHandle, Queue, now, on_all_cores, sleep, spawn, submit_to, timeout,
 };
+use pinion_service::interrupt::interruptible;
+use pinion_service::members::member_access;
+use pinion_service::parking::parking;
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{CommandSpec, ErrorCode, OpContext, Result};
@@ -18,11 +21,8 @@ use pinion_wire::{CommandSpec, ErrorCode, OpContext, Result};
 use super::TimeKeys;
 use super::document::{KeyDocument, PURPOSE};
 use crate::acquire::acquire_read;
-use crate::interrupt::interruptible;
 use crate::limits::{KEY_COMMIT_PATIENCE, KEY_LOOK_INTERVAL, KEY_PAUSE, MAX_TIME_KEYS};
-use crate::members::member_access;
 use crate::parameters::parameters;
-use crate::parking::parking;
 use crate::read::{ReadRequest, open};
 use crate::time_keys::time_keys;
 use crate::topology::{ReplicaSet, replica_set};

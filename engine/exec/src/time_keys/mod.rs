@@ -16,11 +16,11 @@ use std::rc::Rc;
 use pinion_clock::{KeyRing, SignedTime, Timestamp, VerifyError};
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{Queue, now, sleep, spawn, timeout};
+use pinion_service::interrupt::{check, interruptible};
+use pinion_service::members::member_access;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use crate::interrupt::{check, interruptible};
 use crate::limits::{KEY_PATIENCE, KEY_PAUSE};
-use crate::members::member_access;
 
 pub use keeper::{Keeper, start, stop, wake};
 

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pinion_runtime::{Queue, now, on_all_cores, sleep, spawn};
+use pinion_service::session_ids::at_home;
 use pinion_wire::ErrorCode;
 use pinion_wire::idl::Lsid;
 
 use crate::limits::EXPIRY_INTERVAL;
-use crate::session_ids::at_home;
 use crate::sessions::session_catalog;
 
 /// Begins to look for transactions that are too old. Called on each core.

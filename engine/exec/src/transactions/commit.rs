@@ -6,13 +6,13 @@ use pinion_catalog::{
     from_write_error,
 };
 use pinion_clock::{OpTime, Term, Timestamp};
+use pinion_service::compute::compute_bytes;
+use pinion_service::metrics::metrics;
 use pinion_storage::{Entry, WriteError, storage};
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, OpContext, Result};
 
-use crate::compute::compute_bytes;
 use crate::limits::TRANSACTION_ENTRY_BYTES;
-use crate::metrics::metrics;
 use crate::open_transactions::{
     OPERATION_OVERHEAD_BYTES, OpenTransaction, Running, release_everywhere, transactions,
 };
@@ -24,7 +24,7 @@ use crate::transaction_state::{TxnState, aborted};
 /// # Errors
 /// It is aborted then: `NoSuchTransaction` if it was so before, `WriteConflict` and the like.
 pub(crate) async fn commit(ctx: &OpContext, running: &Running) -> Result<()> {
-    crate::interrupt::check(ctx)?;
+    pinion_service::interrupt::check(ctx)?;
     let mut open = running
         .take_open()
         .expect("a transaction is committed once");

@@ -16,18 +16,18 @@ use pinion_catalog::{
 };
 use pinion_clock::{OpTime, Term, Timestamp};
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue, on_all_cores, submit_to};
+use pinion_service::compute::compute_bytes;
+use pinion_service::metrics::metrics;
+use pinion_service::session_ids::home_of;
 use pinion_storage::{WriteError, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::commit::{entries, failure};
-use crate::compute::compute_bytes;
-use crate::metrics::metrics;
 use crate::open_transactions::{
     CatalogUse, OpenShown, OpenTransaction, PreparedTransaction, Running, forget_cursors,
     release_everywhere, release_held_everywhere, transactions,
 };
-use crate::session_ids::home_of;
 use crate::statements::{RecordCollections, RecordedEnd, TransactionStamp, check_images};
 use crate::topology::{is_writable, replica_set};
 use crate::transaction_state::TxnState;
@@ -119,7 +119,7 @@ pub fn hold_prepared() -> LocalBoxFuture<'static, ()> {
 /// # Errors
 /// It is aborted then.
 pub async fn prepare(ctx: &OpContext, running: &Running) -> Result<PreparedTransaction> {
-    crate::interrupt::check(ctx)?;
+    pinion_service::interrupt::check(ctx)?;
     let open = running.take_open();
     let open = open.expect("a transaction is prepared once");
     let can_be = match open.known.planned.is_empty() {

@@ -3,12 +3,12 @@
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_clock::Timestamp;
+use pinion_service::cursors::BULK_WRITE_CURSOR;
 use pinion_wire::idl::{Namespace, ReadConcern, ReadPreferenceMode};
 use pinion_wire::{
     CommandRole, Error, ErrorCode, InTransaction, Invocation, Result, collection_named,
 };
 
-use crate::cursors::BULK_WRITE_CURSOR;
 use crate::open_transactions::{
     check_database, check_level, check_namespace, invalid, unsupported,
 };

@@ -1,13 +1,13 @@
 //! Waiting between attempts of a write that conflicts, or finds no memory.
 
 use pinion_runtime::Duration;
+use pinion_service::generate::jitter;
+use pinion_service::interrupt::{check, interruptible};
+use pinion_service::metrics::metrics;
+use pinion_service::session_ids::is_in;
 use pinion_wire::{OpContext, Result};
 
-use crate::generate::jitter;
-use crate::interrupt::{check, interruptible};
-use crate::metrics::metrics;
 use crate::parameters::parameters;
-use crate::session_ids::is_in;
 
 /// Counts the attempts of one statement.
 #[derive(Default)]

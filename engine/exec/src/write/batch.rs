@@ -2,9 +2,9 @@
 
 use pinion_bson::RawBson;
 use pinion_clock::Timestamp;
+use pinion_service::metrics::metrics;
 use pinion_wire::{Error, ErrorCode, Result};
 
-use crate::metrics::metrics;
 use crate::sessions::RetryableWrite;
 use crate::statements::{Executed, ExecutedChange};
 

@@ -19,6 +19,8 @@ use pinion_catalog::{
 };
 use pinion_clock::{OpTime, Term};
 use pinion_runtime::{LocalBoxFuture, Queue, submit_to};
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::interrupt::{interruptible, is_interruption, pause};
 use pinion_storage::{
     Direction, Entry, Expect, Key, KeyRange, Op, Partition, ReadAt, Statement, VersionToken, Write,
     WriteError, storage,
@@ -32,8 +34,6 @@ use super::order::first_error;
 use super::unit::insert_event;
 use super::validation::{Validation, check_document};
 use crate::capped::{CappedCollection, RECORDS, capped_table};
-use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{interruptible, is_interruption, pause};
 use crate::limits::{EVICTION_GROUP, EVICTION_GROUP_BYTES};
 use crate::statements::Stamp;
 

@@ -5,11 +5,10 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use pinion_bson::{ObjectId, RawDocument, Timestamp};
 use pinion_query::{Update, UpdateContext};
+use pinion_service::compute::compute_bytes;
+use pinion_service::generate::{new_object_id, next_timestamps};
+use pinion_service::limits::LARGE_DOCUMENT_BYTES;
 use pinion_wire::Result;
-
-use crate::compute::compute_bytes;
-use crate::generate::{new_object_id, next_timestamps};
-use crate::limits::LARGE_DOCUMENT_BYTES;
 
 /// What a field with a timestamp takes: type, a name of one character or none, and the value.
 const LEAST_TIMESTAMP_FIELD: usize = 10;

@@ -10,6 +10,7 @@ use pinion_catalog::partition_of;
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
 use pinion_runtime::{CoreId, Queue};
+use pinion_service::session_ids::is_in;
 use pinion_storage::{Expect, Key, Statement, TreeId, Write, WriteError, storage};
 use pinion_wire::{Error, OpContext, Result};
 
@@ -19,7 +20,6 @@ use super::perform;
 use super::prepare::{Prepared, PreparedChange, prepare};
 use super::target::ModifyOutcome;
 use crate::limits::{MODIFY_STEP_STATEMENTS, MODIFY_STEP_WRITES, PREPARED_BYTES};
-use crate::session_ids::is_in;
 
 /// Why not all of a group was written.
 enum Stop {

@@ -10,6 +10,10 @@ use pinion_catalog::{
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::interrupt::{check, is_interruption};
+use pinion_service::metrics::metrics;
+use pinion_service::session_ids::is_in;
 use pinion_storage::{
     Key, Op, PartitionHash, PartitionId, Statement, TreeId, Write, WriteError, storage,
 };
@@ -27,14 +31,10 @@ use super::perform::execute;
 use super::unit::LoggedWrite;
 use super::validation::{Validation, check_document};
 use crate::acquire::{Acquired, acquire};
-use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{check, is_interruption};
 use crate::limits::{
     INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES, MAX_CLUSTER_KEY_BYTES,
 };
-use crate::metrics::metrics;
 use crate::open_transactions::ends_command;
-use crate::session_ids::is_in;
 use crate::sessions::RetryableWrite;
 use crate::statements::{ExecutedChange, Stamp};
 

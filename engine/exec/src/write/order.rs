@@ -9,11 +9,10 @@ use pinion_catalog::{
     partition_of,
 };
 use pinion_runtime::Queue;
+use pinion_service::compute::compute_bytes;
+use pinion_service::metrics::metrics;
 use pinion_storage::{Direction, Key, KeyRange, PartitionId, ReadAt, ReadError, TreeId, storage};
 use pinion_wire::Error;
-
-use crate::compute::compute_bytes;
-use crate::metrics::metrics;
 
 /// `error` says that an index has no keys for `new`. MongoDB brings a document into one index after
 /// the other, the one on `_id` before all, so a value that an earlier unique one holds already

@@ -10,6 +10,9 @@ use pinion_catalog::{
 };
 use pinion_clock::Timestamp;
 use pinion_query::MultikeyPaths;
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::interrupt::{check, interruptible, is_interruption, pause};
+use pinion_service::metrics::metrics;
 use pinion_storage::{
     Key, PartitionHash, PartitionId, ReadAt, Statement, TreeId, WriteError, storage,
 };
@@ -21,12 +24,8 @@ use super::modify::{Change, Modified, ModifyRequest};
 use super::order::{first_error, first_taken};
 use super::unit::LoggedWrite;
 use super::validation::check_document;
-use crate::compute::{compute, compute_bytes};
-use crate::interrupt::{check, interruptible, is_interruption, pause};
-use crate::metrics::metrics;
-use crate::node_info::node_info;
 use crate::open_transactions::InUnit;
-use crate::options::PlantedFault;
+use crate::options::{PlantedFault, node_options};
 
 /// What is to be done with one document.
 pub(super) enum Prepared {
@@ -116,7 +115,7 @@ pub(super) async fn prepare(
     if !index.newly_multikey.is_empty() {
         return Ok(Prepared::NeedsMultikey(index.newly_multikey));
     }
-    let planted_fault = node_info().options.planted_fault;
+    let planted_fault = node_options().planted_fault;
     if planted_fault == PlantedFault::IndexEntryForgotten && change.new.is_some() {
         index.writes.pop();
     }

@@ -1,12 +1,12 @@
 //! What an update would do, for `explain`: worked out with all its errors, and not written.
 
 use pinion_bson::RawDocument;
+use pinion_service::compute::compute;
 use pinion_wire::{OpContext, Result};
 
 use super::document::{prepare_for_insert, update_context};
 use super::modify::Change;
 use super::target::{ModifyStatement, upserted};
-use crate::compute::compute;
 
 impl ModifyStatement {
     /// Whether the statement would change this document, which its filter has found.

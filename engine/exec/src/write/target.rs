@@ -6,6 +6,10 @@ use bytes::Bytes;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, core_catalog};
 use pinion_query::{Hint, Matcher, MultikeyPaths, SortPattern, Update};
+use pinion_service::compute::compute;
+use pinion_service::fail_points;
+use pinion_service::generate::new_object_id;
+use pinion_service::session_ids::is_in;
 use pinion_storage::{Key, TreeId};
 use pinion_wire::{Error, ErrorCode, OpContext, Result, Written};
 
@@ -17,14 +21,10 @@ use super::modify::{Change, Modified, ModifyRequest, modify_at_owner};
 use super::multikey::mark_multikey;
 use super::validation::Validation;
 use crate::acquire::{Acquired, ReadSource, acquire};
-use crate::compute::compute;
-use crate::cursors::check_still_there;
-use crate::fail_points;
-use crate::generate::new_object_id;
+use crate::cursor_reads::check_still_there;
 use crate::limits::TRANSACTION_TARGET_BYTES;
 use crate::open_transactions::no_measurements;
 use crate::read::{Again, LeafReport, ReadRequest, Targets, open_ids, parse_sort, target_group};
-use crate::session_ids::is_in;
 use crate::sessions::RetryableWrite;
 use crate::statements::{ExecutedChange, Stamp};
 
@@ -250,7 +250,7 @@ async fn run_statement(
                 left
             }
             Some(Step::Again) => {
-                crate::interrupt::check(ctx)?;
+                pinion_service::interrupt::check(ctx)?;
                 acquired.leave()
             }
             Some(Step::Done) | None if outcome.matched > 0 || !statement.upsert => return Ok(()),
@@ -268,7 +268,7 @@ async fn run_statement(
                 }
                 // Another client inserted the same document meanwhile: it is there to be updated
                 // now.
-                crate::interrupt::check(ctx)?;
+                pinion_service::interrupt::check(ctx)?;
                 left
             }
         };

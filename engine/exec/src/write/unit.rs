@@ -8,12 +8,12 @@ use pinion_catalog::{
     encode_entry_with_image, encode_operation, log_form, stored_document,
 };
 use pinion_query::Update;
+use pinion_service::compute::compute_bytes;
 use pinion_storage::{
     Entry, Expect, Key, Op, PartitionId, Statement, VersionToken, Write, storage,
 };
 use pinion_wire::{Error, ErrorCode, Result};
 
-use crate::compute::compute_bytes;
 use crate::limits::MAX_LOGGED_BYTES;
 use crate::statements::{RecordedChange, Stamp, record_writes};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, ValidationAction, ValidationLevel, document_id};
 use pinion_query::Validator;
+use pinion_service::compute::compute;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use crate::compute::compute;
 use crate::topology::cluster_time;
 
 /// Whether documents are checked: `bypassDocumentValidation` says that they are not.

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use pinion_administration::{register_test_commands, register_unreplicated};
 use pinion_bson::{Bson, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
-use pinion_exec::{HostInfo, NodeOptions};
+use pinion_exec::NodeOptions;
 use pinion_instance::{begin_standalone_builds, close_node, open_node, register_commands};
 use pinion_runtime::sim::{Death, NodeId, Sim, SimOptions};
 use pinion_runtime::{CoreId, Duration, Queue};
+use pinion_service::options::{HostInfo, ProcessOptions};
 use pinion_storage::StorageOptions;
 use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
@@ -27,8 +28,7 @@ pub fn options(partitions: u16) -> NodeOptions {
     let mut storage = StorageOptions::hostile("/data");
     storage.partitions = Some(partitions);
     storage.cache_bytes = 64 * 1024 * 1024;
-    NodeOptions {
-        storage,
+    let process = ProcessOptions {
         version: "0.0.0-test".into(),
         git_version: String::new(),
         host: "test:27017".into(),
@@ -36,9 +36,13 @@ pub fn options(partitions: u16) -> NodeOptions {
         pid: 1,
         argv: vec!["pinion".into()],
         parsed: RawDocumentBuf::new(),
-        db_path: "/data".into(),
         host_info: HostInfo::default(),
         member_auth: None,
+    };
+    NodeOptions {
+        process,
+        storage,
+        db_path: "/data".into(),
         planted_fault: Default::default(),
     }
 }

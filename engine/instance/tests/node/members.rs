@@ -5,8 +5,9 @@ use pinion_administration::set_start_parameters;
 use pinion_auth::{ClientConversation, Hash, MemberKeys, Secrets};
 use pinion_bson::{Binary, BinarySubtype, Bson, Document, Timestamp, doc};
 use pinion_clock::{Key, KeyId, KeyRing, OpTime, SignedTime};
-use pinion_exec::{MemberAuth, NodeOptions};
+use pinion_exec::NodeOptions;
 use pinion_runtime::{Duration, on_all_cores, sleep};
+use pinion_service::members::MemberAuth;
 use pinion_storage::storage;
 use pinion_wire::MemberState;
 
@@ -15,7 +16,7 @@ use crate::harness::{Client, options, with_node, with_options};
 
 fn with_keys(is_transition: bool) -> NodeOptions {
     let mut options = options(3);
-    options.member_auth = Some(MemberAuth {
+    options.process.member_auth = Some(MemberAuth {
         keys: MemberKeys::parse("- first1\n- second").unwrap(),
         is_transition,
     });

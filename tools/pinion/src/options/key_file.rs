@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
 use pinion_auth::MemberKeys;
-use pinion_exec::MemberAuth;
+use pinion_service::members::MemberAuth;
 
 use super::OptionError;
 use super::parse::Reader;

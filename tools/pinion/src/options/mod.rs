@@ -10,7 +10,8 @@ mod table;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use pinion_exec::MemberAuth;
+use pinion_service::members::MemberAuth;
+
 use pinion_replication_node::MemberOptions;
 
 use crate::log::Rotation;

@@ -99,7 +99,7 @@ const VERSION: &str = "version";
 
 /// As mongod prints it, of the version whose behaviour this program has, for tools that read it.
 fn version() -> String {
-    let version = pinion_exec::compatible_version();
+    let version = pinion_service::feature_version::compatible_version();
     let git_version = option_env!("PINION_GIT_VERSION").unwrap_or_default();
     let (pinion, arch) = (env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     format!(

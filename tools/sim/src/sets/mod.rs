@@ -23,11 +23,11 @@ use std::sync::Arc;
 
 use pinion_auth::MemberKeys;
 use pinion_bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
-use pinion_exec::MemberAuth;
 use pinion_node::node::{NodeConfig, run_core};
 use pinion_replication_node::{MemberOptions, PlantedFault as MemberFault};
 use pinion_runtime::sim::{DiskFaults, NodeId, Sim, SimOptions};
 use pinion_runtime::{Duration, Instant, Rng};
+use pinion_service::members::MemberAuth;
 use pinion_storage::StorageOptions;
 
 use crate::fault::Fault;
@@ -450,14 +450,14 @@ fn add_member(sim: &Sim, at: usize, rng: &mut Rng, (kind, fault): (&SetKind, Fau
     }
     let mut config = NodeConfig::for_simulation(storage, PORT, fault.of_exec());
     // Members are the first nodes, whose addresses are known before they are made.
-    config.node.host = format!("10.0.0.{}:{PORT}", at + 1);
+    config.node.process.host = format!("10.0.0.{}:{PORT}", at + 1);
     config.member = Some(options);
-    config.node.member_auth = kind.auth.clone();
+    config.node.process.member_auth = kind.auth.clone();
     if kind.copied_partitions.is_some() {
         let method = ("initialSyncMethod".into(), "fileCopyBased".into());
         config.set_parameters.push(method);
     }
-    let host = config.node.host.clone();
+    let host = config.node.process.host.clone();
     let config = Arc::new(config);
     let ended: Rc<RefCell<Option<Result<(), String>>>> = Rc::default();
     let cores = rng.between(1, 3) as usize;

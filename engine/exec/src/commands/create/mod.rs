@@ -12,6 +12,7 @@ pub(super) use engine_options::refuse_configuration;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{Capped, CollectionKind, CollectionOptions, core_catalog};
 use pinion_query::parse_collation;
+use pinion_service::compute::compute;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
@@ -24,7 +25,6 @@ pub(super) use view::{
 };
 
 use super::acknowledge;
-use crate::compute::compute;
 use crate::open_transactions::Running;
 
 /// Options that MongoDB has and this node does not.

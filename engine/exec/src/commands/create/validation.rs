@@ -3,11 +3,11 @@
 use pinion_bson::RawDocument;
 use pinion_catalog::{ValidationAction, ValidationLevel};
 use pinion_query::{Validator, Variables};
+use pinion_service::compute::compute;
 use pinion_wire::idl::{FieldReader, Namespace};
 use pinion_wire::{OpContext, Result};
 
 use super::invalid;
-use crate::compute::compute;
 use crate::topology::cluster_time;
 
 pub(in crate::commands) fn level(reader: &FieldReader<'_, '_>) -> Result<Option<ValidationLevel>> {

@@ -3,10 +3,10 @@
 use pinion_bson::{RawArray, RawArrayBuf, RawBsonRef};
 use pinion_catalog::ViewDefinition;
 use pinion_query::{InViews, Pipeline, StageRow, Variables};
+use pinion_service::compute::compute;
 use pinion_wire::idl::{FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use crate::compute::compute;
 use crate::topology::is_member;
 
 /// Reads a pipeline, whose elements must be documents. Null among them is passed over.

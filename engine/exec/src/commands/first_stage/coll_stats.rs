@@ -5,6 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef};
 use pinion_catalog::Collection;
+use pinion_service::latency::LatencyValues;
+use pinion_service::metrics::{NamespaceValues, metrics};
+use pinion_service::node_info::node_info;
 use pinion_storage::TreeId;
 use pinion_wire::idl::{FieldReader, Path, Types};
 use pinion_wire::{Error, ErrorCode, Result};
@@ -13,9 +16,7 @@ use super::super::count::count_all;
 use super::super::stats::{append_collection_stats, append_number};
 use super::Place;
 use crate::acquire::Acquired;
-use crate::latency::LatencyValues;
-use crate::metrics::{NamespaceValues, metrics};
-use crate::node_info::node_info;
+use crate::tree_uses::tree_metrics;
 
 /// The stage's parsed specification.
 #[derive(Clone, Debug, Default)]
@@ -149,8 +150,7 @@ async fn used(ns: &str) -> NamespaceValues {
 /// How often a collection was scanned, and how many of the scans tail it, on all cores.
 async fn scans(tree: TreeId) -> (u64, u64) {
     let parts =
-        pinion_runtime::on_all_cores(move |_| async move { metrics().collection_scans(tree) })
-            .await;
+        pinion_runtime::on_all_cores(move |_| async move { tree_metrics().scans(tree) }).await;
     let sum = |sum: (u64, u64), part: &(u64, u64)| (sum.0 + part.0, sum.1 + part.1);
     parts.iter().fold((0, 0), sum)
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use pinion_bson::{RawArray, RawArrayBuf, RawBsonRef};
 use pinion_query::{Document, MakesDocuments, Pipeline, Variables, stage_row};
 use pinion_runtime::LocalBoxFuture;
+use pinion_service::compute::compute;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -17,7 +18,6 @@ use self::coll_stats::CollStats;
 use self::current_op::CurrentOp;
 use super::stats::index_stats;
 use crate::acquire::Acquired;
-use crate::compute::compute;
 use crate::topology::is_member;
 
 pub(super) use self::current_op::Shown;

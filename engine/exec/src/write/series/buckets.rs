@@ -7,11 +7,11 @@ use pinion_catalog::{
 };
 use pinion_query::{MultikeyPaths, SeriesForm};
 use pinion_runtime::Queue;
+use pinion_service::compute::compute;
 use pinion_storage::{Key, PartitionId, Read, ReadAt, Statement, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::super::unit::LoggedWrite;
-use crate::compute::compute;
 use crate::statements::Stamp;
 
 /// The newest version of a bucket, wherever it is.

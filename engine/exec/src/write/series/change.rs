@@ -12,14 +12,14 @@ use pinion_query::{
     Hint, Matcher, MultikeyPaths, Packing, SeriesForm, Update, Variables, bucket_filter,
     is_about_meta, measurement_count, measurements, normal_meta, pack,
 };
+use pinion_service::compute::compute;
+use pinion_service::interrupt::{check, pause};
 use pinion_storage::{Key, Read, TreeId, WriteError, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::buckets::{BucketWrite, build, read, start_of};
 use crate::acquire::{Acquired, acquire};
-use crate::compute::compute;
-use crate::cursors::check_still_there;
-use crate::interrupt::{check, pause};
+use crate::cursor_reads::check_still_there;
 use crate::read::{Again, ReadRequest, Targets, of_buckets, open_ids};
 use crate::write::backoff::Backoff;
 use crate::write::document::update_context;

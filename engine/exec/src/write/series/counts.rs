@@ -7,7 +7,7 @@ use std::rc::Rc;
 use pinion_bson::DocBuilder;
 use pinion_storage::TreeId;
 
-use crate::metrics::TreeUses;
+use crate::tree_uses::TreeUses;
 
 /// Counts of one series on one core, or their sums.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,6 +12,9 @@ use pinion_query::{
     MAX_BUCKET_MEASUREMENTS, Matcher, MultikeyPaths, Packing, SeriesForm, bucket_id,
     measurement_count, normal_meta, pack, time_of,
 };
+use pinion_service::compute::{compute, compute_bytes};
+use pinion_service::generate::new_object_id;
+use pinion_service::interrupt::{check, is_interruption, pause};
 use pinion_storage::{Read, Statement, TreeId, WriteError, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -19,9 +22,6 @@ use super::buckets::{BucketWrite, build, key_of, read, start_of};
 use super::counts::{SeriesCounts, record_series};
 use super::open::OpenBucket;
 use crate::acquire::{Acquired, acquire};
-use crate::compute::{compute, compute_bytes};
-use crate::generate::new_object_id;
-use crate::interrupt::{check, is_interruption, pause};
 use crate::limits::{SERIES_CONFLICTS, SERIES_ROUND_BYTES, SERIES_ROUND_SOURCES};
 use crate::read::{ReadRequest, existing_trees, open};
 use crate::statements::Stamp;

@@ -1,0 +1,43 @@
+//! What surrounds a command, whatever it does and wherever its documents are: a node and a router
+//! have the same.
+//!
+//! Each module keeps its own value on each core, which the process sets as it starts.
+
+// A module uses those of its own group, in no circle, and of the groups above.
+
+// Values and questions that know nothing else of the crate.
+pub mod counter;
+pub mod feature_version;
+pub mod generate;
+pub mod interrupt;
+pub mod latency;
+pub mod limits;
+pub mod session_ids;
+pub mod settable;
+
+// What is counted and logged, and what takes long.
+pub mod compute;
+pub mod logbuf;
+pub mod metrics;
+pub mod operator_counts;
+
+// A process, those that know it, and what it runs.
+pub mod cluster_parameters;
+pub mod members;
+pub mod node_info;
+pub mod ops;
+pub mod options;
+pub mod parking;
+pub mod query_settings;
+
+// What operators set, for all commands or for tests, and what goes by that.
+pub mod cursors;
+pub mod fail_points;
+pub mod parameters;
+pub mod profile_settings;
+pub mod spill;
+
+// Commands that any process answers.
+pub mod authenticate;
+pub mod hello;
+pub mod small_talk;

@@ -1,0 +1,27 @@
+//! What all cores of a node know of it and none changes.
+
+use std::rc::Rc;
+
+use pinion_bson::ObjectId;
+use pinion_runtime::Instant;
+
+use crate::options::ProcessOptions;
+
+/// How a node was started, and when. Each core has a copy.
+#[derive(Clone)]
+pub struct NodeInfo {
+    pub options: ProcessOptions,
+    /// Names this process in `topologyVersion`.
+    pub process_id: ObjectId,
+    /// Monotonic and wall clock.
+    pub started: Instant,
+    pub started_wall_ms: i64,
+}
+
+/// This node's.
+///
+/// # Panics
+/// Before the node is open on this core.
+pub fn node_info() -> Rc<NodeInfo> {
+    pinion_runtime::core_local()
+}
