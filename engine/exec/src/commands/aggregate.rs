@@ -336,8 +336,8 @@ impl Aggregate {
         is_own || self.pipeline.sources().any(is_union)
     }
 
-    /// The pipeline over this collection, if there is one: what the partitions do of it, and what is
-    /// left.
+    /// The pipeline over this collection, if there is one: what the parts of its read do, and what
+    /// is left.
     pub(super) async fn split(
         &self,
         ctx: &OpContext,

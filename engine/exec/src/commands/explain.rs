@@ -615,6 +615,12 @@ async fn answer(
     let shown = compute_bytes(inner.as_bytes().len(), || shown_command(inner, db)).await;
     let shown = RawBsonRef::Document(&shown);
     append_if_room(&mut out, "command", shown, MAX_EXPLAIN_BYTES);
+    append_server(&mut out);
+    Ok(out)
+}
+
+/// Appends what explain says of the server.
+fn append_server(out: &mut DocBuilder) {
     let shared = &node_info();
     let [major, minor, patch, _] = COMPATIBLE_VERSION;
     out.start_document("serverInfo")
@@ -629,7 +635,6 @@ async fn answer(
             parameters().borrow().memory.sort as i64,
         )
         .end();
-    Ok(out)
 }
 
 /// What the parts of a read run, and what runs over what they give; MongoDB shows the same of a
