@@ -33,14 +33,10 @@ pub const MAX_EXPLAIN_BYTES: usize = 10 * 1024 * 1024;
 
 const _: () = assert!(MAX_EXPLAIN_BYTES < pinion_bson::MAX_USER_DOCUMENT_BYTES);
 
-/// Of this many numbers a group's sum of doubles is added in their order, as MongoDB adds it; of
-/// more it is exact, so that parts can add up what they have. A report of a few prices shows the
-/// last digit that MongoDB shows.
-pub(crate) const MAX_ORDERED_TERMS: u64 = 16;
-
-/// After half of this many documents, and again after all of them, a part that adds doubles looks
-/// how many groups there are. Where most documents begin one, few terms are expected in each.
-pub(crate) const GROUPS_LOOKED_AT: usize = 8192;
+/// Of up to this many documents groups add up doubles in their order, as MongoDB adds them; of more
+/// their sums are exact, so that parts can add up what they have. A report of a few documents shows
+/// the last digit that MongoDB shows.
+pub(crate) const MAX_ORDERED_DOCUMENTS: u64 = 1024;
 
 /// Bytes that one accumulator of one group may hold: MongoDB's `internalQueryMaxPushBytes` and its
 /// kin.

@@ -176,16 +176,24 @@ fn package_name(folder: &str) -> String {
     }
 }
 
-/// The crates that a manifest's package depends on, for whatever target (those that its tests use
-/// may stand anywhere).
+/// The crates that a manifest's package depends on, also while it is built, for whatever target
+/// (those that its tests use may stand anywhere).
 pub(crate) fn dependencies(file: &File) -> Vec<&str> {
     let mut out = Vec::new();
     let mut inside = false;
     for line in file.text.lines() {
         if let Some(section) = line.strip_prefix('[') {
             let section = section.trim_end_matches(']');
-            inside = section == "dependencies" || section.ends_with(".dependencies");
-            out.extend(section.strip_prefix("dependencies."));
+            let (of, one) = match section.rsplit_once("dependencies") {
+                Some((of, one)) => (of, one.strip_prefix('.')),
+                None => {
+                    inside = false;
+                    continue;
+                }
+            };
+            let counts = of.is_empty() || of.ends_with('.') || of.ends_with("build-");
+            inside = counts && one.is_none() && section.ends_with("dependencies");
+            out.extend(one.filter(|_| counts));
         } else if inside
             && let Some(name) = line.split(['.', '=', ' ']).next()
             && !name.is_empty()

@@ -1,16 +1,16 @@
-//! What the crates of a router link, however far away: neither storage, nor a catalog, nor the
-//! server of a node.
+//! What the crates of a router that know no sockets link, however far away: neither storage, nor a
+//! catalog, nor the connection layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::{dependencies, manifest_folder};
 use crate::tree::File;
 
-/// The crates that a router links beside those of `core/`.
+/// The crates that a router links beside those of `core/` and its own.
 const OF_ROUTER: &[&str] = &["pinion-command", "pinion-service"];
 
 /// What none of them links.
-const OF_NODE: &[&str] = &["pinion-storage", "pinion-catalog", "pinion-server"];
+const NOT_LINKED: &[&str] = &["pinion-storage", "pinion-catalog", "pinion-server"];
 
 /// The dependencies of each package of the tree. Those of its tests do not count.
 type Graph<'f> = BTreeMap<&'f str, Vec<&'f str>>;
@@ -24,10 +24,10 @@ pub fn router_links(files: &[File]) -> Vec<String> {
     let missing = OF_ROUTER.iter().filter(|name| !graph.contains_key(**name));
     let missing = missing.map(|name| format!("{name}: a router's crate that is not there"));
     let linked = OF_ROUTER.iter().flat_map(|name| {
-        let found = OF_NODE
+        let found = NOT_LINKED
             .iter()
             .filter_map(|wanted| path(&graph, name, wanted));
-        found.map(move |path| format!("{name}: a router would link a node: {}", path.join(" -> ")))
+        found.map(move |path| format!("{name}: of a router, but links {}", path.join(" -> ")))
     });
     renamed.chain(missing).chain(linked).collect()
 }
@@ -132,6 +132,16 @@ mod tests {
         let in_table = "[dependencies.pinion-storage]\nworkspace = true\n";
         check(
             &[("pinion-service", in_table)],
+            &["pinion-service -> pinion-storage"],
+        );
+        let in_table = "[target.'cfg(unix)'.dependencies.pinion-storage]\nworkspace = true\n";
+        check(
+            &[("pinion-service", in_table)],
+            &["pinion-service -> pinion-storage"],
+        );
+        let of_build = STORAGE.replace("[dep", "[build-dep");
+        check(
+            &[("pinion-service", &of_build)],
             &["pinion-service -> pinion-storage"],
         );
         let renamed = "[dependencies]\ndisk = { package = \"pinion-storage\" }\n";

@@ -467,7 +467,15 @@ async fn open_stream(
     let split = parsed.split(ctx, Some(collection)).await?;
     let mut request = parsed.request(&split, collection.clone());
     request.is_unguarded = parsed.pipeline.output().is_some();
-    let opened = open_split(ctx, acquired.source(), request, split, first, around).await?;
+    let opened = open_split(
+        ctx,
+        acquired.source(),
+        request,
+        split,
+        (first, true),
+        around,
+    )
+    .await?;
     let reads = Reads {
         ns: collection.ns.clone(),
         uuid: collection.uuid,

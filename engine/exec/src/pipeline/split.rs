@@ -33,16 +33,18 @@ pub(crate) fn request_of(split: &SplitPipeline, collection: Arc<Collection>) -> 
     request
 }
 
-/// Opens the parts of a pipeline. `first` is how many documents are wanted of the pipeline first.
+/// Opens the parts of a pipeline. `first` is how many documents are wanted of the pipeline first;
+/// `makes_groups` whether parts may make groups, which a pipeline that runs for each document of
+/// another one does not try, as it may be in vain.
 pub(crate) async fn open_split(
     ctx: &OpContext,
     source: ReadSource,
     mut request: ReadRequest,
     split: SplitPipeline,
-    first: usize,
+    (first, makes_groups): (usize, bool),
     around: &Rc<Surroundings>,
 ) -> Result<OpenedSplit> {
-    if let Some(partial) = split.partial() {
+    if makes_groups && let Some(partial) = split.partial() {
         let made = run_partial(ctx, source, &request, &partial, &around.memory).await?;
         if let Some(made) = made {
             return Ok(OpenedSplit {

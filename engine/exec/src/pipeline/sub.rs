@@ -110,7 +110,9 @@ async fn open_over(
     request.allow_disk_use = Some(around.memory.disk);
     request.settings = around.settings.clone();
     request.is_unguarded = passes == Passes::LetGo;
-    let opening = open_split(ctx, held.source(), request, split, usize::MAX, around);
+    let makes_groups = passes == Passes::LetGo;
+    let wanted = (usize::MAX, makes_groups);
+    let opening = open_split(ctx, held.source(), request, split, wanted, around);
     let opened = Box::pin(opening).await?;
     Ok(Node::chain(opened.source, opened.merger, around))
 }

@@ -19,7 +19,11 @@ pub(crate) struct Item {
 
 impl Item {
     pub(crate) fn size(&self) -> usize {
-        self.order.len() + self.document.as_ref().map_or(0, Bytes::len)
+        let document = match &self.document {
+            Ok(document) => document.len(),
+            Err(error) => error.message.len(),
+        };
+        self.order.len() + document
     }
 }
 

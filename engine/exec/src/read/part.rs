@@ -160,10 +160,22 @@ impl PartSpec {
         !self.sorts() && self.access.is_descending()
     }
 
+    /// Whether stages make documents of those that are found: not one of each.
+    pub(super) fn makes_documents(&self) -> bool {
+        let stages = self.stages.as_deref();
+        stages.is_some_and(|stages| !stages.before().is_empty())
+    }
+
     /// Whether stages change documents as they leave the part.
     pub(super) fn changes_at_end(&self) -> bool {
         let stages = self.stages.as_deref();
         stages.is_some_and(PartStages::changes_at_end)
+    }
+
+    /// Whether what they make may take long, or be much larger.
+    fn computes_at_end(&self) -> bool {
+        let stages = self.stages.as_deref();
+        stages.is_some_and(PartStages::computes_at_end)
     }
 
     /// Whether the parts sort in memory.
@@ -241,7 +253,7 @@ impl PartTable {
     ) -> Result<(u64, Batch)> {
         let owned = storage().partition(partition).expect("asked its owner");
         let scan = Box::new(Scan::open(&spec, owned));
-        let staged = (spec.stages.as_deref()).filter(|stages| !stages.before().is_empty());
+        let staged = spec.stages.as_deref().filter(|_| spec.makes_documents());
         let state = match staged.map(|stages| StagedRun::new(stages, &spec)) {
             Some(run) => State::Staged(scan, Box::new(run)),
             None => State::Scanning(scan),
@@ -400,7 +412,7 @@ async fn add_staged(
             true => None,
             false => {
                 let counters = &mut batch.counters;
-                run.next(scan, spec, stages, ctx, counters).await?
+                run.next(scan, spec, ctx, counters).await?
             }
         };
         let Some(made) = made else {
@@ -413,7 +425,12 @@ async fn add_staged(
             document: made.document.map(Document::into_bytes),
         };
         bytes += item.size();
+        // Nothing is skipped of what stages make, so the read ends with this error at the latest.
+        batch.done = item.document.is_err();
         batch.items.push(item);
+        if batch.done {
+            break;
+        }
     }
     Ok(())
 }
@@ -440,7 +457,7 @@ async fn add_found(
         // What is computed may take long, and come to much more than what was read.
         let most = match &spec.projection {
             Some(projection) if projection.computes() => most.min(1),
-            _ if spec.changes_at_end() => most.min(1),
+            _ if spec.computes_at_end() => most.min(1),
             _ => most,
         };
         if most > 0 {

@@ -124,7 +124,7 @@ impl ReadReport {
             returned: match self.request.output {
                 Output::Count => matched,
                 // What the parts give was made of these.
-                _ if self.spec.stages.is_some() => matched,
+                _ if self.spec.makes_documents() => matched,
                 _ => get(&self.given),
             },
             millis,

@@ -219,13 +219,13 @@ pub async fn prepare(
     let (planned, chosen, watch) = plan(ctx, request, at).await?;
     let indexes = planned.access.indexes();
     let metrics = metrics();
+    let uses = tree_metrics();
     if matches!(planned.access, Access::Collection(_)) && request.access.is_none() {
         check_table_scan(request)?;
-        let tree = request.collection.tree();
-        tree_metrics().record_scan(tree, existing_trees);
+        uses.record_scan(request.collection.tree(), existing_trees);
     }
     for tree in planned.access.used_trees(&request.collection) {
-        tree_metrics().record_index(tree, existing_trees);
+        uses.record_index(tree, existing_trees);
     }
     let partitions = planned.access.partitions(&request.collection);
     let memory = memory(request.allow_disk_use);

@@ -92,7 +92,7 @@ impl SortedPart {
             next: None,
         };
         let mut arrived = 0_u64;
-        while let Some(made) = run.next(scan, spec, stages, ctx, counters).await? {
+        while let Some(made) = run.next(scan, spec, ctx, counters).await? {
             let keyed = match made.document {
                 Ok(document) => {
                     let key = compute(ctx, || stages.sort_key(&document)).await;

@@ -19,6 +19,8 @@ pub(super) struct StagedRun {
     run: PipelineRun,
     /// Documents that were found and not looked at yet.
     found: VecDeque<Found>,
+    /// How many are found at once at most.
+    most: usize,
     /// Orders the document that the stages are at, and what they make of it.
     order: Key,
     ended: bool,
@@ -33,9 +35,13 @@ pub(super) struct Made {
 
 impl StagedRun {
     pub(super) fn new(stages: &PartStages, spec: &PartSpec) -> StagedRun {
+        // What is found in one round is given in one step. So where more may come of a document
+        // than a step has room for, each is found by itself. A sort takes all in one step.
+        let is_step_by_step = stages.computes() && stages.sort().is_none();
         StagedRun {
             run: PipelineRun::new(stages.before().clone(), &spec.memory),
             found: VecDeque::new(),
+            most: if is_step_by_step { 1 } else { usize::MAX },
             order: Key::new(),
             ended: false,
         }
@@ -46,7 +52,8 @@ impl StagedRun {
         !self.found.is_empty()
     }
 
-    /// The next document that comes out of the stages; `None` at the end of the scan.
+    /// The next document that comes out of the stages; `None` at the end of the scan. Nothing
+    /// follows one that has an error.
     ///
     /// # Errors
     /// Those of the scan and of its filter; the operation is stopped.
@@ -54,7 +61,6 @@ impl StagedRun {
         &mut self,
         scan: &mut Scan,
         spec: &PartSpec,
-        stages: &PartStages,
         ctx: &OpContext,
         counters: &mut PartCounters,
     ) -> Result<Option<Made>> {
@@ -63,16 +69,18 @@ impl StagedRun {
             let want = match self.step(input, ctx).await {
                 Ok(want) => want,
                 Err(error) if is_interruption(&error) => return Err(error),
-                Err(error) => {
-                    self.run = PipelineRun::new(stages.before().clone(), &spec.memory);
-                    return Ok(Some(self.made(Err(Box::new(error)))));
-                }
+                Err(error) => return Ok(Some(self.made(Err(Box::new(error))))),
             };
             input = match want {
-                Want::Output(document) => return Ok(Some(self.made(Ok(document)))),
-                Want::Document => match self.next_found(scan, spec, stages, ctx, counters).await? {
+                Want::Output(document) => {
+                    // Many may be made of one document, and the caller does not yield.
+                    yield_if_due(scan, ctx).await?;
+                    return Ok(Some(self.made(Ok(document))));
+                }
+                Want::Document => match self.next_found(scan, spec, ctx, counters).await? {
                     None => Input::End,
                     Some(Ok(document)) => Input::Document(document),
+                    Some(Err(error)) if is_interruption(&error) => return Err(*error),
                     Some(Err(error)) => return Ok(Some(self.made(Err(error)))),
                 },
                 Want::Pause | Want::Compute => {
@@ -109,16 +117,12 @@ impl StagedRun {
         &mut self,
         scan: &mut Scan,
         spec: &PartSpec,
-        stages: &PartStages,
         ctx: &OpContext,
         counters: &mut PartCounters,
     ) -> Result<Option<Result<Document, Box<Error>>>> {
         if self.found.is_empty() {
             assert!(!self.ended, "the scan is asked again after its end");
-            // What is found in one round is given in one step. So where more may come of a document
-            // than a step has room for, each is found by itself.
-            let most = if stages.computes() { 1 } else { usize::MAX };
-            next_matches(scan, spec, ctx, counters, most, &mut self.found).await?;
+            next_matches(scan, spec, ctx, counters, self.most, &mut self.found).await?;
         }
         let Some(found) = self.found.pop_front() else {
             self.ended = true;

@@ -332,6 +332,9 @@ impl Accumulator {
             }
             Accumulator::Quantiles { digest, .. } => 64 + digest.bytes(),
             Accumulator::Recorded { inputs, .. } => 32 + inputs.bytes(),
+            Accumulator::Sum(sum) | Accumulator::Avg { sum, .. } => {
+                size_of::<Accumulator>() + sum.heap_bytes()
+            }
             _ => 64,
         }
     }

@@ -1,12 +1,11 @@
 //! Sums of numbers as MongoDB makes them, to the last bit: doubles and integers with the error of
-//! each addition carried into the next one, decimals apart. A sum of many doubles may be asked for
-//! that does not depend on their order: then it is the exact one, rounded once.
+//! each addition carried into the next one, decimals apart. A sum of doubles may be asked for that does
+//! not depend on their order: then it is the exact one, rounded once.
 
 use pinion_bson::decimal::Decimal;
 use pinion_bson::{DocBuilder, Number, RawBsonRef, RawDocument};
 
 use super::exact::ExactSum;
-use crate::limits::MAX_ORDERED_TERMS;
 use crate::value::field;
 
 /// Integers up to here are doubles exactly.
@@ -50,11 +49,7 @@ pub(crate) struct Sum {
     widest: Widest,
     others: DoubleDouble,
     decimals: Decimal,
-    /// How many numbers were added.
-    terms: u64,
     exact: Exactness,
-    /// It was put together of several, whose terms may lie among each other.
-    merged: bool,
 }
 
 /// Whether the exact sum is kept beside the one that depends on the order.
@@ -72,15 +67,13 @@ impl Default for Sum {
             widest: Widest::Int,
             others: DoubleDouble::default(),
             decimals: Decimal::ZERO,
-            terms: 0,
             exact: Exactness::NotAsked,
-            merged: false,
         }
     }
 }
 
 impl Sum {
-    /// A sum of nothing, whose doubles are added exactly where there are more than a few.
+    /// A sum of nothing, whose doubles are added exactly too.
     pub(crate) fn exact() -> Sum {
         Sum {
             exact: Exactness::OfIntegers,
@@ -91,7 +84,6 @@ impl Sum {
     #[inline]
     pub(crate) fn add(&mut self, number: Number) {
         self.widest = self.widest.max(Widest::of(number));
-        self.terms += 1;
         let before = self.others.whole;
         match number {
             Number::Int32(v) => self.others.add_integer(i64::from(v)),
@@ -129,21 +121,6 @@ impl Sum {
         }
     }
 
-    /// The exact sum of doubles and integers, rounded; `None` where it is not kept, or overflowed.
-    fn rounded(&self) -> Option<f64> {
-        match &self.exact {
-            Exactness::Kept(exact) => exact.rounded(),
-            _ => None,
-        }
-    }
-
-    /// The sum as a double: of more than a few terms the exact one, if that is asked for.
-    fn double(&self) -> f64 {
-        let is_exact = self.widest == Widest::Double && self.terms > MAX_ORDERED_TERMS;
-        let exact = self.rounded().filter(|_| is_exact);
-        exact.unwrap_or_else(|| self.others.double())
-    }
-
     pub(crate) fn value(&self) -> Number {
         match (self.widest, self.others.integer()) {
             (Widest::Decimal, _) => Number::Decimal(self.decimal().pack()),
@@ -151,7 +128,16 @@ impl Sum {
                 i32::try_from(whole).map_or(Number::Int64(whole), Number::Int32)
             }
             (Widest::Long, Some(whole)) => Number::Int64(whole),
-            _ => Number::Double(self.double()),
+            _ => Number::Double(self.others.double()),
+        }
+    }
+
+    /// The sum whatever the order of its terms; `None` where it depends on that.
+    pub(crate) fn orderless(&self) -> Option<Number> {
+        match (&self.exact, self.widest) {
+            _ if self.is_of_integers() => Some(self.value()),
+            (Exactness::Kept(exact), Widest::Double) => exact.rounded().map(Number::Double),
+            _ => None,
         }
     }
 
@@ -160,6 +146,12 @@ impl Sum {
             return Number::Decimal((self.decimal() / Decimal::from_i64(count)).pack());
         }
         Number::Double(self.value().to_f64() / count as f64)
+    }
+
+    /// The average whatever the order of the terms; `None` where it depends on that.
+    pub(crate) fn orderless_average(&self, count: i64) -> Option<Number> {
+        let sum = self.orderless()?;
+        Some(Number::Double(sum.to_f64() / count as f64))
     }
 
     fn decimal(&self) -> Decimal {
@@ -171,15 +163,21 @@ impl Sum {
         self.widest <= Widest::Long && self.others.whole.is_some()
     }
 
-    /// Whether the sum of enough terms does not depend on their order.
-    pub(crate) fn may_be_orderless(&self) -> bool {
-        self.is_of_integers() || (self.widest == Widest::Double && self.rounded().is_some())
+    /// Whether [`Sum::orderless`] gives a sum.
+    pub(crate) fn is_orderless(&self) -> bool {
+        match (&self.exact, self.widest) {
+            _ if self.is_of_integers() => true,
+            (Exactness::Kept(exact), Widest::Double) => exact.is_finite(),
+            _ => false,
+        }
     }
 
-    /// Whether what was merged is what all terms in their order would have given.
-    pub(crate) fn is_orderless(&self) -> bool {
-        let has_enough = !self.merged || self.terms > MAX_ORDERED_TERMS;
-        self.is_of_integers() || (self.may_be_orderless() && has_enough)
+    /// The bytes held beyond the value itself.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match &self.exact {
+            Exactness::Kept(exact) => size_of::<ExactSum>() + exact.heap_bytes(),
+            _ => 0,
+        }
     }
 
     /// Appends what [`Sum::merge`] takes.
@@ -196,7 +194,6 @@ impl Sum {
             }
         }
         out.append("decimals", RawBsonRef::Decimal128(self.decimals.pack()));
-        out.append("terms", self.terms as i64);
         if let Exactness::Kept(exact) = &self.exact {
             exact.write("exact", out);
         }
@@ -213,12 +210,6 @@ impl Sum {
             self.widest = self.widest.max(Widest::from_number(widest));
         }
         let before = self.others.whole;
-        let terms = match field(partial, "terms") {
-            Some(RawBsonRef::Int64(terms)) => terms as u64,
-            _ => 0,
-        };
-        self.merged |= self.terms > 0 && terms > 0;
-        self.terms += terms;
         match field(partial, "whole") {
             Some(RawBsonRef::Int64(whole)) => self.others.add_integer(whole),
             _ if self.others.whole == Some(0) => {

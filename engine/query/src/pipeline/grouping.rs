@@ -18,7 +18,8 @@ use super::step::{Given, OnDisk, Step, Taken};
 use crate::accumulator::{Accumulation, Accumulator, Input};
 use crate::collation::spend_sort_keys;
 use crate::error::{bad_value, error};
-use crate::limits::{GROUPS_LOOKED_AT, MAX_ACCUMULATOR_BYTES, SORT_RUN};
+use crate::limits::{MAX_ACCUMULATOR_BYTES, MAX_ORDERED_DOCUMENTS, SORT_RUN};
+use crate::number::exact_i64;
 use crate::sorter::{Sorted, Sorter};
 use crate::spill::{DiskReply, DiskRuns, Head, Memory, Room, Spiller};
 use crate::value::{field, is_identical, items};
@@ -48,9 +49,8 @@ pub(super) struct Grouping {
     ended: bool,
     /// The group that is put together of what was spilled of it.
     merging: Option<(Bytes, OneGroup)>,
-    /// How many documents a part has taken, and how many groups there were half way to the look.
-    pushed: usize,
-    looked_at: usize,
+    /// How many documents are in the groups.
+    documents: u64,
 }
 
 /// The groups that have come up.
@@ -86,6 +86,7 @@ impl std::fmt::Debug for Leaving {
 #[derive(Debug)]
 struct OneGroup {
     id: RawBson,
+    documents: u64,
     accumulators: Vec<Accumulator>,
 }
 
@@ -104,8 +105,7 @@ impl Grouping {
             leaving: Leaving::Not,
             ended: false,
             merging: None,
-            pushed: 0,
-            looked_at: 0,
+            documents: 0,
         }
     }
 
@@ -128,33 +128,14 @@ impl Grouping {
         for (accumulator, input) in groups.list[place].accumulators.iter_mut().zip(inputs) {
             let before = accumulator.bytes();
             accumulator.add_ranked(input.value.as_ref(), &input.key)?;
-            if self.role == Role::Part && !accumulator.may_be_orderless() {
+            if self.role == Role::Part && !accumulator.is_orderless() {
                 return Err(depends_on_order());
             }
             groups.bytes = groups.bytes + accumulator.bytes() - before;
         }
-        if self.role == Role::Part {
-            self.expects_enough(place)?;
-        }
+        groups.list[place].documents += 1;
+        self.documents += 1;
         self.make_room()
-    }
-
-    /// Fails early where the groups of a part will have too few terms for sums of doubles that do
-    /// not depend on their order.
-    fn expects_enough(&mut self, place: usize) -> Result<()> {
-        self.pushed += 1;
-        if self.pushed == GROUPS_LOOKED_AT / 2 {
-            self.looked_at = self.groups.list.len();
-        }
-        if self.pushed != GROUPS_LOOKED_AT {
-            return Ok(());
-        }
-        let added = self.groups.list.len() - self.looked_at;
-        let accumulators = &self.groups.list[place].accumulators;
-        match added > GROUPS_LOOKED_AT / 4 && accumulators.iter().any(Accumulator::sums_doubles) {
-            true => Err(depends_on_order()),
-            false => Ok(()),
-        }
     }
 
     /// Takes what a part knows of a group, as [`Grouping::push`] takes a document.
@@ -163,6 +144,8 @@ impl Grouping {
         spend_bytes(document.as_bytes().len())?;
         spend_sort_keys(self.group.collation.as_deref(), document.as_bytes().len())?;
         let (id, partials) = read_partials(document)?;
+        let documents = exact_i64(field(document, "documents").unwrap_or(RawBsonRef::Null));
+        self.documents += documents.map_or(0, |documents| documents as u64);
         let groups = &mut self.groups;
         let place = groups.place(id, &self.group)?;
         let group = &mut groups.list[place];
@@ -185,6 +168,10 @@ impl Grouping {
         self.room.set(self.groups.bytes);
         if !self.room.is_full()? {
             return Ok(false);
+        }
+        if self.role == Role::Merge {
+            // Runs would be merged in another order than that of the documents.
+            return Err(depends_on_order());
         }
         if !self.room.disk() {
             return Err(no_disk_use(self.group.engine));
@@ -249,6 +236,7 @@ impl Grouping {
 
     /// The next group of those in memory.
     fn give_held(&mut self) -> Result<Given> {
+        let orderless = self.documents > MAX_ORDERED_DOCUMENTS;
         if !self.sort() {
             return Ok(Given::Working);
         }
@@ -263,8 +251,9 @@ impl Grouping {
         group.account()?;
         let made = match self.role {
             Role::Part => group.partials(),
-            Role::Merge if !group.is_orderless() => return Err(depends_on_order()),
-            Role::Whole | Role::Merge => group.finish(&self.group),
+            // Few documents are added up in their order.
+            Role::Merge if !orderless && group.sums_doubles() => return Err(depends_on_order()),
+            Role::Whole | Role::Merge => group.finish(&self.group, orderless),
         };
         group.accumulators = Vec::new();
         sorted.next();
@@ -290,10 +279,8 @@ impl Grouping {
             (_, Some((_, group))) => group.account()?,
         }
         let (_, group) = self.merging.take().expect("looked at before");
-        if self.role == Role::Merge && !group.is_orderless() {
-            return Err(depends_on_order());
-        }
-        Ok(Given::Document(group.finish(&self.group).into()))
+        let orderless = self.documents > MAX_ORDERED_DOCUMENTS;
+        Ok(Given::Document(group.finish(&self.group, orderless).into()))
     }
 
     /// Adds what was spilled of a group.
@@ -353,6 +340,7 @@ impl OneGroup {
         Ok(OneGroup {
             accumulators: states.collect::<Result<_>>()?,
             id: id.into(),
+            documents: 0,
         })
     }
 
@@ -360,9 +348,9 @@ impl OneGroup {
         self.accumulators.iter().map(Accumulator::bytes).sum()
     }
 
-    /// Whether what was merged does not depend on the order of the documents.
-    fn is_orderless(&self) -> bool {
-        self.accumulators.iter().all(Accumulator::is_orderless)
+    /// Whether there are sums of doubles, which depend on the order of the documents.
+    fn sums_doubles(&self) -> bool {
+        self.accumulators.iter().any(Accumulator::sums_doubles)
     }
 
     /// Accounts for all that is held: a group may hold millions of values, each of which is copied
@@ -372,12 +360,16 @@ impl OneGroup {
         spend_bytes(self.bytes())
     }
 
-    /// The group's document.
-    fn finish(&self, group: &Group) -> RawDocumentBuf {
+    /// The group's document; `orderless` says whether sums of doubles are those of all orders.
+    fn finish(&self, group: &Group, orderless: bool) -> RawDocumentBuf {
         let mut out = DocBuilder::new();
         out.append("_id", self.id.as_raw_bson_ref());
         for (accumulator, (name, _)) in self.accumulators.iter().zip(&group.fields) {
-            out.append(name, accumulator.finish().as_raw_bson_ref());
+            let result = match orderless {
+                true => accumulator.finish_orderless(),
+                false => accumulator.finish(),
+            };
+            out.append(name, result.as_raw_bson_ref());
         }
         out.finish()
     }
@@ -386,6 +378,7 @@ impl OneGroup {
     fn partials(&self) -> RawDocumentBuf {
         let mut out = DocBuilder::new();
         out.append("_id", self.id.as_raw_bson_ref());
+        out.append("documents", self.documents as i64);
         out.start_array("partials");
         for accumulator in &self.accumulators {
             out.push(accumulator.partial().as_raw_bson_ref());

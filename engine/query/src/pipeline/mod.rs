@@ -232,13 +232,14 @@ impl Pipeline {
 
     /// What stages that make one document out of one make of it; others leave it alone.
     pub(crate) fn transform(&self, document: &RawDocument) -> Result<RawDocumentBuf> {
-        let mut current = document.to_owned();
+        let mut made: Option<RawDocumentBuf> = None;
         for stage in &self.stages {
-            if let Some(made) = stage.transform(Subject::from(&current))? {
-                current = made;
+            let current = made.as_deref().unwrap_or(document);
+            if let Some(next) = stage.transform(Subject::from(current))? {
+                made = Some(next);
             }
         }
-        Ok(current)
+        Ok(made.unwrap_or_else(|| document.to_owned()))
     }
 
     /// The stages at work.

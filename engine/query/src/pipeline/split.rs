@@ -45,6 +45,8 @@ pub struct PartStages {
     keep: Option<usize>,
     /// Stages behind the sort, or behind that of the read, which make one document of one.
     after: Pipeline,
+    /// How many limits of the merger were written between the two.
+    limits: usize,
 }
 
 impl Pipeline {
@@ -88,6 +90,7 @@ fn split_behind_order(mut rest: Pipeline) -> (Option<PartStages>, Pipeline) {
         sort: None,
         keep: None,
         after: rest,
+        limits: 0,
     };
     (Some(part), Pipeline { stages: merger })
 }
@@ -97,27 +100,27 @@ fn split_stages(mut rest: Pipeline) -> (Option<PartStages>, Pipeline) {
     let before = count_leading(&rest.stages, Stage::is_of_one_document);
     let behind = &rest.stages[before..];
     let has_sort = (behind.first()).is_some_and(|stage| matches!(stage.kind, StageKind::Sort(_)));
-    let is_trivial = before == 0 && !has_sort;
-    if is_trivial || reads_metadata(&behind[usize::from(has_sort)..]) {
+    // A sort at the front is the read's.
+    if before == 0 || reads_metadata(&behind[usize::from(has_sort)..]) {
         return (None, rest);
     }
     let mut behind = rest.stages.split_off(before);
     let keep = limit_behind(&behind[usize::from(has_sort)..]);
     let sort = has_sort.then(|| behind.remove(0));
-    let mut after = Vec::new();
+    let (mut after, mut limits) = (Vec::new(), 0);
     if has_sort {
-        // How many documents are wanted does not depend on what is made of each.
-        let bounds = count_leading(&behind, |stage| {
-            matches!(stage.kind, StageKind::Skip(_) | StageKind::Limit(_))
-        });
-        let made = count_leading(&behind[bounds..], Stage::makes_one_of_one);
-        after = behind.drain(bounds..bounds + made).collect();
+        // A document that is skipped is not looked at, so nothing is made of one in front of a
+        // skip. One behind a limit is not either: what it fails with has its place behind that.
+        limits = count_leading(&behind, |stage| matches!(stage.kind, StageKind::Limit(_)));
+        let made = count_leading(&behind[limits..], Stage::makes_one_of_one);
+        after = behind.drain(limits..limits + made).collect();
     }
     let part = PartStages {
         before: rest,
         sort,
         keep,
         after: Pipeline { stages: after },
+        limits,
     };
     (Some(part), Pipeline { stages: behind })
 }
@@ -160,6 +163,17 @@ impl Stage {
     }
 }
 
+impl Pipeline {
+    /// Whether the stages do more than select documents and fields.
+    fn computes(&self) -> bool {
+        self.stages.iter().any(|stage| match &stage.kind {
+            StageKind::Match(_) | StageKind::Known(_) | StageKind::Keyed => false,
+            StageKind::Project(projection) => projection.computes(),
+            _ => true,
+        })
+    }
+}
+
 impl SplitPipeline {
     /// The groups or the count that parts make of what they find, if that gives the same.
     pub fn partial(&self) -> Option<PartialPipeline> {
@@ -187,10 +201,12 @@ impl SplitPipeline {
             return self.merger;
         };
         let part = Arc::unwrap_or_clone(part);
+        let mut merger = self.merger.stages;
+        let behind = merger.split_off(part.limits);
         let stages = part.before.stages.into_iter().chain(part.sort);
-        let stages = stages.chain(part.after.stages);
+        let stages = stages.chain(merger).chain(part.after.stages);
         Pipeline {
-            stages: stages.chain(self.merger.stages).collect(),
+            stages: stages.chain(behind).collect(),
         }
     }
 
@@ -240,13 +256,15 @@ impl PartStages {
         self.keep
     }
 
-    /// Whether what is made of a document may take long, or be much larger than it.
+    /// Whether what is made of a document, before it is sorted if it is, may take long, or be much
+    /// larger than it.
     pub fn computes(&self) -> bool {
-        self.before.stages.iter().any(|stage| match &stage.kind {
-            StageKind::Match(_) | StageKind::Known(_) | StageKind::Keyed => false,
-            StageKind::Project(projection) => projection.computes(),
-            _ => true,
-        })
+        self.before.computes()
+    }
+
+    /// The same of what is made as it leaves the part.
+    pub fn computes_at_end(&self) -> bool {
+        self.after.computes()
     }
 
     /// The key of a document in the order of the sort, without what decides between equal ones.

@@ -140,6 +140,9 @@ fn check(stages: &RawArrayBuf, count: i32) {
     let whole = run(pipeline(stages), documents(count));
     let split = pipeline(stages).split(None, &Variables::default());
     let split = split.expect("it splits");
+    let behind = pipeline(stages).find_prefix(None, &Variables::default());
+    let (behind, whole_again) = (behind.expect("it splits").rest, split.clone().into_whole());
+    assert!(behind.sources().eq(whole_again.sources()), "{stages:?}");
     for parts in [1, 2, 3, 7] {
         let found = in_parts(&split, &documents(count), parts);
         assert_eq!(found, whole, "{stages:?} of {count} in {parts}");
@@ -234,16 +237,36 @@ fn parts_run_what_looks_at_each_document_and_sort() {
         Some([rawbson!([add()]), rawbson!([first()])]),
     );
     check_split(
-        rawbson!([add(), sort(), { "$skip": 1_i64 }, { "$limit": 3_i64 }, project()]),
+        rawbson!([add(), sort(), { "$limit": 3_i64 }, project()]),
         Some([
             rawbson!([add(), sort(), project()]),
-            rawbson!([{ "$skip": 1_i64 }, { "$limit": 3_i64 }]),
+            rawbson!([{ "$limit": 3_i64 }]),
+        ]),
+    );
+    check_split(
+        rawbson!([add(), sort(), { "$skip": 1_i64 }, { "$limit": 3_i64 }, project()]),
+        Some([
+            rawbson!([add(), sort()]),
+            rawbson!([{ "$skip": 1_i64 }, { "$limit": 3_i64 }, project()]),
         ]),
     );
     check_split(
         rawbson!([{ "$sort": { "n": 1 } }, { "$limit": 7 }, project(), unwind()]),
         Some([rawbson!([project()]), rawbson!([unwind()])]),
     );
+}
+
+/// Nothing is made of documents that are skipped, so they cannot fail.
+#[test]
+fn skipped_documents_are_not_looked_at() {
+    let divides =
+        rawdoc! { "$addFields": { "q": { "$divide": [12, { "$subtract": ["$n", 9] }] } } };
+    let stages = rawbson!([{ "$unset": "t" }, { "$match": { "n": { "$gt": 3 } } },
+        { "$sort": { "l": 1 } }, { "$skip": 2 }, divides]);
+    let RawBson::Array(stages) = stages else {
+        panic!("an array of stages");
+    };
+    check(&stages, 9);
 }
 
 #[test]
