@@ -202,6 +202,37 @@ fn answers_do_not_depend_on_the_partitions() {
     }
 }
 
+/// Of many documents sums of doubles are exact, so partitions add up what they have.
+#[test]
+fn sums_of_many_doubles_do_not_depend_on_the_partitions() {
+    let expected: Rc<RefCell<Option<Vec<Document>>>> = Rc::default();
+    for (seed, cores, partitions) in [(1, 1, 1), (2, 2, 3), (3, 2, 7)] {
+        let expected = expected.clone();
+        with_node(seed, cores, partitions, move |client| {
+            let expected = expected.clone();
+            async move {
+                for at in 0..3 {
+                    let documents: Vec<Document> = (at * 500..(at + 1) * 500)
+                        .map(|i| doc! { "_id": i, "k": i * i % 400, "d": f64::from(i * 7919 % 9973) / 100.0 })
+                        .collect();
+                    client
+                        .ok(doc! { "insert": "c", "documents": documents })
+                        .await;
+                }
+                let group = doc! { "$group": { "_id": "$k", "s": { "$sum": "$d" }, "a": { "$avg": "$d" }, "n": { "$sum": 1 } } };
+                let whole = answer(&client, vec![group.clone()], 1000).await;
+                let behind = vec![doc! { "$sort": { "d": 1 } }, group];
+                let sorted = answer(&client, behind, 1000).await;
+                assert_eq!(sorted, whole, "the order of the documents does not matter");
+                let found = vec![whole, sorted];
+                let mut expected = expected.borrow_mut();
+                let expected = expected.get_or_insert_with(|| found.clone());
+                assert_eq!(&found, expected, "over {partitions}");
+            }
+        });
+    }
+}
+
 /// explain shows what the parts do of the pipeline that is run.
 #[test]
 fn explain_shows_the_parts() {
