@@ -1,7 +1,7 @@
 //! Named limits of the executor.
 
 use pinion_runtime::Duration;
-use pinion_service::limits::{CORE_BUDGET, MAX_BATCH_BYTES};
+use pinion_service::limits::CORE_BUDGET;
 
 /// How long a read waits for the outcome of a prepared transaction before it checks whether that
 /// may wait for the read.
@@ -36,10 +36,6 @@ pub(crate) const NEAR_BUFFER_BYTES: usize = 16 * 1024 * 1024;
 pub const TARGET_GROUP: usize = 256;
 /// Documents in a first batch when the client names no size.
 pub const DEFAULT_FIRST_BATCH: usize = 101;
-/// Bytes that one part hands over to the merge in one step.
-pub const PART_BATCH_BYTES: usize = 256 * 1024;
-/// Documents that one part hands over to the merge in one step.
-pub const PART_BATCH_DOCUMENTS: usize = 1024;
 /// Plans that one core keeps, and the bytes that they and what is shown of them may have.
 pub(crate) const MAX_CACHED_PLANS: usize = 5000;
 pub(crate) const MAX_PLAN_CACHE_BYTES: usize = 32 * 1024 * 1024;
@@ -200,8 +196,6 @@ pub const SERIES_ROUND_SOURCES: usize = 1024;
 pub const SERIES_ROUND_BYTES: usize = 8 * 1024 * 1024;
 /// How often writers of one source may come into each other's way before they get a bucket each.
 pub const SERIES_CONFLICTS: u32 = 3;
-
-const _: () = assert!(PART_BATCH_BYTES <= MAX_BATCH_BYTES);
 
 /// The least that an index build may be given of memory, in MiB, and the most room, in MiB, that it
 /// can be set to leave.

@@ -7,7 +7,7 @@ use crate::check::{dependencies, manifest_folder};
 use crate::tree::File;
 
 /// The crates that a router links beside those of `core/` and its own.
-const OF_ROUTER: &[&str] = &["pinion-command", "pinion-service"];
+const OF_ROUTER: &[&str] = &["pinion-command", "pinion-service", "pinion-merge"];
 
 /// What none of them links.
 const NOT_LINKED: &[&str] = &["pinion-storage", "pinion-catalog", "pinion-server"];

@@ -16,9 +16,7 @@ use super::names::named_or_uuid;
 use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, ReadSource, acquire_viewed};
-use crate::read::{
-    LeafReport, MergedStream, Output, ReadRequest, from_log_error, open, parse_hint,
-};
+use crate::read::{LeafReport, Output, ReadRequest, ReadStream, from_log_error, open, parse_hint};
 
 /// A `count` as it is written.
 pub(super) struct CountCommand<'d> {
@@ -184,7 +182,7 @@ async fn run(
 }
 
 /// The sum of what the parts of a read have counted.
-pub(super) async fn sum(ctx: &OpContext, stream: &mut MergedStream) -> Result<u64> {
+pub(super) async fn sum(ctx: &OpContext, stream: &mut ReadStream) -> Result<u64> {
     let mut total = 0;
     while let Some(part) = stream.next_raw(ctx).await? {
         let count = part.first_chunk().expect("a part's count has eight bytes");

@@ -9,6 +9,7 @@ use pinion_bson::{
 };
 use pinion_catalog::{Collection, stored_document};
 use pinion_collation::Collation;
+use pinion_merge::PART_BATCH_DOCUMENTS;
 use pinion_query::{DistinctPlan, Hint, Matcher, spend_sort_keys, work};
 use pinion_service::compute::{compute, compute_bytes};
 use pinion_service::interrupt::pause;
@@ -24,7 +25,6 @@ use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{Acquired, ReadSource, acquire_viewed};
 use crate::cluster_time::bson_time;
-use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::pipeline::{Node, collect_partial};
 use crate::read::{Output, ReadRequest, open, parse_hint};
 

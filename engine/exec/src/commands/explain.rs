@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{Collection, bson_timestamp, core_catalog};
+use pinion_merge::{PART_BATCH_DOCUMENTS, PartCounters};
 use pinion_query::{
     ExplainStage, MAX_EXPLAIN_BYTES, Matcher, Plan, ShownPlans, SplitPipeline, append_if_room,
     query_planner, shown_hash,
@@ -26,10 +27,9 @@ use super::query_settings::settings_of;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
 use crate::acquire::{Acquired, ReadSource, acquire_stored, acquire_viewed};
-use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{
-    Choice, PartCounters, ReadRequest, StageFigures, Trial, access_of_plan, append_execution,
-    append_stage, choose_to_explain, log_records, open,
+    Choice, ReadRequest, StageFigures, Trial, access_of_plan, append_execution, append_stage,
+    choose_to_explain, log_records, open,
 };
 use crate::write::{ModifyStatement, series_targets};
 
@@ -436,7 +436,7 @@ async fn execute(
         upserted,
         millis: millis(),
         yields: ctx.work().yields() - yields_before,
-        counters: *stream.counters(),
+        counters: *stream.observer().counters(),
     })
 }
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_catalog::{Catalog, TimeSeries};
 use pinion_clock::Timestamp;
+use pinion_merge::PART_BATCH_DOCUMENTS;
 use pinion_query::{Document, Memory, Outside, Pipeline, PipelineRun, Segment, Variables};
 use pinion_runtime::LocalBoxFuture;
 use pinion_service::cursors::{DocumentStream, Documents, Filled, fill};
@@ -33,8 +34,7 @@ pub(crate) use self::partial::collect_partial;
 use self::run::RunNode;
 pub(crate) use self::split::{open_split, request_of};
 use self::sub::UnionNode;
-use crate::limits::PART_BATCH_DOCUMENTS;
-use crate::read::MergedStream;
+use crate::read::ReadStream;
 use crate::write::Validation;
 use pinion_wire::idl::Namespace;
 
@@ -62,7 +62,7 @@ pub(crate) struct Surroundings {
 
 /// Where documents come from: the partitions, a list, or a stage with what is before it.
 pub(crate) enum Node {
-    Read(Box<MergedStream>),
+    Read(Box<ReadStream>),
     List(VecDeque<Document>),
     Run(Box<RunNode>),
     Lookup(Box<LookupNode>),

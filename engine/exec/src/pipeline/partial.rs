@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pinion_bson::RawDocument;
+use pinion_merge::PartCounters;
 use pinion_query::{Document, Input, Memory, PartialPipeline, Pipeline, PipelineRun, Want};
 use pinion_runtime::{Queue, join_all, submit_to};
 use pinion_service::compute::{compute, offload};
@@ -17,8 +18,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::run::RunNode;
 use crate::acquire::ReadSource;
 use crate::read::{
-    Output, PartCounters, PartSpec, Prepared, ReadReport, ReadRequest, Scan, next_documents, open,
-    prepare,
+    Output, PartSpec, Prepared, ReadReport, ReadRequest, Scan, next_documents, open, prepare,
 };
 
 /// What a pipeline in parts has given.

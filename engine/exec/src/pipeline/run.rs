@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use pinion_merge::PART_BATCH_DOCUMENTS;
 use pinion_query::{Document, Input, PipelineRun, Want};
 use pinion_service::compute::offload;
 use pinion_service::interrupt::pause;
@@ -10,7 +11,6 @@ use pinion_service::spill::SpillFile;
 use pinion_wire::{OpContext, Result};
 
 use super::Node;
-use crate::limits::PART_BATCH_DOCUMENTS;
 
 pub(crate) struct RunNode {
     source: Node,

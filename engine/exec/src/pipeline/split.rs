@@ -4,13 +4,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_catalog::Collection;
+use pinion_merge::PART_BATCH_DOCUMENTS;
 use pinion_query::{Pipeline, SplitPipeline};
 use pinion_wire::{OpContext, Result};
 
 use super::partial::run_partial;
 use super::{Node, Surroundings};
 use crate::acquire::ReadSource;
-use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::read::{Opened, ReadRequest, open};
 
 /// A pipeline whose parts are at work, or have done all that they do.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_clock::Timestamp;
+use pinion_merge::PartCounters;
 use pinion_query::{Outline, Plan, QueryShape};
 use pinion_service::compute::compute_bytes;
 use pinion_service::metrics::metrics;
 use pinion_wire::{ErrorCode, OpContext, Result};
 
-use super::item::PartCounters;
 use super::request::ReadRequest;
 use super::stage_stats::{StageFigures, append_execution};
 use super::trial::{Trial, try_out};

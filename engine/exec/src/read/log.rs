@@ -7,11 +7,11 @@ use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{Collection, from_fatal, record_key, record_of};
 use pinion_clock::Timestamp;
+use pinion_merge::PartCounters;
 use pinion_storage::{Key, KeyRange, LogCursor, LogReadError, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::access::RangeAccess;
-use super::item::PartCounters;
 use super::scan::Found;
 use super::tail::position_lost;
 use crate::limits::{LOG_BATCH_BYTES, LOG_BATCH_ENTRIES, LOG_FIRST_BATCH_ENTRIES};

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use pinion_catalog::stored_document;
+use pinion_merge::PartCounters;
 use pinion_query::{Document, work};
 use pinion_runtime::should_yield;
 use pinion_service::compute::{compute, offload};
@@ -13,7 +14,6 @@ use pinion_storage::BlockRecord;
 use pinion_wire::{OpContext, Result};
 
 use super::access::Access;
-use super::item::PartCounters;
 use super::part::PartSpec;
 use super::scan::{Found, Scan};
 use crate::limits::{ROUND_BYTES, ROUND_DOCUMENTS, ROUND_WORK};

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use pinion_catalog::{from_read_error, stored_document};
+use pinion_merge::PartCounters;
 use pinion_query::NearSearch;
 use pinion_service::compute::compute;
 use pinion_service::interrupt::pause;
@@ -14,7 +15,6 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
 use super::access::{NearAccess, RangeAccess};
-use super::item::PartCounters;
 use super::part::{Output, PartSpec};
 use super::scan::{Found, Named, ScannedEntry, damaged, dangling, fetch, found_of, may_change};
 use crate::limits::{FETCH_GROUP, NEAR_BUFFER_BYTES};

@@ -11,6 +11,7 @@ use pinion_bson::{
 };
 use pinion_catalog::{Collection, document_id, entry_key, from_read_error, stored_document};
 use pinion_clock::Timestamp;
+use pinion_merge::{Batch, Item, PartCounters, StepSize};
 use pinion_query::{
     Document, IndexKind, Matcher, Memory, MetaKind, MetaSource, Metadata, PartStages, Projection,
     SharedRoom, SortPattern, Subject, keyed,
@@ -23,9 +24,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 
 use super::access::{Access, RangeAccess};
-use super::item::{Batch, Item, PartCounters};
 use super::matches::{count_matches, next_matches, yield_if_due};
-use super::merge::StepSize;
 use super::request::ReadRequest;
 use super::scan::{Found, Scan};
 use super::sorted::SortedPart;

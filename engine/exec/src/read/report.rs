@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pinion_bson::DocBuilder;
+use pinion_merge::PartCounters;
 use pinion_query::{DistinctPlan, ExplainStage, Outline, Plan};
 use pinion_wire::{OpWork, PlanReport};
 
 use super::choose::key_of;
-use super::item::PartCounters;
 use super::part::{Output, PartSpec};
 use super::request::ReadRequest;
 use super::stage_stats::{StageFigures, append_stage};

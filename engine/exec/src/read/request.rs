@@ -6,6 +6,7 @@ use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, core_catalog};
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
+use pinion_merge::StepSize;
 use pinion_query::{
     Hint, KeyBounds, Matcher, MetaSet, MetaSource, PartStages, Plan, PlanRequest, Projection,
     QueryShape, SortPattern,
@@ -19,11 +20,10 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::Access;
 use super::choose::{self, Choice, Watch, choose};
-use super::merge::{MergedStream, StepSize};
+use super::core_part::{ReadStream, open_parts};
 use super::part::{FoundMetadata, Output, PartSpec};
 use super::plan::{Planned, by_id};
 use super::report::{Chosen, ReadReport};
-use super::stream::step_for;
 use crate::acquire::{ReadSource, Renewal, Undecided};
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
 use crate::parameters::parameters;
@@ -138,7 +138,7 @@ impl ReadRequest {
 
 /// A read that has started.
 pub struct Opened {
-    pub stream: MergedStream,
+    pub stream: ReadStream,
     /// The indexes it uses, which may be dropped under it.
     pub indexes: Vec<String>,
     /// Whether the parts run the stages of the request.
@@ -159,7 +159,7 @@ pub async fn open(
     let wanted = wanted
         .saturating_add(request.skip)
         .min(request.kept().unwrap_or(usize::MAX));
-    let step: StepSize = step_for(wanted);
+    let step = StepSize::for_wanted(wanted);
     let mut attempts = 0;
     loop {
         // The timestamp first, the catalog after: a write that made an index multikey has marked
@@ -191,9 +191,9 @@ pub(crate) async fn open_at(
     } = prepare(ctx, request, at).await?;
     let (skip, limit) = (request.skip, request.limit);
     let is_staged = spec.stages.is_some();
-    let stream = MergedStream::open(spec, report, partitions, ctx, step, skip, limit);
-    let mut stream = stream.await?;
-    stream.watch(watch);
+    let opening = open_parts(spec, report, partitions, ctx, step, (skip, limit));
+    let mut stream = opening.await?;
+    stream.observer_mut().watch(watch);
     Ok(Opened {
         stream,
         indexes,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_catalog::{core_catalog, from_read_error, partition_of, stored_document};
+use pinion_merge::PartCounters;
 use pinion_runtime::{Queue, timeout};
 use pinion_service::interrupt::{interruptible, poll_once};
 use pinion_storage::{
@@ -17,7 +18,6 @@ use rustc_hash::FxHashSet;
 
 use super::access::{Access, RangeAccess};
 use super::entry_values::{behind_value, covered_document, unnamed, value_of};
-use super::item::PartCounters;
 use super::log::LogWalk;
 use super::near::NearWalk;
 use super::part::{Output, PartSpec};

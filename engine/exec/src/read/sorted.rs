@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pinion_catalog::stored_document;
+use pinion_merge::{Item, PartCounters};
 use pinion_query::{
     DiskSorter, Metadata, Next, PartStages, SortPattern, Spilled, Spiller, Subject,
 };
@@ -14,7 +15,6 @@ use pinion_service::spill::SpillFile;
 use pinion_storage::Key;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::item::{Item, PartCounters};
 use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, made_at_end, metadata_of};
 use super::scan::{Found, Scan, ScannedEntry};

@@ -3,13 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use pinion_merge::PartCounters;
 use pinion_query::SortedField;
 use pinion_storage::{Cursor, Key};
 use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
 use super::access::RangeAccess;
-use super::item::PartCounters;
 use super::scan::{BranchWalk, Entry, Named, Place, damaged};
 
 /// The branches with the next entry of each.

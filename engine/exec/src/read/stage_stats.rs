@@ -1,9 +1,9 @@
 //! What the stages of a plan did, as explain and the plan cache report it.
 
 use pinion_bson::DocBuilder;
+use pinion_merge::PartCounters;
 use pinion_query::ExplainStage;
 
-use super::item::PartCounters;
 use super::trial::Trial;
 
 /// What a plan did in all; its stages are derived from it.

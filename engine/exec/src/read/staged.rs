@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use pinion_merge::PartCounters;
 use pinion_query::{Document, Input, PartStages, PipelineRun, Want};
 use pinion_service::compute::offload;
 use pinion_service::interrupt::{is_interruption, pause};
@@ -9,7 +10,6 @@ use pinion_service::limits::CORE_BUDGET;
 use pinion_storage::Key;
 use pinion_wire::{Error, OpContext, Result};
 
-use super::item::PartCounters;
 use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, metadata_of};
 use super::scan::{Found, Scan};

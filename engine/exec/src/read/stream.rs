@@ -9,14 +9,13 @@ use pinion_service::cursors::{CursorSource, DocumentStream, Documents, Filled, f
 use pinion_wire::{OpContext, Result};
 
 use super::changes::ChangeStream;
-use super::merge::{MergedStream, StepSize};
+use super::core_part::ReadStream;
 use super::tail::TailStream;
-use crate::limits::{PART_BATCH_BYTES, PART_BATCH_DOCUMENTS};
 
 /// A source of documents in their final form.
 pub(crate) enum Stream {
     /// The merged parts of a `find`.
-    Merged(Box<MergedStream>),
+    Merged(Box<ReadStream>),
     /// A capped collection, with what is still to come.
     Tail(Box<TailStream>),
     /// A change stream.
@@ -29,7 +28,7 @@ impl Stream {
     /// The next document; `wanted` is how many more the caller would take now.
     pub(crate) async fn next(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<Bytes>> {
         match self {
-            Stream::Merged(stream) => stream.next(ctx, step_for(wanted)).await,
+            Stream::Merged(stream) => stream.next_wanted(ctx, wanted).await,
             Stream::Tail(stream) => stream.next(ctx, wanted).await,
             Stream::Changes(stream) => stream.next(ctx).await,
             Stream::List(list) => Ok(list.pop_front()),
@@ -153,13 +152,5 @@ impl DocumentStream for Stream {
 
     fn token_behind(&mut self, batch: &[Bytes], is_all: bool) -> Option<RawDocumentBuf> {
         Stream::token_behind(self, batch, is_all)
-    }
-}
-
-/// Steps as large as what is wanted, so that a small batch does not read ahead far.
-pub(crate) fn step_for(wanted: usize) -> StepSize {
-    StepSize {
-        documents: wanted.clamp(1, PART_BATCH_DOCUMENTS),
-        bytes: PART_BATCH_BYTES,
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_catalog::{from_fatal, from_read_error, record_of};
 use pinion_clock::Timestamp;
+use pinion_merge::StepSize;
 use pinion_runtime::{Instant, Queue, submit_to, timeout_at};
 use pinion_service::cursors::CursorSource;
 use pinion_service::interrupt::interruptible;
@@ -14,10 +15,9 @@ use pinion_storage::{Direction, Key, KeyRange, ReadAt, TreeId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::{Access, RangeAccess};
+use super::core_part::ReadStream;
 use super::log::{before, check_log_position, log_range, newest_logged_behind};
-use super::merge::MergedStream;
 use super::request::{ReadRequest, existing_trees, open_at};
-use super::stream::step_for;
 use crate::acquire::ReadSource;
 use crate::capped::{RECORDS, capped_table};
 use crate::limits::{AWAIT_POLL, MAX_SNAPSHOT_RETRIES};
@@ -29,7 +29,7 @@ pub(crate) struct TailStream {
     source: ReadSource,
     /// The newest record that was read, or is being read by `current`.
     newest: Option<Key>,
-    current: Option<MergedStream>,
+    current: Option<ReadStream>,
     /// The record that was read last of `current`.
     given: Option<Key>,
     skip: usize,
@@ -98,7 +98,7 @@ impl TailStream {
             let Some(current) = &mut self.current else {
                 return Ok(None);
             };
-            let next = current.next_ordered(ctx, step_for(wanted)).await?;
+            let next = current.next_ordered(ctx, wanted).await?;
             let Some((key, document)) = next else {
                 // What has come meanwhile is there as well.
                 (self.current, self.given) = (None, None);
@@ -136,7 +136,7 @@ impl TailStream {
     }
 
     /// Opens a read of what is behind the newest record that was read, if there is anything.
-    async fn read_on(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<MergedStream>> {
+    async fn read_on(&mut self, ctx: &OpContext, wanted: usize) -> Result<Option<ReadStream>> {
         let mut attempts = 0;
         loop {
             let at = self.source.timestamp(ctx).await?;
@@ -158,7 +158,7 @@ impl TailStream {
         ctx: &OpContext,
         wanted: usize,
         at: Timestamp,
-    ) -> Result<Option<MergedStream>> {
+    ) -> Result<Option<ReadStream>> {
         if self.request.collection.is_oplog() {
             let newest = newest_logged_behind(&self.request.collection, self.newest.as_ref());
             return match newest {
@@ -184,7 +184,7 @@ impl TailStream {
         wanted: usize,
         at: Timestamp,
         newest: Key,
-    ) -> Result<Option<MergedStream>> {
+    ) -> Result<Option<ReadStream>> {
         let range = KeyRange {
             lower: match self.newest.clone() {
                 Some(position) => Bound::Excluded(position),
@@ -196,7 +196,13 @@ impl TailStream {
             ranges: vec![range],
             ..RangeAccess::everything(false)
         }));
-        let opened = open_at(ctx, &Arc::new(self.request.clone()), at, step_for(wanted)).await?;
+        let opened = open_at(
+            ctx,
+            &Arc::new(self.request.clone()),
+            at,
+            StepSize::for_wanted(wanted),
+        )
+        .await?;
         self.newest = Some(newest);
         Ok(Some(opened.stream))
     }

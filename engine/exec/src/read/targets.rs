@@ -7,10 +7,9 @@ use pinion_wire::{OpContext, Result};
 use rustc_hash::FxHashSet;
 
 use super::access::{Access, RangeAccess};
-use super::merge::MergedStream;
+use super::core_part::ReadStream;
 use super::part::Output;
 use super::request::{Opened, ReadRequest, open};
-use super::stream::step_for;
 use crate::acquire::{ReadSource, Renewal};
 use crate::limits::TARGET_GROUP;
 use crate::options::{PlantedFault, node_options};
@@ -27,7 +26,7 @@ pub(crate) enum Again {
 
 /// The keys of documents to change.
 pub(crate) struct Targets {
-    stream: MergedStream,
+    stream: ReadStream,
     /// The names of the indexes that it reads.
     pub indexes: Vec<String>,
     once: Option<Once>,
@@ -77,7 +76,7 @@ impl Targets {
     /// The next key.
     pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Key>> {
         loop {
-            let next = self.stream.next(ctx, step_for(target_group())).await?;
+            let next = self.stream.next_wanted(ctx, target_group()).await?;
             let Some(key) = next.map(|bytes| Key::from_slice(&bytes)) else {
                 return Ok(None);
             };

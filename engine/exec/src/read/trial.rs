@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use pinion_catalog::Placement;
 use pinion_clock::Timestamp;
+use pinion_merge::PartCounters;
 use pinion_query::Plan;
 use pinion_runtime::Queue;
 use pinion_service::compute::compute_bytes;
@@ -16,7 +17,6 @@ use pinion_service::spill::memory;
 use pinion_storage::{PartitionId, storage};
 use pinion_wire::{ErrorCode, OpContext, Result};
 
-use super::item::PartCounters;
 use super::matches::{Tested, test_next};
 use super::part::{FoundMetadata, PartSpec};
 use super::plan::Planned;

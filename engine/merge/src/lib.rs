@@ -1,0 +1,16 @@
+//! What the parts of a read give, merged in order, wherever the parts are: a node has them on its
+//! cores, a router on other nodes.
+
+// A module uses those of its own group, in no circle, and of the groups above.
+
+mod item;
+mod limits;
+
+mod order;
+
+mod stream;
+
+pub use item::{Batch, Item, OrderKey, PartCounters, StepSize};
+pub use limits::{PART_BATCH_BYTES, PART_BATCH_DOCUMENTS};
+pub use order::{MergeSpec, NextItem, OrderedMerge};
+pub use stream::{MergeObserver, MergedStream, Part};
