@@ -527,7 +527,7 @@ impl Acquired {
 }
 
 /// A collection that a stage reads beside the one that its operation is behind the gate of.
-pub(crate) struct Inner {
+pub struct Inner {
     /// What stands in front of the collection, if the name is that of a view.
     view: Option<ResolvedView>,
     collection: Option<Arc<Collection>>,

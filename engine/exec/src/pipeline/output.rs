@@ -1,6 +1,5 @@
 //! `$out` and `$merge` at work: they take all that comes, write it, and give nothing.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +9,7 @@ use pinion_catalog::{
     create_indexes, drop_collection, rename_collection, replace_series, series_index,
 };
 use pinion_collation::Collation;
+use pinion_merge::Spool;
 use pinion_query::{
     Document, IndexSpec, Matcher, Merge, MergeWrite, NotMatched, OutputTo, Outside, Update,
     Variables, document_text,
@@ -21,7 +21,6 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::limits::MAX_NAMESPACE_BYTES;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::spool::Spool;
 use super::{Node, Surroundings};
 use crate::acquire::{acquire_read, acquire_stored, acquire_write};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
@@ -32,31 +31,44 @@ use crate::write::{
     insert_measurements, prepare_for_insert, run,
 };
 
-pub(crate) struct OutNode {
+/// Writes all documents of a source, as `$out` or `$merge` say.
+pub(super) async fn write(
+    ctx: &OpContext,
+    around: &Surroundings,
+    stage: &Outside,
     source: Node,
-    stage: Arc<Outside>,
-    around: Rc<Surroundings>,
-    done: bool,
+) -> Result<()> {
+    match stage {
+        Outside::Out(stage) => {
+            let out = Replacement {
+                source,
+                stage,
+                around,
+            };
+            out.run(ctx).await
+        }
+        Outside::Merge(stage) => {
+            let merge = Merging {
+                source,
+                stage,
+                around,
+            };
+            merge.run(ctx).await
+        }
+        _ => unreachable!("the other stages write nothing"),
+    }
 }
 
-impl OutNode {
-    pub(super) fn new(source: Node, stage: Arc<Outside>, around: Rc<Surroundings>) -> OutNode {
-        OutNode {
-            source,
-            stage,
-            around,
-            done: false,
-        }
-    }
+/// `$out` at work: what comes takes the place of a collection.
+struct Replacement<'s> {
+    source: Node,
+    stage: &'s OutputTo,
+    around: &'s Surroundings,
+}
 
-    pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
-        if std::mem::replace(&mut self.done, true) {
-            return Ok(None);
-        }
-        let Outside::Out(stage) = &*self.stage else {
-            unreachable!("made of such a stage");
-        };
-        let target = target_of(stage, &self.around)?;
+impl Replacement<'_> {
+    async fn run(mut self, ctx: &OpContext) -> Result<()> {
+        let target = target_of(self.stage, self.around)?;
         // What it makes first, it makes behind no door.
         check_access(set_view().as_deref(), ctx, &target, Intent::Write)?;
         let made = self.fill(ctx, &target).await;
@@ -76,7 +88,7 @@ impl OutNode {
             false => rename_collection(ctx, temporary, target, DropTarget::Yes, false).await?,
         };
         self.around.written.set(Some(ts));
-        Ok(None)
+        Ok(())
     }
 
     /// Makes a collection with the options and indexes of the one there is, and what comes in it.
@@ -119,7 +131,7 @@ impl OutNode {
             if !batch.is_empty() && (ended || is_full) {
                 bytes = 0;
                 let batch = std::mem::take(&mut batch);
-                insert(ctx, &temporary, batch, true, &self.around)
+                insert(ctx, &temporary, batch, true, self.around)
                     .await
                     .map_err(failed)?;
             }
@@ -130,7 +142,7 @@ impl OutNode {
     }
 }
 
-impl OutNode {
+impl Replacement<'_> {
     /// The options and the indexes of what takes the target's place.
     async fn model(
         &self,
@@ -229,38 +241,23 @@ async fn insert(
     }
 }
 
-pub(crate) struct MergeNode {
+/// `$merge` at work: each document that comes is written into a collection.
+struct Merging<'s> {
     source: Node,
-    stage: Arc<Outside>,
-    around: Rc<Surroundings>,
-    done: bool,
+    stage: &'s Merge,
+    around: &'s Surroundings,
 }
 
-impl MergeNode {
-    pub(super) fn new(source: Node, stage: Arc<Outside>, around: Rc<Surroundings>) -> MergeNode {
-        MergeNode {
-            source,
-            stage,
-            around,
-            done: false,
-        }
-    }
-
-    pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
-        if std::mem::replace(&mut self.done, true) {
-            return Ok(None);
-        }
-        let stage = self.stage.clone();
-        let Outside::Merge(stage) = &*stage else {
-            unreachable!("made of such a stage");
-        };
+impl Merging<'_> {
+    async fn run(mut self, ctx: &OpContext) -> Result<()> {
+        let stage = self.stage;
         let db = stage.db.as_deref().unwrap_or(self.around.ns.db());
         let target = Namespace::new(db, &stage.collection)?;
         let collation = self.around.vars.collation.as_ref();
         check_unique(ctx, stage, &target, collation).await?;
         let mut spool = match self.around.merges_into_source {
             true => {
-                let spool = Box::pin(Spool::of(ctx, &mut self.source, &self.around)).await?;
+                let spool = Box::pin(Spool::of(ctx, &mut self.source, &self.around.memory)).await?;
                 self.source = Node::nothing();
                 Some(spool)
             }
@@ -285,7 +282,7 @@ impl MergeNode {
                     .await?;
             }
             if ended {
-                return Ok(None);
+                return Ok(());
             }
         }
     }
@@ -329,7 +326,7 @@ impl MergeNode {
             }
         }
         if !inserts.is_empty() {
-            insert(ctx, target, inserts, false, &self.around).await?;
+            insert(ctx, target, inserts, false, self.around).await?;
         }
         failed.map_or(Ok(()), Err)
     }
@@ -391,7 +388,7 @@ impl MergeNode {
                 (NotMatched::Insert, None) => {}
             }
             let prepared = prepare_for_insert(document, false).await?;
-            match insert(ctx, target, vec![prepared], true, &self.around).await {
+            match insert(ctx, target, vec![prepared], true, self.around).await {
                 // Another client may have inserted one with this key meanwhile: then it is there to
                 // be changed.
                 Err(error) if error.code == ErrorCode::DUPLICATE_KEY => taken = Some(error),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pinion_bson::RawDocument;
-use pinion_merge::PartCounters;
+use pinion_merge::{PartCounters, RunNode};
 use pinion_query::{Document, Input, Memory, PartialPipeline, Pipeline, PipelineRun, Want};
 use pinion_runtime::{Queue, join_all, submit_to};
 use pinion_service::compute::{compute, offload};
@@ -15,7 +15,7 @@ use pinion_service::metrics::metrics;
 use pinion_storage::{PartitionId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::run::RunNode;
+use super::Surroundings;
 use crate::acquire::ReadSource;
 use crate::read::{
     Output, PartSpec, Prepared, ReadReport, ReadRequest, Scan, next_documents, open, prepare,
@@ -121,7 +121,7 @@ async fn merge(
     memory: &Memory,
 ) -> Result<VecDeque<Document>> {
     let run = PipelineRun::new(partial.merge.clone(), memory);
-    let mut node = RunNode::over(made, run);
+    let mut node = RunNode::<Surroundings>::over(made, run);
     let mut documents = VecDeque::new();
     while let Some(document) = node.next(ctx).await? {
         documents.push_back(document);

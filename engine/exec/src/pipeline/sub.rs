@@ -1,10 +1,10 @@
-//! Pipelines that stages run over other collections, and `$unionWith`, which appends one.
+//! Pipelines that stages run over other collections.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawArrayBuf, RawBson};
-use pinion_query::{Document, Outside, Pipeline, Variables};
+use pinion_merge::Passes;
+use pinion_query::{Pipeline, Variables};
 use pinion_service::compute::compute;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, OpContext, Result};
@@ -12,13 +12,6 @@ use pinion_wire::{Error, OpContext, Result};
 use super::split::{open_split, request_of};
 use super::{Node, Surroundings};
 use crate::acquire::{Inner, acquire_inner, check_view};
-
-/// Whether a stage holds the pass of the collection's gate for as long as it reads.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Passes {
-    Held,
-    LetGo,
-}
 
 /// A pipeline over another collection; without one the stages make their documents. The second
 /// value keeps the collection from being dropped while it is read.
@@ -83,7 +76,11 @@ pub(super) async fn open_pipeline(
 }
 
 /// A pipeline over the collection that its surroundings are about.
-async fn open_own(ctx: &OpContext, around: &Rc<Surroundings>, pipeline: &Pipeline) -> Result<Node> {
+pub(super) async fn open_own(
+    ctx: &OpContext,
+    around: &Rc<Surroundings>,
+    pipeline: &Pipeline,
+) -> Result<Node> {
     let held = acquire_inner(ctx, &around.ns, &around.ns, &around.opened).await?;
     open_over(ctx, around, &held, (pipeline.clone(), Passes::LetGo)).await
 }
@@ -115,48 +112,4 @@ async fn open_over(
     let opening = open_split(ctx, held.source(), request, split, wanted, around);
     let opened = Box::pin(opening).await?;
     Ok(Node::chain(opened.source, opened.merger, around))
-}
-
-/// `$unionWith` at work: first what comes before it, then the other collection's.
-pub(crate) struct UnionNode {
-    source: Node,
-    stage: Arc<Outside>,
-    around: Rc<Surroundings>,
-    opened: bool,
-}
-
-impl UnionNode {
-    pub(super) fn new(source: Node, stage: Arc<Outside>, around: Rc<Surroundings>) -> UnionNode {
-        UnionNode {
-            source,
-            stage,
-            around,
-            opened: false,
-        }
-    }
-
-    pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
-        loop {
-            if let Some(document) = self.source.next(ctx).await? {
-                return Ok(Some(document));
-            }
-            if std::mem::replace(&mut self.opened, true) {
-                return Ok(None);
-            }
-            self.source = Node::nothing();
-            let Outside::UnionWith(stage) = &*self.stage else {
-                unreachable!("made of such a stage");
-            };
-            // The gate is not held for as long as a cursor may live.
-            self.source = match stage.own() {
-                Some(pipeline) => open_own(ctx, &self.around, pipeline).await?,
-                None => {
-                    let (around, vars) = (&self.around, &self.around.vars);
-                    let vars = (vars, Passes::LetGo);
-                    let opening = open_pipeline(ctx, around, stage.from(), stage.stages(), vars);
-                    opening.await?.0
-                }
-            };
-        }
-    }
 }

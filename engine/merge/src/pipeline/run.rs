@@ -2,24 +2,26 @@
 
 use std::collections::VecDeque;
 
-use pinion_merge::PART_BATCH_DOCUMENTS;
 use pinion_query::{Document, Input, PipelineRun, Want};
 use pinion_service::compute::offload;
+use pinion_service::cursors::Documents;
 use pinion_service::interrupt::pause;
 use pinion_service::limits::CORE_BUDGET;
 use pinion_service::spill::SpillFile;
 use pinion_wire::{OpContext, Result};
 
-use super::Node;
+use super::{Node, Sources};
+use crate::limits::PART_BATCH_DOCUMENTS;
 
-pub(crate) struct RunNode {
-    source: Node,
+/// A run of stages, with what is before it.
+pub struct RunNode<S: Sources> {
+    source: Node<S>,
     run: PipelineRun,
     file: SpillFile,
 }
 
-impl RunNode {
-    pub(super) fn new(source: Node, run: PipelineRun) -> RunNode {
+impl<S: Sources> RunNode<S> {
+    pub(super) fn new(source: Node<S>, run: PipelineRun) -> RunNode<S> {
         RunNode {
             source,
             run,
@@ -28,11 +30,15 @@ impl RunNode {
     }
 
     /// A run over these documents.
-    pub(crate) fn over(documents: VecDeque<Document>, run: PipelineRun) -> RunNode {
+    pub fn over(documents: VecDeque<Document>, run: PipelineRun) -> RunNode<S> {
         RunNode::new(Node::List(documents), run)
     }
 
-    pub(crate) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
+    /// The next document.
+    ///
+    /// # Errors
+    /// Those of the source, of the stages and of the disk; the operation is stopped.
+    pub async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
         let mut input = Input::Go;
         loop {
             let mut want = self.run.step(input, CORE_BUDGET)?;
@@ -69,8 +75,8 @@ impl RunNode {
 
     async fn next_input(&mut self, ctx: &OpContext) -> Result<Input> {
         let next = match &mut self.source {
-            Node::Read(stream) => {
-                let next = stream.next_wanted(ctx, PART_BATCH_DOCUMENTS).await?;
+            Node::Read(read) => {
+                let next = read.next(ctx, PART_BATCH_DOCUMENTS).await?;
                 next.map(Document::from)
             }
             Node::List(list) => list.pop_front(),

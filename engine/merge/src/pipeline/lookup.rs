@@ -8,21 +8,21 @@ use pinion_service::compute::compute;
 use pinion_service::interrupt::pause;
 use pinion_wire::{OpContext, Result};
 
-use super::sub::{Passes, open_pipeline};
-use super::{Node, Surroundings};
+use super::{Node, Passes, Sources};
 
-pub(crate) struct LookupNode {
-    source: Node,
+/// The stage, with what comes before it.
+pub struct LookupNode<S: Sources> {
+    source: Node<S>,
     stage: Arc<Outside>,
-    around: Rc<Surroundings>,
+    sources: Rc<S>,
 }
 
-impl LookupNode {
-    pub(super) fn new(source: Node, stage: Arc<Outside>, around: Rc<Surroundings>) -> LookupNode {
+impl<S: Sources> LookupNode<S> {
+    pub(super) fn new(source: Node<S>, stage: Arc<Outside>, sources: Rc<S>) -> LookupNode<S> {
         LookupNode {
             source,
             stage,
-            around,
+            sources,
         }
     }
 
@@ -34,17 +34,13 @@ impl LookupNode {
             unreachable!("made of such a stage");
         };
         pause(ctx).await?;
-        let vars = &self.around.vars;
+        let vars = self.sources.vars();
         let asked = || stage.stages_for(&document, vars);
         let (stages, vars) = compute(ctx, asked).await?;
-        let (mut inner, _held) = open_pipeline(
-            ctx,
-            &self.around,
-            stage.from(),
-            &stages,
-            (&vars, Passes::Held),
-        )
-        .await?;
+        let opening = self
+            .sources
+            .open(ctx, stage.from(), &stages, &vars, Passes::Held);
+        let (mut inner, _held) = opening.await?;
         let (mut found, mut bytes) = (Vec::new(), 0);
         while let Some(one) = inner.next(ctx).await? {
             stage.account(&mut bytes, &one)?;

@@ -9,25 +9,26 @@ use pinion_query::{Document, MAX_FACET_BYTES, Pipeline};
 use pinion_service::compute::compute_bytes;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use super::{Node, Surroundings};
+use super::{Node, Sources};
 
-pub(crate) struct FacetNode {
-    source: Node,
+/// The stage, with what comes before it.
+pub struct FacetNode<S: Sources> {
+    source: Node<S>,
     /// None once the stage has given its document.
     branches: Option<Vec<(String, Pipeline)>>,
-    around: Rc<Surroundings>,
+    sources: Rc<S>,
 }
 
-impl FacetNode {
+impl<S: Sources> FacetNode<S> {
     pub(super) fn new(
-        source: Node,
+        source: Node<S>,
         branches: Vec<(String, Pipeline)>,
-        around: Rc<Surroundings>,
-    ) -> FacetNode {
+        sources: Rc<S>,
+    ) -> FacetNode<S> {
         FacetNode {
             source,
             branches: Some(branches),
-            around,
+            sources,
         }
     }
 
@@ -44,7 +45,7 @@ impl FacetNode {
         let (mut results, mut bytes) = (Vec::with_capacity(branches.len()), 0);
         for (name, pipeline) in branches {
             // The bytes are shared.
-            let mut node = Node::chain(Node::List(kept.clone()), pipeline, &self.around);
+            let mut node = Node::chain(Node::List(kept.clone()), pipeline, &self.sources);
             let mut found = Vec::new();
             while let Some(document) = node.next(ctx).await? {
                 account(&mut bytes, &document)?;

@@ -9,21 +9,21 @@ use pinion_service::compute::compute;
 use pinion_service::interrupt::pause;
 use pinion_wire::{OpContext, Result};
 
-use super::sub::{Passes, open_pipeline};
-use super::{Node, Surroundings};
+use super::{Node, Passes, Sources};
 
-pub(crate) struct GraphNode {
-    source: Node,
+/// The stage, with what comes before it.
+pub struct GraphNode<S: Sources> {
+    source: Node<S>,
     stage: Arc<Outside>,
-    around: Rc<Surroundings>,
+    sources: Rc<S>,
 }
 
-impl GraphNode {
-    pub(super) fn new(source: Node, stage: Arc<Outside>, around: Rc<Surroundings>) -> GraphNode {
+impl<S: Sources> GraphNode<S> {
+    pub(super) fn new(source: Node<S>, stage: Arc<Outside>, sources: Rc<S>) -> GraphNode<S> {
         GraphNode {
             source,
             stage,
-            around,
+            sources,
         }
     }
 
@@ -34,14 +34,14 @@ impl GraphNode {
         let Outside::GraphLookup(stage) = &*self.stage else {
             unreachable!("made of such a stage");
         };
-        let vars = &self.around.vars;
+        let vars = self.sources.vars();
         let mut search = stage.begin(&document, vars)?;
         while let Some(filter) = stage.round(&mut search) {
             pause(ctx).await?;
             let stages = matching(&filter);
             let from = Some(stage.from());
-            let (mut inner, _held) =
-                open_pipeline(ctx, &self.around, from, &stages, (vars, Passes::Held)).await?;
+            let opening = self.sources.open(ctx, from, &stages, vars, Passes::Held);
+            let (mut inner, _held) = opening.await?;
             while let Some(one) = inner.next(ctx).await? {
                 stage.found(&mut search, &one)?;
             }

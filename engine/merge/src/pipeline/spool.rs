@@ -1,15 +1,16 @@
 //! Documents that are all taken before the first of them is given, in memory or on disk: what
 //! writes into a collection that is still being read would otherwise come to what it has written.
 
-use pinion_query::{DiskSorter, Document, Next, Spilled, Spiller};
+use pinion_query::{DiskSorter, Document, Memory, Next, Spilled, Spiller};
 use pinion_service::compute::compute;
 use pinion_service::interrupt::pause;
 use pinion_service::spill::SpillFile;
 use pinion_wire::{OpContext, Result};
 
-use super::{Node, Surroundings};
+use super::{Node, Sources};
 
-pub(super) struct Spool {
+/// Documents that have all been taken, in their order.
+pub struct Spool {
     sorter: DiskSorter<Kept>,
     file: SpillFile,
 }
@@ -32,12 +33,16 @@ impl Spilled for Kept {
 
 impl Spool {
     /// Takes all documents of a source.
-    pub(super) async fn of(
+    ///
+    /// # Errors
+    /// Those of the source and of the disk; more is needed than may be held, and no disk may be
+    /// used; the operation is stopped.
+    pub async fn of<S: Sources>(
         ctx: &OpContext,
-        source: &mut Node,
-        around: &Surroundings,
+        source: &mut Node<S>,
+        memory: &Memory,
     ) -> Result<Spool> {
-        let room = around.memory.room(around.memory.limits.sort);
+        let room = memory.room(memory.limits.sort);
         let mut spool = Spool {
             sorter: DiskSorter::new(Spiller::Sort, None, room),
             file: SpillFile::default(),
@@ -55,7 +60,10 @@ impl Spool {
     }
 
     /// The next document.
-    pub(super) async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
+    ///
+    /// # Errors
+    /// Those of the disk; the operation is stopped.
+    pub async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
         loop {
             pause(ctx).await?;
             let sorter = &mut self.sorter;
