@@ -14,7 +14,8 @@ pub type OrderKey = SmallVec<[u8; 32]>;
 /// One document of a part, with the key that orders it among the documents of all parts.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// Unique among all parts: it ends with the document's `_id`.
+    /// Of two parts none has the same, unless several find the same document. What is made of one
+    /// document has one key.
     pub order: OrderKey,
     /// The document's key in its collection, where the same document may come from several parts.
     pub id: Option<OrderKey>,

@@ -1,5 +1,5 @@
-//! What the crates of a router that know no sockets link, however far away: neither storage, nor a
-//! catalog, nor the connection layer.
+//! What the crates that a router is to have beside those of `core/` link, however far away: neither
+//! storage, nor a catalog, nor the connection layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 

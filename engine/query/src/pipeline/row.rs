@@ -56,7 +56,8 @@ pub enum StageDivision {
     PerBucket,
     /// A part, which is put together with those of the others.
     Partial,
-    /// Nothing: it has to see all documents.
+    /// Nothing: it has to see all documents. What parts do of sorts and limits all the same, the
+    /// splitter knows.
     Whole,
 }
 
