@@ -12,6 +12,11 @@ pub(crate) const OUTCOME_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) const ROUND_DOCUMENTS: usize = 64;
 pub(crate) const ROUND_BYTES: usize = 32 * 1024;
 pub(crate) const ROUND_WORK: pinion_query::work::Units = CORE_BUDGET / 16;
+
+/// What a part that makes groups keeps of the documents that it finds: where the result turns out to
+/// depend on their order, so few need not be found again.
+pub(crate) const MAX_KEPT_DOCUMENTS: usize = 1024;
+pub(crate) const MAX_KEPT_BYTES: usize = 1024 * 1024;
 /// Bytes that the plan of a filter works with, for each of the filter's.
 pub(crate) const PLANNED_PER_BYTE: usize = 8;
 /// Bytes of a batch above which its reply is built on a compute thread.

@@ -12,18 +12,23 @@ use pinion_service::compute::{compute, offload};
 use pinion_service::interrupt::{is_interruption, pause};
 use pinion_service::limits::CORE_BUDGET;
 use pinion_service::metrics::metrics;
-use pinion_storage::{PartitionId, storage};
+use pinion_storage::{Key, PartitionId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::Surroundings;
 use crate::acquire::ReadSource;
+use crate::limits::{MAX_KEPT_BYTES, MAX_KEPT_DOCUMENTS};
 use crate::read::{
-    Output, PartSpec, Prepared, ReadReport, ReadRequest, Scan, next_documents, open, prepare,
+    Found, Output, PartSpec, Prepared, ReadReport, ReadRequest, Scan, next_documents, next_matches,
+    open, prepare,
 };
 
 /// What a pipeline in parts has given.
 pub(super) struct MadeInParts {
     pub documents: VecDeque<Document>,
+    /// The documents are those that were found, in their order, and none of the stages has run: the
+    /// result depends on the order, and there are few.
+    pub is_unmade: bool,
     /// The indexes that were read.
     pub indexes: Vec<String>,
 }
@@ -70,6 +75,7 @@ async fn count(
     let counted = partial.counted(total).into_iter().collect();
     Ok(Some(MadeInParts {
         documents: merge(ctx, counted, partial, memory).await?,
+        is_unmade: false,
         indexes: opened.indexes,
     }))
 }
@@ -92,14 +98,32 @@ async fn group(
             part.documents(partition, &ctx).await
         }
     });
-    let Some((made, indexes)) = grouped.await? else {
+    let Some((parts, indexes)) = grouped.await? else {
         return Ok(None);
     };
-    let made = made.into_iter().flatten().collect();
-    Ok(Some(MadeInParts {
-        documents: merge(ctx, made, partial, memory).await?,
-        indexes,
-    }))
+    let (mut made, mut kept) = (VecDeque::new(), Some(Vec::new()));
+    for part in parts {
+        made.extend(part.made);
+        kept = kept.zip(part.kept).map(|(all, own)| [all, own].concat());
+    }
+    let merged = merge(ctx, made, partial, memory).await;
+    Ok(match (merged, kept) {
+        (Err(error), _) if is_interruption(&error) => return Err(error),
+        (Ok(documents), _) => Some(MadeInParts {
+            documents,
+            is_unmade: false,
+            indexes,
+        }),
+        (Err(_), Some(mut kept)) => {
+            kept.sort_by(|a, b| a.order.cmp(&b.order));
+            Some(MadeInParts {
+                documents: kept.into_iter().map(|found| found.document).collect(),
+                is_unmade: true,
+                indexes,
+            })
+        }
+        (Err(_), None) => None,
+    })
 }
 
 /// The memory of one of `parts` parts. If one needs more, the pipeline groups undivided instead,
@@ -136,9 +160,25 @@ struct GroupedPart {
     memory: Memory,
 }
 
+/// What one partition has made.
+struct Grouped {
+    made: Vec<Document>,
+    /// What it was made of, if that is little.
+    kept: Option<Vec<KeptDocument>>,
+}
+
+/// A document as it was found, with what orders it among those of all partitions.
+#[derive(Clone)]
+struct KeptDocument {
+    order: Key,
+    document: Document,
+}
+
 impl GroupedPart {
-    async fn documents(&self, partition: PartitionId, ctx: &OpContext) -> Result<Vec<Document>> {
+    async fn documents(&self, partition: PartitionId, ctx: &OpContext) -> Result<Grouped> {
         let mut walk = self.found.open(partition);
+        // Those of a read that goes backwards would have to be turned over.
+        walk.kept = (!self.found.spec.descending()).then(Vec::new);
         let mut run = PipelineRun::new(self.stages.clone(), &self.memory);
         let mut given = Vec::new();
         let mut input = Input::Go;
@@ -163,7 +203,10 @@ impl GroupedPart {
                     pause(ctx).await?;
                     Input::Go
                 }
-                Want::Done => return Ok(given),
+                Want::Done => {
+                    let kept = walk.kept.take();
+                    return Ok(Grouped { made: given, kept });
+                }
                 Want::Disk(_) => unreachable!("a part may not spill"),
             };
         }
@@ -275,6 +318,8 @@ impl FoundPart {
             scan: Scan::open(&self.spec, owned),
             part: self,
             counters: PartCounters::default(),
+            kept: None,
+            kept_bytes: 0,
         }
     }
 }
@@ -284,6 +329,9 @@ struct FoundWalk<'p> {
     part: &'p FoundPart,
     scan: Scan,
     counters: PartCounters,
+    /// All documents so far, while they are few.
+    kept: Option<Vec<KeptDocument>>,
+    kept_bytes: usize,
 }
 
 impl FoundWalk<'_> {
@@ -297,7 +345,19 @@ impl FoundWalk<'_> {
         }
         let (scan, spec, counters) = (&mut self.scan, &self.part.spec, &mut self.counters);
         let mut documents = VecDeque::new();
-        next_documents(scan, spec, ctx, counters, &mut documents).await?;
+        match self.kept {
+            None => next_documents(scan, spec, ctx, counters, &mut documents).await?,
+            Some(_) => {
+                let mut found = VecDeque::new();
+                next_matches(scan, spec, ctx, counters, usize::MAX, &mut found).await?;
+                self.keep(&found);
+                documents.extend(
+                    found
+                        .into_iter()
+                        .map(|found| Document::from(found.document)),
+                );
+            }
+        }
         if documents.is_empty() {
             let (done, counted) = (&self.counters, &metrics().counters);
             ctx.work().examined(done.keys_examined, done.docs_examined);
@@ -307,5 +367,21 @@ impl FoundWalk<'_> {
             counted.docs_examined.add(done.docs_examined);
         }
         Ok(documents)
+    }
+
+    /// Keeps these documents too, unless all are many then.
+    fn keep(&mut self, found: &VecDeque<Found>) {
+        let Some(kept) = &mut self.kept else {
+            return;
+        };
+        let bytes: usize = found.iter().map(|found| found.document.len()).sum();
+        self.kept_bytes += bytes;
+        kept.extend(found.iter().map(|found| KeptDocument {
+            order: found.order.clone(),
+            document: Document::from(found.document.clone()),
+        }));
+        if kept.len() > MAX_KEPT_DOCUMENTS || self.kept_bytes > MAX_KEPT_BYTES {
+            self.kept = None;
+        }
     }
 }

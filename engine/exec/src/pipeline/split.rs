@@ -34,8 +34,8 @@ pub(crate) fn request_of(split: &SplitPipeline, collection: Arc<Collection>) -> 
 }
 
 /// Opens the parts of a pipeline. `first` is how many documents are wanted of the pipeline first;
-/// `makes_groups` whether parts may make groups, which a pipeline that runs for each document of
-/// another one does not try, as it may be in vain.
+/// `makes_groups` whether parts may make groups. A pipeline that runs for each document of another
+/// one does not try, as it may be in vain; counts are always made.
 pub(crate) async fn open_split(
     ctx: &OpContext,
     source: ReadSource,
@@ -44,12 +44,16 @@ pub(crate) async fn open_split(
     (first, makes_groups): (usize, bool),
     around: &Rc<Surroundings>,
 ) -> Result<OpenedSplit> {
-    if makes_groups && let Some(partial) = split.partial() {
+    let partial = split.partial();
+    if let Some(partial) = partial.filter(|partial| makes_groups || partial.only_counts()) {
         let made = run_partial(ctx, source, &request, &partial, &around.memory).await?;
         if let Some(made) = made {
             return Ok(OpenedSplit {
                 source: Node::List(made.documents),
-                merger: partial.rest,
+                merger: match made.is_unmade {
+                    true => split.into_whole(),
+                    false => partial.rest,
+                },
                 indexes: made.indexes,
             });
         }

@@ -40,7 +40,7 @@ enum Round {
 ///
 /// # Errors
 /// Those of the scan and of the filter; the operation is stopped.
-pub(super) async fn next_matches(
+pub(crate) async fn next_matches(
     scan: &mut Scan,
     spec: &PartSpec,
     ctx: &OpContext,

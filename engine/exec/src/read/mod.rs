@@ -35,14 +35,14 @@ pub use core_part::ReadStream;
 pub(crate) use hint::{of_buckets, parse_hint};
 pub use log::from_log_error;
 pub(crate) use log::log_records;
-pub(crate) use matches::next_documents;
+pub(crate) use matches::{next_documents, next_matches};
 pub use part::{Output, PartSpec, PartTable, parts};
 pub(crate) use report::{LeafReport, ReadReport};
 pub(crate) use request::{Opened, access_of_plan};
 pub use request::{
     Prepared, ReadRequest, choose_to_explain, existing_trees, open, parse_sort, prepare,
 };
-pub(crate) use scan::Scan;
+pub(crate) use scan::{Found, Scan};
 pub(crate) use stage_stats::{StageFigures, append_execution, append_stage};
 pub(crate) use stream::Stream;
 pub(crate) use tail::TailStream;

@@ -87,6 +87,8 @@ impl std::fmt::Debug for Leaving {
 struct OneGroup {
     id: RawBson,
     documents: u64,
+    /// How many parts knew something of it, where they are put together.
+    parts: usize,
     accumulators: Vec<Accumulator>,
 }
 
@@ -149,6 +151,7 @@ impl Grouping {
         let groups = &mut self.groups;
         let place = groups.place(id, &self.group)?;
         let group = &mut groups.list[place];
+        group.parts += 1;
         // Which of two equal keys came first is not known.
         if !is_identical(group.id.as_raw_bson_ref(), id) {
             return Err(depends_on_order());
@@ -234,9 +237,15 @@ impl Grouping {
         Ok(())
     }
 
+    /// Whether sums of doubles are those of all orders. Where parts cannot make the groups anyway,
+    /// they stay those of the documents' order.
+    fn is_orderless(&self) -> bool {
+        self.documents > MAX_ORDERED_DOCUMENTS && self.group.is_divisible()
+    }
+
     /// The next group of those in memory.
     fn give_held(&mut self) -> Result<Given> {
-        let orderless = self.documents > MAX_ORDERED_DOCUMENTS;
+        let orderless = self.is_orderless();
         if !self.sort() {
             return Ok(Given::Working);
         }
@@ -251,8 +260,10 @@ impl Grouping {
         group.account()?;
         let made = match self.role {
             Role::Part => group.partials(),
-            // Few documents are added up in their order.
-            Role::Merge if !orderless && group.sums_doubles() => return Err(depends_on_order()),
+            // Few documents are added up in their order, which a lone part knows.
+            Role::Merge if !orderless && group.parts > 1 && group.sums_doubles() => {
+                return Err(depends_on_order());
+            }
             Role::Whole | Role::Merge => group.finish(&self.group, orderless),
         };
         group.accumulators = Vec::new();
@@ -279,7 +290,7 @@ impl Grouping {
             (_, Some((_, group))) => group.account()?,
         }
         let (_, group) = self.merging.take().expect("looked at before");
-        let orderless = self.documents > MAX_ORDERED_DOCUMENTS;
+        let orderless = self.is_orderless();
         Ok(Given::Document(group.finish(&self.group, orderless).into()))
     }
 
@@ -341,6 +352,7 @@ impl OneGroup {
             accumulators: states.collect::<Result<_>>()?,
             id: id.into(),
             documents: 0,
+            parts: 0,
         })
     }
 
