@@ -13,8 +13,8 @@ pub(crate) const ROUND_DOCUMENTS: usize = 64;
 pub(crate) const ROUND_BYTES: usize = 32 * 1024;
 pub(crate) const ROUND_WORK: pinion_query::work::Units = CORE_BUDGET / 16;
 
-/// What a part that makes groups keeps of the documents that it finds: where the result turns out to
-/// depend on their order, so few need not be found again.
+/// What a part that makes groups keeps of the documents that it finds: where the result turns out
+/// to depend on their order, so few need not be found again.
 pub(crate) const MAX_KEPT_DOCUMENTS: usize = 1024;
 pub(crate) const MAX_KEPT_BYTES: usize = 1024 * 1024;
 /// Bytes that the plan of a filter works with, for each of the filter's.
