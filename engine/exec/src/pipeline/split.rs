@@ -11,7 +11,7 @@ use pinion_wire::{OpContext, Result};
 use super::partial::run_partial;
 use super::{Node, Surroundings};
 use crate::acquire::ReadSource;
-use crate::read::{Opened, ReadRequest, open};
+use crate::read::{Opened, ReadRequest, is_by_id, open};
 
 /// A pipeline whose parts are at work, or have done all that they do.
 pub(crate) struct OpenedSplit {
@@ -62,7 +62,10 @@ pub(crate) async fn open_split(
         true => first,
         false => PART_BATCH_DOCUMENTS,
     };
-    request.stages = split.part.clone();
+    // One document is changed where it is wanted.
+    if !is_by_id(&request) {
+        request.stages = split.part.clone();
+    }
     let Opened {
         stream,
         indexes,

@@ -37,6 +37,7 @@ pub use log::from_log_error;
 pub(crate) use log::log_records;
 pub(crate) use matches::{next_documents, next_matches};
 pub use part::{Output, PartSpec, PartTable, parts};
+pub(crate) use plan::is_by_id;
 pub(crate) use report::{LeafReport, ReadReport};
 pub(crate) use request::{Opened, access_of_plan};
 pub use request::{

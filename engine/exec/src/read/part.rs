@@ -405,7 +405,7 @@ async fn add_staged(
     let stages = spec.stages.as_deref().expect("they are at work");
     let keep = stages.keep().unwrap_or(usize::MAX);
     let mut bytes = 0;
-    while (batch.items.len() < step.documents && bytes < step.bytes) || run.is_waiting() {
+    while (batch.items.len() < step.documents && bytes < step.bytes) || run.is_waiting(spec) {
         let is_enough = given + batch.items.len() >= keep;
         let made = match is_enough {
             true => None,

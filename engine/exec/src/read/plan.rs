@@ -59,6 +59,14 @@ fn whole_filter(request: &ReadRequest) -> Option<Matcher> {
     (!request.matcher.is_empty()).then(|| request.matcher.clone())
 }
 
+/// Whether a read is of one document by its `_id`, and planned without a look at the indexes.
+pub(crate) fn is_by_id(request: &ReadRequest) -> bool {
+    let collation = request.collection.collation.as_ref();
+    request.hint.is_none()
+        && request.key_bounds.is_none()
+        && request.matcher.id_lookup(collation).is_some()
+}
+
 /// The plan of a read of one document by its `_id`, which needs no look at the indexes.
 pub(super) fn by_id(request: &ReadRequest) -> Option<Planned> {
     if request.hint.is_some() || request.key_bounds.is_some() {

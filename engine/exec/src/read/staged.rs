@@ -35,21 +35,21 @@ pub(super) struct Made {
 
 impl StagedRun {
     pub(super) fn new(stages: &PartStages, spec: &PartSpec) -> StagedRun {
-        // What is found in one round is given in one step. So where more may come of a document
-        // than a step has room for, each is found by itself. A sort takes all in one step.
-        let is_step_by_step = stages.computes() && stages.sort().is_none();
+        // What a transaction reads in one round is given in one step, as it may write before the
+        // next. So where more may come of a document than a step has room for, each is found alone.
+        let is_alone = spec.unit.is_some() && stages.computes() && stages.sort().is_none();
         StagedRun {
             run: PipelineRun::new(stages.before().clone(), &spec.memory),
             found: VecDeque::new(),
-            most: if is_step_by_step { 1 } else { usize::MAX },
+            most: if is_alone { 1 } else { usize::MAX },
             order: Key::new(),
             ended: false,
         }
     }
 
-    /// Whether documents were found that the stages have not looked at.
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.found.is_empty()
+    /// Whether documents were found that are to be given before the step ends.
+    pub(super) fn is_waiting(&self, spec: &PartSpec) -> bool {
+        spec.unit.is_some() && !self.found.is_empty()
     }
 
     /// The next document that comes out of the stages; `None` at the end of the scan. Nothing
