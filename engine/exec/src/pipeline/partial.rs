@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pinion_bson::RawDocument;
-use pinion_merge::{PartCounters, RunNode};
+use pinion_merge::{PartCounters, RunNode, step_run};
 use pinion_query::{Document, Input, Memory, PartialPipeline, Pipeline, PipelineRun, Want};
 use pinion_runtime::{Queue, join_all, submit_to};
-use pinion_service::compute::{compute, offload};
+use pinion_service::compute::compute;
 use pinion_service::interrupt::{is_interruption, pause};
-use pinion_service::limits::CORE_BUDGET;
 use pinion_service::metrics::metrics;
 use pinion_storage::{Key, PartitionId, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -104,7 +103,10 @@ async fn group(
     let (mut made, mut kept) = (VecDeque::new(), Some(Vec::new()));
     for part in parts {
         made.extend(part.made);
-        kept = kept.zip(part.kept).map(|(all, own)| [all, own].concat());
+        kept = kept.zip(part.kept).map(|(mut all, own)| {
+            all.extend(own);
+            all
+        });
     }
     let merged = merge(ctx, made, partial, memory).await;
     Ok(match (merged, kept) {
@@ -168,7 +170,6 @@ struct Grouped {
 }
 
 /// A document as it was found, with what orders it among those of all partitions.
-#[derive(Clone)]
 struct KeptDocument {
     order: Key,
     document: Document,
@@ -183,13 +184,7 @@ impl GroupedPart {
         let mut given = Vec::new();
         let mut input = Input::Go;
         loop {
-            let mut want = run.step(input, CORE_BUDGET)?;
-            if let Want::Compute = want {
-                let run = &mut run;
-                // In a box, as few commands ever need its room.
-                want = Box::pin(offload(ctx, |stop| run.step_until(stop))).await?;
-            }
-            input = match want {
+            input = match step_run(&mut run, input, ctx).await? {
                 Want::Document => match walk.next(ctx).await? {
                     documents if documents.is_empty() => Input::End,
                     documents => Input::Documents(documents),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::RawBsonRef;
+use pinion_bson::{RawBson, RawBsonRef};
 use pinion_catalog::Collection;
 use pinion_keystring::Builder;
 use pinion_query::{
@@ -59,21 +59,24 @@ fn whole_filter(request: &ReadRequest) -> Option<Matcher> {
     (!request.matcher.is_empty()).then(|| request.matcher.clone())
 }
 
-/// Whether a read is of one document by its `_id`, and planned without a look at the indexes.
-pub(crate) fn is_by_id(request: &ReadRequest) -> bool {
+/// The `_id` of the one document that is read, where nothing else has a say in the plan.
+fn sought_id(request: &ReadRequest) -> Option<&RawBson> {
+    if request.hint.is_some() || request.key_bounds.is_some() {
+        return None;
+    }
     let collation = request.collection.collation.as_ref();
-    request.hint.is_none()
-        && request.key_bounds.is_none()
-        && request.matcher.id_lookup(collation).is_some()
+    request.matcher.id_lookup(collation)
+}
+
+/// Whether a read is of one document by its `_id`.
+pub(crate) fn is_by_id(request: &ReadRequest) -> bool {
+    sought_id(request).is_some()
 }
 
 /// The plan of a read of one document by its `_id`, which needs no look at the indexes.
 pub(super) fn by_id(request: &ReadRequest) -> Option<Planned> {
-    if request.hint.is_some() || request.key_bounds.is_some() {
-        return None;
-    }
+    let id = sought_id(request)?;
     let matcher = &request.matcher;
-    let id = matcher.id_lookup(request.collection.collation.as_ref())?;
     let alone = matcher.id_equality_alone().is_some();
     Some(Planned {
         access: id_access(&request.collection, id.as_raw_bson_ref()),

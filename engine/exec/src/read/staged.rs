@@ -2,11 +2,9 @@
 
 use std::collections::VecDeque;
 
-use pinion_merge::PartCounters;
+use pinion_merge::{PartCounters, step_run};
 use pinion_query::{Document, Input, PartStages, PipelineRun, Want};
-use pinion_service::compute::offload;
 use pinion_service::interrupt::{is_interruption, pause};
-use pinion_service::limits::CORE_BUDGET;
 use pinion_storage::Key;
 use pinion_wire::{Error, OpContext, Result};
 
@@ -66,7 +64,7 @@ impl StagedRun {
     ) -> Result<Option<Made>> {
         let mut input = Input::Go;
         loop {
-            let want = match self.step(input, ctx).await {
+            let want = match step_run(&mut self.run, input, ctx).await {
                 Ok(want) => want,
                 Err(error) if is_interruption(&error) => return Err(error),
                 Err(error) => return Ok(Some(self.made(Err(Box::new(error))))),
@@ -98,17 +96,6 @@ impl StagedRun {
         Made {
             order: self.order.clone(),
             document,
-        }
-    }
-
-    async fn step(&mut self, input: Input, ctx: &OpContext) -> Result<Want> {
-        match self.run.step(input, CORE_BUDGET)? {
-            Want::Compute => {
-                let run = &mut self.run;
-                // In a box, as few commands ever need its room.
-                Box::pin(offload(ctx, |stop| run.step_until(stop))).await
-            }
-            want => Ok(want),
         }
     }
 

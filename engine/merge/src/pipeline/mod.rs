@@ -23,7 +23,7 @@ use pinion_wire::{OpContext, Result};
 use self::facet::FacetNode;
 use self::graph::GraphNode;
 use self::lookup::LookupNode;
-pub use self::run::RunNode;
+pub use self::run::{RunNode, step_run};
 pub use self::sources::{Passes, Sources};
 pub use self::spool::Spool;
 use self::union::UnionNode;

@@ -13,6 +13,18 @@ use pinion_wire::{OpContext, Result};
 use super::{Node, Sources};
 use crate::limits::PART_BATCH_DOCUMENTS;
 
+/// Takes one step of a run: here, or on another thread if it takes long.
+///
+/// # Errors
+/// Those of the stages; the operation is stopped.
+pub async fn step_run(run: &mut PipelineRun, input: Input, ctx: &OpContext) -> Result<Want> {
+    match run.step(input, CORE_BUDGET)? {
+        // In a box, as few commands ever need its room.
+        Want::Compute => Box::pin(offload(ctx, |stop| run.step_until(stop))).await,
+        want => Ok(want),
+    }
+}
+
 /// A run of stages, with what is before it.
 pub struct RunNode<S: Sources> {
     source: Node<S>,
@@ -41,10 +53,7 @@ impl<S: Sources> RunNode<S> {
     pub async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
         let mut input = Input::Go;
         loop {
-            let mut want = self.run.step(input, CORE_BUDGET)?;
-            if let Want::Compute = want {
-                want = self.compute(ctx).await?;
-            }
+            let want = step_run(&mut self.run, input, ctx).await?;
             // Also before a document moves on: a stage that has seen all its input gives one after
             // the other, and the caller that collects them does not yield.
             pause(ctx).await?;
@@ -63,14 +72,6 @@ impl<S: Sources> RunNode<S> {
                 self.source = Node::nothing();
             }
         }
-    }
-
-    /// A step that takes long, on another thread.
-    #[cold]
-    async fn compute(&mut self, ctx: &OpContext) -> Result<Want> {
-        let run = &mut self.run;
-        // In a box, as few commands ever need its room.
-        Box::pin(offload(ctx, |stop| run.step_until(stop))).await
     }
 
     async fn next_input(&mut self, ctx: &OpContext) -> Result<Input> {
