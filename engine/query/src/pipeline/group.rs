@@ -119,8 +119,13 @@ impl Group {
         let mut out = DocBuilder::new();
         out.start_document("$group").append("_id", "$$ROOT._id");
         for (name, field) in &self.fields {
+            let kind = match field.kind() {
+                // Counts are added up.
+                Kind::Count => Kind::Sum.name(),
+                kind => kind.name(),
+            };
             out.start_document(name)
-                .append(field.kind().name(), format!("$$ROOT.{name}").as_str())
+                .append(kind, format!("$$ROOT.{name}").as_str())
                 .end();
         }
         out.append("$doingMerge", true).end();

@@ -271,8 +271,9 @@ fn skipped_documents_are_not_looked_at() {
 
 #[test]
 fn parts_make_groups_where_the_order_does_not_matter() {
-    let group = rawdoc! { "$group": { "_id": "$k", "n": { "$sum": "$n" } } };
-    let merge = rawdoc! { "$group": { "_id": "$$ROOT._id", "n": { "$sum": "$$ROOT.n" }, "$doingMerge": true } };
+    let group = rawdoc! { "$group": { "_id": "$k", "n": { "$sum": "$n" }, "c": { "$sum": 1 } } };
+    let merge = rawdoc! { "$group": { "_id": "$$ROOT._id", "n": { "$sum": "$$ROOT.n" },
+    "c": { "$sum": "$$ROOT.c" }, "$doingMerge": true } };
     check_split(
         rawbson!([{ "$unwind": "$l" }, group.clone(), { "$limit": 2_i64 }]),
         Some([
