@@ -9,7 +9,7 @@
 //! prefix of the key of "a\0". So two entries have equal fields exactly if they share the bytes up
 //! to and including it.
 
-use pinion_bson::{RawBsonRef, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_collation::Collation;
 use smallvec::SmallVec;
 
@@ -180,6 +180,28 @@ pub fn decode_index_fields<'c>(
         return Err(Corrupt("no end after the fields"));
     }
     Ok(values)
+}
+
+/// The value of one of an entry's fields, in a field with an empty name. What is behind the field
+/// is not read.
+pub fn decode_index_field<'c>(
+    key: &[u8],
+    type_bits: &[u8],
+    field: u32,
+    ordering: Ordering,
+    strings: impl Fn(u32) -> Strings<'c>,
+) -> Result<RawDocumentBuf, Corrupt> {
+    let (field_bits, _) = TypeBits::from_prefix(type_bits)?;
+    // Type bits follow each other, so those of the fields in front are read too.
+    let (values, _) = decode_prefix_as(key, field + 1, ordering, &field_bits, strings)?;
+    if field == 0 {
+        return Ok(values);
+    }
+    let last = pinion_bson::elements(&values).last();
+    let (_, value) = last.ok_or(Corrupt("too few fields"))?;
+    let mut alone = DocBuilder::new();
+    alone.append_raw("", value);
+    Ok(alone.finish())
 }
 
 /// The values of an entry's fields, and its `_id`, each in fields with empty names. Neither has a

@@ -43,8 +43,8 @@ mod type_bits;
 pub use builder::{Builder, Discriminator, KeyString};
 pub use decode::{Corrupt, component_len, decode, decode_prefix, prefix_len};
 pub use index::{
-    IndexEntry, RecordKey, decode_id, decode_index_entry, decode_index_fields, encode_id,
-    encode_id_in, encode_id_with_types, encode_index_entry, encode_index_entry_in,
+    IndexEntry, RecordKey, decode_id, decode_index_entry, decode_index_field, decode_index_fields,
+    encode_id, encode_id_in, encode_id_with_types, encode_index_entry, encode_index_entry_in,
     join_index_entry, split_index_entry,
 };
 pub use limits::{MAX_COMPONENTS, MAX_RECORD_ID_BYTES};

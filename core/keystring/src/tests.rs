@@ -187,6 +187,14 @@ fn index_entries_split_and_share_prefixes_exactly_when_equal() {
         for ((_, read), written) in elements(&fields).zip(first) {
             assert!(same(read, written));
         }
+        for (field, (_, expected)) in (0..2).zip(elements(&fields)) {
+            let (bits, strings) = (&x.type_bits, |_| Strings::Plain);
+            let alone =
+                decode_index_field(&x.key, bits, field, ordering, strings).expect("a field");
+            let mut alone = elements(&alone);
+            let (name, read) = alone.next().expect("a value");
+            assert!(name.is_empty() && same(read, expected) && alone.next().is_none());
+        }
         let (_, read_id) = elements(&read_id).next().expect("an _id");
         assert!(same(read_id, id.as_raw_bson_ref()));
 

@@ -4,7 +4,9 @@
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_collation::Collation;
-use pinion_keystring::{decode_index_fields, encode_id_in, encode_index_entry_in};
+use pinion_keystring::{
+    Corrupt, decode_index_field, decode_index_fields, encode_id_in, encode_index_entry_in,
+};
 use pinion_query::{MultikeyPaths, with_sort_keys};
 use pinion_storage::{Expect, Key, Op, PartitionHash, PartitionId, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
@@ -382,6 +384,28 @@ pub fn prefix_len(index: &Index, key: &[u8]) -> Option<usize> {
     pinion_keystring::split_index_entry(key, components, index.spec.ordering).ok()
 }
 
+/// The value of one of an entry's fields, in a field without a name.
+///
+/// # Errors
+/// When the entry is damaged.
+pub fn entry_value(
+    index: &Index,
+    key: &[u8],
+    type_bits: &[u8],
+    field: usize,
+) -> Result<RawDocumentBuf> {
+    let strings = |component| index.spec.strings(component);
+    decode_index_field(key, type_bits, field as u32, index.spec.ordering, strings)
+        .map_err(|corrupt| damaged(index, corrupt))
+}
+
+fn damaged(index: &Index, corrupt: Corrupt) -> Error {
+    Error::new(
+        ErrorCode::DATA_CORRUPTION_DETECTED,
+        format!("an entry of index {} is damaged: {corrupt}", index.name()),
+    )
+}
+
 /// The values of an entry's fields under their names in the index's pattern. Strings of an index
 /// with a collation are their sort keys in hexadecimal.
 ///
@@ -390,13 +414,8 @@ pub fn entry_key(index: &Index, key: &[u8], type_bits: &[u8]) -> Result<RawDocum
     let components = index.spec.components() as u32;
     let strings = |component| index.spec.strings(component);
     let ordering = index.spec.ordering;
-    let values =
-        decode_index_fields(key, type_bits, components, ordering, strings).map_err(|corrupt| {
-            Error::new(
-                ErrorCode::DATA_CORRUPTION_DETECTED,
-                format!("an entry of index {} is damaged: {corrupt}", index.name()),
-            )
-        })?;
+    let values = decode_index_fields(key, type_bits, components, ordering, strings)
+        .map_err(|corrupt| damaged(index, corrupt))?;
     let mut named = DocBuilder::new();
     let mut path = "";
     for (name, (_, value)) in index

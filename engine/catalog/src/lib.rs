@@ -59,8 +59,8 @@ pub use gates::{
 pub use index::{Building, Index, IndexPlacement};
 pub use keys::{
     DocumentEntries, IndexEntry, IndexWrites, belongs, document_id, duplicate_entry, duplicate_id,
-    entries_of, entry_key, entry_partition, id_key, index_writes, partition_of, prefix_len,
-    record_key, record_of, stored_document,
+    entries_of, entry_key, entry_partition, entry_value, id_key, index_writes, partition_of,
+    prefix_len, record_key, record_of, stored_document,
 };
 pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, MAX_ACTIVE_USER_BUILDS, MAX_INDEXES};
 pub use log_form::{LogForm, check_log_form, log_form, set_log_form};

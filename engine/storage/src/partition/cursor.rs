@@ -282,6 +282,12 @@ impl Cursor {
         });
     }
 
+    /// Continues in another range, from its beginning.
+    pub fn enter(&mut self, range: KeyRange) {
+        self.range = range;
+        self.stand(start(&self.range, self.direction));
+    }
+
     /// The next record is the first beyond `from`, wherever the cursor stood.
     fn stand(&mut self, from: Bound<Key>) {
         self.from_base = false;

@@ -25,7 +25,7 @@ mod blocks;
 mod layers;
 mod open_units;
 
-use blocks::{BlockReader, all_by_blocks};
+use blocks::{BlockReader, all_behind, all_by_blocks};
 use open_units::{OpenUnit, Outcome, Prepared};
 
 use super::delta::TreeDelta;
@@ -604,7 +604,14 @@ impl Run {
         while let Some((key, read)) = cursor.next().await.unwrap() {
             got.push((key.to_vec(), read.value));
         }
-        let by_blocks = all_by_blocks(open(self), &mut self.block_rng).await;
+        let mut by_blocks = all_by_blocks(open(self), &mut self.block_rng).await;
+        if self.block_rng.chance(0.3) {
+            std::mem::swap(&mut self.rng, &mut self.block_rng);
+            let other = self.range();
+            std::mem::swap(&mut self.rng, &mut self.block_rng);
+            let cursor = (self.partition).cursor(TreeId(tree), other, direction, read_at);
+            by_blocks = all_behind(cursor, range.clone(), &mut self.block_rng).await;
+        }
         self.compared += 1;
         let records = match passes && !newest {
             true => self.model.scan_decided(tree, at),
@@ -692,8 +699,11 @@ impl Run {
             Direction::Forward => records.find(|(key, _)| accept(key)),
             Direction::Reverse => records.rev().find(|(key, _)| accept(key)),
         };
-        if seeks {
-            open.reader.seek(&target);
+        let is_ahead = (open.last.as_ref()).is_none_or(|last| beyond(last, &target));
+        match seeks {
+            true if is_ahead && self.block_rng.chance(0.8) => open.reader.seek_ahead(&target),
+            true => open.reader.seek(&target),
+            false => {}
         }
         // What a unit writes after a block was filled is not in the block.
         let keeps_block = unit.is_none() && self.block_rng.chance(0.8);

@@ -14,9 +14,11 @@ use super::{Advanced, Cursor, Step};
 use crate::base::Page;
 use crate::types::{Direction, Key, ReadError};
 
-/// Steps that are taken one by one for a block, pieces of a block after which no other is taken,
-/// and the same of the bytes of values that are not lent from a leaf.
+/// Steps that are taken one by one for a block, which are also the pieces of a block after which no
+/// other is taken: fewer for the first blocks, as a short read takes no more of them. And the bytes
+/// of values that are not lent from a leaf after which no step is taken.
 const MAX_STEPS: usize = 64;
+const FIRST_STEPS: usize = 4;
 const MAX_STEP_BYTES: usize = 64 * 1024;
 
 /// Records that follow each other in a tree, in the direction of the cursor that filled the block.
@@ -26,8 +28,11 @@ pub struct Block {
     pieces: VecDeque<Piece>,
     direction: Option<Direction>,
     behind: Behind,
-    /// The cursor has passed over keys behind the last record: they had no version to be seen.
+    /// The cursor has passed over keys behind the last record, which had no version to be seen, or
+    /// has come to the end of its range there.
     skipped: bool,
+    /// How many steps were taken one by one at most for the block that was filled last.
+    steps: usize,
 }
 
 /// Some records of a block.
@@ -160,6 +165,35 @@ impl Block {
         passed
     }
 
+    /// Passes the records in front of `key`, by a search in each piece. False where none is left.
+    fn pass_before(&mut self, key: &[u8]) -> bool {
+        while let Some(piece) = self.pieces.front() {
+            let in_front = match (piece, self.direction) {
+                (Piece::Record(record, _), Some(Direction::Reverse)) => {
+                    usize::from(record.as_slice() > key)
+                }
+                (Piece::Record(record, _), _) => usize::from(record.as_slice() < key),
+                (Piece::Leaf { page, next, .. }, Some(Direction::Reverse)) => {
+                    let first = page.search(key).map_or_else(|at| at, |at| at + 1);
+                    (next + 1).saturating_sub(first)
+                }
+                (Piece::Leaf { page, next, .. }, _) => {
+                    let first = page.search(key).unwrap_or_else(|at| at);
+                    first.saturating_sub(*next)
+                }
+            };
+            let left = match piece {
+                Piece::Leaf { left, .. } => *left,
+                Piece::Record(..) => 1,
+            };
+            self.pass_many(in_front.min(left));
+            if in_front < left {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Passes the last record of a piece.
     fn pass_piece(&mut self) {
         let piece = self.pieces.pop_front();
@@ -214,13 +248,7 @@ impl Cursor {
     /// # Errors
     /// Those of [`Cursor::next`]; the block is empty then.
     pub async fn fill(&mut self, block: &mut Block) -> Result<bool, ReadError> {
-        assert!(block.is_empty(), "a block is filled when all was passed");
-        self.settle_from();
-        block.direction = Some(self.direction);
-        block.behind = Behind::Start(copied(&self.from));
-        block.skipped = false;
-        self.gather(block);
-        if !block.is_empty() {
+        if self.try_fill(block) {
             return Ok(true);
         }
         match self.advance().await? {
@@ -232,6 +260,18 @@ impl Cursor {
             Advanced::Unreadable(_, error) => Err(error),
             Advanced::End => Ok(false),
         }
+    }
+
+    /// As [`Cursor::fill`], but false where that would wait, has an error, or is at the end.
+    pub fn try_fill(&mut self, block: &mut Block) -> bool {
+        assert!(block.is_empty(), "a block is filled when all was passed");
+        self.settle_from();
+        block.direction = Some(self.direction);
+        block.behind = Behind::Start(copied(&self.from));
+        block.skipped = false;
+        block.steps = (4 * block.steps).clamp(FIRST_STEPS, MAX_STEPS);
+        self.gather(block);
+        !block.is_empty()
     }
 
     /// Continues behind the last record that was passed in the block; the others come again, as the
@@ -248,12 +288,25 @@ impl Cursor {
         block.clear();
     }
 
+    /// Continues at `key`, which lies ahead of what was passed in the block: as [`Cursor::seek`]
+    /// does, but within the block as far as that goes.
+    pub fn seek_ahead(&mut self, block: &mut Block, key: &[u8]) {
+        assert!(
+            block.is_empty() || block.direction == Some(self.direction),
+            "a block is searched for another cursor"
+        );
+        if !block.pass_before(key) {
+            self.take_back(block);
+            self.seek(key);
+        }
+    }
+
     /// Adds what comes next to a block, as far as that waits for nothing. The end of a leaf ends
     /// the block too, so that it keeps one page in memory and not many.
     fn gather(&mut self, block: &mut Block) {
         let mut bytes = 0;
-        for _ in 0..MAX_STEPS {
-            let is_full = bytes >= MAX_STEP_BYTES || block.pieces.len() >= MAX_STEPS;
+        for _ in 0..block.steps {
+            let is_full = bytes >= MAX_STEP_BYTES || block.pieces.len() >= block.steps;
             let has_left_leaf = !block.is_empty() && !self.base.is_ready();
             if is_full || has_left_leaf {
                 return;
@@ -272,11 +325,13 @@ impl Cursor {
                     block.push(Piece::Record(key, read.value));
                 }
                 Ok(Step::Skipped) => block.skipped = true,
-                Ok(Step::Large(..)) => unreachable!("no value is elsewhere"),
-                // Found once more by the step that waits for it, or gives the error.
-                Ok(Step::End | Step::Undecided(_) | Step::Load(..) | Step::Runs(_)) | Err(_) => {
+                Ok(Step::End) => {
+                    (self.done, block.skipped) = (true, true);
                     return;
                 }
+                Ok(Step::Large(..)) => unreachable!("no value is elsewhere"),
+                // Found once more by the step that waits for it, or gives the error.
+                Ok(Step::Undecided(_) | Step::Load(..) | Step::Runs(_)) | Err(_) => return,
             }
         }
     }

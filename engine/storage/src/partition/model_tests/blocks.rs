@@ -22,6 +22,11 @@ impl BlockReader {
         self.cursor.seek(key);
     }
 
+    /// As `seek`, where the key lies ahead.
+    pub(super) fn seek_ahead(&mut self, key: &[u8]) {
+        self.cursor.seek_ahead(&mut self.block, key);
+    }
+
     /// The next record by a step of the cursor.
     pub(super) async fn next(&mut self) -> Option<(Key, Bytes)> {
         self.cursor.take_back(&mut self.block);
@@ -43,6 +48,23 @@ impl BlockReader {
         }
         Some(given)
     }
+}
+
+/// As [`all_by_blocks`], of a cursor that has read some of another range before.
+pub(super) async fn all_behind(
+    cursor: Cursor,
+    range: KeyRange,
+    rng: &mut Rng,
+) -> Vec<(Vec<u8>, Bytes)> {
+    let mut reader = BlockReader::new(cursor);
+    for _ in 0..rng.below(20) {
+        if reader.next_of_block(rng.chance(0.9)).await.is_none() {
+            break;
+        }
+    }
+    reader.cursor.take_back(&mut reader.block);
+    reader.cursor.enter(range);
+    all_by_blocks(reader.cursor, rng).await
 }
 
 /// Every record that a cursor finds, by blocks, some of which are given back before all of their
