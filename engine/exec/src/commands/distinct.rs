@@ -4,6 +4,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pinion_bson::{
     DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBson, RawBsonRef, RawDocument, RawDocumentBuf,
 };
@@ -273,12 +274,19 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
             Node::List(VecDeque::new())
         }
     };
+    let mut added = Bytes::new();
     while let Some(document) = node.next(&cmd.ctx).await? {
         pause(&cmd.ctx).await?;
         let document = document.into_bytes();
-        let document = stored_document(&document);
-        compute(&cmd.ctx, || values.add(document, path)).await?;
+        // By an index, each part gives a value once, and the same of several parts follow each
+        // other.
+        if document == added {
+            continue;
+        }
+        let found = stored_document(&document);
+        compute(&cmd.ctx, || values.add(found, path)).await?;
         values.check()?;
+        added = document;
     }
     Ok(reply(&cmd.ctx, &values, acquired.view().is_some()).await)
 }

@@ -50,15 +50,23 @@ impl RangeAccess {
         turn: usize,
         at: ReadAt,
     ) -> Cursor {
-        let (place, direction) = match self.descending {
-            true => (self.ranges.len() - 1 - turn, Direction::Reverse),
-            false => (turn, Direction::Forward),
+        let direction = match self.descending {
+            true => Direction::Reverse,
+            false => Direction::Forward,
         };
         let tree = self
             .index
             .as_ref()
             .map_or(collection.tree(), |index| index.tree);
-        partition.cursor(tree, self.ranges[place].clone(), direction, at)
+        partition.cursor(tree, self.range(turn).clone(), direction, at)
+    }
+
+    /// The range that comes `turn`-th.
+    pub(super) fn range(&self, turn: usize) -> &KeyRange {
+        match self.descending {
+            true => &self.ranges[self.ranges.len() - 1 - turn],
+            false => &self.ranges[turn],
+        }
     }
 
     fn partitions(&self, collection: &Collection) -> Vec<PartitionId> {

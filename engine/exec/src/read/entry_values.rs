@@ -1,34 +1,22 @@
 //! The values that the entries of an index have of the documents that they name.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
-use pinion_catalog::{Index, entry_key};
+use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_catalog::{Index, entry_key, entry_value};
 use pinion_storage::Key;
 use pinion_wire::Result;
 
-use super::access::RangeAccess;
-use super::scan::{Named, damaged_index};
-
-/// The values of an entry under their paths.
-fn values_of(index: &Index, named: &Named) -> Result<RawDocumentBuf> {
-    let entry = named
-        .entry
-        .as_ref()
-        .expect("it is kept where values are wanted");
-    entry_key(index, &entry.key, &entry.type_bits)
-}
+use super::fetch::damaged_index;
 
 /// What an entry has of a document, as far as the paths go; `None` if a value is null, which may
 /// stand for one that is missing.
 pub(super) fn covered_document(
-    branch: &RangeAccess,
-    named: &Named,
+    index: &Index,
+    key: &[u8],
+    type_bits: &[u8],
     kept: &[String],
 ) -> Result<Option<Bytes>> {
-    let Some(index) = &branch.index else {
-        return Ok(None);
-    };
-    let values = values_of(index, named)?;
+    let values = entry_key(index, key, type_bits)?;
     let mut fields: Vec<(&str, RawBsonRef<'_>)> = pinion_bson::elements(&values)
         .filter(|(path, _)| kept.iter().any(|kept| kept == path))
         .collect();
@@ -69,11 +57,15 @@ fn append_paths(out: &mut DocBuilder, fields: &[(&str, RawBsonRef<'_>)]) {
 }
 
 /// The value of a field of an entry, in a field without a name; `None` if it is null.
-pub(super) fn value_of(index: &Index, named: &Named, field: usize) -> Result<Option<Bytes>> {
-    let values = values_of(index, named)?;
-    let value = pinion_bson::elements(&values).nth(field);
-    let (_, value) = value.expect("an entry has all fields of its index");
-    Ok((!matches!(value, RawBsonRef::Null)).then(|| unnamed(value)))
+pub(super) fn value_of(
+    index: &Index,
+    key: &[u8],
+    type_bits: &[u8],
+    field: usize,
+) -> Result<Option<Bytes>> {
+    let value = entry_value(index, key, type_bits, field)?;
+    let is_null = pinion_bson::elements(&value).all(|(_, value)| value == RawBsonRef::Null);
+    Ok((!is_null).then(|| Bytes::from(value.into_bytes())))
 }
 
 pub(super) fn unnamed(value: RawBsonRef<'_>) -> Bytes {

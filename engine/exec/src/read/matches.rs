@@ -1,8 +1,9 @@
-//! What a scan finds and its filter lets pass: a block at a time where documents come in blocks,
-//! and one by one elsewhere.
+//! What a scan finds and its filter lets pass: a block at a time where what comes next is in one
+//! and must not be waited for, and one by one elsewhere.
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use pinion_catalog::stored_document;
 use pinion_merge::PartCounters;
 use pinion_query::{Document, work};
@@ -10,12 +11,14 @@ use pinion_runtime::should_yield;
 use pinion_service::compute::{compute, offload};
 use pinion_service::interrupt::pause;
 use pinion_service::limits::CORE_BUDGET;
-use pinion_storage::BlockRecord;
+use pinion_storage::{Block, BlockRecord};
 use pinion_wire::{OpContext, Result};
 
 use super::access::Access;
+use super::branches::Branches;
 use super::part::PartSpec;
-use super::scan::{Found, Scan};
+use super::renew::Snapshot;
+use super::scan::{Found, Place, Scan};
 use crate::limits::{ROUND_BYTES, ROUND_DOCUMENTS, ROUND_WORK};
 
 /// What one step of a scan comes to.
@@ -26,13 +29,45 @@ pub(super) enum Tested {
     End,
 }
 
+/// A document that matches.
+enum Match<'b> {
+    /// It lies in a block of the collection's own tree. Where in an array the filter matched, if
+    /// that is asked for.
+    InBlock(BlockRecord<'b>, Option<u32>),
+    Found(Found),
+}
+
+impl Match<'_> {
+    fn found(self) -> Found {
+        match self {
+            Match::InBlock(record, position) => Found::in_collection(record, position),
+            Match::Found(found) => found,
+        }
+    }
+
+    fn document(self) -> Bytes {
+        match self {
+            Match::InBlock(record, _) => record.to_bytes(),
+            Match::Found(found) => found.document,
+        }
+    }
+}
+
 /// What a round over a scan comes to.
+#[derive(PartialEq, Eq)]
 enum Round {
     /// Documents were examined. Those that match were taken.
     Examined,
-    /// A document that matches and was not in a block.
-    Single(Found),
     End,
+}
+
+/// How far the documents of a block were examined.
+enum Examined {
+    Some,
+    /// None: the first of them must be waited for.
+    Waits,
+    /// None: the filter of the first takes longer than a core may be held.
+    Long,
 }
 
 /// Adds the next documents that match to those in `matched`, which must be empty: at least one but
@@ -51,13 +86,9 @@ pub(crate) async fn next_matches(
     assert!(most > 0, "no document is asked for");
     assert!(matched.is_empty(), "documents are left of those before");
     while matched.is_empty() {
-        let mut take = |record: BlockRecord<'_>, position| {
-            matched.push_back(Found::in_collection(record, position));
-        };
-        match round(scan, spec, ctx, counters, most, &mut take).await? {
-            Round::Examined => {}
-            Round::Single(found) => matched.push_back(found),
-            Round::End => break,
+        let mut take = |found: Match<'_>| matched.push_back(found.found());
+        if round(scan, spec, ctx, counters, most, &mut take).await? == Round::End {
+            break;
         }
     }
     Ok(())
@@ -73,11 +104,9 @@ pub(crate) async fn next_documents(
 ) -> Result<()> {
     assert!(documents.is_empty(), "documents are left of those before");
     while documents.is_empty() {
-        let mut take = |record: BlockRecord<'_>, _| documents.push_back(record.to_bytes().into());
-        match round(scan, spec, ctx, counters, usize::MAX, &mut take).await? {
-            Round::Examined => {}
-            Round::Single(found) => documents.push_back(found.document.into()),
-            Round::End => break,
+        let mut take = |found: Match<'_>| documents.push_back(found.document().into());
+        if round(scan, spec, ctx, counters, usize::MAX, &mut take).await? == Round::End {
+            break;
         }
     }
     Ok(())
@@ -105,12 +134,18 @@ pub(super) async fn count_matches(
         if count >= most {
             break;
         }
+        if scan.only_counts() && scan.gives_blocks() {
+            yield_if_due(scan, ctx).await?;
+            if scan.fill(ctx, counters).await? {
+                continue;
+            }
+            counters.works += 1;
+            break;
+        }
         let left = usize::try_from(most - count).unwrap_or(usize::MAX);
-        let mut take = |_: BlockRecord<'_>, _| count += 1;
-        match round(scan, spec, ctx, counters, left, &mut take).await? {
-            Round::Examined => {}
-            Round::Single(_) => count += 1,
-            Round::End => break,
+        let mut take = |_: Match<'_>| count += 1;
+        if round(scan, spec, ctx, counters, left, &mut take).await? == Round::End {
+            break;
         }
     }
     Ok(count)
@@ -123,25 +158,29 @@ async fn round(
     ctx: &OpContext,
     counters: &mut PartCounters,
     most: usize,
-    take: &mut impl FnMut(BlockRecord<'_>, Option<u32>),
+    take: &mut impl FnMut(Match<'_>),
 ) -> Result<Round> {
     yield_if_due(scan, ctx).await?;
+    let mut examined = Examined::Waits;
     if scan.gives_blocks() {
         if !scan.fill(ctx, counters).await? {
             counters.works += 1;
             return Ok(Round::End);
         }
-        if examine_block(scan, spec, counters, most, take)? {
-            return Ok(Round::Examined);
-        }
-        // In a box, as few rounds ever need its room.
-        return Box::pin(test_offloaded(scan, spec, ctx, counters)).await;
+        examined = examine(scan, ctx, counters, most, take)?;
     }
-    Ok(match test_next(scan, spec, ctx, counters).await? {
-        Tested::Matches(found) => Round::Single(found),
-        Tested::Fails => Round::Examined,
-        Tested::End => Round::End,
-    })
+    let tested = match examined {
+        Examined::Some => return Ok(Round::Examined),
+        Examined::Waits => test_next(scan, spec, ctx, counters).await?,
+        // In a box, as few rounds ever need its room.
+        Examined::Long => Box::pin(test_offloaded(scan, spec, ctx, counters)).await?,
+    };
+    match tested {
+        Tested::Matches(found) => take(Match::Found(found)),
+        Tested::Fails => {}
+        Tested::End => return Ok(Round::End),
+    }
+    Ok(Round::Examined)
 }
 
 /// Allows others to run if it is time. The scan looks after its state afterwards.
@@ -153,49 +192,116 @@ pub(super) async fn yield_if_due(scan: &mut Scan, ctx: &OpContext) -> Result<()>
     Ok(())
 }
 
-/// Examines documents of the block, in one go and with one budget. False where that does not
-/// suffice for the first of them, and nothing was done: its filter takes longer than a core may be
-/// held.
-fn examine_block(
+/// Examines documents of the block, or those that its entries name, in one go and with one budget.
+fn examine(
     scan: &mut Scan,
-    spec: &PartSpec,
+    ctx: &OpContext,
     counters: &mut PartCounters,
     most: usize,
-    take: &mut impl FnMut(BlockRecord<'_>, Option<u32>),
-) -> Result<bool> {
-    let (block, snapshot) = scan.block();
-    let documents = ROUND_DOCUMENTS.min(snapshot.documents_left());
-    let (mut examined, mut matched, mut bytes) = (0, 0, 0);
-    let done = work::within(CORE_BUDGET, || {
-        while examined < documents
-            && matched < most
-            && bytes < ROUND_BYTES
-            && work::left() >= CORE_BUDGET - ROUND_WORK
-            && let Some(record) = block.front()
-        {
-            if let Some(position) = meets(spec, record.value())? {
-                matched += 1;
-                take(record, position);
-            }
-            examined += 1;
-            bytes += record.value().len();
-            snapshot.passes(record);
-            block.pass();
-        }
-        Ok(())
+    take: &mut impl FnMut(Match<'_>),
+) -> Result<Examined> {
+    let (place, branches, snapshot) = scan.blocks(ctx);
+    let mut room = Room {
+        documents: ROUND_DOCUMENTS.min(snapshot.documents_left()),
+        most,
+        examined: 0,
+        matched: 0,
+        bytes: 0,
+    };
+    let spec = place.spec;
+    let done = work::within(CORE_BUDGET, || match branches.documents(&spec.access) {
+        Some(block) => examine_documents(block, snapshot, spec, &mut room, counters, take),
+        None => examine_entries(branches, place, &mut room, counters, take),
     });
-    snapshot.passed(examined);
-    counters.works += examined as u64;
-    counters.docs_examined += examined as u64;
-    counters.matched += matched as u64;
+    snapshot.passed(room.examined);
+    counters.works += room.examined as u64;
+    counters.matched += room.matched as u64;
     match done {
-        Some(Ok(())) => Ok(true),
+        Some(Ok(examined)) => Ok(examined),
         // The error, or the work, is that of a document whose turn has not come: it is the first of
         // the next round.
-        _ if examined > 0 => Ok(true),
+        _ if room.examined > 0 => Ok(Examined::Some),
         Some(Err(error)) => Err(error),
-        None => Ok(false),
+        None => Ok(Examined::Long),
     }
+}
+
+/// What one round has examined, and may.
+struct Room {
+    documents: usize,
+    most: usize,
+    examined: usize,
+    matched: usize,
+    bytes: usize,
+}
+
+impl Room {
+    #[inline]
+    fn is_left(&self) -> bool {
+        self.examined < self.documents
+            && self.matched < self.most
+            && self.bytes < ROUND_BYTES
+            && work::left() >= CORE_BUDGET - ROUND_WORK
+    }
+
+    #[inline]
+    fn passes(&mut self, bytes: usize, matches: bool) {
+        self.examined += 1;
+        self.matched += usize::from(matches);
+        self.bytes += bytes;
+    }
+}
+
+/// The documents of a block of the collection's own tree.
+fn examine_documents(
+    block: &mut Block,
+    snapshot: &mut Snapshot,
+    spec: &PartSpec,
+    room: &mut Room,
+    counters: &mut PartCounters,
+    take: &mut impl FnMut(Match<'_>),
+) -> Result<Examined> {
+    while room.is_left()
+        && let Some(record) = block.front()
+    {
+        let met = meets(spec, record.value())?;
+        if let Some(position) = met {
+            take(Match::InBlock(record, position));
+        }
+        room.passes(record.value().len(), met.is_some());
+        counters.docs_examined += 1;
+        snapshot.passes(record);
+        block.pass();
+    }
+    Ok(Examined::Some)
+}
+
+/// The documents that the entries of a block name, or what the entries alone have of them.
+fn examine_entries(
+    branches: &mut Branches,
+    place: Place<'_>,
+    room: &mut Room,
+    counters: &mut PartCounters,
+    take: &mut impl FnMut(Match<'_>),
+) -> Result<Examined> {
+    while room.is_left()
+        && let Some(mut named) = branches.front(place, counters)?
+    {
+        let Some(document) = &named.document else {
+            return Ok(match room.examined {
+                0 => Examined::Waits,
+                _ => Examined::Some,
+            });
+        };
+        let met = meets(place.spec, document)?;
+        room.passes(document.len(), met.is_some());
+        branches.pass(&named, place.spec, counters)?;
+        if let (Some(position), Some(document)) = (met, named.document.take()) {
+            let found = named.found(document);
+            take(Match::Found(Found { position, ..found }));
+        }
+    }
+    Ok(Examined::Some)
 }
 
 /// Whether a document meets the filter; and where in an array, if that is asked for.
@@ -239,17 +345,17 @@ async fn test_offloaded(
     spec: &PartSpec,
     ctx: &OpContext,
     counters: &mut PartCounters,
-) -> Result<Round> {
+) -> Result<Tested> {
     counters.works += 1;
     let Some(mut found) = scan.next(ctx, counters).await? else {
-        return Ok(Round::End);
+        return Ok(Tested::End);
     };
     let document = &found.document;
     let met = offload(ctx, |stop| work::until(stop, || meets(spec, document))).await?;
     let Some(position) = met else {
-        return Ok(Round::Examined);
+        return Ok(Tested::Fails);
     };
     found.position = position;
     counters.matched += 1;
-    Ok(Round::Single(found))
+    Ok(Tested::Matches(found))
 }

@@ -1,12 +1,15 @@
 //! Reads: plan parts on each partition's owner, merged in order on the core of the connection.
 
 mod access;
+mod branch_walk;
+mod branches;
 mod by_key;
 pub mod change_feed;
 mod changes;
 mod choose;
 mod core_part;
 mod entry_values;
+mod fetch;
 mod hint;
 mod log;
 mod matches;

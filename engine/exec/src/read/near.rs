@@ -15,8 +15,10 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
 use super::access::{NearAccess, RangeAccess};
+use super::branch_walk::Named;
+use super::fetch::{damaged, dangling, fetch, found_of, may_change};
 use super::part::{Output, PartSpec};
-use super::scan::{Found, Named, ScannedEntry, damaged, dangling, fetch, found_of, may_change};
+use super::scan::{Found, ScannedEntry};
 use crate::limits::{FETCH_GROUP, NEAR_BUFFER_BYTES};
 
 /// A document that was found, and waits for all that are nearer.
@@ -195,6 +197,8 @@ impl NearWalk {
                 id,
                 key: None,
                 entry,
+                document: None,
+                is_examined: false,
             });
         }
         Ok(())
@@ -251,6 +255,8 @@ impl NearWalk {
             id: nearest.id,
             key: None,
             entry: nearest.entry,
+            document: None,
+            is_examined: false,
         };
         if let Some(document) = document {
             self.document_bytes -= document.len();

@@ -5,12 +5,14 @@ use std::collections::BinaryHeap;
 
 use pinion_merge::PartCounters;
 use pinion_query::SortedField;
-use pinion_storage::{Cursor, Key};
+use pinion_storage::Key;
 use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
 use super::access::RangeAccess;
-use super::scan::{BranchWalk, Entry, Named, Place, damaged};
+use super::branch_walk::{BranchWalk, Named};
+use super::fetch::damaged;
+use super::scan::Place;
 
 /// The branches with the next entry of each.
 pub(super) struct SortedWalk {
@@ -83,8 +85,8 @@ impl SortedWalk {
         &mut self.walks[turn]
     }
 
-    pub(super) fn cursors(&mut self) -> impl Iterator<Item = &mut Cursor> {
-        self.walks.iter_mut().filter_map(BranchWalk::cursor)
+    pub(super) fn branches(&mut self) -> impl Iterator<Item = &mut BranchWalk> {
+        self.walks.iter_mut()
     }
 
     fn is_new(&mut self, named: &Named) -> bool {
@@ -108,11 +110,8 @@ impl SortedWalk {
         seen: &mut Option<FxHashSet<Key>>,
         counters: &mut PartCounters,
     ) -> Result<()> {
-        match self.walks[turn].next(place, seen, counters).await? {
-            Some(Entry::Named(named)) => self.heads.push(Reverse(Head(named))),
-            Some(Entry::Document(_)) => unreachable!("no entries of the collection are merged"),
-            None => {}
-        }
+        let next = self.walks[turn].next(place, seen, counters).await?;
+        (self.heads).extend(next.map(|named| Reverse(Head(named))));
         Ok(())
     }
 }

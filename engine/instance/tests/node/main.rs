@@ -16,6 +16,7 @@ mod default_concerns;
 mod fail_points;
 mod fsync_lock;
 mod guards;
+mod index_scans;
 mod internal_transactions;
 mod keys;
 mod kinds;
