@@ -171,6 +171,22 @@ impl PartSpec {
         stages.is_some_and(PartStages::changes_at_end)
     }
 
+    /// Whether documents, or their keys or values, leave the part as they are found: nothing is
+    /// computed for them.
+    fn gives_as_found(&self) -> bool {
+        let reads_metadata = self.metadata.index_key
+            || self.metadata.is_keyed
+            || self.metadata.record_id
+            || self.metadata.sort.is_some()
+            || self.meta_source.is_some();
+        let is_changed = self.projection.is_some() || self.show_record_id || self.changes_at_end();
+        let is_kept = matches!(
+            self.output,
+            Output::Documents | Output::Ids | Output::Distinct(_)
+        );
+        is_kept && !is_changed && !reads_metadata
+    }
+
     /// Whether what they make may take long, or be much larger.
     fn computes_at_end(&self) -> bool {
         let stages = self.stages.as_deref();
@@ -466,6 +482,12 @@ async fn add_found(
             batch.done = true;
             break;
         }
+        if spec.gives_as_found() {
+            let items = matched.drain(..).map(|found| as_found(spec, found));
+            let items = items.inspect(|item| bytes += item.size());
+            batch.items.extend(items);
+            continue;
+        }
         while let Some(found) = matched.pop_front() {
             yield_if_due(scan, ctx).await?;
             let metadata = metadata_of(spec, &found, ctx).await?;
@@ -532,7 +554,7 @@ pub(crate) async fn finish(
     ctx: &OpContext,
 ) -> Result<Item> {
     let document = match (spec.output, &spec.projection) {
-        (Output::Ids, _) => Ok(Bytes::copy_from_slice(&found.id)),
+        (Output::Ids, _) => return Ok(as_found(spec, found)),
         // A document that may come from several parts counts where they are merged.
         (Output::Count, _) => Ok(Bytes::copy_from_slice(&1u64.to_le_bytes())),
         (Output::Keys, _) => Ok(Bytes::from(index_key(spec, &found)?.into_bytes())),
@@ -556,7 +578,7 @@ pub(crate) async fn finish(
             let document = stored_document(&found.document);
             Ok(with_record_id(&spec.collection, document, &found.id))
         }
-        _ => Ok(found.document),
+        _ => return Ok(as_found(spec, found)),
     };
     let id = spec.repeats_over_parts().then_some(found.id);
     Ok(Item {
@@ -564,6 +586,19 @@ pub(crate) async fn finish(
         id,
         document,
     })
+}
+
+/// A document that leaves the part as it was found, or its key if that is asked for.
+fn as_found(spec: &PartSpec, found: Found) -> Item {
+    let document = match spec.output {
+        Output::Ids => Bytes::copy_from_slice(&found.id),
+        _ => found.document,
+    };
+    Item {
+        order: found.order,
+        id: spec.repeats_over_parts().then_some(found.id),
+        document: Ok(document),
+    }
 }
 
 /// The document with the key that the collection holds it under, as MongoDB shows it: the number of
