@@ -5,6 +5,8 @@
 //! the most that PCRE's own limit allows, which no core has a budget for, and is tried with that
 //! limit where it holds up no other task.
 
+mod required;
+
 use std::sync::{Arc, OnceLock};
 
 use pcre2::bytes::{Regex as Compiled, RegexBuilder};
@@ -13,6 +15,7 @@ use pinion_wire::{Error, Result};
 use crate::error::{bad_value, error};
 use crate::limits::MAX_REGEX_BYTES;
 use crate::work;
+use required::Required;
 
 /// A compiled regular expression with the text it was made from.
 #[derive(Clone)]
@@ -26,6 +29,8 @@ pub(crate) struct Regex {
 
 /// The same expression with two limits.
 struct Both {
+    /// Where a text is in all that matches.
+    required: Option<Required>,
     quick: Compiled,
     /// With PCRE's own limit; made when it is needed first.
     full: OnceLock<Compiled>,
@@ -94,6 +99,7 @@ impl Regex {
             pattern: pattern.into(),
             options: options.into(),
             compiled: Arc::new(Both {
+                required: required::required(pattern, options),
                 quick,
                 full: OnceLock::new(),
             }),
@@ -110,6 +116,10 @@ impl Regex {
         if spend_text(text).is_err() {
             return false;
         }
+        let required = self.compiled.required.as_ref();
+        if let Some(is_match) = required.and_then(|required| required.decides(text)) {
+            return is_match;
+        }
         self.search(|compiled| Ok(compiled.is_match(text.as_bytes())?))
             .unwrap_or(false)
     }
@@ -121,7 +131,7 @@ impl Regex {
         mut f: impl FnMut(&Compiled) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         work::spend(self.cost)?;
-        let Both { quick, full } = &*self.compiled;
+        let Both { quick, full, .. } = &*self.compiled;
         match f(quick) {
             Err(Failure::Match(error)) if error.code() == MATCH_LIMIT_ERROR => {}
             decided => return decided,
