@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use crate::limits::SORT_RUN;
 
@@ -14,10 +15,13 @@ type Entry<T> = (Vec<u8>, T, usize);
 #[derive(Debug)]
 pub struct Sorter<T> {
     /// Each sorted alone, in the order in which their entries came.
-    runs: Vec<Vec<Entry<T>>>,
+    runs: Vec<Run<T>>,
     /// What came last, not yet sorted.
     entries: Vec<Entry<T>>,
     limit: Option<usize>,
+    /// The key of the last of those that are wanted, of what came up to some entry: what comes later
+    /// is wanted only if it is less.
+    bound: Option<Vec<u8>>,
     bytes: usize,
 }
 
@@ -28,12 +32,21 @@ impl<T> Sorter<T> {
             runs: Vec::new(),
             entries: Vec::new(),
             limit,
+            bound: None,
             bytes: 0,
         }
     }
 
+    /// Whether an entry with this key may be among the first that are wanted.
+    pub fn wants(&self, key: &[u8]) -> bool {
+        self.bound.as_ref().is_none_or(|bound| key < &bound[..])
+    }
+
     /// Adds an entry under its key; `size` are the bytes the entry holds.
     pub fn push(&mut self, key: Vec<u8>, value: T, size: usize) {
+        if !self.wants(&key) {
+            return;
+        }
         let size = size + key.len();
         self.bytes += size;
         self.entries.push((key, value, size));
@@ -59,21 +72,24 @@ impl<T> Sorter<T> {
     }
 
     fn end_run(&mut self) {
-        let mut run = std::mem::take(&mut self.entries);
-        run.sort_by(|a, b| a.0.cmp(&b.0));
-        self.runs.push(run);
+        let entries = std::mem::take(&mut self.entries);
+        self.runs.push(Run::sorted(entries));
     }
 
     fn cut(&mut self, limit: usize) {
         let mut all: Vec<Entry<T>> = self.runs.drain(..).flatten().collect();
         all.append(&mut self.entries);
-        all.sort_by(|a, b| a.0.cmp(&b.0));
-        all.truncate(limit);
+        let mut all: Vec<Entry<T>> = Run::sorted(all).take(limit).collect();
         self.bytes = all.iter().map(|entry| entry.2).sum();
+        if let Some((last, ..)) = all.last()
+            && all.len() == limit
+        {
+            self.bound = Some(last.clone());
+        }
         if all.len() < SORT_RUN {
-            self.entries = all;
+            self.entries.append(&mut all);
         } else {
-            self.runs.push(all);
+            self.runs.push(Run::sorted(all));
         }
     }
 
@@ -88,7 +104,7 @@ impl<T> Sorter<T> {
         let mut sorted = Sorted {
             heads: BinaryHeap::with_capacity(self.runs.len()),
             values: Vec::with_capacity(self.runs.len()),
-            rest: self.runs.into_iter().map(Vec::into_iter).collect(),
+            rest: self.runs,
             left: self.limit.unwrap_or(usize::MAX),
         };
         for run in 0..sorted.rest.len() {
@@ -99,13 +115,61 @@ impl<T> Sorter<T> {
     }
 }
 
+/// The front of a key, which compares as the key does where it differs from that of another one.
+fn front(key: &[u8]) -> u64 {
+    let mut front = [0; 8];
+    let length = key.len().min(front.len());
+    front[..length].copy_from_slice(&key[..length]);
+    u64::from_be_bytes(front)
+}
+
+/// Entries, and their order; they leave in it.
+#[derive(Debug)]
+struct Run<T> {
+    /// `None` for one that has left.
+    entries: Vec<Option<Entry<T>>>,
+    order: std::vec::IntoIter<(u64, u32)>,
+}
+
+impl<T> Run<T> {
+    /// Sorts fronts of keys with the places of their entries, which are larger and stay where they
+    /// are.
+    fn sorted(entries: Vec<Entry<T>>) -> Run<T> {
+        let fronts = entries.iter().map(|(key, ..)| front(key));
+        let mut order: Vec<(u64, u32)> = fronts.zip(0..).collect();
+        order.sort_unstable_by(|a, b| {
+            let keys = || {
+                let (a, b) = (&entries[a.1 as usize].0, &entries[b.1 as usize].0);
+                a.cmp(b)
+            };
+            a.0.cmp(&b.0).then_with(keys).then(a.1.cmp(&b.1))
+        });
+        Run {
+            entries: entries.into_iter().map(Some).collect(),
+            order: order.into_iter(),
+        }
+    }
+}
+
+impl<T> Iterator for Run<T> {
+    type Item = Entry<T>;
+
+    fn next(&mut self) -> Option<Entry<T>> {
+        let (_, place) = self.order.next()?;
+        self.entries[place as usize].take()
+    }
+}
+
+/// The key that a run comes to next: its front, the key, and which run it is.
+type Head = (u64, Vec<u8>, usize);
+
 /// The runs as one.
 pub struct Sorted<T> {
     /// The next key of each run, the least on top; of equal ones that of the earlier run.
-    heads: BinaryHeap<Reverse<(Vec<u8>, usize)>>,
+    heads: BinaryHeap<Reverse<Head>>,
     /// The values to these keys.
     values: Vec<Option<T>>,
-    rest: Vec<std::vec::IntoIter<Entry<T>>>,
+    rest: Vec<Run<T>>,
     /// How many are still wanted.
     left: usize,
 }
@@ -113,7 +177,7 @@ pub struct Sorted<T> {
 impl<T> Sorted<T> {
     fn refill(&mut self, run: usize) {
         if let Some((key, value, _)) = self.rest[run].next() {
-            self.heads.push(Reverse((key, run)));
+            self.heads.push(Reverse((front(&key), key, run)));
             self.values[run] = Some(value);
         }
     }
@@ -124,9 +188,16 @@ impl<T> Iterator for Sorted<T> {
 
     fn next(&mut self) -> Option<(Vec<u8>, T)> {
         self.left = self.left.checked_sub(1)?;
-        let Reverse((key, run)) = self.heads.pop()?;
+        let mut least = self.heads.peek_mut()?;
+        let Reverse((_, _, run)) = *least;
         let value = self.values[run].take();
-        self.refill(run);
+        let Reverse((_, key, _)) = match self.rest[run].next() {
+            Some((next, value, _)) => {
+                self.values[run] = Some(value);
+                std::mem::replace(&mut *least, Reverse((front(&next), next, run)))
+            }
+            None => PeekMut::pop(least),
+        };
         Some((key, value.expect("every key has its value")))
     }
 }

@@ -187,10 +187,13 @@ impl PartSpec {
         is_kept && !is_changed && !reads_metadata
     }
 
-    /// Whether what they make may take long, or be much larger.
-    fn computes_at_end(&self) -> bool {
-        let stages = self.stages.as_deref();
-        stages.is_some_and(PartStages::computes_at_end)
+    /// How many of so many documents are made ready to leave the part at once: what is computed may
+    /// take long, and come to much more than what was read.
+    pub(super) fn at_once(&self, most: usize) -> usize {
+        let (projection, stages) = (self.projection.as_ref(), self.stages.as_deref());
+        let computes = projection.is_some_and(Projection::computes)
+            || stages.is_some_and(PartStages::computes_at_end);
+        if computes { most.min(1) } else { most }
     }
 
     /// Whether the parts sort in memory.
@@ -364,14 +367,13 @@ impl Part {
             State::Sorted(sorted) => {
                 let mut bytes = 0;
                 while batch.items.len() < step.documents && bytes < step.bytes {
-                    let Some(item) = sorted.next.take() else {
+                    let Some(item) = sorted.next(&self.spec, ctx).await? else {
                         break;
                     };
                     bytes += item.size();
                     batch.items.push(item);
-                    sorted.advance(&self.spec, ctx).await?;
                 }
-                batch.done = sorted.next.is_none();
+                batch.done = sorted.is_at_end();
             }
             State::Done => batch.done = true,
         }
@@ -469,12 +471,7 @@ async fn add_found(
         let most = spec
             .keep
             .map_or(room, |keep| room.min(keep - given - batch.items.len()));
-        // What is computed may take long, and come to much more than what was read.
-        let most = match &spec.projection {
-            Some(projection) if projection.computes() => most.min(1),
-            _ if spec.computes_at_end() => most.min(1),
-            _ => most,
-        };
+        let most = spec.at_once(most);
         if most > 0 {
             next_matches(scan, spec, ctx, &mut batch.counters, most, &mut matched).await?;
         }

@@ -19,6 +19,7 @@ use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, made_at_end, metadata_of};
 use super::scan::{Found, Scan, ScannedEntry};
 use super::staged::StagedRun;
+use crate::limits::{ROUND_BYTES, ROUND_DOCUMENTS};
 
 /// A document in the sort.
 struct Entry {
@@ -31,8 +32,8 @@ struct Entry {
 pub(super) struct SortedPart {
     sorter: DiskSorter<Entry>,
     file: SpillFile,
-    /// The next item, so that it is known when none follows.
-    pub next: Option<Item>,
+    /// The next items: none where none follows.
+    ready: VecDeque<Item>,
 }
 
 impl SortedPart {
@@ -48,7 +49,7 @@ impl SortedPart {
         let mut part = SortedPart {
             sorter: DiskSorter::new(Spiller::Sort, spec.keep, room),
             file: SpillFile::default(),
-            next: None,
+            ready: VecDeque::new(),
         };
         let mut keys = 0;
         let mut matched = VecDeque::new();
@@ -89,7 +90,7 @@ impl SortedPart {
         let mut part = SortedPart {
             sorter: DiskSorter::new(Spiller::Sort, stages.keep(), spec.sort_room.room()),
             file: SpillFile::default(),
-            next: None,
+            ready: VecDeque::new(),
         };
         let mut arrived = 0_u64;
         while let Some(made) = run.next(scan, spec, ctx, counters).await? {
@@ -140,11 +141,11 @@ impl SortedPart {
         SortedPart {
             sorter,
             file: SpillFile::default(),
-            next: Some(Item {
+            ready: VecDeque::from([Item {
                 order: in_front,
                 id: None,
                 document: Err(error),
-            }),
+            }]),
         }
     }
 
@@ -158,7 +159,7 @@ impl SortedPart {
     ) -> Result<()> {
         check(ctx)?;
         self.sorter.end();
-        self.advance(spec, ctx).await?;
+        self.refill(spec, ctx).await?;
         counters.sort_bytes += self.sorter.sorted_bytes();
         counters.spilled.add(&self.file.take_counts());
         let metrics = metrics();
@@ -168,23 +169,51 @@ impl SortedPart {
         Ok(())
     }
 
-    /// Takes the next item.
-    pub(super) async fn advance(&mut self, spec: &PartSpec, ctx: &OpContext) -> Result<()> {
+    /// Takes the next item; `None` at the end.
+    pub(super) async fn next(&mut self, spec: &PartSpec, ctx: &OpContext) -> Result<Option<Item>> {
+        let next = self.ready.pop_front();
+        if self.ready.is_empty() {
+            self.refill(spec, ctx).await?;
+        }
+        Ok(next)
+    }
+
+    /// Whether every item was taken.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Makes some items ready, if any are left.
+    async fn refill(&mut self, spec: &PartSpec, ctx: &OpContext) -> Result<()> {
+        let most = spec.at_once(ROUND_DOCUMENTS);
         loop {
             pause(ctx).await?;
-            let sorter = &mut self.sorter;
-            self.next = match compute(ctx, || sorter.next_entry()).await? {
-                Next::Entry(key, entry) => {
-                    let item = item_of(&key, entry, spec, ctx).await?;
-                    Some(made_at_end(spec, item, ctx).await?)
+            let (sorter, mut entries, mut bytes) = (&mut self.sorter, Vec::new(), 0);
+            let mut stop = None;
+            // What is refused for its work continues with the entry that it was refused at.
+            let some = || {
+                while entries.len() < most && bytes < ROUND_BYTES && stop.is_none() {
+                    match sorter.next_entry()? {
+                        Next::Entry(key, entry) => {
+                            bytes += entry.found.document.len();
+                            entries.push((key, entry));
+                        }
+                        other => stop = Some(other),
+                    }
                 }
-                Next::End => None,
-                Next::Disk => {
-                    self.file.serve(ctx, &mut self.sorter).await?;
-                    continue;
-                }
+                Ok(())
             };
-            return Ok(());
+            compute(ctx, some).await?;
+            for (key, entry) in entries {
+                let item = item_of(&key, entry, spec, ctx).await?;
+                self.ready.push_back(made_at_end(spec, item, ctx).await?);
+            }
+            if let Some(Next::Disk) = stop {
+                self.file.serve(ctx, &mut self.sorter).await?;
+            }
+            if !self.ready.is_empty() || matches!(stop, Some(Next::End)) {
+                return Ok(());
+            }
         }
     }
 }
