@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_wire::Result;
 
 use super::Stage;
 use super::stage::StageKind;
+use crate::expression::Variables;
+use crate::projection::Projection;
 use crate::value::{elements, first, items};
 
 /// The names of fields, of the documents themselves and not of what is in them.
@@ -28,19 +31,73 @@ pub(super) fn read_by<'s>(stages: impl IntoIterator<Item = &'s Stage>) -> Option
             StageKind::Unwind(_) => add_expression(spec, &mut names)?,
             // What comes out of these has only what they put into it.
             StageKind::Count(_) => return Some(names),
-            StageKind::Group(_) => {
+            StageKind::Group(_) | StageKind::BucketAuto(_) | StageKind::ReplaceRoot(..) => {
                 add_expression(spec, &mut names)?;
                 return Some(names);
             }
-            StageKind::Project(projection) => {
-                let paths = projection.kept_paths()?;
-                names.extend(paths.iter().map(|path| top(path)));
+            StageKind::Facet(facet) => {
+                for (_, branch) in &facet.0 {
+                    names.append(&mut read_by(&branch.stages)?);
+                }
                 return Some(names);
             }
+            StageKind::Project(projection) if projection.is_inclusion() => {
+                names.extend(projection.top_names());
+                add_expression(spec, &mut names)?;
+                return Some(names);
+            }
+            // Others keep the fields that they do not name.
+            StageKind::Project(_) => add_expression(spec, &mut names)?,
             _ => return None,
         }
     }
     None
+}
+
+/// Puts a projection in front of the stages that leaves of each document what they read, where
+/// they would copy all of it.
+pub(super) fn restrict(stages: &mut Vec<Stage>) -> Result<()> {
+    for stage in stages.iter_mut() {
+        if let StageKind::Facet(facet) = &mut stage.kind {
+            let branches = facet.0.iter_mut();
+            branches
+                .map(|(_, branch)| restrict(&mut branch.stages))
+                .collect::<Result<()>>()?;
+        }
+    }
+    let copies = |stage: &Stage| match &stage.kind {
+        StageKind::Unwind(_) => true,
+        StageKind::Project(projection) => !projection.is_inclusion(),
+        _ => false,
+    };
+    let passes = |stage: &&Stage| {
+        matches!(
+            stage.kind,
+            StageKind::Match(_) | StageKind::Sort(_) | StageKind::Skip(_) | StageKind::Limit(_)
+        )
+    };
+    let first_of_others = stages.iter().find(|stage| !passes(stage));
+    if !first_of_others.is_some_and(copies) {
+        return Ok(());
+    }
+    let Some(names) = read_by(&*stages) else {
+        return Ok(());
+    };
+    let mut spec = DocBuilder::new();
+    for name in &names {
+        spec.append(name, 1);
+    }
+    match names.contains("_id") {
+        true => {}
+        // Without a field the document would be left as it is.
+        false if names.is_empty() => drop(spec.append("_id", 1)),
+        false => drop(spec.append("_id", 0)),
+    }
+    let spec = spec.finish();
+    let projection = Projection::parse_aggregation(&spec, &Variables::default())?;
+    let restriction = Stage::made("$project", &*spec, StageKind::Project(projection));
+    stages.insert(0, restriction);
+    Ok(())
 }
 
 /// The name of the field that a path begins with.
@@ -91,7 +148,8 @@ pub(super) fn add_expression(value: RawBsonRef<'_>, names: &mut FieldNames) -> O
                 match name {
                     // These name fields without the sign, or read the whole document unless another
                     // input is given.
-                    "$getField" | "$setField" | "$unsetField" | "sortBy" => return None,
+                    "$getField" | "$setField" | "$unsetField" => return None,
+                    "sortBy" => add_pattern(value, names),
                     "$literal" => {}
                     _ => add_expression(value, names)?,
                 }
@@ -107,12 +165,19 @@ pub(super) fn add_expression(value: RawBsonRef<'_>, names: &mut FieldNames) -> O
     Some(())
 }
 
+/// The fields of a sort pattern.
+fn add_pattern(value: RawBsonRef<'_>, names: &mut FieldNames) {
+    if let RawBsonRef::Document(pattern) = value {
+        names.extend(elements(pattern).map(|(path, _)| top(path)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::expression::Variables;
     use crate::pipeline::Pipeline;
-    use pinion_bson::{RawBson, rawbson};
+    use pinion_bson::{RawBson, RawDocumentBuf, rawbson, rawdoc};
 
     #[track_caller]
     fn check(stages: RawBson, expected: Option<&[&str]>) {
@@ -142,6 +207,62 @@ mod tests {
             Some(&["a", "b"]),
         );
         check(rawbson!([{ "$project": { "b": 1 } }]), Some(&["_id", "b"]));
+        check(
+            rawbson!([{ "$project": { "b.c": 1, "d": { "e": { "$add": ["$f.g", 1] } }, "_id": 0 } }]),
+            Some(&["b", "d", "f"]),
+        );
+        check(
+            rawbson!([{ "$addFields": { "a": "$b" } }, { "$unset": "c" }, { "$replaceRoot": { "newRoot": "$d.e" } }]),
+            Some(&["b", "d"]),
+        );
+        check(
+            rawbson!([{ "$group": { "_id": "$a", "n": { "$top": { "sortBy": { "t": 1 }, "output": "$x" } } } }]),
+            Some(&["a", "t", "x"]),
+        );
+        check(
+            rawbson!([{ "$facet": { "f": [{ "$count": "n" }], "g": [{ "$match": { "a": 1 } }, { "$sortByCount": "$b" }] } }]),
+            Some(&["a", "b"]),
+        );
+        check(
+            rawbson!([{ "$bucketAuto": { "groupBy": "$a.b", "buckets": 3, "output": { "n": { "$sum": "$c" } } } }]),
+            Some(&["a", "c"]),
+        );
+    }
+
+    #[test]
+    fn documents_are_restricted_in_front_of_stages_that_copy_them() {
+        let restricted = |stages: RawBson| {
+            let RawBson::Array(stages) = &stages else {
+                panic!("an array of stages");
+            };
+            let pipeline = Pipeline::parse(stages, &Variables::default()).expect("it parses");
+            let (mut made, count) = (pipeline.stages.clone(), pipeline.stages.len());
+            restrict(&mut made).expect("it can be restricted");
+            (made.len() > count).then(|| made[0].source.clone())
+        };
+        let group = || rawbson!({ "$group": { "_id": "$k", "n": { "$sum": "$n" } } });
+        let check = |stages, expected: Option<RawDocumentBuf>| {
+            let expected = expected.map(|spec| rawdoc! { "$project": spec });
+            assert_eq!(restricted(stages), expected);
+        };
+        check(
+            rawbson!([{ "$unwind": "$k" }, (group())]),
+            Some(rawdoc! { "k": 1, "n": 1, "_id": 0 }),
+        );
+        check(
+            rawbson!([{ "$sort": { "a": 1 } }, { "$addFields": { "k": "$_id" } }, (group())]),
+            Some(rawdoc! { "_id": 1, "a": 1, "k": 1, "n": 1 }),
+        );
+        check(
+            rawbson!([{ "$addFields": { "k": 1 } }, { "$count": "n" }]),
+            Some(rawdoc! { "_id": 1 }),
+        );
+        check(rawbson!([(group())]), None);
+        check(
+            rawbson!([{ "$project": { "k": 1, "n": 1 } }, (group())]),
+            None,
+        );
+        check(rawbson!([{ "$unwind": "$k" }]), None);
     }
 
     #[test]
@@ -159,10 +280,6 @@ mod tests {
         );
         check(
             rawbson!([{ "$group": { "_id": { "$getField": "a" } } }]),
-            None,
-        );
-        check(
-            rawbson!([{ "$group": { "_id": "$a", "n": { "$top": { "sortBy": { "t": 1 }, "output": "$x" } } } }]),
             None,
         );
         check(

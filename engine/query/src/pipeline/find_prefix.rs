@@ -3,6 +3,7 @@
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_wire::Result;
 
+use super::fields::restrict;
 use super::stage::StageKind;
 use super::{Pipeline, Stage};
 use crate::expression::{MetaKind, MetaSet, Variables};
@@ -43,6 +44,7 @@ impl Pipeline {
             prefix.rest.stages.insert(0, known);
         }
         prefix.read_metadata();
+        restrict(&mut prefix.rest.stages)?;
         Ok(prefix)
     }
 

@@ -4,6 +4,7 @@ use pinion_bson::{
     DocBuilder, RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElem, RawElems,
 };
 use pinion_wire::Result;
+use smallvec::{SmallVec, smallvec};
 
 use super::{Action, Mode, Projection, Tree};
 use crate::error::error;
@@ -19,7 +20,7 @@ pub(super) fn apply(
     values: &[RawBson],
 ) -> Result<RawDocumentBuf> {
     let document = subject.document;
-    let mut out = DocBuilder::with_capacity(document.as_bytes().len());
+    let mut out = DocBuilder::with_capacity(projection.expected_bytes(document));
     let run = Run {
         mode: projection.mode,
         root: subject,
@@ -43,9 +44,12 @@ struct Run<'d> {
 impl Run<'_> {
     /// The fields of a document under a tree.
     fn fields(&self, tree: &Tree, document: &RawDocument, out: &mut DocBuilder) -> Result<()> {
-        // Which actions met their field, where asking the document for each of them would take
-        // long.
-        let mut met = vec![false; if tree.has_table() { tree.len() } else { 0 }];
+        // Which actions met their field.
+        let mut met: SmallVec<[bool; 32]> = smallvec![false; tree.len()];
+        let mut left = tree
+            .iter()
+            .filter(|(_, action)| action.wants_field())
+            .count();
         for elem in RawElems::new(document.as_bytes()) {
             let Some(at) = tree.position(elem.name) else {
                 if self.mode != Mode::Inclusion {
@@ -53,26 +57,27 @@ impl Run<'_> {
                 }
                 continue;
             };
-            if let Some(met) = met.get_mut(at) {
-                *met = true;
+            let action = tree.action(at);
+            if !std::mem::replace(&mut met[at], true) && action.wants_field() {
+                left -= 1;
             }
-            self.existing(tree.action(at), &elem, document, out)?;
+            self.existing(action, &elem, document, out)?;
+            if left == 0 && self.mode == Mode::Inclusion {
+                break;
+            }
         }
         for (at, (name, action)) in tree.iter().enumerate() {
-            let exists = || match met.get(at) {
-                Some(met) => *met,
-                None => field(document, name).is_some(),
-            };
+            let exists = met[at];
             match action {
                 // In an inclusion computed fields stand behind those that were there.
-                Action::Compute(expression) if self.mode == Mode::Inclusion || !exists() => {
+                Action::Compute(expression) if self.mode == Mode::Inclusion || !exists => {
                     self.compute(expression, name, out)?;
                 }
-                Action::Value(place) if !exists() => self.set(*place, name, out)?,
+                Action::Value(place) if !exists => self.set(*place, name, out)?,
                 Action::ElemMatch(matcher) if self.mode == Mode::Inclusion => {
                     elem_match(matcher, name, document, out)?;
                 }
-                Action::Nested(inner) if inner.computes() && !exists() => {
+                Action::Nested(inner) if !exists && inner.computes() => {
                     let nested = self.computed_only(inner)?;
                     out.append(name, RawBsonRef::Document(&nested));
                 }
@@ -89,7 +94,7 @@ impl Run<'_> {
         document: &RawDocument,
         out: &mut DocBuilder,
     ) -> Result<()> {
-        let name = elem.name_str().unwrap_or_default();
+        let name = || elem.name_str().unwrap_or_default();
         match action {
             Action::Include => {
                 out.append_elem(elem);
@@ -97,35 +102,35 @@ impl Run<'_> {
             Action::Exclude => {}
             Action::Compute(expression) => {
                 if self.mode != Mode::Inclusion {
-                    self.compute(expression, name, out)?;
+                    self.compute(expression, name(), out)?;
                 }
             }
-            Action::Value(place) => self.set(*place, name, out)?,
+            Action::Value(place) => self.set(*place, name(), out)?,
             Action::Slice { skip, limit } => match elem.to_value() {
-                Some(RawBsonRef::Array(array)) => slice(name, array, *skip, *limit, out),
+                Some(RawBsonRef::Array(array)) => slice(name(), array, *skip, *limit, out),
                 _ => {
                     out.append_elem(elem);
                 }
             },
             Action::ElemMatch(matcher) => {
                 if self.mode != Mode::Inclusion {
-                    elem_match(matcher, name, document, out)?;
+                    elem_match(matcher, name(), document, out)?;
                 }
             }
             Action::Nested(tree) => match elem.to_value() {
                 Some(RawBsonRef::Document(inner)) => {
-                    out.start_document(name);
+                    out.start_document(name());
                     self.fields(tree, inner, out)?;
                     out.end();
                 }
                 Some(RawBsonRef::Array(array)) => {
-                    out.start_array(name);
+                    out.start_array(name());
                     self.array(tree, array, out)?;
                     out.end();
                 }
                 _ if tree.computes() => {
                     let nested = self.computed_only(tree)?;
-                    out.append(name, RawBsonRef::Document(&nested));
+                    out.append(name(), RawBsonRef::Document(&nested));
                 }
                 _ if self.mode == Mode::Inclusion => {}
                 _ => {

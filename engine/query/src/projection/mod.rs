@@ -14,6 +14,9 @@ use self::tree::Tree;
 use crate::expression::{Expression, MetaKind, MetaSet, Subject, Variables};
 use crate::matcher::Matcher;
 
+/// What a field is expected to take that is kept or made, with its name.
+const EXPECTED_FIELD_BYTES: usize = 32;
+
 /// A parsed projection.
 #[derive(Clone, Debug)]
 pub struct Projection {
@@ -46,6 +49,13 @@ enum Action {
     ElemMatch(Box<Matcher>),
 }
 
+impl Action {
+    /// Whether it looks at the field of its name.
+    fn wants_field(&self) -> bool {
+        !matches!(self, Action::Compute(_))
+    }
+}
+
 impl Projection {
     /// Parses the projection of a `find` or of a write; the errors are MongoDB's.
     pub fn parse_find(spec: &RawDocument, variables: &Variables) -> Result<Projection> {
@@ -71,6 +81,16 @@ impl Projection {
     /// Whether the document comes out as it is.
     pub fn is_identity(&self) -> bool {
         self.mode != Mode::Inclusion && self.root.is_empty() && self.positional.is_none()
+    }
+
+    /// Whether nothing comes out but the fields that are named.
+    pub(crate) fn is_inclusion(&self) -> bool {
+        self.mode == Mode::Inclusion
+    }
+
+    /// The fields of documents that are named, without what is in them.
+    pub(crate) fn top_names(&self) -> impl Iterator<Item = String> {
+        self.root.iter().map(|(name, _)| String::from(&**name))
     }
 
     /// Whether `apply` needs the array position that the filter matched at.
@@ -139,6 +159,16 @@ impl Projection {
                 .root
                 .iter()
                 .all(|(_, action)| matches!(action, Action::Include | Action::Exclude))
+    }
+
+    /// About how many bytes come out of a document.
+    fn expected_bytes(&self, document: &RawDocument) -> usize {
+        let bytes = document.as_bytes().len();
+        match self.mode {
+            Mode::Inclusion => bytes.min(EXPECTED_FIELD_BYTES * (self.root.len() + 1)),
+            Mode::Exclusion => bytes,
+            Mode::Addition => bytes + EXPECTED_FIELD_BYTES * self.root.len(),
+        }
     }
 
     /// The projected document; `position` is that of the filter's match.
