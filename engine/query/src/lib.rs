@@ -9,6 +9,7 @@ mod collation;
 mod command_shape;
 mod error;
 mod expression;
+mod field_walk;
 mod fulltext;
 mod geo;
 mod index;

@@ -3,10 +3,10 @@
 //! The walk gives the values that MongoDB's `ElementPath` iterator gives, in its order: a predicate
 //! holds when it holds for one of them.
 
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 
 use crate::limits::ACCOUNTED_ITEMS;
-use crate::value::{array_document, elements, field};
+use crate::value::{array_document, elements, field, items};
 use crate::work;
 
 /// One component of a dotted path.
@@ -78,39 +78,56 @@ pub(crate) fn walk<'a>(
     leaf: LeafArrays,
     visit: &mut dyn FnMut(Option<RawBsonRef<'a>>, Option<u32>) -> bool,
 ) -> bool {
-    let mut current = document;
-    for (at, component) in path.iter().enumerate() {
-        let rest = &path[at + 1..];
-        match field(current, &component.name) {
-            None => return visit(None, None),
-            Some(RawBsonRef::Document(inner)) if !rest.is_empty() => current = inner,
-            Some(RawBsonRef::Array(array)) => {
-                let items = array_document(array);
-                if rest.is_empty() {
-                    if leaf == LeafArrays::Traverse {
-                        for (position, (_, value)) in elements(items).enumerate() {
-                            if visit(Some(value), Some(position as u32)) {
-                                return true;
-                            }
-                            // A call that was refused for its work fails for that alone, whatever
-                            // its result.
-                            if position % ACCOUNTED_ITEMS == ACCOUNTED_ITEMS - 1
-                                && work::spend(ACCOUNTED_ITEMS as work::Units * work::ITEM).is_err()
-                            {
-                                return true;
-                            }
-                        }
-                    }
-                    return visit(Some(RawBsonRef::Array(array)), None);
-                }
-                return walk_array(items, rest, leaf, visit);
+    // An empty path does not occur: a path has at least one component.
+    let Some((component, rest)) = path.split_first() else {
+        return false;
+    };
+    walk_from(field(document, &component.name), rest, leaf, visit)
+}
+
+/// The same walk from the value of the path's first component on.
+pub(crate) fn walk_from<'a>(
+    mut found: Option<RawBsonRef<'a>>,
+    mut rest: &[Component],
+    leaf: LeafArrays,
+    visit: &mut dyn FnMut(Option<RawBsonRef<'a>>, Option<u32>) -> bool,
+) -> bool {
+    loop {
+        match (found, rest) {
+            (Some(RawBsonRef::Document(inner)), [component, after @ ..]) => {
+                found = field(inner, &component.name);
+                rest = after;
             }
-            Some(value) if rest.is_empty() => return visit(Some(value), None),
-            Some(_) => return visit(None, None),
+            (Some(RawBsonRef::Array(array)), []) => return visit_array(array, leaf, visit),
+            (Some(RawBsonRef::Array(array)), rest) => {
+                return walk_array(array_document(array), rest, leaf, visit);
+            }
+            (found, []) => return visit(found, None),
+            _ => return visit(None, None),
         }
     }
-    // An empty path does not occur: a path has at least one component.
-    false
+}
+
+/// Visits an array that the path ends at.
+fn visit_array<'a>(
+    array: &'a RawArray,
+    leaf: LeafArrays,
+    visit: &mut dyn FnMut(Option<RawBsonRef<'a>>, Option<u32>) -> bool,
+) -> bool {
+    if leaf == LeafArrays::Traverse {
+        for (position, value) in items(array).enumerate() {
+            if visit(Some(value), Some(position as u32)) {
+                return true;
+            }
+            // A call that was refused for its work fails for that alone, whatever its result.
+            if position % ACCOUNTED_ITEMS == ACCOUNTED_ITEMS - 1
+                && work::spend(ACCOUNTED_ITEMS as work::Units * work::ITEM).is_err()
+            {
+                return true;
+            }
+        }
+    }
+    visit(Some(RawBsonRef::Array(array)), None)
 }
 
 /// The walk inside an array where `rest` is still to be followed.

@@ -88,10 +88,12 @@ async fn group(
 ) -> Result<Option<MadeInParts>> {
     let grouped = on_parts(ctx, source, request, |count| {
         let (stages, memory) = (partial.part.clone(), part_memory(memory, count));
+        let needs_order = partial.needs_order;
         move |found, partition, ctx: OpContext| async move {
             let part = GroupedPart {
                 found,
                 stages,
+                needs_order,
                 memory,
             };
             part.documents(partition, &ctx).await
@@ -159,6 +161,8 @@ async fn merge(
 struct GroupedPart {
     found: FoundPart,
     stages: Pipeline,
+    /// The stages need what orders the documents among those of all parts.
+    needs_order: bool,
     memory: Memory,
 }
 
@@ -178,8 +182,16 @@ struct KeptDocument {
 impl GroupedPart {
     async fn documents(&self, partition: PartitionId, ctx: &OpContext) -> Result<Grouped> {
         let mut walk = self.found.open(partition);
-        // Those of a read that goes backwards would have to be turned over.
-        walk.kept = (!self.found.spec.descending()).then(Vec::new);
+        // The order of a read that goes backwards would have to be turned over.
+        let descends = self.found.spec.descending();
+        if descends && self.needs_order {
+            return Err(Error::new(
+                ErrorCode::INTERNAL_ERROR,
+                "a part's documents come in descending order",
+            ));
+        }
+        walk.gives_order = self.needs_order;
+        walk.kept = (!descends).then(Vec::new);
         let mut run = PipelineRun::new(self.stages.clone(), &self.memory);
         let mut given = Vec::new();
         let mut input = Input::Go;
@@ -313,6 +325,7 @@ impl FoundPart {
             scan: Scan::open(&self.spec, owned),
             part: self,
             counters: PartCounters::default(),
+            gives_order: false,
             kept: None,
             kept_bytes: 0,
         }
@@ -324,6 +337,8 @@ struct FoundWalk<'p> {
     part: &'p FoundPart,
     scan: Scan,
     counters: PartCounters,
+    /// Documents come with what orders them.
+    gives_order: bool,
     /// All documents so far, while they are few.
     kept: Option<Vec<KeptDocument>>,
     kept_bytes: usize,
@@ -340,18 +355,19 @@ impl FoundWalk<'_> {
         }
         let (scan, spec, counters) = (&mut self.scan, &self.part.spec, &mut self.counters);
         let mut documents = VecDeque::new();
-        match self.kept {
-            None => next_documents(scan, spec, ctx, counters, &mut documents).await?,
-            Some(_) => {
-                let mut found = VecDeque::new();
-                next_matches(scan, spec, ctx, counters, usize::MAX, &mut found).await?;
-                self.keep(&found);
-                documents.extend(
-                    found
-                        .into_iter()
-                        .map(|found| Document::from(found.document)),
-                );
-            }
+        if self.kept.is_some() || self.gives_order {
+            let mut found = VecDeque::new();
+            next_matches(scan, spec, ctx, counters, usize::MAX, &mut found).await?;
+            self.keep(&found);
+            documents.extend(found.into_iter().map(|found| {
+                let document = Document::from(found.document);
+                match self.gives_order {
+                    true => document.at_place(&found.order),
+                    false => document,
+                }
+            }));
+        } else {
+            next_documents(scan, spec, ctx, counters, &mut documents).await?;
         }
         if documents.is_empty() {
             let (done, counted) = (&self.counters, &metrics().counters);

@@ -7,10 +7,12 @@ use pinion_collation::Collation;
 use pinion_wire::Result;
 
 use super::kind::Kind;
+use super::ordered::Ordered;
 use super::quantile::Quantiles;
 use super::state::Accumulator;
 use crate::error::error;
 use crate::expression::{Expression, MetaSet, Subject, Value, Variables};
+use crate::field_walk::FieldWalk;
 use crate::number::exact_i64;
 use crate::sort::SortPattern;
 use crate::text::value_text;
@@ -122,18 +124,61 @@ impl Accumulation {
         Ok(started.with_collation(self.collation.as_ref()))
     }
 
+    /// An empty state for what parts know of the group of this key.
+    pub(crate) fn start_partial(&self, key: RawBsonRef<'_>) -> Result<Accumulator> {
+        let ordered = Ordered::new(&self.kind, self.wanted(key)?, self.collation.as_ref());
+        match ordered {
+            Some(ordered) => Ok(Accumulator::Ordered(ordered)),
+            None => self.start(key),
+        }
+    }
+
+    /// The state that has taken what parts know of the group of this key, in the order of the
+    /// documents.
+    pub(crate) fn replay(&self, key: RawBsonRef<'_>, ordered: &Ordered) -> Result<Accumulator> {
+        let mut accumulator = self.start(key)?;
+        for value in ordered.in_order() {
+            accumulator.add(Some(value))?;
+        }
+        Ok(accumulator)
+    }
+
+    /// The field that a document's value is read from, if it is one.
+    pub(crate) fn field_path(&self) -> Option<&[Box<str>]> {
+        self.argument.field_path()
+    }
+
     /// What a document gives.
     #[inline]
     pub(crate) fn input<'a>(&'a self, subject: impl Into<Subject<'a>>) -> Result<Input<'a>> {
+        let subject = subject.into();
+        self.input_of(subject, || self.argument.evaluate(subject))
+    }
+
+    /// What a document gives whose fields are walked through.
+    #[inline]
+    pub(crate) fn input_walked<'a>(
+        &'a self,
+        subject: Subject<'a>,
+        walked: (&mut FieldWalk<'a>, Option<u8>),
+    ) -> Result<Input<'a>> {
+        self.input_of(subject, || self.argument.evaluate_walked(subject, walked))
+    }
+
+    #[inline]
+    fn input_of<'a>(
+        &'a self,
+        subject: Subject<'a>,
+        value: impl FnOnce() -> Result<Value<'a>>,
+    ) -> Result<Input<'a>> {
         if self.kind == Kind::Count {
             return Ok(Input {
                 value: Value::Missing,
                 key: Vec::new(),
             });
         }
-        let subject = subject.into();
         Ok(Input {
-            value: self.argument.evaluate(subject)?,
+            value: value()?,
             key: match &self.order {
                 Some(order) => order.value_key(subject)?,
                 None => Vec::new(),

@@ -20,6 +20,22 @@ impl Kind {
         matches!(
             self,
             Kind::Count | Kind::Sum | Kind::Avg | Kind::Min | Kind::Max
+        ) || self.needs_order()
+    }
+
+    /// Whether partial results can be merged in any order because each value comes with what orders
+    /// its document.
+    pub(crate) fn needs_order(&self) -> bool {
+        matches!(
+            self,
+            Kind::First
+                | Kind::Last
+                | Kind::FirstN
+                | Kind::LastN
+                | Kind::Push
+                | Kind::AddToSet
+                | Kind::Top
+                | Kind::TopN
         )
     }
 }
@@ -54,6 +70,7 @@ impl Accumulator {
                 }
                 out.end();
             }),
+            Accumulator::Ordered(ordered) => ordered.partial(),
             // In ascending order also where the result descends: equal values stay in the order in
             // which they came.
             Accumulator::Extremes { ranked, .. } => {
@@ -117,6 +134,10 @@ impl Accumulator {
                 }
             }
             Accumulator::Items { .. } => self.add(Some(partial))?,
+            Accumulator::Ordered(ordered) => match partial {
+                RawBsonRef::Array(inputs) => ordered.merge(inputs).ok_or_else(unreadable)?,
+                _ => return Err(unreadable()),
+            },
             Accumulator::Recorded { .. } => return Err(unreadable()),
             Accumulator::Push(_)
             | Accumulator::AddToSet { .. }
@@ -150,6 +171,26 @@ impl Accumulator {
         }
         self.merge(partial)?;
         Ok(self.is_orderless())
+    }
+
+    /// Takes one value of a document that stands at a place among those of all parts, in a part or
+    /// outside of one: there it has none.
+    pub(crate) fn add_at(
+        &mut self,
+        place: &[u8],
+        value: Option<RawBsonRef<'_>>,
+        key: &[u8],
+    ) -> Result<()> {
+        match self {
+            Accumulator::Ordered(ordered) => ordered.add(place, value),
+            // Of equal keys the first is kept, also where parts are merged.
+            Accumulator::Best { ranked, .. } if ranked.side() == Side::Top && !place.is_empty() => {
+                let key = [key, place].concat();
+                ranked.add(&key, value.unwrap_or(RawBsonRef::Null));
+            }
+            _ => return self.add_ranked(value, key),
+        }
+        Ok(())
     }
 
     /// The same state before it takes its first value, where merging its partial results gives what

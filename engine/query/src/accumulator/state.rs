@@ -12,6 +12,7 @@ use rustc_hash::{FxBuildHasher, FxHashSet};
 use super::digest::Digest;
 use super::kind::Kind;
 use super::list::List;
+use super::ordered::Ordered;
 use super::quantile::Quantiles;
 use super::ranked::{Few, Ranked, Side};
 use super::spread::Spread;
@@ -72,6 +73,9 @@ pub(crate) enum Accumulator {
         wanted: Quantiles,
         digest: Box<Digest>,
     },
+    /// What parts know of one whose result depends on the order of the documents. Gives the values
+    /// that it keeps, in that order.
+    Ordered(Ordered),
     /// What another accumulator is given later, each value behind its key where that orders by
     /// keys. Gives no result of its own.
     Recorded {
@@ -255,6 +259,7 @@ impl Accumulator {
                     digest.add(number.to_f64());
                 }
             }
+            Accumulator::Ordered(ordered) => ordered.add(&[], value),
             Accumulator::Recorded { ranked, inputs } => {
                 if *ranked {
                     inputs.push(RawBsonRef::Binary(RawBinaryRef {
@@ -312,6 +317,7 @@ impl Accumulator {
             Accumulator::Quantiles { wanted, digest } => {
                 wanted.result(digest.quantiles(wanted.shares()))
             }
+            Accumulator::Ordered(ordered) => List::of(ordered.in_order()),
             Accumulator::Recorded { inputs, .. } => inputs.array(),
         }
     }
@@ -331,6 +337,7 @@ impl Accumulator {
                 64 + ranked.bytes()
             }
             Accumulator::Quantiles { digest, .. } => 64 + digest.bytes(),
+            Accumulator::Ordered(ordered) => size_of::<Accumulator>() + ordered.bytes(),
             Accumulator::Recorded { inputs, .. } => 32 + inputs.bytes(),
             Accumulator::Sum(sum) | Accumulator::Avg { sum, .. } => {
                 size_of::<Accumulator>() + sum.heap_bytes()

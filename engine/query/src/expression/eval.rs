@@ -27,7 +27,10 @@ impl<'a> Env<'a> {
         Env {
             root,
             current,
-            slots: vec![Value::Missing; slots],
+            slots: match slots {
+                0 => Vec::new(),
+                _ => vec![Value::Missing; slots],
+            },
         }
     }
 
@@ -326,7 +329,7 @@ fn evaluate_all<'a>(arguments: &'a [Expr], env: &mut Env<'a>) -> Result<SmallVec
 }
 
 /// Accounts for what a path through arrays has copied.
-fn found(value: Value<'_>) -> Result<Value<'_>> {
+pub(super) fn found(value: Value<'_>) -> Result<Value<'_>> {
     if let Value::Owned(_) = value {
         spend_bytes(value.bytes())?;
     }
@@ -364,7 +367,7 @@ pub(crate) fn path_in_document<'a>(document: &'a RawDocument, path: &[Box<str>])
     }
 }
 
-fn path_in_ref<'a>(value: RawBsonRef<'a>, path: &[Box<str>]) -> Value<'a> {
+pub(super) fn path_in_ref<'a>(value: RawBsonRef<'a>, path: &[Box<str>]) -> Value<'a> {
     if path.is_empty() {
         return Value::Ref(value);
     }

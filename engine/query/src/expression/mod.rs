@@ -30,6 +30,9 @@ pub use parse::check_variable_name;
 pub use random::Random;
 pub use value::Value;
 
+use crate::field_walk::FieldWalk;
+use crate::work;
+use eval::{found, path_in_ref};
 use parse::Expr;
 
 /// What expressions may refer to beside the document: the time of the operation and the variables
@@ -149,6 +152,31 @@ impl Expression {
     ) -> Result<Value<'a>> {
         let mut env = Env::new(root, current, self.slots);
         self.root.evaluate(&mut env)
+    }
+
+    /// The path, where the value is that of a path in the document.
+    pub(crate) fn field_path(&self) -> Option<&[Box<str>]> {
+        match &self.root {
+            Expr::Field(path) | Expr::Root(path) if !path.is_empty() => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The value for a document whose fields are walked through: where the expression is a path,
+    /// `field` says where the walk has the field that it begins with.
+    pub(crate) fn evaluate_walked<'a>(
+        &'a self,
+        subject: Subject<'a>,
+        (walk, field): (&mut FieldWalk<'a>, Option<u8>),
+    ) -> Result<Value<'a>> {
+        let (Some(field), Some(path)) = (field, self.field_path()) else {
+            return self.evaluate(subject);
+        };
+        work::spend(work::STEP)?;
+        match walk.get(field) {
+            Some(value) => found(path_in_ref(value, &path[1..])),
+            None => Ok(Value::Missing),
+        }
     }
 
     /// The value, where it does not depend on a document.

@@ -11,12 +11,15 @@ use super::MatchPosition;
 use super::node::{CompareOp, Leaf, Node, Predicate};
 use crate::collation;
 use crate::expression::{Metadata, Subject};
+use crate::field_walk::FieldWalk;
 use crate::number::truncated_i64;
-use crate::path::{LeafArrays, walk};
+use crate::path::{LeafArrays, walk, walk_from};
 use crate::value::{array_document, class, count, elements, is_nan, is_number, is_true, items};
 
 /// What one match carries through the tree.
 pub(crate) struct State<'c> {
+    /// The fields of the document that several predicates look at.
+    fields: Option<FieldWalk<'c>>,
     collation: Option<&'c Collation>,
     metadata: &'c Metadata,
     record: bool,
@@ -29,8 +32,10 @@ impl<'c> State<'c> {
         collation: Option<&'c Arc<Collation>>,
         metadata: &'c Metadata,
         record: bool,
+        fields: Option<FieldWalk<'c>>,
     ) -> State<'c> {
         State {
+            fields,
             collation: collation.map(Arc::as_ref),
             metadata,
             record,
@@ -125,20 +130,24 @@ impl Leaf {
             | Predicate::Near(_) => LeafArrays::Keep,
             _ => LeafArrays::Traverse,
         };
-        walk(
-            document,
-            self.path.components(),
-            leaf_arrays,
-            &mut |value, position| {
-                if !self.predicate.matches(value, state) {
-                    return false;
-                }
-                if state.record && position.is_some() {
-                    state.position = position;
-                }
-                true
-            },
-        )
+        let path = self.path.components();
+        let found = match (self.field, &mut state.fields) {
+            (Some(place), Some(fields)) => Some(fields.get(place)),
+            _ => None,
+        };
+        let mut visit = |value: Option<RawBsonRef<'_>>, position: Option<u32>| {
+            if !self.predicate.matches(value, state) {
+                return false;
+            }
+            if state.record && position.is_some() {
+                state.position = position;
+            }
+            true
+        };
+        match found {
+            Some(found) => walk_from(found, &path[1..], leaf_arrays, &mut visit),
+            None => walk(document, path, leaf_arrays, &mut visit),
+        }
     }
 }
 

@@ -101,6 +101,7 @@ impl MetaSource {
             Node::Leaf(Leaf {
                 path,
                 predicate: Predicate::Near(near),
+                ..
             }) => Some((path, near)),
             _ => None,
         });

@@ -21,6 +21,7 @@ use pinion_wire::Result;
 use crate::collation::has_strings;
 use crate::error::error;
 use crate::expression::{MetaSet, Subject, Variables};
+use crate::field_walk::WantedFields;
 use crate::index::IndexSpec;
 use crate::work::{self, spend_bytes};
 
@@ -39,6 +40,8 @@ pub struct Matcher(Arc<Parsed>);
 struct Parsed {
     filter: RawDocumentBuf,
     root: Node,
+    /// The fields that several predicates look at.
+    fields: WantedFields,
     collation: Option<Arc<Collation>>,
     /// It asks for an order by distance.
     near: bool,
@@ -56,12 +59,13 @@ pub struct MatchPosition {
 }
 
 impl Matcher {
-    fn new(filter: &RawDocument, root: Node, collation: Option<Arc<Collation>>) -> Matcher {
+    fn new(filter: &RawDocument, mut root: Node, collation: Option<Arc<Collation>>) -> Matcher {
         Matcher(Arc::new(Parsed {
             filter: filter.to_owned(),
             near: root.nears() > 0,
             text: root.texts() > 0,
             reads: root.reads(),
+            fields: wanted_fields(&mut root),
             root,
             collation,
         }))
@@ -126,7 +130,8 @@ impl Matcher {
         let source = self.meta_source(self.0.reads);
         let own = source.map(|source| source.metadata(document)).transpose()?;
         let metadata = own.as_ref().unwrap_or(metadata);
-        let mut state = eval::State::new(self.collation(), metadata, record);
+        let fields = (!self.0.fields.is_empty()).then(|| self.0.fields.walk(document));
+        let mut state = eval::State::new(self.collation(), metadata, record, fields);
         let matched = self.0.root.matches(document, &mut state);
         work::check()?;
         state.finish(matched)
@@ -191,6 +196,7 @@ impl Matcher {
                         op: CompareOp::Eq,
                         value,
                     },
+                ..
             }) if path.text() == "_id" && is_simple_id(value.as_raw_bson_ref()) => Some(value),
             _ => None,
         })
@@ -233,6 +239,20 @@ impl Matcher {
     pub fn parsed_query(&self) -> RawDocumentBuf {
         serialize::serialize(&self.0.root)
     }
+}
+
+/// Has the predicates of a filter find their fields in one walk, if there are several.
+fn wanted_fields(root: &mut Node) -> WantedFields {
+    let (mut fields, mut leaves) = (WantedFields::default(), 0);
+    root.each_leaf(&mut |leaf| {
+        leaves += 1;
+        leaf.field = fields.place(&leaf.path.components()[0].name);
+    });
+    if leaves < 2 {
+        root.each_leaf(&mut |leaf| leaf.field = None);
+        fields = WantedFields::default();
+    }
+    fields
 }
 
 /// Whether equality with this value can be looked up by `_id`: arrays traverse, null matches

@@ -36,6 +36,19 @@ pub(crate) enum Node {
 pub(crate) struct Leaf {
     pub path: Path,
     pub predicate: Predicate,
+    /// Where a walk through a document has the field that the path begins with, if one is made for
+    /// several predicates.
+    pub field: Option<u8>,
+}
+
+impl Leaf {
+    pub(crate) fn new(path: Path, predicate: Predicate) -> Leaf {
+        Leaf {
+            path,
+            predicate,
+            field: None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +139,22 @@ impl Node {
                 _ => Some(self),
             },
             _ => Some(self),
+        }
+    }
+
+    /// Calls `f` for each predicate at a path of the document itself.
+    pub(super) fn each_leaf(&mut self, f: &mut impl FnMut(&mut Leaf)) {
+        match self {
+            Node::And(children) | Node::Or(children) | Node::Nor(children) => {
+                children.iter_mut().for_each(|child| child.each_leaf(f));
+            }
+            Node::Not(child) => child.each_leaf(f),
+            Node::Leaf(leaf) => f(leaf),
+            Node::AlwaysTrue
+            | Node::AlwaysFalse
+            | Node::Expr(..)
+            | Node::Schema(..)
+            | Node::Text(_) => {}
         }
     }
 
@@ -286,6 +315,7 @@ fn joined_equalities(children: &[Node], collation: Option<&Collation>) -> Option
                         op: CompareOp::Eq,
                         value,
                     },
+                ..
             }) if path.is_none_or(|p| p == at)
                 && !matches!(value, RawBson::RegularExpression(_)) =>
             {
@@ -296,10 +326,8 @@ fn joined_equalities(children: &[Node], collation: Option<&Collation>) -> Option
         }
     }
     let path = path?.clone();
-    Some(Node::Leaf(Leaf {
-        path,
-        predicate: Predicate::any_of(values, Vec::new(), collation),
-    }))
+    let predicate = Predicate::any_of(values, Vec::new(), collation);
+    Some(Node::Leaf(Leaf::new(path, predicate)))
 }
 
 impl Predicate {

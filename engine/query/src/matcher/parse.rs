@@ -256,10 +256,7 @@ fn is_operator_document(document: &RawDocument, allow_incomplete_dbref: bool) ->
 }
 
 fn leaf(path: &str, predicate: Predicate) -> Node {
-    Node::Leaf(Leaf {
-        path: Path::parse(path),
-        predicate,
-    })
+    Node::Leaf(Leaf::new(Path::parse(path), predicate))
 }
 
 fn not(node: Node) -> Node {

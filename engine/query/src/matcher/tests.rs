@@ -1,9 +1,11 @@
 //! Filters against documents, as MongoDB answers them.
 
-use pinion_bson::{RawDocumentBuf, rawdoc};
+use pinion_bson::testing::Rng;
+use pinion_bson::{CString, RawArrayBuf, RawDocumentBuf, rawdoc};
 
 use super::Matcher;
 use crate::expression::Variables;
+use crate::field_walk::tests::{document, times};
 
 #[track_caller]
 fn check(filter: RawDocumentBuf, document: RawDocumentBuf, expected: bool) {
@@ -514,4 +516,48 @@ fn a_sample_of_documents() {
         2,
         "$sampleRate can only be applied to the top-level document",
     );
+}
+
+/// Several predicates share one walk through a document, and one alone makes none.
+#[test]
+fn predicates_together_find_what_each_finds() {
+    let predicates = [
+        rawdoc! { "a": { "$gt": 1 } },
+        rawdoc! { "a": null },
+        rawdoc! { "a.b": { "$lte": 2 } },
+        rawdoc! { "a.0": { "$exists": true } },
+        rawdoc! { "b": { "$in": ["x", 1, null] } },
+        rawdoc! { "b": { "$not": { "$type": "string" } } },
+        rawdoc! { "b.a.b": { "$exists": false } },
+        rawdoc! { "c": { "$regex": "x" } },
+        rawdoc! { "c": { "$elemMatch": { "$gt": 0 } } },
+        rawdoc! { "c": { "$elemMatch": { "a": 1, "b": { "$ne": 2 } } } },
+        rawdoc! { "d": { "$size": 2 } },
+        rawdoc! { "d": { "$ne": 2 } },
+        rawdoc! { "long name": { "$mod": [2, 0] } },
+        rawdoc! { "none": null },
+        rawdoc! { "$expr": { "$gt": ["$a", "$b"] } },
+    ];
+    let (mut rng, mut met) = (Rng::new(3), 0);
+    for _ in 0..20_000 * times() {
+        let chosen: Vec<&RawDocumentBuf> = (0..2 + rng.below(3))
+            .map(|_| &predicates[rng.below(predicates.len() as u64) as usize])
+            .collect();
+        let document = document(&mut rng);
+        let each = |filter: &RawDocumentBuf| {
+            let matcher = Matcher::parse(filter).expect("it parses");
+            matcher.matches(&document).expect("it matches or not")
+        };
+        let alone: Vec<bool> = chosen.iter().map(|filter| each(filter)).collect();
+        let all = alone.iter().all(|matches| *matches);
+        let any = alone.iter().any(|matches| *matches);
+        for (operator, expected) in [("$and", all), ("$or", any), ("$nor", !any)] {
+            let parts: RawArrayBuf = chosen.iter().map(|filter| (*filter).clone()).collect();
+            let mut filter = RawDocumentBuf::new();
+            filter.append(CString::try_from(operator).expect("no zero byte"), parts);
+            assert_eq!(each(&filter), expected, "{filter:?} on {document:?}");
+        }
+        met += usize::from(all);
+    }
+    assert!(met > 1000, "{met} documents met all predicates");
 }

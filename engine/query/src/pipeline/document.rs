@@ -17,6 +17,9 @@ pub struct Document {
     bytes: Bytes,
     /// None where nothing is known beside the fields.
     metadata: Option<Arc<Metadata>>,
+    /// Orders the document, or the one that it was made of, among those of all parts, where a part
+    /// needs that.
+    place: Option<Arc<[u8]>>,
 }
 
 impl Document {
@@ -28,6 +31,20 @@ impl Document {
     /// What is known of the document beside its fields.
     pub fn metadata(&self) -> &Metadata {
         self.metadata.as_deref().unwrap_or(&NO_METADATA)
+    }
+
+    /// What orders the document among those of all parts; empty where that is not known.
+    pub(crate) fn place(&self) -> &[u8] {
+        self.place.as_deref().unwrap_or_default()
+    }
+
+    /// The same document with what orders it among those of all parts.
+    #[must_use]
+    pub fn at_place(self, place: &[u8]) -> Document {
+        Document {
+            place: Some(place.into()),
+            ..self
+        }
     }
 
     /// The same document with other things known of it.
@@ -43,6 +60,7 @@ impl Document {
     pub fn made_of(self, other: &Document) -> Document {
         Document {
             metadata: self.metadata.or_else(|| other.metadata.clone()),
+            place: self.place.or_else(|| other.place.clone()),
             ..self
         }
     }
@@ -62,6 +80,7 @@ impl From<RawDocumentBuf> for Document {
         Document {
             bytes: Bytes::from(document.into_bytes()),
             metadata: None,
+            place: None,
         }
     }
 }
@@ -72,6 +91,7 @@ impl From<Bytes> for Document {
         Document {
             bytes,
             metadata: None,
+            place: None,
         }
     }
 }

@@ -1,16 +1,20 @@
 //! `$facet`: several pipelines over the same documents.
 
-use pinion_bson::{DocBuilder, RawBsonRef};
+use std::collections::VecDeque;
+
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
+use super::grouping::Role;
+use super::partial::PartialPipeline;
 use super::row::stage_row_of;
 use super::step::{Given, Input, OnDisk, Step, Taken, Want};
 use super::{Document, Pipeline, PipelineRun};
-use crate::error::error;
+use crate::error::{bad_value, error};
 use crate::expression::{Variables, check_field_path};
 use crate::limits::MAX_FACET_BYTES;
 use crate::spill::{DiskReply, DiskRequest, Memory};
-use crate::value::{elements, is_empty, items, type_name};
+use crate::value::{elements, field, is_empty, items, type_name};
 use crate::work::spend_bytes;
 
 /// The stage's parsed specification: names with pipelines.
@@ -94,10 +98,74 @@ fn check_name(name: &str) -> Result<()> {
     check_field_path(name)
 }
 
+impl Facet {
+    /// The pipelines as parts run them, and as what all parts give of each is put together, if all
+    /// of them can be divided.
+    pub(super) fn divided(&self) -> Option<DividedFacet> {
+        let (mut in_part, mut merge, mut needs_order) = (Vec::new(), Vec::new(), false);
+        for (name, pipeline) in &self.0 {
+            let mut partial = PartialPipeline::of(pipeline.stages.iter())?;
+            needs_order |= partial.needs_order;
+            in_part.push((name.clone(), partial.part));
+            partial.merge.stages.append(&mut partial.rest.stages);
+            merge.push((name.clone(), partial.merge));
+        }
+        Some(DividedFacet {
+            in_part: Facet(in_part),
+            merge: Facet(merge),
+            needs_order,
+        })
+    }
+
+    /// The stage as it could be written.
+    pub(super) fn source(&self) -> RawDocumentBuf {
+        let mut out = DocBuilder::new();
+        out.start_document("$facet");
+        for (name, pipeline) in &self.0 {
+            out.start_array(name);
+            for stage in pipeline.sources() {
+                out.push(RawBsonRef::Document(stage));
+            }
+            out.end();
+        }
+        out.end();
+        out.finish()
+    }
+}
+
+/// The stage in parts.
+pub(super) struct DividedFacet {
+    pub in_part: Facet,
+    pub merge: Facet,
+    /// Whether parts need what orders the documents.
+    pub needs_order: bool,
+}
+
+/// What a pipeline in a part gives, with the place of the pipeline.
+fn of_branch(place: usize, document: &RawDocument) -> Document {
+    let mut out = DocBuilder::new();
+    out.append("branch", place as i64)
+        .append("document", RawBsonRef::Document(document));
+    out.finish().into()
+}
+
+/// The same read again.
+fn read_of_branch(given: &RawDocument) -> Result<(usize, Document)> {
+    match (field(given, "branch"), field(given, "document")) {
+        (Some(RawBsonRef::Int64(place)), Some(RawBsonRef::Document(document))) => {
+            Ok((place as usize, document.to_owned().into()))
+        }
+        _ => Err(bad_value(
+            "what a part gives of a $facet has a form that is not known",
+        )),
+    }
+}
+
 /// The pipelines at work, one after the other with each document.
 #[derive(Debug)]
 pub(super) struct Faceting {
     branches: Vec<Branch>,
+    role: Role,
     /// The document that they see, none after the last.
     document: Option<Document>,
     /// Whose turn it is.
@@ -114,17 +182,18 @@ pub(super) struct Faceting {
 struct Branch {
     name: String,
     run: PipelineRun,
-    found: Vec<Document>,
+    found: VecDeque<Document>,
 }
 
 impl Faceting {
-    pub(super) fn new(facet: Facet, memory: &Memory) -> Faceting {
+    pub(super) fn new(facet: Facet, role: Role, memory: &Memory) -> Faceting {
         let branch = |(name, pipeline)| Branch {
             name,
             run: PipelineRun::new(pipeline, memory),
-            found: Vec::new(),
+            found: VecDeque::new(),
         };
         Faceting {
+            role,
             branches: facet.0.into_iter().map(branch).collect(),
             document: None,
             turn: 0,
@@ -153,12 +222,21 @@ impl Faceting {
                 ),
             ));
         }
-        self.branches[self.turn].found.push(document);
+        self.branches[self.turn].found.push_back(document);
         Ok(())
     }
 
-    /// One document with an array for each pipeline.
+    /// What all pipelines have given: one document with an array for each of them. A part gives
+    /// what the others are to be put together with, one by one.
     fn finish(&mut self) -> Result<Given> {
+        if self.role == Role::Part {
+            let branches = self.branches.iter_mut().enumerate();
+            let mut found = branches.filter_map(|(place, branch)| {
+                let found = branch.found.pop_front()?;
+                Some(of_branch(place, &found))
+            });
+            return Ok(found.next().map_or(Given::Nothing, Given::Document));
+        }
         if self.finished {
             return Ok(Given::Nothing);
         }
@@ -178,7 +256,15 @@ impl Faceting {
 
 impl Step for Faceting {
     fn take(&mut self, document: &Document) -> Result<Taken> {
-        self.begin(Some(document.clone()));
+        match self.role {
+            Role::Whole | Role::Part => self.begin(Some(document.clone())),
+            Role::Merge => {
+                spend_bytes(document.as_bytes().len())?;
+                let (place, document) = read_of_branch(document)?;
+                self.begin(Some(document));
+                self.turn = place;
+            }
+        }
         Ok(Taken::Gives)
     }
 
@@ -205,6 +291,10 @@ impl Step for Faceting {
             Some(Want::Disk(request)) => {
                 self.asked = Some(request);
                 return Ok(Given::Disk);
+            }
+            // What a part gives is for one pipeline alone.
+            Some(_) if self.role == Role::Merge && self.document.is_some() => {
+                self.turn = self.branches.len();
             }
             Some(_) => (self.turn, self.given) = (self.turn + 1, false),
         }

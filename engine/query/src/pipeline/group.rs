@@ -5,12 +5,14 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_collation::Collation;
 use pinion_wire::Result;
+use smallvec::SmallVec;
 
 use super::Document;
 use super::codes::Engine;
-use crate::accumulator::{Accumulation, Kind};
+use crate::accumulator::{Accumulation, Input, Kind};
 use crate::error::{error, no_javascript};
-use crate::expression::{Expression, MetaSet, Value, Variables};
+use crate::expression::{Expression, MetaSet, Subject, Value, Variables};
+use crate::field_walk::{FieldWalk, WantedFields};
 use crate::operator_uses::{OperatorKind, note};
 use crate::value::{count, elements, first};
 use crate::work::spend_bytes;
@@ -54,11 +56,20 @@ impl Id {
         Ok(Id::Value(Expression::parse(id, variables)?))
     }
 
-    pub(super) fn evaluate<'a>(&'a self, document: &'a Document) -> Result<Value<'a>> {
+    fn expression(&self) -> &Expression {
+        let (Id::Value(expression) | Id::Field(_, expression)) = self;
+        expression
+    }
+
+    fn evaluate<'a>(
+        &'a self,
+        subject: Subject<'a>,
+        walked: (&mut FieldWalk<'a>, Option<u8>),
+    ) -> Result<Value<'a>> {
         match self {
-            Id::Value(expression) => expression.evaluate(document),
+            Id::Value(expression) => expression.evaluate_walked(subject, walked),
             Id::Field(name, expression) => {
-                let value = expression.evaluate(document)?;
+                let value = expression.evaluate_walked(subject, walked)?;
                 spend_bytes(value.bytes())?;
                 let mut out = DocBuilder::new();
                 out.append(name, value.or_null());
@@ -71,9 +82,8 @@ impl Id {
 impl Group {
     /// What is read beside the documents.
     pub(super) fn reads(&self) -> MetaSet {
-        let (Id::Value(id) | Id::Field(_, id)) = &self.id;
         let fields = self.fields.iter().map(|(_, field)| field.reads());
-        fields.fold(id.reads(), MetaSet::union)
+        fields.fold(self.id.expression().reads(), MetaSet::union)
     }
 
     pub(super) fn parse(spec: RawBsonRef<'_>, variables: &Variables) -> Result<Group> {
@@ -106,12 +116,69 @@ impl Group {
     }
 }
 
+/// What a group reads of each document: the fields that its expressions are, in one walk, and what
+/// others come to.
+#[derive(Debug)]
+pub(super) struct GroupReader {
+    wanted: WantedFields,
+    id: Option<u8>,
+    inputs: Vec<Option<u8>>,
+}
+
+/// What one document gives a group.
+pub(super) struct GroupInput<'a> {
+    pub id: Value<'a>,
+    pub inputs: SmallVec<[Input<'a>; 4]>,
+}
+
+impl GroupReader {
+    pub(super) fn new(group: &Group) -> GroupReader {
+        let mut wanted = WantedFields::default();
+        let mut place = |path: Option<&[Box<str>]>| wanted.place(&path?[0]);
+        GroupReader {
+            id: place(group.id.expression().field_path()),
+            inputs: (group.fields.iter())
+                .map(|(_, field)| place(field.field_path()))
+                .collect(),
+            wanted,
+        }
+    }
+
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// Those of expressions; the work is refused.
+    pub(super) fn read<'a>(
+        &'a self,
+        group: &'a Group,
+        subject: Subject<'a>,
+    ) -> Result<GroupInput<'a>> {
+        let mut walk = self.wanted.walk(subject.document);
+        let id = group.id.evaluate(subject, (&mut walk, self.id))?;
+        spend_bytes(id.bytes())?;
+        let mut inputs = SmallVec::new();
+        for ((_, field), place) in group.fields.iter().zip(&self.inputs) {
+            let input = field.input_walked(subject, (&mut walk, *place))?;
+            spend_bytes(input.value.bytes())?;
+            inputs.push(input);
+        }
+        Ok(GroupInput { id, inputs })
+    }
+}
+
 impl Group {
     /// Whether groups of parts of the documents can be put together.
     pub(super) fn is_divisible(&self) -> bool {
         self.fields
             .iter()
             .all(|(_, field)| field.kind().is_divisible())
+    }
+
+    /// Whether what parts know of groups has what orders the documents.
+    pub(super) fn needs_order(&self) -> bool {
+        self.fields
+            .iter()
+            .any(|(_, field)| field.kind().needs_order())
     }
 
     /// The stage that puts together what parts know of its groups, as MongoDB shows it.

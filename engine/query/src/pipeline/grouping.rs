@@ -12,12 +12,13 @@ use smallvec::SmallVec;
 
 use super::Document;
 use super::codes::{Engine, coded, no_disk_use};
-use super::group::Group;
+use super::group::{Group, GroupInput, GroupReader};
 use super::partial::depends_on_order;
 use super::step::{Given, OnDisk, Step, Taken};
-use crate::accumulator::{Accumulation, Accumulator, Input};
+use crate::accumulator::{Accumulation, Accumulator};
 use crate::collation::spend_sort_keys;
 use crate::error::{bad_value, error};
+use crate::expression::Subject;
 use crate::limits::{MAX_ACCUMULATOR_BYTES, MAX_ORDERED_DOCUMENTS, SORT_RUN};
 use crate::number::exact_i64;
 use crate::sorter::{Sorted, Sorter};
@@ -40,6 +41,7 @@ pub(super) enum Role {
 #[derive(Debug)]
 pub(super) struct Grouping {
     group: Group,
+    reader: GroupReader,
     role: Role,
     /// What has come since groups were spilled last.
     groups: Groups,
@@ -57,6 +59,9 @@ pub(super) struct Grouping {
 #[derive(Debug, Default)]
 struct Groups {
     places: FxHashMap<Box<[u8]>, usize>,
+    /// By the `_id`'s own type and bytes where these are few: what is the same to the last byte has
+    /// the same key, which is not made again.
+    known: FxHashMap<ShortValue, usize>,
     list: Vec<OneGroup>,
     bytes: usize,
     /// Whether there may be more of these groups on disk.
@@ -99,6 +104,7 @@ impl Grouping {
             Engine::SlotBased => memory.limits.hash_agg,
         });
         Grouping {
+            reader: GroupReader::new(&group),
             group,
             role,
             groups: Groups::default(),
@@ -114,22 +120,20 @@ impl Grouping {
     /// Takes one document; what may be refused for its work comes before anything changes. True
     /// when memory is full.
     fn push(&mut self, document: &Document) -> Result<bool> {
-        spend_bytes(document.as_bytes().len())?;
-        let id = self.group.id.evaluate(document)?;
-        spend_bytes(id.bytes())?;
+        let subject = Subject::from(document);
+        spend_bytes(subject.document.as_bytes().len())?;
+        let GroupInput { id, inputs } = self.reader.read(&self.group, subject)?;
         spend_sort_keys(self.group.collation.as_deref(), id.bytes())?;
-        let mut inputs: SmallVec<[Input<'_>; 4]> = SmallVec::new();
-        for (_, accumulation) in &self.group.fields {
-            let input = accumulation.input(document)?;
-            spend_bytes(input.value.bytes())?;
-            inputs.push(input);
-        }
         work::check()?;
+        // What made the document has not said what it was made of.
+        if self.role == Role::Part && document.place().is_empty() && self.group.needs_order() {
+            return Err(depends_on_order());
+        }
         let groups = &mut self.groups;
-        let place = groups.place(id.or_null(), &self.group)?;
+        let place = groups.place(id.or_null(), &self.group, self.role)?;
         for (accumulator, input) in groups.list[place].accumulators.iter_mut().zip(inputs) {
             let before = accumulator.bytes();
-            accumulator.add_ranked(input.value.as_ref(), &input.key)?;
+            accumulator.add_at(document.place(), input.value.as_ref(), &input.key)?;
             if self.role == Role::Part && !accumulator.is_orderless() {
                 return Err(depends_on_order());
             }
@@ -149,7 +153,7 @@ impl Grouping {
         let documents = exact_i64(field(document, "documents").unwrap_or(RawBsonRef::Null));
         self.documents += documents.map_or(0, |documents| documents as u64);
         let groups = &mut self.groups;
-        let place = groups.place(id, &self.group)?;
+        let place = groups.place(id, &self.group, self.role)?;
         let group = &mut groups.list[place];
         group.parts += 1;
         // Which of two equal keys came first is not known.
@@ -186,6 +190,7 @@ impl Grouping {
 
     /// Begins to empty memory.
     fn leave(&mut self) {
+        self.groups.known = FxHashMap::default();
         self.leaving = Leaving::Sorting {
             keys: std::mem::take(&mut self.groups.places).into_iter(),
             sorter: Sorter::new(None),
@@ -264,7 +269,7 @@ impl Grouping {
             Role::Merge if !orderless && group.parts > 1 && group.sums_doubles() => {
                 return Err(depends_on_order());
             }
-            Role::Whole | Role::Merge => group.finish(&self.group, orderless),
+            Role::Whole | Role::Merge => group.finish(&self.group, orderless)?,
         };
         group.accumulators = Vec::new();
         sorted.next();
@@ -291,7 +296,8 @@ impl Grouping {
         }
         let (_, group) = self.merging.take().expect("looked at before");
         let orderless = self.is_orderless();
-        Ok(Given::Document(group.finish(&self.group, orderless).into()))
+        let made = group.finish(&self.group, orderless)?;
+        Ok(Given::Document(made.into()))
     }
 
     /// Adds what was spilled of a group.
@@ -300,7 +306,7 @@ impl Grouping {
         let (id, partials) = read_partials(spilled)?;
         let (_, group) = match &mut self.merging {
             Some(merging) => merging,
-            merging => merging.insert((key, OneGroup::new(id, &self.group)?)),
+            merging => merging.insert((key, OneGroup::new(id, &self.group, self.role)?)),
         };
         let fields = self.group.fields.iter().map(|(_, field)| field);
         for ((accumulator, partial), field) in group
@@ -327,12 +333,26 @@ impl Grouping {
 
 impl Groups {
     /// The place of the group with this `_id`, which may be new.
-    fn place(&mut self, id: RawBsonRef<'_>, group: &Group) -> Result<usize> {
+    fn place(&mut self, id: RawBsonRef<'_>, group: &Group, role: Role) -> Result<usize> {
+        let short = short_value(id);
+        let known = short.as_ref().and_then(|short| self.known.get(short));
+        if let Some(place) = known {
+            return Ok(*place);
+        }
+        let place = self.place_by_key(id, group, role)?;
+        if let Some(short) = short {
+            self.bytes += size_of::<(ShortValue, usize)>() + 16;
+            self.known.insert(short, place);
+        }
+        Ok(place)
+    }
+
+    fn place_by_key(&mut self, id: RawBsonRef<'_>, group: &Group, role: Role) -> Result<usize> {
         let key = encode_id_in(group.collation.as_deref(), id);
         if let Some(place) = self.places.get(&key[..]) {
             return Ok(*place);
         }
-        let mut new = OneGroup::new(id, group)?;
+        let mut new = OneGroup::new(id, group, role)?;
         if self.continued {
             let states = new.accumulators.into_iter();
             new.accumulators = states.map(Accumulator::or_recorded).collect();
@@ -344,9 +364,43 @@ impl Groups {
     }
 }
 
+/// The bytes of a value behind its type.
+type ShortValue = SmallVec<[u8; 24]>;
+
+/// A value of the commonest types as it is found by, unless it is long.
+fn short_value(value: RawBsonRef<'_>) -> Option<ShortValue> {
+    let mut short = ShortValue::new();
+    short.push(value.element_type() as u8);
+    match value {
+        RawBsonRef::Null => {}
+        RawBsonRef::Boolean(value) => short.push(u8::from(value)),
+        RawBsonRef::Int32(value) => short.extend_from_slice(&value.to_le_bytes()),
+        RawBsonRef::Int64(value) => short.extend_from_slice(&value.to_le_bytes()),
+        RawBsonRef::Double(value) => short.extend_from_slice(&value.to_bits().to_le_bytes()),
+        RawBsonRef::DateTime(value) => {
+            short.extend_from_slice(&value.timestamp_millis().to_le_bytes());
+        }
+        RawBsonRef::ObjectId(value) => short.extend_from_slice(&value.bytes()),
+        RawBsonRef::String(text) if text.len() < short.inline_size() => {
+            short.extend_from_slice(text.as_bytes());
+        }
+        RawBsonRef::Document(document) if document.as_bytes().len() < short.inline_size() => {
+            short.extend_from_slice(document.as_bytes());
+        }
+        _ => return None,
+    }
+    Some(short)
+}
+
 impl OneGroup {
-    fn new(id: RawBsonRef<'_>, group: &Group) -> Result<OneGroup> {
-        let start = |(_, field): &(_, Accumulation)| field.start(id).map(Accumulator::orderless);
+    fn new(id: RawBsonRef<'_>, group: &Group, role: Role) -> Result<OneGroup> {
+        let start = |(_, field): &(_, Accumulation)| {
+            let started = match role {
+                Role::Whole => field.start(id),
+                Role::Part | Role::Merge => field.start_partial(id),
+            };
+            started.map(Accumulator::orderless)
+        };
         let states = group.fields.iter().map(start);
         Ok(OneGroup {
             accumulators: states.collect::<Result<_>>()?,
@@ -373,17 +427,19 @@ impl OneGroup {
     }
 
     /// The group's document; `orderless` says whether sums of doubles are those of all orders.
-    fn finish(&self, group: &Group, orderless: bool) -> RawDocumentBuf {
+    fn finish(&self, group: &Group, orderless: bool) -> Result<RawDocumentBuf> {
         let mut out = DocBuilder::new();
-        out.append("_id", self.id.as_raw_bson_ref());
-        for (accumulator, (name, _)) in self.accumulators.iter().zip(&group.fields) {
-            let result = match orderless {
-                true => accumulator.finish_orderless(),
-                false => accumulator.finish(),
+        let id = self.id.as_raw_bson_ref();
+        out.append("_id", id);
+        for (accumulator, (name, field)) in self.accumulators.iter().zip(&group.fields) {
+            let result = match accumulator {
+                Accumulator::Ordered(ordered) => field.replay(id, ordered)?.finish(),
+                _ if orderless => accumulator.finish_orderless(),
+                _ => accumulator.finish(),
             };
             out.append(name, result.as_raw_bson_ref());
         }
-        out.finish()
+        Ok(out.finish())
     }
 
     /// What [`read_partials`] reads.
@@ -469,6 +525,8 @@ impl Step for Grouping {
 mod tests {
     use super::*;
     use crate::expression::Variables;
+    use crate::field_walk::tests::{document, times};
+    use pinion_bson::testing::Rng;
     use pinion_bson::{rawbson, rawdoc};
 
     fn groups(spec: RawBson) -> Grouping {
@@ -523,6 +581,36 @@ mod tests {
                 rawdoc! { "_id": { "s": "open" }, "n": 1 },
             ],
         );
+    }
+
+    /// Fields are found in one walk, and what computes is evaluated: both give the same.
+    #[test]
+    fn fields_are_read_as_they_are_evaluated() {
+        let field = |name: &str| rawbson!(format!("${name}"));
+        let computed = |name: &str| rawbson!({ "$getField": { "field": name, "input": "$$ROOT" } });
+        let mut rng = Rng::new(5);
+        for _ in 0..2000 * times() {
+            let names = ["a", "b", "c", "d", "long name", "none"];
+            let chosen = [(); 4].map(|()| names[rng.below(6) as usize]);
+            let documents: Vec<RawDocumentBuf> =
+                (0..rng.below(20)).map(|_| document(&mut rng)).collect();
+            let of = |read: &dyn Fn(&str) -> RawBson| {
+                let [id, sum, max, push] = chosen.map(read);
+                let mut groups = groups(rawbson!({
+                    "_id": id, "n": { "$sum": 1 }, "sum": { "$sum": sum }, "max": { "$max": max }, "all": { "$push": push },
+                }));
+                for document in &documents {
+                    groups.push(&document.clone().into()).expect("it is taken");
+                }
+                groups.end().expect("it ends");
+                let mut found = Vec::new();
+                while let Some(document) = given(&mut groups).expect("it is given") {
+                    found.push(RawDocument::to_owned(&document));
+                }
+                found
+            };
+            assert_eq!(of(&field), of(&computed), "{chosen:?} of {documents:?}");
+        }
     }
 
     #[test]

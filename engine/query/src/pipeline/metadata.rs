@@ -26,7 +26,9 @@ impl Stage {
             StageKind::ReplaceRoot(expression, _) | StageKind::Redact(expression) => {
                 expression.reads()
             }
-            StageKind::Facet(facet) => all(&facet.0),
+            StageKind::Facet(facet)
+            | StageKind::PartialFacet(facet)
+            | StageKind::MergedFacet(facet) => all(&facet.0),
             StageKind::Outside(outside) => match &**outside {
                 Outside::Facet(branches) => all(branches),
                 Outside::Lookup(lookup) => lookup.reads(),
@@ -74,7 +76,9 @@ impl Stage {
             StageKind::Group(_)
             | StageKind::BucketAuto(_)
             | StageKind::Count(_)
-            | StageKind::Facet(_) => MetaSet::default(),
+            | StageKind::Facet(_)
+            | StageKind::PartialFacet(_)
+            | StageKind::MergedFacet(_) => MetaSet::default(),
             StageKind::Outside(outside) if matches!(**outside, Outside::Facet(_)) => {
                 MetaSet::default()
             }

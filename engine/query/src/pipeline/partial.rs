@@ -18,6 +18,8 @@ use crate::error::error;
 pub struct PartialPipeline {
     /// What a part runs.
     pub part: Pipeline,
+    /// Whether a part has to know what orders its documents among those of all parts.
+    pub needs_order: bool,
     /// What is run on all that the parts give, in any order.
     pub merge: Pipeline,
     /// What is left behind that.
@@ -36,14 +38,16 @@ impl PartialPipeline {
         if divided.division() != StageDivision::Partial {
             return None;
         }
+        let mut needs_order = false;
         let (in_part, merge) = match &divided.kind {
-            StageKind::Group(group) if group.is_divisible() => (
-                StageKind::PartialGroup(group.clone()),
-                Stage {
+            StageKind::Group(group) if group.is_divisible() => {
+                needs_order = group.needs_order();
+                let merge = Stage {
                     source: group.merge_source(),
                     kind: StageKind::MergedGroup(group.clone()),
-                },
-            ),
+                };
+                (StageKind::PartialGroup(group.clone()), merge)
+            }
             StageKind::Count(name) => (
                 StageKind::Count(name.clone()),
                 Stage {
@@ -51,13 +55,26 @@ impl PartialPipeline {
                     kind: StageKind::MergedCount(name.clone()),
                 },
             ),
+            StageKind::Facet(facet) => {
+                let divided = facet.divided()?;
+                needs_order = divided.needs_order;
+                let merge = Stage {
+                    source: divided.merge.source(),
+                    kind: StageKind::MergedFacet(divided.merge),
+                };
+                (StageKind::PartialFacet(divided.in_part), merge)
+            }
             _ => return None,
         };
         let in_part = Stage {
+            source: match &in_part {
+                StageKind::PartialFacet(facet) => facet.source(),
+                _ => divided.source.clone(),
+            },
             kind: in_part,
-            source: divided.source.clone(),
         };
         Some(PartialPipeline {
+            needs_order,
             part: Pipeline {
                 stages: part.into_iter().cloned().chain([in_part]).collect(),
             },
@@ -126,8 +143,9 @@ mod tests {
     use crate::pipeline::SplitPipeline;
     use crate::pipeline::keyed;
     use crate::pipeline::tests::outputs;
+    use crate::value::elements;
     use crate::work::Units;
-    use pinion_bson::{RawBson, rawbson, rawdoc};
+    use pinion_bson::{CString, RawBson, rawbson, rawdoc};
 
     fn split(stages: &RawBson) -> SplitPipeline {
         let RawBson::Array(stages) = stages else {
@@ -147,7 +165,17 @@ mod tests {
     ) -> pinion_wire::Result<Vec<RawDocumentBuf>> {
         let mut made = Vec::new();
         for part in 0..count {
-            let dealt = documents.iter().skip(part).step_by(count).cloned();
+            let numbered = documents.iter().cloned().zip(0_u32..);
+            let dealt = numbered
+                .skip(part)
+                .step_by(count)
+                .map(|(document, number)| {
+                    let document = Document::from(document);
+                    match partial.needs_order {
+                        true => document.at_place(&number.to_be_bytes()),
+                        false => document,
+                    }
+                });
             let stages = partial.part.clone();
             made.extend(outputs(stages, dealt.collect(), Units::MAX)?.0);
         }
@@ -196,6 +224,66 @@ mod tests {
         );
         check(rawbson!([{ "$count": "n" }]));
         check(rawbson!([{ "$group": { "_id": "$t" } }]));
+        check(rawbson!([
+            { "$match": { "k": { "$gt": 0 } } },
+            { "$facet": {
+                "n": [{ "$count": "n" }],
+                "none": [{ "$match": { "k": 99 } }, { "$count": "n" }],
+                "items": [{ "$unwind": "$l" }, { "$sortByCount": "$l" }, { "$limit": 2 }],
+                "ranges": [{ "$bucket": { "groupBy": "$_id", "boundaries": [0, 10, 60], "output": { "a": { "$avg": "$n" } } } }],
+            } },
+            { "$project": { "n": { "$first": "$n.n" }, "items": 1, "ranges": 1, "none": 1 } },
+        ]));
+    }
+
+    #[test]
+    fn parts_know_the_order_of_their_documents_where_that_counts() {
+        let group = |id: &str, fields: RawDocumentBuf| {
+            let mut spec = rawdoc! { "_id": id };
+            for (name, value) in elements(&fields) {
+                let name = CString::try_from(name).expect("no zero byte");
+                spec.append(name, RawBson::from(value));
+            }
+            rawdoc! { "$group": spec }
+        };
+        let first = group(
+            "$k",
+            rawdoc! { "f": { "$first": "$n" }, "l": { "$last": "$none" }, "n": { "$sum": "$n" } },
+        );
+        check(rawbson!([first.clone()]));
+        check(rawbson!([group(
+            "$k",
+            rawdoc! { "all": { "$push": "$_id" }, "t": { "$push": "$none" } }
+        )]));
+        check(
+            rawbson!([{ "$unwind": "$l" }, group("$t", rawdoc! { "all": { "$push": "$l" }, "set": { "$addToSet": "$l" } })]),
+        );
+        check(rawbson!([group(
+            "$k",
+            rawdoc! {
+                "f": { "$firstN": { "n": 3, "input": "$t" } }, "l": { "$lastN": { "n": 3, "input": "$n" } },
+            }
+        )]));
+        check(rawbson!([group(
+            "$k",
+            rawdoc! {
+                "one": { "$top": { "sortBy": { "t": -1 }, "output": "$_id" } },
+                "few": { "$topN": { "n": 3, "sortBy": { "t": 1 }, "output": "$_id" } },
+            }
+        )]));
+        check(rawbson!([{ "$facet": { "f": [first], "n": [{ "$count": "n" }] } }]));
+    }
+
+    #[test]
+    fn a_facet_is_made_in_parts_where_all_its_pipelines_are() {
+        check_whole(
+            rawbson!([{ "$facet": { "n": [{ "$count": "n" }], "first": [{ "$limit": 2 }] } }]),
+        );
+        let split = split(&rawbson!([{ "$facet": { "n": [{ "$count": "c" }] } }]));
+        let [part, merger] = split.shown_parts(true, true).expect("it is divided");
+        assert_eq!(part, [rawdoc! { "$facet": { "n": [{ "$count": "c" }] } }]);
+        let sum = rawdoc! { "$group": { "_id": null, "c": { "$sum": "$c" } } };
+        assert_eq!(merger, [rawdoc! { "$facet": { "n": [sum] } }]);
     }
 
     #[track_caller]
@@ -239,9 +327,12 @@ mod tests {
 
     #[test]
     fn what_depends_on_the_order_is_not_made_in_parts() {
-        check_whole(rawbson!([{ "$group": { "_id": "$k", "all": { "$push": "$n" } } }]));
+        check_whole(rawbson!([{ "$group": { "_id": "$k", "all": { "$mergeObjects": "$o" } } }]));
         check_whole(
-            rawbson!([{ "$group": { "_id": "$k", "n": { "$sum": 1 }, "f": { "$first": "$n" } } }]),
+            rawbson!([{ "$group": { "_id": "$k", "n": { "$sum": 1 }, "d": { "$stdDevPop": "$n" } } }]),
+        );
+        check_whole(
+            rawbson!([{ "$group": { "_id": "$k", "b": { "$bottom": { "sortBy": { "n": 1 }, "output": "$n" } } } }]),
         );
         check_whole(rawbson!([{ "$sort": { "n": 1 } }, { "$count": "n" }]));
         check_whole(rawbson!([{ "$limit": 7 }, { "$count": "n" }]));

@@ -157,7 +157,7 @@ pub(super) static ROWS: &[StageRow] = stages! {
 
     "$facet" {
         support: Pipeline, first_only: no, makes_documents: No, shows_collection: no, writes: no;
-        inner: Facets, division: Whole, ranks: no, selects: no;
+        inner: Facets, division: Partial, ranks: no, selects: no;
         in_facet: no, in_lookup: Yes, in_union: Yes, in_views: Yes, in_updates: no;
         in_transactions: yes, read_concern: Any, api_v1: Yes, routing: Undeclared }
 

@@ -65,6 +65,9 @@ pub(super) enum StageKind {
     ReplaceRoot(Expression, &'static str),
     Redact(Expression),
     Facet(Facet),
+    /// What the pipelines give of one partition's documents, and what puts that together.
+    PartialFacet(Facet),
+    MergedFacet(Facet),
     GeoNear(GeoNear),
     /// What the caller performs.
     Outside(Arc<Outside>),
@@ -124,7 +127,9 @@ impl Stage {
             StageKind::MergedCount(name) => Box::new(Counting::of_counts(name)),
             StageKind::Unwind(unwind) => Box::new(Unwinding::new(unwind)),
             StageKind::Redact(expression) => Box::new(Redacting(expression)),
-            StageKind::Facet(facet) => Box::new(Faceting::new(facet, memory)),
+            StageKind::Facet(facet) => Box::new(Faceting::new(facet, Role::Whole, memory)),
+            StageKind::PartialFacet(facet) => Box::new(Faceting::new(facet, Role::Part, memory)),
+            StageKind::MergedFacet(facet) => Box::new(Faceting::new(facet, Role::Merge, memory)),
             StageKind::BucketAuto(buckets) => Box::new(Bucketing::new(buckets, memory)),
             StageKind::Sample(sample) => Box::new(Sorting::sample(sample, memory)),
             StageKind::Window(fields) => Box::new(Windows::new(fields, memory)),

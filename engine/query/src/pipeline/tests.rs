@@ -46,7 +46,7 @@ fn stepped(
 /// What a parsed pipeline makes of documents, as [`stepped`].
 pub(crate) fn outputs(
     pipeline: Pipeline,
-    documents: Vec<RawDocumentBuf>,
+    documents: Vec<impl Into<Document>>,
     budget: Units,
 ) -> pinion_wire::Result<(Vec<RawDocumentBuf>, usize)> {
     outputs_within(
@@ -61,7 +61,7 @@ pub(crate) fn outputs(
 /// What a parsed pipeline makes of documents, with so much memory and this disk.
 pub(crate) fn outputs_within(
     pipeline: Pipeline,
-    documents: Vec<RawDocumentBuf>,
+    documents: Vec<impl Into<Document>>,
     budget: Units,
     memory: &Memory,
     disk: &mut Disk,
@@ -72,14 +72,14 @@ pub(crate) fn outputs_within(
 /// As [`outputs_within`], where up to `at_once` documents are given for each that is wanted.
 fn outputs_by(
     pipeline: Pipeline,
-    documents: Vec<RawDocumentBuf>,
+    documents: Vec<impl Into<Document>>,
     at_once: usize,
     budget: Units,
     memory: &Memory,
     disk: &mut Disk,
 ) -> pinion_wire::Result<(Vec<RawDocumentBuf>, usize)> {
     let mut run = PipelineRun::new(pipeline, memory);
-    let mut source: VecDeque<Document> = documents.into_iter().map(Document::from).collect();
+    let mut source: VecDeque<Document> = documents.into_iter().map(Into::into).collect();
     let (mut out, mut computed) = (Vec::new(), 0);
     let mut input = Input::Go;
     loop {

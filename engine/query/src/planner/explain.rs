@@ -538,6 +538,7 @@ fn write_tree(node: &Node, depth: usize, out: &mut String) {
         Node::Leaf(Leaf {
             path,
             predicate: Predicate::Compare { op, value },
+            ..
         }) => {
             let value = crate::text::value_text(value.as_raw_bson_ref());
             out.push_str(&format!("{indent}{} {} {value}\n", path.text(), op.name()));
@@ -545,6 +546,7 @@ fn write_tree(node: &Node, depth: usize, out: &mut String) {
         Node::Leaf(Leaf {
             path,
             predicate: Predicate::Near(near),
+            ..
         }) => {
             let is_near_sphere = field(&near.source, "$nearSphere").is_some();
             out.push_str(&format!(

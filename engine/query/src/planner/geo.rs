@@ -56,6 +56,7 @@ fn predicates<'a>(nodes: &'a [Node], out: &mut Vec<(&'a Path, &'a GeoPredicate)>
             Node::Leaf(Leaf {
                 path,
                 predicate: Predicate::Geo(geo),
+                ..
             }) => out.push((path, geo)),
             _ => {}
         }
@@ -126,6 +127,7 @@ pub(super) fn plan(request: &PlanRequest<'_>) -> Result<Plan> {
         Node::Leaf(Leaf {
             path,
             predicate: Predicate::Near(near),
+            ..
         }) => Some((path, near)),
         _ => None,
     });

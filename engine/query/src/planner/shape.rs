@@ -123,7 +123,9 @@ fn node(of: &Node, out: &mut Vec<u8>) {
             schema(source, out);
         }
         Node::Text(..) => out.push(b'?'),
-        Node::Leaf(Leaf { path, predicate }) => {
+        Node::Leaf(Leaf {
+            path, predicate, ..
+        }) => {
             predicate_of(predicate, out);
             text(path.text(), out);
         }

@@ -104,6 +104,7 @@ fn collect<'m>(node: &'m Node, only_id: bool, found: &mut Equalities<'m>) -> Res
                     op: CompareOp::Eq,
                     value,
                 },
+            ..
         }) => {
             spend(PATH)?;
             let path = path.text();

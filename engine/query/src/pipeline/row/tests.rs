@@ -346,6 +346,6 @@ fn what_partitions_do() {
     );
     check(
         |row| row.division == StageDivision::Partial,
-        &["$count", "$group"],
+        &["$count", "$facet", "$group"],
     );
 }

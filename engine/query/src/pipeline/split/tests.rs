@@ -5,7 +5,7 @@ use crate::pipeline::tests::outputs;
 use crate::pipeline::{Input, PipelineRun, Want};
 use crate::spill::Memory;
 use crate::work::Units;
-use pinion_bson::{RawArrayBuf, RawBson, rawbson, rawdoc};
+use pinion_bson::{CString, RawArrayBuf, RawBson, rawbson, rawdoc};
 use pinion_wire::ErrorCode;
 
 /// What orders a document among those of all parts.
@@ -217,13 +217,25 @@ fn check_split(stages: RawBson, expected: Option<[RawBson; 2]>) {
     assert_eq!(shown, expected, "{stages:?}");
 }
 
+/// What leaves of each document the fields that are read.
+fn read(names: &[&str]) -> RawDocumentBuf {
+    let mut spec = RawDocumentBuf::new();
+    for name in names {
+        spec.append(CString::try_from(*name).expect("no zero byte"), 1);
+    }
+    if !names.contains(&"_id") {
+        spec.append(CString::try_from("_id").expect("no zero byte"), 0);
+    }
+    rawdoc! { "$project": spec }
+}
+
 #[test]
 fn parts_run_what_looks_at_each_document_and_sort() {
     let add = || rawdoc! { "$addFields": { "m": { "$add": ["$n", 1] } } };
     let unwind = || rawdoc! { "$unwind": { "path": "$l" } };
     let sort = || rawdoc! { "$sort": { "m": 1 } };
     let project = || rawdoc! { "$project": { "m": true, "_id": true } };
-    let first = || rawdoc! { "$group": { "_id": "$k", "f": { "$first": "$n" } } };
+    let first = || rawdoc! { "$group": { "_id": "$k", "f": { "$stdDevPop": "$n" } } };
     let nothing = || rawbson!([]);
     check_split(rawbson!([{ "$match": { "n": 1 } }]), None);
     check_split(rawbson!([{ "$sort": { "n": 1 } }, { "$limit": 3 }]), None);
@@ -234,19 +246,19 @@ fn parts_run_what_looks_at_each_document_and_sort() {
     );
     check_split(
         rawbson!([add(), first()]),
-        Some([rawbson!([add()]), rawbson!([first()])]),
+        Some([rawbson!([read(&["k", "n"]), add()]), rawbson!([first()])]),
     );
     check_split(
         rawbson!([add(), sort(), { "$limit": 3_i64 }, project()]),
         Some([
-            rawbson!([add(), sort(), project()]),
+            rawbson!([read(&["_id", "m", "n"]), add(), sort(), project()]),
             rawbson!([{ "$limit": 3_i64 }]),
         ]),
     );
     check_split(
         rawbson!([add(), sort(), { "$skip": 1_i64 }, { "$limit": 3_i64 }, project()]),
         Some([
-            rawbson!([add(), sort()]),
+            rawbson!([read(&["_id", "m", "n"]), add(), sort()]),
             rawbson!([{ "$skip": 1_i64 }, { "$limit": 3_i64 }, project()]),
         ]),
     );
@@ -277,7 +289,7 @@ fn parts_make_groups_where_the_order_does_not_matter() {
     check_split(
         rawbson!([{ "$unwind": "$l" }, group.clone(), { "$limit": 2_i64 }]),
         Some([
-            rawbson!([{ "$unwind": "$l" }, group]),
+            rawbson!([read(&["k", "l", "n"]), { "$unwind": "$l" }, group]),
             rawbson!([merge, { "$limit": 2_i64 }]),
         ]),
     );
