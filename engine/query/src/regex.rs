@@ -158,16 +158,25 @@ impl Regex {
             .strip_prefix('^')
             .or_else(|| self.pattern.strip_prefix("\\A"))?;
         let mut prefix = String::new();
-        let mut chars = rest.chars().peekable();
+        let mut chars = rest.chars();
         while let Some(c) = chars.next() {
             match c {
                 '\\' => match chars.next() {
                     Some(escaped) if !escaped.is_ascii_alphanumeric() => prefix.push(escaped),
                     Some('Q') => return None,
+                    // A quantifier behind it applies to the last character.
+                    Some('E') => {
+                        prefix.pop();
+                        return Some((prefix, false));
+                    }
                     _ => return Some((prefix, false)),
                 },
                 '*' | '?' | '{' => {
                     // The quantifier applies to the last character, which may be absent.
+                    prefix.pop();
+                    return Some((prefix, false));
+                }
+                '(' if required::is_comment(chars.as_str()) => {
                     prefix.pop();
                     return Some((prefix, false));
                 }
@@ -242,6 +251,8 @@ mod tests {
         check("^a|b", "", None);
         check("^a\\d", "", Some(("a", false)));
         check("^a(b)", "", Some(("a", false)));
+        check("^ab(?#c)*", "", Some(("a", false)));
+        check("^ab\\E*", "", Some(("a", false)));
     }
 
     #[test]

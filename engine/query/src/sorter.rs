@@ -19,8 +19,8 @@ pub struct Sorter<T> {
     /// What came last, not yet sorted.
     entries: Vec<Entry<T>>,
     limit: Option<usize>,
-    /// The key of the last of those that are wanted, of what came up to some entry: what comes later
-    /// is wanted only if it is less.
+    /// The key of the last wanted entry when entries were thrown away: a later one is wanted only
+    /// if its key is less.
     bound: Option<Vec<u8>>,
     bytes: usize,
 }
@@ -38,7 +38,7 @@ impl<T> Sorter<T> {
     }
 
     /// Whether an entry with this key may be among the first that are wanted.
-    pub fn wants(&self, key: &[u8]) -> bool {
+    fn wants(&self, key: &[u8]) -> bool {
         self.bound.as_ref().is_none_or(|bound| key < &bound[..])
     }
 

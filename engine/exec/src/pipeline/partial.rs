@@ -86,9 +86,9 @@ async fn group(
     partial: &PartialPipeline,
     memory: &Memory,
 ) -> Result<Option<MadeInParts>> {
-    let grouped = on_parts(ctx, source, request, |count| {
+    let needs_order = partial.needs_order;
+    let grouped = on_parts(ctx, source, request, needs_order, |count| {
         let (stages, memory) = (partial.part.clone(), part_memory(memory, count));
-        let needs_order = partial.needs_order;
         move |found, partition, ctx: OpContext| async move {
             let part = GroupedPart {
                 found,
@@ -182,16 +182,9 @@ struct KeptDocument {
 impl GroupedPart {
     async fn documents(&self, partition: PartitionId, ctx: &OpContext) -> Result<Grouped> {
         let mut walk = self.found.open(partition);
-        // The order of a read that goes backwards would have to be turned over.
-        let descends = self.found.spec.descending();
-        if descends && self.needs_order {
-            return Err(Error::new(
-                ErrorCode::INTERNAL_ERROR,
-                "a part's documents come in descending order",
-            ));
-        }
         walk.gives_order = self.needs_order;
-        walk.kept = (!descends).then(Vec::new);
+        // The order of a read that goes backwards would have to be turned over.
+        walk.kept = (!self.found.spec.descending()).then(Vec::new);
         let mut run = PipelineRun::new(self.stages.clone(), &self.memory);
         let mut given = Vec::new();
         let mut input = Input::Go;
@@ -229,7 +222,7 @@ pub(crate) async fn collect_partial<T: Send + 'static>(
     new: impl Fn() -> T + Clone + Send + 'static,
     add: impl Fn(&mut T, &RawDocument) -> Result<()> + Clone + Send + Sync + 'static,
 ) -> Result<Option<Vec<T>>> {
-    let collected = on_parts(ctx, source, request, |_| {
+    let collected = on_parts(ctx, source, request, false, |_| {
         let (new, add) = (new.clone(), add.clone());
         move |found: FoundPart, partition, ctx: OpContext| async move {
             let mut walk = found.open(partition);
@@ -260,11 +253,13 @@ pub(crate) async fn collect_partial<T: Send + 'static>(
 }
 
 /// Has every partition do its part of a read, and gives what each has made, with the indexes that
-/// were read; `None` where parts would find documents of each other.
+/// were read; `None` where parts would find documents of each other, or need the order of documents
+/// that come in a descending one.
 async fn on_parts<T, F, Fut>(
     ctx: &OpContext,
     source: ReadSource,
     request: &ReadRequest,
+    needs_order: bool,
     part_of: impl Fn(usize) -> F,
 ) -> Result<Option<(Vec<T>, Vec<String>)>>
 where
@@ -283,7 +278,7 @@ where
         report,
         ..
     } = prepare(ctx, &Arc::new(request), at).await?;
-    if spec.access.reads_elsewhere() {
+    if spec.access.reads_elsewhere() || (needs_order && spec.descending()) {
         return Ok(None);
     }
     let (count, stop) = (partitions.len(), Arc::new(AtomicBool::new(false)));

@@ -187,7 +187,7 @@ impl PartSpec {
         is_kept && !is_changed && !reads_metadata
     }
 
-    /// How many of so many documents are made ready to leave the part at once: what is computed may
+    /// How many of `most` documents are made ready to leave the part at once: what is computed may
     /// take long, and come to much more than what was read.
     pub(super) fn at_once(&self, most: usize) -> usize {
         let (projection, stages) = (self.projection.as_ref(), self.stages.as_deref());

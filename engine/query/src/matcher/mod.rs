@@ -40,7 +40,7 @@ pub struct Matcher(Arc<Parsed>);
 struct Parsed {
     filter: RawDocumentBuf,
     root: Node,
-    /// The fields that several predicates look at.
+    /// The fields that predicates look at, if there are several predicates.
     fields: WantedFields,
     collation: Option<Arc<Collation>>,
     /// It asks for an order by distance.

@@ -47,6 +47,15 @@ impl Document {
         }
     }
 
+    /// The same document in the place of the one that it was made of.
+    #[must_use]
+    pub(crate) fn in_place_of(self, other: &Document) -> Document {
+        Document {
+            place: other.place.clone(),
+            ..self
+        }
+    }
+
     /// The same document with other things known of it.
     #[must_use]
     pub fn with_metadata(self, metadata: Metadata) -> Document {

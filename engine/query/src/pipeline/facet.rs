@@ -227,15 +227,19 @@ impl Faceting {
     }
 
     /// What all pipelines have given: one document with an array for each of them. A part gives
-    /// what the others are to be put together with, one by one.
+    /// their documents one by one, each with the place of its pipeline.
     fn finish(&mut self) -> Result<Given> {
         if self.role == Role::Part {
-            let branches = self.branches.iter_mut().enumerate();
-            let mut found = branches.filter_map(|(place, branch)| {
-                let found = branch.found.pop_front()?;
-                Some(of_branch(place, &found))
-            });
-            return Ok(found.next().map_or(Given::Nothing, Given::Document));
+            for (place, branch) in self.branches.iter_mut().enumerate() {
+                let Some(found) = branch.found.front() else {
+                    continue;
+                };
+                spend_bytes(found.as_bytes().len())?;
+                let given = of_branch(place, found);
+                branch.found.pop_front();
+                return Ok(Given::Document(given));
+            }
+            return Ok(Given::Nothing);
         }
         if self.finished {
             return Ok(Given::Nothing);

@@ -7,7 +7,7 @@ use pinion_wire::Result;
 
 use super::Stage;
 use super::stage::StageKind;
-use crate::expression::Variables;
+use crate::expression::{Variables, check_field_path};
 use crate::projection::Projection;
 use crate::value::{elements, first, items};
 
@@ -65,24 +65,34 @@ pub(super) fn restrict(stages: &mut Vec<Stage>) -> Result<()> {
                 .collect::<Result<()>>()?;
         }
     }
+    let selects = |stage: &Stage| {
+        matches!(
+            stage.kind,
+            StageKind::Match(_) | StageKind::Skip(_) | StageKind::Limit(_)
+        )
+    };
     let copies = |stage: &Stage| match &stage.kind {
         StageKind::Unwind(_) => true,
         StageKind::Project(projection) => !projection.is_inclusion(),
         _ => false,
     };
-    let passes = |stage: &&Stage| {
-        matches!(
-            stage.kind,
-            StageKind::Match(_) | StageKind::Sort(_) | StageKind::Skip(_) | StageKind::Limit(_)
-        )
-    };
-    let first_of_others = stages.iter().find(|stage| !passes(stage));
-    if !first_of_others.is_some_and(copies) {
+    // What selects documents looks at them as they are; what sorts them holds them.
+    let at = stages.iter().take_while(|stage| selects(stage)).count();
+    let is_sort = |stage: &Stage| matches!(stage.kind, StageKind::Sort(_));
+    let mut behind = stages[at..].iter();
+    if !behind
+        .find(|stage| !selects(stage) && !is_sort(stage))
+        .is_some_and(copies)
+    {
         return Ok(());
     }
-    let Some(names) = read_by(&*stages) else {
+    let Some(names) = read_by(&stages[at..]) else {
         return Ok(());
     };
+    // A filter may name what no projection can.
+    if names.iter().any(|name| check_field_path(name).is_err()) {
+        return Ok(());
+    }
     let mut spec = DocBuilder::new();
     for name in &names {
         spec.append(name, 1);
@@ -96,7 +106,7 @@ pub(super) fn restrict(stages: &mut Vec<Stage>) -> Result<()> {
     let spec = spec.finish();
     let projection = Projection::parse_aggregation(&spec, &Variables::default())?;
     let restriction = Stage::made("$project", &*spec, StageKind::Project(projection));
-    stages.insert(0, restriction);
+    stages.insert(at, restriction);
     Ok(())
 }
 
@@ -149,8 +159,12 @@ pub(super) fn add_expression(value: RawBsonRef<'_>, names: &mut FieldNames) -> O
                     // These name fields without the sign, or read the whole document unless another
                     // input is given.
                     "$getField" | "$setField" | "$unsetField" => return None,
-                    "sortBy" => add_pattern(value, names),
-                    "$literal" => {}
+                    "$literal" | "$const" => {}
+                    // A sort pattern, or a field that somebody has named so.
+                    "sortBy" => {
+                        add_pattern(value, names);
+                        add_expression(value, names)?;
+                    }
                     _ => add_expression(value, names)?,
                 }
             }
@@ -168,7 +182,8 @@ pub(super) fn add_expression(value: RawBsonRef<'_>, names: &mut FieldNames) -> O
 /// The fields of a sort pattern.
 fn add_pattern(value: RawBsonRef<'_>, names: &mut FieldNames) {
     if let RawBsonRef::Document(pattern) = value {
-        names.extend(elements(pattern).map(|(path, _)| top(path)));
+        let paths = elements(pattern).map(|(path, _)| path);
+        names.extend(paths.filter(|path| !path.starts_with('$')).map(top));
     }
 }
 
@@ -220,6 +235,10 @@ mod tests {
             Some(&["a", "t", "x"]),
         );
         check(
+            rawbson!([{ "$addFields": { "sortBy": "$b" } }, { "$group": { "_id": "$sortBy", "sortBy": { "$first": "$c" } } }]),
+            Some(&["b", "c", "sortBy"]),
+        );
+        check(
             rawbson!([{ "$facet": { "f": [{ "$count": "n" }], "g": [{ "$match": { "a": 1 } }, { "$sortByCount": "$b" }] } }]),
             Some(&["a", "b"]),
         );
@@ -238,7 +257,9 @@ mod tests {
             let pipeline = Pipeline::parse(stages, &Variables::default()).expect("it parses");
             let (mut made, count) = (pipeline.stages.clone(), pipeline.stages.len());
             restrict(&mut made).expect("it can be restricted");
-            (made.len() > count).then(|| made[0].source.clone())
+            let (before, behind) = (pipeline.stages, made);
+            let at = (before.iter().zip(&behind)).position(|(old, new)| old.source != new.source);
+            (behind.len() > count).then(|| behind[at.expect("it differs")].source.clone())
         };
         let group = || rawbson!({ "$group": { "_id": "$k", "n": { "$sum": "$n" } } });
         let check = |stages, expected: Option<RawDocumentBuf>| {
@@ -256,6 +277,18 @@ mod tests {
         check(
             rawbson!([{ "$addFields": { "k": 1 } }, { "$count": "n" }]),
             Some(rawdoc! { "_id": 1 }),
+        );
+        check(
+            rawbson!([{ "$match": { "rare": 1 } }, { "$unwind": "$k" }, (group())]),
+            Some(rawdoc! { "k": 1, "n": 1, "_id": 0 }),
+        );
+        check(
+            rawbson!([{ "$unwind": "$k" }, { "$match": { "": 1 } }, { "$count": "n" }]),
+            None,
+        );
+        check(
+            rawbson!([{ "$unwind": "$k" }, { "$group": { "_id": { "$const": "$" } } }]),
+            Some(rawdoc! { "k": 1, "_id": 0 }),
         );
         check(rawbson!([(group())]), None);
         check(

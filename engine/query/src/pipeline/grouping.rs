@@ -339,8 +339,12 @@ impl Groups {
         if let Some(place) = known {
             return Ok(*place);
         }
+        let groups = self.list.len();
         let place = self.place_by_key(id, group, role)?;
-        if let Some(short) = short {
+        // Of values that are equal and not the same one is known.
+        if let Some(short) = short
+            && self.list.len() > groups
+        {
             self.bytes += size_of::<(ShortValue, usize)>() + 16;
             self.known.insert(short, place);
         }

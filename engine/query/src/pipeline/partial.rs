@@ -1,9 +1,10 @@
 //! Groups and counts made in parts: each part groups what it finds, and what all know of their
 //! groups is put together.
 //!
-//! Only what comes out the same however the documents lie is made in parts. What depends on their
-//! order after all, as sums of doubles do in their last digits, shows while it runs: then a part or
-//! the merge fails, and the caller runs the pipeline as a whole.
+//! Only what comes out the same however the documents lie is made in parts, and what does so
+//! because each value comes with what orders its document. What depends on their order after all,
+//! as sums of decimals do in their last digits, shows while it runs: then a part or the merge
+//! fails, and the caller runs the pipeline as a whole.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_wire::ErrorCode;

@@ -36,6 +36,11 @@ pub(super) fn required(pattern: &str, options: &str) -> Option<Required> {
                     run.push(escaped);
                     continue;
                 }
+                Some('E' | 'Q') => {
+                    // A quantifier behind these applies to what is in front of them.
+                    run.pop();
+                    true
+                }
                 Some(escaped) => !SIMPLE_ESCAPES.contains(escaped),
                 None => true,
             },
@@ -46,7 +51,13 @@ pub(super) fn required(pattern: &str, options: &str) -> Option<Required> {
             }
             '+' | '.' | '^' | '$' => false,
             // What is in groups and classes may be absent, or other text.
-            '(' | '[' => true,
+            '[' => true,
+            '(' => {
+                if is_comment(chars.as_str()) {
+                    run.pop();
+                }
+                true
+            }
             c => {
                 run.push(c);
                 continue;
@@ -64,6 +75,12 @@ pub(super) fn required(pattern: &str, options: &str) -> Option<Required> {
         finder: Finder::new(longest.as_bytes()).into_owned(),
         is_all,
     })
+}
+
+/// Whether what follows a parenthesis makes it a comment: a quantifier behind it applies to what is
+/// in front of it.
+pub(super) fn is_comment(rest: &str) -> bool {
+    rest.starts_with("?#")
 }
 
 #[cfg(test)]
@@ -91,6 +108,9 @@ mod tests {
         check("ab[cdef]ghijk", "", "ab");
         check("ab\\x41cdef", "", "ab");
         check("\\Qabc\\E", "", "");
+        check("abc\\E*", "", "ab");
+        check("abc(?#none)*", "", "ab");
+        check("abc(d)", "", "abc");
         check("abc|d", "", "");
         check("abc", "i", "");
         check("(?i)abc", "", "");
@@ -100,10 +120,10 @@ mod tests {
     /// Whatever a pattern is made of, it never matches a text that lacks what it requires.
     #[test]
     fn all_that_matches_has_it() {
-        const PIECES: [&str; 28] = [
+        const PIECES: [&str; 32] = [
             "a", "b", "ab", "a*", "b?", "a+", "a+?", "b{0,2}", "{", "}", "]", ".", "^", "$", "\\.",
             "\\d", "\\b", "[ab]", "(a)?", "(?:b|a)", "(?i)", "\\x61", "a++", "é", "é?", "\\1",
-            "a{,3}", "-",
+            "a{,3}", "-", "\\E", "\\Q\\E", "(?#c)", "*",
         ];
         const TEXTS: [&str; 9] = ["a", "b", "ab", "aab", "é", ".", "{", "-", "1"];
         let mut seed = 1_u64;
