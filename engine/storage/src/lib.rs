@@ -41,6 +41,6 @@ pub use partition::{
     SnapshotPin, TreeLoad, UnitId,
 };
 pub use types::{
-    BegunStamp, CATALOG_TREE, Direction, Expect, Fatal, Key, KeyRange, Op, PartitionId, Read,
+    CATALOG_TREE, Direction, Expect, Fatal, FirstStamp, Key, KeyRange, Op, PartitionId, Read,
     ReadAt, ReadError, TreeId, TreeStats, VersionToken, Write, WriteError, prefix_successor,
 };

@@ -68,7 +68,7 @@ pub enum Op {
         /// Where the timestamp goes.
         at: usize,
         /// Where another one goes, if the value names that too.
-        begun: Option<BegunStamp>,
+        first: Option<FirstStamp>,
     },
     /// Removes the key; removing an absent key is allowed.
     Delete,
@@ -78,7 +78,7 @@ pub enum Op {
 
 /// Where a value names the timestamp of the first entry of its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BegunStamp {
+pub struct FirstStamp {
     /// Where the 8 bytes go.
     pub at: usize,
     /// How many entries the unit has; at least one.
@@ -101,10 +101,10 @@ impl Op {
     pub(crate) fn value_at(&self, ts: Timestamp) -> Option<Bytes> {
         match self {
             Op::Put(value) => Some(value.clone()),
-            Op::PutStamped { value, at, begun } => {
+            Op::PutStamped { value, at, first } => {
                 let mut stamped = value.to_vec();
                 stamped[*at..*at + 8].copy_from_slice(&ts.to_bson_bytes());
-                if let Some(BegunStamp { at, entries }) = *begun {
+                if let Some(FirstStamp { at, entries }) = *first {
                     // The entries of a unit have timestamps that follow one another.
                     let first = Timestamp::from_u64(ts.as_u64() - (entries - 1));
                     stamped[at..at + 8].copy_from_slice(&first.to_bson_bytes());
@@ -448,7 +448,7 @@ mod tests {
         let op = Op::PutStamped {
             value: Bytes::from_static(b"ab........c"),
             at: 2,
-            begun: None,
+            first: None,
         };
         let ts = Timestamp::new(0x0403_0201, 0x0807_0605);
         let expected = Bytes::from_static(b"ab\x05\x06\x07\x08\x01\x02\x03\x04c");
@@ -460,7 +460,7 @@ mod tests {
         let with_first = Op::PutStamped {
             value: Bytes::from_static(b"................"),
             at: 8,
-            begun: Some(BegunStamp { at: 0, entries: 3 }),
+            first: Some(FirstStamp { at: 0, entries: 3 }),
         };
         let expected =
             Bytes::from_static(b"\x03\x06\x07\x08\x01\x02\x03\x04\x05\x06\x07\x08\x01\x02\x03\x04");

@@ -18,7 +18,7 @@ use pinion_catalog::{
     session_key, statement_key,
 };
 use pinion_clock::{OpTime, Timestamp};
-use pinion_storage::{BegunStamp, Expect, Key, Op, PartitionId, Write};
+use pinion_storage::{Expect, FirstStamp, Key, Op, PartitionId, Write};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -112,7 +112,7 @@ pub fn record_writes(
         op: Op::PutStamped {
             value,
             at,
-            begun: None,
+            first: None,
         },
         expect: Expect::Any,
     };
@@ -195,12 +195,12 @@ fn encode_end(stamp: &TransactionStamp, end: RecordedEnd, wall_ms: i64, term: i6
     out.append("t", term).end();
     let date = DateTime::from_millis(wall_ms);
     out.append("lastWriteDate", RawBsonRef::DateTime(date));
-    let mut begun = None;
+    let mut first = None;
     if let RecordedEnd::Prepared { entries } = end {
         out.start_document("startOpTime");
         let at = append_stamp(&mut out, "ts", 1);
         out.append("t", term).end();
-        begun = Some(BegunStamp { at, entries });
+        first = Some(FirstStamp { at, entries });
     }
     out.append(
         "state",
@@ -211,7 +211,7 @@ fn encode_end(stamp: &TransactionStamp, end: RecordedEnd, wall_ms: i64, term: i6
         },
     );
     let value = Bytes::from(out.finish_bytes());
-    Op::PutStamped { value, at, begun }
+    Op::PutStamped { value, at, first }
 }
 
 /// The transaction that an entry is of.
@@ -469,23 +469,26 @@ mod tests {
             txn_number: 7,
         };
         let ts = Timestamp::new(100, 2);
-        let check = |end: RecordedEnd, state: TxnState, begun: Option<Timestamp>| {
+        let check = |end: RecordedEnd, state: TxnState, first_ts: Option<Timestamp>| {
             let Op::PutStamped {
                 value,
                 at,
-                begun: begun_at,
+                first: first_at,
             } = encode_end(&stamp, end, 5, 9)
             else {
                 panic!("it has a stamp");
             };
             let mut bytes = value.to_vec();
             bytes[at..at + 8].copy_from_slice(&ts.to_bson_bytes());
-            if let (Some(first), Some(BegunStamp { at, .. })) = (begun, begun_at) {
+            if let (Some(first), Some(FirstStamp { at, .. })) = (first_ts, first_at) {
                 bytes[at..at + 8].copy_from_slice(&first.to_bson_bytes());
             }
             let document = pinion_bson::validate(&bytes).expect("valid");
             let started = document.get_document("startOpTime").ok();
-            assert_eq!(started.and_then(|started| timestamp(started, "ts")), begun);
+            assert_eq!(
+                started.and_then(|started| timestamp(started, "ts")),
+                first_ts
+            );
             let expected = Record {
                 txn_number: 7,
                 last_write: OpTime::new(ts, pinion_clock::Term(9)),

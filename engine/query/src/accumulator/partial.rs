@@ -247,8 +247,8 @@ impl Accumulator {
         }
     }
 
-    /// The same state before it takes its first value, with a result of doubles that does not depend
-    /// on their order.
+    /// The same state before it takes its first value, with a result of doubles that does not
+    /// depend on their order.
     #[must_use]
     pub(crate) fn orderless(self) -> Accumulator {
         match self {

@@ -1,6 +1,6 @@
 //! Sums of numbers as MongoDB makes them, to the last bit: doubles and integers with the error of
-//! each addition carried into the next one, decimals apart. A sum of doubles may be asked for that does
-//! not depend on their order: then it is the exact one, rounded once.
+//! each addition carried into the next one, decimals apart. A sum of doubles may be asked for that
+//! does not depend on their order: then it is the exact one, rounded once.
 
 use pinion_bson::decimal::Decimal;
 use pinion_bson::{DocBuilder, Number, RawBsonRef, RawDocument};

@@ -92,10 +92,10 @@ impl Scope {
 /// decides more exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Concerned<'e> {
-    Nobody,
+    None,
     /// Streams that watch one of these collections.
     Namespaces(SmallVec<[&'e str; 4]>),
-    Everybody,
+    All,
 }
 
 /// Examines an entry for all streams at once.
@@ -108,17 +108,17 @@ pub fn concerned_by(entry: &RawDocument) -> Concerned<'_> {
         Some(RawBsonRef::String("i" | "u" | "d")) => Concerned::Namespaces(smallvec![ns]),
         Some(RawBsonRef::String("c")) => match transaction_end(entry) {
             // It takes place with the last of its transaction.
-            TransactionEnd::Part => Concerned::Nobody,
-            TransactionEnd::Last { .. } => Concerned::Everybody,
+            TransactionEnd::Part => Concerned::None,
+            TransactionEnd::Last { .. } => Concerned::All,
             TransactionEnd::Whole => concerned_by_operations(entry),
         },
-        _ => Concerned::Nobody,
+        _ => Concerned::None,
     }
 }
 
 fn concerned_by_operations(entry: &RawDocument) -> Concerned<'_> {
     let Some(operations) = operations_of(entry) else {
-        return Concerned::Everybody;
+        return Concerned::All;
     };
     let mut namespaces = SmallVec::new();
     for operation in operations {
@@ -129,7 +129,7 @@ fn concerned_by_operations(entry: &RawDocument) -> Concerned<'_> {
                 }
             }
             (Some(RawBsonRef::String("n")), _) => {}
-            _ => return Concerned::Everybody,
+            _ => return Concerned::All,
         }
     }
     Concerned::Namespaces(namespaces)

@@ -21,7 +21,8 @@ pub(super) struct FindPrefix {
     pub sort: Option<SortPattern>,
     /// How many documents are wanted at most after filter and sort.
     pub limit: Option<i64>,
-    /// What the read gives with its documents, as `keyed` writes both: of what the stages behind it read.
+    /// What the read gives with its documents, as `keyed` writes both: of what the stages behind it
+    /// read.
     pub metadata: MetaSet,
     /// What is left to run on the merged documents.
     pub rest: Pipeline,
@@ -98,7 +99,7 @@ impl Pipeline {
 }
 
 impl Pipeline {
-    /// The parts where a `$geoNear` is at the front: it goes on to add distances to the documents
+    /// The parts where a `$geoNear` is at the front: it continues to add distances to the documents
     /// that the filter gives in their order, each by itself, so that a limit behind it is one of
     /// the read.
     fn behind_geo_near(mut self, matcher: Matcher) -> FindPrefix {

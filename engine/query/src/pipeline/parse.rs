@@ -78,7 +78,7 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
                     return Err(fusion_not_first(name));
                 }
                 "$rankFusion" => super::fusion::parse(spec, variables, &mut out)?,
-                // Whoever runs a pipeline of its own has taken such a stage off the front.
+                // The caller of a pipeline of its own has taken such a stage off the front.
                 "$changeStream" if variables.cluster_time.is_some() => {
                     return Err(misplaced_stream(at == 0));
                 }
@@ -90,7 +90,7 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
             }
         }
     }
-    // In a series the sources are searched, which the buckets tell.
+    // In a series the sources are searched, which the buckets give.
     let unpacks = matches!(
         out.first().map(|stage| &stage.kind),
         Some(StageKind::Unpack(_))
@@ -126,7 +126,8 @@ fn check_outputs(stages: &[Stage]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a `$documents` of nothing, wherever it stands: MongoDB makes it a projection, which must not be empty.
+/// Refuses a `$documents` of nothing, wherever it stands: MongoDB makes it a projection, which must
+/// not be empty.
 pub fn check_documents(spec: RawBsonRef<'_>) -> Result<()> {
     match spec {
         RawBsonRef::Document(spec) if is_empty(spec) => Err(error(

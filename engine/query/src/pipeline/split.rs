@@ -78,7 +78,8 @@ impl Pipeline {
     }
 }
 
-/// The stages behind a sort or a limit of the read: parts make of each document what is wanted of it.
+/// The stages behind a sort or a limit of the read: parts make of each document what is wanted of
+/// it.
 fn split_behind_order(mut rest: Pipeline) -> (Option<PartStages>, Pipeline) {
     let after = count_leading(&rest.stages, Stage::makes_one_of_one);
     if after == 0 || reads_metadata(&rest.stages[after..]) {

@@ -246,7 +246,7 @@ impl Run {
                     Op::PutStamped {
                         value,
                         at,
-                        begun: None,
+                        first: None,
                     }
                 }
                 value => Op::Put(value),

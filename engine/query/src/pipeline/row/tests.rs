@@ -1,5 +1,5 @@
-//! Every row against each rule that stages are asked about. The lists are written by hand, so that a
-//! change of a row has to be stated here too.
+//! Every row against each rule that stages are asked about. The lists are written by hand, so that
+//! a change of a row has to be stated here too.
 
 use std::collections::BTreeSet;
 
