@@ -278,8 +278,7 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
     while let Some(document) = node.next(&cmd.ctx).await? {
         pause(&cmd.ctx).await?;
         let document = document.into_bytes();
-        // By an index, each part gives a value once, and the same of several parts follow each
-        // other.
+        // Parts that find values by an index give the same ones behind each other.
         if document == added {
             continue;
         }

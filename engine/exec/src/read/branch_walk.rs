@@ -213,7 +213,7 @@ impl BranchWalk {
         let Some(branch) = spec.access.branches().get(self.turn) else {
             return Ok(None);
         };
-        // Once: the caller yields before many empty ranges are passed.
+        // Once: empty ranges are passed by `fill`.
         if self.block.is_empty() && !self.try_fill(place, branch, counters) {
             return Ok(None);
         }

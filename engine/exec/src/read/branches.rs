@@ -75,7 +75,7 @@ impl Branches {
         }
     }
 
-    /// Whether what comes next is the first entry of a block.
+    /// Whether what comes next is the first entry of a block, or of the next one.
     pub(super) fn is_in_blocks(&self) -> bool {
         let is_in_turn = matches!(self.entries, Entries::InTurn(_));
         is_in_turn && self.pending.is_empty() && self.fetched.is_empty()
@@ -160,8 +160,8 @@ impl Branches {
         let is_read = named.document.is_none() && !matches!(spec.output, Output::Distinct(_));
         if is_read && !spec.access.branches()[named.turn].is_apart() {
             let tree = spec.collection.tree();
-            if let Some(read) = place.partition.try_get(tree, &named.id, place.at) {
-                let read = read.map_err(from_read_error)?;
+            // The step that waits finds an error again: behind it the scan may renew its state.
+            if let Some(Ok(read)) = place.partition.try_get(tree, &named.id, place.at) {
                 named.document = read.map(|read| read.value);
                 named.is_examined = true;
             }

@@ -64,7 +64,7 @@ enum Round {
 /// How far the documents of a block were examined.
 enum Examined {
     Some,
-    /// None: the first of them must be waited for.
+    /// None: the first of them is not in memory, or is gone, or lies in another partition.
     Waits,
     /// None: the filter of the first takes longer than a core may be held.
     Long,
@@ -294,8 +294,9 @@ fn examine_entries(
             });
         };
         let met = meets(place.spec, document)?;
-        room.passes(document.len(), met.is_some());
+        let bytes = document.len() + named.order.len();
         branches.pass(&named, place.spec, counters)?;
+        room.passes(bytes, met.is_some());
         if let (Some(position), Some(document)) = (met, named.document.take()) {
             let found = named.found(document);
             take(Match::Found(Found { position, ..found }));

@@ -17,8 +17,9 @@ pub(super) struct StagedRun {
     run: PipelineRun,
     /// Documents that were found and not looked at yet.
     found: VecDeque<Found>,
-    /// How many are found at once at most.
+    /// How many are found at once at most: where few are wanted that grows from one.
     most: usize,
+    grows: bool,
     /// Orders the document that the stages are at, and what they make of it.
     order: Key,
     ended: bool,
@@ -39,7 +40,11 @@ impl StagedRun {
         StagedRun {
             run: PipelineRun::new(stages.before().clone(), &spec.memory),
             found: VecDeque::new(),
-            most: if is_alone { 1 } else { usize::MAX },
+            most: match is_alone || stages.keep().is_some() {
+                true => 1,
+                false => usize::MAX,
+            },
+            grows: !is_alone,
             order: Key::new(),
             ended: false,
         }
@@ -110,6 +115,9 @@ impl StagedRun {
         if self.found.is_empty() {
             assert!(!self.ended, "the scan is asked again after its end");
             next_matches(scan, spec, ctx, counters, self.most, &mut self.found).await?;
+            if self.grows {
+                self.most = self.most.saturating_mul(4);
+            }
         }
         let Some(found) = self.found.pop_front() else {
             self.ended = true;

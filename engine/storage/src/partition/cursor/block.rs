@@ -22,7 +22,7 @@ const FIRST_STEPS: usize = 4;
 const MAX_STEP_BYTES: usize = 64 * 1024;
 
 /// Records that follow each other in a tree, in the direction of the cursor that filled the block.
-/// It holds a page at most, beside the values of changed records.
+/// It holds a page at most, beside the keys and values of changed records.
 #[derive(Default)]
 pub struct Block {
     pieces: VecDeque<Piece>,
@@ -289,7 +289,8 @@ impl Cursor {
     }
 
     /// Continues at `key`, which lies ahead of what was passed in the block: as [`Cursor::seek`]
-    /// does, but within the block as far as that goes.
+    /// does, but within the block as far as that goes. A cursor that takes such a block back stands
+    /// behind what was passed, in front of what the search has left out.
     pub fn seek_ahead(&mut self, block: &mut Block, key: &[u8]) {
         assert!(
             block.is_empty() || block.direction == Some(self.direction),
@@ -321,7 +322,7 @@ impl Cursor {
             }
             match self.step() {
                 Ok(Step::Found(key, read)) => {
-                    bytes += read.value.len();
+                    bytes += key.len() + read.value.len();
                     block.push(Piece::Record(key, read.value));
                 }
                 Ok(Step::Skipped) => block.skipped = true,
@@ -336,7 +337,7 @@ impl Cursor {
         }
     }
 
-    /// Takes the records that were read ahead, and gives the bytes of their values.
+    /// Takes the records that were read ahead, and gives the bytes of their keys and values.
     fn take_ahead(&mut self, block: &mut Block) -> usize {
         if self.done || self.pin.is_err() {
             return 0;
@@ -344,7 +345,7 @@ impl Cursor {
         let mut bytes = 0;
         let count = self.to_pass_ahead();
         for (key, read) in self.ahead.records.drain(..count) {
-            bytes += read.value.len();
+            bytes += key.len() + read.value.len();
             block.push(Piece::Record(key, read.value));
         }
         if let Some(Piece::Record(last, _)) = block.pieces.back()
