@@ -59,10 +59,8 @@ pub(super) fn read_by<'s>(stages: impl IntoIterator<Item = &'s Stage>) -> Option
 pub(super) fn restrict(stages: &mut Vec<Stage>) -> Result<()> {
     for stage in stages.iter_mut() {
         if let StageKind::Facet(facet) = &mut stage.kind {
-            let branches = facet.0.iter_mut();
-            branches
-                .map(|(_, branch)| restrict(&mut branch.stages))
-                .collect::<Result<()>>()?;
+            let mut branches = facet.0.iter_mut();
+            branches.try_for_each(|(_, branch)| restrict(&mut branch.stages))?;
         }
     }
     let selects = |stage: &Stage| {
