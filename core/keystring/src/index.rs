@@ -183,7 +183,10 @@ pub fn decode_index_fields<'c>(
 }
 
 /// The value of one of an entry's fields, in a field with an empty name. What is behind the field
-/// is not read.
+/// is not read, and not checked either.
+///
+/// # Errors
+/// The entry is damaged, or has fewer fields.
 pub fn decode_index_field<'c>(
     key: &[u8],
     type_bits: &[u8],

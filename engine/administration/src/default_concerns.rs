@@ -32,7 +32,7 @@ pub(crate) async fn get_default_rw_concern(cmd: Invocation) -> Result<Reply> {
         default_concerns().forget();
     }
     let mut out = Reply::new();
-    default_concerns().get().await.append_known(&mut out);
+    default_concerns().get().await.append_reported(&mut out);
     if in_memory {
         out.append("inMemory", true);
     }
@@ -59,7 +59,7 @@ pub(crate) async fn set_default_rw_concern(cmd: Invocation) -> Result<Reply> {
     }
     cmd.ctx.wrote(newest);
     let mut out = Reply::new();
-    default_concerns().get().await.append_known(&mut out);
+    default_concerns().get().await.append_reported(&mut out);
     Ok(out)
 }
 

@@ -384,7 +384,8 @@ pub fn prefix_len(index: &Index, key: &[u8]) -> Option<usize> {
     pinion_keystring::split_index_entry(key, components, index.spec.ordering).ok()
 }
 
-/// The value of one of an entry's fields, in a field without a name.
+/// The value of one of an entry's fields, in a field without a name. A string of an index with a
+/// collation is its sort key in hexadecimal.
 ///
 /// # Errors
 /// When the entry is damaged.

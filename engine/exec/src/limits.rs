@@ -12,6 +12,8 @@ pub(crate) const OUTCOME_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) const ROUND_DOCUMENTS: usize = 64;
 pub(crate) const ROUND_BYTES: usize = 32 * 1024;
 pub(crate) const ROUND_WORK: pinion_query::work::Units = CORE_BUDGET / 16;
+/// By how much a round grows behind each that found too little, where few documents are wanted.
+pub(crate) const FOUND_GROWTH: usize = 4;
 
 /// What a part that makes groups keeps of the documents that it finds: where the result turns out
 /// to depend on their order, so few need not be found again.

@@ -9,6 +9,7 @@ use crate::work;
 
 /// How many fields one walk looks for: each field passed is compared with all of them.
 const MAX_FIELDS: usize = 16;
+const _: () = assert!(MAX_FIELDS <= u8::MAX as usize, "a place is a byte");
 
 /// The names of the fields that are wanted, each with its place.
 #[derive(Clone, Debug, Default)]
@@ -17,8 +18,8 @@ pub(crate) struct WantedFields {
 }
 
 impl WantedFields {
-    /// The place of a field; `None` where there are too many.
-    pub(crate) fn place(&mut self, name: &str) -> Option<u8> {
+    /// The place of a field, which is wanted from now on; `None` where there are too many.
+    pub(crate) fn want(&mut self, name: &str) -> Option<u8> {
         let known = self.names.iter().position(|other| **other == *name);
         if known.is_none() && self.names.len() == MAX_FIELDS {
             return None;
@@ -148,7 +149,7 @@ pub(crate) mod tests {
                 ["none", "a", "c"],
             ] {
                 let mut wanted = WantedFields::default();
-                let places = asked.map(|name| wanted.place(name).expect("few"));
+                let places = asked.map(|name| wanted.want(name).expect("few"));
                 let mut walk = wanted.walk(&document);
                 for (name, place) in asked.iter().zip(places).chain(asked.iter().zip(places)) {
                     assert_eq!(walk.get(place), field(&document, name), "{name}");
@@ -160,11 +161,11 @@ pub(crate) mod tests {
     #[test]
     fn names_have_one_place_each_and_are_few() {
         let mut wanted = WantedFields::default();
-        assert_eq!(wanted.place("a"), Some(0));
-        assert_eq!(wanted.place("b"), Some(1));
-        assert_eq!(wanted.place("a"), Some(0));
-        let others = (0..100).filter_map(|number| wanted.place(&number.to_string()));
+        assert_eq!(wanted.want("a"), Some(0));
+        assert_eq!(wanted.want("b"), Some(1));
+        assert_eq!(wanted.want("a"), Some(0));
+        let others = (0..100).filter_map(|number| wanted.want(&number.to_string()));
         assert_eq!(others.count(), MAX_FIELDS - 2);
-        assert_eq!(wanted.place("b"), Some(1));
+        assert_eq!(wanted.want("b"), Some(1));
     }
 }

@@ -22,14 +22,14 @@ use required::Required;
 pub(crate) struct Regex {
     pub pattern: Box<str>,
     pub options: Box<str>,
-    compiled: Arc<Both>,
+    compiled: Arc<Searches>,
     /// What a match is accounted for beside its text.
     cost: work::Units,
 }
 
-/// The same expression with two limits.
-struct Both {
-    /// Where a text is in all that matches.
+/// How a text is searched: for what every match contains, then by PCRE with two limits.
+struct Searches {
+    /// A text that every match contains, if one is known.
     required: Option<Required>,
     quick: Compiled,
     /// With PCRE's own limit; made when it is needed first.
@@ -98,7 +98,7 @@ impl Regex {
         Ok(Regex {
             pattern: pattern.into(),
             options: options.into(),
-            compiled: Arc::new(Both {
+            compiled: Arc::new(Searches {
                 required: required::required(pattern, options),
                 quick,
                 full: OnceLock::new(),
@@ -131,7 +131,7 @@ impl Regex {
         mut f: impl FnMut(&Compiled) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         work::spend(self.cost)?;
-        let Both { quick, full, .. } = &*self.compiled;
+        let Searches { quick, full, .. } = &*self.compiled;
         match f(quick) {
             Err(Failure::Match(error)) if error.code() == MATCH_LIMIT_ERROR => {}
             decided => return decided,

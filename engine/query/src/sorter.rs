@@ -115,7 +115,7 @@ impl<T> Sorter<T> {
     }
 }
 
-/// The front of a key, which compares as the key does where it differs from that of another one.
+/// The first 8 bytes of a key, padded with zeros: where two differ, they order their keys.
 fn front(key: &[u8]) -> u64 {
     let mut front = [0; 8];
     let length = key.len().min(front.len());

@@ -278,7 +278,7 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
     while let Some(document) = node.next(&cmd.ctx).await? {
         pause(&cmd.ctx).await?;
         let document = document.into_bytes();
-        // Parts that find values by an index give the same ones behind each other.
+        // Parts that read an index give values in its order, so equal ones are adjacent.
         if document == added {
             continue;
         }

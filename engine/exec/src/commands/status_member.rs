@@ -29,7 +29,7 @@ pub async fn append_sections(
     if wanted("defaultRWConcern") {
         let defaults = default_concerns().get().await;
         out.start_document("defaultRWConcern");
-        defaults.append_known(out);
+        defaults.append_reported(out);
         out.end();
     }
     if wanted("flowControl") {

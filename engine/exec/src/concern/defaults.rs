@@ -223,7 +223,7 @@ impl DefaultConcerns {
     }
 
     /// Appends them as commands report them.
-    pub fn append_known(&self, out: &mut DocBuilder) {
+    pub fn append_reported(&self, out: &mut DocBuilder) {
         let is_majority = self.implicit_write.w == Some(WriteConcernW::Majority);
         let implicit_write = || is_majority.then(|| self.implicit_write.clone());
         let shown = DefaultConcerns {

@@ -357,7 +357,7 @@ impl FoundWalk<'_> {
             documents.extend(found.into_iter().map(|found| {
                 let document = Document::from(found.document);
                 match self.gives_order {
-                    true => document.at_place(&found.order),
+                    true => document.with_order(&found.order),
                     false => document,
                 }
             }));

@@ -75,7 +75,7 @@ impl Branches {
         }
     }
 
-    /// Whether what comes next is the first entry of a block, or of the next one.
+    /// Whether the next entry comes from a block: none is pending or was fetched ahead.
     pub(super) fn is_in_blocks(&self) -> bool {
         let is_in_turn = matches!(self.entries, Entries::InTurn(_));
         is_in_turn && self.pending.is_empty() && self.fetched.is_empty()
@@ -169,8 +169,8 @@ impl Branches {
         Ok(Some(named))
     }
 
-    /// Passes the entry that is next, whatever it comes to. Behind one that gives a value the next
-    /// is the first with another.
+    /// Passes the entry in front, whether its document matches or not. Behind one that gave a
+    /// distinct value, the next is the first with another value.
     pub(super) fn pass(
         &mut self,
         named: &Named,

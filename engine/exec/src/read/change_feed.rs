@@ -232,7 +232,7 @@ impl ChangeFeed {
         };
         let watched = self.watched.borrow();
         match concerned {
-            Concerned::None => {}
+            Concerned::NoStream => {}
             Concerned::Namespaces(namespaces) => {
                 for ns in namespaces {
                     let by_name = watched.lists(ns);
@@ -241,7 +241,7 @@ impl ChangeFeed {
                         .for_each(&mut hand);
                 }
             }
-            Concerned::All => watched.all().for_each(&mut hand),
+            Concerned::AllStreams => watched.all().for_each(&mut hand),
         }
         drop(watched);
         let before = self.through.replace(ts);

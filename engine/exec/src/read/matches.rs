@@ -63,11 +63,11 @@ enum Round {
 
 /// How far the documents of a block were examined.
 enum Examined {
-    Some,
+    Documents,
     /// None: the first of them is not in memory, or is gone, or lies in another partition.
-    Waits,
+    MustWait,
     /// None: the filter of the first takes longer than a core may be held.
-    Long,
+    TooLong,
 }
 
 /// Adds the next documents that match to those in `matched`, which must be empty: at least one but
@@ -161,7 +161,7 @@ async fn round(
     take: &mut impl FnMut(Match<'_>),
 ) -> Result<Round> {
     yield_if_due(scan, ctx).await?;
-    let mut examined = Examined::Waits;
+    let mut examined = Examined::MustWait;
     if scan.gives_blocks() {
         if !scan.fill(ctx, counters).await? {
             counters.works += 1;
@@ -170,10 +170,10 @@ async fn round(
         examined = examine(scan, ctx, counters, most, take)?;
     }
     let tested = match examined {
-        Examined::Some => return Ok(Round::Examined),
-        Examined::Waits => test_next(scan, spec, ctx, counters).await?,
+        Examined::Documents => return Ok(Round::Examined),
+        Examined::MustWait => test_next(scan, spec, ctx, counters).await?,
         // In a box, as few rounds ever need its room.
-        Examined::Long => Box::pin(test_offloaded(scan, spec, ctx, counters)).await?,
+        Examined::TooLong => Box::pin(test_offloaded(scan, spec, ctx, counters)).await?,
     };
     match tested {
         Tested::Matches(found) => take(Match::Found(found)),
@@ -220,9 +220,9 @@ fn examine(
         Some(Ok(examined)) => Ok(examined),
         // The error, or the work, is that of a document whose turn has not come: it is the first of
         // the next round.
-        _ if room.examined > 0 => Ok(Examined::Some),
+        _ if room.examined > 0 => Ok(Examined::Documents),
         Some(Err(error)) => Err(error),
-        None => Ok(Examined::Long),
+        None => Ok(Examined::TooLong),
     }
 }
 
@@ -273,7 +273,7 @@ fn examine_documents(
         snapshot.passes(record);
         block.pass();
     }
-    Ok(Examined::Some)
+    Ok(Examined::Documents)
 }
 
 /// The documents that the entries of a block name, or what the entries alone have of them.
@@ -289,8 +289,8 @@ fn examine_entries(
     {
         let Some(document) = &named.document else {
             return Ok(match room.examined {
-                0 => Examined::Waits,
-                _ => Examined::Some,
+                0 => Examined::MustWait,
+                _ => Examined::Documents,
             });
         };
         let met = meets(place.spec, document)?;
@@ -302,7 +302,7 @@ fn examine_entries(
             take(Match::Found(Found { position, ..found }));
         }
     }
-    Ok(Examined::Some)
+    Ok(Examined::Documents)
 }
 
 /// Whether a document meets the filter; and where in an array, if that is asked for.

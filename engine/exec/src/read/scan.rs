@@ -309,6 +309,7 @@ impl Walk {
         self.renew(at);
     }
 }
+
 /// Completes a read that may come to what is prepared. It waits for the outcome, unless the
 /// operation is stopped.
 ///

@@ -11,13 +11,14 @@ use pinion_wire::{Error, OpContext, Result};
 use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, metadata_of};
 use super::scan::{Found, Scan};
+use crate::limits::FOUND_GROWTH;
 
 /// The stages of a part at work.
 pub(super) struct StagedRun {
     run: PipelineRun,
     /// Documents that were found and not looked at yet.
     found: VecDeque<Found>,
-    /// How many are found at once at most: where few are wanted that grows from one.
+    /// How many documents the next round finds at most: under a limit that starts at one and grows.
     most: usize,
     grows: bool,
     /// Orders the document that the stages are at, and what they make of it.
@@ -116,7 +117,7 @@ impl StagedRun {
             assert!(!self.ended, "the scan is asked again after its end");
             next_matches(scan, spec, ctx, counters, self.most, &mut self.found).await?;
             if self.grows {
-                self.most = self.most.saturating_mul(4);
+                self.most = self.most.saturating_mul(FOUND_GROWTH);
             }
         }
         let Some(found) = self.found.pop_front() else {

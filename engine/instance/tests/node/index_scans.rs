@@ -103,7 +103,7 @@ fn filter(rng: &mut Rng) -> (Document, Option<&'static str>) {
     }
 }
 
-/// Who reads: a client, within a transaction or not.
+/// A client that reads, within a transaction or not.
 #[derive(Clone)]
 struct Reader {
     client: Client,

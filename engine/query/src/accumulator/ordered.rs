@@ -40,8 +40,8 @@ struct Input {
 }
 
 impl Ordered {
-    /// No inputs yet of an accumulator that keeps `wanted` of its values; `None` for a kind whose
-    /// result cannot be had from some of the inputs alone.
+    /// An empty state for an accumulator that keeps `wanted` values; `None` for a kind whose
+    /// partial result is not a list of inputs.
     pub(crate) fn new(
         kind: &Kind,
         wanted: usize,

@@ -133,8 +133,8 @@ impl Accumulation {
         }
     }
 
-    /// The state that has taken what parts know of the group of this key, in the order of the
-    /// documents.
+    /// The state after the inputs of all parts, in the order of their documents, for the group of
+    /// this key.
     pub(crate) fn replay(&self, key: RawBsonRef<'_>, ordered: &Ordered) -> Result<Accumulator> {
         let mut accumulator = self.start(key)?;
         for value in ordered.in_order() {

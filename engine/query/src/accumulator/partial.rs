@@ -23,8 +23,7 @@ impl Kind {
         ) || self.needs_order()
     }
 
-    /// Whether partial results can be merged in any order because each value comes with what orders
-    /// its document.
+    /// Whether partial results carry the order of their documents.
     pub(crate) fn needs_order(&self) -> bool {
         matches!(
             self,
@@ -173,19 +172,19 @@ impl Accumulator {
         Ok(self.is_orderless())
     }
 
-    /// Takes one value of a document that stands at a place among those of all parts, in a part or
-    /// outside of one: there it has none.
-    pub(crate) fn add_at(
+    /// Takes one value of a document. `order` orders the document among those of all parts; it is
+    /// empty where the pipeline does not run in parts. `key` is as in [`Accumulator::add_ranked`].
+    pub(crate) fn add_ordered(
         &mut self,
-        place: &[u8],
+        order: &[u8],
         value: Option<RawBsonRef<'_>>,
         key: &[u8],
     ) -> Result<()> {
         match self {
-            Accumulator::Ordered(ordered) => ordered.add(place, value),
+            Accumulator::Ordered(ordered) => ordered.add(order, value),
             // Of equal keys the first is kept, also where parts are merged.
-            Accumulator::Best { ranked, .. } if ranked.side() == Side::Top && !place.is_empty() => {
-                let key = [key, place].concat();
+            Accumulator::Best { ranked, .. } if ranked.side() == Side::Top && !order.is_empty() => {
+                let key = [key, order].concat();
                 ranked.add(&key, value.unwrap_or(RawBsonRef::Null));
             }
             _ => return self.add_ranked(value, key),

@@ -92,10 +92,10 @@ impl Scope {
 /// decides more exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Concerned<'e> {
-    None,
+    NoStream,
     /// Streams that watch one of these collections.
     Namespaces(SmallVec<[&'e str; 4]>),
-    All,
+    AllStreams,
 }
 
 /// Examines an entry for all streams at once.
@@ -108,17 +108,17 @@ pub fn concerned_by(entry: &RawDocument) -> Concerned<'_> {
         Some(RawBsonRef::String("i" | "u" | "d")) => Concerned::Namespaces(smallvec![ns]),
         Some(RawBsonRef::String("c")) => match transaction_end(entry) {
             // It takes place with the last of its transaction.
-            TransactionEnd::Part => Concerned::None,
-            TransactionEnd::Last { .. } => Concerned::All,
+            TransactionEnd::Part => Concerned::NoStream,
+            TransactionEnd::Last { .. } => Concerned::AllStreams,
             TransactionEnd::Whole => concerned_by_operations(entry),
         },
-        _ => Concerned::None,
+        _ => Concerned::NoStream,
     }
 }
 
 fn concerned_by_operations(entry: &RawDocument) -> Concerned<'_> {
     let Some(operations) = operations_of(entry) else {
-        return Concerned::All;
+        return Concerned::AllStreams;
     };
     let mut namespaces = SmallVec::new();
     for operation in operations {
@@ -129,7 +129,7 @@ fn concerned_by_operations(entry: &RawDocument) -> Concerned<'_> {
                 }
             }
             (Some(RawBsonRef::String("n")), _) => {}
-            _ => return Concerned::All,
+            _ => return Concerned::AllStreams,
         }
     }
     Concerned::Namespaces(namespaces)

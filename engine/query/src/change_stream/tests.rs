@@ -479,10 +479,13 @@ fn whom_an_entry_concerns() {
     );
     check(
         entry("n", "", rawdoc! { "msg": "periodic noop" }, rawdoc! {}),
-        Concerned::None,
+        Concerned::NoStream,
     );
     let command = |o: RawDocumentBuf, more: RawDocumentBuf| entry("c", "admin.$cmd", o, more);
-    check(command(rawdoc! { "drop": "c" }, rawdoc! {}), Concerned::All);
+    check(
+        command(rawdoc! { "drop": "c" }, rawdoc! {}),
+        Concerned::AllStreams,
+    );
     let insert = |ns: &str| rawdoc! { "op": "i", "ns": ns, "o": { "_id": 1 } };
     let operations =
         || rawdoc! { "applyOps": [insert("d.c"), insert("d.c"), insert("d.e"), insert("d.c")] };
@@ -495,11 +498,14 @@ fn whom_an_entry_concerns() {
         command(operations(), session(ts(0, 0))),
         of(&["d.c", "d.e", "d.c"]),
     );
-    check(command(operations(), session(ts(8, 1))), Concerned::All);
+    check(
+        command(operations(), session(ts(8, 1))),
+        Concerned::AllStreams,
+    );
     let part = rawdoc! { "applyOps": [insert("d.c")], "partialTxn": true };
-    check(command(part, session(ts(0, 0))), Concerned::None);
+    check(command(part, session(ts(0, 0))), Concerned::NoStream);
     let inner = rawdoc! { "applyOps": [{ "op": "c", "ns": "d.$cmd", "o": { "create": "c" } }] };
-    check(command(inner, rawdoc! {}), Concerned::All);
+    check(command(inner, rawdoc! {}), Concerned::AllStreams);
 }
 
 #[test]

@@ -27,6 +27,7 @@ impl<'a> Env<'a> {
         Env {
             root,
             current,
+            // Few expressions bind a variable, and `vec!` is a call even for none.
             slots: match slots {
                 0 => Vec::new(),
                 _ => vec![Value::Missing; slots],

@@ -246,7 +246,7 @@ fn wanted_fields(root: &mut Node) -> WantedFields {
     let (mut fields, mut leaves) = (WantedFields::default(), 0);
     root.each_leaf(&mut |leaf| {
         leaves += 1;
-        leaf.field = fields.place(&leaf.path.components()[0].name);
+        leaf.field = fields.want(&leaf.path.components()[0].name);
     });
     if leaves < 2 {
         root.each_leaf(&mut |leaf| leaf.field = None);

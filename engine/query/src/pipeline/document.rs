@@ -19,7 +19,7 @@ pub struct Document {
     metadata: Option<Arc<Metadata>>,
     /// Orders the document, or the one that it was made of, among those of all parts, where a part
     /// needs that.
-    place: Option<Arc<[u8]>>,
+    order: Option<Arc<[u8]>>,
 }
 
 impl Document {
@@ -34,24 +34,24 @@ impl Document {
     }
 
     /// What orders the document among those of all parts; empty where that is not known.
-    pub(crate) fn place(&self) -> &[u8] {
-        self.place.as_deref().unwrap_or_default()
+    pub(crate) fn order(&self) -> &[u8] {
+        self.order.as_deref().unwrap_or_default()
     }
 
     /// The same document with what orders it among those of all parts.
     #[must_use]
-    pub fn at_place(self, place: &[u8]) -> Document {
+    pub fn with_order(self, order: &[u8]) -> Document {
         Document {
-            place: Some(place.into()),
+            order: Some(order.into()),
             ..self
         }
     }
 
-    /// The same document in the place of the one that it was made of.
+    /// The same document in the order of the one that it was made of.
     #[must_use]
-    pub(crate) fn in_place_of(self, other: &Document) -> Document {
+    pub(crate) fn with_order_of(self, other: &Document) -> Document {
         Document {
-            place: other.place.clone(),
+            order: other.order.clone(),
             ..self
         }
     }
@@ -69,7 +69,7 @@ impl Document {
     pub fn made_of(self, other: &Document) -> Document {
         Document {
             metadata: self.metadata.or_else(|| other.metadata.clone()),
-            place: self.place.or_else(|| other.place.clone()),
+            order: self.order.or_else(|| other.order.clone()),
             ..self
         }
     }
@@ -89,7 +89,7 @@ impl From<RawDocumentBuf> for Document {
         Document {
             bytes: Bytes::from(document.into_bytes()),
             metadata: None,
-            place: None,
+            order: None,
         }
     }
 }
@@ -100,7 +100,7 @@ impl From<Bytes> for Document {
         Document {
             bytes,
             metadata: None,
-            place: None,
+            order: None,
         }
     }
 }

@@ -137,7 +137,7 @@ impl Facet {
 pub(super) struct DividedFacet {
     pub in_part: Facet,
     pub merge: Facet,
-    /// Whether parts need what orders the documents.
+    /// Whether a part has to know the order of its documents among those of all parts.
     pub needs_order: bool,
 }
 

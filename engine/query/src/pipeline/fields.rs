@@ -42,7 +42,7 @@ pub(super) fn read_by<'s>(stages: impl IntoIterator<Item = &'s Stage>) -> Option
                 return Some(names);
             }
             StageKind::Project(projection) if projection.is_inclusion() => {
-                names.extend(projection.top_names());
+                names.extend(projection.top_names().map(str::to_owned));
                 add_expression(spec, &mut names)?;
                 return Some(names);
             }
@@ -54,8 +54,8 @@ pub(super) fn read_by<'s>(stages: impl IntoIterator<Item = &'s Stage>) -> Option
     None
 }
 
-/// Puts a projection in front of the stages that leaves of each document what they read, where
-/// they would copy all of it.
+/// Inserts a `$project` of the fields that are read, where the first stage behind filters, limits
+/// and sorts copies its documents. Does the same inside of a `$facet`.
 pub(super) fn restrict(stages: &mut Vec<Stage>) -> Result<()> {
     for stage in stages.iter_mut() {
         if let StageKind::Facet(facet) = &mut stage.kind {
@@ -95,11 +95,9 @@ pub(super) fn restrict(stages: &mut Vec<Stage>) -> Result<()> {
     for name in &names {
         spec.append(name, 1);
     }
-    match names.contains("_id") {
-        true => {}
-        // Without a field the document would be left as it is.
-        false if names.is_empty() => drop(spec.append("_id", 1)),
-        false => drop(spec.append("_id", 0)),
+    // A projection without fields would leave the document as it is.
+    if !names.contains("_id") {
+        spec.append("_id", i32::from(names.is_empty()));
     }
     let spec = spec.finish();
     let projection = Projection::parse_aggregation(&spec, &Variables::default())?;
@@ -158,7 +156,7 @@ pub(super) fn add_expression(value: RawBsonRef<'_>, names: &mut FieldNames) -> O
                     // input is given.
                     "$getField" | "$setField" | "$unsetField" => return None,
                     "$literal" | "$const" => {}
-                    // A sort pattern, or a field that somebody has named so.
+                    // A sort pattern, or an expression under a field that is called so.
                     "sortBy" => {
                         add_pattern(value, names);
                         add_expression(value, names)?;

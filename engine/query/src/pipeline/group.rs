@@ -134,7 +134,7 @@ pub(super) struct GroupInput<'a> {
 impl GroupReader {
     pub(super) fn new(group: &Group) -> GroupReader {
         let mut wanted = WantedFields::default();
-        let mut place = |path: Option<&[Box<str>]>| wanted.place(&path?[0]);
+        let mut place = |path: Option<&[Box<str>]>| wanted.want(&path?[0]);
         GroupReader {
             id: place(group.id.expression().field_path()),
             inputs: (group.fields.iter())
@@ -174,7 +174,7 @@ impl Group {
             .all(|(_, field)| field.kind().is_divisible())
     }
 
-    /// Whether what parts know of groups has what orders the documents.
+    /// Whether what parts know of groups carries the order of their documents.
     pub(super) fn needs_order(&self) -> bool {
         self.fields
             .iter()

@@ -59,8 +59,7 @@ pub(super) struct Grouping {
 #[derive(Debug, Default)]
 struct Groups {
     places: FxHashMap<Box<[u8]>, usize>,
-    /// By the `_id`'s own type and bytes where these are few: what is the same to the last byte has
-    /// the same key, which is not made again.
+    /// Groups by type and bytes of a short `_id`: saves making its key for each document.
     known: FxHashMap<ShortValue, usize>,
     list: Vec<OneGroup>,
     bytes: usize,
@@ -125,15 +124,15 @@ impl Grouping {
         let GroupInput { id, inputs } = self.reader.read(&self.group, subject)?;
         spend_sort_keys(self.group.collation.as_deref(), id.bytes())?;
         work::check()?;
-        // What made the document has not said what it was made of.
-        if self.role == Role::Part && document.place().is_empty() && self.group.needs_order() {
+        // A stage has lost the order of its input: the pipeline runs as a whole.
+        if self.role == Role::Part && document.order().is_empty() && self.group.needs_order() {
             return Err(depends_on_order());
         }
         let groups = &mut self.groups;
         let place = groups.place(id.or_null(), &self.group, self.role)?;
         for (accumulator, input) in groups.list[place].accumulators.iter_mut().zip(inputs) {
             let before = accumulator.bytes();
-            accumulator.add_at(document.place(), input.value.as_ref(), &input.key)?;
+            accumulator.add_ordered(document.order(), input.value.as_ref(), &input.key)?;
             if self.role == Role::Part && !accumulator.is_orderless() {
                 return Err(depends_on_order());
             }
@@ -341,11 +340,11 @@ impl Groups {
         }
         let groups = self.list.len();
         let place = self.place_by_key(id, group, role)?;
-        // Of values that are equal and not the same one is known.
+        // Of equal values with different bytes (1 and 1.0) only the first is in `known`.
         if let Some(short) = short
             && self.list.len() > groups
         {
-            self.bytes += size_of::<(ShortValue, usize)>() + 16;
+            self.bytes += KNOWN_BYTES;
             self.known.insert(short, place);
         }
         Ok(place)
@@ -368,10 +367,13 @@ impl Groups {
     }
 }
 
+/// What an entry of [`Groups::known`] takes, with its share of the table's free places.
+const KNOWN_BYTES: usize = size_of::<(ShortValue, usize)>() * 3 / 2;
+
 /// The bytes of a value behind its type.
 type ShortValue = SmallVec<[u8; 24]>;
 
-/// A value of the commonest types as it is found by, unless it is long.
+/// Type and bytes of a short value of a common type; `None` for others.
 fn short_value(value: RawBsonRef<'_>) -> Option<ShortValue> {
     let mut short = ShortValue::new();
     short.push(value.element_type() as u8);

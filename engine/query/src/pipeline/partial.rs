@@ -1,10 +1,10 @@
 //! Groups and counts made in parts: each part groups what it finds, and what all know of their
 //! groups is put together.
 //!
-//! Only what comes out the same however the documents lie is made in parts, and what does so
-//! because each value comes with what orders its document. What depends on their order after all,
-//! as sums of decimals do in their last digits, shows while it runs: then a part or the merge
-//! fails, and the caller runs the pipeline as a whole.
+//! Only what does not depend on how documents are distributed runs in parts. Where a result depends
+//! on their order, each value carries the order of its document. What depends on it beyond that, as
+//! the last digits of sums of decimals do, shows while it runs: then a part or the merge fails, and
+//! the caller runs the pipeline as a whole.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_wire::ErrorCode;
@@ -19,7 +19,7 @@ use crate::error::error;
 pub struct PartialPipeline {
     /// What a part runs.
     pub part: Pipeline,
-    /// Whether a part has to know what orders its documents among those of all parts.
+    /// Whether a part has to know the order of its documents among those of all parts.
     pub needs_order: bool,
     /// What is run on all that the parts give, in any order.
     pub merge: Pipeline,
@@ -173,7 +173,7 @@ mod tests {
                 .map(|(document, number)| {
                     let document = Document::from(document);
                     match partial.needs_order {
-                        true => document.at_place(&number.to_be_bytes()),
+                        true => document.with_order(&number.to_be_bytes()),
                         false => document,
                     }
                 });

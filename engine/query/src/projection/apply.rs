@@ -46,6 +46,7 @@ impl Run<'_> {
     fn fields(&self, tree: &Tree, document: &RawDocument, out: &mut DocBuilder) -> Result<()> {
         // Which actions met their field.
         let mut met: SmallVec<[bool; 32]> = smallvec![false; tree.len()];
+        // Fields that are still wanted: an inclusion stops behind the last.
         let mut left = tree
             .iter()
             .filter(|(_, action)| action.wants_field())

@@ -14,7 +14,7 @@ use self::tree::Tree;
 use crate::expression::{Expression, MetaKind, MetaSet, Subject, Variables};
 use crate::matcher::Matcher;
 
-/// What a field is expected to take that is kept or made, with its name.
+/// Bytes assumed for a field of the output; they only size its buffer.
 const EXPECTED_FIELD_BYTES: usize = 32;
 
 /// A parsed projection.
@@ -89,8 +89,8 @@ impl Projection {
     }
 
     /// The fields of documents that are named, without what is in them.
-    pub(crate) fn top_names(&self) -> impl Iterator<Item = String> {
-        self.root.iter().map(|(name, _)| String::from(&**name))
+    pub(crate) fn top_names(&self) -> impl Iterator<Item = &str> {
+        self.root.iter().map(|(name, _)| &**name)
     }
 
     /// Whether `apply` needs the array position that the filter matched at.

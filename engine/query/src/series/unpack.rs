@@ -195,7 +195,7 @@ impl Step for Unpacking {
             horizon.gives(time);
         }
         Ok(match wanted {
-            true => Given::Document(Document::from(measurement).in_place_of(bucket)),
+            true => Given::Document(Document::from(measurement).with_order_of(bucket)),
             false => Given::Working,
         })
     }

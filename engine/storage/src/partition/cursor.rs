@@ -282,7 +282,8 @@ impl Cursor {
         });
     }
 
-    /// Continues in another range, from its beginning.
+    /// Continues in another range, from its beginning. Nothing is left of the block that the cursor
+    /// has filled.
     pub fn enter(&mut self, range: KeyRange) {
         self.range = range;
         self.stand(start(&self.range, self.direction));

@@ -235,18 +235,22 @@ fn parts_run_what_looks_at_each_document_and_sort() {
     let unwind = || rawdoc! { "$unwind": { "path": "$l" } };
     let sort = || rawdoc! { "$sort": { "m": 1 } };
     let project = || rawdoc! { "$project": { "m": true, "_id": true } };
-    let first = || rawdoc! { "$group": { "_id": "$k", "f": { "$stdDevPop": "$n" } } };
+    // A group that does not run in parts.
+    let undivided = || rawdoc! { "$group": { "_id": "$k", "f": { "$stdDevPop": "$n" } } };
     let nothing = || rawbson!([]);
     check_split(rawbson!([{ "$match": { "n": 1 } }]), None);
     check_split(rawbson!([{ "$sort": { "n": 1 } }, { "$limit": 3 }]), None);
-    check_split(rawbson!([first()]), None);
+    check_split(rawbson!([undivided()]), None);
     check_split(
         rawbson!([add(), unwind()]),
         Some([rawbson!([add(), unwind()]), nothing()]),
     );
     check_split(
-        rawbson!([add(), first()]),
-        Some([rawbson!([read(&["k", "n"]), add()]), rawbson!([first()])]),
+        rawbson!([add(), undivided()]),
+        Some([
+            rawbson!([read(&["k", "n"]), add()]),
+            rawbson!([undivided()]),
+        ]),
     );
     check_split(
         rawbson!([add(), sort(), { "$limit": 3_i64 }, project()]),

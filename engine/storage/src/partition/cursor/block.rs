@@ -14,11 +14,12 @@ use super::{Advanced, Cursor, Step};
 use crate::base::Page;
 use crate::types::{Direction, Key, ReadError};
 
-/// Steps that are taken one by one for a block, which are also the pieces of a block after which no
-/// other is taken: fewer for the first blocks, as a short read takes no more of them. And the bytes
-/// of values that are not lent from a leaf after which no step is taken.
-const MAX_STEPS: usize = 64;
+/// The most single steps for one block, and the most pieces. A short read fills few blocks, so the
+/// limit starts low and grows with each of them.
 const FIRST_STEPS: usize = 4;
+const STEPS_GROWTH: usize = 4;
+const MAX_STEPS: usize = 64;
+/// Keys and values that lie in no leaf: no step is taken behind this many bytes.
 const MAX_STEP_BYTES: usize = 64 * 1024;
 
 /// Records that follow each other in a tree, in the direction of the cursor that filled the block.
@@ -31,7 +32,7 @@ pub struct Block {
     /// The cursor has passed over keys behind the last record, which had no version to be seen, or
     /// has come to the end of its range there.
     skipped: bool,
-    /// How many steps were taken one by one at most for the block that was filled last.
+    /// The limit of steps when the block was filled last.
     steps: usize,
 }
 
@@ -263,13 +264,16 @@ impl Cursor {
     }
 
     /// As [`Cursor::fill`], but false where that would wait, has an error, or is at the end.
+    ///
+    /// # Panics
+    /// Where something is left of the block.
     pub fn try_fill(&mut self, block: &mut Block) -> bool {
         assert!(block.is_empty(), "a block is filled when all was passed");
         self.settle_from();
         block.direction = Some(self.direction);
         block.behind = Behind::Start(copied(&self.from));
         block.skipped = false;
-        block.steps = (4 * block.steps).clamp(FIRST_STEPS, MAX_STEPS);
+        block.steps = (STEPS_GROWTH * block.steps).clamp(FIRST_STEPS, MAX_STEPS);
         self.gather(block);
         !block.is_empty()
     }
@@ -289,8 +293,12 @@ impl Cursor {
     }
 
     /// Continues at `key`, which lies ahead of what was passed in the block: as [`Cursor::seek`]
-    /// does, but within the block as far as that goes. A cursor that takes such a block back stands
-    /// behind what was passed, in front of what the search has left out.
+    /// does, but within the block as far as that goes. Records in front of `key` count as passed:
+    /// after [`Cursor::take_back`] the cursor stands behind the last of them, so a record that
+    /// appears between that and `key` is given.
+    ///
+    /// # Panics
+    /// Where another cursor has filled the block, in another direction.
     pub fn seek_ahead(&mut self, block: &mut Block, key: &[u8]) {
         assert!(
             block.is_empty() || block.direction == Some(self.direction),
