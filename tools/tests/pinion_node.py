@@ -191,6 +191,29 @@ class Node:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
+    def suspend(self):
+        """SIGSTOP, until no thread runs any more: the signal takes effect once one of them has run,
+        and on a busy machine the others do more than a test is ready for by then."""
+        self.process.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + PATIENCE_SECS
+        while not self._stands_still():
+            assert time.monotonic() < deadline, "the process does not stop"
+            time.sleep(0.001)
+
+    def resume(self):
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def _stands_still(self):
+        def is_stopped(task):
+            # The state follows the name, which ends with a parenthesis.
+            return (task / "stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+        try:
+            return all(map(is_stopped, pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()))
+        except FileNotFoundError:
+            # A thread has ended meanwhile.
+            return False
+
     def stop(self, timeout_secs=PATIENCE_SECS):
         """SIGTERM and the exit status."""
         self.process.send_signal(signal.SIGTERM)

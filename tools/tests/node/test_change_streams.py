@@ -497,14 +497,14 @@ def test_what_no_majority_has_is_not_shown(three):
     collection.with_options(write_concern=pymongo.WriteConcern("majority")).insert_one({"_id": 0})
     with collection.watch(max_await_time_ms=500) as stream:
         for node in others:
-            node.process.send_signal(19)
+            node.suspend()
         try:
             collection.insert_one({"_id": 1})
             for _ in range(3):
                 quiet(stream)
         finally:
             for node in others:
-                node.process.send_signal(18)
+                node.resume()
         # It may have been taken back meanwhile, or is shown now.
         collection = three.client(w="majority").test.alone
         wait_until(lambda: collection.insert_one({"_id": ObjectId()}).acknowledged)

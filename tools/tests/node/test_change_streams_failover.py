@@ -115,11 +115,11 @@ def test_every_event_comes_once_and_in_order_whichever_member_dies(three):
         wait_until(lambda: three.state(secondary) in (1, 2))
         # One that is cut off as primary comes back and takes back what only it has.
         primary = three.primary()
-        primary.process.send_signal(19)
+        primary.suspend()
         try:
             written(20)
         finally:
-            primary.process.send_signal(18)
+            primary.resume()
         written(20)
     finally:
         writer.stop()

@@ -2,7 +2,6 @@
 members, tags, maintenance, settings that are applied, idle and lagging primaries."""
 
 import shutil
-import signal
 import threading
 import time
 
@@ -162,7 +161,7 @@ def test_writes_of_a_primary_are_slowed_down_while_the_others_lag():
             wait_until(lambda: not flow()["isLagged"])
             lagged_before = flow()["isLaggedCount"]
             for node in others:
-                node.process.send_signal(signal.SIGSTOP)
+                node.suspend()
             writer_ends = threading.Event()
 
             def write():
@@ -212,7 +211,7 @@ def test_writes_of_a_primary_are_slowed_down_while_the_others_lag():
             finally:
                 writer_ends.set()
                 for node in others:
-                    node.process.send_signal(signal.SIGCONT)
+                    node.resume()
                 for thread in threads:
                     thread.join()
             wait_until(lambda: not flow()["isLagged"])
@@ -307,14 +306,14 @@ def test_tags_choose_members_to_read_and_to_wait_for():
             cursor = nearest.find()
             next(cursor, None)
             assert cursor.address[1] == members.nodes[2].port
-            members.nodes[2].process.send_signal(signal.SIGSTOP)
+            members.nodes[2].suspend()
             try:
                 with pytest.raises(pymongo.errors.WriteConcernError) as caught:
                     collection.with_options(write_concern=WriteConcern("allSites", wtimeout=500)).insert_one({})
                 assert caught.value.code == 64
                 collection.with_options(write_concern=WriteConcern("twoSites", wtimeout=120_000)).insert_one({})
             finally:
-                members.nodes[2].process.send_signal(signal.SIGCONT)
+                members.nodes[2].resume()
 
 
 def test_an_arbiter():

@@ -1,7 +1,6 @@
 """What exporters and agents read of a node and of a set: every number is read before and after the
 event that moves it."""
 
-import signal
 import threading
 
 import pymongo
@@ -232,7 +231,7 @@ def test_who_waits_now():
             path = "metrics.repl.waiters.replication"
             assert read(client, path) == [0]
             for node in others:
-                node.process.send_signal(signal.SIGSTOP)
+                node.suspend()
 
             def write():
                 with members.member(old) as other:
@@ -241,7 +240,7 @@ def test_who_waits_now():
             writing.start()
             wait_until(lambda: read(client, path) == [1])
             for node in others:
-                node.process.send_signal(signal.SIGCONT)
+                node.resume()
             writing.join()
             wait_until(lambda: read(client, path) == [0])
 

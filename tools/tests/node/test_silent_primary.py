@@ -1,7 +1,6 @@
 """A primary that is silent, with a set's default settings: another is elected soon, and the old one
 does no harm when it wakes."""
 
-import signal
 import time
 
 import pytest
@@ -39,7 +38,7 @@ def test_another_takes_writes_and_the_old_one_acknowledges_nothing():
             # Connections that are there already.
             assert [linearizable.find_one({"_id": 1})["n"] for _ in range(2)] == [1, 1]
             wait_until(lambda: arrivals.acknowledged)
-            old.process.send_signal(signal.SIGSTOP)
+            old.suspend()
             stopped = time.monotonic()
             write = Beside(lambda: collection.insert_one({"_id": "too late"}))
             read = Beside(lambda: linearizable.find_one({"_id": 1}, max_time_ms=120_000))
@@ -52,7 +51,7 @@ def test_another_takes_writes_and_the_old_one_acknowledges_nothing():
             with members.member(new) as successor:
                 metrics = successor.admin.command("replSetGetStatus")["electionCandidateMetrics"]
             assert metrics["lastElectionReason"] == "electionTimeout" and metrics["electionTimeoutMillis"] == 10_000
-            old.process.send_signal(signal.SIGCONT)
+            old.resume()
             write.join(120)
             read.join(120)
             # It has a write of its own, at the most, which no majority has; and it finds no member
@@ -83,13 +82,13 @@ def test_one_that_has_just_started_lets_another_succeed():
         wait_until(lambda: members.state(started) == 2)
         # The primary has found it: of one that it never heard it cannot say that it is silent.
         wait_until(lambda: knows_primary(members, started))
-        old.process.send_signal(signal.SIGSTOP)
+        old.suspend()
         stopped = time.monotonic()
         wait_until(lambda: arrivals.first_after(stopped))
         without = arrivals.first_after(stopped) - stopped
         print(f"without a write for {without:.2f} s")
         assert without < WITHOUT_SECS
-        old.process.send_signal(signal.SIGCONT)
+        old.resume()
         wait_until(lambda: members.state(old) in (1, 2))
         # By its priority it takes over later.
         wait_until(lambda: members.state(old) == 1)
@@ -102,10 +101,10 @@ def test_members_that_did_not_run_suspect_no_primary():
         others = [node for node in members.nodes if node is not primary]
         for _ in range(2):
             for node in others:
-                node.process.send_signal(signal.SIGSTOP)
+                node.suspend()
             time.sleep(3)
             for node in others:
-                node.process.send_signal(signal.SIGCONT)
+                node.resume()
             time.sleep(2.5)
         assert members.primary() is primary
         assert [term(members, node) for node in members.nodes] == [before] * 3
@@ -126,7 +125,7 @@ def test_it_can_be_switched_off():
                     client.admin.command("setParameter", 1, primarySilenceLimitMillis=refused)
                 assert caught.value.code == 2
             assert client.admin.command("getParameter", 1, primarySilenceLimitMillis=1)["primarySilenceLimitMillis"] == 0
-        old.process.send_signal(signal.SIGSTOP)
+        old.suspend()
         time.sleep(8)
         assert [term(members, node) for node in rest] == [before] * 2
         # It is looked at whenever it is set.
@@ -134,5 +133,5 @@ def test_it_can_be_switched_off():
             with members.member(node) as client:
                 assert client.admin.command("setParameter", 1, primarySilenceLimitMillis=1000)["was"] == 0
         wait_until(lambda: any(members.state(node) == 1 for node in rest), 15)
-        old.process.send_signal(signal.SIGCONT)
+        old.resume()
         wait_until(lambda: members.state(old) in (1, 2))

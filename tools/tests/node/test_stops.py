@@ -2,7 +2,6 @@
 as standalones meanwhile."""
 
 import contextlib
-import signal
 import threading
 
 import pymongo
@@ -321,11 +320,11 @@ def test_a_change_of_the_configuration_obeys_its_time():
             config = client.admin.command("replSetGetConfig")["config"]
             config["version"] += 1
             for node in others:
-                node.process.send_signal(signal.SIGSTOP)
+                node.suspend()
             try:
                 with pytest.raises(pymongo.errors.OperationFailure) as late:
                     client.admin.command("replSetReconfig", config, maxTimeMS=300)
                 assert late.value.code == 50
             finally:
                 for node in others:
-                    node.process.send_signal(signal.SIGCONT)
+                    node.resume()
