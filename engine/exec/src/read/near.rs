@@ -190,16 +190,7 @@ impl NearWalk {
                     type_bits: read.value.clone(),
                 })
             });
-            self.pending.push(Named {
-                turn: 0,
-                range: 0,
-                order: key,
-                id,
-                key: None,
-                entry,
-                document: None,
-                is_examined: false,
-            });
+            self.pending.push(named(key, id, entry));
         }
         Ok(())
     }
@@ -248,16 +239,7 @@ impl NearWalk {
         };
         let document = nearest.document.take();
         self.waiting_bytes -= waiting_bytes(&nearest.order, &nearest.id);
-        let named = Named {
-            turn: 0,
-            range: 0,
-            order: nearest.order,
-            id: nearest.id,
-            key: None,
-            entry: nearest.entry,
-            document: None,
-            is_examined: false,
-        };
+        let named = named(nearest.order, nearest.id, nearest.entry);
         if let Some(document) = document {
             self.document_bytes -= document.len();
             return Ok(Some(named.found(document)));
@@ -314,4 +296,18 @@ async fn documents(
         found.push(read.map_err(from_read_error)?.map(|read| read.value));
     }
     Ok(found)
+}
+
+/// An entry of the one branch, whose document was not read yet.
+fn named(order: Key, id: Key, entry: Option<Box<ScannedEntry>>) -> Named {
+    Named {
+        turn: 0,
+        range: 0,
+        order,
+        id,
+        key: None,
+        entry,
+        document: None,
+        is_examined: false,
+    }
 }
