@@ -5,9 +5,11 @@
 //! are passed in.
 
 mod key_file;
+mod member;
 mod scram;
 
 pub use key_file::{KeyFileError, MAX_KEY_CHARS, MAX_KEYS, MIN_KEY_CHARS, MemberKeys};
+pub use member::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 pub use scram::{
     Challenge, ClientConversation, ClientFirst, Hash, ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS,
     ScramError, Secrets, ServerConversation, nonce_text,

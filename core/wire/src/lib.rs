@@ -2,6 +2,7 @@
 
 mod command;
 mod error;
+mod host_port;
 pub mod idl;
 pub mod limits;
 mod member_state;
@@ -17,6 +18,7 @@ pub use command::{
     Written, check_permitted, collection_named, interruption, namespace_named,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
+pub use host_port::HostPort;
 pub use member_state::MemberState;
 pub use message::{
     Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header,

@@ -11,29 +11,17 @@ mod counts;
 use std::fmt;
 use std::rc::Rc;
 
-use pinion_auth::{Hash, ITERATIONS, MemberKeys, Secrets};
+use pinion_auth::{Hash, ITERATIONS, Secrets};
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
 
 pub use conversation::{Conversations, StartRequest, continue_with, conversations, start};
 pub use counts::{AuthenticationCounts, AuthenticationValues, authentication_counts};
+pub use pinion_auth::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 
 use crate::limits::REFUSED_COMMAND_BYTES;
 
-/// The user that members are, and the database that it is of.
-pub const MEMBER_USER: &str = "__system";
-pub const MEMBER_DATABASE: &str = "local";
-
 /// Bytes of the salt: MongoDB's.
 const SALT_BYTES: usize = 28;
-
-/// The options of a node about its set's key file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberAuth {
-    pub keys: MemberKeys,
-    /// `--transitionToAuth`: members without a key are served too, and spoken to, while the set is
-    /// given one.
-    pub is_transition: bool,
-}
 
 /// The keys of this node's set, and what other members prove to know of them.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
 use pinion_wire::{Error, Result};
 
 use super::FieldNames;
-use super::host::HostPort;
+use super::HostPort;
 use super::limits::{MAX_DELAY_SECS, MAX_MEMBER_ID, MAX_PRIORITY};
 
 const DELAY: &str = "secondaryDelaySecs";

@@ -4,7 +4,6 @@
 //! MongoDB's.
 
 mod change;
-mod host;
 mod limits;
 mod member;
 mod modes;
@@ -18,10 +17,10 @@ use pinion_wire::{Error, ErrorCode, Result};
 use crate::message::MAX_TERM;
 
 pub use change::{Initiate, check_reconfig, find_self};
-pub use host::HostPort;
 pub use limits::{MAX_MEMBERS, MAX_VERSION, MAX_VOTERS};
 pub use member::Member;
 pub use modes::WriteMode;
+pub use pinion_wire::HostPort;
 pub use settings::Settings;
 
 /// A configuration as it was read. [`Config::validate`] says whether a set can have it.

@@ -1,8 +1,8 @@
-//! Where a member listens.
+//! Where a process listens.
 
 use std::fmt;
 
-use pinion_wire::{Error, Result};
+use crate::error::{Error, Result};
 
 /// `host:port`; an IPv6 address stands in brackets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
