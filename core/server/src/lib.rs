@@ -10,11 +10,15 @@ mod direct;
 mod dispatch;
 mod frame;
 pub mod limits;
+mod pool;
 mod remote;
 mod serve;
 mod unwind;
 
 pub use crate::core::ServerOptions;
 pub use direct::Direct;
+pub use pool::{
+    HostFigures, Introduction, Pool, PoolLimits, PoolOptions, PooledConnection, Resend,
+};
 pub use remote::{Remote, RemoteError, RemoteReply};
 pub use serve::{drain, install, serve};

@@ -40,6 +40,30 @@ pub const MAX_ACCEPT_PAUSE: Duration = Duration::from_millis(1000);
 /// The most connections unless the options say otherwise.
 pub const DEFAULT_MAX_CONNECTIONS: usize = 65_536;
 
+/// Connections of a pool to one host, unless its options say otherwise: the most, how many are set
+/// up at a time (MongoDB's `maxConnecting`), the most that are left over and for how long, and how
+/// many requests may wait for one.
+pub const POOL_CONNECTIONS: usize = 1024;
+pub const POOL_CONNECTING: usize = 2;
+pub const POOL_IDLE: usize = 128;
+pub const POOL_IDLE_TIME: Duration = Duration::from_secs(60);
+pub const POOL_WAITING: usize = 10_000;
+/// How long an address may take to answer before another one is tried, or the same again.
+pub const CONNECT_TIME: Duration = Duration::from_secs(1);
+/// How long a connection may take to be set up: MongoDB's.
+pub const POOL_SETUP_TIME: Duration = Duration::from_secs(20);
+/// How long one is set up all the same if the request that it is for is gone and another one waits.
+pub const ABANDONED_SETUP: Duration = Duration::from_secs(1);
+/// Hosts that a pool counts without having a connection to them.
+pub const POOL_HOSTS: usize = 1024;
+/// Secrets that a pool keeps of its keys, one for each key and start of another process.
+pub const MAX_LOGINS: usize = 128;
+/// Iterations that another process may ask for: more than MongoDB's default, and no way to keep
+/// this one busy.
+pub const MAX_LOGIN_ITERATIONS: u32 = 100_000;
+
+const _: () = assert!(POOL_CONNECTING <= POOL_CONNECTIONS && POOL_IDLE <= POOL_CONNECTIONS);
+const _: () = assert!(ABANDONED_SETUP.as_millis() < POOL_SETUP_TIME.as_millis());
 const _: () =
     assert!(SHORTENED_MESSAGE_BYTES < MAX_REPLY_BYTES && MAX_REPLY_BYTES < MAX_MESSAGE_BYTES);
 const _: () = assert!(READ_AHEAD_BYTES <= RESERVE_AT_ONCE_BYTES);

@@ -6,11 +6,12 @@ use std::{fmt, io};
 
 use bytes::Bytes;
 use pinion_bson::RawDocument;
-use pinion_runtime::{Connection, connect, resolve};
+use pinion_runtime::{Connection, Elapsed, connect, resolve, timeout};
 use pinion_wire::idl::{i32_clamped, truthy};
 use pinion_wire::{Error, ErrorCode, Flags, Header, Message, encode_request, parse_message};
 
 use crate::frame::FrameReader;
+use crate::limits::CONNECT_TIME;
 
 /// Why a command has no reply.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub enum RemoteError {
     Protocol(String),
     /// The other node refused the command.
     Refused(Box<Error>),
+    /// A pool had no connection for it, so it was not sent.
+    NoConnection(Box<Error>),
 }
 
 impl fmt::Display for RemoteError {
@@ -28,7 +31,9 @@ impl fmt::Display for RemoteError {
         match self {
             RemoteError::Broken(error) => error.fmt(f),
             RemoteError::Protocol(what) => f.write_str(what),
-            RemoteError::Refused(error) => f.write_str(&error.message),
+            RemoteError::Refused(error) | RemoteError::NoConnection(error) => {
+                f.write_str(&error.message)
+            }
         }
     }
 }
@@ -56,15 +61,35 @@ impl RemoteError {
         matches!(self, RemoteError::Broken(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
+    /// Whether the connection broke, other than by taking too long: others to the same process most
+    /// likely did too.
+    pub(crate) fn is_broken_connection(&self) -> bool {
+        matches!(self, RemoteError::Broken(error) if error.kind() != io::ErrorKind::TimedOut)
+    }
+
+    /// The same for another request that waited for the same.
+    pub(crate) fn copied(&self) -> RemoteError {
+        match self {
+            RemoteError::Broken(error) => RemoteError::Broken(match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => io::Error::new(error.kind(), error.to_string()),
+            }),
+            RemoteError::Protocol(what) => RemoteError::Protocol(what.clone()),
+            RemoteError::Refused(error) => RemoteError::Refused(error.clone()),
+            RemoteError::NoConnection(error) => RemoteError::NoConnection(error.clone()),
+        }
+    }
+
     /// As a command of this node reports it: `HostUnreachable` where nothing listens at the
-    /// address, `NetworkInterfaceExceededTimeLimit` where the other node did not answer in time,
+    /// address, `PooledConnectionAcquisitionExceededTimeLimit` where there was no connection in
+    /// time, `NetworkInterfaceExceededTimeLimit` where the other node did not answer in time,
     /// `SocketException` where the connection broke otherwise.
     pub fn into_error(self) -> Error {
         if self.is_refused_connection() {
             return Error::new(ErrorCode::HOST_UNREACHABLE, self.to_string());
         }
         match self {
-            RemoteError::Refused(error) => *error,
+            RemoteError::Refused(error) | RemoteError::NoConnection(error) => *error,
             RemoteError::Broken(error) if error.kind() == io::ErrorKind::TimedOut => Error::new(
                 ErrorCode::NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
                 error.to_string(),
@@ -108,16 +133,27 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Connects to a host: to the first of its addresses that answers.
+    /// Connects to a host: to the first of its addresses that answers. Those that are silent are
+    /// tried again and again: once the network is whole, that is sooner than the kernel's own
+    /// repetitions, whose pauses grow. The caller limits the time.
+    ///
+    /// # Errors
+    /// All addresses have failed.
     pub async fn open(host: &str, port: u16) -> io::Result<Remote> {
-        let mut failure = io::Error::from(io::ErrorKind::NotFound);
-        for address in resolve(host, port).await? {
-            match Remote::connect(address).await {
-                Ok(remote) => return Ok(remote),
-                Err(error) => failure = error,
+        let addresses = resolve(host, port).await?;
+        loop {
+            let mut failure = Some(io::Error::from(io::ErrorKind::NotFound));
+            for address in &addresses {
+                match timeout(CONNECT_TIME, Remote::connect(*address)).await {
+                    Ok(Ok(remote)) => return Ok(remote),
+                    Ok(Err(error)) => failure = failure.and(Some(error)),
+                    Err(Elapsed) => failure = None,
+                }
+            }
+            if let Some(failure) = failure {
+                return Err(failure);
             }
         }
-        Err(failure)
     }
 
     /// Connects to an address.

@@ -166,7 +166,7 @@ pub fn start(options: MemberOptions) -> LocalBoxFuture<'static, Result<()>> {
         if options.planted_fault == PlantedFault::ReadersNotFenced {
             pinion_catalog::plant_unfenced_reads();
         }
-        let peers = Peers::new();
+        let peers = Peers::here();
         crate::kept::remove_unfinished().await?;
         let config = persisted::config(&options.set_name).await?;
         let last = pinion_instance::last_logged().await?;

@@ -121,8 +121,15 @@ impl Driver {
             } => {
                 self.carry_out(self.clone().roll_back(source, rollback_id));
             }
-            Effect::Note(note) => write_to_log(&note),
+            Effect::Note(note) => self.take_note(&note),
         }
+    }
+
+    fn take_note(&self, note: &Note) {
+        if let Note::NewConfig(config) = note {
+            self.peers.forget_former(config);
+        }
+        write_to_log(note);
     }
 
     /// Does what the machine wants done, beside what comes next.

@@ -14,15 +14,14 @@ use pinion_replication_protocol::message::{
 };
 use pinion_replication_protocol::node::{self, Input, SourceFailure};
 use pinion_runtime::{Duration, now, timeout};
-use pinion_server::{RemoteError, RemoteReply};
+use pinion_server::{PooledConnection, RemoteError, RemoteReply};
 use pinion_service::fail_points::fetching_resumed;
 use pinion_wire::{Error, ErrorCode};
 
-use crate::connection::Connection;
 use crate::driver::Driver;
 use crate::follower::Fetched;
 use crate::limits::{FETCH_TIMEOUT, PROBE_TIMEOUT, SILENCE};
-use crate::peers::connect;
+use crate::peers::Peers;
 
 /// Why fetching ends.
 pub(crate) enum End {
@@ -60,7 +59,7 @@ enum Presence {
 
 /// A cursor on a source's oplog.
 struct Fetch {
-    remote: Connection,
+    remote: PooledConnection,
     cursor: i64,
     rollback_id: i32,
     /// The next reply comes by itself.
@@ -138,7 +137,7 @@ impl Driver {
         let ping = rawdoc! { "ping": 1, "$db": "admin" };
         match self.peers.run(host, &ping, PROBE_TIMEOUT).await {
             Err(error) if error.is_refused_connection() => Presence::Gone,
-            Err(RemoteError::Broken(_)) => Presence::Silent,
+            Err(RemoteError::Broken(_) | RemoteError::NoConnection(_)) => Presence::Silent,
             Ok(_) | Err(RemoteError::Protocol(_) | RemoteError::Refused(_)) => Presence::Answers,
         }
     }
@@ -229,7 +228,7 @@ impl Driver {
 impl Fetch {
     async fn open(source: &HostPort) -> Result<Fetch, End> {
         let opened = timeout(FETCH_TIMEOUT, async {
-            let mut remote = connect(source).await?;
+            let mut remote = Peers::here().open(source, FETCH_TIMEOUT).await?;
             let asked = remote
                 .run(&rawdoc! { "replSetGetRBID": 1, "$db": "admin" })
                 .await?;

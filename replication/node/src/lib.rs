@@ -6,7 +6,6 @@
 //! to core 0 from whatever core they come in on.
 
 mod commands;
-mod connection;
 mod copy_source;
 mod driver;
 mod effects;
@@ -18,7 +17,6 @@ mod initial_sync;
 mod kept;
 mod leave;
 mod limits;
-mod login;
 mod metrics;
 mod peers;
 mod persisted;

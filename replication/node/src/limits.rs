@@ -4,18 +4,17 @@ use pinion_runtime::Duration;
 
 /// How long a vote about a build of indexes may take at the primary, which waits for a majority.
 pub(crate) const BUILD_VOTE: Duration = Duration::from_secs(30);
-/// Connections that are left over and kept, to each member.
+/// Connections of a core to each member.
+pub(crate) const MAX_CONNECTIONS: usize = 64;
+/// Those that are left over and kept.
 pub(crate) const IDLE_CONNECTIONS: usize = 4;
 
 /// For how long one is kept.
 pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 
-/// Secrets that are kept of the keys, one for each member and each of its starts.
-pub(crate) const MAX_LOGINS: usize = 128;
-
-/// Iterations that another member may ask for: more than MongoDB's default, and no way to keep this
-/// one busy.
-pub(crate) const MAX_LOGIN_ITERATIONS: u32 = 100_000;
+/// How long one may take to be set up. What waits for a member that has lost its power meanwhile
+/// waits no longer for that one.
+pub(crate) const SETUP_TIME: Duration = Duration::from_secs(5);
 
 /// How long a host has to answer whether it is this node.
 pub(crate) const SELF_CHECK: Duration = Duration::from_secs(5);
@@ -48,7 +47,7 @@ pub(crate) const OPLOG_SHARE: u64 = 20;
 pub(crate) const MIN_OPLOG_BYTES: u64 = 990 << 20;
 pub(crate) const MAX_OPLOG_BYTES: u64 = 50 << 30;
 
-/// Other members whose connections are counted, beyond those that have some.
+/// Hosts whose connections are counted, beyond those that have some.
 pub(crate) const MAX_COUNTED_HOSTS: usize = 64;
 
 /// The least time between two ticks of the machine.

@@ -20,17 +20,17 @@ use pinion_replication_protocol::decision::{CommonPointSearch, Oplog, SearchStep
 use pinion_replication_protocol::node::Input;
 use pinion_runtime::sim::event;
 use pinion_runtime::{Queue, request_shutdown, spawn, timeout};
+use pinion_server::PooledConnection;
 use pinion_storage::storage;
 use pinion_wire::{Error, Result};
 
-use crate::connection::Connection;
 use crate::driver::Driver;
 use crate::fetch::{cursor_of, entries_of};
 use crate::follower::Fetched;
 use crate::give_up::stop_node;
 use crate::kept::keep_documents;
 use crate::limits::{FETCH_TIMEOUT, ROLLBACK_BATCH, ROLLBACK_BATCH_BYTES};
-use crate::peers::connect;
+use crate::peers::Peers;
 use crate::persisted;
 
 /// The `_id`s of the documents that entries have written, by the UUID of their collection: its name
@@ -239,15 +239,14 @@ impl Local {
 
 /// The source's oplog, from its end.
 struct Backwards {
-    remote: Connection,
+    remote: PooledConnection,
     cursor: i64,
     ahead: std::vec::IntoIter<Fetched>,
 }
 
 impl Backwards {
     async fn open(source: &HostPort) -> std::result::Result<Backwards, NoRollback> {
-        let remote = timeout(FETCH_TIMEOUT, connect(source)).await;
-        let remote = remote.map_err(|_| unreachable("it does not answer"))?;
+        let remote = Peers::here().open(source, FETCH_TIMEOUT).await;
         let mut opened = Backwards {
             remote: remote.map_err(|error| unreachable(&error.to_string()))?,
             cursor: 0,

@@ -22,9 +22,9 @@ use pinion_wire::idl::{GenericArguments, WriteConcern, WriteConcernW};
 use pinion_wire::{Error, ErrorCode, Reply, Result};
 
 use crate::commands::await_members;
-use crate::connection::ConnectionCounts;
 use crate::driver::{Driver, driver};
 use crate::limits::BUILD_VOTE;
+use crate::peers::Peers;
 use crate::topology_snapshot::TopologySnapshot;
 
 /// One core's part of a member.
@@ -234,7 +234,7 @@ impl ReplicaSet for Seam {
 
     fn connections(&self) -> Waiting<Vec<HostConnections>> {
         Box::pin(async {
-            let cores = on_all_cores(|_| async { ConnectionCounts::shown() });
+            let cores = on_all_cores(|_| async { Peers::here().shown() });
             cores.await.concat()
         })
     }

@@ -5,15 +5,14 @@ use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::CatalogRows;
 use pinion_clock::Timestamp;
 use pinion_replication_protocol::config::HostPort;
-use pinion_server::RemoteReply;
+use pinion_server::{PooledConnection, RemoteReply};
 use pinion_wire::ErrorCode;
 
 use super::{Failed, Halt, Outage};
-use crate::connection::Connection;
 use crate::fetch::bson_ts;
 use crate::follower::Fetched;
 use crate::limits::{COPY_RETRIES, FETCH_TIMEOUT, FIRST_FETCH_TIME, RETRY_PAUSE};
-use crate::peers::connect;
+use crate::peers::Peers;
 
 /// The source of an attempt, with a connection that is opened again when it breaks. It belongs to
 /// one core.
@@ -23,7 +22,7 @@ pub(super) struct Source {
     /// Something is copied of it, so it is waited for as long as the parameter says: before,
     /// another source would do.
     pub has_started: bool,
-    remote: Option<Connection>,
+    remote: Option<PooledConnection>,
 }
 
 impl Source {
@@ -38,17 +37,18 @@ impl Source {
 
     /// The connection: it is used by one command at a time, and given back when that has ended
     /// well.
-    pub(super) async fn take(&mut self) -> Result<Connection, Failed> {
+    pub(super) async fn take(&mut self) -> Result<PooledConnection, Failed> {
         match self.remote.take() {
             Some(remote) => Ok(remote),
-            None => Ok(self
-                .halt
-                .within(FETCH_TIMEOUT, connect(&self.host))
-                .await??),
+            None => {
+                let peers = Peers::here();
+                let opened = peers.open(&self.host, FETCH_TIMEOUT);
+                Ok(self.halt.within(FETCH_TIMEOUT, opened).await??)
+            }
         }
     }
 
-    pub(super) fn give_back(&mut self, remote: Connection) {
+    pub(super) fn give_back(&mut self, remote: PooledConnection) {
         self.remote = Some(remote);
     }
 

@@ -1,33 +1,34 @@
-//! How this node proves to another member that it has a key of the set, and has that one prove it
-//! too.
+//! How this process proves to another one that it has a key of their set or cluster, and has that
+//! one prove it too.
 //!
 //! Source: RFC 5802; as in MongoDB it is by SCRAM-SHA-256, as the user `__system` of `local`. While
-//! keys are changed the other member may have a later key than the first one here, so each is
+//! keys are changed the other process may have a later key than the first one here, so each is
 //! tried.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
-use pinion_auth::{Challenge, ClientConversation, Hash, ScramError, Secrets, nonce_text};
+use pinion_auth::{
+    Challenge, ClientConversation, Hash, MEMBER_DATABASE, MEMBER_USER, MemberAuth, ScramError,
+    Secrets, nonce_text,
+};
 use pinion_bson::{Binary, BinarySubtype, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_runtime::offload_bounded;
-use pinion_server::{Remote, RemoteError};
-use pinion_service::members::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 use pinion_wire::idl::truthy;
 use pinion_wire::{Error, ErrorCode};
 
 use crate::limits::{MAX_LOGIN_ITERATIONS, MAX_LOGINS};
+use crate::remote::{Remote, RemoteError};
 
 const NONCE_BYTES: usize = 24;
 
 /// One attempt.
-pub(crate) struct Login {
+pub(super) struct Login {
     conversation: ClientConversation,
 }
 
 impl Login {
-    pub(crate) fn new() -> Result<Login, RemoteError> {
+    pub(super) fn new() -> Result<Login, RemoteError> {
         let mut nonce = [0; NONCE_BYTES];
         pinion_runtime::os_random(&mut nonce);
         let conversation = ClientConversation::new(Hash::Sha256, MEMBER_USER, nonce_text(&nonce))
@@ -45,7 +46,7 @@ impl Login {
     }
 
     /// What begins it within a hello.
-    pub(crate) fn speculative(&self) -> RawDocumentBuf {
+    pub(super) fn speculative(&self) -> RawDocumentBuf {
         let mut start = self.start();
         start.append(pinion_bson::cstr!("db"), MEMBER_DATABASE);
         start
@@ -58,16 +59,17 @@ impl Login {
         start
     }
 
-    /// Continues behind the other member's first message.
+    /// Continues behind the other side's first message.
     async fn continue_after(
         mut self,
         remote: &mut Remote,
+        derived: &Derived,
         key: &str,
         first_reply: &RawDocument,
     ) -> Result<(), RemoteError> {
         let challenge = self.conversation.challenge(payload(first_reply)?);
         let challenge = challenge.map_err(failed)?;
-        let secrets = secrets(key, &challenge).await?;
+        let secrets = derived.secrets(key, &challenge).await?;
         let proof = self.conversation.answer(&challenge, &secrets);
         let conversation = pinion_bson::get(first_reply, "conversationId");
         let id = conversation.and_then(pinion_wire::idl::i32_clamped);
@@ -94,7 +96,7 @@ impl Login {
             sent = String::new();
         }
         Err(RemoteError::Protocol(
-            "the other member does not end the conversation".into(),
+            "the other side does not end the conversation".into(),
         ))
     }
 }
@@ -103,9 +105,10 @@ impl Login {
 ///
 /// # Errors
 /// `Refused` with `AuthenticationFailed` where either side does not have a key of the other's.
-pub(crate) async fn log_in(
+pub(super) async fn log_in(
     remote: &mut Remote,
     auth: &MemberAuth,
+    derived: &Derived,
     speculative: Login,
     greeted: &RawDocument,
 ) -> Result<(), RemoteError> {
@@ -117,8 +120,12 @@ pub(crate) async fn log_in(
     let mut outcome = Ok(());
     for key in auth.keys.all() {
         outcome = match first_reply.take() {
-            Some((login, first_reply)) => login.continue_after(remote, key, first_reply).await,
-            None => attempt(remote, key).await,
+            Some((login, first_reply)) => {
+                login
+                    .continue_after(remote, derived, key, first_reply)
+                    .await
+            }
+            None => attempt(remote, derived, key).await,
         };
         match &outcome {
             Err(error) if is_refusal(error) => {}
@@ -126,19 +133,22 @@ pub(crate) async fn log_in(
         }
     }
     match outcome {
-        // The other member has no key yet.
+        // The other side has no key yet.
         Err(_) if auth.is_transition => Ok(()),
         outcome => outcome,
     }
 }
 
-async fn attempt(remote: &mut Remote, key: &str) -> Result<(), RemoteError> {
+async fn attempt(remote: &mut Remote, derived: &Derived, key: &str) -> Result<(), RemoteError> {
     let login = Login::new()?;
     let first_reply = remote.run(&login.command()).await?;
-    login.continue_after(remote, key, first_reply.body()).await
+    login
+        .continue_after(remote, derived, key, first_reply.body())
+        .await
 }
 
-/// Whether the other side answered that it does not accept this node; the connection stays usable.
+/// Whether the other side answered that it does not accept this process; the connection stays
+/// usable.
 fn is_refusal(error: &RemoteError) -> bool {
     let codes = [
         ErrorCode::AUTHENTICATION_FAILED,
@@ -174,37 +184,29 @@ fn payload(reply: &RawDocument) -> Result<&str, RemoteError> {
 /// A key, a salt, and how often they are hashed.
 type Derivation = (String, Vec<u8>, u32);
 
-/// What was derived of the keys for other members. Each of them has one salt as long as it runs.
+/// What was derived of the keys for other processes. Each of them has one salt as long as it runs.
 #[derive(Default)]
-struct Derived(RefCell<BTreeMap<Derivation, Secrets>>);
+pub(super) struct Derived(RefCell<BTreeMap<Derivation, Secrets>>);
 
-fn derived() -> Rc<Derived> {
-    if let Some(derived) = pinion_runtime::try_core_local::<Derived>() {
-        return derived;
+impl Derived {
+    async fn secrets(&self, key: &str, challenge: &Challenge) -> Result<Secrets, RemoteError> {
+        let (salt, iterations) = (&challenge.salt, challenge.iterations);
+        if iterations > MAX_LOGIN_ITERATIONS {
+            return Err(RemoteError::Protocol(format!(
+                "the other side asks for {iterations} iterations"
+            )));
+        }
+        let named = (key.to_owned(), salt.clone(), iterations);
+        let found = self.0.borrow().get(&named).cloned();
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let made = offload_bounded(|| Secrets::derive(Hash::Sha256, key, salt, iterations)).await;
+        let mut known = self.0.borrow_mut();
+        if known.len() >= MAX_LOGINS {
+            known.clear();
+        }
+        known.insert(named, made.clone());
+        Ok(made)
     }
-    let derived = Rc::new(Derived::default());
-    pinion_runtime::set_core_local(derived.clone());
-    derived
-}
-
-async fn secrets(key: &str, challenge: &Challenge) -> Result<Secrets, RemoteError> {
-    let (salt, iterations) = (&challenge.salt, challenge.iterations);
-    if iterations > MAX_LOGIN_ITERATIONS {
-        return Err(RemoteError::Protocol(format!(
-            "the other member asks for {iterations} iterations"
-        )));
-    }
-    let known = derived();
-    let named = (key.to_owned(), salt.clone(), iterations);
-    let found = known.0.borrow().get(&named).cloned();
-    if let Some(found) = found {
-        return Ok(found);
-    }
-    let made = offload_bounded(|| Secrets::derive(Hash::Sha256, key, salt, iterations)).await;
-    let mut known = known.0.borrow_mut();
-    if known.len() >= MAX_LOGINS {
-        known.clear();
-    }
-    known.insert(named, made.clone());
-    Ok(made)
 }
