@@ -5,6 +5,7 @@
 //! MongoDB's.
 
 use pinion_clock::Timestamp;
+use pinion_service::node_info::ClusterRole;
 use pinion_wire::{Error, ErrorCode, Result};
 
 /// What has become of the transaction that has a session's latest number.
@@ -16,8 +17,33 @@ pub(crate) enum TxnState {
     Prepared,
     /// Its commit is in the log.
     Committed,
-    /// Nothing of it has taken place, or will.
+    /// Nothing of it has taken place, or will. It was not prepared.
     Aborted,
+    /// The same of one that was prepared: its abort is in the log.
+    AbortedPrepared,
+}
+
+impl TxnState {
+    /// As messages have it.
+    fn name(self) -> &'static str {
+        match self {
+            TxnState::InProgress => "TxnState::InProgress",
+            TxnState::Prepared => "TxnState::Prepared",
+            TxnState::Committed => "TxnState::Committed",
+            TxnState::Aborted => "TxnState::AbortedWithoutPrepare",
+            TxnState::AbortedPrepared => "TxnState::AbortedWithPrepare",
+        }
+    }
+}
+
+/// What has been executed of a retryable write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WriteState {
+    Nothing,
+    /// An internal transaction executes it, or has done so.
+    ByChild,
+    /// The session itself has executed a statement.
+    BySession,
 }
 
 /// What a session knows of its latest number.
@@ -27,6 +53,8 @@ pub(crate) struct Active {
     pub number: i64,
     /// `None` if that is the number of a retryable write, or of nothing.
     pub transaction: Option<TxnState>,
+    /// Of the retryable write with that number.
+    pub write: WriteState,
 }
 
 /// What a command wants of the transaction that it names.
@@ -58,7 +86,8 @@ impl TxnAction {
 /// What such a command does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admitted {
-    /// It begins a transaction; one that the session has in progress is aborted before.
+    /// It begins a transaction; one that the session has in progress is aborted before. Its number
+    /// may be that of a transaction that was aborted, if a router starts it again.
     Begins,
     /// It is one of the transaction in progress.
     Continues,
@@ -70,13 +99,16 @@ pub enum Admitted {
     IsAborted,
 }
 
-/// Whether a command with this transaction number may run in a session, and as what.
+/// Whether a command with this transaction number may run in a session of a node with this role,
+/// and as what.
 ///
 /// # Errors
 /// `TransactionTooOld`, `NoSuchTransaction`, `TransactionCommitted`,
 /// `ConflictingOperationInProgress`, `PreparedTransactionInProgress`; `InvalidOptions` for a commit
-/// with a time of what is not prepared, or without of what is.
+/// with a time of what is not prepared, or without of what is; 50911 and 6202002 for a transaction
+/// that a router may not start again.
 pub(crate) fn admit(
+    role: ClusterRole,
     active: Active,
     action: TxnAction,
     number: i64,
@@ -86,13 +118,10 @@ pub(crate) fn admit(
         return Err(too_old(active, number, session));
     }
     if action == TxnAction::Start {
-        if number > active.number {
-            return Ok(Admitted::Begins);
+        if number == active.number {
+            check_start_again(role, active, session)?;
         }
-        return Err(Error::new(
-            ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
-            "Only servers in a sharded cluster can start a new transaction at the active transaction number",
-        ));
+        return Ok(Admitted::Begins);
     }
     let known = active.transaction.filter(|_| number == active.number);
     match (known, action) {
@@ -123,9 +152,47 @@ pub(crate) fn admit(
             ErrorCode::TRANSACTION_COMMITTED,
             format!("Transaction with {{ txnNumber: {number} }} has been committed."),
         )),
-        (Some(TxnState::Aborted), action) if action.ends() => Ok(Admitted::IsAborted),
-        (Some(TxnState::Aborted), _) => Err(aborted(number)),
+        (Some(TxnState::Aborted | TxnState::AbortedPrepared), action) if action.ends() => {
+            Ok(Admitted::IsAborted)
+        }
+        (Some(TxnState::Aborted | TxnState::AbortedPrepared), _) => Err(aborted(number)),
     }
+}
+
+/// Refuses a transaction with the number that the session has come to. A shard starts one again
+/// whose first statement failed there, since its router sends that once more when it knows better
+/// where documents are. Nothing of the number may have been executed, and no coordinator may know
+/// an outcome of it.
+fn check_start_again(role: ClusterRole, active: Active, session: &str) -> Result<()> {
+    if role == ClusterRole::None {
+        return Err(Error::new(
+            ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+            "Only servers in a sharded cluster can start a new transaction at the active transaction number",
+        ));
+    }
+    let number = active.number;
+    let state = match (active.transaction, active.write) {
+        (Some(TxnState::Aborted), _) | (None, WriteState::Nothing) => return Ok(()),
+        (None, WriteState::ByChild) => {
+            return Err(Error::new(
+                ErrorCode(6_202_002),
+                format!(
+                    "Cannot start transaction with session id {session} and transaction number {number} because a \
+                     retryable write with the same transaction number is being executed in a retryable internal \
+                     transaction"
+                ),
+            ));
+        }
+        (None, WriteState::BySession) => "TxnState::ExecutedRetryableWrite",
+        (Some(state), _) => state.name(),
+    };
+    Err(Error::new(
+        ErrorCode(50_911),
+        format!(
+            "Cannot start a transaction with session id {session} and transaction number {{ txnNumber: {number} }} \
+             because a transaction with the same transaction number is in state {state}"
+        ),
+    ))
 }
 
 /// The reply to a command of a transaction that was aborted before.
@@ -178,11 +245,17 @@ mod tests {
             let active = Active {
                 number,
                 transaction,
+                write: WriteState::Nothing,
             };
-            let found = [4, 5, 6].map(|asked_for| {
-                admit(active, action, asked_for, "s").map_err(|error| error.code.0)
-            });
-            assert_eq!(found, expected, "{transaction:?} {action:?}");
+            // A number that is started again aside, all nodes answer the same.
+            let roles = [ClusterRole::None, ClusterRole::Shard];
+            let of_action = if action == Start { &roles[..1] } else { &roles };
+            for role in of_action {
+                let found = [4, 5, 6].map(|asked_for| {
+                    admit(*role, active, action, asked_for, "s").map_err(|error| error.code.0)
+                });
+                assert_eq!(found, expected, "{role:?} {transaction:?} {action:?}");
+            }
         };
         let old = Err(TOO_OLD);
         let all = [
@@ -191,6 +264,7 @@ mod tests {
             Some(TxnState::Prepared),
             Some(TxnState::Committed),
             Some(TxnState::Aborted),
+            Some(TxnState::AbortedPrepared),
         ];
         for state in all {
             check(state, Start, [old, Err(CONFLICTING), begins]);
@@ -215,7 +289,9 @@ mod tests {
                 Statement => Err(NO_SUCH),
                 _ => Ok(Admitted::IsAborted),
             };
-            check(Some(TxnState::Aborted), action, [old, answer, Err(NO_SUCH)]);
+            for aborted in [TxnState::Aborted, TxnState::AbortedPrepared] {
+                check(Some(aborted), action, [old, answer, Err(NO_SUCH)]);
+            }
         }
         let committed = Some(TxnState::Committed);
         for action in [commit, commit_at] {
@@ -226,17 +302,84 @@ mod tests {
         }
     }
 
+    /// What each kind of node answers to a start with the number that the session has come to, and
+    /// that numbers beside it are what they are in every state.
+    #[track_caller]
+    fn check_start(
+        transaction: Option<TxnState>,
+        write: WriteState,
+        on_shard: Result<(), (i32, &str)>,
+    ) {
+        let number = 5;
+        let active = Active {
+            number,
+            transaction,
+            write,
+        };
+        let start = |role, number| {
+            let admitted = admit(role, active, TxnAction::Start, number, "s");
+            admitted.map_err(|error| (error.code.0, error.message))
+        };
+        let only_in_cluster = "Only servers in a sharded cluster can start a new transaction at the active transaction number";
+        assert_eq!(
+            start(ClusterRole::None, number),
+            Err((117, only_in_cluster.to_owned()))
+        );
+        let expected = on_shard.map(|()| Admitted::Begins);
+        let expected = expected.map_err(|(code, message)| (code, message.to_owned()));
+        assert_eq!(start(ClusterRole::Shard, number), expected);
+        for role in [ClusterRole::None, ClusterRole::Shard] {
+            assert_eq!(start(role, number + 1), Ok(Admitted::Begins));
+            let (code, _) = start(role, number - 1).expect_err("it is below the latest");
+            assert_eq!(code, 225);
+        }
+    }
+
+    #[test]
+    fn a_shard_starts_again_what_has_done_nothing() {
+        use WriteState::{ByChild, BySession, Nothing};
+        let in_state = |state: &str| {
+            format!(
+                "Cannot start a transaction with session id s and transaction number {{ txnNumber: 5 }} because a \
+                 transaction with the same transaction number is in state TxnState::{state}"
+            )
+        };
+        check_start(None, Nothing, Ok(()));
+        check_start(Some(TxnState::Aborted), Nothing, Ok(()));
+        for (state, name) in [
+            (TxnState::InProgress, "InProgress"),
+            (TxnState::Prepared, "Prepared"),
+            (TxnState::Committed, "Committed"),
+            (TxnState::AbortedPrepared, "AbortedWithPrepare"),
+        ] {
+            check_start(Some(state), Nothing, Err((50_911, &in_state(name))));
+        }
+        let executed = in_state("ExecutedRetryableWrite");
+        check_start(None, BySession, Err((50_911, &executed)));
+        check_start(
+            None,
+            ByChild,
+            Err((
+                6_202_002,
+                "Cannot start transaction with session id s and transaction number 5 because a retryable write with the \
+                 same transaction number is being executed in a retryable internal transaction",
+            )),
+        );
+    }
+
     #[test]
     fn a_session_begins_with_any_number() {
         let nothing = Active {
             number: -1,
             transaction: None,
+            write: WriteState::Nothing,
         };
+        let role = ClusterRole::None;
         assert_eq!(
-            admit(nothing, TxnAction::Start, 0, "s").ok(),
+            admit(role, nothing, TxnAction::Start, 0, "s").ok(),
             Some(Admitted::Begins)
         );
-        let error = admit(nothing, TxnAction::Statement, 3, "s").expect_err("there is none");
+        let error = admit(role, nothing, TxnAction::Statement, 3, "s").expect_err("there is none");
         assert_eq!(
             error.message,
             "Given transaction number 3 does not match any in-progress transactions. The active transaction number is -1"

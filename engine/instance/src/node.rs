@@ -35,7 +35,7 @@ use pinion_service::generate::Generators;
 use pinion_service::limits::SESSION_TIMEOUT;
 use pinion_service::members::{AuthenticationCounts, Conversations, MemberAccess};
 use pinion_service::metrics::{Metrics, metrics};
-use pinion_service::node_info::NodeInfo;
+use pinion_service::node_info::{ClusterRole, NodeInfo};
 use pinion_service::operator_counts::OperatorCounts;
 use pinion_service::ops::OpTable;
 use pinion_service::parameters::{
@@ -172,6 +172,8 @@ pub fn open_node(
             tickets: NodeTickets::default(),
             info: NodeInfo {
                 options: options.process.clone(),
+                // No option makes it a member of a cluster.
+                cluster_role: ClusterRole::None,
                 process_id: ObjectId::from_bytes(process_id),
                 started: pinion_runtime::now(),
                 started_wall_ms: pinion_runtime::wall_ms(),

@@ -7,10 +7,20 @@ use pinion_runtime::Instant;
 
 use crate::options::ProcessOptions;
 
+/// What a node is in a sharded cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClusterRole {
+    /// Nothing: it serves its clients by itself.
+    None,
+    /// A shard, whose clients are routers.
+    Shard,
+}
+
 /// How a node was started, and when. Each core has a copy.
 #[derive(Clone)]
 pub struct NodeInfo {
     pub options: ProcessOptions,
+    pub cluster_role: ClusterRole,
     /// Names this process in `topologyVersion`.
     pub process_id: ObjectId,
     /// Monotonic and wall clock.

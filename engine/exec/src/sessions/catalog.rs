@@ -18,6 +18,7 @@ use pinion_runtime::{
     submit_to, try_core_local,
 };
 use pinion_service::interrupt::interruptible;
+use pinion_service::node_info::node_info;
 use pinion_service::session_ids::home_of;
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, InTransaction, OpContext, Result};
@@ -26,7 +27,7 @@ use super::family::{Conflict, conflict, latest_of_children};
 use crate::limits::{EVICTED_SESSIONS_LOOK, MAX_CATALOG_SESSIONS};
 use crate::open_transactions::{OpenTransaction, PreparedTransaction, lost, transactions};
 use crate::statements::{History, Retries, load, session_text};
-use crate::transaction_state::{Admitted, TxnAction, TxnState, admit};
+use crate::transaction_state::{Active, Admitted, TxnAction, TxnState, WriteState, admit};
 
 /// One session at home.
 pub(super) struct Session {
@@ -509,7 +510,7 @@ pub async fn check_out_transaction(
             };
             let (session, mut out) = check_out_here(&ctx, lsid).await?;
             out.parent = parent;
-            let active = out.history.as_ref().expect("it was read").active();
+            let active = active_with_children(&out);
             let begins_newer = action == TxnAction::Start && txn_number > active.number;
             let mut waits = match active.transaction {
                 Some(TxnState::Prepared) if begins_newer => Some(outcome(&lsid, active.number)?),
@@ -517,7 +518,8 @@ pub async fn check_out_transaction(
             };
             let mut admitted = None;
             if waits.is_none() {
-                let found = admit(active, action, txn_number, &session_text(&lsid))?;
+                let role = node_info().cluster_role;
+                let found = admit(role, active, action, txn_number, &session_text(&lsid))?;
                 // Those of a client are in the order of its retryable writes.
                 if found == Admitted::Begins && lsid.child.is_none() {
                     waits = make_way(&lsid, &session, txn_number, None).await;
@@ -539,6 +541,15 @@ pub async fn check_out_transaction(
         }
     })
     .await
+}
+
+/// What a session knows of its latest number, with what its children have open of it.
+fn active_with_children(out: &CheckedOut) -> Active {
+    let mut active = out.history.as_ref().expect("it was read").active();
+    if active.write == WriteState::Nothing && latest_of_children(&out.lsid) == Some(active.number) {
+        active.write = WriteState::ByChild;
+    }
+    active
 }
 
 /// The command has the session.

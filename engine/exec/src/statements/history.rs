@@ -11,7 +11,7 @@ use pinion_wire::idl::NO_USER;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::MAX_KEPT_STATEMENTS;
-use crate::transaction_state::{Active, TxnState};
+use crate::transaction_state::{Active, TxnState, WriteState};
 
 /// What a statement did with its document, as its entry in the oplog says.
 #[derive(Clone, Debug, PartialEq)]
@@ -212,15 +212,33 @@ impl History {
 
     /// What the latest number is of.
     pub(crate) fn active(&self) -> Active {
+        let write = match (self.last_write.is_null(), self.statements.is_empty()) {
+            // Statements of internal transactions are no writes of the session.
+            (false, _) => WriteState::BySession,
+            (true, true) if self.are_loaded => WriteState::Nothing,
+            (true, _) => WriteState::ByChild,
+        };
         Active {
             number: self.txn_number,
             transaction: self.transaction,
+            write,
         }
     }
 
-    /// A transaction begins, with a number above all before.
+    /// A transaction begins, with a number above all before, or with that of one that was aborted
+    /// or of nothing that was executed.
     pub(crate) fn begin_transaction(&mut self, txn_number: i64) {
-        assert!(txn_number > self.txn_number, "a number is that of one");
+        let Active {
+            transaction, write, ..
+        } = self.active();
+        let is_reusable = match transaction {
+            Some(state) => state == TxnState::Aborted,
+            None => write == WriteState::Nothing,
+        };
+        assert!(
+            txn_number > self.txn_number || (txn_number == self.txn_number && is_reusable),
+            "a number is that of one"
+        );
         *self = History {
             txn_number,
             transaction: Some(TxnState::InProgress),
@@ -232,8 +250,13 @@ impl History {
     pub(crate) fn end_transaction(&mut self, state: TxnState) {
         let before = self.transaction.replace(state);
         let is_allowed = match before {
-            Some(TxnState::InProgress) => state != TxnState::InProgress,
-            Some(TxnState::Prepared) => matches!(state, TxnState::Committed | TxnState::Aborted),
+            Some(TxnState::InProgress) => matches!(
+                state,
+                TxnState::Prepared | TxnState::Committed | TxnState::Aborted
+            ),
+            Some(TxnState::Prepared) => {
+                matches!(state, TxnState::Committed | TxnState::AbortedPrepared)
+            }
             _ => false,
         };
         assert!(
@@ -428,6 +451,49 @@ mod tests {
         assert_eq!(error.code, ErrorCode::INCOMPLETE_TRANSACTION_HISTORY);
         history.begin(&LSID, 5).expect("a newer one");
         assert_eq!(history.executed(&LSID, 0).expect("known"), None);
+    }
+
+    #[test]
+    fn a_number_is_used_again_where_nothing_came_of_it() {
+        let mut history = History::default();
+        history.begin(&LSID, 4).expect("the first");
+        assert_eq!(history.active().write, WriteState::Nothing);
+        history.begin_transaction(4);
+        history.end_transaction(TxnState::Aborted);
+        history.begin_transaction(4);
+        let state = history.active().transaction;
+        assert_eq!(state, Some(TxnState::InProgress));
+        history.end_transaction(TxnState::Prepared);
+        history.end_transaction(TxnState::AbortedPrepared);
+        history.begin_transaction(5);
+        assert_eq!(history.active().number, 5);
+    }
+
+    #[test]
+    fn what_was_executed_of_a_write_is_by_the_session_or_its_children() {
+        let mut history = History::default();
+        history.begin(&LSID, 4).expect("the first");
+        let by_child = Executed {
+            is_by_child: true,
+            ..executed(5)
+        };
+        history.wrote(0, by_child, Term(1));
+        assert_eq!(history.active().write, WriteState::ByChild);
+        history.leave_to_records();
+        assert_eq!(history.active().write, WriteState::ByChild);
+        history.wrote(1, executed(6), Term(1));
+        assert_eq!(history.active().write, WriteState::BySession);
+        history.raise(5);
+        assert_eq!(history.active().write, WriteState::Nothing);
+    }
+
+    #[test]
+    #[should_panic(expected = "a number is that of one")]
+    fn no_transaction_takes_the_number_of_a_write() {
+        let mut history = History::default();
+        history.begin(&LSID, 4).expect("the first");
+        history.wrote(0, executed(5), Term(1));
+        history.begin_transaction(4);
     }
 
     #[test]

@@ -329,7 +329,8 @@ fn read(document: &RawDocument) -> Option<Record> {
             None | Some(RawBsonRef::String(IN_PROGRESS)) => Recorded::Unknown,
             Some(RawBsonRef::String(COMMITTED)) => Recorded::Transaction(TxnState::Committed),
             Some(RawBsonRef::String(PREPARED)) => Recorded::Transaction(TxnState::Prepared),
-            Some(RawBsonRef::String(ABORTED)) => Recorded::Transaction(TxnState::Aborted),
+            // An abort is recorded only where a prepare was.
+            Some(RawBsonRef::String(ABORTED)) => Recorded::Transaction(TxnState::AbortedPrepared),
             Some(_) => return None,
         },
         Some(RawBsonRef::Int32(stmt_id)) => {
@@ -498,7 +499,7 @@ mod tests {
             assert_eq!(decode(document).expect("a record"), expected);
         };
         check(RecordedEnd::Committed, TxnState::Committed, None);
-        check(RecordedEnd::Aborted, TxnState::Aborted, None);
+        check(RecordedEnd::Aborted, TxnState::AbortedPrepared, None);
         let prepared = RecordedEnd::Prepared { entries: 2 };
         check(prepared, TxnState::Prepared, Some(Timestamp::new(100, 1)));
     }

@@ -296,7 +296,7 @@ async fn decide(
             counters.prepared_committed.inc();
         }
         None => {
-            running.end(TxnState::Aborted, written);
+            running.end(TxnState::AbortedPrepared, written);
             counters.transactions_aborted.inc();
             counters.prepared_aborted.inc();
         }

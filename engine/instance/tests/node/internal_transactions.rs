@@ -13,6 +13,7 @@ use crate::harness::{Client, with_member, with_node};
 use crate::prepared::majority_has_all;
 use crate::retryable::{SHAPES, become_primary, retryable, session_id};
 use crate::retryable_durable::follow;
+use crate::started_again::become_shard;
 use crate::transactions::{all, first, ids, insert, statement};
 
 fn uuid(number: u8) -> Binary {
@@ -797,4 +798,26 @@ fn many_statements_are_executed_once_over_many_children() {
             assert_eq!(count.get_i32("n").ok(), Some(6 * EACH));
         });
     }
+}
+
+/// A shard starts no transaction with the number of a write that a child executes or has executed.
+#[test]
+fn a_shard_starts_no_transaction_with_the_number_of_a_childs_write() {
+    with_node(2490, 2, 3, |client| async move {
+        const BY_CHILD: i32 = 6_202_002;
+        become_primary().await;
+        become_shard().await;
+        client.ok(insert(&[1])).await;
+        let lsid = of_write(5, 1);
+        let update = || numbered(increments(&[1]), &[0]);
+        client.ok(begins(&lsid, update())).await;
+        client.fails(first(1, 5, all()), BY_CHILD).await;
+        client.at("admin").ok(abort(&lsid)).await;
+        // The child starts again with its own number.
+        client.ok(begins(&lsid, update())).await;
+        client.at("admin").ok(commit(&lsid)).await;
+        client.fails(first(1, 5, all()), BY_CHILD).await;
+        client.fails(begins(&lsid, update()), 50_911).await;
+        client.ok(first(1, 6, all())).await;
+    });
 }

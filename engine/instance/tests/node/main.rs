@@ -38,6 +38,7 @@ mod several;
 mod shutdown;
 mod spills;
 mod split;
+mod started_again;
 mod topology;
 mod transactions;
 mod ttl;
