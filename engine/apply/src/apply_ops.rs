@@ -8,7 +8,7 @@ use pinion_exec::acquire::acquire_write;
 use pinion_exec::commands::insert::InsertBatch;
 use pinion_exec::commands::{acknowledge, capped, coll_mod, collections, create, indexes};
 use pinion_exec::write::{
-    BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run,
+    BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Validation, run,
 };
 use pinion_query::{Matcher, Update};
 use pinion_runtime::LocalBoxFuture;
@@ -255,9 +255,8 @@ impl Applying<'_> {
         let acquired = acquire_write(&self.cmd.ctx, ns.clone(), None).await?;
         let batch = InsertBatch {
             options: InsertOptions {
-                ordered: true,
                 validation: self.validation,
-                stamps: Stamps::None,
+                ..InsertOptions::default()
             },
             keep_empty_timestamps: true,
         };

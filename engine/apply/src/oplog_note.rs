@@ -73,6 +73,7 @@ pub fn log_note(o: &RawDocument) -> LocalBoxFuture<'_, Result<Timestamp>> {
             uuid: None,
             o,
             o2: None,
+            from_migrate: false,
             wall_ms: pinion_runtime::wall_ms(),
             session: None,
             record: None,

@@ -7,7 +7,7 @@ use pinion_collation::Collation;
 use pinion_keystring::{
     Corrupt, decode_index_field, decode_index_fields, encode_id_in, encode_index_entry_in,
 };
-use pinion_query::{MultikeyPaths, with_sort_keys};
+use pinion_query::{DocumentKeyPattern, MultikeyPaths, with_sort_keys};
 use pinion_storage::{Expect, Key, Op, PartitionHash, PartitionId, TreeId, Write, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -89,6 +89,22 @@ impl Collection {
             Some(record) => record_key(record),
             None => self.id_key(id),
         }
+    }
+
+    /// Which fields make the key by which the log names a document: `_id` alone, as no collection
+    /// has a shard key.
+    pub fn document_key_pattern(&self) -> &DocumentKeyPattern {
+        static ID: DocumentKeyPattern = DocumentKeyPattern::ID;
+        &ID
+    }
+
+    /// The key by which the log names a document.
+    ///
+    /// # Errors
+    /// `DataCorruptionDetected` if it has no `_id`.
+    pub fn logged_key(&self, document: &RawDocument) -> Result<RawDocumentBuf> {
+        document_id(document)?;
+        Ok(self.document_key_pattern().key_of(document))
     }
 
     /// The number of the record with this key; `None` where keys are no numbers.

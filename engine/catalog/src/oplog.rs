@@ -2,10 +2,13 @@
 //!
 //! An entry is a complete oplog document: `{ts, t, v: 2, op, ns, ui, o, o2, wall}`; `prevOpTime`,
 //! `lsid`, `txnNumber`, `stmtId` and `needsRetryImage` for a retryable statement, `rid` for a
-//! record of a collection that is ordered by these, and `preImage`, the document before the write,
-//! of a collection whose change streams show it. `ts`, `t` and `prevOpTime` come first, because
-//! storage fills them in at fixed offsets once the timestamp is allotted. Entries that change the
-//! catalog carry the changed rows in `o2`, so that replay makes exactly the same catalog.
+//! record of a collection that is ordered by these, `fromMigrate` for a document that moves between
+//! shards, and `preImage`, the document before the write, of a collection whose change streams show
+//! it. `ts`, `t` and `prevOpTime` come first, because storage fills them in at fixed offsets once
+//! the timestamp is allotted. Entries that change the catalog carry the changed rows in `o2`, so
+//! that replay makes exactly the same catalog. Those of documents carry the document's key there,
+//! and that of a deletion in `o` ([`Collection::logged_key`](crate::Collection::logged_key)): it is
+//! the `_id` in it by which they are applied.
 //!
 //! An image that an entry has no room for is *apart*: the entry says `preImageApart: true`, and the
 //! no-op right before it, with the timestamp before its own, is
@@ -108,17 +111,26 @@ pub struct OpEvent<'a> {
     /// `database.collection`, or `database.$cmd` for commands.
     pub ns: &'a str,
     pub uuid: Option<Uuid>,
-    /// The document inserted, the update (`{$v: 2, diff}` or the replacement), the `_id` deleted,
-    /// or the command.
+    /// The document inserted, the update (`{$v: 2, diff}` or the replacement), the key of the
+    /// document deleted, or the command.
     pub o: &'a RawDocument,
-    /// The `_id` of the document updated, or the catalog rows of a command. That of an insert is
-    /// read off the document.
+    /// The key of the document as it was before the write, or is inserted; or the catalog rows of a
+    /// command.
     pub o2: Option<&'a RawDocument>,
+    /// It moves a document between shards: change streams do not show it.
+    pub from_migrate: bool,
     pub wall_ms: i64,
     pub session: Option<&'a SessionStamp>,
     /// The number of the document's record, in a collection that is ordered by these.
     pub record: Option<i64>,
     pub form: LogForm,
+}
+
+impl<'a> OpEvent<'a> {
+    /// The `o2` of the entry. That of a deletion has none, as the key is its `o`.
+    fn logged_o2(&self) -> Option<&'a RawDocument> {
+        self.o2.filter(|_| self.kind != OpKind::Delete)
+    }
 }
 
 /// Sees every replicated write of this core. Replication and sharding hook in here; they may refuse
@@ -207,7 +219,7 @@ impl<'i> ImagePlace<'i> {
             ImagePlace::Inside(image) => bytes(image),
             ImagePlace::Nowhere | ImagePlace::Apart(_) => 0,
         };
-        bytes(event.o) + event.o2.map_or(0, bytes) + inside
+        bytes(event.o) + event.logged_o2().map_or(0, bytes) + inside
     }
 
     fn append(self, doc: &mut DocBuilder) {
@@ -398,17 +410,11 @@ fn append_operation(doc: &mut DocBuilder, event: &OpEvent<'_>) {
         doc.append("ui", uuid.to_bson());
     }
     doc.append("o", event.o);
-    match event.o2 {
-        Some(o2) => {
-            doc.append("o2", o2);
-        }
-        // Readers find the key of every document in the same place.
-        None if event.kind == OpKind::Insert => {
-            if let Some(id) = pinion_bson::get(event.o, "_id") {
-                doc.start_document("o2").append("_id", id).end();
-            }
-        }
-        None => {}
+    if let Some(o2) = event.logged_o2() {
+        doc.append("o2", o2);
+    }
+    if event.from_migrate {
+        doc.append("fromMigrate", true);
     }
     if let Some(record) = event.record
         && event.form == LogForm::Full
@@ -489,6 +495,7 @@ mod tests {
             uuid: Some(Uuid([7; 16])),
             o,
             o2: Some(o2),
+            from_migrate: false,
             wall_ms: 5000,
             session: None,
             record: None,
@@ -506,6 +513,42 @@ mod tests {
         pinion_bson::elements(document)
             .map(|(name, _)| name)
             .collect()
+    }
+
+    #[test]
+    fn documents_are_named_by_their_keys() {
+        let key = rawdoc! { "a": 5, "_id": 1 };
+        let o = rawdoc! { "_id": 1, "a": 6 };
+        let check = |kind: OpKind, o: &RawDocument, from_migrate: bool, expected: &[&str]| {
+            let event = OpEvent {
+                kind,
+                from_migrate,
+                ..event(o, &key, LogForm::Full)
+            };
+            let operation = document(&encode_operation(&event, None).bytes);
+            assert_eq!(names(&operation), expected);
+            let entry = document(&encode_entry(&event).bytes);
+            assert_eq!(
+                names(&entry),
+                [&["ts", "t", "v"], expected, &["wall"]].concat()
+            );
+            let named = entry.get_document("o2").or(entry.get_document("o"));
+            assert_eq!(named.ok(), Some(&*key));
+            assert_eq!(entry.get_bool("fromMigrate").unwrap_or(false), from_migrate);
+        };
+        let (o, full) = (&*o, ["op", "ns", "ui", "o", "o2"]);
+        check(OpKind::Insert, o, false, &full);
+        check(OpKind::Update, o, false, &full);
+        check(OpKind::Delete, &key, false, &full[..4]);
+        let migrated = ["op", "ns", "ui", "o", "o2", "fromMigrate"];
+        check(OpKind::Insert, o, true, &migrated);
+        check(OpKind::Update, o, true, &migrated);
+        check(
+            OpKind::Delete,
+            &key,
+            true,
+            &["op", "ns", "ui", "o", "fromMigrate"],
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod accumulator;
 mod change_stream;
 mod collation;
 mod command_shape;
+mod document_key;
 mod error;
 mod expression;
 mod field_walk;
@@ -40,6 +41,7 @@ pub use change_stream::{
 };
 pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
 pub use command_shape::{command_shape, find_of_one_id};
+pub use document_key::DocumentKeyPattern;
 pub use expression::{
     Expression, MetaKind, MetaSet, Metadata, Random, Subject, Value, Variables, check_field_path,
     check_variable_name,

@@ -7,7 +7,7 @@ use pinion_exec::acquire::acquire_write;
 use pinion_exec::capped::ensure_capped;
 use pinion_exec::own_collections::HEALTH_LOG;
 use pinion_exec::write::{
-    BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
+    BatchOutcome, InsertOptions, Validation, insert_documents, prepare_for_insert,
 };
 use pinion_runtime::sleep;
 use pinion_service::generate::new_object_id;
@@ -178,9 +178,8 @@ async fn insert(document: &RawDocument) -> Result<()> {
     let document = prepare_for_insert(document, true).await?;
     let mut outcome = BatchOutcome::default();
     let options = InsertOptions {
-        ordered: true,
         validation: Validation::Bypassed,
-        stamps: Stamps::None,
+        ..InsertOptions::default()
     };
     insert_documents(&ctx, acquired, vec![(0, document)], options, &mut outcome).await?;
     if let Some(failure) = outcome.errors.pop() {

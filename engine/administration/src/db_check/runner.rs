@@ -386,6 +386,7 @@ async fn log_entry(ctx: &OpContext, entry: &CheckEntry) -> Result<Timestamp> {
         uuid: entry.uuid,
         o: &o,
         o2: None,
+        from_migrate: false,
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
         record: None,

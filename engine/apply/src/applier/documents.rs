@@ -33,6 +33,12 @@ use super::entry::{damaged, document, field, text};
 /// entry is applied. No record has it.
 const UNKNOWN_RECORD: i64 = 0;
 
+/// The document by whose `_id` an entry of one document is applied. It may have other fields: those
+/// of the document, or of a shard key.
+fn naming(entry: &RawDocument) -> Result<&RawDocument> {
+    document(entry, if text(entry, "op")? == "u" { "o2" } else { "o" })
+}
+
 /// What an entry of one document names.
 pub(super) struct Target {
     pub collection: Arc<Collection>,
@@ -49,7 +55,7 @@ impl Target {
     /// # Errors
     /// The entry does not say it, or names a collection that must be there and is not.
     pub(super) fn of(entry: &RawDocument, mode: ApplyMode) -> Result<Option<Target>> {
-        let named = document(entry, if text(entry, "op")? == "u" { "o2" } else { "o" })?;
+        let named = naming(entry)?;
         let Some((collection, record)) = collection_of(entry, mode)? else {
             return Ok(None);
         };
@@ -87,8 +93,7 @@ impl Target {
     /// Those of a read.
     pub(super) async fn resolved(self, entry: &RawDocument) -> Result<Option<Target>> {
         let op = text(entry, "op")?;
-        let named = document(entry, if op == "u" { "o2" } else { "o" })?;
-        let id = document_id(named)?;
+        let id = document_id(naming(entry)?)?;
         let record = match record_with_id(&self.collection, id).await? {
             Some(record) => record,
             None if op == "i" => {
@@ -202,12 +207,16 @@ fn records_of(
     let Some(collections) = RecordCollections::find() else {
         return Ok(Vec::new());
     };
+    let kind = match text(operation, "op")? {
+        "i" => OpKind::Insert,
+        "u" => OpKind::Update,
+        _ => OpKind::Delete,
+    };
+    let key_field = if kind == OpKind::Delete { "o" } else { "o2" };
     let change = RecordedChange {
-        kind: match text(operation, "op")? {
-            "i" => OpKind::Insert,
-            "u" => OpKind::Update,
-            _ => OpKind::Delete,
-        },
+        kind,
+        // MongoDB's members may log none of an insert.
+        document_key: document(operation, key_field).ok(),
         old: change.old.as_deref().map(stored_document),
         new: change.new.as_deref().map(stored_document),
         wall_ms: wall_of(whole)?,
@@ -497,8 +506,7 @@ pub(crate) fn update_of(o: &RawDocument) -> Result<Update> {
 /// The entry is damaged, or there is no view to update.
 pub(super) async fn view_document(entry: &RawDocument) -> Result<(String, Option<RawDocumentBuf>)> {
     let (op, o) = (text(entry, "op")?, document(entry, "o")?);
-    let named = if op == "u" { document(entry, "o2")? } else { o };
-    let RawBsonRef::String(id) = document_id(named)? else {
+    let RawBsonRef::String(id) = document_id(naming(entry)?)? else {
         return Err(damaged("the _id of a view is no text"));
     };
     let made = match op {

@@ -209,6 +209,7 @@ impl Coordinator {
             uuid: commit.uuid,
             o: &commit.o,
             o2: Some(&o2),
+            from_migrate: false,
             wall_ms: pinion_runtime::wall_ms(),
             session: None,
             record: None,

@@ -187,6 +187,7 @@ fn operations_of(change: &CatalogChange) -> Result<Vec<Bytes>> {
                 uuid: Some(made.uuid),
                 o: &o,
                 o2: Some(&o2),
+                from_migrate: false,
                 wall_ms: pinion_runtime::wall_ms(),
                 session: None,
                 record: None,

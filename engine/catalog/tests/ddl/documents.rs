@@ -66,12 +66,14 @@ pub async fn put(
         op: Op::Put(Bytes::copy_from_slice(document.as_bytes())),
         expect: Expect::Absent,
     });
+    let logged_key = collection.logged_key(document)?;
     let entry = encode_entry(&OpEvent {
         kind: OpKind::Insert,
         ns: collection.ns.as_str(),
         uuid: Some(collection.uuid),
         o: document,
-        o2: None,
+        o2: Some(&logged_key),
+        from_migrate: false,
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
         record,

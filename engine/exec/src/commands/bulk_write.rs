@@ -331,6 +331,7 @@ impl Bulk<'_> {
                             .retryable
                             .as_deref()
                             .map_or(Stamps::None, Stamps::Batch),
+                        ..InsertOptions::default()
                     },
                     keep_empty_timestamps: self.options.update.keep_empty_timestamps,
                 };

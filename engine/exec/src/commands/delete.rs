@@ -21,9 +21,7 @@ use crate::open_transactions::ends_command;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::sessions;
-use crate::write::{
-    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Validation, run_and_report,
-};
+use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, run_and_report};
 
 /// One element of `deletes`, syntax alone.
 pub(super) struct DeleteSpec<'d> {
@@ -76,17 +74,11 @@ impl DeleteSpec<'_> {
         default: Option<&Arc<Collation>>,
     ) -> Result<ModifyStatement> {
         let vars = self.collation.variables(vars, default);
+        let matcher = Matcher::parse_query(self.q, &vars)?;
         Ok(ModifyStatement {
-            filter: self.q.to_owned(),
-            matcher: Matcher::parse_query(self.q, &vars)?,
-            change: Arc::new(Change::Delete),
             multi: self.multi,
-            upsert: false,
             hint: self.hint.clone(),
-            sort: None,
-            validation: Validation::default(),
-            wants_documents: false,
-            stamp: None,
+            ..ModifyStatement::plain(matcher, self.q.to_owned(), Change::Delete)
         })
     }
 }

@@ -1,7 +1,5 @@
 //! `findAndModify`.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{RetryImage, stored_document};
@@ -174,17 +172,14 @@ impl FindAndModifyCommand<'_> {
             _ => None,
         };
         let remove = matches!(change, Change::Delete);
+        let filter = compute_bytes(query.as_bytes().len(), || query.to_owned()).await;
         let statement = ModifyStatement {
-            filter: compute_bytes(query.as_bytes().len(), || query.to_owned()).await,
-            matcher,
-            change: Arc::new(change),
-            multi: false,
             upsert: self.upsert,
             hint: self.hint,
             sort,
             validation: self.validation,
             wants_documents: true,
-            stamp: None,
+            ..ModifyStatement::plain(matcher, filter, change)
         };
         Ok(FindAndModify {
             statement,

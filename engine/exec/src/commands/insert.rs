@@ -59,6 +59,7 @@ pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
             ordered,
             validation: Validation::unless(bypassed),
             stamps: retryable.as_deref().map_or(Stamps::None, Stamps::Batch),
+            ..InsertOptions::default()
         },
         keep_empty_timestamps,
     };

@@ -178,16 +178,12 @@ impl UpdateSpec<'_> {
         let matcher = Matcher::parse_query(self.q, vars)?;
         let sort = sort_beside(&matcher, self.q, self.sort)?;
         Ok(ModifyStatement {
-            filter: self.q.to_owned(),
-            matcher,
-            change: Arc::new(Change::Update(update)),
             multi: self.multi,
             upsert: self.upsert,
             hint: self.hint.clone(),
             sort,
             validation: options.validation,
-            wants_documents: false,
-            stamp: None,
+            ..ModifyStatement::plain(matcher, self.q.to_owned(), Change::Update(update))
         })
     }
 }

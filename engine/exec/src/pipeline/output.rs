@@ -27,7 +27,7 @@ use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::parameters::parameters;
 use crate::topology::{Intent, check_access, set_view};
 use crate::write::{
-    BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, insert_documents,
+    BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, insert_documents,
     insert_measurements, prepare_for_insert, run,
 };
 
@@ -225,7 +225,7 @@ async fn insert(
     let options = InsertOptions {
         ordered,
         validation: around.validation,
-        stamps: Stamps::None,
+        ..InsertOptions::default()
     };
     match acquired.series() {
         None => insert_documents(ctx, acquired, documents, options, &mut outcome).await?,
@@ -346,16 +346,9 @@ impl Merging<'_> {
         };
         let (update, matcher) = compute(ctx, parse).await?;
         Ok(ModifyStatement {
-            filter,
-            matcher,
-            change: Arc::new(Change::Update(update)),
-            multi: false,
             upsert: stage.inserts_by_update(),
-            hint: None,
-            sort: None,
-            wants_documents: false,
-            stamp: None,
             validation: self.around.validation,
+            ..ModifyStatement::plain(matcher, filter, Change::Update(update))
         })
     }
 

@@ -13,9 +13,7 @@ use pinion_wire::{Error, ErrorCode, LogicalOp, OpContext, Reply, Result, namespa
 use super::entry::Ended;
 use crate::acquire::acquire_write;
 use crate::limits::{MAX_PROFILE_WRITES, PROFILE_BYTES, PROFILE_WRITE_PATIENCE};
-use crate::write::{
-    BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, prepare_for_insert,
-};
+use crate::write::{BatchOutcome, InsertOptions, Validation, insert_documents, prepare_for_insert};
 
 /// A command that may be profiled, recorded before it runs.
 pub struct Profiled {
@@ -221,9 +219,8 @@ async fn write(db: &str, entry: RawDocumentBuf) -> Result<()> {
     let document = prepare_for_insert(&entry, true).await?;
     let mut outcome = BatchOutcome::default();
     let options = InsertOptions {
-        ordered: true,
         validation: Validation::Bypassed,
-        stamps: Stamps::None,
+        ..InsertOptions::default()
     };
     insert_documents(&ctx, acquired, vec![(0, document)], options, &mut outcome).await?;
     match outcome.errors.pop() {

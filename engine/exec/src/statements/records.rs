@@ -3,9 +3,9 @@
 //!
 //! A record is a document of `config.transactions`,
 //! `{_id: lsid, txnNum, lastWriteOpTime: {ts, t}, lastWriteDate}`, and says besides which statement
-//! it is of: `{stmtId, op, docId, image}`. Each statement has a key of its own, which the same
-//! statement of the next transaction number overwrites. So what a session has executed is known
-//! without the oplog, however far back that goes, and no record grows with the number of
+//! it is of: `{stmtId, op, docId, docKey, image}`. Each statement has a key of its own, which the
+//! same statement of the next transaction number overwrites. So what a session has executed is
+//! known without the oplog, however far back that goes, and no record grows with the number of
 //! statements.
 
 use std::sync::Arc;
@@ -91,6 +91,8 @@ pub struct RecordedChange<'a> {
     pub kind: OpKind,
     pub old: Option<&'a RawDocument>,
     pub new: Option<&'a RawDocument>,
+    /// The key of the document, if the entry has it.
+    pub document_key: Option<&'a RawDocument>,
     /// As the entry has them.
     pub wall_ms: i64,
     pub term: i64,
@@ -157,6 +159,12 @@ fn encode(session: &SessionStamp, stmt_id: i32, change: &RecordedChange<'_>) -> 
         && let Some(id) = change.new.and_then(|new| pinion_bson::get(new, "_id"))
     {
         out.append_raw("docId", id);
+    }
+    // Shows the range of the shard key that a document was in, also of one that was deleted.
+    if let Some(key) = change.document_key
+        && pinion_bson::elements(key).any(|(name, _)| name != "_id")
+    {
+        out.append("docKey", key);
     }
     if let Some(image) = session.image {
         out.append("image", image.name());
@@ -430,11 +438,12 @@ mod tests {
     fn records_are_read_as_they_are_written() {
         let ts = Timestamp::new(100, 2);
         let check = |kind: OpKind, image: Option<RetryImage>, expected: Change| {
-            let new = rawdoc! { "_id": "x", "a": 1 };
+            let (new, id_alone) = (rawdoc! { "_id": "x", "a": 1 }, rawdoc! { "_id": "x" });
             let change = RecordedChange {
                 kind,
                 old: None,
                 new: (kind != OpKind::Delete).then_some(&*new),
+                document_key: Some(&id_alone),
                 wall_ms: 5,
                 term: 9,
                 is_inconsistent: false,
@@ -461,6 +470,42 @@ mod tests {
         check(OpKind::Update, Some(RetryImage::Post), Change::Update);
         check(OpKind::Delete, Some(RetryImage::Pre), Change::Delete);
         assert!(decode(&rawdoc! { "_id": 1 }).is_err());
+    }
+
+    /// The record of a statement with the key of its document has a field more, which a record does
+    /// not have that was made without one, and which changes nothing in how it is read.
+    #[test]
+    fn a_record_has_the_key_of_a_document_with_a_shard_key() {
+        let ts = Timestamp::new(100, 2);
+        let record = |kind: OpKind, document_key: Option<&RawDocument>| {
+            let new = rawdoc! { "_id": 1, "a": 5 };
+            let change = RecordedChange {
+                kind,
+                old: None,
+                new: (kind == OpKind::Insert).then_some(&*new),
+                document_key,
+                wall_ms: 5,
+                term: 9,
+                is_inconsistent: false,
+            };
+            stamped(encode(&session(None), 4, &change), ts)
+        };
+        let id_alone = rawdoc! { "_id": 1 };
+        for kind in [OpKind::Insert, OpKind::Update, OpKind::Delete] {
+            let without = record(kind, None);
+            assert!(pinion_bson::get(&without, "docKey").is_none());
+            assert_eq!(record(kind, Some(&id_alone)), without);
+            for key in [
+                rawdoc! { "a": 5, "_id": 1 },
+                rawdoc! { "_id": 1, "a": 5 },
+                rawdoc! { "a.b": { "c": 1 }, "_id": 1 },
+            ] {
+                let with = record(kind, Some(&key));
+                assert_eq!(with.get_document("docKey").ok(), Some(&*key));
+                let read = |record: &RawDocument| decode(record).expect("a record");
+                assert_eq!(read(&with), read(&without));
+            }
+        }
     }
 
     #[test]
@@ -511,6 +556,7 @@ mod tests {
             kind: OpKind::Delete,
             old: Some(&old),
             new: None,
+            document_key: None,
             wall_ms: 5,
             term: 9,
             is_inconsistent,

@@ -11,7 +11,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawDocumentBuf};
+use pinion_bson::RawDocumentBuf;
 use pinion_catalog::{
     Capped, Collection, LogForm, Observers, OpEvent, OpKind, document_id, encode_apply_ops,
     from_read_error, from_write_error, index_writes, log_form, record_key, record_of,
@@ -29,7 +29,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use smallvec::SmallVec;
 
 use super::backoff::Backoff;
-use super::insert::{Attempt, Group, InsertOptions, Stamps, Step, insert_statement, taken};
+use super::insert::{Attempt, Group, InsertMarks, InsertOptions, Step, insert_statement, taken};
 use super::order::first_error;
 use super::unit::insert_event;
 use super::validation::{Validation, check_document};
@@ -52,6 +52,7 @@ pub(super) async fn attempt(
         ordered: options.ordered,
         validation: options.validation,
         stamps: stamps.collect(),
+        from_migrate: options.from_migrate,
     };
     let group: Group = group.into();
     let owner = storage().owner(RECORDS);
@@ -67,6 +68,7 @@ struct How {
     validation: Validation,
     /// That of each document.
     stamps: SmallVec<[Option<Stamp>; 1]>,
+    from_migrate: bool,
 }
 
 /// Inserts documents in their order into a collection whose gates admit no other operation.
@@ -76,9 +78,8 @@ pub async fn insert_capped(
     documents: Vec<Bytes>,
 ) -> Result<()> {
     let options = InsertOptions {
-        ordered: true,
         validation: Validation::Bypassed,
-        stamps: Stamps::None,
+        ..InsertOptions::default()
     };
     let mut backoff = Backoff::default();
     let mut left: Vec<(usize, Bytes)> = documents.into_iter().enumerate().collect();
@@ -147,7 +148,10 @@ fn insert_all<'a>(
             let new = NewDocument {
                 document,
                 record,
-                stamp: stamp.as_ref(),
+                marks: InsertMarks {
+                    stamp: stamp.as_ref(),
+                    from_migrate: how.from_migrate,
+                },
                 validation: how.validation,
             };
             let attempt = insert_one(ctx, collection, capped, new, step).await;
@@ -184,7 +188,7 @@ fn bounds_of(collection: &Collection) -> Capped {
 struct NewDocument<'a> {
     document: &'a Bytes,
     record: i64,
-    stamp: Option<&'a Stamp>,
+    marks: InsertMarks<'a>,
     validation: Validation,
 }
 
@@ -198,14 +202,14 @@ async fn insert_one(
     let NewDocument {
         document,
         record,
-        stamp,
+        marks,
         validation,
     } = new;
     let raw = stored_document(document);
     if let Err(error) = check_document(ctx, collection, validation, None, raw).await {
         return Attempt::Failed(error);
     }
-    let built = insert_statement(ctx, collection, document, Some(record), stamp).await;
+    let built = insert_statement(ctx, collection, document, Some(record), marks).await;
     let mut statement = match built {
         Ok(built) if !built.newly_multikey.is_empty() => {
             step.multikey.extend(built.newly_multikey);
@@ -226,7 +230,7 @@ async fn insert_one(
     // An entry of several writes is that of a transaction if it names a session: what has to go
     // then goes afterwards.
     let form = log_form();
-    if stamp.is_none() || form == LogForm::Plain {
+    if marks.stamp.is_none() || form == LogForm::Plain {
         let evict = evict_beside(ctx, collection, (capped, form), new, &mut statement);
         match evict.await {
             Ok(last) => last_evicted = last,
@@ -280,7 +284,14 @@ async fn evict_beside(
         statement.writes.extend(removal.writes);
         return Ok(last);
     }
-    let event = insert_event(collection, stored_document(new.document), Some(new.record));
+    let document = stored_document(new.document);
+    let document_key = collection.logged_key(document)?;
+    let event = insert_event(
+        collection,
+        (document, &document_key),
+        Some(new.record),
+        new.marks.from_migrate,
+    );
     statement.entry = entry_of_all(collection, Some(event), &removal.removed)?;
     statement.writes.extend(removal.writes);
     Ok(last)
@@ -452,9 +463,7 @@ async fn removal(
             )
         };
         let index = compute(ctx, entries).await?;
-        let mut id = DocBuilder::new();
-        id.append_raw("_id", document_id(old)?);
-        out.removed.push((id.finish(), record));
+        out.removed.push((collection.logged_key(old)?, record));
         out.writes.push(Write {
             partition: RECORDS,
             tree: collection.tree(),
@@ -477,9 +486,9 @@ fn entry_of_all(
     if !collection.is_replicated() {
         return Ok(None);
     }
-    let deletes = removed.iter().map(|(id, record)| OpEvent {
+    let deletes = removed.iter().map(|(key, record)| OpEvent {
         kind: OpKind::Delete,
-        ..insert_event(collection, id, Some(*record))
+        ..insert_event(collection, (key, key), Some(*record), false)
     });
     let events: Vec<OpEvent<'_>> = insert.into_iter().chain(deletes).collect();
     let observers = pinion_runtime::core_local::<Observers>();

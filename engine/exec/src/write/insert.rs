@@ -44,6 +44,14 @@ pub(super) struct InsertStatement {
     pub newly_multikey: Vec<(TreeId, MultikeyPaths)>,
 }
 
+/// What the entry of an insert says beside the document.
+#[derive(Clone, Copy)]
+pub(super) struct InsertMarks<'a> {
+    /// The retryable statements that it is of.
+    pub stamp: Option<&'a Stamp>,
+    pub from_migrate: bool,
+}
+
 /// Builds the statement that inserts a prepared document, where its collection is ordered by them
 /// under the number `record`.
 pub(super) async fn insert_statement(
@@ -51,7 +59,7 @@ pub(super) async fn insert_statement(
     collection: &Collection,
     document: &Bytes,
     record: Option<i64>,
-    stamp: Option<&Stamp>,
+    marks: InsertMarks<'_>,
 ) -> Result<InsertStatement> {
     let raw = pinion_catalog::stored_document(document);
     let id = document_id(raw)?;
@@ -76,7 +84,8 @@ pub(super) async fn insert_statement(
         old: None,
         new: Some(document),
         update: None,
-        stamp,
+        stamp: marks.stamp,
+        from_migrate: marks.from_migrate,
         in_transaction: is_in(ctx),
     };
     Ok(InsertStatement {
@@ -164,6 +173,19 @@ pub struct InsertOptions<'s> {
     pub validation: Validation,
     /// Where each is a statement of its own, or a part of one, of a retryable write.
     pub stamps: Stamps<'s>,
+    /// Whether they come from another shard, as the log then says.
+    pub from_migrate: bool,
+}
+
+impl Default for InsertOptions<'_> {
+    fn default() -> Self {
+        InsertOptions {
+            ordered: true,
+            validation: Validation::default(),
+            stamps: Stamps::None,
+            from_migrate: false,
+        }
+    }
 }
 
 /// What goes into the entries of inserts that are retryable.
@@ -360,7 +382,11 @@ async fn attempt(
         let built = match checked {
             Ok(()) => {
                 let stamp = options.stamps.of(collection, [*index]);
-                insert_statement(ctx, collection, document, None, stamp.as_ref()).await
+                let marks = InsertMarks {
+                    stamp: stamp.as_ref(),
+                    from_migrate: options.from_migrate,
+                };
+                insert_statement(ctx, collection, document, None, marks).await
             }
             Err(error) => Err(error),
         };

@@ -48,6 +48,7 @@ pub(crate) struct ModifyRequest {
     pub wants_documents: bool,
     /// The retryable statement that it is.
     pub stamp: Option<Stamp>,
+    pub from_migrate: bool,
     /// What is read, if it is the statement of a transaction: otherwise the newest state is.
     pub reads: Option<InUnit>,
 }

@@ -128,6 +128,7 @@ pub(super) async fn prepare(
         new: change.new.as_ref(),
         update: request.change.update(),
         stamp: request.stamp.as_ref(),
+        from_migrate: request.from_migrate,
         in_transaction: request.reads.is_some(),
     };
     let statement = write.statement(index.writes).await?;

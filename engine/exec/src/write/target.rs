@@ -42,6 +42,8 @@ pub struct ModifyStatement {
     pub wants_documents: bool,
     /// What goes into the entry of a retryable statement.
     pub stamp: Option<Stamp>,
+    /// Whether it moves documents between shards, as the log then says.
+    pub from_migrate: bool,
 }
 
 impl ModifyStatement {
@@ -58,6 +60,7 @@ impl ModifyStatement {
             validation: Validation::default(),
             wants_documents: false,
             stamp: None,
+            from_migrate: false,
         }
     }
 
@@ -295,6 +298,7 @@ async fn change_matching(
         validation: statement.validation,
         wants_documents: statement.wants_documents,
         stamp: statement.stamp.clone(),
+        from_migrate: statement.from_migrate,
         is_lookup: id.is_some(),
         reads: match acquired.source() {
             ReadSource::In(reads) => Some(reads),
@@ -416,9 +420,10 @@ async fn upsert(
     let mut batch = BatchOutcome::default();
     let stamp = statement.stamp.clone().map(Stamp::of_insert);
     let options = InsertOptions {
-        ordered: true,
         validation: statement.validation,
         stamps: stamp.as_ref().map_or(Stamps::None, Stamps::One),
+        from_migrate: statement.from_migrate,
+        ..InsertOptions::default()
     };
     let documents = vec![(0, document.clone())];
     insert_documents(ctx, acquired, documents, options, &mut batch).await?;

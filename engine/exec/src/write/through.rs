@@ -47,6 +47,7 @@ pub async fn delete_through(
         wants_documents: false,
         is_lookup: false,
         stamp: None,
+        from_migrate: false,
         reads: None,
     });
     let mut read = ReadRequest::new(collection.clone(), deletion.matcher);

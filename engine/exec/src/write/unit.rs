@@ -2,10 +2,10 @@
 //! entries, its entry in the oplog, and what a retryable write leaves behind.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{
-    Collection, LogForm, Observers, OpEvent, OpKind, check_log_form, document_id,
-    encode_entry_with_image, encode_operation, log_form, stored_document,
+    Collection, LogForm, Observers, OpEvent, OpKind, check_log_form, encode_entry_with_image,
+    encode_operation, log_form, stored_document,
 };
 use pinion_query::Update;
 use pinion_service::compute::compute_bytes;
@@ -33,6 +33,8 @@ pub(super) struct LoggedWrite<'a> {
     pub update: Option<&'a Update>,
     /// The retryable statements that it is of.
     pub stamp: Option<&'a Stamp>,
+    /// It moves the document between shards, as the entry then says.
+    pub from_migrate: bool,
     /// It is one of a transaction, whose entry has it.
     pub in_transaction: bool,
 }
@@ -52,37 +54,23 @@ impl LoggedWrite<'_> {
     /// # Errors
     /// An observer refuses it.
     pub(super) async fn statement(self, index: Vec<Write>) -> Result<Statement> {
+        let (entry, records) = match self.collection.is_replicated() {
+            true => {
+                let (entry, records) = self.logged().await?;
+                (Some(entry), records)
+            }
+            // Local collections leave no record: no other member could know of it.
+            false => (None, Vec::new()),
+        };
         let LoggedWrite {
             collection,
             partition,
             key,
-            record,
             old,
             new,
-            update,
-            stamp,
-            in_transaction,
+            ..
         } = self;
-        // Local collections leave no record: no other member could know of it.
-        let stamp = stamp.filter(|_| collection.is_replicated());
-        let wall_ms = pinion_runtime::wall_ms();
         let token = old.map(|(_, token)| token);
-        let documents = (old.map(|(old, _)| old), new.map(|new| stored_document(new)));
-        let form = match in_transaction {
-            true => Form::Operation,
-            false => Form::Entry,
-        };
-        let fields = OplogFields {
-            record,
-            documents,
-            update,
-            wall_ms,
-        };
-        let (kind, entry) = entry(collection, fields, (stamp, form)).await?;
-        let records = match stamp {
-            Some(stamp) => stamp.writes(partition, kind, documents, wall_ms),
-            None => Vec::new(),
-        };
         let mut writes = Vec::with_capacity(1 + index.len() + records.len());
         writes.push(Write {
             partition,
@@ -95,22 +83,48 @@ impl LoggedWrite<'_> {
         writes.extend(records);
         Ok(Statement { writes, entry })
     }
+
+    /// What the log has of the write, and what its statements leave behind in the partition of the
+    /// document.
+    async fn logged(&self) -> Result<(Entry, Vec<Write>)> {
+        let documents = (
+            self.old.map(|(old, _)| old),
+            self.new.map(|new| stored_document(new)),
+        );
+        let (old, new) = documents;
+        let document = old.or(new).expect("a document is written or deleted");
+        let document_key = self.collection.logged_key(document)?;
+        let fields = OplogFields {
+            record: self.record,
+            documents,
+            document_key: &document_key,
+            update: self.update,
+            from_migrate: self.from_migrate,
+            wall_ms: pinion_runtime::wall_ms(),
+        };
+        let form = match self.in_transaction {
+            true => Form::Operation,
+            false => Form::Entry,
+        };
+        let (kind, entry) = entry(self.collection, &fields, (self.stamp, form)).await?;
+        let records = match self.stamp {
+            Some(stamp) => stamp.writes(self.partition, kind, &fields),
+            None => Vec::new(),
+        };
+        Ok((entry, records))
+    }
 }
 
 impl Stamp {
     /// What the statements leave behind in the partition of the document that they change.
-    pub(super) fn writes(
-        &self,
-        partition: PartitionId,
-        kind: OpKind,
-        (old, new): (Option<&RawDocument>, Option<&RawDocument>),
-        wall_ms: i64,
-    ) -> Vec<Write> {
+    fn writes(&self, partition: PartitionId, kind: OpKind, fields: &OplogFields<'_>) -> Vec<Write> {
+        let (old, new) = fields.documents;
         let change = RecordedChange {
             kind,
             old,
             new,
-            wall_ms,
+            document_key: Some(fields.document_key),
+            wall_ms: fields.wall_ms,
             term: storage().term(),
             is_inconsistent: false,
         };
@@ -122,7 +136,9 @@ impl Stamp {
 struct OplogFields<'a> {
     record: Option<i64>,
     documents: (Option<&'a RawDocument>, Option<&'a RawDocument>),
+    document_key: &'a RawDocument,
     update: Option<&'a Update>,
+    from_migrate: bool,
     wall_ms: i64,
 }
 
@@ -131,54 +147,37 @@ struct OplogFields<'a> {
 /// or that is in a no-op before it.
 async fn entry(
     collection: &Collection,
-    fields: OplogFields<'_>,
+    fields: &OplogFields<'_>,
     (stamp, form): (Option<&Stamp>, Form),
-) -> Result<(OpKind, Option<Entry>)> {
-    let OplogFields {
-        record,
-        documents,
-        update,
-        wall_ms,
-    } = fields;
-    let event = |kind, o, o2| OpEvent {
+) -> Result<(OpKind, Entry)> {
+    let event = |kind, o| OpEvent {
         kind,
         ns: collection.ns.as_str(),
         uuid: Some(collection.uuid),
         o,
-        o2,
-        wall_ms,
+        o2: Some(fields.document_key),
+        from_migrate: fields.from_migrate,
+        wall_ms: fields.wall_ms,
         session: stamp.map(|stamp| &stamp.session),
-        record,
+        record: fields.record,
         form: log_form(),
     };
-    let (old, new) = match documents {
+    let (old, new) = match fields.documents {
         (None, Some(new)) => {
-            let event = event(OpKind::Insert, new, None);
-            return Ok((
-                OpKind::Insert,
-                entry_of(collection, &event, form, None).await?,
-            ));
+            let entry = entry_of(&event(OpKind::Insert, new), form, None).await?;
+            return Ok((OpKind::Insert, entry));
         }
         (Some(old), new) => (old, new),
         (None, None) => unreachable!("a document is written or deleted"),
     };
     let image = collection.options.pre_and_post_images.then_some(old);
-    let mut key = DocBuilder::new();
-    key.append_raw("_id", document_id(old)?);
-    let key = key.finish();
     let Some(new) = new else {
-        if collection.is_replicated() && log_form() == LogForm::Plain {
+        if log_form() == LogForm::Plain {
             check_capped(collection, old, None)?;
         }
-        let event = event(OpKind::Delete, &key, None);
-        return Ok((
-            OpKind::Delete,
-            entry_of(collection, &event, form, image).await?,
-        ));
+        let event = event(OpKind::Delete, fields.document_key);
+        return Ok((OpKind::Delete, entry_of(&event, form, image).await?));
     };
-    if !collection.is_replicated() {
-        return Ok((OpKind::Update, None));
-    }
     if log_form() == LogForm::Plain {
         check_capped(collection, old, Some(new))?;
         // MongoDB 4.4 fills in empty timestamps of documents that replace others, on each member
@@ -188,22 +187,18 @@ async fn entry(
             "an empty timestamp in a document that is updated",
         )?;
         // It knows no differences either.
-        let event = event(OpKind::Update, new, Some(&key));
-        let entry = entry_of(collection, &event, form, None).await?;
+        let entry = entry_of(&event(OpKind::Update, new), form, None).await?;
         return Ok((OpKind::Update, entry));
     }
     let bytes = old.as_bytes().len() + new.as_bytes().len();
-    let changes = compute_bytes(bytes, || match update {
+    let changes = compute_bytes(bytes, || match fields.update {
         Some(update) => update.diff(old, new),
         None => pinion_query::diff(old, new),
     });
     let changes = changes.await;
     let o = changes.as_deref().unwrap_or(new);
-    let event = event(OpKind::Update, o, Some(&key));
-    Ok((
-        OpKind::Update,
-        entry_of(collection, &event, form, image).await?,
-    ))
+    let entry = entry_of(&event(OpKind::Update, o), form, image).await?;
+    Ok((OpKind::Update, entry))
 }
 
 fn has_empty_timestamp(document: &RawDocument) -> bool {
@@ -240,16 +235,8 @@ fn check_capped(
 }
 
 /// Shows a write to this core's observers and makes its entry, on a compute thread where that
-/// copies much. A write that is not replicated has none, and no observer sees it.
-async fn entry_of(
-    collection: &Collection,
-    event: &OpEvent<'_>,
-    form: Form,
-    image: Option<&RawDocument>,
-) -> Result<Option<Entry>> {
-    if !collection.is_replicated() {
-        return Ok(None);
-    }
+/// copies much.
+async fn entry_of(event: &OpEvent<'_>, form: Form, image: Option<&RawDocument>) -> Result<Entry> {
     pinion_runtime::core_local::<Observers>().show(event)?;
     let bytes = event.o.as_bytes().len() + image.map_or(0, |image| image.as_bytes().len());
     let encode = || match form {
@@ -264,25 +251,27 @@ async fn entry_of(
             ErrorCode::BSON_OBJECT_TOO_LARGE,
             format!(
                 "the oplog entry of a write to {} would have {size} bytes, and may have {MAX_LOGGED_BYTES}",
-                collection.ns
+                event.ns
             ),
         ));
     }
-    Ok(Some(entry))
+    Ok(entry)
 }
 
-/// An insert, as observers see it and as it is in the oplog.
+/// An insert of a document with this key, as observers see it and as it is in the oplog.
 pub(super) fn insert_event<'a>(
     collection: &'a Collection,
-    document: &'a RawDocument,
+    (document, document_key): (&'a RawDocument, &'a RawDocument),
     record: Option<i64>,
+    from_migrate: bool,
 ) -> OpEvent<'a> {
     OpEvent {
         kind: OpKind::Insert,
         ns: collection.ns.as_str(),
         uuid: Some(collection.uuid),
         o: document,
-        o2: None,
+        o2: Some(document_key),
+        from_migrate,
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
         record,

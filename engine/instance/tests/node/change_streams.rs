@@ -6,6 +6,7 @@ use pinion_clock::{OpTime, Timestamp};
 use pinion_storage::storage;
 use pinion_wire::MemberState;
 
+use crate::document_keys::migrate_in_and_out;
 use crate::fake_set::{become_member, of_term_1, within_ms};
 use crate::harness::{Client, with_member};
 
@@ -347,5 +348,29 @@ fn what_a_stream_would_do_is_explained() {
             ],
         );
         client.fails(explain(stream), 20).await;
+    });
+}
+
+/// For a stream nothing happens when documents move between shards; its tokens move forward.
+#[test]
+fn what_moves_between_shards_is_not_shown() {
+    with_member(2390, &[2], 3, None, |_, client| async move {
+        become_member(MemberState::Primary, true, OpTime::NULL).await;
+        insert(&client, 0).await;
+        let (_, _, id) = opened(&client, doc! {}, vec![]).await;
+        migrate_in_and_out(1).await;
+        commit_all().await;
+        let (events, token) = more(&client, id).await;
+        assert_eq!(events, []);
+        insert(&client, 2).await;
+        migrate_in_and_out(3).await;
+        commit_all().await;
+        assert_eq!(ids(&more(&client, id).await.0), [Bson::Int32(2)]);
+        // The same where the log is read again, from a token behind hidden entries.
+        for core in 0..2 {
+            let resumed = doc! { "resumeAfter": token.clone() };
+            let (events, ..) = opened(&client.on(core), resumed, vec![]).await;
+            assert_eq!(ids(&events), [Bson::Int32(2)]);
+        }
     });
 }

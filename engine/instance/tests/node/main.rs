@@ -13,6 +13,7 @@ mod concerns;
 mod critical_sections;
 mod db_check;
 mod default_concerns;
+mod document_keys;
 mod fail_points;
 mod fsync_lock;
 mod guards;

@@ -3,7 +3,7 @@
 use pinion_bson::{RawBsonRef, RawDocument, raw_elements};
 use smallvec::{SmallVec, smallvec};
 
-use super::unwind::{TransactionEnd, operations_of, transaction_end};
+use super::unwind::{TransactionEnd, is_migration, operations_of, transaction_end};
 use crate::value::{field, first};
 
 /// What a stream watches.
@@ -105,6 +105,7 @@ pub fn concerned_by(entry: &RawDocument) -> Concerned<'_> {
         _ => "",
     };
     match field(entry, "op") {
+        _ if is_migration(entry) => Concerned::NoStream,
         Some(RawBsonRef::String("i" | "u" | "d")) => Concerned::Namespaces(smallvec![ns]),
         Some(RawBsonRef::String("c")) => match transaction_end(entry) {
             // It takes place with the last of its transaction.
@@ -123,6 +124,7 @@ fn concerned_by_operations(entry: &RawDocument) -> Concerned<'_> {
     let mut namespaces = SmallVec::new();
     for operation in operations {
         match (field(operation, "op"), field(operation, "ns")) {
+            _ if is_migration(operation) => {}
             (Some(RawBsonRef::String("i" | "u" | "d")), Some(RawBsonRef::String(ns))) => {
                 if namespaces.last() != Some(&ns) {
                     namespaces.push(ns);

@@ -444,6 +444,82 @@ fn operations_that_take_place_together() {
 }
 
 #[test]
+fn an_event_has_the_key_that_its_entry_has() {
+    let key = || rawdoc! { "a": 2, "_id": 1 };
+    let document = || rawdoc! { "_id": 1, "a": 2 };
+    let updated = rawdoc! { "$v": 2i32, "diff": { "u": { "b": 5 } } };
+    for (op, o, o2, operation) in [
+        ("i", document(), Some(key()), "insert"),
+        ("u", document(), Some(key()), "replace"),
+        ("u", updated, Some(key()), "update"),
+        ("d", key(), None, "delete"),
+    ] {
+        let more = o2.map_or(rawdoc! {}, |o2| rawdoc! { "o2": o2 });
+        let spec = rawdoc! { "fullDocument": "updateLookup" };
+        let found = events_of(&collection(), spec, entry(op, "d.c", o, more));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].get_str("operationType").ok(), Some(operation));
+        assert_eq!(found[0].get_document("documentKey").ok(), Some(&*key()));
+        // The document is looked up by all of its key.
+        if operation == "update" {
+            assert_eq!(found[0].get_document("fullDocument").ok(), Some(&*key()));
+        }
+        let token = ResumeToken::parse(found[0].get_document("_id").expect("a token"));
+        let data = token.expect("sound").data().expect("sound");
+        let identifier = data.identifier.expect("it is an event");
+        assert_eq!(identifier.get_document("documentKey").ok(), Some(&*key()));
+    }
+}
+
+#[test]
+fn what_moves_between_shards_is_in_no_stream() {
+    let migrated = || rawdoc! { "fromMigrate": true };
+    let id = || rawdoc! { "_id": 1 };
+    let joined = |parts: [&RawDocument; 2]| {
+        let mut out = pinion_bson::DocBuilder::new();
+        out.append_all(parts[0]).append_all(parts[1]);
+        out.finish()
+    };
+    let operation = |op: &str, is_migrated: bool| {
+        let operation = rawdoc! { "op": op, "ns": "d.c", "ui": uuid(), "o": id(), "o2": id() };
+        match is_migrated {
+            true => joined([&operation, &migrated()]),
+            false => operation,
+        }
+    };
+    for op in ["i", "u", "d"] {
+        let of = |more: RawDocumentBuf| {
+            let more = joined([&rawdoc! { "o2": id() }, &more]);
+            entry(op, "d.c", id(), more)
+        };
+        check(&collection(), rawdoc! {}, of(migrated()), &[]);
+        check(&Scope::Cluster, expanded(), of(migrated()), &[]);
+        assert!(matches!(concerned_by(&of(migrated())), Concerned::NoStream));
+        for shown in [rawdoc! {}, rawdoc! { "fromMigrate": false }] {
+            let found = events_of(&collection(), rawdoc! {}, of(shown.clone()));
+            assert_eq!(found.len(), 1, "{op} {shown:?}");
+        }
+    }
+    // One of several, and all of an entry. Those that are shown keep their places.
+    let several = rawdoc! { "applyOps": [operation("i", true), operation("d", false)] };
+    let apply_ops = |more| entry("c", "admin.$cmd", several.clone(), more);
+    let found = events_of(&collection(), rawdoc! {}, apply_ops(rawdoc! {}));
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].get_str("operationType").ok(), Some("delete"));
+    let token = ResumeToken::parse(found[0].get_document("_id").expect("a token"));
+    let data = token.expect("sound").data().expect("sound");
+    assert_eq!(data.operation, 1);
+    check(&collection(), rawdoc! {}, apply_ops(migrated()), &[]);
+    let all_hidden = rawdoc! { "applyOps": [operation("i", true), operation("d", true)] };
+    let all_hidden = entry("c", "admin.$cmd", all_hidden, rawdoc! {});
+    let concerned = concerned_by(&all_hidden);
+    assert!(matches!(concerned, Concerned::Namespaces(none) if none.is_empty()));
+    // No stream is made that shows them.
+    let wanted = RawBson::Document(rawdoc! { "showMigrationEvents": true });
+    assert!(ChangeStreamOptions::parse(wanted.as_raw_bson_ref()).is_err());
+}
+
+#[test]
 fn the_ends_of_transactions() {
     let check = |o: RawDocumentBuf, more: RawDocumentBuf, expected: TransactionEnd| {
         let entry = entry("c", "admin.$cmd", o, more);

@@ -90,6 +90,12 @@ fn flag(document: &RawDocument, name: &str) -> bool {
     field(document, name) == Some(RawBsonRef::Boolean(true))
 }
 
+/// Whether an operation moves a document between shards: for clients nothing changes with it, since
+/// the stream of the cluster has the change that another shard has logged.
+pub(super) fn is_migration(operation: &RawDocument) -> bool {
+    flag(operation, "fromMigrate")
+}
+
 /// The operations of an entry that concern a stream, and how many the entry has. They take place by
 /// `head`, which is the entry itself but for the first parts of a transaction; `first` have taken
 /// place before.
@@ -118,8 +124,9 @@ pub fn changes_of(
     };
     let mut count = 0;
     let mut before = None;
+    let is_hidden = is_migration(document);
     for operation in operations {
-        if concerns(scope, operation) {
+        if !is_hidden && concerns(scope, operation) {
             let image = image_of(operation, entry, before);
             let bytes = entry.slice_ref(operation.as_bytes());
             push(bytes, first + count, true, image);
@@ -153,7 +160,7 @@ pub(super) fn operations_of(entry: &RawDocument) -> Option<impl Iterator<Item = 
 
 /// Whether an operation changes something that is watched.
 fn concerns(scope: &Scope, operation: &RawDocument) -> bool {
-    if !scope.may_concern(operation) {
+    if !scope.may_concern(operation) || is_migration(operation) {
         return false;
     }
     match (

@@ -70,6 +70,8 @@ pub(super) async fn build(
         new: write.new.as_ref(),
         update: None,
         stamp,
+        // A migration moves buckets, not measurements.
+        from_migrate: false,
         in_transaction: false,
     };
     Ok(Built {
