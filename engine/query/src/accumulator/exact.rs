@@ -1,10 +1,10 @@
 //! Sums of doubles that do not depend on the order in which they are added: what they come to is
 //! rounded once.
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawArray, RawBsonRef};
 use smallvec::SmallVec;
 
-use crate::value::{field, items};
+use crate::value::items;
 
 /// A sum of finite doubles, to the last bit: doubles of growing magnitude that do not overlap and
 /// whose sum it is (Shewchuk, "Adaptive Precision Floating-Point Arithmetic", 1997).
@@ -108,11 +108,8 @@ impl ExactSum {
         out.end();
     }
 
-    /// The sum that the field of this name has.
-    pub(crate) fn read(partial: &RawDocument, name: &str) -> Option<ExactSum> {
-        let Some(RawBsonRef::Array(parts)) = field(partial, name) else {
-            return None;
-        };
+    /// The sum that was written so.
+    pub(crate) fn read(parts: &RawArray) -> Option<ExactSum> {
         let mut sum = ExactSum::default();
         for part in items(parts) {
             match part {
@@ -203,7 +200,9 @@ mod tests {
             assert_eq!(merged.rounded(), Some(expected));
             let mut out = DocBuilder::new();
             merged.write("exact", &mut out);
-            let read = ExactSum::read(&out.finish(), "exact").expect("as written");
+            let written = out.finish();
+            let parts = written.get_array("exact").expect("written");
+            let read = ExactSum::read(parts).expect("as written");
             assert_eq!(read.rounded(), Some(expected));
         }
     }

@@ -6,7 +6,7 @@ use pinion_bson::decimal::Decimal;
 use pinion_bson::{DocBuilder, Number, RawBsonRef, RawDocument};
 
 use super::exact::ExactSum;
-use crate::value::field;
+use crate::value::elements;
 
 /// Integers up to here are doubles exactly.
 const EXACT: i64 = 1 << 53;
@@ -193,7 +193,9 @@ impl Sum {
                 out.append("plain", self.others.plain);
             }
         }
-        out.append("decimals", RawBsonRef::Decimal128(self.decimals.pack()));
+        if self.widest == Widest::Decimal {
+            out.append("decimals", RawBsonRef::Decimal128(self.decimals.pack()));
+        }
         if let Exactness::Kept(exact) = &self.exact {
             exact.write("exact", out);
         }
@@ -202,40 +204,71 @@ impl Sum {
     /// Adds another sum. What is missing counts as nothing, and what is added to nothing stays as
     /// it is.
     pub(crate) fn merge(&mut self, partial: &RawDocument) {
-        let double = |name| match field(partial, name) {
-            Some(RawBsonRef::Double(v)) => v,
-            _ => 0.0,
-        };
-        if let Some(RawBsonRef::Int32(widest)) = field(partial, "widest") {
-            self.widest = self.widest.max(Widest::from_number(widest));
-        }
+        let partial = PartialSum::read(partial);
+        self.widest = self.widest.max(partial.widest);
         let before = self.others.whole;
-        match field(partial, "whole") {
-            Some(RawBsonRef::Int64(whole)) => self.others.add_integer(whole),
-            _ if self.others.whole == Some(0) => {
-                self.others = DoubleDouble {
-                    whole: None,
-                    sum: double("sum"),
-                    addend: double("addend"),
-                    plain: double("plain"),
-                };
-            }
-            _ => self
-                .others
-                .add_pair(double("sum"), double("addend"), double("plain")),
+        let DoubleDouble {
+            whole,
+            sum,
+            addend,
+            plain,
+        } = partial.others;
+        match whole {
+            Some(whole) => self.others.add_integer(whole),
+            None if self.others.whole == Some(0) => self.others = partial.others,
+            None => self.others.add_pair(sum, addend, plain),
         }
         if self.others.whole.is_none()
             && let Some(exact) = self.keep_exact(before)
         {
-            match (field(partial, "whole"), ExactSum::read(partial, "exact")) {
-                (Some(RawBsonRef::Int64(whole)), _) => exact.add(whole as f64),
-                (_, Some(other)) => exact.add_all(&other),
-                _ => exact.add(f64::NAN),
+            match (whole, partial.exact) {
+                (Some(whole), _) => exact.add(whole as f64),
+                (None, Some(other)) => exact.add_all(&other),
+                (None, None) => exact.add(f64::NAN),
             }
         }
-        if let Some(RawBsonRef::Decimal128(decimals)) = field(partial, "decimals") {
-            self.decimals = self.decimals + Decimal::unpack(decimals);
+        if let Some(decimals) = partial.decimals {
+            self.decimals = self.decimals + decimals;
         }
+    }
+}
+
+/// What [`Sum::write`] has written, read in one pass: there are as many as groups and parts.
+struct PartialSum {
+    widest: Widest,
+    others: DoubleDouble,
+    decimals: Option<Decimal>,
+    exact: Option<ExactSum>,
+}
+
+impl PartialSum {
+    fn read(partial: &RawDocument) -> PartialSum {
+        let mut read = PartialSum {
+            widest: Widest::Int,
+            others: DoubleDouble {
+                whole: None,
+                sum: 0.0,
+                addend: 0.0,
+                plain: 0.0,
+            },
+            decimals: None,
+            exact: None,
+        };
+        for (name, value) in elements(partial) {
+            match (name, value) {
+                ("widest", RawBsonRef::Int32(widest)) => read.widest = Widest::from_number(widest),
+                ("whole", RawBsonRef::Int64(whole)) => read.others.whole = Some(whole),
+                ("sum", RawBsonRef::Double(sum)) => read.others.sum = sum,
+                ("addend", RawBsonRef::Double(addend)) => read.others.addend = addend,
+                ("plain", RawBsonRef::Double(plain)) => read.others.plain = plain,
+                ("decimals", RawBsonRef::Decimal128(v)) => {
+                    read.decimals = Some(Decimal::unpack(v));
+                }
+                ("exact", RawBsonRef::Array(parts)) => read.exact = ExactSum::read(parts),
+                _ => {}
+            }
+        }
+        read
     }
 }
 
