@@ -344,8 +344,16 @@ class ReplicaSet:
             return client[database].command("dbHash", read_preference=pymongo.ReadPreference.SECONDARY_PREFERRED)["md5"]
 
     def wait_alike(self, database="test", timeout_secs=PATIENCE_SECS):
-        """Waits until every member has the same data."""
-        wait_until(lambda: len({self.hashes(node, database) for node in self.nodes}) == 1, timeout_secs)
+        """Waits until every member has the same data. One that rolls back meanwhile interrupts what
+        reads it, and is read again."""
+
+        def is_alike():
+            try:
+                return len({self.hashes(node, database) for node in self.nodes}) == 1
+            except pymongo.errors.NotPrimaryError:
+                return False
+
+        wait_until(is_alike, timeout_secs)
 
     def __enter__(self):
         try:

@@ -1,13 +1,14 @@
 //! Cluster time on a member of a replica set: what requests and replies say of it.
 //!
-//! The sequencer is the clock: it allots timestamps above every cluster time that it received.
+//! The sequencer allots timestamps above every cluster time that the node's vector clock has heard
+//! of.
 //! Where members have a key file clients can only hand on what a member has signed; where they have
 //! none every client is trusted and, as in MongoDB without authentication, a member signs with
 //! zeros. Members are always trusted. Source: sharding document, "The vector clock and causal
 //! consistency".
 
 use pinion_bson::{DocBuilder, RawBsonRef};
-use pinion_clock::{AdvanceError, SignedTime, Timestamp, check_advance};
+use pinion_clock::{AdvanceError, Gossip, SignedTime, Timestamp};
 use pinion_service::hello::append_topology_version;
 use pinion_service::members::requires_members;
 use pinion_storage::storage;
@@ -51,9 +52,13 @@ pub(crate) async fn learn_signed(ctx: &OpContext, claimed: &SignedTime) -> Resul
 fn take_in(claimed: &SignedTime) -> Result<()> {
     let now_secs = (pinion_runtime::wall_ms() / 1000) as u32;
     let max_drift_secs = parameters().borrow().max_clock_drift_secs;
-    check_advance(claimed.time, now_secs, max_drift_secs).map_err(refused)?;
-    storage().advance_cluster_time(claimed.time);
-    Ok(())
+    // The other components are those of a cluster with shards, which this node is no part of.
+    let gossip = Gossip {
+        cluster: Some(claimed.time),
+        ..Gossip::default()
+    };
+    let learned = storage().learn_times(gossip, now_secs, max_drift_secs);
+    learned.map_err(refused)
 }
 
 fn refused(error: AdvanceError) -> Error {

@@ -53,7 +53,6 @@ pub fn store_oplog_bytes(bytes: u64) -> LocalBoxFuture<'static, pinion_wire::Res
 /// Makes a directory that was recovered a member's again, if a standalone has written to it. Gives
 /// what recovery found then.
 pub(crate) async fn rejoin_set() -> Result<Option<RecoveryReport>, OpenNodeError> {
-    let highest = storage().cluster_time();
     let closed = storage().rejoin_set().await;
     let Some(closed) = closed.map_err(OpenNodeError::Storage)? else {
         return Ok(None);
@@ -61,8 +60,6 @@ pub(crate) async fn rejoin_set() -> Result<Option<RecoveryReport>, OpenNodeError
     crate::reopen::forget_data().await;
     let opened = closed.open().await.map_err(OpenNodeError::Storage)?;
     let report = recover(opened).await?;
-    // What the standalone has written was seen under these times.
-    storage().advance_cluster_time(highest);
     tracing::info!(
         target: "REPL", id = 7_400_020u64, last = %report.cut,
         "What was written while this node ran without --replSet is part of its data; it follows from the last entry of its oplog"

@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn floors_follow_units_and_flushes() {
         let words = Arc::new(Words {
-            sequencer: Sequencer::new(Timestamp::from_u64(10)),
+            sequencer: Sequencer::new(Timestamp::from_u64(10), Arc::default()),
             marks: Watermarks::new(1),
         });
         let marks = CoreMarks::new(0, words.clone());
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn entries_of_another_node_are_durable_and_applied_each_in_its_time() {
         let words = Arc::new(Words {
-            sequencer: Sequencer::new(Timestamp::from_u64(10)),
+            sequencer: Sequencer::new(Timestamp::from_u64(10), Arc::default()),
             marks: Watermarks::new(2),
         });
         let marks = CoreMarks::new(1, words.clone());
@@ -251,8 +251,9 @@ mod tests {
     }
 
     fn check_allot(last: u64, cluster: u64, wall: u32, count: u64, expected: (u64, u64)) {
-        let sequencer = Sequencer::new(Timestamp::from_u64(last));
-        sequencer.advance_cluster_time(Timestamp::from_u64(cluster));
+        let sequencer = Sequencer::new(Timestamp::from_u64(last), Arc::default());
+        let clock = sequencer.clock();
+        clock.tick_cluster_to(Timestamp::from_u64(cluster));
         let range = sequencer.allot(count, wall);
         assert_eq!(range.predecessor.as_u64(), last);
         assert_eq!((range.first.as_u64(), range.last.as_u64()), expected);
@@ -277,7 +278,7 @@ mod tests {
 
     #[test]
     fn each_timestamp_of_a_range_links_to_the_one_before() {
-        let sequencer = Sequencer::new(Timestamp::from_u64(5));
+        let sequencer = Sequencer::new(Timestamp::from_u64(5), Arc::default());
         let range = sequencer.allot(3, 1);
         assert_eq!(range.nth(0).1.as_u64(), 5);
         assert_eq!(
@@ -292,7 +293,7 @@ mod tests {
 
     #[test]
     fn reached_is_the_smaller_of_last_and_lowest_floor() {
-        let sequencer = Sequencer::new(ts(40));
+        let sequencer = Sequencer::new(ts(40), Arc::default());
         let marks = Watermarks::new(3);
         assert_eq!(marks.reached(&sequencer, Mark::Undurable), ts(40));
         marks.store(1, Mark::Undurable, Some(ts(30)));
@@ -305,7 +306,7 @@ mod tests {
 
     #[test]
     fn only_cores_whose_wish_is_reached_are_woken() {
-        let sequencer = Sequencer::new(ts(40));
+        let sequencer = Sequencer::new(ts(40), Arc::default());
         let marks = Watermarks::new(4);
         let woken = |mark| marks.cores_wanting(&sequencer, mark);
         assert_eq!(woken(Mark::Undurable), None);

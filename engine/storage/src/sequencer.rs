@@ -1,6 +1,8 @@
 //! The sequencer: one atomic word that allots every timestamp of the node.
 
-use pinion_clock::Timestamp;
+use std::sync::Arc;
+
+use pinion_clock::{Timestamp, VectorClock};
 
 use crate::words::{AtomicU64, Ordering};
 
@@ -33,16 +35,16 @@ impl Allotted {
 /// Allots timestamps. Shared by all cores of a node.
 pub(crate) struct Sequencer {
     last: AtomicU64,
-    /// The highest cluster time heard of: new timestamps lie above it.
-    cluster_time: AtomicU64,
+    /// The node's: new timestamps lie above what it has heard of.
+    clock: Arc<VectorClock>,
 }
 
 impl Sequencer {
     /// A sequencer that continues after `last`.
-    pub(crate) fn new(last: Timestamp) -> Sequencer {
+    pub(crate) fn new(last: Timestamp, clock: Arc<VectorClock>) -> Sequencer {
         Sequencer {
             last: AtomicU64::new(last.as_u64()),
-            cluster_time: AtomicU64::new(0),
+            clock,
         }
     }
 
@@ -51,15 +53,14 @@ impl Sequencer {
         Timestamp::from_u64(self.last.load(Ordering::SeqCst))
     }
 
-    /// The highest time that was allotted or heard of.
-    pub(crate) fn cluster_time(&self) -> Timestamp {
-        let heard = self.cluster_time.load(Ordering::SeqCst);
-        self.last().max(Timestamp::from_u64(heard))
+    /// The node's clock.
+    pub(crate) fn clock(&self) -> &Arc<VectorClock> {
+        &self.clock
     }
 
-    /// Timestamps allotted from now on lie above `time`.
-    pub(crate) fn advance_cluster_time(&self, time: Timestamp) {
-        self.cluster_time.fetch_max(time.as_u64(), Ordering::SeqCst);
+    /// The highest time that was allotted or heard of.
+    pub(crate) fn cluster_time(&self) -> Timestamp {
+        self.clock.heard().max(self.last())
     }
 
     /// Continues after `last`. Only while nothing else allots: after recovery has found the last
@@ -78,7 +79,7 @@ impl Sequencer {
         let wall = (u64::from(wall_secs) << 32) | 1;
         let mut last = self.last.load(Ordering::SeqCst);
         loop {
-            let cluster = self.cluster_time.load(Ordering::SeqCst);
+            let cluster = self.clock.heard().as_u64();
             let first = (last + 1).max(cluster + 1).max(wall);
             let end = first
                 .checked_add(count - 1)

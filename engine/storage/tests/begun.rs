@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::sim::{Death, Sim, SimOptions};
-use pinion_runtime::{CoreId, Duration, Queue, sleep, submit_to};
+use pinion_runtime::{CoreId, Duration, Queue, random_stream, sleep, spawn, submit_to};
 use pinion_storage::{
     Applier, ApplyError, Expect, ForeignEntry, Key, Op, PartitionId, ReadAt, StorageOptions,
     TreeId, Write, open, storage,
@@ -140,4 +140,52 @@ fn a_log_begins_again_over_data_without_timestamps() {
             }
         }
     }
+}
+
+/// A node that is stopped while its initial sync begins ends in order.
+#[test]
+fn a_close_waits_for_a_log_that_begins() {
+    let outcomes = Rc::new(Cell::new((0, 0)));
+    for seed in 0..40 {
+        let sim = Sim::new(seed, SimOptions::random(seed));
+        let mut options = StorageOptions::hostile("/srv/pinion/data");
+        options.is_member = true;
+        options.partitions = Some(2);
+        let (done, outcomes) = (Rc::new(Cell::new(false)), outcomes.clone());
+        let ended = done.clone();
+        sim.add_node("node", 2, move |core| {
+            let (options, done, outcomes) = (options.clone(), ended.clone(), outcomes.clone());
+            async move {
+                if core != CoreId(0) {
+                    sleep(Duration::from_secs(3600)).await;
+                }
+                let opened = open(options).await.expect("opens");
+                opened.recover(Replay).await.expect("recovers");
+                storage().follow().await.expect("storage serves");
+                let mut rng = random_stream("pauses");
+                let mut pause = || sleep(Duration::from_micros(rng.below(3000)));
+                let (before_begin, before_close) = (pause(), pause());
+                let begin = spawn(Queue::Foreground, async {
+                    before_begin.await;
+                    storage().begin_log_at(Timestamp::from_u64(100)).await
+                });
+                before_close.await;
+                storage().close().await;
+                assert_eq!(storage().fatal(), None, "seed {seed}");
+                let (begun, refused) = outcomes.get();
+                outcomes.set(match begin.await.expect("it runs to its end") {
+                    Ok(()) => (begun + 1, refused),
+                    Err(_) => (begun, refused + 1),
+                });
+                let stable = storage().timeline().stable;
+                let last = storage().last_allotted();
+                assert!(stable <= last, "seed {seed}: {stable} is stable of {last}");
+                done.set(true);
+            }
+        });
+        let ran = sim.run_until(|| done.get());
+        assert!(ran.is_ok(), "seed {seed}: {ran:?}");
+    }
+    let (begun, refused) = outcomes.get();
+    assert!(begun > 0 && refused > 0, "{begun} begun, {refused} refused");
 }

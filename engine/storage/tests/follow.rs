@@ -348,6 +348,8 @@ async fn roll_back(run: &Run, rng: &mut Rng) {
     let report = opened.recover_up_to(to, Replay).await.unwrap();
     run.oplog.borrow_mut().0.retain(|change| change.0 <= to);
     let kept = storage().last_allotted();
+    // What was above was seen under its times.
+    assert!(storage().cluster_time() >= last, "seed {seed}");
     assert!(kept <= to && report.cut == kept, "seed {seed}: {report:?}");
     let expected = run.oplog.borrow().last().max(report.base);
     assert_eq!(kept, expected, "seed {seed}: up to {to}");

@@ -138,7 +138,6 @@ impl Driver {
         // First, as a member that copies this node's data must learn of it, even if this node dies
         // on the way.
         persisted::store_rollback_id(rollback_id).await?;
-        let highest = storage().cluster_time();
         let storing = self.storing.acquire().await;
         let reopened = reopen_at(common.ts).await;
         drop(storing);
@@ -149,14 +148,11 @@ impl Driver {
             self.with_node(|node| node.stable_optime().ts)
                 .min(common.ts),
         );
-        self.take_up_reopened(highest).await
+        self.take_up_reopened().await
     }
 
-    /// Continues with storage that was opened again, behind what is logged. The cluster time was
-    /// `highest`.
-    pub(crate) async fn take_up_reopened(self: &Rc<Self>, highest: Timestamp) -> Result<()> {
-        // No timestamp is used again for something else.
-        storage().advance_cluster_time(highest);
+    /// Continues with storage that was opened again, behind what is logged.
+    pub(crate) async fn take_up_reopened(self: &Rc<Self>) -> Result<()> {
         pinion_instance::show_oplog(self.retention.get()).await?;
         pinion_exec::forget_default_concerns().await;
         self.watch_storage();

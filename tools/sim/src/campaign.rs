@@ -148,6 +148,7 @@ const MUST_HAPPEN_TO_SETS: &[&str] = &[
     "reconfigurations",
     "members added and synced",
     "members replaced and synced",
+    "members ended while they copy",
     "event index build drained",
     "event checkpoint end",
     "sets with little memory",

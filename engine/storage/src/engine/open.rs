@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_clock::Timestamp;
+use pinion_clock::{Timestamp, VectorClock};
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{
     CoreId, Duration, LocalBoxFuture, Queue, core_count, core_id, fs, join_all, random_stream,
@@ -64,13 +64,16 @@ pub async fn open(options: StorageOptions) -> Result<Opened, OpenError> {
             error,
         },
     })?;
-    open_locked(options, lock).await
+    open_locked(options, lock, Arc::default()).await
 }
 
 /// A data directory that this process has closed and keeps others out of until it opens it again.
 pub struct Reopening {
     pub(super) options: StorageOptions,
     pub(super) lock: fs::DirLock,
+    /// What was seen under its times is not seen under lower ones, and no timestamp is used again
+    /// for something else.
+    pub(super) clock: Arc<VectorClock>,
     pub(super) kept: KeptLayers,
 }
 
@@ -80,7 +83,7 @@ impl Reopening {
     /// # Errors
     /// See [`OpenError`].
     pub async fn open(self) -> Result<Opened, OpenError> {
-        let opened = open_locked(self.options, self.lock).await?;
+        let opened = open_locked(self.options, self.lock, self.clock).await?;
         let kept = self.kept;
         Ok(Opened { kept, ..opened })
     }
@@ -89,6 +92,7 @@ impl Reopening {
 fn open_locked(
     options: StorageOptions,
     lock: fs::DirLock,
+    clock: Arc<VectorClock>,
 ) -> LocalBoxFuture<'static, Result<Opened, OpenError>> {
     Box::pin(async move {
         let dir = options.dir.clone();
@@ -123,7 +127,7 @@ fn open_locked(
             .map_err(doing("cleaning"))?;
 
         let cores = core_count();
-        let shared = Arc::new(Shared::new(cores, &options, manifest));
+        let shared = Arc::new(Shared::new(cores, &options, manifest, clock));
         let roots: Arc<[PartitionRoots]> = manifest.roots.clone().into();
         let node = NodeState {
             lock: RefCell::new(Some(lock)),

@@ -792,12 +792,15 @@ impl Storage {
         self.close_files().await;
         let node = self.node_state();
         let lock = node.lock.borrow_mut().take();
+        // What is opened may end below what this node has allotted.
+        self.clock().tick_cluster_to(self.last_allotted());
         Reopening {
             options: StorageOptions {
                 log_retention: node.retention.get(),
                 ..self.options.clone()
             },
             lock: lock.expect("storage is closed once"),
+            clock: self.clock().clone(),
             kept,
         }
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use pinion_clock::Timestamp;
+use pinion_clock::{AdvanceError, Gossip, Timestamp, VectorClock};
 use pinion_runtime::{CoreId, core_local, try_core_local};
 
 use super::checkpoint::{CheckpointDemand, HorizonBounds, Intervals, NodeState, Pins};
@@ -39,10 +39,15 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Of a directory that is being opened, as its manifest says.
-    pub(super) fn new(cores: usize, options: &StorageOptions, manifest: &Manifest) -> Shared {
+    pub(super) fn new(
+        cores: usize,
+        options: &StorageOptions,
+        manifest: &Manifest,
+        clock: Arc<VectorClock>,
+    ) -> Shared {
         Shared {
             words: Arc::new(Words {
-                sequencer: Sequencer::new(manifest.base()),
+                sequencer: Sequencer::new(manifest.base(), clock),
                 marks: Watermarks::new(cores),
             }),
             pressures: Arc::new(Pressures::new(cores)),
@@ -206,9 +211,24 @@ impl Storage {
         self.progress.cluster_time()
     }
 
-    /// Timestamps allotted from now on lie above `time`.
-    pub fn advance_cluster_time(&self, time: Timestamp) {
-        self.progress.advance_cluster_time(time);
+    /// The node's clock; where the directory is opened again in this process it stays the same.
+    pub(super) fn clock(&self) -> &Arc<VectorClock> {
+        self.progress.clock()
+    }
+
+    /// Learns times from another node: timestamps allotted from now on lie above them. See
+    /// [`VectorClock::advance`].
+    ///
+    /// # Errors
+    /// Those of [`VectorClock::advance`].
+    pub fn learn_times(
+        &self,
+        gossip: Gossip,
+        now_secs: u32,
+        max_drift_secs: u32,
+    ) -> Result<(), AdvanceError> {
+        let last = || self.last_allotted();
+        self.clock().advance(gossip, last, now_secs, max_drift_secs)
     }
 
     pub(super) fn rc(&self) -> Rc<Storage> {

@@ -161,7 +161,6 @@ impl Driver {
             std::future::pending::<()>().await;
         }
         self.reopens.set(true);
-        let highest = storage().cluster_time();
         let storing = self.storing.acquire().await;
         let reopened = reopen_as_copy(copy, first_entries(entries)).await;
         drop(storing);
@@ -170,7 +169,7 @@ impl Driver {
             Ok(_) => {
                 self.terms.replace(Terms::starting_at(last));
                 self.follower.log_only(false);
-                self.take_up_reopened(highest).await
+                self.take_up_reopened().await
             }
             Err(error) => Err(Error::internal(error.to_string())),
         };

@@ -276,6 +276,7 @@ impl Driver {
         let most = most_attempts();
         tracing::info!(target: "INITSYNC", id = 21_164u64, initialSyncAttempt = number, initialSyncMaxAttempts = most, source = %source, "Starting initial sync attempt");
         sync.status.borrow_mut().begin_attempt(&source);
+        event("initial sync attempt");
         let failed = match self.copy_somehow(&sync, &source, &halt).await {
             Ok(()) => {
                 event("initial sync done");

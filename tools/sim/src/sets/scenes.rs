@@ -31,6 +31,8 @@ const TEARS: [&str; 5] = [
     "elected",
     "vote stored",
 ];
+/// How many of the members that are replaced end in order while they copy.
+const ENDED_COPYING: f64 = 0.5;
 /// How long a new primary lives in one at most.
 const MOST_TORN_US: u64 = 120_000;
 
@@ -185,8 +187,38 @@ impl Run {
             let wait = chaos::down_time(&mut self.rng);
             self.members[member].restart_at = Some(self.sim.now() + wait);
             self.members[member].ended.take();
+            self.order(Change::Add(member));
+            return self.end_copying(member);
         }
         self.order(Change::Add(member));
+        Ok(())
+    }
+
+    /// Now and then a member ends in order while it copies another one, mostly right at the
+    /// beginning.
+    fn end_copying(&mut self, member: usize) -> Result<(), String> {
+        // Of a stream of its own: all other draws of a seed stay what they were before this scene.
+        let stream = format!("ended while it copies {}", self.replaced.len());
+        let mut rng = self.sim.random_stream(&stream);
+        if !rng.chance(ENDED_COPYING) {
+            return Ok(());
+        }
+        let node = self.members[member].node;
+        let before = self.sim.event_count(node, COPYING);
+        let deadline = self.sim.now() + PATIENCE;
+        while self.sim.event_count(node, COPYING) == before {
+            if self.sim.now() >= deadline {
+                return Ok(());
+            }
+            self.pass(Duration::from_millis(1))?;
+        }
+        let most_us = [500, 20_000, 1_000_000][rng.below(3) as usize];
+        self.pass(Duration::from_micros(rng.below(most_us)))?;
+        if self.sim.is_running(node) {
+            self.outcome.count("members ended while they copy", 1);
+            self.members[member].is_ending = true;
+            self.sim.terminate(node);
+        }
         Ok(())
     }
 
@@ -208,4 +240,5 @@ impl Run {
 }
 
 const SYNCED: &str = "initial sync done";
+const COPYING: &str = "initial sync attempt";
 const ACKNOWLEDGED: &str = "writes acknowledged by a majority";

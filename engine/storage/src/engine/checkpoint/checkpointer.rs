@@ -67,6 +67,20 @@ pub(in crate::engine) struct NodeState {
     pub(in crate::engine) times: CheckpointTimes,
 }
 
+impl NodeState {
+    /// The turn, once checkpoints are not held: for what changes the files otherwise.
+    pub(in crate::engine) async fn take_unheld_turn(&self) -> Turn<'_> {
+        loop {
+            let turn = self.turns.take().await;
+            if self.held.get().is_none() {
+                return turn;
+            }
+            drop(turn);
+            self.released.notified().await;
+        }
+    }
+}
+
 /// Whether a checkpoint may leave changes to be merged later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spilling {
@@ -75,6 +89,32 @@ enum Spilling {
     /// The same, but what is left is merged when nothing was written since the last checkpoint.
     WhileWriting,
     Never,
+}
+
+/// Runs what changes the files of the node, on core 0. Closing waits for its end, and it completes
+/// though the caller goes away: half of it must not be left behind.
+///
+/// # Errors
+/// Those of `change`; storage is closing.
+pub(in crate::engine) async fn on_node<T, E>(
+    change: impl AsyncFnOnce(Rc<Storage>) -> Result<T, E> + Send + 'static,
+) -> Result<T, E>
+where
+    T: Send + 'static,
+    E: From<Fatal> + Send + 'static,
+{
+    submit_to(CoreId(0), Queue::Background, move || async move {
+        let task = spawn(Queue::Background, async move {
+            let storage = storage();
+            let _inside = storage.roles.enter()?;
+            change(storage.clone()).await
+        });
+        match task.await {
+            Ok(result) => result,
+            Err(_) => Err(Fatal::new("a change of the files was stopped").into()),
+        }
+    })
+    .await
 }
 
 impl Storage {
@@ -102,22 +142,7 @@ impl Storage {
 
     async fn checkpoint_by_command(&self, spilling: Spilling) -> Result<Timestamp, Fatal> {
         let _awaits = self.await_checkpoint();
-        submit_to(CoreId(0), Queue::Background, move || async move {
-            // A task of its own: the caller may go away, and half a checkpoint must not be left
-            // behind.
-            let task = spawn(Queue::Background, async move {
-                let storage = storage();
-                match storage.roles.enter() {
-                    Ok(_inside) => storage.checkpoint_node(spilling).await,
-                    Err(closing) => Err(closing),
-                }
-            });
-            match task.await {
-                Ok(result) => result,
-                Err(_) => Err(Fatal::new("a checkpoint was stopped")),
-            }
-        })
-        .await
+        on_node(async move |storage| storage.checkpoint_node(spilling).await).await
     }
 
     /// Takes a checkpoint after which no change waits to be merged. Call it on core 0.
@@ -251,12 +276,12 @@ impl Storage {
     }
 
     /// Takes a checkpoint at `ts`, which lies above everything in the log, and begins the log
-    /// behind it. Call it on core 0, while nothing is logged.
+    /// behind it. Call it [`on_node`], while nothing is logged.
     pub(in crate::engine) async fn checkpoint_beyond_log(
         &self,
         ts: Timestamp,
     ) -> Result<(), Fatal> {
-        let mut turn = self.node_state().turns.take().await;
+        let mut turn = self.node_state().take_unheld_turn().await;
         self.check_fatal()?;
         self.node_state().log_begins_above.set(ts);
         let last = self.last_allotted();

@@ -8,8 +8,9 @@
 use std::sync::Arc;
 
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, LocalBoxFuture, Queue, join_all, spawn, submit_to};
+use pinion_runtime::{CoreId, LocalBoxFuture, Queue, join_all, submit_to};
 
+use super::on_node;
 use crate::base::PartitionRoots;
 use crate::engine::checkpoint::Turn;
 use crate::engine::storage::{Storage, storage};
@@ -30,22 +31,7 @@ impl Storage {
             // A checkpoint under way should be over soon.
             let _awaits = self.await_checkpoint();
             let trees: Arc<[TreeId]> = trees.into();
-            submit_to(CoreId(0), Queue::Background, move || async move {
-                // A task of its own: the caller may go away, and half of it must not be left
-                // behind.
-                let task = spawn(Queue::Background, async move {
-                    let storage = storage();
-                    match storage.roles.enter() {
-                        Ok(_inside) => storage.install_loads_everywhere(trees).await,
-                        Err(closing) => Err(closing),
-                    }
-                });
-                match task.await {
-                    Ok(result) => result,
-                    Err(_) => Err(Fatal::new("loaded trees were not installed")),
-                }
-            })
-            .await
+            on_node(async move |storage| storage.install_loads_everywhere(trees).await).await
         })
     }
 

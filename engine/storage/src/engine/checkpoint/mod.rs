@@ -15,7 +15,7 @@ mod pace;
 mod pins;
 mod turn;
 
-pub(super) use checkpointer::NodeState;
+pub(super) use checkpointer::{NodeState, on_node};
 pub(super) use demand::{CheckpointDemand, CheckpointTimes};
 pub(super) use horizon::HorizonBounds;
 pub(super) use intervals::Intervals;

@@ -16,6 +16,7 @@ use pinion_runtime::{
 };
 
 use crate::base::PartitionRoots;
+use crate::engine::checkpoint::on_node;
 use crate::engine::log::LogPin;
 use crate::engine::storage::{Storage, storage};
 use crate::limits::{FROZEN_PATIENCE, MAX_FROZEN};
@@ -124,20 +125,7 @@ impl Storage {
             let copier = copier.to_owned();
             // The newer it is, the shorter the log that the copy has to fetch.
             self.checkpoint().await?;
-            submit_to(CoreId(0), Queue::Background, move || async move {
-                // A task of its own: the caller may go away, and half of it must not be left
-                // behind.
-                let task = spawn(Queue::Background, async move {
-                    let storage = storage();
-                    match storage.roles.enter() {
-                        Ok(_inside) => storage.freeze_node(copier).await,
-                        Err(closing) => Err(closing.into()),
-                    }
-                });
-                task.await
-                    .unwrap_or_else(|_| Err(Fatal::new("a checkpoint was not frozen").into()))
-            })
-            .await
+            on_node(async move |storage| storage.freeze_node(copier).await).await
         })
     }
 

@@ -264,7 +264,7 @@ impl Storage {
         if let Some(ring) = node.own.ring() {
             return Ok(ring);
         }
-        let mut turn = node.turns.take().await;
+        let mut turn = node.take_unheld_turn().await;
         if let Some(ring) = node.own.ring() {
             return Ok(ring);
         }

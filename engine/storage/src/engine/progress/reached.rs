@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pinion_clock::Timestamp;
+use pinion_clock::{Timestamp, VectorClock};
 use pinion_runtime::{CoreId, Queue, spawn, submit_to};
 
 use super::waiters::TimestampWaiters;
@@ -76,8 +76,9 @@ impl Progress {
         self.words.sequencer.cluster_time()
     }
 
-    pub(in crate::engine) fn advance_cluster_time(&self, time: Timestamp) {
-        self.words.sequencer.advance_cluster_time(time);
+    /// The node's clock.
+    pub(in crate::engine) fn clock(&self) -> &Arc<VectorClock> {
+        self.words.sequencer.clock()
     }
 
     /// The log continues after `last`. Only while no core allots or logs.

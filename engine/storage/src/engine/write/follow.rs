@@ -11,11 +11,12 @@
 
 use bytes::Bytes;
 use pinion_clock::Timestamp;
-use pinion_runtime::{CoreId, LocalBoxFuture, Queue, sim, submit_to};
+use pinion_runtime::{LocalBoxFuture, sim};
 
 use super::allotment::Allotment;
 use super::roles::Role;
-use crate::engine::storage::{Storage, storage};
+use crate::engine::checkpoint::on_node;
+use crate::engine::storage::Storage;
 use crate::limits::{MAX_ENTRY_BYTES, MAX_STEP_BYTES, MAX_STEP_STATEMENTS};
 use crate::ring::{EntryKind, RingStopped};
 use crate::types::{Fatal, WriteError};
@@ -97,13 +98,14 @@ impl Storage {
             let last = self.last_allotted();
             assert!(ts > last && self.visible() == last, "the log is at {last}");
             self.wait_durable(last).await?;
-            if self.stable_to_record().is_some() {
-                self.set_stable(ts);
-            }
             // The manifest comes first: a ring that records more as durable than manifest and
-            // entries reach is damaged.
-            submit_to(CoreId(0), Queue::Background, move || async move {
-                storage().checkpoint_beyond_log(ts).await
+            // entries reach is damaged. Where storage is closing nothing is recorded as stable
+            // that is not there.
+            on_node(async move |storage| {
+                if storage.stable_to_record().is_some() {
+                    storage.set_stable(ts);
+                }
+                storage.checkpoint_beyond_log(ts).await
             })
             .await
         })
