@@ -12,6 +12,7 @@ mod core;
 mod dma;
 mod file;
 pub mod fs;
+mod mapped;
 pub mod mesh;
 mod net;
 mod process;
@@ -29,6 +30,7 @@ pub use crate::core::{
 pub use dma::DmaBuf;
 pub use file::{File, OpenOptions};
 pub use limits::{ALIGN, BACKGROUND_SHARES, FOREGROUND_SHARES};
+pub use mapped::MappedFile;
 pub use mesh::{call_on, on_all_cores, submit_to};
 pub use net::{Connection, Incoming, Listener, connect, resolve};
 pub use process::{

@@ -14,6 +14,9 @@ pub(super) const SUBMISSION_ENTRIES: u32 = 1024;
 /// are fetched later.
 pub(super) const COMPLETION_ENTRIES: u32 = 8192;
 
+/// What of a mapped file is brought into memory at once.
+pub(super) const MAPPED_WINDOW_BYTES: usize = 4 * 1024 * 1024;
+
 /// Size of one provided receive buffer.
 pub(super) const RECV_BUFFER_BYTES: usize = 16 * 1024;
 /// Receive buffers of a core, shared by all its connections: none is tied to an idle connection.

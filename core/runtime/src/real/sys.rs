@@ -265,6 +265,15 @@ pub(super) fn space(path: &Path) -> io::Result<Space> {
     })
 }
 
+/// Has the kernel drop what it keeps in memory of a file, but for what is not on the device yet.
+pub(super) fn forget_cached(file: &std::fs::File) -> io::Result<()> {
+    // SAFETY: no memory is passed.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// A path in the kernel's form.
 pub(super) fn c_path(path: &Path) -> io::Result<std::ffi::CString> {
     use std::os::unix::ffi::OsStrExt;

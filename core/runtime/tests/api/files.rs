@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use pinion_runtime::{
-    ALIGN, CoreId, DmaBuf, File, OpenOptions, Queue, fs, join_all, stats, submit_to,
+    ALIGN, CoreId, DmaBuf, File, MappedFile, OpenOptions, Queue, fs, join_all, stats, submit_to,
 };
 
 use crate::{path, suite};
@@ -19,6 +19,7 @@ suite! {
     flushes_are_counted(1),
     names_can_be_listed_changed_and_removed(1),
     a_removed_file_stays_readable_while_open(1),
+    a_mapped_file_is_read_in_parts(1),
     small_files_are_read_whole(1),
     directories_are_made_with_their_parents(1),
     one_holder_locks_a_directory(2),
@@ -281,6 +282,35 @@ async fn a_removed_file_stays_readable_while_open() {
     assert!(!fs::exists(path("a")).await.unwrap());
     let other = create("a").await;
     assert_eq!(other.len().await.unwrap(), 0);
+}
+
+async fn a_mapped_file_is_read_in_parts() {
+    let file = create("a").await;
+    let len = 512 * ALIGN;
+    for (at, seed) in [(0, 1), (1500 * ALIGN, 2)] {
+        file.write_at(at as u64, pattern(len, seed)).await.unwrap();
+    }
+    file.set_len((1500 * ALIGN + len - 5) as u64).await.unwrap();
+    file.datasync().await.unwrap();
+    let mapped = MappedFile::open(path("a")).await.unwrap();
+    let (at, part) = (3 * ALIGN, 2 * ALIGN);
+    let first = mapped.read_at(at as u64, part).await.unwrap();
+    assert_eq!(first, pattern(len, 1)[at..at + part]);
+    // Across the windows that come into memory at once, and to the end.
+    let second = mapped.read_at(1024 * ALIGN as u64, 2 * len).await.unwrap();
+    assert!(second[..476 * ALIGN].iter().all(|&byte| byte == 0));
+    assert_eq!(second[476 * ALIGN..], pattern(len, 2)[..len - 5]);
+    let beyond = mapped.read_at(4000 * ALIGN as u64, ALIGN).await.unwrap();
+    assert!(beyond.is_empty());
+    let unaligned = mapped.read_at(7, ALIGN).await.unwrap_err();
+    assert_eq!(unaligned.kind(), ErrorKind::InvalidInput);
+    // What was read outlives the map.
+    drop(mapped);
+    assert_eq!(first, pattern(len, 1)[at..at + part]);
+    create("b").await;
+    let empty = MappedFile::open(path("b")).await.unwrap();
+    assert!(empty.read_at(0, ALIGN).await.unwrap().is_empty());
+    assert!(MappedFile::open(path("c")).await.is_err());
 }
 
 async fn small_files_are_read_whole() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_runtime::sync::Notify;
-use pinion_runtime::{File, OpenOptions, fs, offload_bounded};
+use pinion_runtime::{File, MappedFile, OpenOptions, fs, offload_bounded};
 
 use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, seal};
 use crate::limits::{BLOCK_BYTES, IO_BYTES};
@@ -32,9 +32,20 @@ pub(crate) fn is_page_file(name: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
+/// What a page file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Write,
+    Read,
+    /// Reading where the file is closed and stays so: pages are parts of a map of it.
+    Mapped,
+}
+
 /// The open page file of one partition.
 pub(crate) struct PageFile {
     file: File,
+    /// The same file, where that is closed.
+    mapped: Option<MappedFile>,
     path: Arc<str>,
     poisoned: RefCell<Option<Fatal>>,
     /// Writes under way, and what waits for the last of them.
@@ -89,7 +100,7 @@ impl PageFile {
         if let Some(above) = dir.parent() {
             fs::sync_dir(above).await.map_err(failed)?;
         }
-        Ok(PageFile::new(file, path))
+        Ok(PageFile::new(file, None, path))
     }
 
     /// Opens the existing page file of this number and checks that it belongs to the partition.
@@ -97,20 +108,23 @@ impl PageFile {
         dir: &Path,
         partition: PartitionId,
         number: u32,
-        write: bool,
+        access: Access,
     ) -> Result<PageFile, ReadError> {
         let path: Arc<str> = dir.join(page_file_name(number)).to_string_lossy().into();
         let failed =
             |error: io::Error| ReadError::Io(format!("cannot open {path}: {error}").into());
-        let options = if write {
-            OpenOptions::write()
-        } else {
-            OpenOptions::read()
+        let options = match access {
+            Access::Write => OpenOptions::write(),
+            Access::Read | Access::Mapped => OpenOptions::read(),
         };
         let file = File::open(Path::new(&*path), options)
             .await
             .map_err(failed)?;
-        let this = PageFile::new(file, path);
+        let mapped = match access {
+            Access::Write | Access::Read => None,
+            Access::Mapped => Some(MappedFile::open(Path::new(&*path)).await.map_err(failed)?),
+        };
+        let this = PageFile::new(file, mapped, path);
         let bytes = this.read_bytes(0, BLOCK_BYTES).await?;
         let header = Page::parse(bytes).map_err(|what| this.corrupt(0, what))?;
         if header.kind() != PageKind::FileHeader
@@ -121,9 +135,10 @@ impl PageFile {
         Ok(this)
     }
 
-    fn new(file: File, path: Arc<str>) -> PageFile {
+    fn new(file: File, mapped: Option<MappedFile>, path: Arc<str>) -> PageFile {
         PageFile {
             file,
+            mapped,
             path,
             poisoned: RefCell::new(None),
             writing: Cell::new(0),
@@ -160,6 +175,9 @@ impl PageFile {
             ReadError::Io(format!("reading {} at {offset}: {error}", self.path).into())
         };
         self.bytes_read.set(self.bytes_read.get() + len as u64);
+        if let Some(mapped) = &self.mapped {
+            return mapped.read_at(offset, len).await.map_err(failed);
+        }
         if len <= IO_BYTES {
             return Ok(self
                 .file

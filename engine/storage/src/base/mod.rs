@@ -22,7 +22,7 @@ pub use roots::{Counts, PartitionRoots};
 pub use verify::{LevelReport, TreeReport, VerifyReport, verify_partition};
 
 pub(crate) use cursor::BaseCursor;
-pub(crate) use file::{is_page_file, page_file_name};
+pub(crate) use file::{Access, is_page_file, page_file_name};
 pub(crate) use hint::lines as fetch_lines;
 pub(crate) use merge::{Change, Freed, free_tree, merge_tree, unreadable};
 pub(crate) use pace::{Pace, Unpaced, rest};

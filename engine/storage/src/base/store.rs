@@ -12,7 +12,7 @@ use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{DmaBuf, JoinHandle, Queue, offload_bounded, spawn};
 
 use super::cache::PageCache;
-use super::file::PageFile;
+use super::file::{Access, PageFile};
 use super::options::PartitionOptions;
 use super::pace::{Pace, rest};
 use super::page::{Page, PageHeader, PageKind, PagePtr, build_payload, payload_blocks, seal};
@@ -55,9 +55,9 @@ impl PageStore {
         partition: PartitionId,
         roots: &PartitionRoots,
         options: PartitionOptions,
-        write: bool,
+        access: Access,
     ) -> Result<PageStore, ReadError> {
-        let file = PageFile::open(dir, partition, roots.file, write).await?;
+        let file = PageFile::open(dir, partition, roots.file, access).await?;
         let space = free_space(&file, roots).await?;
         Ok(PageStore::new(file, space, options))
     }

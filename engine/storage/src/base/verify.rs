@@ -10,6 +10,7 @@ use bytes::Bytes;
 use pinion_clock::Timestamp;
 use pinion_runtime::{LocalBoxFuture, yield_if_due};
 
+use super::file::Access;
 use super::options::PartitionOptions;
 use super::page::{OverflowRef, Page, PageKind, PagePtr};
 use super::roots::{Counts, PartitionRoots, TreeRoot};
@@ -106,7 +107,7 @@ pub fn verify_partition<'a>(
     roots: &'a PartitionRoots,
 ) -> LocalBoxFuture<'a, Result<VerifyReport, ReadError>> {
     Box::pin(async move {
-        let (report, _) = verify_and_collect(id, dir, roots, None).await?;
+        let (report, _) = verify_and_collect(id, dir, roots, Access::Read, None).await?;
         Ok(report)
     })
 }
@@ -117,6 +118,7 @@ pub(crate) async fn verify_and_collect(
     id: PartitionId,
     dir: &Path,
     roots: &PartitionRoots,
+    access: Access,
     collect: Option<TreeId>,
 ) -> Result<(VerifyReport, Vec<(Key, Bytes)>), ReadError> {
     let options = PartitionOptions::default();
@@ -130,18 +132,18 @@ pub(crate) async fn verify_and_collect(
         free_crc: 0,
         ..*roots
     };
-    let (store, free_is_known) = match PageStore::open(dir, id, roots, options.clone(), false).await
-    {
-        Ok(store) => (store, true),
-        Err(error @ ReadError::Corrupt { .. }) if roots.free_list().is_some() => {
-            report.problems.push(error);
-            (
-                PageStore::open(dir, id, &without_list, options, false).await?,
-                false,
-            )
-        }
-        Err(error) => return Err(error),
-    };
+    let (store, free_is_known) =
+        match PageStore::open(dir, id, roots, options.clone(), access).await {
+            Ok(store) => (store, true),
+            Err(error @ ReadError::Corrupt { .. }) if roots.free_list().is_some() => {
+                report.problems.push(error);
+                (
+                    PageStore::open(dir, id, &without_list, options, access).await?,
+                    false,
+                )
+            }
+            Err(error) => return Err(error),
+        };
     let mut walk = Walk {
         store: &store,
         report,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pinion_runtime::{File, LocalBoxFuture, OpenOptions, fs};
 
 use super::problem::{InspectError, Problem};
-use crate::base::{VerifyReport, page_file_name, verify_and_collect};
+use crate::base::{Access, VerifyReport, page_file_name, verify_and_collect};
 use crate::engine::partition_dir;
 use crate::manifest::{
     COPIES, Cuts, Manifest, SUPERBLOCK_BYTES, Superblock, manifest_path, superblock_path,
@@ -218,7 +218,7 @@ impl Inspector {
                     .push(Problem::new(&report.file, bytes, what));
             }
             let collect = (id == PartitionId(0)).then_some(CATALOG_TREE);
-            match verify_and_collect(id, &dir, roots, collect).await {
+            match verify_and_collect(id, &dir, roots, Access::Mapped, collect).await {
                 Ok((pages, catalog)) => {
                     report.pages = pages;
                     report.catalog = catalog;

@@ -22,7 +22,7 @@ use super::spill::{Loaded, Spilled};
 use super::units::Late;
 use super::view::{View, Views};
 use crate::base::{
-    BaseCursor, Counts, Extent, PageStore, PartitionOptions, PartitionRoots, TreeRoot,
+    Access, BaseCursor, Counts, Extent, PageStore, PartitionOptions, PartitionRoots, TreeRoot,
 };
 use crate::limits::BLOCK_BYTES;
 use crate::room::DiskRoom;
@@ -196,7 +196,7 @@ impl Partition {
         roots: PartitionRoots,
         options: PartitionOptions,
     ) -> Result<Rc<Partition>, ReadError> {
-        let store = PageStore::open(dir, id, &roots, options, true).await?;
+        let store = PageStore::open(dir, id, &roots, options, Access::Write).await?;
         let (master, trees) = load_trees(&store, &roots).await?;
         let loaded = Loaded::load(&store, &trees).await?;
         let view = View::new(roots, master, trees, 0);
