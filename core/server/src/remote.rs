@@ -10,7 +10,7 @@ use pinion_runtime::{Connection, Elapsed, connect, resolve, timeout};
 use pinion_wire::idl::{i32_clamped, truthy};
 use pinion_wire::{Error, ErrorCode, Flags, Header, Message, encode_request, parse_message};
 
-use crate::frame::FrameReader;
+use crate::frame::{FrameError, FrameReader};
 use crate::limits::CONNECT_TIME;
 
 /// Why a command has no reply.
@@ -65,6 +65,23 @@ impl RemoteError {
     /// likely did too.
     pub(crate) fn is_broken_connection(&self) -> bool {
         matches!(self, RemoteError::Broken(error) if error.kind() != io::ErrorKind::TimedOut)
+    }
+
+    /// Whether the other side has closed the connection or refused it, so that others to the same
+    /// process are of no use either. A look-up that fails here, or a lack of descriptors, says
+    /// nothing of them.
+    pub(crate) fn is_by_other_side(&self) -> bool {
+        use io::ErrorKind::{
+            BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, UnexpectedEof,
+        };
+        let kinds = [
+            BrokenPipe,
+            ConnectionAborted,
+            ConnectionRefused,
+            ConnectionReset,
+            UnexpectedEof,
+        ];
+        matches!(self, RemoteError::Broken(error) if kinds.contains(&error.kind()))
     }
 
     /// The same for another request that waited for the same.
@@ -198,6 +215,10 @@ impl Remote {
         let bytes = match self.frames.next(&self.connection).await {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+            Err(FrameError::Io(error)) => return Err(error.into()),
+            Err(FrameError::Truncated) => {
+                return Err(io::Error::from(io::ErrorKind::ConnectionReset).into());
+            }
             Err(error) => return Err(RemoteError::Protocol(error.to_string())),
         };
         let answered = Header::read(&bytes).map(|header| header.response_to);

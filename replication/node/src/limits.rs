@@ -12,9 +12,10 @@ pub(crate) const IDLE_CONNECTIONS: usize = 4;
 /// For how long one is kept.
 pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 
-/// How long one may take to be set up. What waits for a member that has lost its power meanwhile
-/// waits no longer for that one.
-pub(crate) const SETUP_TIME: Duration = Duration::from_secs(5);
+/// How long one may take to be set up, with the look-up of the member's name: longer than a
+/// resolver waits for its first name server. What waits for a member that has lost its power
+/// meanwhile waits no longer for that one.
+pub(crate) const SETUP_TIME: Duration = Duration::from_secs(10);
 
 /// How long a host has to answer whether it is this node.
 pub(crate) const SELF_CHECK: Duration = Duration::from_secs(5);

@@ -176,7 +176,7 @@ impl Host {
                     // None has left: that takes it off the line.
                     let _ = waiter.answer.send(Err(error.copied()));
                 }
-                if error.is_broken_connection() {
+                if error.is_by_other_side() {
                     self.forget();
                 }
             }

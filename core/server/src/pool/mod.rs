@@ -121,12 +121,16 @@ impl Pool {
         let deadline = Deadline::after(limit);
         let connection = self.host(host).acquire(Wanted::Any, &deadline).await?;
         let resends = resend == Resend::OverNewConnection && connection.was_used();
-        match connection.run_once(command, &deadline).await {
-            Err(error) if resends && error.is_broken_connection() => {}
+        let broken = match connection.run_once(command, &deadline).await {
+            Err(error) if resends && error.is_broken_connection() => error,
             reply => return reply,
+        };
+        match self.host(host).acquire(Wanted::New, &deadline).await {
+            Ok(connection) => connection.run_once(command, &deadline).await,
+            // It was sent once, and may have had its effect.
+            Err(RemoteError::NoConnection(_)) => Err(broken),
+            Err(error) => Err(error),
         }
-        let connection = self.host(host).acquire(Wanted::New, &deadline).await?;
-        connection.run_once(command, &deadline).await
     }
 
     /// A new connection, set up within a time, for a caller that keeps it for many commands, or has

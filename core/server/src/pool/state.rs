@@ -164,17 +164,16 @@ impl State {
     ) -> Option<(u64, Replaced)> {
         let owner = self.first_without_attempt()?;
         let mut replaced = Replaced::default();
-        if self.attempts.len() >= limits.connecting {
+        let all_connect = self.attempts.len() >= limits.connecting;
+        if all_connect || self.open() >= limits.connections {
             let is_abandoned = |attempt: &Attempt| {
                 attempt.owner.is_none() && now.saturating_since(attempt.since) >= ABANDONED_SETUP
             };
-            let at = self.attempts.iter().position(is_abandoned)?;
-            replaced.attempt = Some(self.attempts.remove(at));
-        } else if self.open() >= limits.connections {
-            if self.idle.is_empty() {
-                return None;
+            match self.attempts.iter().position(is_abandoned) {
+                Some(at) => replaced.attempt = Some(self.attempts.remove(at)),
+                None if all_connect || self.idle.is_empty() => return None,
+                None => replaced.idle = Some(self.idle.remove(0)),
             }
-            replaced.idle = Some(self.idle.remove(0));
         }
         let id = self.attempted;
         self.attempted += 1;
