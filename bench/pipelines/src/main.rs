@@ -13,8 +13,8 @@ use std::time::Instant;
 use pinion_bson::testing::Rng;
 use pinion_bson::{RawBson, RawDocumentBuf, rawbson, rawdoc};
 use pinion_query::{
-    Document, Input, Matcher, Memory, Pipeline, PipelineRun, Projection, SortPattern, Subject,
-    Variables, Want, work,
+    Document, Input, Matcher, Memory, Pipeline, PipelineRun, Projection, SortPattern, StageRequest,
+    Subject, Variables, work,
 };
 
 /// Few enough to stay in a core's own cache: what memory costs is not measured here.
@@ -201,22 +201,22 @@ impl Bench {
         let (mut input, mut out) = (Input::Go, 0);
         loop {
             let mut want = run.step(input, BUDGET).expect("no error");
-            if let Want::Compute = want {
+            if let StageRequest::Compute = want {
                 let until = Arc::new(AtomicBool::new(false));
                 want = run.step_until(until).expect("no error");
             }
             input = match want {
-                Want::Document => chunks.next().map_or(Input::End, |documents| {
+                StageRequest::Document => chunks.next().map_or(Input::End, |documents| {
                     Input::Documents(documents.iter().cloned().collect::<VecDeque<_>>())
                 }),
-                Want::Output(document) => {
+                StageRequest::Output(document) => {
                     black_box(document);
                     out += 1;
                     Input::Go
                 }
-                Want::Done => return out,
-                Want::Pause | Want::Compute => Input::Go,
-                Want::Disk(_) => panic!("there is memory for all"),
+                StageRequest::Done => return out,
+                StageRequest::Pause | StageRequest::Compute => Input::Go,
+                StageRequest::Disk(_) => panic!("there is memory for all"),
             };
         }
     }
