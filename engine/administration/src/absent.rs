@@ -109,7 +109,7 @@ async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
         );
         return Err(Error::new(code, message));
     }
-    pinion_exec::version::raise_version().await?;
+    pinion_exec::feature_compatibility::raise_version().await?;
     Ok(Reply::new())
 }
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use pinion_bson::DocBuilder;
 use pinion_catalog::{core_catalog, from_fatal};
 use pinion_exec::acquire::acquire_stored;
-use pinion_exec::commands::names::not_found;
+use pinion_exec::commands::namespace_args::not_found;
 use pinion_exec::stats::tree_stats;
 use pinion_exec::topology::{is_member, is_writable};
 use pinion_runtime::{Queue, now, spawn};

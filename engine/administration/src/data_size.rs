@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
-use pinion_exec::acquire::{Acquired, acquire_read};
+use pinion_exec::acquire::{AcquiredCollection, acquire_read};
 use pinion_exec::read::{ReadRequest, open};
 use pinion_exec::stats::sizes_of;
 use pinion_query::{Hint, IndexSpec, KeyBounds, Matcher};
@@ -89,7 +89,7 @@ fn range(
 
 async fn count(
     ctx: &OpContext,
-    acquired: &Acquired,
+    acquired: &AcquiredCollection,
     collection: &Arc<Collection>,
     wanted: &Wanted,
 ) -> Result<Counted> {

@@ -21,12 +21,12 @@ pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
     let body = cmd.body();
     let mut out = Reply::new();
     let asked = match pinion_bson::get(body, "getParameter") {
-        Some(RawBsonRef::String("*")) => Asked {
+        Some(RawBsonRef::String("*")) => ParameterRequest {
             all: true,
-            ..Asked::default()
+            ..ParameterRequest::default()
         },
-        Some(RawBsonRef::Document(options)) => Asked::read(options)?,
-        _ => Asked::default(),
+        Some(RawBsonRef::Document(options)) => ParameterRequest::read(options)?,
+        _ => ParameterRequest::default(),
     };
     let found = append_parameters(body, asked, &mut out);
     if found + append_fail_points(body, asked.all, &mut out).await == 0 {
@@ -47,16 +47,16 @@ enum When {
 
 /// What `getParameter` is asked for, beside names.
 #[derive(Clone, Copy, Default)]
-struct Asked {
+struct ParameterRequest {
     all: bool,
     details: bool,
     set_at: Option<When>,
 }
 
-impl Asked {
-    fn read(options: &RawDocument) -> Result<Asked> {
+impl ParameterRequest {
+    fn read(options: &RawDocument) -> Result<ParameterRequest> {
         let reader = FieldReader::object(Path::root("getParameter"), options)?;
-        let asked = Asked {
+        let asked = ParameterRequest {
             all: reader.opt_safe_bool("allParameters")?.unwrap_or(false),
             details: reader.opt_safe_bool("showDetails")?.unwrap_or(false),
             set_at: reader.opt_one_of(
@@ -79,7 +79,7 @@ impl Asked {
 }
 
 /// Appends the parameters that are asked for, and returns how many.
-fn append_parameters(body: &RawDocument, asked: Asked, out: &mut DocBuilder) -> usize {
+fn append_parameters(body: &RawDocument, asked: ParameterRequest, out: &mut DocBuilder) -> usize {
     let registry = parameter_registry();
     let mut found = 0;
     let mut append = |row: &Row| {

@@ -77,7 +77,7 @@ pub fn log_note(o: &RawDocument) -> LocalBoxFuture<'_, Result<Timestamp>> {
             wall_ms: pinion_runtime::wall_ms(),
             session: None,
             record: None,
-            form: pinion_catalog::log_form(),
+            form: pinion_catalog::oplog_format(),
         };
         let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
         let statement = Statement {

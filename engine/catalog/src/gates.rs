@@ -339,11 +339,11 @@ impl<T> Drop for Listed<'_, T> {
 
 /// Proof that a change of the catalog, or a step of the applier, began while the node was not
 /// locked; it ends with this.
-pub struct ChangePass {
+pub struct DdlGuard {
     changes: Rc<Cell<usize>>,
 }
 
-impl Drop for ChangePass {
+impl Drop for DdlGuard {
     fn drop(&mut self) {
         assert!(self.changes.get() > 0, "a pass was dropped twice");
         self.changes.set(self.changes.get() - 1);
@@ -351,21 +351,21 @@ impl Drop for ChangePass {
 }
 
 /// Proof that an operation is behind a gate; leaving is dropping it.
-pub struct Pass {
+pub struct AccessGuard {
     gate: Rc<Gate>,
     access: GateAccess,
 }
 
-impl Pass {
-    fn through(gate: Rc<Gate>, access: GateAccess) -> Pass {
+impl AccessGuard {
+    fn through(gate: Rc<Gate>, access: GateAccess) -> AccessGuard {
         for count in gate.behind(access) {
             count.set(count.get() + 1);
         }
-        Pass { gate, access }
+        AccessGuard { gate, access }
     }
 }
 
-impl Drop for Pass {
+impl Drop for AccessGuard {
     fn drop(&mut self) {
         for count in self.gate.behind(self.access) {
             assert!(count.get() > 0, "a pass was dropped twice");
@@ -432,7 +432,7 @@ impl Gates {
 
     /// Waits until the gate admits this access and passes it. A waiting operation holds nothing
     /// that the lock, or a change of the catalog that began before it, would wait for.
-    pub async fn enter(&self, ns: &Namespace, access: GateAccess) -> Pass {
+    pub async fn enter(&self, ns: &Namespace, access: GateAccess) -> AccessGuard {
         let gate = self.gate(ns);
         if self.keeps_out(access) || !gate.admits(access) {
             self.wait(&gate, access).await;
@@ -462,12 +462,12 @@ impl Gates {
         }
     }
 
-    fn pass(&self, gate: Rc<Gate>, access: GateAccess) -> Pass {
+    fn pass(&self, gate: Rc<Gate>, access: GateAccess) -> AccessGuard {
         self.tallies.of_access(access).acquired();
         if access == GateAccess::Write {
             self.tallies.node_writes.acquired();
         }
-        Pass::through(gate, access)
+        AccessGuard::through(gate, access)
     }
 
     /// How often this core's gates and its part of the node's lock were acquired, and waited for.
@@ -499,7 +499,7 @@ impl Gates {
     }
 
     /// Passes the gate if it admits this access now.
-    pub fn try_enter(&self, ns: &Namespace, access: GateAccess) -> Option<Pass> {
+    pub fn try_enter(&self, ns: &Namespace, access: GateAccess) -> Option<AccessGuard> {
         let gate = self.gate(ns);
         let admitted = !self.keeps_out(access) && gate.admits(access);
         admitted.then(|| self.pass(gate, access))
@@ -691,7 +691,7 @@ impl Gates {
     }
 
     /// Begins a change of the catalog, or a step of the applier, once this core is not locked.
-    pub async fn begin_change(&self) -> ChangePass {
+    pub async fn begin_change(&self) -> DdlGuard {
         loop {
             if let Some(pass) = self.try_change() {
                 return pass;
@@ -701,13 +701,13 @@ impl Gates {
     }
 
     /// Begins a change of the catalog unless this core is locked.
-    pub(crate) fn try_change(&self) -> Option<ChangePass> {
+    pub(crate) fn try_change(&self) -> Option<DdlGuard> {
         if self.locked.get() {
             return None;
         }
         self.tallies.node_writes.acquired();
         self.changes.set(self.changes.get() + 1);
-        Some(ChangePass {
+        Some(DdlGuard {
             changes: self.changes.clone(),
         })
     }

@@ -25,13 +25,13 @@ mod ddl;
 mod durable;
 mod errors;
 mod keys;
-mod log_form;
 mod lsid;
 mod open;
 mod oplog;
-mod plain_form;
+mod oplog_format;
 mod scattered;
 mod specs;
+mod v44_format;
 
 pub use build::{BuildLimits, BuildPhase, HoldBuilds, set_build_hold, set_build_limits};
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
@@ -53,8 +53,8 @@ pub use durable::stored_collection;
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
 pub use gates::{
-    ChangePass, ClosedBy, GateAccess, GateCounts, GateMode, GateOf, GateUse, Gates, HoldId, Holder,
-    NotDrained, Pass,
+    AccessGuard, ClosedBy, DdlGuard, GateAccess, GateCounts, GateMode, GateOf, GateUse, Gates,
+    HoldId, Holder, NotDrained,
 };
 pub use index::{Building, Index, IndexPlacement};
 pub use keys::{
@@ -63,7 +63,6 @@ pub use keys::{
     prefix_len, record_key, record_of, stored_document,
 };
 pub use limits::{BUILD_LEAST_FREE_BYTES, BUILD_MEMORY_BYTES, MAX_ACTIVE_USER_BUILDS, MAX_INDEXES};
-pub use log_form::{LogForm, check_log_form, log_form, set_log_form};
 pub use lsid::{append_child, append_lsid, lsid_document, read_lsid};
 pub use names::{
     check_collection_uuid, check_creatable, check_not_view, check_writable, is_replicated,
@@ -74,6 +73,7 @@ pub use oplog::{
     TransactionPart, bson_timestamp, encode_apply_ops, encode_entry, encode_entry_with_image,
     encode_operation, encode_outcome, encode_transaction,
 };
+pub use oplog_format::{OplogFormat, check_oplog_format, oplog_format, set_oplog_format};
 pub use options::{
     Capped, Clustered, CollectionKind, CollectionOptions, Granularity, TimeSeries,
     TimeSeriesChange, ValidationAction, ValidationLevel, ViewDefinition, check_storage_engine,

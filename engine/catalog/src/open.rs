@@ -12,7 +12,7 @@ use crate::change::from_rows;
 use crate::ddl::Coordinator;
 use crate::entry::BadRow;
 use crate::errors::{from_fatal, from_read_error};
-use crate::log_form;
+use crate::oplog_format;
 
 fn damaged(row: BadRow) -> Error {
     Error::new(ErrorCode::DATA_CORRUPTION_DETECTED, row.0)
@@ -31,7 +31,7 @@ pub fn load() -> LocalBoxFuture<'static, Result<()>> {
             let catalog = catalog.clone();
             async move {
                 pinion_runtime::set_core_local(std::rc::Rc::new(CoreCatalog::new(catalog)));
-                log_form::begin();
+                oplog_format::begin();
                 if core == CoreId(0) {
                     pinion_runtime::set_core_local(std::rc::Rc::new(Coordinator::new()));
                 }

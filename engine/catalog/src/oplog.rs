@@ -26,8 +26,8 @@ use pinion_storage::{ENTRY_TS_OFFSET, Entry};
 use pinion_wire::Result;
 use pinion_wire::idl::Lsid;
 
-use crate::log_form::LogForm;
 use crate::lsid::append_lsid;
+use crate::oplog_format::OplogFormat;
 use crate::uuid::Uuid;
 
 /// What an entry does.
@@ -123,7 +123,7 @@ pub struct OpEvent<'a> {
     pub session: Option<&'a SessionStamp>,
     /// The number of the document's record, in a collection that is ordered by these.
     pub record: Option<i64>,
-    pub form: LogForm,
+    pub form: OplogFormat,
 }
 
 impl<'a> OpEvent<'a> {
@@ -203,7 +203,7 @@ enum ImagePlace<'i> {
 
 impl<'i> ImagePlace<'i> {
     fn of(event: &OpEvent<'_>, image: Option<&'i RawDocument>) -> ImagePlace<'i> {
-        let Some(image) = image.filter(|_| event.form == LogForm::Full) else {
+        let Some(image) = image.filter(|_| event.form == OplogFormat::Native) else {
             return ImagePlace::Nowhere;
         };
         match ImagePlace::Inside(image).entry_bytes(event) <= MAX_USER_DOCUMENT_BYTES {
@@ -357,7 +357,7 @@ pub fn encode_transaction(
         }
     }
     doc.end();
-    finish_entry(doc, wall_ms, Some(&session), LogForm::Full)
+    finish_entry(doc, wall_ms, Some(&session), OplogFormat::Native)
 }
 
 /// The entry that ends a transaction that was prepared by the entry at `prepared`: it is committed
@@ -381,7 +381,7 @@ pub fn encode_outcome(
         None => doc.append("abortTransaction", 1i32),
     };
     doc.end();
-    finish_entry(doc, wall_ms, Some(&session), LogForm::Full)
+    finish_entry(doc, wall_ms, Some(&session), OplogFormat::Native)
 }
 
 fn begin_entry(capacity: usize, session: Option<&SessionStamp>) -> DocBuilder {
@@ -417,19 +417,19 @@ fn append_operation(doc: &mut DocBuilder, event: &OpEvent<'_>) {
         doc.append("fromMigrate", true);
     }
     if let Some(record) = event.record
-        && event.form == LogForm::Full
+        && event.form == OplogFormat::Native
     {
         doc.append("rid", record);
     }
 }
 
-fn append_session(doc: &mut DocBuilder, session: &SessionStamp, form: LogForm) {
+fn append_session(doc: &mut DocBuilder, session: &SessionStamp, form: OplogFormat) {
     append_lsid(doc, "lsid", &session.lsid);
     doc.append("txnNumber", session.txn_number);
     append_statements(doc, session, form);
 }
 
-fn append_statements(doc: &mut DocBuilder, session: &SessionStamp, form: LogForm) {
+fn append_statements(doc: &mut DocBuilder, session: &SessionStamp, form: OplogFormat) {
     match session.stmt_ids.as_slice() {
         // A transaction is none of them.
         [] => {}
@@ -437,7 +437,7 @@ fn append_statements(doc: &mut DocBuilder, session: &SessionStamp, form: LogForm
             doc.append("stmtId", *one);
         }
         // Measurements alone are written together, and those there are not in this form.
-        [first, ..] if form == LogForm::Plain => {
+        [first, ..] if form == OplogFormat::V44 => {
             doc.append("stmtId", *first);
         }
         several => {
@@ -449,7 +449,7 @@ fn append_statements(doc: &mut DocBuilder, session: &SessionStamp, form: LogForm
         }
     }
     if let Some(image) = session.image
-        && form == LogForm::Full
+        && form == OplogFormat::Native
     {
         doc.append("needsRetryImage", image.name());
     }
@@ -467,7 +467,7 @@ fn finish_entry(
     mut doc: DocBuilder,
     wall_ms: i64,
     session: Option<&SessionStamp>,
-    form: LogForm,
+    form: OplogFormat,
 ) -> Entry {
     doc.append("wall", RawBsonRef::DateTime(DateTime::from_millis(wall_ms)));
     if let Some(session) = session {
@@ -488,7 +488,7 @@ mod tests {
 
     use super::*;
 
-    fn event<'a>(o: &'a RawDocument, o2: &'a RawDocument, form: LogForm) -> OpEvent<'a> {
+    fn event<'a>(o: &'a RawDocument, o2: &'a RawDocument, form: OplogFormat) -> OpEvent<'a> {
         OpEvent {
             kind: OpKind::Update,
             ns: "d.c",
@@ -523,7 +523,7 @@ mod tests {
             let event = OpEvent {
                 kind,
                 from_migrate,
-                ..event(o, &key, LogForm::Full)
+                ..event(o, &key, OplogFormat::Native)
             };
             let operation = document(&encode_operation(&event, None).bytes);
             assert_eq!(names(&operation), expected);
@@ -558,7 +558,7 @@ mod tests {
         let large = MAX_USER_DOCUMENT_BYTES - 100;
         let check = |o: usize, image: usize, is_apart: bool| {
             let (o, image) = (text(o), text(image));
-            let event = event(&o, &key, LogForm::Full);
+            let event = event(&o, &key, OplogFormat::Native);
             for encode in [encode_entry_with_image, encode_operation] {
                 let entry = encode(&event, Some(&image));
                 let (of_write, flag) = (document(&entry.bytes), "preImageApart");
@@ -575,14 +575,15 @@ mod tests {
         check(large, 200, true);
         check(large, large, true);
         let (o, image) = (text(large), text(large));
-        let apart = encode_entry_with_image(&event(&o, &key, LogForm::Full), Some(&image)).image;
+        let apart =
+            encode_entry_with_image(&event(&o, &key, OplogFormat::Native), Some(&image)).image;
         let apart = document(&apart.expect("it is apart"));
         assert_eq!(
             names(&apart),
             ["ts", "t", "v", "op", "ns", "ui", "o", "preImage", "wall"]
         );
         // MongoDB 4.4 knows no images.
-        let plain = encode_entry_with_image(&event(&o, &key, LogForm::Plain), Some(&image));
+        let plain = encode_entry_with_image(&event(&o, &key, OplogFormat::V44), Some(&image));
         assert!(plain.image.is_none());
         assert!(!names(&document(&plain.bytes)).contains(&"preImageApart"));
     }

@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use pinion_catalog::{
-    Catalog, ClosedBy, Collection, CollectionOptions, GateAccess, Pass, ResolvedView, TimeSeries,
-    Uuid, check_collection_uuid, check_not_scattered, check_not_view, core_catalog,
+    AccessGuard, Catalog, ClosedBy, Collection, CollectionOptions, GateAccess, ResolvedView,
+    TimeSeries, Uuid, check_collection_uuid, check_not_scattered, check_not_view, core_catalog,
     ensure_collection, from_fatal, is_replicated,
 };
 use pinion_clock::{OpTime, Timestamp};
@@ -34,11 +34,11 @@ use crate::topology::{Intent, SetView, check_access, is_member, replica_set, set
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadSource {
     /// Everything that was acknowledged before the read began.
-    Newest(Undecided),
+    Newest(PrepareConflicts),
     /// What a member that follows another has applied, with nothing missing before it.
-    LastApplied(Undecided),
+    LastApplied(PrepareConflicts),
     /// What a majority of the set holds.
-    Majority(Undecided),
+    Majority(PrepareConflicts),
     /// `atClusterTime`.
     At(Timestamp),
     /// The snapshot of a transaction, and what it has written.
@@ -59,23 +59,23 @@ pub enum Renewal {
 /// What a read does that meets what a prepared transaction has written. Reads of a snapshot wait
 /// for its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Undecided {
-    Awaited,
+pub enum PrepareConflicts {
+    Enforce,
     /// It reads what was there before.
-    PassedBy,
+    Ignore,
 }
 
-impl Undecided {
+impl PrepareConflicts {
     /// Source: replication document, "Prepare Conflicts".
-    fn of_read(ctx: &OpContext) -> Undecided {
+    fn of_read(ctx: &OpContext) -> PrepareConflicts {
         let concern = &ctx.read_concern;
         let promises = matches!(
             concern.level,
             Some(ReadConcernLevel::Linearizable | ReadConcernLevel::Snapshot)
         );
         match promises || concern.after_cluster_time.is_some() {
-            true => Undecided::Awaited,
-            false => Undecided::PassedBy,
+            true => PrepareConflicts::Enforce,
+            false => PrepareConflicts::Ignore,
         }
     }
 }
@@ -85,9 +85,9 @@ impl ReadSource {
     fn of(view: Option<&SetView>, ctx: &OpContext, ns: &Namespace, intent: Intent) -> ReadSource {
         // What a write looks for is what it changes.
         if intent == Intent::Write {
-            return ReadSource::Newest(Undecided::Awaited);
+            return ReadSource::Newest(PrepareConflicts::Enforce);
         }
-        let undecided = Undecided::of_read(ctx);
+        let undecided = PrepareConflicts::of_read(ctx);
         let Some(view) = view else {
             return ReadSource::Newest(undecided);
         };
@@ -143,12 +143,12 @@ impl ReadSource {
     }
 
     /// Whether it waits for the outcome of prepared transactions that it meets.
-    pub(crate) fn undecided(self) -> Undecided {
+    pub(crate) fn undecided(self) -> PrepareConflicts {
         match self {
             ReadSource::Newest(undecided)
             | ReadSource::LastApplied(undecided)
             | ReadSource::Majority(undecided) => undecided,
-            ReadSource::At(_) | ReadSource::In(_) => Undecided::Awaited,
+            ReadSource::At(_) | ReadSource::In(_) => PrepareConflicts::Enforce,
         }
     }
 }
@@ -247,7 +247,7 @@ pub(crate) fn committed() -> Result<Timestamp> {
 
 /// What a command wants to reach.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct AcquisitionRequest {
     pub ns: Namespace,
     /// `collectionUUID`.
     pub uuid: Option<Uuid>,
@@ -268,9 +268,9 @@ pub enum Views {
     Series,
 }
 
-impl Wanted {
-    pub(crate) fn read(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
-        Wanted {
+impl AcquisitionRequest {
+    pub(crate) fn read(ns: Namespace, uuid: Option<[u8; 16]>) -> AcquisitionRequest {
+        AcquisitionRequest {
             ns,
             uuid: uuid.map(Uuid),
             intent: Intent::Read,
@@ -279,19 +279,19 @@ impl Wanted {
         }
     }
 
-    pub fn write(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
-        Wanted {
+    pub fn write(ns: Namespace, uuid: Option<[u8; 16]>) -> AcquisitionRequest {
+        AcquisitionRequest {
             intent: Intent::Write,
-            ..Wanted::alone(ns, uuid)
+            ..AcquisitionRequest::alone(ns, uuid)
         }
     }
 
     /// For a read that takes the gate as a write does.
-    pub fn alone(ns: Namespace, uuid: Option<[u8; 16]>) -> Wanted {
-        Wanted {
+    pub fn alone(ns: Namespace, uuid: Option<[u8; 16]>) -> AcquisitionRequest {
+        AcquisitionRequest {
             access: GateAccess::Write,
             views: Views::Series,
-            ..Wanted::read(ns, uuid)
+            ..AcquisitionRequest::read(ns, uuid)
         }
     }
 
@@ -306,18 +306,18 @@ impl Wanted {
 }
 
 /// A namespace that an operation is behind the gate of. As long as this lives, no DDL changes it.
-pub struct Acquired {
-    wanted: Wanted,
+pub struct AcquiredCollection {
+    wanted: AcquisitionRequest,
     view: Option<Box<ResolvedView>>,
     collection: Option<Arc<Collection>>,
     source: ReadSource,
     /// Dropped last: whatever is read of the collection is read behind the gate. A transaction
     /// keeps its own.
-    _pass: Option<Pass>,
+    _pass: Option<AccessGuard>,
 }
 
 /// Waits until the namespace's gate admits the access, and looks at what is behind it.
-pub async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired> {
+pub async fn acquire(ctx: &OpContext, wanted: AcquisitionRequest) -> Result<AcquiredCollection> {
     let catalog = core_catalog();
     if wanted.intent == Intent::Write {
         take_ticket(ctx, &wanted.ns).await?;
@@ -393,7 +393,7 @@ pub async fn acquire(ctx: &OpContext, wanted: Wanted) -> Result<Acquired> {
             running.check_unchanged(ns, collection.as_deref(), wanted.intent)?;
         }
     }
-    Ok(Acquired {
+    Ok(AcquiredCollection {
         collection: source.seen(collection)?,
         source,
         wanted,
@@ -407,10 +407,10 @@ pub async fn acquire_viewed(
     ctx: &OpContext,
     ns: Namespace,
     uuid: Option<[u8; 16]>,
-) -> Result<Acquired> {
-    let wanted = Wanted {
+) -> Result<AcquiredCollection> {
+    let wanted = AcquisitionRequest {
         views: Views::Resolved,
-        ..Wanted::read(ns, uuid)
+        ..AcquisitionRequest::read(ns, uuid)
     };
     acquire(ctx, wanted).await
 }
@@ -420,8 +420,8 @@ pub async fn acquire_read(
     ctx: &OpContext,
     ns: Namespace,
     uuid: Option<[u8; 16]>,
-) -> Result<Acquired> {
-    acquire(ctx, Wanted::read(ns, uuid)).await
+) -> Result<AcquiredCollection> {
+    acquire(ctx, AcquisitionRequest::read(ns, uuid)).await
 }
 
 /// Acquires for a read of a collection, or of the buckets of a series.
@@ -429,10 +429,10 @@ pub async fn acquire_stored(
     ctx: &OpContext,
     ns: Namespace,
     uuid: Option<[u8; 16]>,
-) -> Result<Acquired> {
-    let wanted = Wanted {
+) -> Result<AcquiredCollection> {
+    let wanted = AcquisitionRequest {
         views: Views::Series,
-        ..Wanted::read(ns, uuid)
+        ..AcquisitionRequest::read(ns, uuid)
     };
     acquire(ctx, wanted).await
 }
@@ -442,11 +442,11 @@ pub async fn acquire_write(
     ctx: &OpContext,
     ns: Namespace,
     uuid: Option<[u8; 16]>,
-) -> Result<Acquired> {
-    acquire(ctx, Wanted::write(ns, uuid)).await
+) -> Result<AcquiredCollection> {
+    acquire(ctx, AcquisitionRequest::write(ns, uuid)).await
 }
 
-impl Acquired {
+impl AcquiredCollection {
     /// The namespace that was named: of a view its own.
     pub(crate) fn ns(&self) -> &Namespace {
         &self.wanted.ns
@@ -462,7 +462,7 @@ impl Acquired {
         self.view.as_ref()?.series.as_ref()
     }
 
-    pub(crate) fn wanted(&self) -> &Wanted {
+    pub(crate) fn wanted(&self) -> &AcquisitionRequest {
         &self.wanted
     }
 
@@ -504,13 +504,16 @@ impl Acquired {
 
     /// Leaves. What was wanted can be acquired again: the collection may be another one then, or
     /// gone.
-    pub(crate) fn leave(self) -> Wanted {
+    pub(crate) fn leave(self) -> AcquisitionRequest {
         self.wanted
     }
 
     /// Leaves, makes the collection as a first write does, and acquires again. Gives the time of
     /// its making, if it was not there by then.
-    pub(crate) async fn create(self, ctx: &OpContext) -> Result<(Acquired, Option<Timestamp>)> {
+    pub(crate) async fn create(
+        self,
+        ctx: &OpContext,
+    ) -> Result<(AcquiredCollection, Option<Timestamp>)> {
         // Held on to, the pass would be waited for by a DDL that this one has to wait for.
         let wanted = self.leave();
         let made = match open_transactions::of(ctx) {
@@ -527,15 +530,15 @@ impl Acquired {
 }
 
 /// A collection that a stage reads beside the one that its operation is behind the gate of.
-pub struct Inner {
+pub struct NestedAcquisition {
     /// What stands in front of the collection, if the name is that of a view.
     view: Option<ResolvedView>,
     collection: Option<Arc<Collection>>,
     source: ReadSource,
-    _pass: Option<Pass>,
+    _pass: Option<AccessGuard>,
 }
 
-impl Inner {
+impl NestedAcquisition {
     pub(crate) fn view(&self) -> Option<&ResolvedView> {
         self.view.as_ref()
     }
@@ -561,7 +564,7 @@ pub(crate) async fn acquire_inner(
     ns: &Namespace,
     held: &Namespace,
     opened: &Arc<Catalog>,
-) -> Result<Inner> {
+) -> Result<NestedAcquisition> {
     let transaction = open_transactions::of(ctx);
     if let Some(running) = &transaction {
         return acquire_in(ctx, running, ns).await;
@@ -582,7 +585,7 @@ pub(crate) async fn acquire_inner(
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
     let source = ReadSource::of(set.as_deref(), ctx, ns, Intent::Read);
     let collection = source.seen(found)?;
-    Ok(Inner {
+    Ok(NestedAcquisition {
         source,
         view: match view {
             None => collection.as_deref().and_then(Collection::merged),
@@ -600,7 +603,7 @@ async fn follow(
     opened: &Arc<Catalog>,
     ns: &Namespace,
     held: &Namespace,
-) -> Result<(Option<Pass>, Option<Arc<Collection>>)> {
+) -> Result<(Option<AccessGuard>, Option<Arc<Collection>>)> {
     loop {
         let before = found_since(opened, ns)?;
         let named = before.as_ref().map_or(ns, |found| &found.ns);
@@ -636,7 +639,11 @@ fn found_since(opened: &Arc<Catalog>, ns: &Namespace) -> Result<Option<Arc<Colle
 
 /// A pass of the gate of a namespace to read; none where a DDL that has closed it waits for the
 /// operation's pass of `held`.
-async fn pass_inner(ctx: &OpContext, ns: &Namespace, held: &Namespace) -> Result<Option<Pass>> {
+async fn pass_inner(
+    ctx: &OpContext,
+    ns: &Namespace,
+    held: &Namespace,
+) -> Result<Option<AccessGuard>> {
     match core_catalog().gates().try_enter(ns, GateAccess::Read) {
         Some(pass) => {
             ctx.work().passed_gate(GateKind::Read, None);
@@ -653,7 +660,7 @@ async fn pass_inner(ctx: &OpContext, ns: &Namespace, held: &Namespace) -> Result
 ///
 /// # Errors
 /// `LockTimeout` when the gate stays closed.
-pub(crate) async fn enter_inner(ctx: &OpContext, ns: &Namespace) -> Result<Pass> {
+pub(crate) async fn enter_inner(ctx: &OpContext, ns: &Namespace) -> Result<AccessGuard> {
     let entering = enter(ctx, ns, GateAccess::Read);
     match pinion_runtime::timeout(INNER_GATE_TIMEOUT, entering).await {
         Ok(pass) => pass,
@@ -672,7 +679,11 @@ pub(crate) async fn enter_inner(ctx: &OpContext, ns: &Namespace) -> Result<Pass>
 }
 
 /// The same for a statement of a transaction, which keeps its passes.
-async fn acquire_in(ctx: &OpContext, running: &Running, ns: &Namespace) -> Result<Inner> {
+async fn acquire_in(
+    ctx: &OpContext,
+    running: &Running,
+    ns: &Namespace,
+) -> Result<NestedAcquisition> {
     let source = ReadSource::In(running.reads());
     let seen = || {
         let then = source.catalog(Intent::Read);
@@ -690,7 +701,7 @@ async fn acquire_in(ctx: &OpContext, running: &Running, ns: &Namespace) -> Resul
     if !is_kept {
         running.check_unchanged(ns, collection.as_deref(), Intent::Read)?;
     }
-    Ok(Inner {
+    Ok(NestedAcquisition {
         source,
         view,
         collection,
@@ -744,7 +755,7 @@ pub(crate) fn peek<R>(
 }
 
 /// Passes the gate if it admits the access now, to continue with what a [`peek`] found.
-pub(crate) fn try_pass(ns: &Namespace, access: GateAccess) -> Option<Pass> {
+pub(crate) fn try_pass(ns: &Namespace, access: GateAccess) -> Option<AccessGuard> {
     core_catalog().gates().try_enter(ns, access)
 }
 

@@ -1,13 +1,17 @@
 //! The way through the gate of a namespace.
 
-use pinion_catalog::{GateAccess, Pass, core_catalog};
+use pinion_catalog::{AccessGuard, GateAccess, core_catalog};
 use pinion_service::interrupt::interruptible;
 use pinion_service::ops::ops;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{GateKind, OpContext, Result};
 
 /// Passes the gate of a namespace, once it admits the access.
-pub(crate) async fn enter(ctx: &OpContext, ns: &Namespace, access: GateAccess) -> Result<Pass> {
+pub(crate) async fn enter(
+    ctx: &OpContext,
+    ns: &Namespace,
+    access: GateAccess,
+) -> Result<AccessGuard> {
     let catalog = core_catalog();
     let kind = match access {
         GateAccess::Read | GateAccess::ReadAndStay => GateKind::Read,

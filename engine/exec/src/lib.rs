@@ -40,12 +40,12 @@ pub mod write;
 pub mod cluster_parameter_store;
 pub mod cluster_time;
 pub mod concern;
+pub mod feature_compatibility;
 pub mod local;
 pub mod profile;
 pub mod session_refresh;
 pub mod time_keys;
 pub mod transactions;
-pub mod version;
 
 // Commands.
 pub mod commands;
@@ -53,6 +53,7 @@ pub mod commands;
 pub use commands::{attach, register_commands};
 pub use concern::forget_everywhere as forget_default_concerns;
 pub use concern::has_default_write_concern;
+pub use feature_compatibility::{choose_oplog_format, keep_version};
 pub use local::{any_local, document_of_uuid, put_local, read_local, write_local};
 pub use options::{NodeOptions, PlantedFault};
 pub use parameters::{InitialSyncMethod, ReplicationParameters, replication_parameters};
@@ -65,4 +66,3 @@ pub use topology::{
 };
 pub use transactions::hold_prepared;
 pub use tree_uses::TreeMetrics;
-pub use version::{choose_log_form, keep_version};

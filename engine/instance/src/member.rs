@@ -19,7 +19,7 @@ pub fn begin_as_primary() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         pinion_catalog::drop_temporary().await?;
         pinion_exec::time_keys::wake().await;
-        pinion_exec::version::keep_version().await?;
+        pinion_exec::feature_compatibility::keep_version().await?;
         pinion_apply::builds::forget_ended().await
     })
 }

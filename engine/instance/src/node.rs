@@ -185,7 +185,7 @@ pub fn open_node(
             async move {
                 set_core_locals(shared);
                 pinion_exec::guard::start();
-                pinion_exec::version::observe();
+                pinion_exec::feature_compatibility::observe();
             }
         })
         .await;

@@ -10,7 +10,7 @@ use pinion_merge::{
     Batch, Item, MergeObserver, MergeSpec, MergedStream, Node, OrderKey, Part, PartCounters,
     Passes, PipelineStream, Sources, StepSize,
 };
-use pinion_query::{Document, Memory, Outside, Pipeline, Variables, document_text};
+use pinion_query::{Document, ExternalStage, Memory, Pipeline, Variables, document_text};
 use pinion_runtime::sim::block_on;
 use pinion_wire::{CommandSpec, Error, ErrorCode, OpContext, Result};
 
@@ -240,7 +240,7 @@ impl Sources for Elsewhere {
     async fn write(
         self: &Rc<Self>,
         ctx: &OpContext,
-        stage: &Outside,
+        stage: &ExternalStage,
         mut source: Node<Self>,
     ) -> Result<()> {
         assert!(stage.writes(), "no other stage writes");

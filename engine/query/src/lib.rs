@@ -58,10 +58,10 @@ pub use limits::{
 pub use matcher::{MatchPosition, Matcher, MetaSource};
 pub use operator_uses::{OperatorKind, OperatorUses, counted};
 pub use pipeline::{
-    Document, GraphLookup, InSubPipeline, InViews, InnerPipelines, Input, Lookup, MakesDocuments,
-    Merge, MergeWrite, NotMatched, OutputTo, Outside, PartStages, PartialPipeline, Pipeline,
-    PipelineRun, Segment, SplitPipeline, StageApi, StageDivision, StageReadConcern, StageRouting,
-    StageRow, StageSupport, Traversal, UnionWith, Want, check_api_v1, check_documents,
+    Document, ExternalStage, GraphLookup, InSubPipeline, InViews, InnerPipelines, Input, Lookup,
+    MakesDocuments, Merge, MergeWrite, NotMatched, OutputTo, PartStages, PartialPipeline, Pipeline,
+    PipelineRun, Segment, SplitPipeline, StageApi, StageDivision, StageReadConcern, StageRequest,
+    StageRouting, StageRow, StageSupport, Traversal, UnionWith, check_api_v1, check_documents,
     check_read_concern, keyed, no_search_server, stage_names, stage_outside_v1, stage_row,
     stage_row_of,
 };

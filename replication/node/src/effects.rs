@@ -7,7 +7,7 @@ use pinion_apply::log_note;
 use pinion_bson::{JsonMode, ObjectId, rawdoc, to_extended_json};
 use pinion_clock::{Term, Timestamp};
 use pinion_exec::{
-    Transition, choose_log_form, forget_default_concerns, forget_sessions, hold_prepared,
+    Transition, choose_oplog_format, forget_default_concerns, forget_sessions, hold_prepared,
     replication_parameters,
 };
 use pinion_instance::{begin_as_primary, interrupt_writers, writes_ended};
@@ -315,7 +315,7 @@ impl Driver {
         }
         // Before anybody may change what prepared transactions have written to.
         hold_prepared().await;
-        if let Err(error) = choose_log_form().await {
+        if let Err(error) = choose_oplog_format().await {
             return stop_node("the version of the data cannot be read", &error);
         }
         // Whatever this node writes from now on is of its term, before anybody can see it.

@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, Uuid, check_log_form, core_catalog, from_fatal,
-    from_write_error, log_form,
+    Collection, Observers, OpEvent, OpKind, Uuid, check_oplog_format, core_catalog, from_fatal,
+    from_write_error, oplog_format,
 };
 use pinion_clock::Timestamp;
-use pinion_exec::acquire::{Wanted, acquire};
+use pinion_exec::acquire::{AcquisitionRequest, acquire};
 use pinion_exec::concern::wait_for_check;
 use pinion_exec::limits::MAX_LOGGED_BYTES;
 use pinion_runtime::{Duration, Instant, now, sleep};
@@ -377,8 +377,8 @@ async fn log_entry(ctx: &OpContext, entry: &CheckEntry) -> Result<Timestamp> {
     }
     // The node stays the primary while this is behind the gate, and members of MongoDB 4.4 may have
     // been admitted since.
-    let _acquired = acquire(ctx, Wanted::write(entry.ns.clone(), None)).await?;
-    check_log_form(true, "dbCheck")?;
+    let _acquired = acquire(ctx, AcquisitionRequest::write(entry.ns.clone(), None)).await?;
+    check_oplog_format(true, "dbCheck")?;
     let ns = format!("{}.$cmd", entry.ns.db());
     let event = OpEvent {
         kind: OpKind::Command,
@@ -390,7 +390,7 @@ async fn log_entry(ctx: &OpContext, entry: &CheckEntry) -> Result<Timestamp> {
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
         record: None,
-        form: log_form(),
+        form: oplog_format(),
     };
     let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
     let statement = Statement {

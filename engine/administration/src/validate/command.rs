@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pinion_catalog::Collection;
-use pinion_exec::acquire::{Acquired, Wanted, acquire};
+use pinion_exec::acquire::{AcquiredCollection, AcquisitionRequest, acquire};
 use pinion_exec::stats::tree_stats;
 use pinion_exec::topology::replica_set;
 use pinion_runtime::{Queue, join_all};
@@ -55,7 +55,7 @@ async fn run(
     ns: &Namespace,
     options: Options,
 ) -> Result<(Report, Arc<Collection>)> {
-    let acquired = acquire(ctx, Wanted::alone(ns.clone(), None)).await?;
+    let acquired = acquire(ctx, AcquisitionRequest::alone(ns.clone(), None)).await?;
     let Some(collection) = acquired.collection().cloned() else {
         return Err(Error::new(
             ErrorCode::NAMESPACE_NOT_FOUND,
@@ -121,7 +121,11 @@ fn job(ctx: &OpContext, collection: &Arc<Collection>, options: Options) -> Arc<J
 }
 
 /// Looks at documents and indexes.
-async fn contents(job: &Arc<Job>, acquired: &Acquired, report: &mut Report) -> Result<()> {
+async fn contents(
+    job: &Arc<Job>,
+    acquired: &AcquiredCollection,
+    report: &mut Report,
+) -> Result<()> {
     let (ctx, options) = (&job.ctx, &job.options);
     let mut snapshot = Snapshot::take(ctx, acquired, &job.collection, options).await?;
     let mut findings = first_phase(job, snapshot.at()).await?;

@@ -31,9 +31,9 @@ use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::errors::from_write_error;
 use crate::gates::{GateMode, GateOf, HoldId, Holder, NotDrained};
-use crate::log_form::log_form;
 use crate::names::{OWN_COMMANDS, command_namespace, is_replicated};
 use crate::oplog::{Observers, OpEvent, OpKind};
+use crate::oplog_format::oplog_format;
 use crate::uuid::Uuid;
 
 /// The coordinator's state; lives on core 0 alone.
@@ -213,7 +213,7 @@ impl Coordinator {
             wall_ms: pinion_runtime::wall_ms(),
             session: None,
             record: None,
-            form: log_form(),
+            form: oplog_format(),
         };
         let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
         let statement = Statement {

@@ -16,12 +16,12 @@ use super::series::{put_view, scope_of};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::{CatalogChange, SystemDocument};
 use crate::entry::{Clustering, Collection};
-use crate::log_form::{LogForm, check_log_form, log_form};
 use crate::names::{check_creatable, check_not_view, is_replicated};
 use crate::oplog::OpKind;
+use crate::oplog_format::{OplogFormat, check_oplog_format, oplog_format};
 use crate::options::{CollectionKind, CollectionOptions, ValidationAction};
-use crate::plain_form::check_operators;
 use crate::text::render;
+use crate::v44_format::check_operators;
 use crate::view::{SYSTEM_VIEWS, View};
 
 /// Makes a collection or a view. Gives the time, or `None` if it is there with the same options
@@ -86,12 +86,12 @@ pub(super) fn check_options_form(ns: &Namespace, options: &CollectionOptions) ->
     if !is_replicated(ns) {
         return Ok(());
     }
-    check_log_form(options.time_series.is_some(), "timeseries")?;
-    check_log_form(options.clustered.is_some(), "clusteredIndex")?;
-    check_log_form(options.expire_after_secs.is_some(), "expireAfterSeconds")?;
-    check_log_form(options.pre_and_post_images, "changeStreamPreAndPostImages")?;
+    check_oplog_format(options.time_series.is_some(), "timeseries")?;
+    check_oplog_format(options.clustered.is_some(), "clusteredIndex")?;
+    check_oplog_format(options.expire_after_secs.is_some(), "expireAfterSeconds")?;
+    check_oplog_format(options.pre_and_post_images, "changeStreamPreAndPostImages")?;
     let action = options.validation_action;
-    check_log_form(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
+    check_oplog_format(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
     options.validator.as_deref().map_or(Ok(()), check_operators)
 }
 
@@ -192,7 +192,7 @@ impl Coordinator {
             .append_all(&options.to_document());
         let system_views = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
         let view = View::new(ns.clone(), self.numbers(&system_views, 1), options);
-        if log_form() == LogForm::Plain {
+        if oplog_format() == OplogFormat::V44 {
             return self.create_view_plainly(&system_views, view).await;
         }
         // Made in the same change, if this is the database's first view.

@@ -18,8 +18,8 @@ use crate::catalog::{Catalog, core_catalog};
 use crate::change::{CatalogChange, SystemDocument};
 use crate::entry::{Collection, oplog_namespace};
 use crate::gates::GateMode;
-use crate::log_form::{LogForm, log_form};
 use crate::oplog::OpKind;
+use crate::oplog_format::{OplogFormat, oplog_format};
 use crate::options::CollectionKind;
 use crate::series::series_of;
 use crate::uuid::Uuid;
@@ -134,7 +134,7 @@ impl Coordinator {
                     }
                     Commit::command(ns, Some(collection.uuid), o, change)
                 }
-                (None, Some(view)) if log_form() == LogForm::Plain => {
+                (None, Some(view)) if oplog_format() == OplogFormat::V44 => {
                     let holder = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
                     view_commit(catalog, &holder, OpKind::Delete, view)?
                 }

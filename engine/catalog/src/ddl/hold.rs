@@ -41,13 +41,13 @@ struct Held {
     gates: Arc<[GateOf]>,
     /// Killed to end it.
     ctx: OpContext,
-    asked: RefCell<VecDeque<Asked>>,
+    asked: RefCell<VecDeque<HoldRequest>>,
     has_left: Cell<bool>,
     changed: Notify,
 }
 
 /// What its gates are to keep out, and until when they are to be drained.
-struct Asked {
+struct HoldRequest {
     mode: GateMode,
     deadline: Instant,
     answer: OneshotSender<Result<()>>,
@@ -213,7 +213,7 @@ async fn ask(id: HoldId, mode: GateMode, deadline: Instant) -> Result<()> {
     let ended = || interruption(ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE);
     let held = find(id).ok_or_else(ended)?;
     let (answer, answered) = oneshot();
-    held.asked.borrow_mut().push_back(Asked {
+    held.asked.borrow_mut().push_back(HoldRequest {
         mode,
         deadline,
         answer,
@@ -257,7 +257,7 @@ impl Held {
     }
 
     /// What is asked next; `None` once it has ended.
-    async fn next(&self) -> Option<Asked> {
+    async fn next(&self) -> Option<HoldRequest> {
         loop {
             let changed = self.changed.notified();
             if self.ctx.killed().is_some() {

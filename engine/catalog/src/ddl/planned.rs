@@ -25,9 +25,9 @@ use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::limits::PLANNED_LOCK_PATIENCE;
-use crate::log_form::log_form;
 use crate::names::{check_creatable, check_not_view, command_namespace};
 use crate::oplog::{Observers, OpEvent, OpKind, encode_operation};
+use crate::oplog_format::oplog_format;
 use crate::options::CollectionOptions;
 use crate::specs::{self, Missing};
 
@@ -191,7 +191,7 @@ fn operations_of(change: &CatalogChange) -> Result<Vec<Bytes>> {
                 wall_ms: pinion_runtime::wall_ms(),
                 session: None,
                 record: None,
-                form: log_form(),
+                form: oplog_format(),
             };
             observers.show(&event)?;
             operations.push(Bytes::from(encode_operation(&event, None).bytes));

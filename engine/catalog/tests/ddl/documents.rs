@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{
-    Collection, GateAccess, LogForm, OpEvent, OpKind, core_catalog, document_id, encode_entry,
+    Collection, GateAccess, OpEvent, OpKind, OplogFormat, core_catalog, document_id, encode_entry,
     entries_of, entry_partition, from_write_error, index_writes, partition_of, record_of,
     stored_document,
 };
@@ -77,7 +77,7 @@ pub async fn put(
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
         record,
-        form: LogForm::Full,
+        form: OplogFormat::Native,
     });
     let statement = Statement {
         writes,

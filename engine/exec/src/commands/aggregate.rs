@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pinion_bson::{BinarySubtype, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_catalog::{Catalog, Collection, ResolvedView, TimeSeries, core_catalog};
 use pinion_query::{
-    Document, Hint, OutputTo, Outside, Pipeline, SplitPipeline, Variables, check_api_v1,
+    Document, ExternalStage, Hint, OutputTo, Pipeline, SplitPipeline, Variables, check_api_v1,
 };
 use pinion_service::compute::compute;
 use pinion_service::operator_counts::compute_counted;
@@ -17,14 +17,16 @@ use pinion_service::spill::memory;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::collation::{Asked, check_sources};
+use super::collation::{CollationOption, check_sources};
 use super::create::time_series_of_output;
 use super::cursors::{CursorRequest, first_batch};
-use super::first_stage::{FirstStage, Place, documents_of, first_stage, without_list_sessions};
+use super::first_stage::{
+    FirstStage, PipelineTarget, documents_of, first_stage, without_list_sessions,
+};
 use super::query_settings::admitted;
 use super::variables::variables;
 use super::{acknowledge, change_stream};
-use crate::acquire::{Acquired, acquire_viewed, check_view};
+use crate::acquire::{AcquiredCollection, acquire_viewed, check_view};
 use crate::commands::stage_counts::stage_counts;
 use crate::cursor_reads::Reads;
 use crate::limits::DEFAULT_FIRST_BATCH;
@@ -40,7 +42,7 @@ pub(super) struct AggregateCommand<'d> {
     collectionless: bool,
     stages: &'d RawArray,
     lets: Option<&'d RawDocument>,
-    collation: Asked,
+    collation: CollationOption,
     hint: Option<Hint>,
     validation: Validation,
     allow_disk_use: Option<bool>,
@@ -164,7 +166,7 @@ pub(super) fn read<'d>(
     let lets = reader.opt_doc("let")?;
     let allow_disk_use = reader.opt_flag("allowDiskUse")?;
     let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
-    let collation = Asked::read(&reader)?;
+    let collation = CollationOption::read(&reader)?;
     for (option, expected) in UNSUPPORTED {
         reader.unsupported_unless_empty(option, expected)?;
     }
@@ -199,9 +201,9 @@ impl AggregateCommand<'_> {
     }
 
     /// The specification in front, if it is a change stream, and what is said beside that.
-    pub(super) fn changes(&self) -> Option<(RawBsonRef<'_>, change_stream::Asked<'_>)> {
+    pub(super) fn changes(&self) -> Option<(RawBsonRef<'_>, change_stream::StreamOptions<'_>)> {
         let spec = change_stream::specification(self.stages)?;
-        let asked = change_stream::Asked {
+        let asked = change_stream::StreamOptions {
             ns: &self.ns,
             collectionless: self.collectionless,
             stages: self.stages,
@@ -214,14 +216,18 @@ impl AggregateCommand<'_> {
     }
 
     /// Acquires the collection that the pipeline reads.
-    pub(super) async fn acquire(&self, ctx: &OpContext) -> Result<Acquired> {
+    pub(super) async fn acquire(&self, ctx: &OpContext) -> Result<AcquiredCollection> {
         // Without a collection there is none whose UUID could be meant.
         let uuid = self.uuid.filter(|_| !self.collectionless);
         acquire_viewed(ctx, self.ns.clone(), uuid).await
     }
 
     /// Parses the pipeline, for what was acquired: behind that of a view.
-    pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Aggregate> {
+    pub(super) async fn parse(
+        self,
+        ctx: &OpContext,
+        acquired: &AcquiredCollection,
+    ) -> Result<Aggregate> {
         let collation = self.collation.or(acquired.collation());
         let vars = variables(ctx, self.lets, collation).await?;
         let stages = match acquired.view() {
@@ -236,7 +242,7 @@ impl AggregateCommand<'_> {
             Some(replaced) => Cow::Owned(replaced),
             None => stages,
         };
-        let place = Place {
+        let place = PipelineTarget {
             ns: &self.ns,
             collectionless: self.collectionless,
         };
@@ -247,7 +253,7 @@ impl AggregateCommand<'_> {
             place.check_front(&stages)?;
         }
         let out_series = match pipeline.output() {
-            Some(Outside::Out(OutputTo {
+            Some(ExternalStage::Out(OutputTo {
                 time_series: Some(spec),
                 db,
                 collection,
@@ -304,7 +310,11 @@ fn behind(view: &ResolvedView, stages: &RawArray) -> Result<RawArrayBuf> {
 
 impl Aggregate {
     /// What the stages share.
-    fn surroundings(&self, acquired: &Acquired, opened: Arc<Catalog>) -> Rc<Surroundings> {
+    fn surroundings(
+        &self,
+        acquired: &AcquiredCollection,
+        opened: Arc<Catalog>,
+    ) -> Rc<Surroundings> {
         Rc::new(Surroundings {
             ns: acquired.ns().clone(),
             opened,
@@ -320,8 +330,8 @@ impl Aggregate {
 
     /// Whether `$merge` may write into what the pipeline is still reading: its own collection, or
     /// that of a `$unionWith`.
-    fn merges_into_source(&self, acquired: &Acquired) -> bool {
-        let (Some(Outside::Merge(merge)), Some(collection)) =
+    fn merges_into_source(&self, acquired: &AcquiredCollection) -> bool {
+        let (Some(ExternalStage::Merge(merge)), Some(collection)) =
             (self.pipeline.output(), acquired.collection())
         else {
             return false;
@@ -389,7 +399,7 @@ pub(crate) async fn aggregate(cmd: Invocation) -> Result<Reply> {
 pub(super) async fn answer_for(
     cmd: &Invocation,
     body: &RawDocument,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
     single_batch: bool,
 ) -> Result<Reply> {
     let command = read(body, cmd.db(), false)?;
@@ -400,7 +410,7 @@ pub(super) async fn answer_for(
 pub async fn stream_for(
     cmd: &Invocation,
     body: &RawDocument,
-    acquired: &Acquired,
+    acquired: &AcquiredCollection,
 ) -> Result<Box<PipelineStream>> {
     let opened = core_catalog().current();
     let command = read(body, cmd.db(), false)?;
@@ -415,7 +425,7 @@ pub async fn stream_for(
 async fn answer(
     cmd: &Invocation,
     command: AggregateCommand<'_>,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
     single_batch: bool,
 ) -> Result<Reply> {
     // Behind the gate of the collection, and before anything else is waited for.
@@ -450,7 +460,7 @@ async fn answer(
 async fn open_stream(
     ctx: &OpContext,
     parsed: Aggregate,
-    acquired: &Acquired,
+    acquired: &AcquiredCollection,
     first: usize,
     around: &Rc<Surroundings>,
 ) -> Result<(Box<PipelineStream>, Option<Reads>)> {

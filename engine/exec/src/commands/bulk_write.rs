@@ -15,7 +15,7 @@ use pinion_wire::{Documents, Error, ErrorCode, Invocation, LogicalOp, OpContext,
 use rustc_hash::FxHashSet;
 
 use super::bulk_replies::{Done, Replies};
-use super::collation::Asked;
+use super::collation::CollationOption;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::delete::DeleteSpec;
 use super::insert::{InsertBatch, check_batch_size};
@@ -174,7 +174,7 @@ fn read_op<'d>(path: Path<'_>, document: &'d RawDocument, targets: usize) -> Res
                 q: reader.doc("filter")?,
                 multi: reader.opt_bool("multi")?.unwrap_or(false),
                 hint: parse_hint(reader.value("hint"))?,
-                collation: Asked::read(&reader)?,
+                collation: CollationOption::read(&reader)?,
             };
             ("delete", OpKind::Delete(spec))
         }

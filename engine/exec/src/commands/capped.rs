@@ -9,7 +9,7 @@ use pinion_wire::idl::{CommandReader, Namespace, i64_clamped, idl_type_name};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
-use crate::acquire::{ReadSource, Undecided};
+use crate::acquire::{PrepareConflicts, ReadSource};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::read::{ReadRequest, open};
 use crate::write::insert_capped;
@@ -73,9 +73,14 @@ async fn copy(ctx: &OpContext, from: Arc<Collection>, to: &Arc<Collection>) -> R
     let everything = Matcher::parse(&RawDocumentBuf::new())?;
     let read = ReadRequest::new(from, everything);
     let wanted = INSERT_GROUP_STATEMENTS;
-    let mut stream = open(ctx, ReadSource::Newest(Undecided::Awaited), read, wanted)
-        .await?
-        .stream;
+    let mut stream = open(
+        ctx,
+        ReadSource::Newest(PrepareConflicts::Enforce),
+        read,
+        wanted,
+    )
+    .await?
+    .stream;
     loop {
         let (mut group, mut bytes) = (Vec::new(), 0);
         while group.len() < INSERT_GROUP_STATEMENTS && bytes < INSERT_GROUP_BYTES {

@@ -11,7 +11,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::cursors::{CursorRequest, first_batch};
 use super::variables::variables;
-use crate::acquire::{ReadSource, Undecided};
+use crate::acquire::{PrepareConflicts, ReadSource};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH};
 use crate::read::{ChangeCounts, ChangeRequest, ChangeStream, Stream};
 use crate::topology::{is_member, is_writable};
@@ -31,7 +31,7 @@ pub(super) fn specification(stages: &RawArray) -> Option<RawBsonRef<'_>> {
 }
 
 /// What an `aggregate` says beside its specification.
-pub(super) struct Asked<'d> {
+pub(super) struct StreamOptions<'d> {
     pub ns: &'d Namespace,
     pub collectionless: bool,
     pub stages: &'d RawArray,
@@ -44,7 +44,7 @@ pub(super) struct Asked<'d> {
 /// Opens a stream.
 pub(super) async fn answer(
     cmd: &Invocation,
-    asked: Asked<'_>,
+    asked: StreamOptions<'_>,
     spec: RawBsonRef<'_>,
 ) -> Result<Reply> {
     let ctx = &cmd.ctx;
@@ -86,7 +86,7 @@ pub(super) struct ToExplain {
 /// Those of [`answer`], but for what opening it meets.
 pub(super) async fn to_explain(
     ctx: &OpContext,
-    asked: Asked<'_>,
+    asked: StreamOptions<'_>,
     spec: RawBsonRef<'_>,
 ) -> Result<ToExplain> {
     let request = parse(ctx, &asked, spec).await?;
@@ -138,7 +138,11 @@ impl ToExplain {
     }
 }
 
-async fn parse(ctx: &OpContext, asked: &Asked<'_>, spec: RawBsonRef<'_>) -> Result<ChangeRequest> {
+async fn parse(
+    ctx: &OpContext,
+    asked: &StreamOptions<'_>,
+    spec: RawBsonRef<'_>,
+) -> Result<ChangeRequest> {
     check_read_concern(ctx)?;
     if asked.has_uuid {
         return Err(Error::new(
@@ -194,8 +198,8 @@ fn check_read_concern(ctx: &OpContext) -> Result<()> {
 /// The time of what this member has: a stream without a place begins behind it.
 async fn now(ctx: &OpContext) -> Result<Timestamp> {
     let source = match is_writable() {
-        true => ReadSource::Newest(Undecided::PassedBy),
-        false => ReadSource::LastApplied(Undecided::PassedBy),
+        true => ReadSource::Newest(PrepareConflicts::Ignore),
+        false => ReadSource::LastApplied(PrepareConflicts::Ignore),
     };
     source.timestamp(ctx).await
 }
@@ -218,7 +222,7 @@ fn check_no_view(ns: &Namespace) -> Result<()> {
 /// # Errors
 /// `InvalidNamespace` for what is the set's own, `InvalidOptions` where all is asked for anywhere
 /// but on `admin`.
-fn scope_of(asked: &Asked<'_>, options: &ChangeStreamOptions) -> Result<Scope> {
+fn scope_of(asked: &StreamOptions<'_>, options: &ChangeStreamOptions) -> Result<Scope> {
     let ns = asked.ns;
     if options.all_changes_for_cluster {
         if ns.db() == "admin" && asked.collectionless {

@@ -13,7 +13,7 @@ use crate::acquire::check_view;
 
 /// What an operation says of its collation.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Asked {
+pub(crate) enum CollationOption {
     /// Nothing: it has that of its collection.
     #[default]
     Nothing,
@@ -21,20 +21,20 @@ pub(crate) enum Asked {
     For(Option<Arc<Collation>>),
 }
 
-impl Asked {
+impl CollationOption {
     /// Reads the option `collation`. An empty document asks for nothing.
-    pub(super) fn read(reader: &FieldReader<'_, '_>) -> Result<Asked> {
+    pub(super) fn read(reader: &FieldReader<'_, '_>) -> Result<CollationOption> {
         match reader.opt_doc("collation")? {
-            Some(spec) if !spec.is_empty() => parse_collation(spec).map(Asked::For),
-            _ => Ok(Asked::Nothing),
+            Some(spec) if !spec.is_empty() => parse_collation(spec).map(CollationOption::For),
+            _ => Ok(CollationOption::Nothing),
         }
     }
 
     /// The collation beside this default.
     pub(super) fn or(&self, default: Option<&Arc<Collation>>) -> Option<Arc<Collation>> {
         match self {
-            Asked::Nothing => default.cloned(),
-            Asked::For(collation) => collation.clone(),
+            CollationOption::Nothing => default.cloned(),
+            CollationOption::For(collation) => collation.clone(),
         }
     }
 

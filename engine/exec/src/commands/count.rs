@@ -11,11 +11,11 @@ use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
-use super::collation::Asked;
-use super::names::named_or_uuid;
+use super::collation::CollationOption;
+use super::namespace_args::named_or_uuid;
 use super::variables::of_filter;
 use super::views::Rewritten;
-use crate::acquire::{Acquired, ReadSource, acquire_viewed};
+use crate::acquire::{AcquiredCollection, ReadSource, acquire_viewed};
 use crate::read::{LeafReport, Output, ReadRequest, ReadStream, from_log_error, open, parse_hint};
 
 /// A `count` as it is written.
@@ -23,7 +23,7 @@ pub(super) struct CountCommand<'d> {
     pub ns: Namespace,
     pub uuid: Option<[u8; 16]>,
     query: Option<&'d RawDocument>,
-    collation: Asked,
+    collation: CollationOption,
     hint: Option<Hint>,
     skip: usize,
     limit: Option<usize>,
@@ -54,7 +54,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<CountCommand<'
     if limit == Some(i64::MIN) {
         return Err(Error::bad_value("limit value for count cannot be min long"));
     }
-    let collation = Asked::read(&reader)?;
+    let collation = CollationOption::read(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.unsupported_unless_empty("includeQueryStatsMetrics", Types::BOOL)?;
     reader.ignore(&["fields", "queryOptions"]);
@@ -82,7 +82,11 @@ impl CountCommand<'_> {
     }
 
     /// Parses the filter, for the collection that was acquired.
-    pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Count> {
+    pub(super) async fn parse(
+        self,
+        ctx: &OpContext,
+        acquired: &AcquiredCollection,
+    ) -> Result<Count> {
         let vars = self.collation.variables(&of_filter(), acquired.collation());
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);
@@ -150,7 +154,7 @@ fn reply(total: i64) -> Reply {
 async fn count_view(
     cmd: &Invocation,
     command: &CountCommand<'_>,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
 ) -> Result<Reply> {
     let body = command.rewritten(cmd.body());
     let mut stream = aggregate::stream_for(cmd, &body, &acquired).await?;
@@ -168,7 +172,7 @@ async fn count_view(
 async fn run(
     ctx: &OpContext,
     parsed: &Count,
-    acquired: &Acquired,
+    acquired: &AcquiredCollection,
     collection: &Arc<Collection>,
 ) -> Result<u64> {
     if parsed.counts_all(acquired.source()) {

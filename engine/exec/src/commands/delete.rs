@@ -11,7 +11,7 @@ use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{FieldReader, Path, Types, f64_lossy, missing_field};
 use pinion_wire::{Error, Invocation, LogicalOp, Reply, Result};
 
-use super::collation::Asked;
+use super::collation::CollationOption;
 use super::insert::check_batch_size;
 use super::reply::acknowledged;
 use super::update::{batch_options, check_retryable};
@@ -28,7 +28,7 @@ pub(super) struct DeleteSpec<'d> {
     pub q: &'d RawDocument,
     pub multi: bool,
     pub hint: Option<Hint>,
-    pub collation: Asked,
+    pub collation: CollationOption,
 }
 
 /// Reads one element of `deletes`.
@@ -44,7 +44,7 @@ pub(super) fn parse_delete<'d>(
         None => return Err(missing_field(reader.path().field("limit"))),
     };
     let hint = parse_hint(reader.value("hint"))?;
-    let collation = Asked::read(&reader)?;
+    let collation = CollationOption::read(&reader)?;
     reader.unsupported("sampleId", Types::BIN_DATA)?;
     Ok(DeleteSpec {
         q,

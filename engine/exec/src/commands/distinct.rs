@@ -19,12 +19,12 @@ use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
-use super::collation::Asked;
-use super::names::named_or_uuid;
+use super::collation::CollationOption;
+use super::namespace_args::named_or_uuid;
 use super::query_settings::admitted;
 use super::variables::of_filter;
 use super::views::Rewritten;
-use crate::acquire::{Acquired, ReadSource, acquire_viewed};
+use crate::acquire::{AcquiredCollection, ReadSource, acquire_viewed};
 use crate::cluster_time::bson_time;
 use crate::pipeline::{Node, collect_partial};
 use crate::read::{Output, ReadRequest, open, parse_hint};
@@ -35,7 +35,7 @@ pub(super) struct DistinctCommand<'d> {
     pub uuid: Option<[u8; 16]>,
     key: &'d str,
     query: Option<&'d RawDocument>,
-    collation: Asked,
+    collation: CollationOption,
     hint: Option<Hint>,
 }
 
@@ -65,7 +65,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<DistinctComman
         }
     };
     let hint = parse_hint(reader.value("hint"))?;
-    let collation = Asked::read(&reader)?;
+    let collation = CollationOption::read(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.unsupported_unless_empty("includeQueryStatsMetrics", Types::BOOL)?;
     reader.finish()?;
@@ -88,7 +88,11 @@ impl DistinctCommand<'_> {
     }
 
     /// Parses filter and path, for the collection that was acquired.
-    pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Distinct> {
+    pub(super) async fn parse(
+        self,
+        ctx: &OpContext,
+        acquired: &AcquiredCollection,
+    ) -> Result<Distinct> {
         let vars = self.collation.variables(&of_filter(), acquired.collation());
         let empty = RawDocumentBuf::new();
         let query = self.query.unwrap_or(&empty);

@@ -26,7 +26,7 @@ use super::distinct::Distinct;
 use super::query_settings::settings_of;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
-use crate::acquire::{Acquired, ReadSource, acquire_stored, acquire_viewed};
+use crate::acquire::{AcquiredCollection, ReadSource, acquire_stored, acquire_viewed};
 use crate::read::{
     Choice, ReadRequest, StageFigures, Trial, access_of_plan, append_execution, append_stage,
     choose_to_explain, log_records, open,
@@ -45,7 +45,7 @@ enum Verbosity {
 
 /// A command to explain, as a read and what stands on top of it.
 struct Explained {
-    acquired: Acquired,
+    acquired: AcquiredCollection,
     matcher: Matcher,
     /// The read, if there is a collection.
     request: Option<ReadRequest>,
@@ -197,7 +197,7 @@ async fn parse_rewritten(
     ctx: &OpContext,
     body: &RawDocument,
     db: &str,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
 ) -> Result<Explained> {
     let command = aggregate::read(body, db, true)?;
     parse_pipeline(ctx, command, acquired).await
@@ -206,7 +206,7 @@ async fn parse_rewritten(
 async fn parse_pipeline(
     ctx: &OpContext,
     command: aggregate::AggregateCommand<'_>,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
 ) -> Result<Explained> {
     let parsed = command.parse(ctx, &acquired).await?;
     let collection = acquired.collection().map(|collection| &**collection);
@@ -233,7 +233,7 @@ async fn parse_changes(ctx: &OpContext, stream: ToExplain) -> Result<Explained> 
 }
 
 /// A read of nothing so far.
-fn plain(acquired: Acquired, matcher: Matcher) -> Explained {
+fn plain(acquired: AcquiredCollection, matcher: Matcher) -> Explained {
     Explained {
         acquired,
         matcher,
@@ -357,7 +357,7 @@ async fn parse_write(
 /// stands on top of that.
 async fn writing(
     ctx: &OpContext,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
     statement: &ModifyStatement,
     top: Top,
 ) -> Result<Explained> {

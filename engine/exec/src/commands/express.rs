@@ -21,7 +21,9 @@ use pinion_wire::{
 };
 
 use super::cursors::{Left, append_batch, append_cursor};
-use crate::acquire::{Acquired, Peek, ReadSource, Undecided, acquire_viewed, peek, try_pass};
+use crate::acquire::{
+    AcquiredCollection, Peek, PrepareConflicts, ReadSource, acquire_viewed, peek, try_pass,
+};
 use crate::concern::default_concerns;
 use crate::limits::LARGE_BATCH_BYTES;
 use crate::read::{LeafReport, existing_trees, read_at};
@@ -137,7 +139,7 @@ fn integer(value: RawBsonRef<'_>) -> Option<i64> {
 pub(super) enum Ran {
     Replied(Reply),
     /// The documents are not read as they are stored, or not as they are now.
-    NotPlain(Acquired),
+    NotPlain(AcquiredCollection),
 }
 
 /// Reads the document.
@@ -147,8 +149,8 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
     metrics.counters.query.inc();
     let acquired = acquire_viewed(&cmd.ctx, ns, None).await?;
     let at = match acquired.source() {
-        ReadSource::Newest(Undecided::Awaited) => ReadAt::Newest,
-        ReadSource::Newest(Undecided::PassedBy) => ReadAt::NewestDecided,
+        ReadSource::Newest(PrepareConflicts::Enforce) => ReadAt::Newest,
+        ReadSource::Newest(PrepareConflicts::Ignore) => ReadAt::NewestDecided,
         _ => return Ok(Ran::NotPlain(acquired)),
     };
     if !acquired.is_plain() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
-use pinion_catalog::{Collection, LogForm, RETRY_IMAGES, SESSION_RECORDS, log_form};
+use pinion_catalog::{Collection, OplogFormat, RETRY_IMAGES, SESSION_RECORDS, oplog_format};
 use pinion_query::{Direction, Hint, KeyBounds, Matcher, Projection, SortPattern};
 use pinion_service::metrics::metrics;
 use pinion_service::operator_counts::compute_counted;
@@ -13,14 +13,14 @@ use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
-use super::collation::Asked;
+use super::collation::CollationOption;
 use super::cursors::{CursorRequest, Left, append_cursor, first_batch};
 use super::express::{self, Ran};
-use super::names::named_or_uuid;
+use super::namespace_args::named_or_uuid;
 use super::query_settings::admitted;
 use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
-use crate::acquire::{Acquired, acquire_viewed};
+use crate::acquire::{AcquiredCollection, acquire_viewed};
 use crate::cursor_reads::Reads;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::read::{Output, ReadRequest, Stream, TailStream, open, parse_hint, parse_sort};
@@ -37,7 +37,7 @@ pub(super) struct FindCommand<'d> {
     skip: usize,
     limit: Option<usize>,
     lets: Option<&'d RawDocument>,
-    collation: Asked,
+    collation: CollationOption,
     key_bounds: Option<KeyBounds>,
     return_key: bool,
     show_record_id: bool,
@@ -88,7 +88,7 @@ fn read_of<'d>(body: &'d RawDocument, db: &str, is_of_node: bool) -> Result<Find
     let hint = parse_hint(reader.value("hint"))?;
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     let limit = reader.opt_non_negative("limit")?.filter(|limit| *limit > 0);
-    let is_of_member = is_of_node || log_form() == LogForm::Plain;
+    let is_of_member = is_of_node || oplog_format() == OplogFormat::V44;
     // Members of MongoDB 4.4 have another name for it, whatever this node logs. Without such
     // members no command has it.
     let old_batch_size = match is_of_member {
@@ -106,7 +106,7 @@ fn read_of<'d>(body: &'d RawDocument, db: &str, is_of_node: bool) -> Result<Find
     let tailable = reader.opt_flag("tailable")?.unwrap_or(false);
     let await_data = reader.opt_flag("awaitData")?.unwrap_or(false);
     let tailing = tailing(tailable, await_data, sort, single_batch)?;
-    let collation = Asked::read(&reader)?;
+    let collation = CollationOption::read(&reader)?;
     let key_bounds = KeyBounds::parse(reader.opt_owned_doc("min")?, reader.opt_owned_doc("max")?)?;
     let return_key = reader.opt_flag("returnKey")?.unwrap_or(false);
     let show_record_id = reader.opt_flag("showRecordId")?.unwrap_or(false);
@@ -272,7 +272,11 @@ impl FindCommand<'_> {
     }
 
     /// Parses filter, projection and sort, for the collection that was acquired.
-    pub(super) async fn parse(self, ctx: &OpContext, acquired: &Acquired) -> Result<Find> {
+    pub(super) async fn parse(
+        self,
+        ctx: &OpContext,
+        acquired: &AcquiredCollection,
+    ) -> Result<Find> {
         if let Some(collection) = acquired.collection() {
             check_tailed(collection, self.tailing)?;
         }
@@ -362,12 +366,16 @@ pub(crate) async fn find(cmd: Invocation) -> Result<Reply> {
 }
 
 /// A `find` whose collection is acquired already.
-pub(super) async fn find_behind(cmd: &Invocation, acquired: Acquired) -> Result<Reply> {
+pub(super) async fn find_behind(cmd: &Invocation, acquired: AcquiredCollection) -> Result<Reply> {
     let command = read_sent(cmd)?;
     answer(cmd, command, acquired).await
 }
 
-async fn answer(cmd: &Invocation, command: FindCommand<'_>, acquired: Acquired) -> Result<Reply> {
+async fn answer(
+    cmd: &Invocation,
+    command: FindCommand<'_>,
+    acquired: AcquiredCollection,
+) -> Result<Reply> {
     if acquired.view().is_some() {
         let body = command.rewritten(cmd.body())?;
         let single_batch = command.single_batch;

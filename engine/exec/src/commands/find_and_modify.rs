@@ -11,10 +11,10 @@ use pinion_wire::idl::{Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
-use super::collation::Asked;
+use super::collation::CollationOption;
 use super::update::{array_filters, check_modification};
 use super::variables::variables_of_write;
-use crate::acquire::{Acquired, acquire_write};
+use crate::acquire::{AcquiredCollection, acquire_write};
 use crate::read::parse_hint;
 use crate::sessions::{self, RetryableWrite};
 use crate::statements::{Executed, ExecutedChange, StatementIds};
@@ -38,7 +38,7 @@ pub(super) struct FindAndModifyCommand<'d> {
     hint: Option<Hint>,
     vars: Variables,
     validation: Validation,
-    collation: Asked,
+    collation: CollationOption,
     pub ids: StatementIds,
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn read<'d>(
         .unwrap_or(false);
     let ids = StatementIds::one(reader.opt_i32("stmtId")?);
     let filters = array_filters(&reader)?;
-    let collation = Asked::read(&reader)?;
+    let collation = CollationOption::read(&reader)?;
     let vars = variables_of_write(ctx, reader.opt_doc("let")?).await?;
     for option in ["legacyRuntimeConstants", "encryptionInformation"] {
         reader.unsupported(option, Types::OBJECT)?;
@@ -139,7 +139,7 @@ impl FindAndModifyCommand<'_> {
     pub(super) async fn parse(
         self,
         ctx: &OpContext,
-        acquired: &Acquired,
+        acquired: &AcquiredCollection,
         projects: bool,
     ) -> Result<FindAndModify> {
         let vars = self.collation.variables(&self.vars, acquired.collation());

@@ -14,7 +14,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 use super::acknowledge;
 use super::create::refuse_configuration;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
-use super::names::named_or_uuid;
+use super::namespace_args::named_or_uuid;
 use crate::acquire::{acquire_stored, check_uuid};
 use crate::open_transactions::{Running, not_empty, not_made};
 use crate::parameters::parameters;

@@ -10,7 +10,7 @@ use pinion_wire::limits::MAX_WRITE_BATCH;
 use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result, Written};
 
 use super::reply::acknowledged;
-use crate::acquire::{Acquired, acquire_write};
+use crate::acquire::{AcquiredCollection, acquire_write};
 use crate::concern::{self, WriteKind};
 use crate::limits::{TEST_GROUP_BYTES, TEST_GROUP_DOCUMENTS};
 use crate::open_transactions::{ends_command, no_measurements};
@@ -142,7 +142,7 @@ impl InsertBatch<'_> {
     pub async fn insert<'d>(
         &self,
         ctx: &OpContext,
-        acquired: Acquired,
+        acquired: AcquiredCollection,
         documents: impl ExactSizeIterator<Item = (usize, &'d RawDocument)>,
         outcome: &mut BatchOutcome,
     ) -> Result<()> {

@@ -22,7 +22,7 @@ mod first_stage;
 mod hello;
 pub mod indexes;
 pub mod insert;
-pub mod names;
+pub mod namespace_args;
 pub mod plan_cache;
 pub mod query_settings;
 mod reply;

@@ -17,7 +17,7 @@ use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, Invocation, Reply, Result};
 
 use super::variables::of_filter;
-use crate::acquire::{Acquired, acquire_read};
+use crate::acquire::{AcquiredCollection, acquire_read};
 use crate::plan_cache::{IndexFilters, SetFilter, ShownPlan, index_filters, plan_cache};
 use crate::read::{ReadRequest, parse_sort};
 
@@ -27,7 +27,7 @@ pub async fn clear(cmd: Invocation) -> Result<Reply> {
     let Some(collection) = acquired.collection() else {
         return Ok(Reply::new());
     };
-    let shape = match Asked::read_or_all(&reader)? {
+    let shape = match PlanCacheRequest::read_or_all(&reader)? {
         Some(asked) => Some(asked.shape(&cmd, &acquired, collection).await?),
         None => None,
     };
@@ -42,7 +42,7 @@ pub async fn set_filter(cmd: Invocation) -> Result<Reply> {
         return Err(Error::bad_value("no such collection"));
     };
     let filter = read_indexes(&reader)?;
-    let asked = Asked::read(&reader)?;
+    let asked = PlanCacheRequest::read(&reader)?;
     let shape = asked.shape(&cmd, &acquired, collection).await?;
     let owned =
         |document: Option<&RawDocument>| document.map(RawDocument::to_owned).unwrap_or_default();
@@ -66,7 +66,7 @@ pub async fn clear_filters(cmd: Invocation) -> Result<Reply> {
     let Some(collection) = acquired.collection() else {
         return Ok(Reply::new());
     };
-    let shape = match Asked::read_or_all(&reader)? {
+    let shape = match PlanCacheRequest::read_or_all(&reader)? {
         Some(asked) => Some(asked.shape(&cmd, &acquired, collection).await?),
         None => None,
     };
@@ -111,7 +111,7 @@ pub async fn list_filters(cmd: Invocation) -> Result<Reply> {
 }
 
 /// The collection that a command names in its own field.
-async fn acquire(cmd: &Invocation) -> Result<(CommandReader<'_>, Acquired)> {
+async fn acquire(cmd: &Invocation) -> Result<(CommandReader<'_>, AcquiredCollection)> {
     let reader = cmd.reader()?;
     let ns = reader.sought(cmd.message.command_name(), cmd.db())?;
     let acquired = acquire_read(&cmd.ctx, ns, None).await?;
@@ -119,7 +119,7 @@ async fn acquire(cmd: &Invocation) -> Result<(CommandReader<'_>, Acquired)> {
 }
 
 /// A query that represents its shape.
-struct Asked<'d> {
+struct PlanCacheRequest<'d> {
     query: &'d RawDocument,
     sort: Option<&'d RawDocument>,
     projection: Option<&'d RawDocument>,
@@ -135,8 +135,8 @@ fn object(value: RawBsonRef<'_>) -> Option<&RawDocument> {
     }
 }
 
-impl<'d> Asked<'d> {
-    fn read(reader: &CommandReader<'d>) -> Result<Asked<'d>> {
+impl<'d> PlanCacheRequest<'d> {
+    fn read(reader: &CommandReader<'d>) -> Result<PlanCacheRequest<'d>> {
         let optional = |name: &str| match reader.value(name) {
             None => Ok(None),
             Some(value) => match object(value) {
@@ -152,7 +152,7 @@ impl<'d> Asked<'d> {
         let Some(query) = object(query) else {
             return Err(Error::bad_value("required field query must be an object"));
         };
-        let asked = Asked {
+        let asked = PlanCacheRequest {
             query,
             sort: optional("sort")?,
             projection: optional("projection")?,
@@ -167,9 +167,9 @@ impl<'d> Asked<'d> {
     }
 
     /// The query, if one is given; without one all are meant, and then nothing else may be given.
-    fn read_or_all(reader: &CommandReader<'d>) -> Result<Option<Asked<'d>>> {
+    fn read_or_all(reader: &CommandReader<'d>) -> Result<Option<PlanCacheRequest<'d>>> {
         if reader.has("query") {
-            return Asked::read(reader).map(Some);
+            return PlanCacheRequest::read(reader).map(Some);
         }
         if ["sort", "projection", "collation"]
             .into_iter()
@@ -186,7 +186,7 @@ impl<'d> Asked<'d> {
     async fn shape(
         &self,
         cmd: &Invocation,
-        acquired: &Acquired,
+        acquired: &AcquiredCollection,
         collection: &Arc<Collection>,
     ) -> Result<QueryShape> {
         let mut vars = of_filter();

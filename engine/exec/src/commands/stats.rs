@@ -10,7 +10,7 @@ use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Invocation, Reply, Result};
 
-use crate::acquire::{Acquired, acquire_stored};
+use crate::acquire::{AcquiredCollection, acquire_stored};
 use crate::options::node_options;
 use crate::stats::{CollectionSizes, sizes_of};
 use crate::tree_uses::tree_metrics;
@@ -92,7 +92,11 @@ pub(crate) async fn coll_stats(cmd: Invocation) -> Result<Reply> {
 }
 
 /// Appends what `collStats` and `$collStats: {storageStats: {}}` report.
-pub async fn append_collection_stats(out: &mut DocBuilder, acquired: &Acquired, scale: i64) {
+pub async fn append_collection_stats(
+    out: &mut DocBuilder,
+    acquired: &AcquiredCollection,
+    scale: i64,
+) {
     // A scale is a 32-bit number; a greater one is as great as those get.
     let scale = scale.min(i64::from(i32::MAX));
     let Some(collection) = acquired.collection() else {

@@ -12,7 +12,7 @@ use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, LogicalOp, OpContext, Reply, Result};
 
-use super::collation::Asked;
+use super::collation::CollationOption;
 use super::insert::check_batch_size;
 use super::reply::acknowledged;
 use super::variables::{variables_of_write, with_constants};
@@ -39,7 +39,7 @@ pub(super) struct UpdateSpec<'d> {
     array_filters: Option<&'d RawArray>,
     /// Constants that a pipeline may refer to.
     constants: Option<&'d RawDocument>,
-    collation: Asked,
+    collation: CollationOption,
 }
 
 /// What a command calls the parts of its statements that others call differently.
@@ -96,7 +96,7 @@ pub(super) fn read_update<'d>(
     let sort = reader.opt_doc("sort")?;
     let array_filters = array_filters(reader)?;
     let constants = reader.opt_doc(names.constants)?;
-    let collation = Asked::read(reader)?;
+    let collation = CollationOption::read(reader)?;
     reader.unsupported_unless_empty("upsertSupplied", Types::BOOL)?;
     reader.unsupported("sampleId", Types::BIN_DATA)?;
     if multi && sort.is_some() {

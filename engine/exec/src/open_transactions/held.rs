@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use pinion_catalog::{GateAccess, Pass, from_read_error};
+use pinion_catalog::{AccessGuard, GateAccess, from_read_error};
 use pinion_clock::Timestamp;
 use pinion_runtime::on_all_cores;
 use pinion_service::cursors::cursors;
@@ -36,7 +36,7 @@ struct Held {
     /// Keep its snapshot readable.
     pins: Vec<SnapshotPin>,
     /// Keep what it has read or written from being dropped or changed.
-    passes: Vec<(Namespace, GateAccess, Pass)>,
+    passes: Vec<(Namespace, GateAccess, AccessGuard)>,
 }
 
 /// This core's part of the transactions.
@@ -45,7 +45,7 @@ pub fn transactions() -> Rc<Transactions> {
 }
 
 impl Transactions {
-    pub(crate) fn hold(&self, lsid: Lsid, ns: Namespace, access: GateAccess, pass: Pass) {
+    pub(crate) fn hold(&self, lsid: Lsid, ns: Namespace, access: GateAccess, pass: AccessGuard) {
         let mut held = self.held.borrow_mut();
         let passes = &mut held.entry(lsid).or_default().passes;
         passes.push((ns, access, pass));

@@ -14,14 +14,14 @@ use pinion_bson::RawArray;
 use pinion_catalog::{Catalog, TimeSeries};
 use pinion_clock::Timestamp;
 use pinion_merge::{Passes, Sources};
-use pinion_query::{Memory, Outside, Pipeline, Variables};
+use pinion_query::{ExternalStage, Memory, Pipeline, Variables};
 use pinion_service::query_settings::QuerySettings;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
 pub(crate) use self::partial::collect_partial;
 pub(crate) use self::split::{open_split, request_of};
-use crate::acquire::Inner;
+use crate::acquire::NestedAcquisition;
 use crate::read::ReadStream;
 use crate::write::Validation;
 
@@ -55,7 +55,7 @@ pub struct Surroundings {
 
 impl Sources for Surroundings {
     type Read = ReadStream;
-    type Held = Inner;
+    type Held = NestedAcquisition;
 
     fn vars(&self) -> &Variables {
         &self.vars
@@ -72,7 +72,7 @@ impl Sources for Surroundings {
         stages: &RawArray,
         vars: &Variables,
         passes: Passes,
-    ) -> Result<(Node, Option<Inner>)> {
+    ) -> Result<(Node, Option<NestedAcquisition>)> {
         sub::open_pipeline(ctx, self, from, stages, (vars, passes)).await
     }
 
@@ -80,7 +80,12 @@ impl Sources for Surroundings {
         sub::open_own(ctx, self, pipeline).await
     }
 
-    async fn write(self: &Rc<Self>, ctx: &OpContext, stage: &Outside, source: Node) -> Result<()> {
+    async fn write(
+        self: &Rc<Self>,
+        ctx: &OpContext,
+        stage: &ExternalStage,
+        source: Node,
+    ) -> Result<()> {
         output::write(ctx, self, stage, source).await
     }
 }

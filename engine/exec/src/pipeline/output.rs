@@ -11,7 +11,7 @@ use pinion_catalog::{
 use pinion_collation::Collation;
 use pinion_merge::Spool;
 use pinion_query::{
-    Document, IndexSpec, Matcher, Merge, MergeWrite, NotMatched, OutputTo, Outside, Update,
+    Document, ExternalStage, IndexSpec, Matcher, Merge, MergeWrite, NotMatched, OutputTo, Update,
     Variables, document_text,
 };
 use pinion_service::compute::compute;
@@ -35,11 +35,11 @@ use crate::write::{
 pub(super) async fn write(
     ctx: &OpContext,
     around: &Surroundings,
-    stage: &Outside,
+    stage: &ExternalStage,
     source: Node,
 ) -> Result<()> {
     match stage {
-        Outside::Out(stage) => {
+        ExternalStage::Out(stage) => {
             let out = Replacement {
                 source,
                 stage,
@@ -47,7 +47,7 @@ pub(super) async fn write(
             };
             out.run(ctx).await
         }
-        Outside::Merge(stage) => {
+        ExternalStage::Merge(stage) => {
             let merge = Merging {
                 source,
                 stage,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pinion_bson::RawDocument;
 use pinion_merge::{PartCounters, RunNode, step_run};
-use pinion_query::{Document, Input, Memory, PartialPipeline, Pipeline, PipelineRun, Want};
+use pinion_query::{Document, Input, Memory, PartialPipeline, Pipeline, PipelineRun, StageRequest};
 use pinion_runtime::{Queue, join_all, submit_to};
 use pinion_service::compute::compute;
 use pinion_service::interrupt::{is_interruption, pause};
@@ -18,8 +18,8 @@ use super::Surroundings;
 use crate::acquire::ReadSource;
 use crate::limits::{MAX_KEPT_BYTES, MAX_KEPT_DOCUMENTS};
 use crate::read::{
-    Found, Output, PartSpec, Prepared, ReadReport, ReadRequest, Scan, next_documents, next_matches,
-    open, prepare,
+    Output, PartSpec, Prepared, ReadReport, ReadRequest, Scan, ScannedDocument, next_documents,
+    next_matches, open, prepare,
 };
 
 /// What a pipeline in parts has given.
@@ -190,24 +190,24 @@ impl GroupedPart {
         let mut input = Input::Go;
         loop {
             input = match step_run(&mut run, input, ctx).await? {
-                Want::Document => match walk.next(ctx).await? {
+                StageRequest::Document => match walk.next(ctx).await? {
                     documents if documents.is_empty() => Input::End,
                     documents => Input::Documents(documents),
                 },
-                Want::Output(document) => {
+                StageRequest::Output(document) => {
                     pause(ctx).await?;
                     given.push(document);
                     Input::Go
                 }
-                Want::Pause | Want::Compute => {
+                StageRequest::Pause | StageRequest::Compute => {
                     pause(ctx).await?;
                     Input::Go
                 }
-                Want::Done => {
+                StageRequest::Done => {
                     let kept = walk.kept.take();
                     return Ok(Grouped { made: given, kept });
                 }
-                Want::Disk(_) => unreachable!("a part may not spill"),
+                StageRequest::Disk(_) => unreachable!("a part may not spill"),
             };
         }
     }
@@ -376,7 +376,7 @@ impl FoundWalk<'_> {
     }
 
     /// Keeps these documents too, unless all are many then.
-    fn keep(&mut self, found: &VecDeque<Found>) {
+    fn keep(&mut self, found: &VecDeque<ScannedDocument>) {
         let Some(kept) = &mut self.kept else {
             return;
         };

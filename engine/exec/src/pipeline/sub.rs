@@ -11,7 +11,7 @@ use pinion_wire::{Error, OpContext, Result};
 
 use super::split::{open_split, request_of};
 use super::{Node, Surroundings};
-use crate::acquire::{Inner, acquire_inner, check_view};
+use crate::acquire::{NestedAcquisition, acquire_inner, check_view};
 
 /// A pipeline over another collection; without one the stages make their documents. The second
 /// value keeps the collection from being dropped while it is read.
@@ -21,7 +21,7 @@ pub(super) async fn open_pipeline(
     from: Option<&str>,
     stages: &RawArray,
     (vars, passes): (&Variables, Passes),
-) -> Result<(Node, Option<Inner>)> {
+) -> Result<(Node, Option<NestedAcquisition>)> {
     let parse = |stages: &RawArray| {
         let made = Pipeline::documents(stages, vars)?;
         Ok((made, Pipeline::parse_sub(stages, vars)?))
@@ -89,7 +89,7 @@ pub(super) async fn open_own(
 async fn open_over(
     ctx: &OpContext,
     around: &Rc<Surroundings>,
-    held: &Inner,
+    held: &NestedAcquisition,
     (pipeline, passes): (Pipeline, Passes),
 ) -> Result<Node> {
     let Some(collection) = held.collection().cloned() else {

@@ -13,7 +13,7 @@ use super::access::{Access, RangeAccess};
 use super::entry_values::{covered_document, value_of};
 use super::fetch::damaged;
 use super::part::{Output, PartSpec};
-use super::scan::{Found, Place, ScannedEntry};
+use super::scan::{ScanContext, ScannedDocument, ScannedEntry};
 use super::sorted_walk::sorted_order;
 
 /// The walk over the entries of one branch.
@@ -30,7 +30,7 @@ pub(super) struct BranchWalk {
 
 /// An entry that names a document.
 #[derive(Clone)]
-pub(super) struct Named {
+pub(super) struct IndexHit {
     /// The place of its branch in the access.
     pub turn: usize,
     /// How many of the branch's ranges were started, with the one that it lies in.
@@ -47,7 +47,7 @@ pub(super) struct Named {
     pub is_examined: bool,
 }
 
-impl Named {
+impl IndexHit {
     /// The key of the entry.
     fn entry_key(&self, spec: &PartSpec) -> &[u8] {
         match &self.key {
@@ -57,8 +57,8 @@ impl Named {
         }
     }
 
-    pub(super) fn found(self, document: Bytes) -> Found {
-        Found {
+    pub(super) fn found(self, document: Bytes) -> ScannedDocument {
+        ScannedDocument {
             order: self.order,
             id: self.id,
             document,
@@ -93,7 +93,7 @@ impl BranchWalk {
     /// Has the entry come next, if it is there.
     pub(super) fn stand_before(
         &mut self,
-        named: &Named,
+        named: &IndexHit,
         spec: &PartSpec,
         partition: &Rc<Partition>,
         at: ReadAt,
@@ -141,7 +141,7 @@ impl BranchWalk {
     /// Ensures that the block has an entry; false at the end of the branch.
     pub(super) async fn fill(
         &mut self,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         counters: &mut PartCounters,
     ) -> Result<bool> {
         let Some(branch) = place.spec.access.branches().get(self.turn) else {
@@ -165,7 +165,7 @@ impl BranchWalk {
     /// Goes to the beginning of the next range; false where none is left.
     fn enter_next(
         &mut self,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         branch: &RangeAccess,
         counters: &mut PartCounters,
     ) -> bool {
@@ -189,7 +189,7 @@ impl BranchWalk {
     /// [`BranchWalk::fill`] must decide.
     fn try_fill(
         &mut self,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         branch: &RangeAccess,
         counters: &mut PartCounters,
     ) -> bool {
@@ -205,10 +205,10 @@ impl BranchWalk {
     /// those in front of it are passed. None where [`BranchWalk::fill`] is to follow.
     pub(super) fn front(
         &mut self,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         seen: Option<&FxHashSet<Key>>,
         counters: &mut PartCounters,
-    ) -> Result<Option<Named>> {
+    ) -> Result<Option<IndexHit>> {
         let spec = place.spec;
         let Some(branch) = spec.access.branches().get(self.turn) else {
             return Ok(None);
@@ -239,7 +239,7 @@ impl BranchWalk {
     /// Passes the entry in front.
     pub(super) fn pass(
         &mut self,
-        named: &Named,
+        named: &IndexHit,
         spec: &PartSpec,
         seen: Option<&mut FxHashSet<Key>>,
         counters: &mut PartCounters,
@@ -254,10 +254,10 @@ impl BranchWalk {
     /// The next entry that names a document not seen before, which it passes.
     pub(super) async fn next(
         &mut self,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         seen: &mut Option<FxHashSet<Key>>,
         counters: &mut PartCounters,
-    ) -> Result<Option<Named>> {
+    ) -> Result<Option<IndexHit>> {
         while self.fill(place, counters).await? {
             if let Some(named) = self.front(place, seen.as_ref(), counters)? {
                 self.pass(&named, place.spec, seen.as_mut(), counters);
@@ -275,7 +275,7 @@ impl BranchWalk {
         key: Key,
         id: Key,
         record: BlockRecord<'_>,
-    ) -> Result<Named> {
+    ) -> Result<IndexHit> {
         let keeps_entry = spec.output == Output::Keys || spec.metadata.index_key;
         let entry = (keeps_entry && branch.index.is_some()).then(|| {
             Box::new(ScannedEntry {
@@ -298,7 +298,7 @@ impl BranchWalk {
             access if access.branches().len() == 1 => key,
             _ => ordered_by_branch(self.turn, &key),
         };
-        Ok(Named {
+        Ok(IndexHit {
             turn: self.turn,
             range: self.range,
             order,

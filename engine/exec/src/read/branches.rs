@@ -10,11 +10,11 @@ use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
 use super::access::Access;
-use super::branch_walk::{BranchWalk, Named};
+use super::branch_walk::{BranchWalk, IndexHit};
 use super::entry_values::{behind_value, unnamed};
 use super::fetch::{dangling, fetch, found_of, may_change};
 use super::part::{Output, PartSpec};
-use super::scan::{Found, Place};
+use super::scan::{ScanContext, ScannedDocument};
 use super::sorted_walk::SortedWalk;
 use crate::limits::FETCH_GROUP;
 
@@ -24,9 +24,9 @@ pub(super) struct Branches {
     seen: Option<FxHashSet<Key>>,
     /// Entries that were passed and whose documents are not read yet: in a newer state they are
     /// walked again.
-    pending: Vec<Named>,
+    pending: Vec<IndexHit>,
     /// Documents fetched ahead from other partitions, in reverse.
-    fetched: Vec<Found>,
+    fetched: Vec<ScannedDocument>,
 }
 
 /// In which order the entries of branches are walked.
@@ -131,7 +131,7 @@ impl Branches {
     /// False at the end of the access.
     pub(super) async fn fill(
         &mut self,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         counters: &mut PartCounters,
     ) -> Result<bool> {
         let branches = place.spec.access.branches().len();
@@ -149,9 +149,9 @@ impl Branches {
     /// until it is passed. None where [`Branches::fill`] is to follow.
     pub(super) fn front(
         &mut self,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         counters: &mut PartCounters,
-    ) -> Result<Option<Named>> {
+    ) -> Result<Option<IndexHit>> {
         let (walk, seen) = self.in_turn();
         let spec = place.spec;
         let Some(mut named) = walk.front(place, seen.as_ref(), counters)? else {
@@ -173,7 +173,7 @@ impl Branches {
     /// distinct value, the next is the first with another value.
     pub(super) fn pass(
         &mut self,
-        named: &Named,
+        named: &IndexHit,
         spec: &PartSpec,
         counters: &mut PartCounters,
     ) -> Result<()> {
@@ -198,9 +198,9 @@ impl Branches {
     /// The next document.
     pub(super) async fn next(
         &mut self,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         counters: &mut PartCounters,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<ScannedDocument>> {
         loop {
             if let Some(found) = self.fetched.pop() {
                 return Ok(Some(found));
@@ -232,10 +232,10 @@ impl Branches {
     /// it is passed then.
     async fn read_front(
         &mut self,
-        mut named: Named,
-        place: Place<'_>,
+        mut named: IndexHit,
+        place: ScanContext<'_>,
         counters: &mut PartCounters,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<ScannedDocument>> {
         if named.document.is_none() {
             named.is_examined = true;
             named.document = match place.spec.output {
@@ -252,15 +252,15 @@ impl Branches {
     /// their documents: a group of them is fetched at once.
     async fn read_passed(
         &mut self,
-        mut named: Named,
-        place: Place<'_>,
+        mut named: IndexHit,
+        place: ScanContext<'_>,
         counters: &mut PartCounters,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<ScannedDocument>> {
         if let Some(document) = named.document.take() {
             counters.docs_examined += u64::from(named.is_examined);
             return Ok(Some(named.found(document)));
         }
-        let Place { ctx, spec, at, .. } = place;
+        let ScanContext { ctx, spec, at, .. } = place;
         if !spec.access.branches()[named.turn].is_apart() {
             counters.docs_examined += 1;
             return match read(&named, place).await {
@@ -290,9 +290,9 @@ impl Branches {
     /// they come in turn.
     async fn next_alike(
         &mut self,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         counters: &mut PartCounters,
-    ) -> Result<Option<Named>> {
+    ) -> Result<Option<IndexHit>> {
         match &mut self.entries {
             Entries::InTurn(walk) => walk.next(place, &mut self.seen, counters).await,
             Entries::Sorted(walk) => walk.next(place, &mut self.seen, counters).await,
@@ -301,14 +301,14 @@ impl Branches {
 }
 
 /// Whether the document of an entry is fetched in a group, with those of other entries.
-fn is_fetched(spec: &PartSpec, named: &Named) -> bool {
+fn is_fetched(spec: &PartSpec, named: &IndexHit) -> bool {
     let is_value = matches!(spec.output, Output::Distinct(_));
     named.document.is_none() && !is_value && spec.access.branches()[named.turn].is_apart()
 }
 
 /// The document that an entry names, which is in the same partition; none if it is gone.
-async fn read(named: &Named, place: Place<'_>) -> Result<Option<Bytes>> {
-    let Place {
+async fn read(named: &IndexHit, place: ScanContext<'_>) -> Result<Option<Bytes>> {
+    let ScanContext {
         spec,
         partition,
         at,
@@ -325,7 +325,11 @@ async fn read(named: &Named, place: Place<'_>) -> Result<Option<Bytes>> {
 
 /// The value of a field in the document that an entry names: what is null in the entry may be
 /// missing there.
-async fn value_in_document(named: &Named, field: usize, place: Place<'_>) -> Result<Option<Bytes>> {
+async fn value_in_document(
+    named: &IndexHit,
+    field: usize,
+    place: ScanContext<'_>,
+) -> Result<Option<Bytes>> {
     let asked = std::slice::from_ref(named);
     let documents = fetch(place.ctx, place.spec, asked, place.at).await?;
     let index = place.spec.access.branches()[named.turn].index.as_ref();

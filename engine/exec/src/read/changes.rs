@@ -13,8 +13,8 @@ use pinion_catalog::{Uuid, stored_document};
 use pinion_clock::Timestamp;
 use pinion_query::{
     Change, ChangeStreamOptions, Document, Event, Image, Input, MAX_CHANGE_EVENT_BYTES, Matcher,
-    Memory, Pipeline, PipelineRun, Resume, Scope, Seen, Start, TokenData, TransactionEnd,
-    Variables, Want, changes_of, split_event, transaction_end,
+    Memory, Pipeline, PipelineRun, Resume, Scope, Seen, StageRequest, Start, TokenData,
+    TransactionEnd, Variables, changes_of, split_event, transaction_end,
 };
 use pinion_runtime::{Instant, LocalBoxFuture, timeout_at, yield_if_due};
 use pinion_service::cluster_parameters::cluster_parameters;
@@ -199,7 +199,7 @@ impl ChangeStream {
         };
         let nothing = stream.step(Input::Go)?;
         assert!(
-            matches!(nothing, Want::Document),
+            matches!(nothing, StageRequest::Document),
             "no stage has anything yet"
         );
         Ok(stream)
@@ -454,7 +454,7 @@ impl ChangeStream {
         Ok(())
     }
 
-    fn step(&mut self, input: Input) -> Result<Want> {
+    fn step(&mut self, input: Input) -> Result<StageRequest> {
         self.run.step(input, CORE_BUDGET)
     }
 
@@ -468,18 +468,18 @@ impl ChangeStream {
         let mut input = Input::Document(event);
         loop {
             let mut want = self.step(input)?;
-            if let Want::Compute = want {
+            if let StageRequest::Compute = want {
                 let run = &mut self.run;
                 want = Box::pin(offload(ctx, |stop| run.step_until(stop))).await?;
             }
             input = Input::Go;
             match want {
-                Want::Output(document) => {
+                StageRequest::Output(document) => {
                     assert!(made.replace(document).is_none(), "one event makes one");
                 }
-                Want::Document => return Ok(made),
-                Want::Pause | Want::Compute => pause(ctx).await?,
-                Want::Disk(_) | Want::Done => {
+                StageRequest::Document => return Ok(made),
+                StageRequest::Pause | StageRequest::Compute => pause(ctx).await?,
+                StageRequest::Disk(_) | StageRequest::Done => {
                     unreachable!("no stage that may follow a change stream keeps or ends anything")
                 }
             }

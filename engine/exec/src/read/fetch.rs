@@ -9,9 +9,9 @@ use pinion_storage::{Key, Partition, PartitionId, ReadAt, SnapshotPin, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::RangeAccess;
-use super::branch_walk::Named;
+use super::branch_walk::IndexHit;
 use super::part::PartSpec;
-use super::scan::{Found, until_decided};
+use super::scan::{ScannedDocument, until_decided};
 
 fn name_of(branch: &RangeAccess) -> &str {
     branch.index.as_ref().map_or("_id_", |index| index.name())
@@ -49,7 +49,7 @@ pub(crate) fn may_change(at: ReadAt) -> bool {
 pub(crate) async fn fetch(
     ctx: &OpContext,
     spec: &PartSpec,
-    entries: &[Named],
+    entries: &[IndexHit],
     at: ReadAt,
 ) -> Result<Vec<Option<Bytes>>> {
     let tree = spec.collection.tree();
@@ -116,10 +116,10 @@ fn pin_once(
 /// changes, and damage elsewhere.
 pub(crate) fn found_of(
     spec: &PartSpec,
-    entries: impl Iterator<Item = Named>,
+    entries: impl Iterator<Item = IndexHit>,
     documents: Vec<Option<Bytes>>,
     may_change: bool,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<ScannedDocument>> {
     let found = entries
         .zip(documents)
         .filter_map(|(named, document)| match document {

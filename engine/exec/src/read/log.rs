@@ -12,7 +12,7 @@ use pinion_storage::{Key, KeyRange, LogCursor, LogReadError, storage};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::access::RangeAccess;
-use super::scan::Found;
+use super::scan::ScannedDocument;
 use super::tail::position_lost;
 use crate::limits::{LOG_BATCH_BYTES, LOG_BATCH_ENTRIES, LOG_FIRST_BATCH_ENTRIES};
 
@@ -172,7 +172,10 @@ impl LogWalk {
         }
     }
 
-    pub(super) async fn next(&mut self, counters: &mut PartCounters) -> Result<Option<Found>> {
+    pub(super) async fn next(
+        &mut self,
+        counters: &mut PartCounters,
+    ) -> Result<Option<ScannedDocument>> {
         if self.is_done {
             return Ok(None);
         }
@@ -189,7 +192,7 @@ impl LogWalk {
         };
         counters.docs_examined += 1;
         let key = record_key(record_at(ts));
-        Ok(Some(Found {
+        Ok(Some(ScannedDocument {
             order: key.clone(),
             id: key,
             document,

@@ -18,12 +18,12 @@ use super::access::Access;
 use super::branches::Branches;
 use super::part::PartSpec;
 use super::renew::Snapshot;
-use super::scan::{Found, Place, Scan};
+use super::scan::{Scan, ScanContext, ScannedDocument};
 use crate::limits::{ROUND_BYTES, ROUND_DOCUMENTS, ROUND_WORK};
 
 /// What one step of a scan comes to.
 pub(super) enum Tested {
-    Matches(Found),
+    Matches(ScannedDocument),
     /// A document that the filter does not let pass.
     Fails,
     End,
@@ -34,21 +34,21 @@ enum Match<'b> {
     /// It lies in a block of the collection's own tree. Where in an array the filter matched, if
     /// that is asked for.
     InBlock(BlockRecord<'b>, Option<u32>),
-    Found(Found),
+    ScannedDocument(ScannedDocument),
 }
 
 impl Match<'_> {
-    fn found(self) -> Found {
+    fn found(self) -> ScannedDocument {
         match self {
-            Match::InBlock(record, position) => Found::in_collection(record, position),
-            Match::Found(found) => found,
+            Match::InBlock(record, position) => ScannedDocument::in_collection(record, position),
+            Match::ScannedDocument(found) => found,
         }
     }
 
     fn document(self) -> Bytes {
         match self {
             Match::InBlock(record, _) => record.to_bytes(),
-            Match::Found(found) => found.document,
+            Match::ScannedDocument(found) => found.document,
         }
     }
 }
@@ -81,7 +81,7 @@ pub(crate) async fn next_matches(
     ctx: &OpContext,
     counters: &mut PartCounters,
     most: usize,
-    matched: &mut VecDeque<Found>,
+    matched: &mut VecDeque<ScannedDocument>,
 ) -> Result<()> {
     assert!(most > 0, "no document is asked for");
     assert!(matched.is_empty(), "documents are left of those before");
@@ -176,7 +176,7 @@ async fn round(
         Examined::TooLong => Box::pin(test_offloaded(scan, spec, ctx, counters)).await?,
     };
     match tested {
-        Tested::Matches(found) => take(Match::Found(found)),
+        Tested::Matches(found) => take(Match::ScannedDocument(found)),
         Tested::Fails => {}
         Tested::End => return Ok(Round::End),
     }
@@ -279,7 +279,7 @@ fn examine_documents(
 /// The documents that the entries of a block name, or what the entries alone have of them.
 fn examine_entries(
     branches: &mut Branches,
-    place: Place<'_>,
+    place: ScanContext<'_>,
     room: &mut Room,
     counters: &mut PartCounters,
     take: &mut impl FnMut(Match<'_>),
@@ -299,7 +299,10 @@ fn examine_entries(
         room.passes(bytes, met.is_some());
         if let (Some(position), Some(document)) = (met, named.document.take()) {
             let found = named.found(document);
-            take(Match::Found(Found { position, ..found }));
+            take(Match::ScannedDocument(ScannedDocument {
+                position,
+                ..found
+            }));
         }
     }
     Ok(Examined::Documents)

@@ -46,7 +46,7 @@ pub(crate) use request::{Opened, access_of_plan};
 pub use request::{
     Prepared, ReadRequest, choose_to_explain, existing_trees, open, parse_sort, prepare,
 };
-pub(crate) use scan::{Found, Scan};
+pub(crate) use scan::{Scan, ScannedDocument};
 pub(crate) use stage_stats::{StageFigures, append_execution, append_stage};
 pub(crate) use stream::Stream;
 pub(crate) use tail::TailStream;

@@ -15,10 +15,10 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
 use super::access::{NearAccess, RangeAccess};
-use super::branch_walk::Named;
+use super::branch_walk::IndexHit;
 use super::fetch::{damaged, dangling, fetch, found_of, may_change};
 use super::part::{Output, PartSpec};
-use super::scan::{Found, ScannedEntry};
+use super::scan::{ScannedDocument, ScannedEntry};
 use crate::limits::{FETCH_GROUP, NEAR_BUFFER_BYTES};
 
 /// A document that was found, and waits for all that are nearer.
@@ -58,7 +58,7 @@ pub(super) struct NearWalk {
     ranges: VecDeque<KeyRange>,
     cursor: Option<Cursor>,
     /// Entries of the ring whose documents are not read yet.
-    pending: Vec<Named>,
+    pending: Vec<IndexHit>,
     /// Whether a newer state was taken: a document may have changed since its entry was walked.
     has_moved: bool,
     /// How many documents the ring has.
@@ -103,7 +103,7 @@ impl NearWalk {
         at: ReadAt,
         ctx: &OpContext,
         counters: &mut PartCounters,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<ScannedDocument>> {
         let branch = &spec.access.branches()[0];
         loop {
             let reach = self.search.reach();
@@ -196,7 +196,12 @@ impl NearWalk {
     }
 
     /// Lets a document wait for its turn, when it is as far away as is wanted.
-    async fn wait(&mut self, spec: &PartSpec, found: Found, ctx: &OpContext) -> Result<()> {
+    async fn wait(
+        &mut self,
+        spec: &PartSpec,
+        found: ScannedDocument,
+        ctx: &OpContext,
+    ) -> Result<()> {
         let (search, document) = (&self.search, stored_document(&found.document));
         let Some(distance) = compute(ctx, || search.distance(document)).await? else {
             return Ok(());
@@ -233,7 +238,7 @@ impl NearWalk {
         spec: &PartSpec,
         partition: &Rc<Partition>,
         at: ReadAt,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<ScannedDocument>> {
         let Some(Reverse(mut nearest)) = self.waiting.pop() else {
             return Ok(None);
         };
@@ -284,7 +289,7 @@ async fn documents(
     spec: &PartSpec,
     branch: &RangeAccess,
     partition: &Rc<Partition>,
-    entries: &[Named],
+    entries: &[IndexHit],
     at: ReadAt,
 ) -> Result<Vec<Option<Bytes>>> {
     if branch.is_apart() {
@@ -299,8 +304,8 @@ async fn documents(
 }
 
 /// An entry of the one branch, whose document was not read yet.
-fn named(order: Key, id: Key, entry: Option<Box<ScannedEntry>>) -> Named {
-    Named {
+fn named(order: Key, id: Key, entry: Option<Box<ScannedEntry>>) -> IndexHit {
+    IndexHit {
         turn: 0,
         range: 0,
         order,

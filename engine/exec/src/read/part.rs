@@ -26,10 +26,10 @@ use rustc_hash::FxHashMap;
 use super::access::{Access, RangeAccess};
 use super::matches::{count_matches, next_matches, yield_if_due};
 use super::request::ReadRequest;
-use super::scan::{Found, Scan};
+use super::scan::{Scan, ScannedDocument};
 use super::sorted::SortedPart;
 use super::staged::StagedRun;
-use crate::acquire::{Renewal, Undecided};
+use crate::acquire::{PrepareConflicts, Renewal};
 
 /// What a part hands out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +70,7 @@ pub struct PartSpec {
     pub at: Timestamp,
     /// Whose writes are read beside the state at that time.
     pub unit: Option<UnitId>,
-    pub undecided: Undecided,
+    pub undecided: PrepareConflicts,
     /// Which states may follow it while the read runs.
     pub renewal: Renewal,
     /// The read may outlive its pass of the collection's gate.
@@ -130,7 +130,7 @@ impl PartSpec {
     pub(crate) fn read_at(&self, at: Timestamp) -> ReadAt {
         match self.unit {
             Some(unit) => ReadAt::In { at, unit },
-            None if self.undecided == Undecided::PassedBy => ReadAt::DecidedAt(at),
+            None if self.undecided == PrepareConflicts::Ignore => ReadAt::DecidedAt(at),
             None => ReadAt::At(at),
         }
     }
@@ -518,7 +518,7 @@ pub(super) async fn made_at_end(spec: &PartSpec, item: Item, ctx: &OpContext) ->
 /// What is known of a document beside its fields, as far as something reads it.
 pub(crate) async fn metadata_of(
     spec: &PartSpec,
-    found: &Found,
+    found: &ScannedDocument,
     ctx: &OpContext,
 ) -> Result<Metadata> {
     let mut known = Metadata::default();
@@ -546,7 +546,7 @@ pub(crate) async fn metadata_of(
 /// The form in which a document leaves the part.
 pub(crate) async fn finish(
     spec: &PartSpec,
-    found: Found,
+    found: ScannedDocument,
     metadata: &Metadata,
     ctx: &OpContext,
 ) -> Result<Item> {
@@ -586,7 +586,7 @@ pub(crate) async fn finish(
 }
 
 /// A document that leaves the part as it was found, or its key if that is asked for.
-fn as_found(spec: &PartSpec, found: Found) -> Item {
+fn as_found(spec: &PartSpec, found: ScannedDocument) -> Item {
     let document = match spec.output {
         Output::Ids => Bytes::copy_from_slice(&found.id),
         _ => found.document,
@@ -618,7 +618,7 @@ fn record_id<'i>(collection: &Collection, id: &'i [u8]) -> RawBsonRef<'i> {
 }
 
 /// What `returnKey` gives in place of the document.
-fn index_key(spec: &PartSpec, found: &Found) -> Result<RawDocumentBuf> {
+fn index_key(spec: &PartSpec, found: &ScannedDocument) -> Result<RawDocumentBuf> {
     if let Some(entry) = &found.entry {
         let index = spec.access.branches()[entry.branch].index.as_ref();
         let index = index.expect("entries are of an index");

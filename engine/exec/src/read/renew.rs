@@ -12,7 +12,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::Access;
 use super::part::{Output, PartSpec};
-use super::scan::{Found, Scan};
+use super::scan::{Scan, ScannedDocument};
 use super::tail::position_lost;
 use crate::acquire::{Renewal, committed, enter_inner};
 use crate::cursor_reads::check_still_there;
@@ -52,7 +52,7 @@ pub(super) struct Snapshot {
 #[derive(Default)]
 struct Planted {
     fault: PlantedFault,
-    given: Option<Found>,
+    given: Option<ScannedDocument>,
     is_due: bool,
 }
 
@@ -127,7 +127,7 @@ impl Snapshot {
 
     /// Notes what the scan gives.
     #[inline]
-    pub(super) fn gives(&mut self, found: &Found) {
+    pub(super) fn gives(&mut self, found: &ScannedDocument) {
         if self.keeps_position {
             self.position = Some(found.id.clone());
         }
@@ -270,7 +270,7 @@ impl Scan {
     }
 
     /// The document that a planted fault has the scan give again behind a renewal.
-    pub(super) fn planted_repeat(&mut self) -> Option<Found> {
+    pub(super) fn planted_repeat(&mut self) -> Option<ScannedDocument> {
         let planted = &mut self.snapshot.planted;
         if planted.fault != PlantedFault::RepeatedAtRenewal || !planted.is_due {
             return None;

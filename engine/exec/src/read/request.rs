@@ -24,7 +24,7 @@ use super::core_part::{ReadStream, open_parts};
 use super::part::{FoundMetadata, Output, PartSpec};
 use super::plan::{Planned, by_id};
 use super::report::{Chosen, ReadReport};
-use crate::acquire::{ReadSource, Renewal, Undecided};
+use crate::acquire::{PrepareConflicts, ReadSource, Renewal};
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
 use crate::parameters::parameters;
 use crate::plan_cache::{SetFilter, index_filters};
@@ -54,7 +54,7 @@ pub struct ReadRequest {
     /// The unit whose writes are read beside the snapshot.
     pub unit: Option<UnitId>,
     /// Whether what is prepared is waited for.
-    pub undecided: Undecided,
+    pub undecided: PrepareConflicts,
     /// Which newer states it may take while it runs.
     pub renewal: Renewal,
     /// It sees one state from its beginning to its end, whatever its read concern promises.
@@ -122,7 +122,7 @@ impl ReadRequest {
             show_record_id: false,
             allow_disk_use: None,
             unit: None,
-            undecided: Undecided::Awaited,
+            undecided: PrepareConflicts::Enforce,
             renewal: Renewal::Never,
             keeps_snapshot: false,
             is_unguarded: false,

@@ -25,7 +25,7 @@ use crate::options::{PlantedFault, node_options};
 
 /// A document that was found.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct ScannedDocument {
     /// Orders it among the documents of all parts.
     pub order: Key,
     /// Its key in the collection's tree.
@@ -68,18 +68,18 @@ pub(super) enum Walk {
 
 /// Where a walk reads.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'p> {
+pub(super) struct ScanContext<'p> {
     pub ctx: &'p OpContext,
     pub spec: &'p PartSpec,
     pub partition: &'p Rc<Partition>,
     pub at: ReadAt,
 }
 
-impl Found {
+impl ScannedDocument {
     /// A document of the collection's own tree.
-    pub(super) fn in_collection(record: BlockRecord<'_>, position: Option<u32>) -> Found {
+    pub(super) fn in_collection(record: BlockRecord<'_>, position: Option<u32>) -> ScannedDocument {
         let id = record.key();
-        Found {
+        ScannedDocument {
             order: Key::from_slice(&id),
             id,
             document: record.to_bytes(),
@@ -115,7 +115,7 @@ impl Scan {
         &mut self,
         ctx: &OpContext,
         counters: &mut PartCounters,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<ScannedDocument>> {
         loop {
             if self.snapshot.is_due() {
                 // In a box, as few steps ever need its room.
@@ -145,7 +145,7 @@ impl Scan {
         &mut self,
         ctx: &OpContext,
         counters: &mut PartCounters,
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<ScannedDocument>> {
         match &mut self.walk {
             Walk::Near(walk) => {
                 let (spec, partition) = (&self.spec, &self.partition);
@@ -166,7 +166,7 @@ impl Scan {
                 };
                 counters.keys_examined += 1;
                 counters.docs_examined += 1;
-                Ok(Some(Found {
+                Ok(Some(ScannedDocument {
                     order: key.clone(),
                     id: key,
                     document: read.value,
@@ -175,7 +175,7 @@ impl Scan {
                 }))
             }
             Walk::Branches(walk) => {
-                let place = Place {
+                let place = ScanContext {
                     ctx,
                     spec: &self.spec,
                     partition: &self.partition,
@@ -225,11 +225,11 @@ impl Scan {
     pub(super) fn blocks<'s>(
         &'s mut self,
         ctx: &'s OpContext,
-    ) -> (Place<'s>, &'s mut Branches, &'s mut Snapshot) {
+    ) -> (ScanContext<'s>, &'s mut Branches, &'s mut Snapshot) {
         let Walk::Branches(branches) = &mut self.walk else {
             panic!("the walk gives no blocks");
         };
-        let place = Place {
+        let place = ScanContext {
             ctx,
             spec: &self.spec,
             partition: &self.partition,

@@ -17,13 +17,13 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, made_at_end, metadata_of};
-use super::scan::{Found, Scan, ScannedEntry};
+use super::scan::{Scan, ScannedDocument, ScannedEntry};
 use super::staged::StagedRun;
 use crate::limits::{ROUND_BYTES, ROUND_DOCUMENTS};
 
 /// A document in the sort.
 struct Entry {
-    found: Found,
+    found: ScannedDocument,
     /// What is known of it beside its fields: computed again where it was on disk meanwhile.
     metadata: Option<Metadata>,
 }
@@ -114,7 +114,7 @@ impl SortedPart {
             arrived += 1;
             let document = document.into_bytes();
             let size = document.len();
-            let found = Found {
+            let found = ScannedDocument {
                 order: Key::new(),
                 id: Key::new(),
                 document,
@@ -300,7 +300,7 @@ impl Spilled for Entry {
                 type_bits,
             })
         });
-        let found = Found {
+        let found = ScannedDocument {
             order: Key::new(),
             id,
             document: Bytes::copy_from_slice(bytes),
@@ -327,7 +327,7 @@ mod tests {
 
     #[track_caller]
     fn check(position: Option<u32>, entry: Option<ScannedEntry>) {
-        let found = Found {
+        let found = ScannedDocument {
             order: Key::from_slice(b"order"),
             id: Key::from_slice(b"id"),
             document: Bytes::from_static(b"document"),
@@ -342,7 +342,7 @@ mod tests {
         entry.write(&mut bytes);
         assert_eq!(bytes.len(), entry.spilled_bytes());
         let read = Entry::read(&bytes).expect("sound").found;
-        let expected = Found {
+        let expected = ScannedDocument {
             order: Key::new(),
             ..found
         };

@@ -10,9 +10,9 @@ use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
 use super::access::RangeAccess;
-use super::branch_walk::{BranchWalk, Named};
+use super::branch_walk::{BranchWalk, IndexHit};
 use super::fetch::damaged;
-use super::scan::Place;
+use super::scan::ScanContext;
 
 /// The branches with the next entry of each.
 pub(super) struct SortedWalk {
@@ -29,7 +29,7 @@ pub(super) struct SortedWalk {
     alike: FxHashSet<Key>,
 }
 
-struct Head(Named);
+struct Head(IndexHit);
 
 impl SortedWalk {
     pub(super) fn new(branches: usize, is_disjoint: bool) -> SortedWalk {
@@ -46,10 +46,10 @@ impl SortedWalk {
     /// The next entry of all branches that names a document not given before.
     pub(super) async fn next(
         &mut self,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         seen: &mut Option<FxHashSet<Key>>,
         counters: &mut PartCounters,
-    ) -> Result<Option<Named>> {
+    ) -> Result<Option<IndexHit>> {
         if !self.is_open {
             for turn in 0..self.walks.len() {
                 self.step(turn, place, seen, counters).await?;
@@ -71,7 +71,7 @@ impl SortedWalk {
 
     /// Adds the heads to the entries that were given by the walk and are walked again, as those
     /// are.
-    pub(super) fn take_back(&mut self, walked: &mut Vec<Named>) {
+    pub(super) fn take_back(&mut self, walked: &mut Vec<IndexHit>) {
         for named in walked.iter() {
             self.alike.remove(&named.id);
         }
@@ -89,7 +89,7 @@ impl SortedWalk {
         self.walks.iter_mut()
     }
 
-    fn is_new(&mut self, named: &Named) -> bool {
+    fn is_new(&mut self, named: &IndexHit) -> bool {
         if self.is_disjoint {
             return true;
         }
@@ -106,7 +106,7 @@ impl SortedWalk {
     async fn step(
         &mut self,
         turn: usize,
-        place: Place<'_>,
+        place: ScanContext<'_>,
         seen: &mut Option<FxHashSet<Key>>,
         counters: &mut PartCounters,
     ) -> Result<()> {

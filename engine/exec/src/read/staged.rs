@@ -3,21 +3,21 @@
 use std::collections::VecDeque;
 
 use pinion_merge::{PartCounters, step_run};
-use pinion_query::{Document, Input, PartStages, PipelineRun, Want};
+use pinion_query::{Document, Input, PartStages, PipelineRun, StageRequest};
 use pinion_service::interrupt::{is_interruption, pause};
 use pinion_storage::Key;
 use pinion_wire::{Error, OpContext, Result};
 
 use super::matches::{next_matches, yield_if_due};
 use super::part::{PartSpec, finish, metadata_of};
-use super::scan::{Found, Scan};
+use super::scan::{Scan, ScannedDocument};
 use crate::limits::FOUND_GROWTH;
 
 /// The stages of a part at work.
 pub(super) struct StagedRun {
     run: PipelineRun,
     /// Documents that were found and not looked at yet.
-    found: VecDeque<Found>,
+    found: VecDeque<ScannedDocument>,
     /// How many documents the next round finds at most: under a limit that starts at one and grows.
     most: usize,
     grows: bool,
@@ -76,24 +76,24 @@ impl StagedRun {
                 Err(error) => return Ok(Some(self.made(Err(Box::new(error))))),
             };
             input = match want {
-                Want::Output(document) => {
+                StageRequest::Output(document) => {
                     // Many may be made of one document, and the caller does not yield.
                     yield_if_due(scan, ctx).await?;
                     return Ok(Some(self.made(Ok(document))));
                 }
-                Want::Document => match self.next_found(scan, spec, ctx, counters).await? {
+                StageRequest::Document => match self.next_found(scan, spec, ctx, counters).await? {
                     None => Input::End,
                     Some(Ok(document)) => Input::Document(document),
                     Some(Err(error)) if is_interruption(&error) => return Err(*error),
                     Some(Err(error)) => return Ok(Some(self.made(Err(error)))),
                 },
-                Want::Pause | Want::Compute => {
+                StageRequest::Pause | StageRequest::Compute => {
                     scan.suspended();
                     pause(ctx).await?;
                     Input::Go
                 }
-                Want::Done => return Ok(None),
-                Want::Disk(_) => unreachable!("the stages of a part hold no documents"),
+                StageRequest::Done => return Ok(None),
+                StageRequest::Disk(_) => unreachable!("the stages of a part hold no documents"),
             };
         }
     }

@@ -205,7 +205,7 @@ async fn remove_from(collection: &Collection, lsid: &Lsid) -> Result<()> {
             wall_ms: pinion_runtime::wall_ms(),
             session: None,
             record: None,
-            form: pinion_catalog::log_form(),
+            form: pinion_catalog::oplog_format(),
         })?;
         let statement = Statement {
             writes: writes.to_vec(),

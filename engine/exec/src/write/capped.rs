@@ -13,8 +13,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::RawDocumentBuf;
 use pinion_catalog::{
-    Capped, Collection, LogForm, Observers, OpEvent, OpKind, document_id, encode_apply_ops,
-    from_read_error, from_write_error, index_writes, log_form, record_key, record_of,
+    Capped, Collection, Observers, OpEvent, OpKind, OplogFormat, document_id, encode_apply_ops,
+    from_read_error, from_write_error, index_writes, oplog_format, record_key, record_of,
     stored_document,
 };
 use pinion_clock::{OpTime, Term};
@@ -168,7 +168,7 @@ fn insert_all<'a>(
                 }
             }
             step.attempts.push(attempt);
-            if log_form() == LogForm::Plain && collection.is_replicated() {
+            if oplog_format() == OplogFormat::V44 && collection.is_replicated() {
                 // The next inserts take it along.
                 continue;
             }
@@ -229,8 +229,8 @@ async fn insert_one(
     let mut last_evicted = None;
     // An entry of several writes is that of a transaction if it names a session: what has to go
     // then goes afterwards.
-    let form = log_form();
-    if marks.stamp.is_none() || form == LogForm::Plain {
+    let form = oplog_format();
+    if marks.stamp.is_none() || form == OplogFormat::V44 {
         let evict = evict_beside(ctx, collection, (capped, form), new, &mut statement);
         match evict.await {
             Ok(last) => last_evicted = last,
@@ -268,7 +268,7 @@ async fn insert_one(
 async fn evict_beside(
     ctx: &OpContext,
     collection: &Arc<Collection>,
-    (capped, form): (&CappedCollection, LogForm),
+    (capped, form): (&CappedCollection, OplogFormat),
     new: NewDocument<'_>,
     statement: &mut Statement,
 ) -> Result<Option<i64>> {
@@ -278,7 +278,7 @@ async fn evict_beside(
     }
     let removal = removal(ctx, collection, evicted).await?;
     let last = removal.last();
-    if form == LogForm::Plain {
+    if form == OplogFormat::V44 {
         // Each member of MongoDB 4.4 removes the surplus itself, and does not apply removals of
         // others.
         statement.writes.extend(removal.writes);

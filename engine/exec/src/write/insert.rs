@@ -23,14 +23,14 @@ use smallvec::SmallVec;
 
 use super::backoff::Backoff;
 use super::batch::BatchOutcome;
+use super::batch_uniqueness::Claims;
 use super::capped;
-use super::claims::Claims;
 use super::multikey::mark_multikey;
 use super::order::{first_error, first_taken};
 use super::perform::execute;
 use super::unit::LoggedWrite;
 use super::validation::{Validation, check_document};
-use crate::acquire::{Acquired, acquire};
+use crate::acquire::{AcquiredCollection, acquire};
 use crate::limits::{
     INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES, MAX_CLUSTER_KEY_BYTES,
 };
@@ -247,7 +247,7 @@ pub(super) enum Attempt {
 /// batch.
 pub async fn insert_documents(
     ctx: &OpContext,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
     documents: Vec<(usize, Bytes)>,
     options: InsertOptions<'_>,
     outcome: &mut BatchOutcome,

@@ -3,34 +3,34 @@
 
 mod backoff;
 mod batch;
+mod batch_uniqueness;
 mod capped;
-mod claims;
+mod delete_by_plan;
 mod document;
+mod explain_update;
 mod group;
 mod insert;
+mod internal_upsert;
 mod modify;
 mod multikey;
 mod order;
 mod perform;
 mod prepare;
-mod put;
-mod rehearse;
 mod series;
 mod target;
-mod through;
 mod unit;
 mod validation;
 
 pub use batch::{BatchOutcome, Upserted};
 pub use capped::{beyond_bounds, insert_capped};
+pub use delete_by_plan::{Deletion, DeletionTargets, delete_through};
 pub use document::{prepare_for_insert, update_context};
 pub use insert::{InsertOptions, Stamps, insert_documents};
+pub use internal_upsert::{put, put_document};
 pub use modify::Change;
-pub use put::{put, put_document};
 pub use series::{
     AllSeriesCounts, OpenBuckets, SeriesCounts, insert_measurements, open_buckets, series_counts,
     series_targets,
 };
 pub use target::{ModifyOutcome, ModifyStatement, run, run_and_report, sort_beside};
-pub use through::{Deletion, DeletionTargets, delete_through};
 pub use validation::Validation;

@@ -20,7 +20,7 @@ use super::insert::{InsertOptions, Stamps, insert_documents};
 use super::modify::{Change, Modified, ModifyRequest, modify_at_owner};
 use super::multikey::mark_multikey;
 use super::validation::Validation;
-use crate::acquire::{Acquired, ReadSource, acquire};
+use crate::acquire::{AcquiredCollection, ReadSource, acquire};
 use crate::cursor_reads::check_still_there;
 use crate::limits::TRANSACTION_TARGET_BYTES;
 use crate::open_transactions::no_measurements;
@@ -65,7 +65,7 @@ impl ModifyStatement {
     }
 
     /// The same statement with its filter's `$text` searching the text index of its collection.
-    pub(crate) fn bound(self, acquired: &Acquired) -> Result<ModifyStatement> {
+    pub(crate) fn bound(self, acquired: &AcquiredCollection) -> Result<ModifyStatement> {
         acquired.check_text(&self.matcher)?;
         let Some(collection) = acquired.collection() else {
             return Ok(self);
@@ -152,7 +152,7 @@ impl ModifyOutcome {
 /// As of [`run`].
 pub async fn run_and_report(
     ctx: &OpContext,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
     (place, statement): (usize, &ModifyStatement),
     retryable: Option<&RetryableWrite>,
     done: &mut ModifyOutcome,
@@ -188,7 +188,7 @@ struct Several {
 /// Runs one statement. Documents changed before an error stay changed and are counted in `outcome`.
 pub async fn run(
     ctx: &OpContext,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<()> {
@@ -212,7 +212,7 @@ pub async fn run(
 
 async fn run_statement(
     ctx: &OpContext,
-    mut acquired: Acquired,
+    mut acquired: AcquiredCollection,
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<()> {
@@ -281,7 +281,7 @@ async fn run_statement(
 
 async fn change_matching(
     ctx: &OpContext,
-    acquired: &Acquired,
+    acquired: &AcquiredCollection,
     statement: &ModifyStatement,
     several: &mut Option<Several>,
     outcome: &mut ModifyOutcome,
@@ -408,7 +408,7 @@ pub(super) async fn upserted(
 /// appeared.
 async fn upsert(
     ctx: &OpContext,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<bool> {

@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{
-    Collection, LogForm, Observers, OpEvent, OpKind, check_log_form, encode_entry_with_image,
-    encode_operation, log_form, stored_document,
+    Collection, Observers, OpEvent, OpKind, OplogFormat, check_oplog_format,
+    encode_entry_with_image, encode_operation, oplog_format, stored_document,
 };
 use pinion_query::Update;
 use pinion_service::compute::compute_bytes;
@@ -160,7 +160,7 @@ async fn entry(
         wall_ms: fields.wall_ms,
         session: stamp.map(|stamp| &stamp.session),
         record: fields.record,
-        form: log_form(),
+        form: oplog_format(),
     };
     let (old, new) = match fields.documents {
         (None, Some(new)) => {
@@ -172,17 +172,17 @@ async fn entry(
     };
     let image = collection.options.pre_and_post_images.then_some(old);
     let Some(new) = new else {
-        if log_form() == LogForm::Plain {
+        if oplog_format() == OplogFormat::V44 {
             check_capped(collection, old, None)?;
         }
         let event = event(OpKind::Delete, fields.document_key);
         return Ok((OpKind::Delete, entry_of(&event, form, image).await?));
     };
-    if log_form() == LogForm::Plain {
+    if oplog_format() == OplogFormat::V44 {
         check_capped(collection, old, Some(new))?;
         // MongoDB 4.4 fills in empty timestamps of documents that replace others, on each member
         // its own.
-        check_log_form(
+        check_oplog_format(
             has_empty_timestamp(new),
             "an empty timestamp in a document that is updated",
         )?;
@@ -275,6 +275,6 @@ pub(super) fn insert_event<'a>(
         wall_ms: pinion_runtime::wall_ms(),
         session: None,
         record,
-        form: log_form(),
+        form: oplog_format(),
     }
 }

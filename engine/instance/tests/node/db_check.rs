@@ -6,7 +6,7 @@ use md5::{Digest, Md5};
 use pinion_apply::Applier;
 use pinion_bson::{Bson, Document, RawDocumentBuf, Timestamp as BsonTimestamp, doc};
 use pinion_catalog::{
-    ApplyMode, CollectionOptions, LogForm, core_catalog, create_collection, set_log_form,
+    ApplyMode, CollectionOptions, OplogFormat, core_catalog, create_collection, set_oplog_format,
 };
 use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::{Duration, Queue, now, sleep, submit_to};
@@ -245,10 +245,10 @@ fn where_it_is_refused() {
         client.ok(doc! { "insert": "c", "documents": [{}] }).await;
         client.fails(doc! { "dbCheck": "c" }, 76).await;
         become_primary().await;
-        set_log_form(LogForm::Plain).await;
+        set_oplog_format(OplogFormat::V44).await;
         let error = client.fails(doc! { "dbCheck": "c" }, 72).await;
         assert!(error.contains("4.4"), "{error}");
-        set_log_form(LogForm::Full).await;
+        set_oplog_format(OplogFormat::Native).await;
         client.fails(doc! { "dbCheck": "nosuch" }, 26).await;
         client.at("local").fails(doc! { "dbCheck": 1 }, 73).await;
         client

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use pinion_bson::{Bson, DateTime, DocBuilder, Document, RawDocumentBuf, doc, rawdoc};
 use pinion_catalog::{append_lsid, core_catalog, statement_key};
 use pinion_clock::Timestamp;
-use pinion_exec::acquire::{Acquired, acquire_write};
+use pinion_exec::acquire::{AcquiredCollection, acquire_write};
 use pinion_exec::write::{
     BatchOutcome, Change, InsertOptions, ModifyOutcome, ModifyStatement, Validation,
     insert_documents, prepare_for_insert, run,
@@ -131,7 +131,7 @@ fn a_member_applies_entries_with_shard_keys() {
     }
 }
 
-async fn acquired() -> (OpContext, Acquired) {
+async fn acquired() -> (OpContext, AcquiredCollection) {
     let ctx = OpContext::internal(0, pinion_command::row("insert"), "test", now().as_nanos());
     let ns = Namespace::new("test", "c").expect("a namespace");
     let acquired = acquire_write(&ctx, ns, None).await;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
-use pinion_query::{Document, Outside};
+use pinion_query::{Document, ExternalStage};
 use pinion_service::compute::compute;
 use pinion_service::interrupt::pause;
 use pinion_wire::{OpContext, Result};
@@ -14,12 +14,12 @@ use super::{Node, Passes, Sources};
 /// The stage, with what comes before it.
 pub struct GraphNode<S: Sources> {
     source: Node<S>,
-    stage: Arc<Outside>,
+    stage: Arc<ExternalStage>,
     sources: Rc<S>,
 }
 
 impl<S: Sources> GraphNode<S> {
-    pub(super) fn new(source: Node<S>, stage: Arc<Outside>, sources: Rc<S>) -> GraphNode<S> {
+    pub(super) fn new(source: Node<S>, stage: Arc<ExternalStage>, sources: Rc<S>) -> GraphNode<S> {
         GraphNode {
             source,
             stage,
@@ -31,7 +31,7 @@ impl<S: Sources> GraphNode<S> {
         let Some(document) = self.source.next(ctx).await? else {
             return Ok(None);
         };
-        let Outside::GraphLookup(stage) = &*self.stage else {
+        let ExternalStage::GraphLookup(stage) = &*self.stage else {
             unreachable!("made of such a stage");
         };
         let vars = self.sources.vars();

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_query::{Document, Outside};
+use pinion_query::{Document, ExternalStage};
 use pinion_service::compute::compute;
 use pinion_service::interrupt::pause;
 use pinion_wire::{OpContext, Result};
@@ -13,12 +13,12 @@ use super::{Node, Passes, Sources};
 /// The stage, with what comes before it.
 pub struct LookupNode<S: Sources> {
     source: Node<S>,
-    stage: Arc<Outside>,
+    stage: Arc<ExternalStage>,
     sources: Rc<S>,
 }
 
 impl<S: Sources> LookupNode<S> {
-    pub(super) fn new(source: Node<S>, stage: Arc<Outside>, sources: Rc<S>) -> LookupNode<S> {
+    pub(super) fn new(source: Node<S>, stage: Arc<ExternalStage>, sources: Rc<S>) -> LookupNode<S> {
         LookupNode {
             source,
             stage,
@@ -30,7 +30,7 @@ impl<S: Sources> LookupNode<S> {
         let Some(document) = self.source.next(ctx).await? else {
             return Ok(None);
         };
-        let Outside::Lookup(stage) = &*self.stage else {
+        let ExternalStage::Lookup(stage) = &*self.stage else {
             unreachable!("made of such a stage");
         };
         pause(ctx).await?;

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_query::{Document, Outside, Pipeline, PipelineRun, Segment};
+use pinion_query::{Document, ExternalStage, Pipeline, PipelineRun, Segment};
 use pinion_runtime::LocalBoxFuture;
 use pinion_service::cursors::{DocumentStream, Documents, Filled, fill};
 use pinion_wire::{OpContext, Result};
@@ -52,23 +52,27 @@ impl<S: Sources> Node<S> {
                     let run = PipelineRun::new(stages, sources.memory());
                     Node::Run(Box::new(RunNode::new(node, run)))
                 }
-                Segment::Outside(stage) => Node::outside(node, stage, sources.clone()),
+                Segment::ExternalStage(stage) => Node::outside(node, stage, sources.clone()),
             };
         }
         node
     }
 
-    fn outside(source: Node<S>, stage: Arc<Outside>, sources: Rc<S>) -> Node<S> {
+    fn outside(source: Node<S>, stage: Arc<ExternalStage>, sources: Rc<S>) -> Node<S> {
         match &*stage {
-            Outside::Lookup(_) => Node::Lookup(Box::new(LookupNode::new(source, stage, sources))),
-            Outside::GraphLookup(_) => {
+            ExternalStage::Lookup(_) => {
+                Node::Lookup(Box::new(LookupNode::new(source, stage, sources)))
+            }
+            ExternalStage::GraphLookup(_) => {
                 Node::Graph(Box::new(GraphNode::new(source, stage, sources)))
             }
-            Outside::UnionWith(_) => Node::Union(Box::new(UnionNode::new(source, stage, sources))),
-            Outside::Facet(branches) => {
+            ExternalStage::UnionWith(_) => {
+                Node::Union(Box::new(UnionNode::new(source, stage, sources)))
+            }
+            ExternalStage::Facet(branches) => {
                 Node::Facet(Box::new(FacetNode::new(source, branches.clone(), sources)))
             }
-            Outside::Out(_) | Outside::Merge(_) => {
+            ExternalStage::Out(_) | ExternalStage::Merge(_) => {
                 Node::Write(Box::new(WriteNode::new(source, stage, sources)))
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use pinion_query::{Document, Input, PipelineRun, Want};
+use pinion_query::{Document, Input, PipelineRun, StageRequest};
 use pinion_service::compute::offload;
 use pinion_service::cursors::Documents;
 use pinion_service::interrupt::pause;
@@ -17,10 +17,14 @@ use crate::limits::PART_BATCH_DOCUMENTS;
 ///
 /// # Errors
 /// Those of the stages; the operation is stopped.
-pub async fn step_run(run: &mut PipelineRun, input: Input, ctx: &OpContext) -> Result<Want> {
+pub async fn step_run(
+    run: &mut PipelineRun,
+    input: Input,
+    ctx: &OpContext,
+) -> Result<StageRequest> {
     match run.step(input, CORE_BUDGET)? {
         // In a box, as few commands ever need its room.
-        Want::Compute => Box::pin(offload(ctx, |stop| run.step_until(stop))).await,
+        StageRequest::Compute => Box::pin(offload(ctx, |stop| run.step_until(stop))).await,
         want => Ok(want),
     }
 }
@@ -58,11 +62,11 @@ impl<S: Sources> RunNode<S> {
             // the other, and the caller that collects them does not yield.
             pause(ctx).await?;
             input = match want {
-                Want::Output(document) => return Ok(Some(document)),
-                Want::Done => return Ok(None),
-                Want::Document => self.next_input(ctx).await?,
-                Want::Pause | Want::Compute => Input::Go,
-                Want::Disk(request) => {
+                StageRequest::Output(document) => return Ok(Some(document)),
+                StageRequest::Done => return Ok(None),
+                StageRequest::Document => self.next_input(ctx).await?,
+                StageRequest::Pause | StageRequest::Compute => Input::Go,
+                StageRequest::Disk(request) => {
                     // In a box, as few commands ever need its room.
                     Input::Disk(Box::pin(self.file.perform(ctx, request)).await?)
                 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use pinion_bson::RawArray;
-use pinion_query::{Memory, Outside, Pipeline, Variables};
+use pinion_query::{ExternalStage, Memory, Pipeline, Variables};
 use pinion_service::cursors::Documents;
 use pinion_wire::{OpContext, Result};
 
@@ -55,7 +55,7 @@ pub trait Sources: Sized {
     fn write(
         self: &Rc<Self>,
         ctx: &OpContext,
-        stage: &Outside,
+        stage: &ExternalStage,
         source: Node<Self>,
     ) -> impl Future<Output = Result<()>>;
 }

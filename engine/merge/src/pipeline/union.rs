@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_query::{Document, Outside};
+use pinion_query::{Document, ExternalStage};
 use pinion_wire::{OpContext, Result};
 
 use super::{Node, Passes, Sources};
@@ -11,13 +11,13 @@ use super::{Node, Passes, Sources};
 /// The stage, with what comes before it; later with what it appends.
 pub struct UnionNode<S: Sources> {
     source: Node<S>,
-    stage: Arc<Outside>,
+    stage: Arc<ExternalStage>,
     sources: Rc<S>,
     opened: bool,
 }
 
 impl<S: Sources> UnionNode<S> {
-    pub(super) fn new(source: Node<S>, stage: Arc<Outside>, sources: Rc<S>) -> UnionNode<S> {
+    pub(super) fn new(source: Node<S>, stage: Arc<ExternalStage>, sources: Rc<S>) -> UnionNode<S> {
         UnionNode {
             source,
             stage,
@@ -35,7 +35,7 @@ impl<S: Sources> UnionNode<S> {
                 return Ok(None);
             }
             self.source = Node::nothing();
-            let Outside::UnionWith(stage) = &*self.stage else {
+            let ExternalStage::UnionWith(stage) = &*self.stage else {
                 unreachable!("made of such a stage");
             };
             // The gate is not held for as long as a cursor may live.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_query::{Document, Outside};
+use pinion_query::{Document, ExternalStage};
 use pinion_wire::{OpContext, Result};
 
 use super::{Node, Sources};
@@ -12,12 +12,12 @@ use super::{Node, Sources};
 pub struct WriteNode<S: Sources> {
     /// `None` once the stage started to write.
     source: Option<Node<S>>,
-    stage: Arc<Outside>,
+    stage: Arc<ExternalStage>,
     sources: Rc<S>,
 }
 
 impl<S: Sources> WriteNode<S> {
-    pub(super) fn new(source: Node<S>, stage: Arc<Outside>, sources: Rc<S>) -> WriteNode<S> {
+    pub(super) fn new(source: Node<S>, stage: Arc<ExternalStage>, sources: Rc<S>) -> WriteNode<S> {
         WriteNode {
             source: Some(source),
             stage,

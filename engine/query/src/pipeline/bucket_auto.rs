@@ -11,7 +11,7 @@ use super::Document;
 use super::document::split_document;
 use super::granularity::Granularity;
 use super::group::parse_field;
-use super::step::{Given, OnDisk, Step, Taken};
+use super::step::{Accepted, OnDisk, Produced, Step};
 use crate::accumulator::{Accumulation, Accumulator, Input};
 use crate::collation::compare_owned;
 use crate::error::{bad_value, error};
@@ -297,7 +297,7 @@ impl Bucketing {
 }
 
 impl Step for Bucketing {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         spend_bytes(document.as_bytes().len())?;
         let value = self.stage.key(document)?;
         spend_bytes(value.bytes())?;
@@ -312,8 +312,8 @@ impl Step for Bucketing {
             document: document.clone(),
         };
         Ok(match self.sorter.push(key, entry, bytes)? {
-            true => Taken::Spills,
-            false => Taken::Kept,
+            true => Accepted::Spills,
+            false => Accepted::Kept,
         })
     }
 
@@ -330,14 +330,14 @@ impl Step for Bucketing {
         Ok(())
     }
 
-    fn give(&mut self) -> Result<Given> {
+    fn give(&mut self) -> Result<Produced> {
         let Some(giving) = &mut self.giving else {
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         };
         if giving.next.is_none() {
             match self.sorter.next_entry()? {
                 Next::Entry(_, entry) => giving.next = Some(entry),
-                Next::Disk => return Ok(Given::Disk),
+                Next::Disk => return Ok(Produced::Disk),
                 Next::End => {}
             }
         }
@@ -355,10 +355,10 @@ impl Step for Bucketing {
 
 impl Giving {
     /// Puts the next document into its bucket, or gives a bucket that is full.
-    fn advance(&mut self, stage: &BucketAuto) -> Result<Given> {
+    fn advance(&mut self, stage: &BucketAuto) -> Result<Produced> {
         let Some(bucket) = &mut self.bucket else {
             let Some(Entry { value, .. }) = &self.next else {
-                return Ok(Given::Nothing);
+                return Ok(Produced::Nothing);
             };
             let started =
                 |(_, accumulation): &(String, Accumulation)| accumulation.start(RawBsonRef::Null);
@@ -376,14 +376,14 @@ impl Giving {
                 documents: 0,
                 boundary: None,
             });
-            return Ok(Given::Working);
+            return Ok(Produced::Working);
         };
         if let Some(Entry { value, document }) = &self.next
             && bucket.takes(value, self.size, self.count >= stage.buckets, stage)
         {
             bucket.add(value, document, stage)?;
             self.next = None;
-            return Ok(Given::Working);
+            return Ok(Produced::Working);
         }
         let bytes = bucket.accumulators.iter().map(Accumulator::bytes).sum();
         spend_bytes(bytes)?;
@@ -392,7 +392,7 @@ impl Giving {
         let document = bucket.document(&max, stage);
         self.end = Some(max);
         self.bucket = None;
-        Ok(Given::Document(document.into()))
+        Ok(Produced::Document(document.into()))
     }
 }
 

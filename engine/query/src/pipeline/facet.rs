@@ -8,7 +8,7 @@ use pinion_wire::Result;
 use super::grouping::Role;
 use super::partial::PartialPipeline;
 use super::row::stage_row_of;
-use super::step::{Given, Input, OnDisk, Step, Taken, Want};
+use super::step::{Accepted, Input, OnDisk, Produced, StageRequest, Step};
 use super::{Document, Pipeline, PipelineRun};
 use crate::error::{bad_value, error};
 use crate::expression::{Variables, check_field_path};
@@ -228,7 +228,7 @@ impl Faceting {
 
     /// What all pipelines have given: one document with an array for each of them. A part gives
     /// their documents one by one, each with the place of its pipeline.
-    fn finish(&mut self) -> Result<Given> {
+    fn finish(&mut self) -> Result<Produced> {
         if self.role == Role::Part {
             for (place, branch) in self.branches.iter_mut().enumerate() {
                 let Some(found) = branch.found.front() else {
@@ -237,12 +237,12 @@ impl Faceting {
                 spend_bytes(found.as_bytes().len())?;
                 let given = of_branch(place, found);
                 branch.found.pop_front();
-                return Ok(Given::Document(given));
+                return Ok(Produced::Document(given));
             }
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         }
         if self.finished {
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         }
         spend_bytes(self.bytes)?;
         let mut out = DocBuilder::new();
@@ -254,12 +254,12 @@ impl Faceting {
             out.end();
         }
         self.finished = true;
-        Ok(Given::Document(out.finish().into()))
+        Ok(Produced::Document(out.finish().into()))
     }
 }
 
 impl Step for Faceting {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         match self.role {
             Role::Whole | Role::Part => self.begin(Some(document.clone())),
             Role::Merge => {
@@ -269,7 +269,7 @@ impl Step for Faceting {
                 self.turn = place;
             }
         }
-        Ok(Taken::Gives)
+        Ok(Accepted::Gives)
     }
 
     fn end(&mut self) -> Result<()> {
@@ -277,24 +277,24 @@ impl Step for Faceting {
         Ok(())
     }
 
-    fn give(&mut self) -> Result<Given> {
+    fn give(&mut self) -> Result<Produced> {
         let Some(branch) = self.branches.get_mut(self.turn) else {
             return match self.document {
-                Some(_) => Ok(Given::Nothing),
+                Some(_) => Ok(Produced::Nothing),
                 None => self.finish(),
             };
         };
         match branch.run.advance()? {
             None => {}
-            Some(Want::Output(document)) => self.keep(document)?,
-            Some(Want::Document) if !self.given => {
+            Some(StageRequest::Output(document)) => self.keep(document)?,
+            Some(StageRequest::Document) if !self.given => {
                 let input = self.document.clone().map_or(Input::End, Input::Document);
                 branch.run.accept(input)?;
                 self.given = true;
             }
-            Some(Want::Disk(request)) => {
+            Some(StageRequest::Disk(request)) => {
                 self.asked = Some(request);
-                return Ok(Given::Disk);
+                return Ok(Produced::Disk);
             }
             // What a part gives is for one pipeline alone.
             Some(_) if self.role == Role::Merge && self.document.is_some() => {
@@ -302,7 +302,7 @@ impl Step for Faceting {
             }
             Some(_) => (self.turn, self.given) = (self.turn + 1, false),
         }
-        Ok(Given::Working)
+        Ok(Produced::Working)
     }
 
     fn disk(&mut self) -> Result<OnDisk> {

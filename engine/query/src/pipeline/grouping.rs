@@ -14,7 +14,7 @@ use super::Document;
 use super::codes::{Engine, coded, no_disk_use};
 use super::group::{Group, GroupInput, GroupReader};
 use super::partial::depends_on_order;
-use super::step::{Given, OnDisk, Step, Taken};
+use super::step::{Accepted, OnDisk, Produced, Step};
 use crate::accumulator::{Accumulation, Accumulator};
 use crate::collation::spend_sort_keys;
 use crate::error::{bad_value, error};
@@ -248,17 +248,17 @@ impl Grouping {
     }
 
     /// The next group of those in memory.
-    fn give_held(&mut self) -> Result<Given> {
+    fn give_held(&mut self) -> Result<Produced> {
         let orderless = self.is_orderless();
         if !self.sort() {
-            return Ok(Given::Working);
+            return Ok(Produced::Working);
         }
         let Leaving::Sorted(sorted) = &mut self.leaving else {
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         };
         let Some((_, place)) = sorted.peek() else {
             self.room.set(0);
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         };
         let group = &mut self.groups.list[*place];
         group.account()?;
@@ -272,13 +272,13 @@ impl Grouping {
         };
         group.accumulators = Vec::new();
         sorted.next();
-        Ok(Given::Document(made.into()))
+        Ok(Produced::Document(made.into()))
     }
 
     /// Puts a group together of what is on disk of it, or gives one that is whole.
-    fn give_spilled(&mut self) -> Result<Given> {
+    fn give_spilled(&mut self) -> Result<Produced> {
         match (self.runs.head(), &self.merging) {
-            (Head::Disk, _) => return Ok(Given::Disk),
+            (Head::Disk, _) => return Ok(Produced::Disk),
             (Head::Entry(key, value), merging)
                 if merging.as_ref().is_none_or(|(of, _)| of == key) =>
             {
@@ -287,16 +287,16 @@ impl Grouping {
                 spend_sort_keys(self.group.collation.as_deref(), value.len())?;
                 let (key, value) = self.runs.pop();
                 self.merge(key, &value)?;
-                return Ok(Given::Working);
+                return Ok(Produced::Working);
             }
-            (Head::End, None) => return Ok(Given::Nothing),
+            (Head::End, None) => return Ok(Produced::Nothing),
             (_, None) => unreachable!("an entry begins a group where there is none"),
             (_, Some((_, group))) => group.account()?,
         }
         let (_, group) = self.merging.take().expect("looked at before");
         let orderless = self.is_orderless();
         let made = group.finish(&self.group, orderless)?;
-        Ok(Given::Document(made.into()))
+        Ok(Produced::Document(made.into()))
     }
 
     /// Adds what was spilled of a group.
@@ -475,14 +475,14 @@ fn unreadable() -> pinion_wire::Error {
 }
 
 impl Step for Grouping {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         let pushed = match self.role {
             Role::Whole | Role::Part => self.push(document),
             Role::Merge => self.push_partial(document),
         };
         match pushed {
-            Ok(true) => Ok(Taken::Spills),
-            Ok(false) => Ok(Taken::Kept),
+            Ok(true) => Ok(Accepted::Spills),
+            Ok(false) => Ok(Accepted::Kept),
             Err(error) => Err(coded(error, self.group.engine)),
         }
     }
@@ -497,9 +497,9 @@ impl Step for Grouping {
         Ok(())
     }
 
-    fn give(&mut self) -> Result<Given> {
+    fn give(&mut self) -> Result<Produced> {
         if !self.ended {
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         }
         if self.runs.is_empty() {
             return self.give_held();
@@ -544,10 +544,10 @@ mod tests {
     fn given(groups: &mut Grouping) -> Result<Option<Document>> {
         loop {
             match groups.give()? {
-                Given::Document(document) => return Ok(Some(document)),
-                Given::Working => {}
-                Given::Disk => unreachable!("all is in memory"),
-                Given::Nothing => return Ok(None),
+                Produced::Document(document) => return Ok(Some(document)),
+                Produced::Working => {}
+                Produced::Disk => unreachable!("all is in memory"),
+                Produced::Nothing => return Ok(None),
             }
         }
     }

@@ -5,7 +5,7 @@ use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
 use super::Document;
-use super::step::{Step, Taken};
+use super::step::{Accepted, Step};
 use crate::error::bad_value;
 use crate::expression::Metadata;
 use crate::value::field;
@@ -30,7 +30,7 @@ pub fn keyed(document: &RawDocument, metadata: &Metadata) -> Result<RawDocumentB
 pub(super) struct Unkeying;
 
 impl Step for Unkeying {
-    fn take(&mut self, given: &Document) -> Result<Taken> {
+    fn take(&mut self, given: &Document) -> Result<Accepted> {
         let Some(RawBsonRef::Document(document)) = field(given, DOCUMENT) else {
             return Err(bad_value("a read gave a document without its metadata"));
         };
@@ -40,7 +40,7 @@ impl Step for Unkeying {
             Some(RawBsonRef::Document(metadata)) => Metadata::from_document(metadata),
             _ => Metadata::default(),
         };
-        Ok(Taken::Made(made.with_metadata(metadata)))
+        Ok(Accepted::Made(made.with_metadata(metadata)))
     }
 }
 
@@ -55,7 +55,7 @@ mod tests {
         let document = rawdoc! { "_id": 1, "a": 5 };
         let check = |metadata: Metadata| {
             let given = keyed(&document, &metadata).expect("within the budget");
-            let Ok(Taken::Made(made)) = Unkeying.take(&given.into()) else {
+            let Ok(Accepted::Made(made)) = Unkeying.take(&given.into()) else {
                 panic!("no document");
             };
             assert_eq!(made.as_bytes(), document.as_bytes());

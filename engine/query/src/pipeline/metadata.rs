@@ -4,7 +4,7 @@ use pinion_bson::RawDocumentBuf;
 use pinion_wire::Result;
 
 use super::stage::{Stage, StageKind};
-use super::{Outside, Pipeline};
+use super::{ExternalStage, Pipeline};
 use crate::error::error;
 use crate::expression::{MetaKind, MetaSet};
 
@@ -29,12 +29,12 @@ impl Stage {
             StageKind::Facet(facet)
             | StageKind::PartialFacet(facet)
             | StageKind::MergedFacet(facet) => all(&facet.0),
-            StageKind::Outside(outside) => match &**outside {
-                Outside::Facet(branches) => all(branches),
-                Outside::Lookup(lookup) => lookup.reads(),
-                Outside::GraphLookup(lookup) => lookup.reads(),
-                Outside::Merge(merge) => merge.reads(),
-                Outside::UnionWith(_) | Outside::Out(_) => MetaSet::default(),
+            StageKind::ExternalStage(outside) => match &**outside {
+                ExternalStage::Facet(branches) => all(branches),
+                ExternalStage::Lookup(lookup) => lookup.reads(),
+                ExternalStage::GraphLookup(lookup) => lookup.reads(),
+                ExternalStage::Merge(merge) => merge.reads(),
+                ExternalStage::UnionWith(_) | ExternalStage::Out(_) => MetaSet::default(),
             },
             StageKind::Rank(ranks) => ranks.reads(),
             StageKind::SortKeys(sort) => sort.reads(),
@@ -79,7 +79,7 @@ impl Stage {
             | StageKind::Facet(_)
             | StageKind::PartialFacet(_)
             | StageKind::MergedFacet(_) => MetaSet::default(),
-            StageKind::Outside(outside) if matches!(**outside, Outside::Facet(_)) => {
+            StageKind::ExternalStage(outside) if matches!(**outside, ExternalStage::Facet(_)) => {
                 MetaSet::default()
             }
             _ => known,

@@ -54,7 +54,8 @@ pub use document::Document;
 pub(crate) use fields::FieldNames;
 pub use keyed::keyed;
 pub use outside::{
-    GraphLookup, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Outside, Traversal, UnionWith,
+    ExternalStage, GraphLookup, Lookup, Merge, MergeWrite, NotMatched, OutputTo, Traversal,
+    UnionWith,
 };
 pub use parse::check_documents;
 pub use partial::PartialPipeline;
@@ -66,15 +67,15 @@ pub use row::{
 pub use rules::{check_api_v1, check_read_concern, stage_outside_v1};
 pub use run::PipelineRun;
 pub use split::{PartStages, SplitPipeline};
-pub(crate) use step::{Given, Step, Taken};
-pub use step::{Input, Want};
+pub(crate) use step::{Accepted, Produced, Step};
+pub use step::{Input, StageRequest};
 
 /// A part of a pipeline.
 #[derive(Debug)]
 pub enum Segment {
     /// Stages that a [`PipelineRun`] runs.
     Run(Pipeline),
-    Outside(Arc<Outside>),
+    ExternalStage(Arc<ExternalStage>),
 }
 
 /// A parsed pipeline.
@@ -168,9 +169,9 @@ impl Pipeline {
         let mut run = Vec::new();
         for stage in self.stages {
             let outside = match stage.kind {
-                StageKind::Outside(outside) => outside,
+                StageKind::ExternalStage(outside) => outside,
                 StageKind::Facet(facet) if facet.0.iter().any(|(_, p)| p.reaches_outside()) => {
-                    Arc::new(Outside::Facet(facet.0))
+                    Arc::new(ExternalStage::Facet(facet.0))
                 }
                 kind => {
                     run.push(Stage { kind, ..stage });
@@ -181,7 +182,7 @@ impl Pipeline {
                 let stages = std::mem::take(&mut run);
                 out.push(Segment::Run(Pipeline { stages }));
             }
-            out.push(Segment::Outside(outside));
+            out.push(Segment::ExternalStage(outside));
         }
         if !run.is_empty() {
             out.push(Segment::Run(Pipeline { stages: run }));
@@ -192,16 +193,16 @@ impl Pipeline {
     /// Whether the caller performs any of the stages, also inside of a `$facet`.
     fn reaches_outside(&self) -> bool {
         self.stages.iter().any(|stage| match &stage.kind {
-            StageKind::Outside(_) => true,
+            StageKind::ExternalStage(_) => true,
             StageKind::Facet(facet) => facet.0.iter().any(|(_, inner)| inner.reaches_outside()),
             _ => false,
         })
     }
 
     /// The stage that writes what the pipeline makes.
-    pub fn output(&self) -> Option<&Outside> {
+    pub fn output(&self) -> Option<&ExternalStage> {
         match &self.stages.last()?.kind {
-            StageKind::Outside(outside) if outside.writes() => Some(outside),
+            StageKind::ExternalStage(outside) if outside.writes() => Some(outside),
             _ => None,
         }
     }

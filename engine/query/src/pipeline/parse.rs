@@ -15,7 +15,7 @@ use super::row::{StageRow, stage_row};
 use super::sample::Sample;
 use super::stage::{Stage, StageKind};
 use super::unwind::Unwind;
-use super::{Document, GraphLookup, Lookup, Merge, OutputTo, Outside, UnionWith};
+use super::{Document, ExternalStage, GraphLookup, Lookup, Merge, OutputTo, UnionWith};
 use crate::error::{error, type_mismatch};
 use crate::expression::{Expression, Variables, check_field_path};
 use crate::limits::MAX_PIPELINE_STAGES;
@@ -105,8 +105,8 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
     Ok(out)
 }
 
-fn outside(stage: Outside) -> StageKind {
-    StageKind::Outside(Arc::new(stage))
+fn outside(stage: ExternalStage) -> StageKind {
+    StageKind::ExternalStage(Arc::new(stage))
 }
 
 /// Refuses a stage that writes anywhere but at the end.
@@ -281,11 +281,13 @@ fn parse_stage(name: &str, spec: RawBsonRef<'_>, variables: &Variables) -> Resul
         "$redact" => StageKind::Redact(Expression::parse_redact(spec, variables)?),
         "$facet" => StageKind::Facet(Facet::parse(spec, variables)?),
         "$geoNear" => StageKind::GeoNear(GeoNear::parse(spec, variables)?),
-        "$lookup" => outside(Outside::Lookup(Lookup::parse(spec, variables)?)),
-        "$graphLookup" => outside(Outside::GraphLookup(GraphLookup::parse(spec, variables)?)),
-        "$unionWith" => outside(Outside::UnionWith(UnionWith::parse(spec, variables)?)),
-        "$out" => outside(Outside::Out(OutputTo::parse(spec)?)),
-        "$merge" => outside(Outside::Merge(Merge::parse(spec, variables)?)),
+        "$lookup" => outside(ExternalStage::Lookup(Lookup::parse(spec, variables)?)),
+        "$graphLookup" => outside(ExternalStage::GraphLookup(GraphLookup::parse(
+            spec, variables,
+        )?)),
+        "$unionWith" => outside(ExternalStage::UnionWith(UnionWith::parse(spec, variables)?)),
+        "$out" => outside(ExternalStage::Out(OutputTo::parse(spec)?)),
+        "$merge" => outside(ExternalStage::Merge(Merge::parse(spec, variables)?)),
         "$_internalUnpackBucket" => StageKind::Unpack(Unpack::parse(spec)?),
         "$sample" => StageKind::Sample(Sample::parse(spec, variables)?),
         "$bucketAuto" => StageKind::BucketAuto(BucketAuto::parse(spec, variables)?),

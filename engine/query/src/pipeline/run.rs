@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 use pinion_wire::Result;
 
-use super::step::{Given, Input, OnDisk, Step, Taken, Want};
+use super::step::{Accepted, Input, OnDisk, Produced, StageRequest, Step};
 use super::{Document, Pipeline};
 use crate::limits::{MOVES_PER_STEP, STEP_SHARE_OF_BUDGET};
 use crate::spill::Memory;
@@ -69,19 +69,19 @@ impl PipelineRun {
     }
 
     /// Takes what was wanted and continues, with a budget of work.
-    pub fn step(&mut self, input: Input, budget: Units) -> Result<Want> {
+    pub fn step(&mut self, input: Input, budget: Units) -> Result<StageRequest> {
         self.accept(input)?;
         let (mut moves, reserve) = (0, budget - budget / STEP_SHARE_OF_BUDGET);
         match work::within(budget, || self.go(&mut moves, reserve)) {
             Some(result) => result,
             // What did not fit behind other moves may fit alone.
-            None if moves > 0 => Ok(Want::Pause),
-            None => Ok(Want::Compute),
+            None if moves > 0 => Ok(StageRequest::Pause),
+            None => Ok(StageRequest::Compute),
         }
     }
 
-    /// Continues after [`Want::Compute`] without a budget, until `stop` is set: then it fails.
-    pub fn step_until(&mut self, stop: Arc<AtomicBool>) -> Result<Want> {
+    /// Continues after [`StageRequest::Compute`] without a budget, until `stop` is set: then it fails.
+    pub fn step_until(&mut self, stop: Arc<AtomicBool>) -> Result<StageRequest> {
         work::until(stop, || self.go(&mut 0, 0))
     }
 
@@ -91,14 +91,14 @@ impl PipelineRun {
     }
 
     /// Makes moves until something is wanted, or no more than `reserve` is left of the budget.
-    fn go(&mut self, moves: &mut usize, reserve: Units) -> Result<Want> {
+    fn go(&mut self, moves: &mut usize, reserve: Units) -> Result<StageRequest> {
         while *moves < MOVES_PER_STEP && (*moves == 0 || work::left() >= reserve) {
             if let Some(want) = self.advance()? {
                 return Ok(want);
             }
             *moves += 1;
         }
-        Ok(Want::Pause)
+        Ok(StageRequest::Pause)
     }
 
     /// Takes what was wanted.
@@ -135,10 +135,10 @@ impl PipelineRun {
     }
 
     /// Makes one move. Returns what the run wants next; none if it can continue without that.
-    pub(super) fn advance(&mut self) -> Result<Option<Want>> {
+    pub(super) fn advance(&mut self) -> Result<Option<StageRequest>> {
         if let Some(document) = self.out.take() {
             self.at = self.nodes.len();
-            return Ok(Some(Want::Output(document)));
+            return Ok(Some(StageRequest::Output(document)));
         }
         self.at = self.at.min(self.nodes.len().saturating_sub(1));
         while self.front < self.nodes.len() {
@@ -146,7 +146,7 @@ impl PipelineRun {
             let node = &mut self.nodes[at];
             if node.spills {
                 return match checked(node.step.disk())? {
-                    OnDisk::Request(request) => Ok(Some(Want::Disk(request))),
+                    OnDisk::Request(request) => Ok(Some(StageRequest::Disk(request))),
                     OnDisk::Working => Ok(None),
                     OnDisk::Nothing => {
                         node.spills = false;
@@ -169,7 +169,7 @@ impl PipelineRun {
             if !self.fed {
                 match self.waiting.pop_front() {
                     Some(document) => self.hand(self.front, document),
-                    None => return Ok(Some(Want::Document)),
+                    None => return Ok(Some(StageRequest::Document)),
                 }
                 continue;
             }
@@ -185,7 +185,11 @@ impl PipelineRun {
             self.hand(self.front, document);
             return Ok(None);
         }
-        Ok(Some(if self.fed { Want::Done } else { Want::Document }))
+        Ok(Some(if self.fed {
+            StageRequest::Done
+        } else {
+            StageRequest::Document
+        }))
     }
 
     fn take(&mut self, at: usize) -> Result<()> {
@@ -194,16 +198,16 @@ impl PipelineRun {
         let taken = checked(node.step.take(document))?;
         let document = node.inbox.take().expect("looked at before");
         match taken {
-            Taken::Kept => {}
-            Taken::KeptLast => self.finish_through(at),
-            Taken::Passed => self.hand(at + 1, document),
-            Taken::PassedLast => {
+            Accepted::Kept => {}
+            Accepted::KeptLast => self.finish_through(at),
+            Accepted::Passed => self.hand(at + 1, document),
+            Accepted::PassedLast => {
                 self.finish_through(at);
                 self.hand(at + 1, document);
             }
-            Taken::Made(made) => self.hand(at + 1, made.made_of(&document)),
-            Taken::Gives => node.gives = true,
-            Taken::Spills => node.spills = true,
+            Accepted::Made(made) => self.hand(at + 1, made.made_of(&document)),
+            Accepted::Gives => node.gives = true,
+            Accepted::Spills => node.spills = true,
         }
         Ok(())
     }
@@ -211,10 +215,10 @@ impl PipelineRun {
     fn give(&mut self, at: usize) -> Result<()> {
         let node = &mut self.nodes[at];
         match checked(node.step.give())? {
-            Given::Document(document) => self.hand(at + 1, document),
-            Given::Working => {}
-            Given::Disk => node.spills = true,
-            Given::Nothing => node.gives = false,
+            Produced::Document(document) => self.hand(at + 1, document),
+            Produced::Working => {}
+            Produced::Disk => node.spills = true,
+            Produced::Nothing => node.gives = false,
         }
         Ok(())
     }
@@ -224,7 +228,7 @@ impl PipelineRun {
         for node in &mut self.nodes[self.front..=at] {
             *node = Node {
                 ended: true,
-                ..Node::new(Box::new(Spent))
+                ..Node::new(Box::new(Exhausted))
             };
         }
         self.front = at + 1;
@@ -242,10 +246,10 @@ fn checked<T>(result: Result<T>) -> Result<T> {
 
 /// Stands in the place of a stage that has given all it had.
 #[derive(Debug)]
-struct Spent;
+struct Exhausted;
 
-impl Step for Spent {
-    fn take(&mut self, _: &Document) -> Result<Taken> {
+impl Step for Exhausted {
+    fn take(&mut self, _: &Document) -> Result<Accepted> {
         unreachable!("nothing is handed to a stage that has ended")
     }
 }

@@ -4,7 +4,7 @@ use pinion_wire::Result;
 
 use super::Document;
 use super::sample::Sample;
-use super::step::{Given, OnDisk, Step, Taken};
+use super::step::{Accepted, OnDisk, Produced, Step};
 use crate::expression::Random;
 use crate::sort::SortPattern;
 use crate::spill::{DiskReply, DiskSorter, Memory, Next, Spiller};
@@ -47,7 +47,7 @@ impl Sorting {
 }
 
 impl Step for Sorting {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         // Documents of equal keys stay in the order in which they came.
         let mut key = match &self.order {
             Order::Pattern(pattern) => pattern.value_key(document)?,
@@ -58,8 +58,8 @@ impl Step for Sorting {
         self.arrived += 1;
         let bytes = document.as_bytes().len();
         Ok(match self.sorter.push(key, document.clone(), bytes)? {
-            true => Taken::Spills,
-            false => Taken::Kept,
+            true => Accepted::Spills,
+            false => Accepted::Kept,
         })
     }
 
@@ -69,14 +69,14 @@ impl Step for Sorting {
         Ok(())
     }
 
-    fn give(&mut self) -> Result<Given> {
+    fn give(&mut self) -> Result<Produced> {
         if !self.ended {
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         }
         Ok(match self.sorter.next_entry()? {
-            Next::Entry(_, document) => Given::Document(document),
-            Next::Disk => Given::Disk,
-            Next::End => Given::Nothing,
+            Next::Entry(_, document) => Produced::Document(document),
+            Next::Disk => Produced::Disk,
+            Next::End => Produced::Nothing,
         })
     }
 

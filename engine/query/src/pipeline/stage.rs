@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_wire::Result;
 
-use super::Outside;
+use super::ExternalStage;
 use super::bucket_auto::{BucketAuto, Bucketing};
 use super::densify::{Densify, Densifying};
 use super::facet::{Facet, Faceting};
@@ -70,7 +70,7 @@ pub(super) enum StageKind {
     MergedFacet(Facet),
     GeoNear(GeoNear),
     /// What the caller performs.
-    Outside(Arc<Outside>),
+    ExternalStage(Arc<ExternalStage>),
     BucketAuto(BucketAuto),
     Sample(Sample),
     /// The functions of `$setWindowFields`, behind its sort.
@@ -140,7 +140,9 @@ impl Stage {
             StageKind::Project(_) | StageKind::ReplaceRoot(..) | StageKind::GeoNear(_) => {
                 Box::new(Transforming(self))
             }
-            StageKind::Outside(_) => unreachable!("a run is made of what lies between such stages"),
+            StageKind::ExternalStage(_) => {
+                unreachable!("a run is made of what lies between such stages")
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use crate::spill::{DiskReply, DiskRequest};
 
 /// What a run needs before it continues, or what it has done.
 #[derive(Debug)]
-pub enum Want {
+pub enum StageRequest {
     /// The next document in front of the pipeline: [`Input::Document`], [`Input::Documents`] with
     /// others that follow it, or [`Input::End`] where none follows.
     Document,
@@ -47,20 +47,20 @@ pub enum Input {
 /// [`crate::work`]) has changed nothing, and is made again.
 pub(crate) trait Step: std::fmt::Debug + Send {
     /// Takes the next document.
-    fn take(&mut self, document: &Document) -> Result<Taken>;
+    fn take(&mut self, document: &Document) -> Result<Accepted>;
 
     /// No more documents come. What the stage held back is asked for with [`Step::give`] then.
     fn end(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// The next document made of what was taken; called after [`Taken::Gives`] and after the end,
+    /// The next document made of what was taken; called after [`Accepted::Gives`] and after the end,
     /// until there is nothing.
-    fn give(&mut self) -> Result<Given> {
-        Ok(Given::Nothing)
+    fn give(&mut self) -> Result<Produced> {
+        Ok(Produced::Nothing)
     }
 
-    /// What has to be done on disk; called after [`Taken::Spills`] and [`Given::Disk`] until there
+    /// What has to be done on disk; called after [`Accepted::Spills`] and [`Produced::Disk`] until there
     /// is nothing.
     fn disk(&mut self) -> Result<OnDisk> {
         Ok(OnDisk::Nothing)
@@ -74,7 +74,7 @@ pub(crate) trait Step: std::fmt::Debug + Send {
 
 /// What a stage does with a document that it takes.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum Accepted {
     /// Nothing is passed on for now.
     Kept,
     /// The document is passed on as it is.
@@ -93,7 +93,7 @@ pub(crate) enum Taken {
 
 /// What a stage has to give.
 #[derive(Debug)]
-pub(crate) enum Given {
+pub(crate) enum Produced {
     Document(Document),
     /// Nothing yet: the stage was at work, and is asked again.
     Working,

@@ -3,7 +3,7 @@
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_wire::Result;
 
-use super::step::{Given, Step, Taken};
+use super::step::{Accepted, Produced, Step};
 use super::{Document, Stage};
 use crate::expression::{Expression, MetaKind};
 use crate::matcher::{Matcher, MetaSource};
@@ -17,10 +17,10 @@ use crate::work;
 pub(super) struct Filtering(pub Matcher);
 
 impl Step for Filtering {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         Ok(match self.0.matches(document)? {
-            true => Taken::Passed,
-            false => Taken::Kept,
+            true => Accepted::Passed,
+            false => Accepted::Kept,
         })
     }
 }
@@ -30,10 +30,10 @@ impl Step for Filtering {
 pub(super) struct Knowing(pub MetaSource);
 
 impl Step for Knowing {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         let metadata = document.metadata().clone();
         let metadata = metadata.and(self.0.metadata(document)?);
-        Ok(Taken::Made(document.clone().with_metadata(metadata)))
+        Ok(Accepted::Made(document.clone().with_metadata(metadata)))
     }
 }
 
@@ -42,11 +42,11 @@ impl Step for Knowing {
 pub(super) struct Ordered(pub SortPattern);
 
 impl Step for Ordered {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         let values = self.0.sort_values(document)?;
         let metadata = document.metadata().clone();
         let metadata = metadata.with(MetaKind::SortKey, values);
-        Ok(Taken::Made(document.clone().with_metadata(metadata)))
+        Ok(Accepted::Made(document.clone().with_metadata(metadata)))
     }
 }
 
@@ -55,9 +55,9 @@ impl Step for Ordered {
 pub(super) struct Transforming(pub Stage);
 
 impl Step for Transforming {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         let made = self.0.transform(document.into())?;
-        Ok(Taken::Made(made.expect("such a stage").into()))
+        Ok(Accepted::Made(made.expect("such a stage").into()))
     }
 }
 
@@ -66,10 +66,10 @@ impl Step for Transforming {
 pub(super) struct Redacting(pub Expression);
 
 impl Step for Redacting {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         work::spend_bytes(document.as_bytes().len())?;
         let left = super::redact::redact(&self.0, document, document)?;
-        Ok(left.map_or(Taken::Kept, |left| Taken::Made(left.into())))
+        Ok(left.map_or(Accepted::Kept, |left| Accepted::Made(left.into())))
     }
 }
 
@@ -78,12 +78,12 @@ impl Step for Redacting {
 pub(super) struct Skipping(pub i64);
 
 impl Step for Skipping {
-    fn take(&mut self, _: &Document) -> Result<Taken> {
+    fn take(&mut self, _: &Document) -> Result<Accepted> {
         if self.0 == 0 {
-            return Ok(Taken::Passed);
+            return Ok(Accepted::Passed);
         }
         self.0 -= 1;
-        Ok(Taken::Kept)
+        Ok(Accepted::Kept)
     }
 }
 
@@ -92,11 +92,11 @@ impl Step for Skipping {
 pub(super) struct Limiting(pub i64);
 
 impl Step for Limiting {
-    fn take(&mut self, _: &Document) -> Result<Taken> {
+    fn take(&mut self, _: &Document) -> Result<Accepted> {
         self.0 -= 1;
         Ok(match self.0 {
-            0 => Taken::PassedLast,
-            _ => Taken::Passed,
+            0 => Accepted::PassedLast,
+            _ => Accepted::Passed,
         })
     }
 }
@@ -129,18 +129,18 @@ impl Counting {
 }
 
 impl Step for Counting {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         self.counted += match self.sums {
             true => field(document, &self.name).and_then(exact_i64).unwrap_or(0),
             false => 1,
         };
-        Ok(Taken::Kept)
+        Ok(Accepted::Kept)
     }
 
-    fn give(&mut self) -> Result<Given> {
+    fn give(&mut self) -> Result<Produced> {
         // Of no documents there is no count.
         let counted = match std::mem::take(&mut self.counted) {
-            0 => return Ok(Given::Nothing),
+            0 => return Ok(Produced::Nothing),
             counted => counted,
         };
         let mut document = DocBuilder::new();
@@ -148,6 +148,6 @@ impl Step for Counting {
             &self.name,
             i32::try_from(counted).map_or(RawBsonRef::Int64(counted), RawBsonRef::Int32),
         );
-        Ok(Given::Document(document.finish().into()))
+        Ok(Produced::Document(document.finish().into()))
     }
 }

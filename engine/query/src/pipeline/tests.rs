@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{Document, Input, Pipeline, PipelineRun, Want};
+use super::{Document, Input, Pipeline, PipelineRun, StageRequest};
 use crate::expression::Variables;
 use crate::spill::Memory;
 use crate::spill::tests::Disk;
@@ -84,24 +84,26 @@ fn outputs_by(
     let mut input = Input::Go;
     loop {
         let mut want = run.step(input, budget)?;
-        if let Want::Compute = want {
+        if let StageRequest::Compute = want {
             computed += 1;
             want = run.step_until(Arc::new(AtomicBool::new(false)))?;
         }
         input = match want {
-            Want::Document if at_once == 1 => {
+            StageRequest::Document if at_once == 1 => {
                 source.pop_front().map_or(Input::End, Input::Document)
             }
-            Want::Document if source.is_empty() => Input::End,
-            Want::Document => Input::Documents(source.drain(..at_once.min(source.len())).collect()),
-            Want::Output(document) => {
+            StageRequest::Document if source.is_empty() => Input::End,
+            StageRequest::Document => {
+                Input::Documents(source.drain(..at_once.min(source.len())).collect())
+            }
+            StageRequest::Output(document) => {
                 out.push(pinion_bson::RawDocument::to_owned(&document));
                 Input::Go
             }
-            Want::Pause => Input::Go,
-            Want::Disk(request) => Input::Disk(disk.perform(request)),
-            Want::Done => return Ok((out, computed)),
-            Want::Compute => unreachable!("without a budget nothing is refused"),
+            StageRequest::Pause => Input::Go,
+            StageRequest::Disk(request) => Input::Disk(disk.perform(request)),
+            StageRequest::Done => return Ok((out, computed)),
+            StageRequest::Compute => unreachable!("without a budget nothing is refused"),
         };
     }
 }

@@ -8,7 +8,7 @@ use pinion_wire::Result;
 use smallvec::SmallVec;
 
 use super::Document;
-use super::step::{Given, Step, Taken};
+use super::step::{Accepted, Produced, Step};
 use crate::error::error;
 use crate::expression::check_field_path;
 use crate::value::{elements, is_nullish, type_name};
@@ -150,7 +150,7 @@ impl Unwinding {
 }
 
 impl Step for Unwinding {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         let place = Place::find(document, &self.unwind.path)?;
         let found = place.as_ref().and_then(|place| place.element(document));
         match (place, found) {
@@ -163,44 +163,44 @@ impl Step for Unwinding {
                         position,
                         index: 0,
                     });
-                    return Ok(Taken::Gives);
+                    return Ok(Accepted::Gives);
                 }
                 if !self.unwind.preserve {
-                    return Ok(Taken::Kept);
+                    return Ok(Accepted::Kept);
                 }
                 spend_bytes(document.as_bytes().len())?;
                 let without = place.replaced(document, None);
-                Ok(Taken::Made(self.unwind.with_index(without, None).into()))
+                Ok(Accepted::Made(self.unwind.with_index(without, None).into()))
             }
             (_, found) => {
                 let nullish = found
                     .and_then(|found| found.to_value())
                     .is_none_or(is_nullish);
                 if nullish && !self.unwind.preserve {
-                    return Ok(Taken::Kept);
+                    return Ok(Accepted::Kept);
                 }
                 if self.unwind.index.is_none() {
-                    return Ok(Taken::Passed);
+                    return Ok(Accepted::Passed);
                 }
                 spend_bytes(document.as_bytes().len())?;
                 let indexed = self
                     .unwind
                     .with_index(RawDocument::to_owned(document), None);
-                Ok(Taken::Made(indexed.into()))
+                Ok(Accepted::Made(indexed.into()))
             }
         }
     }
 
-    fn give(&mut self) -> Result<Given> {
+    fn give(&mut self) -> Result<Produced> {
         let Some(current) = &mut self.current else {
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         };
         let document = &current.document;
         let array = current.place.element(document).expect("it was there");
         let mut items = RawElems::resume(array.value, current.position);
         let Some(item) = items.next() else {
             self.current = None;
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         };
         // Each is a copy of all the rest of the document.
         let rest = document.as_bytes().len() - array.value.len();
@@ -209,7 +209,9 @@ impl Step for Unwinding {
         let unwound = self.unwind.with_index(unwound, Some(current.index));
         current.position = items.position();
         current.index += 1;
-        Ok(Given::Document(Document::from(unwound).made_of(document)))
+        Ok(Produced::Document(
+            Document::from(unwound).made_of(document),
+        ))
     }
 }
 

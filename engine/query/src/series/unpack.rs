@@ -14,7 +14,7 @@ use super::ends::Ends;
 use super::horizon::Horizon;
 use crate::error::error;
 use crate::matcher::Matcher;
-use crate::pipeline::{Document, FieldNames, Given, Step, Taken};
+use crate::pipeline::{Accepted, Document, FieldNames, Produced, Step};
 use crate::value::{elements, field};
 use crate::work;
 
@@ -144,18 +144,18 @@ impl Unpacking {
 }
 
 impl Step for Unpacking {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         match &self.gives {
             Gives::First(horizon) if horizon.ends_before(&self.form, document) => {
-                return Ok(Taken::KeptLast);
+                return Ok(Accepted::KeptLast);
             }
             Gives::First(horizon) if horizon.hides(&self.form, document) => {
-                return Ok(Taken::Kept);
+                return Ok(Accepted::Kept);
             }
             Gives::Ends(ends) => {
                 if let Some(instead) = ends.of(&self.form, document) {
                     self.instead = instead;
-                    return Ok(Taken::Gives);
+                    return Ok(Accepted::Gives);
                 }
             }
             _ => {}
@@ -166,21 +166,21 @@ impl Step for Unpacking {
             places,
         });
         Ok(match self.current {
-            Some(_) => Taken::Gives,
-            None => Taken::Kept,
+            Some(_) => Accepted::Gives,
+            None => Accepted::Kept,
         })
     }
 
-    fn give(&mut self) -> Result<Given> {
+    fn give(&mut self) -> Result<Produced> {
         if let Some(instead) = self.instead.pop_front() {
-            return Ok(Given::Document(instead.into()));
+            return Ok(Produced::Document(instead.into()));
         }
         let Some(Current { bucket, places }) = &mut self.current else {
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         };
         let Some((time, measurement)) = places.next(&self.form, bucket)? else {
             self.current = None;
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         };
         let wanted = match &self.gives {
             Gives::First(horizon) => horizon.wants(time, &measurement)?,
@@ -195,8 +195,8 @@ impl Step for Unpacking {
             horizon.gives(time);
         }
         Ok(match wanted {
-            true => Given::Document(Document::from(measurement).with_order_of(bucket)),
-            false => Given::Working,
+            true => Produced::Document(Document::from(measurement).with_order_of(bucket)),
+            false => Produced::Working,
         })
     }
 }

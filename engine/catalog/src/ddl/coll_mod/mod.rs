@@ -21,14 +21,14 @@ use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::index::Index;
-use crate::log_form::{LogForm, check_log_form, log_form};
 use crate::oplog::OpKind;
+use crate::oplog_format::{OplogFormat, check_oplog_format, oplog_format};
 use crate::options::{
     CollectionKind, CollectionOptions, TimeSeriesChange, ValidationAction, ValidationLevel,
     ViewDefinition,
 };
-use crate::plain_form::check_operators;
 use crate::series::{buckets_of, series_of, view_options};
+use crate::v44_format::check_operators;
 use crate::view::{SYSTEM_VIEWS, View};
 
 pub use index::{IndexChange, IndexName};
@@ -175,19 +175,19 @@ fn of_buckets(ns: &Namespace, change: IndexChange) -> Result<IndexChange> {
 fn check_form(change: &CollMod) -> Result<()> {
     let index = change.index.as_ref();
     let makes_unique = |index: &IndexChange| index.unique.or(index.prepare_unique).is_some();
-    check_log_form(
+    check_oplog_format(
         index.is_some_and(makes_unique),
         "collMod with unique or prepareUnique",
     )?;
     let is_resized = change.capped_size.is_some() || change.capped_max.is_some();
-    check_log_form(is_resized, "collMod with cappedSize or cappedMax")?;
-    check_log_form(change.expire_after_secs.is_some(), "expireAfterSeconds")?;
-    check_log_form(
+    check_oplog_format(is_resized, "collMod with cappedSize or cappedMax")?;
+    check_oplog_format(change.expire_after_secs.is_some(), "expireAfterSeconds")?;
+    check_oplog_format(
         change.pre_and_post_images.is_some(),
         "changeStreamPreAndPostImages",
     )?;
     let action = change.validation_action;
-    check_log_form(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
+    check_oplog_format(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
     change.validator.as_deref().map_or(Ok(()), check_operators)
 }
 
@@ -278,9 +278,9 @@ impl Coordinator {
             .filter(|tree| named.trees().all(|named| named != *tree))
             .collect();
         let index = prepared.as_ref().map(index::Plan::index);
-        let o = match log_form() {
-            LogForm::Full => change.command.clone(),
-            LogForm::Plain => plain_command(change, index),
+        let o = match oplog_format() {
+            OplogFormat::Native => change.command.clone(),
+            OplogFormat::V44 => plain_command(change, index),
         };
         let commit = |catalog: &Catalog| {
             let current = catalog.get(ns).expect("its lock is held");
@@ -334,7 +334,7 @@ impl Coordinator {
             let view = View::new(ns.clone(), view.number, options);
             catalog.check_view(&view)?;
             let holder_ns = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
-            if log_form() == LogForm::Plain {
+            if oplog_format() == OplogFormat::V44 {
                 return view_commit(catalog, &holder_ns, OpKind::Update, &view);
             }
             let holder = catalog.get(&holder_ns);

@@ -7,7 +7,7 @@ use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::super::collections::{collection_info, view_info};
-use super::Place;
+use super::PipelineTarget;
 use crate::acquire::catalog_of;
 
 /// `$listClusterCatalog`
@@ -21,7 +21,7 @@ pub(in crate::commands) struct ClusterCatalog {
 }
 
 impl ClusterCatalog {
-    pub(super) fn parse(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<ClusterCatalog> {
+    pub(super) fn parse(spec: RawBsonRef<'_>, place: PipelineTarget<'_>) -> Result<ClusterCatalog> {
         let name = "$listClusterCatalog";
         let RawBsonRef::Document(spec) = spec else {
             return Err(Error::new(
@@ -93,7 +93,7 @@ pub(in crate::commands) struct Catalog {
 }
 
 impl Catalog {
-    pub(super) fn parse(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<Catalog> {
+    pub(super) fn parse(spec: RawBsonRef<'_>, place: PipelineTarget<'_>) -> Result<Catalog> {
         match spec {
             RawBsonRef::Document(spec) if spec.is_empty() => {}
             _ => {

@@ -14,8 +14,8 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use super::super::count::count_all;
 use super::super::stats::{append_collection_stats, append_number};
-use super::Place;
-use crate::acquire::Acquired;
+use super::PipelineTarget;
+use crate::acquire::AcquiredCollection;
 use crate::tree_uses::tree_metrics;
 
 /// The stage's parsed specification.
@@ -31,7 +31,7 @@ pub(in crate::commands) struct CollStats {
 }
 
 impl CollStats {
-    pub(super) fn parse(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<CollStats> {
+    pub(super) fn parse(spec: RawBsonRef<'_>, place: PipelineTarget<'_>) -> Result<CollStats> {
         let RawBsonRef::Document(spec) = spec else {
             return Err(Error::new(
                 ErrorCode(5447000),
@@ -64,7 +64,7 @@ impl CollStats {
     }
 
     /// The one document that the stage makes.
-    pub(super) async fn document(&self, acquired: &Acquired) -> Result<Bytes> {
+    pub(super) async fn document(&self, acquired: &AcquiredCollection) -> Result<Bytes> {
         let ns = acquired.ns();
         let mut out = DocBuilder::new();
         let now = RawBsonRef::DateTime(DateTime::from_millis(pinion_runtime::wall_ms()));
@@ -119,7 +119,7 @@ fn not_null_bool(reader: &FieldReader<'_, '_>, name: &str) -> Result<bool> {
 }
 
 /// The collection, which must exist for this option.
-fn existing<'a>(acquired: &'a Acquired, option: &str) -> Result<&'a Collection> {
+fn existing<'a>(acquired: &'a AcquiredCollection, option: &str) -> Result<&'a Collection> {
     let collection = acquired.collection().map(|collection| &**collection);
     collection.ok_or_else(|| {
         Error::new(

@@ -5,7 +5,7 @@ use pinion_bson::RawBsonRef;
 use pinion_wire::{Error, Result};
 
 use super::super::current_op::operations;
-use super::Place;
+use super::PipelineTarget;
 
 /// What is shown beside the operations at work.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,7 +23,7 @@ pub(in crate::commands) struct Shown {
 pub(in crate::commands) struct CurrentOp(Shown);
 
 impl CurrentOp {
-    pub(super) fn parse(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<CurrentOp> {
+    pub(super) fn parse(spec: RawBsonRef<'_>, place: PipelineTarget<'_>) -> Result<CurrentOp> {
         let type_name = |value: RawBsonRef<'_>| pinion_bson::type_name(value.element_type());
         let RawBsonRef::Document(spec) = spec else {
             return Err(Error::type_mismatch(format!(

@@ -17,7 +17,7 @@ use self::catalog::{Catalog, ClusterCatalog};
 use self::coll_stats::CollStats;
 use self::current_op::CurrentOp;
 use super::stats::index_stats;
-use crate::acquire::Acquired;
+use crate::acquire::AcquiredCollection;
 use crate::topology::is_member;
 
 pub(super) use self::current_op::Shown;
@@ -47,13 +47,13 @@ pub(super) enum FirstStage {
 
 /// Where a pipeline stands.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'n> {
+pub(super) struct PipelineTarget<'n> {
     pub ns: &'n Namespace,
     /// `{aggregate: 1}`: the first stage makes the documents.
     pub collectionless: bool,
 }
 
-impl Place<'_> {
+impl PipelineTarget<'_> {
     /// Refuses a stage that wants a collection where there is none.
     fn needs_collection(&self, name: &str) -> Result<()> {
         if !self.collectionless {
@@ -109,7 +109,10 @@ fn front(stages: &RawArray) -> Option<(&str, RawBsonRef<'_>)> {
 }
 
 /// Reads the stage in front where it makes its documents itself.
-pub(super) fn first_stage(stages: &RawArray, place: Place<'_>) -> Result<Option<FirstStage>> {
+pub(super) fn first_stage(
+    stages: &RawArray,
+    place: PipelineTarget<'_>,
+) -> Result<Option<FirstStage>> {
     let Some((name, spec)) = front(stages).filter(|(name, _)| makes_documents(name)) else {
         return Ok(None);
     };
@@ -179,7 +182,7 @@ pub(super) fn without_list_sessions(
 pub(super) fn documents_of<'a>(
     ctx: &'a OpContext,
     stage: &'a FirstStage,
-    acquired: &'a Acquired,
+    acquired: &'a AcquiredCollection,
     vars: &'a Variables,
 ) -> LocalBoxFuture<'a, Result<Vec<Bytes>>> {
     Box::pin(async move {

@@ -6,7 +6,7 @@ use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::super::sessions::parse_list;
-use super::{FirstStage, Place, wrong_place};
+use super::{FirstStage, PipelineTarget, wrong_place};
 
 fn type_name(value: RawBsonRef<'_>) -> &'static str {
     pinion_bson::type_name(value.element_type())
@@ -85,7 +85,7 @@ pub(super) fn query_settings(spec: RawBsonRef<'_>) -> Result<bool> {
 }
 
 /// `$queryStats` may ask for names that disclose nothing.
-pub(super) fn query_stats(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<()> {
+pub(super) fn query_stats(spec: RawBsonRef<'_>, place: PipelineTarget<'_>) -> Result<()> {
     let RawBsonRef::Document(spec) = spec else {
         return Err(Error::failed_to_parse(format!(
             "$queryStats value must be an object. Found: {}",
@@ -109,7 +109,7 @@ pub(super) fn query_stats(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<()> 
 }
 
 /// `$listSampledQueries` may name a collection.
-pub(super) fn list_sampled_queries(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<()> {
+pub(super) fn list_sampled_queries(spec: RawBsonRef<'_>, place: PipelineTarget<'_>) -> Result<()> {
     let RawBsonRef::Document(spec) = spec else {
         return Err(Error::new(
             ErrorCode(6_876_001),
@@ -128,7 +128,10 @@ pub(super) fn list_sampled_queries(spec: RawBsonRef<'_>, place: Place<'_>) -> Re
 }
 
 /// `$listLocalSessions`.
-pub(super) fn local_sessions(spec: RawBsonRef<'_>, place: Place<'_>) -> Result<FirstStage> {
+pub(super) fn local_sessions(
+    spec: RawBsonRef<'_>,
+    place: PipelineTarget<'_>,
+) -> Result<FirstStage> {
     let spec = options("$listLocalSessions", spec)?;
     if !place.collectionless {
         return Err(wrong_place(

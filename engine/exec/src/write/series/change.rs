@@ -18,7 +18,7 @@ use pinion_storage::{Key, Read, TreeId, WriteError, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::buckets::{BucketWrite, build, read, start_of};
-use crate::acquire::{Acquired, acquire};
+use crate::acquire::{AcquiredCollection, acquire};
 use crate::cursor_reads::check_still_there;
 use crate::read::{Again, ReadRequest, Targets, of_buckets, open_ids};
 use crate::write::backoff::Backoff;
@@ -43,7 +43,7 @@ struct Found {
 /// Runs a statement on a series. Measurements changed before an error stay changed and are counted.
 pub async fn run(
     ctx: &OpContext,
-    mut acquired: Acquired,
+    mut acquired: AcquiredCollection,
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
 ) -> Result<()> {
@@ -113,7 +113,7 @@ pub struct SeriesTargets {
 /// there.
 pub async fn series_targets(
     ctx: &OpContext,
-    acquired: &Acquired,
+    acquired: &AcquiredCollection,
     statement: &ModifyStatement,
 ) -> Result<Option<SeriesTargets>> {
     let (Some(series), Some(collection)) = (acquired.series(), acquired.collection()) else {

@@ -21,7 +21,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::buckets::{BucketWrite, build, key_of, read, start_of};
 use super::counts::{SeriesCounts, record_series};
 use super::open::OpenBucket;
-use crate::acquire::{Acquired, acquire};
+use crate::acquire::{AcquiredCollection, acquire};
 use crate::limits::{SERIES_CONFLICTS, SERIES_ROUND_BYTES, SERIES_ROUND_SOURCES};
 use crate::read::{ReadRequest, existing_trees, open};
 use crate::statements::Stamp;
@@ -94,7 +94,7 @@ struct Attempt {
 /// Inserts measurements. What becomes of a single one stands in the outcome.
 pub async fn insert_measurements(
     ctx: &OpContext,
-    acquired: Acquired,
+    acquired: AcquiredCollection,
     documents: Vec<(usize, Bytes)>,
     options: InsertOptions<'_>,
     outcome: &mut BatchOutcome,
@@ -209,7 +209,7 @@ impl Batch {
     async fn insert(
         &mut self,
         ctx: &OpContext,
-        mut acquired: Acquired,
+        mut acquired: AcquiredCollection,
         options: InsertOptions<'_>,
         outcome: &mut BatchOutcome,
     ) -> Result<()> {
@@ -301,7 +301,7 @@ impl Batch {
     async fn round(
         &mut self,
         ctx: &OpContext,
-        acquired: &Acquired,
+        acquired: &AcquiredCollection,
         (series, collection): (&TimeSeries, &Arc<Collection>),
         options: InsertOptions<'_>,
         outcome: &mut BatchOutcome,
@@ -368,7 +368,7 @@ impl Batch {
     async fn prepare(
         &mut self,
         ctx: &OpContext,
-        acquired: &Acquired,
+        acquired: &AcquiredCollection,
         (series, collection): (&TimeSeries, &Arc<Collection>),
         options: InsertOptions<'_>,
         place: usize,
@@ -571,7 +571,7 @@ fn id_of(bucket: &Read) -> Result<pinion_bson::ObjectId> {
 /// The bucket that a measurement of this time may go into, if there is one.
 async fn bucket_for(
     ctx: &OpContext,
-    acquired: &Acquired,
+    acquired: &AcquiredCollection,
     form: &SeriesForm,
     collection: &Arc<Collection>,
     source: &mut Source,
@@ -616,7 +616,7 @@ fn is_of(source: &Source, bucket: &Read) -> bool {
 /// Looks for a bucket that this core does not know, and that has room.
 async fn reopened(
     ctx: &OpContext,
-    acquired: &Acquired,
+    acquired: &AcquiredCollection,
     form: &SeriesForm,
     collection: &Arc<Collection>,
     source: &Source,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use pinion_bson::{Binary, BinarySubtype, Bson, Document, RawDocument, RawDocumentBuf, doc};
-use pinion_catalog::{ApplyMode, LogForm};
+use pinion_catalog::{ApplyMode, OplogFormat};
 use pinion_clock::Timestamp;
 
 use super::SHAPES;
@@ -339,7 +339,7 @@ fn what_members_of_mongodb_may_follow_is_logged_plainly() {
             // An old name of the batch's size, which members of MongoDB 4.4 use.
             let find = doc! { "find": "docs", "ntoreturn": 2 };
             client.fails(find.clone(), 40415).await;
-            pinion_catalog::set_log_form(LogForm::Plain).await;
+            pinion_catalog::set_oplog_format(OplogFormat::V44).await;
             script(&client).await;
             let found = client.ok(find).await;
             let cursor = found.get_document("cursor").expect("a cursor");

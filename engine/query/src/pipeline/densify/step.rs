@@ -12,7 +12,7 @@ use super::sequence::{Bounds, Densify, Place};
 use crate::error::error;
 use crate::limits::{MAX_DENSIFIED_DOCUMENTS, MAX_DENSIFY_BYTES};
 use crate::pipeline::Document;
-use crate::pipeline::step::{Given, Step, Taken};
+use crate::pipeline::step::{Accepted, Produced, Step};
 use crate::work::{self, STEP, spend, spend_bytes};
 
 /// The stage at work. Documents come in the order of their partitions and values.
@@ -64,7 +64,7 @@ impl Densifying {
     }
 
     /// Makes the document at a place.
-    fn make(&mut self, fields: &RawDocument, place: Place) -> Result<Given> {
+    fn make(&mut self, fields: &RawDocument, place: Place) -> Result<Produced> {
         if self.made >= MAX_DENSIFIED_DOCUMENTS {
             return Err(error(
                 5_897_900,
@@ -77,7 +77,7 @@ impl Densifying {
             ));
         }
         self.made += 1;
-        Ok(Given::Document(self.stage.made(fields, place).into()))
+        Ok(Produced::Document(self.stage.made(fields, place).into()))
     }
 
     /// Where the sequence of a partition begins that comes up at this place.
@@ -115,9 +115,9 @@ impl Densifying {
     }
 
     /// What comes before the document that was taken, or the document itself.
-    fn before(&mut self, next: Next) -> Result<Given> {
+    fn before(&mut self, next: Next) -> Result<Produced> {
         let Some(place) = next.place else {
-            return Ok(Given::Document(next.document));
+            return Ok(Produced::Document(next.document));
         };
         self.least.get_or_insert(place);
         self.greatest = Some(match self.greatest {
@@ -128,7 +128,7 @@ impl Densifying {
         let limit = match self.stage.bounds {
             Bounds::Explicit(low, _) if place.compare(low).is_lt() => {
                 self.add_partition(&next.key, &next.fields, place)?;
-                return Ok(Given::Document(next.document));
+                return Ok(Produced::Document(next.document));
             }
             Bounds::Explicit(_, high) if place.compare(high).is_gt() => high,
             _ => place,
@@ -146,17 +146,17 @@ impl Densifying {
             }
             std::cmp::Ordering::Equal if at.compare(place).is_eq() => {
                 partition.next = self.stage.next(at)?;
-                Ok(Given::Document(next.document))
+                Ok(Produced::Document(next.document))
             }
-            _ => Ok(Given::Document(next.document)),
+            _ => Ok(Produced::Document(next.document)),
         }
     }
 
     /// What is missing behind the last document of each partition.
-    fn behind(&mut self) -> Result<Given> {
+    fn behind(&mut self) -> Result<Produced> {
         let at = self.ending.unwrap_or_default();
         let Some((_, partition)) = self.partitions.get_index_mut(at) else {
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         };
         let place = partition.next;
         let is_missing = match (self.stage.bounds, self.greatest) {
@@ -166,7 +166,7 @@ impl Densifying {
         };
         if !is_missing {
             self.ending = Some(at + 1);
-            return Ok(Given::Working);
+            return Ok(Produced::Working);
         }
         partition.next = self.stage.next(place)?;
         let fields = partition.fields.clone();
@@ -175,7 +175,7 @@ impl Densifying {
 }
 
 impl Step for Densifying {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         spend_bytes(document.as_bytes().len())?;
         let place = self.stage.place(document)?;
         let fields = self.stage.partition_of(document);
@@ -188,7 +188,7 @@ impl Step for Densifying {
             key,
             place,
         });
-        Ok(Taken::Gives)
+        Ok(Accepted::Gives)
     }
 
     fn end(&mut self) -> Result<()> {
@@ -205,12 +205,12 @@ impl Step for Densifying {
         Ok(())
     }
 
-    fn give(&mut self) -> Result<Given> {
+    fn give(&mut self) -> Result<Produced> {
         spend(10 * STEP)?;
         match self.next.take() {
             Some(next) => self.before(next),
             None if self.ending.is_some() => self.behind(),
-            None => Ok(Given::Nothing),
+            None => Ok(Produced::Nothing),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::error::{error, failed_to_parse};
 use crate::expression::{MetaSet, Variables};
 use crate::pipeline::Pipeline;
 use crate::pipeline::group::Group;
-use crate::pipeline::outside::{Outside, UnionWith};
+use crate::pipeline::outside::{ExternalStage, UnionWith};
 use crate::pipeline::parse::parse as parse_stages;
 use crate::pipeline::spec::{check_duplicates, missing_field, unknown_field, wrong_type};
 use crate::pipeline::stage::{Stage, StageKind};
@@ -226,11 +226,11 @@ fn union_of(pipeline: Pipeline) -> Stage {
     }
     let mut spec = DocBuilder::new();
     spec.append("pipeline", RawBsonRef::Array(&stages));
-    let union = Outside::UnionWith(UnionWith::of_own(pipeline));
+    let union = ExternalStage::UnionWith(UnionWith::of_own(pipeline));
     Stage::made(
         "$unionWith",
         &*spec.finish(),
-        StageKind::Outside(Arc::new(union)),
+        StageKind::ExternalStage(Arc::new(union)),
     )
 }
 

@@ -9,7 +9,7 @@ use pinion_wire::Result;
 use super::{DOCUMENT, rank_field};
 use crate::expression::{MetaKind, MetaSet};
 use crate::pipeline::Document;
-use crate::pipeline::step::{Step, Taken};
+use crate::pipeline::step::{Accepted, Step};
 use crate::sort::SortPattern;
 use crate::value::field;
 use crate::work::{self, spend_bytes};
@@ -80,7 +80,7 @@ impl Ranking {
 }
 
 impl Step for Ranking {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         spend_bytes(document.as_bytes().len())?;
         let order = self.ranks.order.as_ref();
         let key = order.map(|order| order.value_key(document)).transpose()?;
@@ -92,7 +92,7 @@ impl Step for Ranking {
         let mut out = DocBuilder::with_capacity(document.as_bytes().len() + 64);
         out.append(DOCUMENT, RawBsonRef::Document(document));
         out.append(&rank_field(&self.ranks.name), self.rank);
-        Ok(Taken::Made(out.finish().into()))
+        Ok(Accepted::Made(out.finish().into()))
     }
 }
 
@@ -193,10 +193,10 @@ impl Fusion {
 pub(in crate::pipeline) struct Fusing(pub Arc<Fusion>);
 
 impl Step for Fusing {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         spend_bytes(document.as_bytes().len())?;
         let Some(RawBsonRef::Document(found)) = field(document, DOCUMENT) else {
-            return Ok(Taken::Kept);
+            return Ok(Accepted::Kept);
         };
         let score = self.0.score(document);
         let mut metadata = crate::expression::Metadata::default().with(MetaKind::Score, score);
@@ -204,6 +204,6 @@ impl Step for Fusing {
             metadata = metadata.with(MetaKind::ScoreDetails, self.0.details(document, score));
         }
         let found = Document::from(found.to_owned());
-        Ok(Taken::Made(found.with_metadata(metadata)))
+        Ok(Accepted::Made(found.with_metadata(metadata)))
     }
 }

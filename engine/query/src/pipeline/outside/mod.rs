@@ -26,7 +26,7 @@ use super::row::{InSubPipeline, StageRow, stage_row_of};
 
 /// A stage that the caller performs.
 #[derive(Clone, Debug)]
-pub enum Outside {
+pub enum ExternalStage {
     Lookup(Lookup),
     GraphLookup(GraphLookup),
     UnionWith(UnionWith),
@@ -36,10 +36,10 @@ pub enum Outside {
     Facet(Vec<(String, Pipeline)>),
 }
 
-impl Outside {
+impl ExternalStage {
     /// Whether the stage writes what comes to it and gives nothing.
     pub fn writes(&self) -> bool {
-        matches!(self, Outside::Out(_) | Outside::Merge(_))
+        matches!(self, ExternalStage::Out(_) | ExternalStage::Merge(_))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::pipeline::tests::outputs;
-use crate::pipeline::{Input, PipelineRun, Want};
+use crate::pipeline::{Input, PipelineRun, StageRequest};
 use crate::spill::Memory;
 use crate::work::Units;
 use pinion_bson::{CString, RawArrayBuf, RawBson, rawbson, rawdoc};
@@ -110,18 +110,20 @@ fn merge(merger: Pipeline, documents: Vec<RawDocumentBuf>, failed: Option<ErrorC
     loop {
         let want = run.step(input, Units::MAX).map_err(|error| error.code)?;
         input = match want {
-            Want::Document => match (documents.next(), failed) {
+            StageRequest::Document => match (documents.next(), failed) {
                 (Some(document), _) => Input::Document(document.into()),
                 (None, Some(code)) => return Err(code),
                 (None, None) => Input::End,
             },
-            Want::Output(document) => {
+            StageRequest::Output(document) => {
                 out.push(RawDocument::to_owned(&document));
                 Input::Go
             }
-            Want::Pause => Input::Go,
-            Want::Done => return Ok(out),
-            Want::Disk(_) | Want::Compute => unreachable!("there is room for all, and time"),
+            StageRequest::Pause => Input::Go,
+            StageRequest::Done => return Ok(out),
+            StageRequest::Disk(_) | StageRequest::Compute => {
+                unreachable!("there is room for all, and time")
+            }
         };
     }
 }

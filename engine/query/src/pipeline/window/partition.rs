@@ -13,7 +13,7 @@ use super::series::Series;
 use crate::collation::compare_owned;
 use crate::error::{error, type_mismatch};
 use crate::pipeline::Document;
-use crate::pipeline::step::{Given, OnDisk, Step, Taken};
+use crate::pipeline::step::{Accepted, OnDisk, Produced, Step};
 use crate::spill::{DiskQueue, DiskReply, First, Memory, Room, Spiller};
 use crate::work::{self, spend_bytes};
 
@@ -68,7 +68,7 @@ impl Windows {
 }
 
 impl Step for Windows {
-    fn take(&mut self, document: &Document) -> Result<Taken> {
+    fn take(&mut self, document: &Document) -> Result<Accepted> {
         assert!(self.next.is_none(), "what can leave has left");
         spend_bytes(document.as_bytes().len())?;
         let key = self.stage.partition_of(document)?;
@@ -79,7 +79,7 @@ impl Step for Windows {
             document: document.clone(),
             elements,
         });
-        Ok(Taken::Gives)
+        Ok(Accepted::Gives)
     }
 
     fn end(&mut self) -> Result<()> {
@@ -87,11 +87,11 @@ impl Step for Windows {
         Ok(())
     }
 
-    fn give(&mut self) -> Result<Given> {
+    fn give(&mut self) -> Result<Produced> {
         loop {
             let Some(partition) = &mut self.partition else {
                 let Some(next) = &self.next else {
-                    return Ok(Given::Nothing);
+                    return Ok(Produced::Nothing);
                 };
                 self.partition = Some(Partition::new(
                     &self.stage,
@@ -106,7 +106,7 @@ impl Step for Windows {
                         partition.feed(next.document, next.elements)?;
                     }
                     if partition.make_room(&mut self.room)? {
-                        return Ok(Given::Disk);
+                        return Ok(Produced::Disk);
                     }
                     continue;
                 }
@@ -115,7 +115,7 @@ impl Step for Windows {
                 None => {}
             }
             match partition.give(&self.stage)? {
-                Given::Nothing if partition.ended => {
+                Produced::Nothing if partition.ended => {
                     self.partition = None;
                     self.room.set(0);
                 }
@@ -214,22 +214,22 @@ impl Partition {
         }
     }
 
-    fn give(&mut self, stage: &WindowFields) -> Result<Given> {
+    fn give(&mut self, stage: &WindowFields) -> Result<Produced> {
         let at = self.given;
         if at == self.fed {
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         }
         let is_ready = |function: &Running| match function {
             Running::Framed(framed) => framed.is_ready(at),
             Running::Series(series) => series.is_ready(at),
         };
         if !self.functions.iter().all(is_ready) {
-            return Ok(Given::Nothing);
+            return Ok(Produced::Nothing);
         }
         let document = match self.documents.first() {
             First::Entry(document) => document,
-            First::Disk => return Ok(Given::Disk),
-            First::Nothing => return Ok(Given::Nothing),
+            First::Disk => return Ok(Produced::Disk),
+            First::Nothing => return Ok(Produced::Nothing),
         };
         let mut values = Vec::with_capacity(self.functions.len());
         for function in &mut self.functions {
@@ -248,7 +248,7 @@ impl Partition {
             }
         }
         self.given += 1;
-        Ok(Given::Document(made))
+        Ok(Produced::Document(made))
     }
 }
 

@@ -238,7 +238,7 @@ fn alone(function: &RawDocument, documents: &[RawDocumentBuf]) -> Option<RawBson
 
 #[test]
 fn documents_leave_as_soon_as_their_windows_are_known() {
-    use crate::pipeline::{Document, Input, PipelineRun, Want};
+    use crate::pipeline::{Document, Input, PipelineRun, StageRequest};
     use crate::spill::Memory;
     let stage = rawbson!([{ "$setWindowFields": { "partitionBy": "$p",
         "output": { "r": { "$locf": "$v" } } } }]);
@@ -254,7 +254,7 @@ fn documents_leave_as_soon_as_their_windows_are_known() {
     for v in [1, 2] {
         loop {
             match run.step(input, Units::MAX).expect("it runs") {
-                Want::Document => break,
+                StageRequest::Document => break,
                 want => wants.push(format!("{want:?}").split('(').next().map(String::from)),
             }
             input = Input::Go;

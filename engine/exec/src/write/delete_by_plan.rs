@@ -11,7 +11,7 @@ use super::group::change_group;
 use super::modify::{Change, ModifyRequest};
 use super::target::ModifyOutcome;
 use super::validation::Validation;
-use crate::acquire::Acquired;
+use crate::acquire::AcquiredCollection;
 use crate::limits::TARGET_GROUP;
 use crate::read::{Access, Again, ReadRequest, open_ids};
 
@@ -33,7 +33,7 @@ pub struct DeletionTargets {
 /// more. While the node is locked against writes it does not continue.
 pub async fn delete_through(
     ctx: &OpContext,
-    acquired: &Acquired,
+    acquired: &AcquiredCollection,
     deletion: Deletion,
     targets: DeletionTargets,
     deleted: &mut u64,

@@ -11,28 +11,28 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 /// The form of the entries of a core.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum LogForm {
+pub enum OplogFormat {
     /// With all that members of Pinion can use.
     #[default]
-    Full,
+    Native,
     /// As MongoDB 4.4 has them.
-    Plain,
+    V44,
 }
 
-struct Current(LogForm);
+struct Current(OplogFormat);
 
 /// The form in which this core logs.
-pub fn log_form() -> LogForm {
-    pinion_runtime::try_core_local::<Current>().map_or(LogForm::default(), |current| current.0)
+pub fn oplog_format() -> OplogFormat {
+    pinion_runtime::try_core_local::<Current>().map_or(OplogFormat::default(), |current| current.0)
 }
 
 /// Sets the form of this core to that of a node that has opened.
 pub(crate) fn begin() {
-    pinion_runtime::set_core_local(Rc::new(Current(LogForm::default())));
+    pinion_runtime::set_core_local(Rc::new(Current(OplogFormat::default())));
 }
 
 /// Sets the form on every core. Nothing is logged meanwhile that depends on it.
-pub fn set_log_form(form: LogForm) -> LocalBoxFuture<'static, ()> {
+pub fn set_oplog_format(form: OplogFormat) -> LocalBoxFuture<'static, ()> {
     Box::pin(async move {
         pinion_runtime::on_all_cores(move |_| async move {
             pinion_runtime::set_core_local(Rc::new(Current(form)));
@@ -45,8 +45,8 @@ pub fn set_log_form(form: LogForm) -> LocalBoxFuture<'static, ()> {
 ///
 /// # Errors
 /// `InvalidOptions`, with what it is.
-pub fn check_log_form(is_new: bool, what: &str) -> Result<()> {
-    match is_new && log_form() == LogForm::Plain {
+pub fn check_oplog_format(is_new: bool, what: &str) -> Result<()> {
+    match is_new && oplog_format() == OplogFormat::V44 {
         true => Err(Error::new(
             ErrorCode::INVALID_OPTIONS,
             format!(

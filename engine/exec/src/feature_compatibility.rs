@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use pinion_bson::{RawBsonRef, RawDocument, rawdoc};
-use pinion_catalog::{LogForm, Observers, OpEvent, OpKind, OpObserver, set_log_form};
+use pinion_catalog::{Observers, OpEvent, OpKind, OpObserver, OplogFormat, set_oplog_format};
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue, submit_to};
 use pinion_service::feature_version::feature_version;
 use pinion_wire::idl::Namespace;
@@ -43,15 +43,15 @@ const PLAIN_VERSIONS: [&str; 2] = ["4.2", "4.4"];
 ///
 /// # Errors
 /// Those of a read.
-pub fn choose_log_form() -> LocalBoxFuture<'static, Result<()>> {
+pub fn choose_oplog_format() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         let version = stored_version().await?;
         let is_plain = version.is_some_and(|version| PLAIN_VERSIONS.contains(&version.as_str()));
         let form = match is_plain {
-            true => LogForm::Plain,
-            false => LogForm::Full,
+            true => OplogFormat::V44,
+            false => OplogFormat::Native,
         };
-        set_log_form(form).await;
+        set_oplog_format(form).await;
         Ok(())
     })
 }
@@ -67,7 +67,7 @@ pub async fn raise_version() -> Result<()> {
             return Ok(());
         }
         store_version().await?;
-        choose_log_form().await
+        choose_oplog_format().await
     })
     .await
 }
