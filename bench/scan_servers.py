@@ -58,8 +58,8 @@ class Mongo:
         self.ask({"fsync": 1, "$db": "admin"})
 
     def drain(self, command):
-        """How many bytes a cursor gives, batch after batch. Documents are not even counted: that would
-        take the client as long as the server."""
+        """How many bytes a cursor gives, batch after batch. Documents are not even counted: that
+        would take the client as long as the server."""
         message, key, size = message_of(command), "firstBatch", 0
         while True:
             reply = self.send(message)

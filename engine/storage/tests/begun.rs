@@ -172,10 +172,10 @@ fn a_close_waits_for_a_log_that_begins() {
                 before_close.await;
                 storage().close().await;
                 assert_eq!(storage().fatal(), None, "seed {seed}");
-                let (begun, refused) = outcomes.get();
+                let (completed, refused) = outcomes.get();
                 outcomes.set(match begin.await.expect("it runs to its end") {
-                    Ok(()) => (begun + 1, refused),
-                    Err(_) => (begun, refused + 1),
+                    Ok(()) => (completed + 1, refused),
+                    Err(_) => (completed, refused + 1),
                 });
                 let stable = storage().timeline().stable;
                 let last = storage().last_allotted();
@@ -186,6 +186,9 @@ fn a_close_waits_for_a_log_that_begins() {
         let ran = sim.run_until(|| done.get());
         assert!(ran.is_ok(), "seed {seed}: {ran:?}");
     }
-    let (begun, refused) = outcomes.get();
-    assert!(begun > 0 && refused > 0, "{begun} begun, {refused} refused");
+    let (completed, refused) = outcomes.get();
+    assert!(
+        completed > 0 && refused > 0,
+        "{completed} completed, {refused} refused"
+    );
 }

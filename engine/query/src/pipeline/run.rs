@@ -80,7 +80,8 @@ impl PipelineRun {
         }
     }
 
-    /// Continues after [`StageRequest::Compute`] without a budget, until `stop` is set: then it fails.
+    /// Continues after [`StageRequest::Compute`] without a budget, until `stop` is set: then it
+    /// fails.
     pub fn step_until(&mut self, stop: Arc<AtomicBool>) -> Result<StageRequest> {
         work::until(stop, || self.go(&mut 0, 0))
     }

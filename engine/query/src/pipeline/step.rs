@@ -54,14 +54,14 @@ pub(crate) trait Step: std::fmt::Debug + Send {
         Ok(())
     }
 
-    /// The next document made of what was taken; called after [`Accepted::Gives`] and after the end,
-    /// until there is nothing.
+    /// The next document made of what was taken; called after [`Accepted::Gives`] and after the
+    /// end, until there is nothing.
     fn give(&mut self) -> Result<Produced> {
         Ok(Produced::Nothing)
     }
 
-    /// What has to be done on disk; called after [`Accepted::Spills`] and [`Produced::Disk`] until there
-    /// is nothing.
+    /// What has to be done on disk; called after [`Accepted::Spills`] and [`Produced::Disk`] until
+    /// there is nothing.
     fn disk(&mut self) -> Result<OnDisk> {
         Ok(OnDisk::Nothing)
     }
