@@ -192,8 +192,8 @@ impl VectorClock {
     /// before. `max_drift_secs` is how far ahead of the wall clock they may be.
     ///
     /// # Errors
-    /// For a cluster time that is news one past the clock's maximum, or further ahead of the wall
-    /// clock than that; components out of order.
+    /// `BeyondMaximum` or `TooFarAhead` for a cluster time that is news; `OutOfOrder` if the result
+    /// is not in order.
     pub fn advance(
         &self,
         gossip: Gossip,

@@ -1,7 +1,7 @@
 //! `getClusterParameter` and `setClusterParameter`.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
-use pinion_exec::write::put_document;
+use pinion_exec::write::upsert_by_id;
 use pinion_runtime::{CoreId, Queue};
 use pinion_service::cluster_parameters::{
     COLLECTION, NAMES, Set, append_set, cluster_parameters, known, parse,
@@ -96,7 +96,7 @@ async fn store(ctx: OpContext, name: &'static str, value: RawDocumentBuf) -> Res
     append_set(name, &set, &mut document);
     let document = document.finish();
     let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
-    put_document(&ctx, ns, name, &document).await?;
+    upsert_by_id(&ctx, ns, name, &document).await?;
     use_everywhere(name, set).await;
     Ok(())
 }

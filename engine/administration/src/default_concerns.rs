@@ -5,7 +5,7 @@ use pinion_exec::concern::{
     self, Change, SETTINGS, STORED_AS, default_concerns, forget_everywhere,
 };
 use pinion_exec::topology::{is_member, set_view};
-use pinion_exec::write::put_document;
+use pinion_exec::write::upsert_by_id;
 use pinion_runtime::{CoreId, Queue};
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
@@ -88,7 +88,7 @@ async fn store(ctx: OpContext, change: Change) -> Result<()> {
 
 async fn put(ctx: &OpContext, document: &RawDocument) -> Result<()> {
     let ns = Namespace::new(SETTINGS.0, SETTINGS.1)?;
-    let stored = put_document(ctx, ns, STORED_AS, document).await;
+    let stored = upsert_by_id(ctx, ns, STORED_AS, document).await;
     // Also where that failed, as it may have been stored all the same.
     forget_everywhere().await;
     stored

@@ -345,7 +345,7 @@ pub struct DdlGuard {
 
 impl Drop for DdlGuard {
     fn drop(&mut self) {
-        assert!(self.changes.get() > 0, "a pass was dropped twice");
+        assert!(self.changes.get() > 0, "a DDL guard was dropped twice");
         self.changes.set(self.changes.get() - 1);
     }
 }
@@ -368,7 +368,7 @@ impl AccessGuard {
 impl Drop for AccessGuard {
     fn drop(&mut self) {
         for count in self.gate.behind(self.access) {
-            assert!(count.get() > 0, "a pass was dropped twice");
+            assert!(count.get() > 0, "an access guard was dropped twice");
             count.set(count.get() - 1);
         }
         if self.gate.mode.get() != GateMode::Open {

@@ -31,7 +31,7 @@ mod oplog;
 mod oplog_format;
 mod scattered;
 mod specs;
-mod v44_format;
+mod v44_checks;
 
 pub use build::{BuildLimits, BuildPhase, HoldBuilds, set_build_hold, set_build_limits};
 pub use catalog::{Catalog, CoreCatalog, core_catalog};
@@ -73,7 +73,7 @@ pub use oplog::{
     TransactionPart, bson_timestamp, encode_apply_ops, encode_entry, encode_entry_with_image,
     encode_operation, encode_outcome, encode_transaction,
 };
-pub use oplog_format::{OplogFormat, check_oplog_format, oplog_format, set_oplog_format};
+pub use oplog_format::{OplogFormat, check_v44_can_follow, oplog_format, set_oplog_format};
 pub use options::{
     Capped, Clustered, CollectionKind, CollectionOptions, Granularity, TimeSeries,
     TimeSeriesChange, ValidationAction, ValidationLevel, ViewDefinition, check_storage_engine,

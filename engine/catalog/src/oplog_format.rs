@@ -45,7 +45,7 @@ pub fn set_oplog_format(form: OplogFormat) -> LocalBoxFuture<'static, ()> {
 ///
 /// # Errors
 /// `InvalidOptions`, with what it is.
-pub fn check_oplog_format(is_new: bool, what: &str) -> Result<()> {
+pub fn check_v44_can_follow(is_new: bool, what: &str) -> Result<()> {
     match is_new && oplog_format() == OplogFormat::V44 {
         true => Err(Error::new(
             ErrorCode::INVALID_OPTIONS,

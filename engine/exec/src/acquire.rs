@@ -24,7 +24,7 @@ use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 
 use crate::gate_entry::enter;
 use crate::guard;
-use crate::limits::INNER_GATE_TIMEOUT;
+use crate::limits::NESTED_GATE_TIMEOUT;
 use crate::open_transactions::{self, InUnit, Running};
 use crate::replication::take_ticket;
 use crate::topology::{Intent, SetView, check_access, is_member, replica_set, set_view};
@@ -34,11 +34,11 @@ use crate::topology::{Intent, SetView, check_access, is_member, replica_set, set
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadSource {
     /// Everything that was acknowledged before the read began.
-    Newest(PrepareConflicts),
+    Newest(PrepareConflictBehavior),
     /// What a member that follows another has applied, with nothing missing before it.
-    LastApplied(PrepareConflicts),
+    LastApplied(PrepareConflictBehavior),
     /// What a majority of the set holds.
-    Majority(PrepareConflicts),
+    Majority(PrepareConflictBehavior),
     /// `atClusterTime`.
     At(Timestamp),
     /// The snapshot of a transaction, and what it has written.
@@ -59,23 +59,24 @@ pub enum Renewal {
 /// What a read does that meets what a prepared transaction has written. Reads of a snapshot wait
 /// for its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PrepareConflicts {
+pub enum PrepareConflictBehavior {
+    /// It waits for the outcome.
     Enforce,
     /// It reads what was there before.
     Ignore,
 }
 
-impl PrepareConflicts {
+impl PrepareConflictBehavior {
     /// Source: replication document, "Prepare Conflicts".
-    fn of_read(ctx: &OpContext) -> PrepareConflicts {
+    fn of_read(ctx: &OpContext) -> PrepareConflictBehavior {
         let concern = &ctx.read_concern;
         let promises = matches!(
             concern.level,
             Some(ReadConcernLevel::Linearizable | ReadConcernLevel::Snapshot)
         );
         match promises || concern.after_cluster_time.is_some() {
-            true => PrepareConflicts::Enforce,
-            false => PrepareConflicts::Ignore,
+            true => PrepareConflictBehavior::Enforce,
+            false => PrepareConflictBehavior::Ignore,
         }
     }
 }
@@ -85,22 +86,22 @@ impl ReadSource {
     fn of(view: Option<&SetView>, ctx: &OpContext, ns: &Namespace, intent: Intent) -> ReadSource {
         // What a write looks for is what it changes.
         if intent == Intent::Write {
-            return ReadSource::Newest(PrepareConflicts::Enforce);
+            return ReadSource::Newest(PrepareConflictBehavior::Enforce);
         }
-        let undecided = PrepareConflicts::of_read(ctx);
+        let prepare_conflicts = PrepareConflictBehavior::of_read(ctx);
         let Some(view) = view else {
-            return ReadSource::Newest(undecided);
+            return ReadSource::Newest(prepare_conflicts);
         };
         // A member is alone with what is its own.
         if !is_replicated(ns) {
-            return ReadSource::Newest(undecided);
+            return ReadSource::Newest(prepare_conflicts);
         }
         let concern = ctx.read_concern;
         match (concern.at_cluster_time, concern.level) {
             (Some(at), _) => ReadSource::At(at),
-            (None, Some(ReadConcernLevel::Majority)) => ReadSource::Majority(undecided),
-            _ if view.writable => ReadSource::Newest(undecided),
-            _ => ReadSource::LastApplied(undecided),
+            (None, Some(ReadConcernLevel::Majority)) => ReadSource::Majority(prepare_conflicts),
+            _ if view.writable => ReadSource::Newest(prepare_conflicts),
+            _ => ReadSource::LastApplied(prepare_conflicts),
         }
     }
 
@@ -143,12 +144,12 @@ impl ReadSource {
     }
 
     /// Whether it waits for the outcome of prepared transactions that it meets.
-    pub(crate) fn undecided(self) -> PrepareConflicts {
+    pub(crate) fn prepare_conflicts(self) -> PrepareConflictBehavior {
         match self {
-            ReadSource::Newest(undecided)
-            | ReadSource::LastApplied(undecided)
-            | ReadSource::Majority(undecided) => undecided,
-            ReadSource::At(_) | ReadSource::In(_) => PrepareConflicts::Enforce,
+            ReadSource::Newest(prepare_conflicts)
+            | ReadSource::LastApplied(prepare_conflicts)
+            | ReadSource::Majority(prepare_conflicts) => prepare_conflicts,
+            ReadSource::At(_) | ReadSource::In(_) => PrepareConflictBehavior::Enforce,
         }
     }
 }
@@ -559,7 +560,7 @@ impl NestedAcquisition {
 /// # Errors
 /// `QueryPlanKilled` when the collection was dropped since, `LockTimeout` when its gate stays
 /// closed.
-pub(crate) async fn acquire_inner(
+pub(crate) async fn acquire_nested(
     ctx: &OpContext,
     ns: &Namespace,
     held: &Namespace,
@@ -567,7 +568,7 @@ pub(crate) async fn acquire_inner(
 ) -> Result<NestedAcquisition> {
     let transaction = open_transactions::of(ctx);
     if let Some(running) = &transaction {
-        return acquire_in(ctx, running, ns).await;
+        return acquire_nested_in_transaction(ctx, running, ns).await;
     }
     let set = set_view();
     let source = ReadSource::of(set.as_deref(), ctx, ns, Intent::Read);
@@ -576,7 +577,7 @@ pub(crate) async fn acquire_inner(
     let ns = view.as_ref().map_or(ns, |view| &view.on);
     let (pass, found) = match &then {
         Some(then) => {
-            let pass = pass_inner(ctx, ns, held).await?;
+            let pass = nested_guard(ctx, ns, held).await?;
             (pass, ReadSource::found_in(then, ns))
         }
         None => follow(ctx, opened, ns, held).await?,
@@ -607,7 +608,7 @@ async fn follow(
     loop {
         let before = found_since(opened, ns)?;
         let named = before.as_ref().map_or(ns, |found| &found.ns);
-        let pass = pass_inner(ctx, named, held).await?;
+        let pass = nested_guard(ctx, named, held).await?;
         match found_since(opened, ns)? {
             // It was renamed while the gate of its old name was waited for.
             Some(now) if now.ns != *named => {}
@@ -639,7 +640,7 @@ fn found_since(opened: &Arc<Catalog>, ns: &Namespace) -> Result<Option<Arc<Colle
 
 /// A pass of the gate of a namespace to read; none where a DDL that has closed it waits for the
 /// operation's pass of `held`.
-async fn pass_inner(
+async fn nested_guard(
     ctx: &OpContext,
     ns: &Namespace,
     held: &Namespace,
@@ -652,7 +653,7 @@ async fn pass_inner(
         // Its DDL cannot continue before this operation has ended.
         None if ns == held => Ok(None),
         // Another DDL may wait for the same pass, so there is a limit to this wait.
-        None => Ok(Some(enter_inner(ctx, ns).await?)),
+        None => Ok(Some(enter_nested(ctx, ns).await?)),
     }
 }
 
@@ -660,9 +661,9 @@ async fn pass_inner(
 ///
 /// # Errors
 /// `LockTimeout` when the gate stays closed.
-pub(crate) async fn enter_inner(ctx: &OpContext, ns: &Namespace) -> Result<AccessGuard> {
+pub(crate) async fn enter_nested(ctx: &OpContext, ns: &Namespace) -> Result<AccessGuard> {
     let entering = enter(ctx, ns, GateAccess::Read);
-    match pinion_runtime::timeout(INNER_GATE_TIMEOUT, entering).await {
+    match pinion_runtime::timeout(NESTED_GATE_TIMEOUT, entering).await {
         Ok(pass) => pass,
         Err(_) => {
             let closed_by = core_catalog().gates().closed_by(ns, GateAccess::Read);
@@ -679,7 +680,7 @@ pub(crate) async fn enter_inner(ctx: &OpContext, ns: &Namespace) -> Result<Acces
 }
 
 /// The same for a statement of a transaction, which keeps its passes.
-async fn acquire_in(
+async fn acquire_nested_in_transaction(
     ctx: &OpContext,
     running: &Running,
     ns: &Namespace,

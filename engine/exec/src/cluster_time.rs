@@ -1,9 +1,8 @@
 //! Cluster time on a member of a replica set: what requests and replies say of it.
 //!
 //! The sequencer allots timestamps above every cluster time that the node's vector clock has heard
-//! of.
-//! Where members have a key file clients can only hand on what a member has signed; where they have
-//! none every client is trusted and, as in MongoDB without authentication, a member signs with
+//! of. Where members have a key file clients can only hand on what a member has signed; where they
+//! have none every client is trusted and, as in MongoDB without authentication, a member signs with
 //! zeros. Members are always trusted. Source: sharding document, "The vector clock and causal
 //! consistency".
 

@@ -11,7 +11,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::local::document_by_id;
 use crate::own_collections::VERSION;
-use crate::write::put_document;
+use crate::write::upsert_by_id;
 
 const DATABASE: &str = "admin";
 const NAMESPACE: &str = "admin.system.version";
@@ -36,7 +36,7 @@ pub fn keep_version() -> LocalBoxFuture<'static, Result<()>> {
 }
 
 /// Versions of the data under which members of MongoDB 4.4 may follow this node.
-const PLAIN_VERSIONS: [&str; 2] = ["4.2", "4.4"];
+const V44_VERSIONS: [&str; 2] = ["4.2", "4.4"];
 
 /// Chooses in which form this node logs what it does as a primary, by the version that the data say
 /// they are of. Called on core 0, before anything is written as one.
@@ -46,8 +46,8 @@ const PLAIN_VERSIONS: [&str; 2] = ["4.2", "4.4"];
 pub fn choose_oplog_format() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
         let version = stored_version().await?;
-        let is_plain = version.is_some_and(|version| PLAIN_VERSIONS.contains(&version.as_str()));
-        let form = match is_plain {
+        let is_v44 = version.is_some_and(|version| V44_VERSIONS.contains(&version.as_str()));
+        let form = match is_v44 {
             true => OplogFormat::V44,
             false => OplogFormat::Native,
         };
@@ -142,12 +142,12 @@ fn check_version(version: Option<RawBsonRef<'_>>) -> Result<()> {
             ));
         }
     };
-    if found == newest || PLAIN_VERSIONS.contains(&found) {
+    if found == newest || V44_VERSIONS.contains(&found) {
         return Ok(());
     }
     Err(Error::bad_value(format!(
         "Invalid feature compatibility version value '{found}', expected '{}' or '{newest}'",
-        PLAIN_VERSIONS.join("' or '")
+        V44_VERSIONS.join("' or '")
     )))
 }
 
@@ -161,7 +161,7 @@ async fn store_version() -> Result<()> {
         now_ns,
     );
     let document = rawdoc! { "_id": DOCUMENT, "version": feature_version() };
-    put_document(&ctx, ns, DOCUMENT, &document).await
+    upsert_by_id(&ctx, ns, DOCUMENT, &document).await
 }
 
 /// The version that the data say they are of.

@@ -112,7 +112,7 @@ pub(crate) const TRANSACTION_ENTRY_BYTES: usize = 16 * 1024 * 1024 - 64 * 1024;
 pub(crate) const TRANSACTION_TARGET_BYTES: usize = 64 * 1024 * 1024;
 /// How long a stage that reads another collection waits for a DDL there, which may wait for the
 /// stage's own operation.
-pub const INNER_GATE_TIMEOUT: Duration = Duration::from_secs(1);
+pub const NESTED_GATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// This many errors of a batch have a text, however long that is,
 pub const REPORTED_ERRORS: usize = 2;
 /// and the others until their texts have this many bytes.

@@ -15,7 +15,7 @@ use pinion_wire::{OpContext, Result};
 
 use crate::acquire::acquire_read;
 use crate::read::{ReadRequest, open};
-use crate::write::{put, put_document};
+use crate::write::{upsert, upsert_by_id};
 
 const DATABASE: &str = "local";
 
@@ -114,7 +114,7 @@ pub fn put_local<'a>(
         if let Some(id) = pinion_bson::get(document, "_id") {
             filter.append_raw("_id", id);
         }
-        put(&context("update"), ns, filter.finish(), document).await?;
+        upsert(&context("update"), ns, filter.finish(), document).await?;
         storage().wait_unreplicated().await.map_err(from_fatal)
     })
 }
@@ -131,7 +131,7 @@ pub fn write_local<'a>(
 ) -> LocalBoxFuture<'a, Result<()>> {
     Box::pin(async move {
         let ns = Namespace::new(DATABASE, collection)?;
-        put_document(&context("update"), ns, id, document).await?;
+        upsert_by_id(&context("update"), ns, id, document).await?;
         storage().wait_unreplicated().await.map_err(from_fatal)
     })
 }

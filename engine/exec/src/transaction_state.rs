@@ -159,7 +159,7 @@ pub(crate) fn admit(
     }
 }
 
-/// Refuses a transaction with the number that the session has come to. A shard starts one again
+/// Refuses a transaction with the session's current number. A shard starts one again
 /// whose first statement failed there, since its router sends that once more when it knows better
 /// where documents are. Nothing of the number may have been executed, and no coordinator may know
 /// an outcome of it.
@@ -302,8 +302,8 @@ mod tests {
         }
     }
 
-    /// What each kind of node answers to a start with the number that the session has come to, and
-    /// that numbers beside it are what they are in every state.
+    /// What each kind of node answers to a start with the session's current number, and that other
+    /// numbers are what they are in every state.
     #[track_caller]
     fn check_start(
         transaction: Option<TxnState>,

@@ -2,7 +2,7 @@
 
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 use pinion_exec::capped::ensure_capped;
-use pinion_exec::write::put;
+use pinion_exec::write::upsert;
 use pinion_runtime::LocalBoxFuture;
 use pinion_service::node_info::{NodeInfo, node_info};
 use pinion_service::small_talk::append_build_info;
@@ -24,7 +24,7 @@ pub fn log_startup() -> LocalBoxFuture<'static, Result<()>> {
         let info = node_info();
         let entry = entry(&info);
         let id = entry.get_str("_id").unwrap_or_default();
-        put(&ctx, ns, rawdoc! { "_id": id }, &entry).await
+        upsert(&ctx, ns, rawdoc! { "_id": id }, &entry).await
     })
 }
 

@@ -10,7 +10,7 @@ use crate::options::ProcessOptions;
 /// What a node is in a sharded cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClusterRole {
-    /// Nothing: it serves its clients by itself.
+    /// No member of a sharded cluster.
     None,
     /// A shard, whose clients are routers.
     Shard,

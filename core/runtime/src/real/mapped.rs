@@ -97,7 +97,7 @@ impl Mapped {
     fn bring(&self, window: usize) -> io::Result<()> {
         let start = window * MAPPED_WINDOW_BYTES;
         let len = MAPPED_WINDOW_BYTES.min(self.map.len() - start);
-        // In long reads; what comes next waits for them, and finds what has failed.
+        // Starts long reads; the call behind it waits for them, and reports failure.
         let _ = self.map.advise_range(Advice::WillNeed, start, len);
         // Kernels before 5.14 do not know it.
         self.map.advise_range(Advice::PopulateRead, start, len)

@@ -1,7 +1,9 @@
 //! The command: it checks what it is asked for, and leaves it to the task of core 0.
 
 use bytes::Bytes;
-use pinion_catalog::{Collection, check_not_view, check_oplog_format, core_catalog, is_replicated};
+use pinion_catalog::{
+    Collection, check_not_view, check_v44_can_follow, core_catalog, is_replicated,
+};
 use pinion_exec::topology::{is_member, is_writable, not_primary};
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_service::ops::ops;
@@ -24,7 +26,7 @@ pub(crate) async fn db_check(cmd: Invocation) -> Result<Reply> {
         ));
     }
     let request = Request::read(&cmd.reader()?, cmd.db())?;
-    check_oplog_format(true, "dbCheck")?;
+    check_v44_can_follow(true, "dbCheck")?;
     check_target(&request)?;
     let command = cmd.message.body_bytes();
     if command.len() > MAX_CHECK_COMMAND_BYTES {

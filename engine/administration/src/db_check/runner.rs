@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, Uuid, check_oplog_format, core_catalog, from_fatal,
+    Collection, Observers, OpEvent, OpKind, Uuid, check_v44_can_follow, core_catalog, from_fatal,
     from_write_error, oplog_format,
 };
 use pinion_clock::Timestamp;
@@ -378,7 +378,7 @@ async fn log_entry(ctx: &OpContext, entry: &CheckEntry) -> Result<Timestamp> {
     // The node stays the primary while this is behind the gate, and members of MongoDB 4.4 may have
     // been admitted since.
     let _acquired = acquire(ctx, AcquisitionRequest::write(entry.ns.clone(), None)).await?;
-    check_oplog_format(true, "dbCheck")?;
+    check_v44_can_follow(true, "dbCheck")?;
     let ns = format!("{}.$cmd", entry.ns.db());
     let event = OpEvent {
         kind: OpKind::Command,

@@ -2,7 +2,7 @@
 
 use pinion_catalog::{Collection, from_fatal, from_read_error};
 use pinion_clock::Timestamp;
-use pinion_exec::acquire::{AcquiredCollection, PrepareConflicts, ReadSource};
+use pinion_exec::acquire::{AcquiredCollection, PrepareConflictBehavior, ReadSource};
 use pinion_exec::topology::replica_set;
 use pinion_runtime::{Queue, spawn};
 use pinion_service::interrupt::interruptible;
@@ -36,7 +36,7 @@ impl Snapshot {
         }
         let is_member = replica_set().is_some();
         let source = match options.background && is_member {
-            true => ReadSource::Majority(PrepareConflicts::Ignore),
+            true => ReadSource::Majority(PrepareConflictBehavior::Ignore),
             false => acquired.source(),
         };
         let indexes = collection.ready_indexes().map(|index| index.visible_from);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use pinion_catalog::core_catalog;
 use pinion_exec::acquire::{AcquisitionRequest, acquire};
 use pinion_exec::topology::is_writable;
-use pinion_exec::write::{DeletionTargets, delete_through};
+use pinion_exec::write::{DeletionTargets, delete_by_plan};
 use pinion_runtime::{CoreId, JoinHandle, Queue, now, sim, spawn, timeout_at};
 use pinion_service::metrics::metrics;
 use pinion_service::ops::ops;
@@ -177,7 +177,7 @@ async fn delete_expired(ctx: &OpContext, expiring: &Expiring) -> Result<bool> {
     };
     let targets = targets(&ttl_parameters().borrow());
     let mut deleted = 0;
-    let outcome = delete_through(ctx, &acquired, expired, targets, &mut deleted).await;
+    let outcome = delete_by_plan(ctx, &acquired, expired, targets, &mut deleted).await;
     metrics().counters.ttl_deleted_documents.add(deleted);
     if deleted > 0 {
         sim::event("ttl delete");

@@ -18,10 +18,10 @@ use crate::change::{CatalogChange, SystemDocument};
 use crate::entry::{Clustering, Collection};
 use crate::names::{check_creatable, check_not_view, is_replicated};
 use crate::oplog::OpKind;
-use crate::oplog_format::{OplogFormat, check_oplog_format, oplog_format};
+use crate::oplog_format::{OplogFormat, check_v44_can_follow, oplog_format};
 use crate::options::{CollectionKind, CollectionOptions, ValidationAction};
 use crate::text::render;
-use crate::v44_format::check_operators;
+use crate::v44_checks::check_operators;
 use crate::view::{SYSTEM_VIEWS, View};
 
 /// Makes a collection or a view. Gives the time, or `None` if it is there with the same options
@@ -44,7 +44,7 @@ pub fn create_collection(
         coordinate(ctx, definition, move |c| async move {
             let _lock = c.lock_for(&by, scope_of(&ns)).await?;
             check_creatable(&ns)?;
-            check_options_form(&ns, &options)?;
+            check_options_v44(&ns, &options)?;
             let is_series = options.time_series.is_some();
             let catalog = core_catalog().current();
             let present = match (catalog.get(&ns), catalog.view(&ns)) {
@@ -82,16 +82,16 @@ pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<
 }
 
 /// Refuses options that MongoDB 4.4 does not have, where its members follow.
-pub(super) fn check_options_form(ns: &Namespace, options: &CollectionOptions) -> Result<()> {
+pub(super) fn check_options_v44(ns: &Namespace, options: &CollectionOptions) -> Result<()> {
     if !is_replicated(ns) {
         return Ok(());
     }
-    check_oplog_format(options.time_series.is_some(), "timeseries")?;
-    check_oplog_format(options.clustered.is_some(), "clusteredIndex")?;
-    check_oplog_format(options.expire_after_secs.is_some(), "expireAfterSeconds")?;
-    check_oplog_format(options.pre_and_post_images, "changeStreamPreAndPostImages")?;
+    check_v44_can_follow(options.time_series.is_some(), "timeseries")?;
+    check_v44_can_follow(options.clustered.is_some(), "clusteredIndex")?;
+    check_v44_can_follow(options.expire_after_secs.is_some(), "expireAfterSeconds")?;
+    check_v44_can_follow(options.pre_and_post_images, "changeStreamPreAndPostImages")?;
     let action = options.validation_action;
-    check_oplog_format(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
+    check_v44_can_follow(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
     options.validator.as_deref().map_or(Ok(()), check_operators)
 }
 
@@ -193,7 +193,7 @@ impl Coordinator {
         let system_views = Namespace::new(ns.db(), SYSTEM_VIEWS)?;
         let view = View::new(ns.clone(), self.numbers(&system_views, 1), options);
         if oplog_format() == OplogFormat::V44 {
-            return self.create_view_plainly(&system_views, view).await;
+            return self.create_view_v44(&system_views, view).await;
         }
         // Made in the same change, if this is the database's first view.
         let holder = self.new_collection(system_views, CollectionOptions::default());
@@ -211,7 +211,7 @@ impl Coordinator {
 impl Coordinator {
     /// As MongoDB 4.4 logs it: the collection of the views, if it is the first, and then a document
     /// in it.
-    async fn create_view_plainly(&self, holder: &Namespace, view: View) -> Result<Timestamp> {
+    async fn create_view_v44(&self, holder: &Namespace, view: View) -> Result<Timestamp> {
         check_database_case(&core_catalog().current(), holder.db())?;
         core_catalog().current().check_view(&view)?;
         let options = CollectionOptions::default();

@@ -16,7 +16,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::coordinator::coordinate;
-use super::create::{check_database_case, check_options_form, creation_entry};
+use super::create::{check_database_case, check_options_v44, creation_entry};
 use super::guard::Definition;
 use super::indexes::{check_index_count, index_creation_entry};
 use super::locks::Scope;
@@ -58,7 +58,7 @@ pub fn plan_collection(
             check_creatable(&ns)?;
             let catalog = core_catalog().current();
             check_not_view(&catalog, &ns)?;
-            check_options_form(&ns, &options)?;
+            check_options_v44(&ns, &options)?;
             check_database_case(&catalog, ns.db())?;
             Ok(match catalog.get(&ns) {
                 Some(_) => None,

@@ -17,7 +17,7 @@ use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::names::check_not_view;
-use crate::oplog_format::check_oplog_format;
+use crate::oplog_format::check_v44_can_follow;
 
 /// Makes the entries of all indexes again, and returns the specifications of the collection's
 /// indexes. The old entries hold until the new ones are complete, so a failure or a crash leaves
@@ -42,7 +42,7 @@ pub fn reindex(
                 ));
             };
             check_no_build(&collection)?;
-            check_oplog_format(collection.is_replicated(), "reIndex")?;
+            check_v44_can_follow(collection.is_replicated(), "reIndex")?;
             let listed = collection.listed_indexes().collect();
             if collection.indexes.is_empty() {
                 return Ok((listed, None));

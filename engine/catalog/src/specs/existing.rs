@@ -17,11 +17,11 @@ use crate::entry::Collection;
 use crate::index::Index;
 use crate::limits::MAX_INDEXES;
 use crate::names::is_replicated;
-use crate::oplog_format::check_oplog_format;
+use crate::oplog_format::check_v44_can_follow;
 use crate::options::Clustered;
 use crate::text::{render, render_value};
 use crate::uuid::Uuid;
-use crate::v44_format::is_partial_filter;
+use crate::v44_checks::is_partial_filter;
 
 /// An index that has to be built.
 pub(crate) struct Wanted {
@@ -36,20 +36,20 @@ impl Wanted {
 
     /// Refuses what MongoDB 4.4's indexes do not have, where its members follow.
     fn check_form<'a>(&self, mut others: impl Iterator<Item = &'a RawDocument>) -> Result<()> {
-        check_oplog_format(self.spec.prepare_unique, "prepareUnique")?;
+        check_v44_can_follow(self.spec.prepare_unique, "prepareUnique")?;
         let is_compound = self.spec.kind == IndexKind::Wildcard && self.spec.fields() > 1;
-        check_oplog_format(is_compound, "a compound wildcard index")?;
+        check_v44_can_follow(is_compound, "a compound wildcard index")?;
         let is_new = match part(&self.listed, "partialFilterExpression") {
             Some(RawBsonRef::Document(filter)) => !is_partial_filter(filter),
             _ => false,
         };
-        check_oplog_format(is_new, "this partialFilterExpression")?;
+        check_v44_can_follow(is_new, "this partialFilterExpression")?;
         let is_second = others.any(|other| {
             let keys = (super::key_of(other), super::key_of(&self.listed));
             pinion_bson::compare_documents(keys.0, keys.1) == Ordering::Equal
                 && same_part(other, &self.listed, "collation")
         });
-        check_oplog_format(is_second, "a second index on one key")
+        check_v44_can_follow(is_second, "a second index on one key")
     }
 
     pub(crate) fn into_index(self, tree: TreeId) -> Index {

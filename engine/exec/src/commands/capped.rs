@@ -9,7 +9,7 @@ use pinion_wire::idl::{CommandReader, Namespace, i64_clamped, idl_type_name};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
-use crate::acquire::{PrepareConflicts, ReadSource};
+use crate::acquire::{PrepareConflictBehavior, ReadSource};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::read::{ReadRequest, open};
 use crate::write::insert_capped;
@@ -75,7 +75,7 @@ async fn copy(ctx: &OpContext, from: Arc<Collection>, to: &Arc<Collection>) -> R
     let wanted = INSERT_GROUP_STATEMENTS;
     let mut stream = open(
         ctx,
-        ReadSource::Newest(PrepareConflicts::Enforce),
+        ReadSource::Newest(PrepareConflictBehavior::Enforce),
         read,
         wanted,
     )

@@ -11,7 +11,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::cursors::{CursorRequest, first_batch};
 use super::variables::variables;
-use crate::acquire::{PrepareConflicts, ReadSource};
+use crate::acquire::{PrepareConflictBehavior, ReadSource};
 use crate::limits::{AWAIT_DATA, DEFAULT_FIRST_BATCH};
 use crate::read::{ChangeCounts, ChangeRequest, ChangeStream, Stream};
 use crate::topology::{is_member, is_writable};
@@ -198,8 +198,8 @@ fn check_read_concern(ctx: &OpContext) -> Result<()> {
 /// The time of what this member has: a stream without a place begins behind it.
 async fn now(ctx: &OpContext) -> Result<Timestamp> {
     let source = match is_writable() {
-        true => ReadSource::Newest(PrepareConflicts::Ignore),
-        false => ReadSource::LastApplied(PrepareConflicts::Ignore),
+        true => ReadSource::Newest(PrepareConflictBehavior::Ignore),
+        false => ReadSource::LastApplied(PrepareConflictBehavior::Ignore),
     };
     source.timestamp(ctx).await
 }

@@ -22,7 +22,7 @@ use pinion_wire::{
 
 use super::cursors::{Left, append_batch, append_cursor};
 use crate::acquire::{
-    AcquiredCollection, Peek, PrepareConflicts, ReadSource, acquire_viewed, peek, try_pass,
+    AcquiredCollection, Peek, PrepareConflictBehavior, ReadSource, acquire_viewed, peek, try_pass,
 };
 use crate::concern::default_concerns;
 use crate::limits::LARGE_BATCH_BYTES;
@@ -149,8 +149,8 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
     metrics.counters.query.inc();
     let acquired = acquire_viewed(&cmd.ctx, ns, None).await?;
     let at = match acquired.source() {
-        ReadSource::Newest(PrepareConflicts::Enforce) => ReadAt::Newest,
-        ReadSource::Newest(PrepareConflicts::Ignore) => ReadAt::NewestDecided,
+        ReadSource::Newest(PrepareConflictBehavior::Enforce) => ReadAt::Newest,
+        ReadSource::Newest(PrepareConflictBehavior::Ignore) => ReadAt::NewestDecided,
         _ => return Ok(Ran::NotPlain(acquired)),
     };
     if !acquired.is_plain() {

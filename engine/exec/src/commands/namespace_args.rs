@@ -1,4 +1,4 @@
-//! Names of the collections that commands look for.
+//! The namespace argument of a command: a name or a UUID.
 
 use pinion_bson::{BinarySubtype, RawBsonRef};
 use pinion_catalog::{Uuid, core_catalog};

@@ -17,7 +17,7 @@ use pinion_wire::idl::{CommandReader, Namespace, Types, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::{aggregate, distinct, find};
-use crate::write::put_document;
+use crate::write::upsert_by_id;
 
 /// The settings under which a command that reads runs, if there are any for its shape.
 ///
@@ -222,7 +222,7 @@ async fn change<R: Send + 'static>(
             .append("clusterParameterTime", RawBsonRef::Timestamp(time));
         table.append(&mut document);
         let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
-        put_document(&ctx, ns, STORED_AS, &document.finish()).await?;
+        upsert_by_id(&ctx, ns, STORED_AS, &document.finish()).await?;
         use_everywhere(table).await;
         Ok(changed)
     })

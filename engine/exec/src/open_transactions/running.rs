@@ -24,7 +24,7 @@ use super::prepared::PreparedTransaction;
 use super::refusals::check_namespace;
 use super::shown::OpenShown;
 use crate::gate_entry::enter;
-use crate::limits::INNER_GATE_TIMEOUT;
+use crate::limits::NESTED_GATE_TIMEOUT;
 use crate::parameters::parameters;
 use crate::statements::{Executed, Retries};
 use crate::topology::Intent;
@@ -511,7 +511,7 @@ pub(crate) async fn changing<T>(
     if !is_in(ctx) {
         return change.await;
     }
-    match pinion_runtime::timeout(INNER_GATE_TIMEOUT, change).await {
+    match pinion_runtime::timeout(NESTED_GATE_TIMEOUT, change).await {
         Ok(changed) => changed,
         Err(_) => Err(Error::new(
             ErrorCode::LOCK_TIMEOUT,

@@ -11,7 +11,7 @@ use pinion_wire::{Error, OpContext, Result};
 
 use super::split::{open_split, request_of};
 use super::{Node, Surroundings};
-use crate::acquire::{NestedAcquisition, acquire_inner, check_view};
+use crate::acquire::{NestedAcquisition, acquire_nested, check_view};
 
 /// A pipeline over another collection; without one the stages make their documents. The second
 /// value keeps the collection from being dropped while it is read.
@@ -56,7 +56,7 @@ pub(super) async fn open_pipeline(
         let around = inner(vars, around.ns.clone());
         return Ok((Node::chain(Node::nothing(), pipeline, &around), None));
     };
-    let held = acquire_inner(ctx, &ns, &around.ns, &around.opened).await?;
+    let held = acquire_nested(ctx, &ns, &around.ns, &around.opened).await?;
     if let Some(view) = held.view() {
         check_view(&ns, view, vars.collation.as_ref())?;
     }
@@ -81,7 +81,7 @@ pub(super) async fn open_own(
     around: &Rc<Surroundings>,
     pipeline: &Pipeline,
 ) -> Result<Node> {
-    let held = acquire_inner(ctx, &around.ns, &around.ns, &around.opened).await?;
+    let held = acquire_nested(ctx, &around.ns, &around.ns, &around.opened).await?;
     open_over(ctx, around, &held, (pipeline.clone(), Passes::LetGo)).await
 }
 

@@ -28,9 +28,9 @@ pub(super) struct BranchWalk {
     block: Block,
 }
 
-/// An entry that names a document.
+/// A record or an index entry that leads to a document.
 #[derive(Clone)]
-pub(super) struct IndexHit {
+pub(super) struct WalkHit {
     /// The place of its branch in the access.
     pub turn: usize,
     /// How many of the branch's ranges were started, with the one that it lies in.
@@ -47,7 +47,7 @@ pub(super) struct IndexHit {
     pub is_examined: bool,
 }
 
-impl IndexHit {
+impl WalkHit {
     /// The key of the entry.
     fn entry_key(&self, spec: &PartSpec) -> &[u8] {
         match &self.key {
@@ -93,7 +93,7 @@ impl BranchWalk {
     /// Has the entry come next, if it is there.
     pub(super) fn stand_before(
         &mut self,
-        named: &IndexHit,
+        named: &WalkHit,
         spec: &PartSpec,
         partition: &Rc<Partition>,
         at: ReadAt,
@@ -208,7 +208,7 @@ impl BranchWalk {
         place: ScanContext<'_>,
         seen: Option<&FxHashSet<Key>>,
         counters: &mut PartCounters,
-    ) -> Result<Option<IndexHit>> {
+    ) -> Result<Option<WalkHit>> {
         let spec = place.spec;
         let Some(branch) = spec.access.branches().get(self.turn) else {
             return Ok(None);
@@ -239,7 +239,7 @@ impl BranchWalk {
     /// Passes the entry in front.
     pub(super) fn pass(
         &mut self,
-        named: &IndexHit,
+        named: &WalkHit,
         spec: &PartSpec,
         seen: Option<&mut FxHashSet<Key>>,
         counters: &mut PartCounters,
@@ -257,7 +257,7 @@ impl BranchWalk {
         place: ScanContext<'_>,
         seen: &mut Option<FxHashSet<Key>>,
         counters: &mut PartCounters,
-    ) -> Result<Option<IndexHit>> {
+    ) -> Result<Option<WalkHit>> {
         while self.fill(place, counters).await? {
             if let Some(named) = self.front(place, seen.as_ref(), counters)? {
                 self.pass(&named, place.spec, seen.as_mut(), counters);
@@ -275,7 +275,7 @@ impl BranchWalk {
         key: Key,
         id: Key,
         record: BlockRecord<'_>,
-    ) -> Result<IndexHit> {
+    ) -> Result<WalkHit> {
         let keeps_entry = spec.output == Output::Keys || spec.metadata.index_key;
         let entry = (keeps_entry && branch.index.is_some()).then(|| {
             Box::new(ScannedEntry {
@@ -298,7 +298,7 @@ impl BranchWalk {
             access if access.branches().len() == 1 => key,
             _ => ordered_by_branch(self.turn, &key),
         };
-        Ok(IndexHit {
+        Ok(WalkHit {
             turn: self.turn,
             range: self.range,
             order,

@@ -10,7 +10,7 @@ use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
 use super::access::Access;
-use super::branch_walk::{BranchWalk, IndexHit};
+use super::branch_walk::{BranchWalk, WalkHit};
 use super::entry_values::{behind_value, unnamed};
 use super::fetch::{dangling, fetch, found_of, may_change};
 use super::part::{Output, PartSpec};
@@ -24,7 +24,7 @@ pub(super) struct Branches {
     seen: Option<FxHashSet<Key>>,
     /// Entries that were passed and whose documents are not read yet: in a newer state they are
     /// walked again.
-    pending: Vec<IndexHit>,
+    pending: Vec<WalkHit>,
     /// Documents fetched ahead from other partitions, in reverse.
     fetched: Vec<ScannedDocument>,
 }
@@ -151,7 +151,7 @@ impl Branches {
         &mut self,
         place: ScanContext<'_>,
         counters: &mut PartCounters,
-    ) -> Result<Option<IndexHit>> {
+    ) -> Result<Option<WalkHit>> {
         let (walk, seen) = self.in_turn();
         let spec = place.spec;
         let Some(mut named) = walk.front(place, seen.as_ref(), counters)? else {
@@ -173,7 +173,7 @@ impl Branches {
     /// distinct value, the next is the first with another value.
     pub(super) fn pass(
         &mut self,
-        named: &IndexHit,
+        named: &WalkHit,
         spec: &PartSpec,
         counters: &mut PartCounters,
     ) -> Result<()> {
@@ -232,7 +232,7 @@ impl Branches {
     /// it is passed then.
     async fn read_front(
         &mut self,
-        mut named: IndexHit,
+        mut named: WalkHit,
         place: ScanContext<'_>,
         counters: &mut PartCounters,
     ) -> Result<Option<ScannedDocument>> {
@@ -252,7 +252,7 @@ impl Branches {
     /// their documents: a group of them is fetched at once.
     async fn read_passed(
         &mut self,
-        mut named: IndexHit,
+        mut named: WalkHit,
         place: ScanContext<'_>,
         counters: &mut PartCounters,
     ) -> Result<Option<ScannedDocument>> {
@@ -292,7 +292,7 @@ impl Branches {
         &mut self,
         place: ScanContext<'_>,
         counters: &mut PartCounters,
-    ) -> Result<Option<IndexHit>> {
+    ) -> Result<Option<WalkHit>> {
         match &mut self.entries {
             Entries::InTurn(walk) => walk.next(place, &mut self.seen, counters).await,
             Entries::Sorted(walk) => walk.next(place, &mut self.seen, counters).await,
@@ -301,13 +301,13 @@ impl Branches {
 }
 
 /// Whether the document of an entry is fetched in a group, with those of other entries.
-fn is_fetched(spec: &PartSpec, named: &IndexHit) -> bool {
+fn is_fetched(spec: &PartSpec, named: &WalkHit) -> bool {
     let is_value = matches!(spec.output, Output::Distinct(_));
     named.document.is_none() && !is_value && spec.access.branches()[named.turn].is_apart()
 }
 
 /// The document that an entry names, which is in the same partition; none if it is gone.
-async fn read(named: &IndexHit, place: ScanContext<'_>) -> Result<Option<Bytes>> {
+async fn read(named: &WalkHit, place: ScanContext<'_>) -> Result<Option<Bytes>> {
     let ScanContext {
         spec,
         partition,
@@ -326,7 +326,7 @@ async fn read(named: &IndexHit, place: ScanContext<'_>) -> Result<Option<Bytes>>
 /// The value of a field in the document that an entry names: what is null in the entry may be
 /// missing there.
 async fn value_in_document(
-    named: &IndexHit,
+    named: &WalkHit,
     field: usize,
     place: ScanContext<'_>,
 ) -> Result<Option<Bytes>> {

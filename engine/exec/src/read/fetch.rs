@@ -9,7 +9,7 @@ use pinion_storage::{Key, Partition, PartitionId, ReadAt, SnapshotPin, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::access::RangeAccess;
-use super::branch_walk::IndexHit;
+use super::branch_walk::WalkHit;
 use super::part::PartSpec;
 use super::scan::{ScannedDocument, until_decided};
 
@@ -49,7 +49,7 @@ pub(crate) fn may_change(at: ReadAt) -> bool {
 pub(crate) async fn fetch(
     ctx: &OpContext,
     spec: &PartSpec,
-    entries: &[IndexHit],
+    entries: &[WalkHit],
     at: ReadAt,
 ) -> Result<Vec<Option<Bytes>>> {
     let tree = spec.collection.tree();
@@ -116,7 +116,7 @@ fn pin_once(
 /// changes, and damage elsewhere.
 pub(crate) fn found_of(
     spec: &PartSpec,
-    entries: impl Iterator<Item = IndexHit>,
+    entries: impl Iterator<Item = WalkHit>,
     documents: Vec<Option<Bytes>>,
     may_change: bool,
 ) -> Result<Vec<ScannedDocument>> {

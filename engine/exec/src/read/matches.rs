@@ -34,21 +34,21 @@ enum Match<'b> {
     /// It lies in a block of the collection's own tree. Where in an array the filter matched, if
     /// that is asked for.
     InBlock(BlockRecord<'b>, Option<u32>),
-    ScannedDocument(ScannedDocument),
+    Document(ScannedDocument),
 }
 
 impl Match<'_> {
     fn found(self) -> ScannedDocument {
         match self {
             Match::InBlock(record, position) => ScannedDocument::in_collection(record, position),
-            Match::ScannedDocument(found) => found,
+            Match::Document(found) => found,
         }
     }
 
     fn document(self) -> Bytes {
         match self {
             Match::InBlock(record, _) => record.to_bytes(),
-            Match::ScannedDocument(found) => found.document,
+            Match::Document(found) => found.document,
         }
     }
 }
@@ -176,7 +176,7 @@ async fn round(
         Examined::TooLong => Box::pin(test_offloaded(scan, spec, ctx, counters)).await?,
     };
     match tested {
-        Tested::Matches(found) => take(Match::ScannedDocument(found)),
+        Tested::Matches(found) => take(Match::Document(found)),
         Tested::Fails => {}
         Tested::End => return Ok(Round::End),
     }
@@ -299,10 +299,7 @@ fn examine_entries(
         room.passes(bytes, met.is_some());
         if let (Some(position), Some(document)) = (met, named.document.take()) {
             let found = named.found(document);
-            take(Match::ScannedDocument(ScannedDocument {
-                position,
-                ..found
-            }));
+            take(Match::Document(ScannedDocument { position, ..found }));
         }
     }
     Ok(Examined::Documents)

@@ -15,7 +15,7 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashSet;
 
 use super::access::{NearAccess, RangeAccess};
-use super::branch_walk::IndexHit;
+use super::branch_walk::WalkHit;
 use super::fetch::{damaged, dangling, fetch, found_of, may_change};
 use super::part::{Output, PartSpec};
 use super::scan::{ScannedDocument, ScannedEntry};
@@ -58,7 +58,7 @@ pub(super) struct NearWalk {
     ranges: VecDeque<KeyRange>,
     cursor: Option<Cursor>,
     /// Entries of the ring whose documents are not read yet.
-    pending: Vec<IndexHit>,
+    pending: Vec<WalkHit>,
     /// Whether a newer state was taken: a document may have changed since its entry was walked.
     has_moved: bool,
     /// How many documents the ring has.
@@ -289,7 +289,7 @@ async fn documents(
     spec: &PartSpec,
     branch: &RangeAccess,
     partition: &Rc<Partition>,
-    entries: &[IndexHit],
+    entries: &[WalkHit],
     at: ReadAt,
 ) -> Result<Vec<Option<Bytes>>> {
     if branch.is_apart() {
@@ -304,8 +304,8 @@ async fn documents(
 }
 
 /// An entry of the one branch, whose document was not read yet.
-fn named(order: Key, id: Key, entry: Option<Box<ScannedEntry>>) -> IndexHit {
-    IndexHit {
+fn named(order: Key, id: Key, entry: Option<Box<ScannedEntry>>) -> WalkHit {
+    WalkHit {
         turn: 0,
         range: 0,
         order,

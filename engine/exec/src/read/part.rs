@@ -29,7 +29,7 @@ use super::request::ReadRequest;
 use super::scan::{Scan, ScannedDocument};
 use super::sorted::SortedPart;
 use super::staged::StagedRun;
-use crate::acquire::{PrepareConflicts, Renewal};
+use crate::acquire::{PrepareConflictBehavior, Renewal};
 
 /// What a part hands out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,10 +70,10 @@ pub struct PartSpec {
     pub at: Timestamp,
     /// Whose writes are read beside the state at that time.
     pub unit: Option<UnitId>,
-    pub undecided: PrepareConflicts,
+    pub prepare_conflicts: PrepareConflictBehavior,
     /// Which states may follow it while the read runs.
     pub renewal: Renewal,
-    /// The read may outlive its pass of the collection's gate.
+    /// The read may outlive its guard of the collection's gate.
     pub is_unguarded: bool,
     /// What the sort of all parts may hold.
     pub sort_room: SharedRoom,
@@ -130,7 +130,9 @@ impl PartSpec {
     pub(crate) fn read_at(&self, at: Timestamp) -> ReadAt {
         match self.unit {
             Some(unit) => ReadAt::In { at, unit },
-            None if self.undecided == PrepareConflicts::Ignore => ReadAt::DecidedAt(at),
+            None if self.prepare_conflicts == PrepareConflictBehavior::Ignore => {
+                ReadAt::DecidedAt(at)
+            }
             None => ReadAt::At(at),
         }
     }

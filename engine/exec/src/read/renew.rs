@@ -14,7 +14,7 @@ use super::access::Access;
 use super::part::{Output, PartSpec};
 use super::scan::{Scan, ScannedDocument};
 use super::tail::position_lost;
-use crate::acquire::{Renewal, committed, enter_inner};
+use crate::acquire::{Renewal, committed, enter_nested};
 use crate::cursor_reads::check_still_there;
 use crate::limits::{MAX_SNAPSHOT_RETRIES, RENEW_WHEN_SHORT, SNAPSHOT_RETRY_PAUSE};
 use crate::options::{PlantedFault, node_options};
@@ -225,7 +225,7 @@ impl Scan {
         let (at, pin) = loop {
             check(ctx)?;
             let _pass = match spec.is_unguarded {
-                true => Some(enter_inner(ctx, &spec.collection.ns).await?),
+                true => Some(enter_nested(ctx, &spec.collection.ns).await?),
                 false => None,
             };
             let at = spec.renewal.newest(self.snapshot.at);

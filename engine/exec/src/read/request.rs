@@ -24,7 +24,7 @@ use super::core_part::{ReadStream, open_parts};
 use super::part::{FoundMetadata, Output, PartSpec};
 use super::plan::{Planned, by_id};
 use super::report::{Chosen, ReadReport};
-use crate::acquire::{PrepareConflicts, ReadSource, Renewal};
+use crate::acquire::{PrepareConflictBehavior, ReadSource, Renewal};
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
 use crate::parameters::parameters;
 use crate::plan_cache::{SetFilter, index_filters};
@@ -54,7 +54,7 @@ pub struct ReadRequest {
     /// The unit whose writes are read beside the snapshot.
     pub unit: Option<UnitId>,
     /// Whether what is prepared is waited for.
-    pub undecided: PrepareConflicts,
+    pub prepare_conflicts: PrepareConflictBehavior,
     /// Which newer states it may take while it runs.
     pub renewal: Renewal,
     /// It sees one state from its beginning to its end, whatever its read concern promises.
@@ -98,7 +98,7 @@ impl ReadRequest {
     /// Takes on which states it reads.
     pub(crate) fn take_source(&mut self, ctx: &OpContext, source: ReadSource) {
         self.unit = source.unit();
-        self.undecided = source.undecided();
+        self.prepare_conflicts = source.prepare_conflicts();
         self.renewal = match self.keeps_snapshot {
             true => Renewal::Never,
             false => source.renewal(ctx),
@@ -122,7 +122,7 @@ impl ReadRequest {
             show_record_id: false,
             allow_disk_use: None,
             unit: None,
-            undecided: PrepareConflicts::Enforce,
+            prepare_conflicts: PrepareConflictBehavior::Enforce,
             renewal: Renewal::Never,
             keeps_snapshot: false,
             is_unguarded: false,
@@ -246,7 +246,7 @@ pub async fn prepare(
         keep: request.kept(),
         at,
         unit: request.unit,
-        undecided: request.undecided,
+        prepare_conflicts: request.prepare_conflicts,
         renewal: request.renewal,
         is_unguarded: request.is_unguarded,
         sort_room: memory.shared(memory.limits.sort, partitions.len()),

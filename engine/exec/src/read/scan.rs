@@ -66,7 +66,7 @@ pub(super) enum Walk {
     Log(Box<LogWalk>),
 }
 
-/// Where a walk reads.
+/// What a walk reads with: the operation, the part, its partition and the state.
 #[derive(Clone, Copy)]
 pub(super) struct ScanContext<'p> {
     pub ctx: &'p OpContext,

@@ -10,7 +10,7 @@ use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
 use super::access::RangeAccess;
-use super::branch_walk::{BranchWalk, IndexHit};
+use super::branch_walk::{BranchWalk, WalkHit};
 use super::fetch::damaged;
 use super::scan::ScanContext;
 
@@ -29,7 +29,7 @@ pub(super) struct SortedWalk {
     alike: FxHashSet<Key>,
 }
 
-struct Head(IndexHit);
+struct Head(WalkHit);
 
 impl SortedWalk {
     pub(super) fn new(branches: usize, is_disjoint: bool) -> SortedWalk {
@@ -49,7 +49,7 @@ impl SortedWalk {
         place: ScanContext<'_>,
         seen: &mut Option<FxHashSet<Key>>,
         counters: &mut PartCounters,
-    ) -> Result<Option<IndexHit>> {
+    ) -> Result<Option<WalkHit>> {
         if !self.is_open {
             for turn in 0..self.walks.len() {
                 self.step(turn, place, seen, counters).await?;
@@ -71,7 +71,7 @@ impl SortedWalk {
 
     /// Adds the heads to the entries that were given by the walk and are walked again, as those
     /// are.
-    pub(super) fn take_back(&mut self, walked: &mut Vec<IndexHit>) {
+    pub(super) fn take_back(&mut self, walked: &mut Vec<WalkHit>) {
         for named in walked.iter() {
             self.alike.remove(&named.id);
         }
@@ -89,7 +89,7 @@ impl SortedWalk {
         self.walks.iter_mut()
     }
 
-    fn is_new(&mut self, named: &IndexHit) -> bool {
+    fn is_new(&mut self, named: &WalkHit) -> bool {
         if self.is_disjoint {
             return true;
         }

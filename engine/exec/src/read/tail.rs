@@ -49,9 +49,9 @@ impl TailStream {
         wanted: usize,
     ) -> Result<TailStream> {
         let mut request = request.bound()?;
-        let (unit, undecided) = (request.unit, request.undecided);
+        let (unit, prepare_conflicts) = (request.unit, request.prepare_conflicts);
         request.take_source(ctx, source);
-        (request.unit, request.undecided) = (unit, undecided);
+        (request.unit, request.prepare_conflicts) = (unit, prepare_conflicts);
         let (skip, left) = (request.skip, request.limit);
         // They count over all that is ever read. The order is that of the records, whatever else is
         // said of it.

@@ -91,7 +91,7 @@ fn spec_of(request: &ReadRequest, planned: Planned, at: Timestamp) -> Arc<PartSp
         keep: request.kept(),
         at,
         unit: request.unit,
-        undecided: request.undecided,
+        prepare_conflicts: request.prepare_conflicts,
         renewal: request.renewal,
         is_unguarded: request.is_unguarded,
         sort_room: memory.shared(memory.limits.sort, 1),

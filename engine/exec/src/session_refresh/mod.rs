@@ -34,7 +34,7 @@ use crate::parameters::{parameters, replication_parameters};
 use crate::sessions::last_uses;
 use crate::statements::load;
 use crate::topology::{is_member, is_writable};
-use crate::write::{Change, ModifyOutcome, ModifyStatement, put, run};
+use crate::write::{Change, ModifyOutcome, ModifyStatement, run, upsert};
 
 /// Where sessions are known to the whole set.
 const SESSIONS: &str = "config.system.sessions";
@@ -179,7 +179,7 @@ async fn publish_with(ctx: &OpContext) -> Result<()> {
         let mut document = document(&lsid);
         let date = DateTime::from_millis(used_ms);
         document.append("lastUse", RawBsonRef::DateTime(date));
-        put(ctx, ns.clone(), named(&lsid), &document.finish()).await?;
+        upsert(ctx, ns.clone(), named(&lsid), &document.finish()).await?;
     }
     let ended = on_all_cores(|_| async { state_ended() }).await;
     for lsid in ended.into_iter().flatten() {

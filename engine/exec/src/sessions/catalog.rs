@@ -18,7 +18,7 @@ use pinion_runtime::{
     submit_to, try_core_local,
 };
 use pinion_service::interrupt::interruptible;
-use pinion_service::node_info::node_info;
+use pinion_service::node_info::{ClusterRole, node_info};
 use pinion_service::session_ids::home_of;
 use pinion_wire::idl::Lsid;
 use pinion_wire::{Error, ErrorCode, InTransaction, OpContext, Result};
@@ -510,7 +510,12 @@ pub async fn check_out_transaction(
             };
             let (session, mut out) = check_out_here(&ctx, lsid).await?;
             out.parent = parent;
-            let active = active_with_children(&out);
+            let role = node_info().cluster_role;
+            let mut active = out.history.as_ref().expect("it was read").active();
+            // Only there a number is used again.
+            if role == ClusterRole::Shard && action == TxnAction::Start {
+                active = with_children(active, &out.lsid);
+            }
             let begins_newer = action == TxnAction::Start && txn_number > active.number;
             let mut waits = match active.transaction {
                 Some(TxnState::Prepared) if begins_newer => Some(outcome(&lsid, active.number)?),
@@ -518,7 +523,6 @@ pub async fn check_out_transaction(
             };
             let mut admitted = None;
             if waits.is_none() {
-                let role = node_info().cluster_role;
                 let found = admit(role, active, action, txn_number, &session_text(&lsid))?;
                 // Those of a client are in the order of its retryable writes.
                 if found == Admitted::Begins && lsid.child.is_none() {
@@ -544,12 +548,14 @@ pub async fn check_out_transaction(
 }
 
 /// What a session knows of its latest number, with what its children have open of it.
-fn active_with_children(out: &CheckedOut) -> Active {
-    let mut active = out.history.as_ref().expect("it was read").active();
-    if active.write == WriteState::Nothing && latest_of_children(&out.lsid) == Some(active.number) {
-        active.write = WriteState::ByChild;
+fn with_children(active: Active, lsid: &Lsid) -> Active {
+    match active.write == WriteState::Nothing && latest_of_children(lsid) == Some(active.number) {
+        true => Active {
+            write: WriteState::ByChild,
+            ..active
+        },
+        false => active,
     }
-    active
 }
 
 /// The command has the session.

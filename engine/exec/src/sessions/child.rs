@@ -18,7 +18,7 @@ pub(crate) fn check_child(cmd: &Invocation) -> Result<()> {
     if requires_members() && !cmd.ctx.client.is_trusted() {
         return refuse("Internal sessions are only allowed for internal clients");
     }
-    pinion_catalog::check_oplog_format(true, "the session of an internal transaction")?;
+    pinion_catalog::check_v44_can_follow(true, "the session of an internal transaction")?;
     if args.txn_number.is_none() || !is_in(&cmd.ctx) {
         return refuse("Internal sessions are not supported outside of transactions");
     }

@@ -216,6 +216,7 @@ impl History {
             // Statements of internal transactions are no writes of the session.
             (false, _) => WriteState::BySession,
             (true, true) if self.are_loaded => WriteState::Nothing,
+            // Or there may be some in the records, which were not read.
             (true, _) => WriteState::ByChild,
         };
         Active {
@@ -237,7 +238,7 @@ impl History {
         };
         assert!(
             txn_number > self.txn_number || (txn_number == self.txn_number && is_reusable),
-            "a number is that of one"
+            "the transaction number is in use"
         );
         *self = History {
             txn_number,
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a number is that of one")]
+    #[should_panic(expected = "the transaction number is in use")]
     fn no_transaction_takes_the_number_of_a_write() {
         let mut history = History::default();
         history.begin(&LSID, 4).expect("the first");

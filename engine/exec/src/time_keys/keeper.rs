@@ -26,7 +26,7 @@ use crate::parameters::parameters;
 use crate::read::{ReadRequest, open};
 use crate::time_keys::time_keys;
 use crate::topology::{ReplicaSet, replica_set};
-use crate::write::put;
+use crate::write::upsert;
 
 const DATABASE: &str = "admin";
 const COLLECTION: &str = "system.keys";
@@ -217,7 +217,7 @@ async fn make_missing(ctx: &OpContext, keys: &[KeyDocument]) -> Result<bool> {
             expires_at: *expires_at,
         };
         let ns = Namespace::new(DATABASE, COLLECTION)?;
-        put(ctx, ns, rawdoc! { "_id": made.id.0 }, &made.to_bson()).await?;
+        upsert(ctx, ns, rawdoc! { "_id": made.id.0 }, &made.to_bson()).await?;
         tracing::info!(target: "CONTROL", id = 7_300_031u64, ctx = "KeysCollectionManager", keyId = made.id.0, expiresAt = %expires_at, "A key for cluster times was made");
     }
     Ok(!missing.is_empty())

@@ -9,9 +9,9 @@ type UniqueKey = (PartitionId, TreeId, Key);
 /// What the documents of one step want, and what those of earlier steps have settled.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// UniqueKey by a document that is tried in this step: its place, and that of the write.
+    /// Unique keys of documents that are tried in this step, with the places of document and write.
     tried: FxHashMap<UniqueKey, (usize, usize)>,
-    /// UniqueKey by one that waits.
+    /// Unique keys of documents that wait.
     waiting: FxHashSet<UniqueKey>,
     /// Taken since an earlier step: a document that wants it now fails without waiting. Another
     /// client may delete that document meanwhile, and then it is as if the deletion had come

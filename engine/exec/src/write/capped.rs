@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 use super::backoff::Backoff;
 use super::insert::{Attempt, Group, InsertMarks, InsertOptions, Step, insert_statement, taken};
 use super::order::first_error;
-use super::unit::insert_event;
+use super::unit::{insert_event, logged_key};
 use super::validation::{Validation, check_document};
 use crate::capped::{CappedCollection, RECORDS, capped_table};
 use crate::limits::{EVICTION_GROUP, EVICTION_GROUP_BYTES};
@@ -285,7 +285,7 @@ async fn evict_beside(
         return Ok(last);
     }
     let document = stored_document(new.document);
-    let document_key = collection.logged_key(document)?;
+    let document_key = logged_key(collection, document).await?;
     let event = insert_event(
         collection,
         (document, &document_key),

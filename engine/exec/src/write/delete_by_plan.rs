@@ -31,7 +31,7 @@ pub struct DeletionTargets {
 
 /// Deletes; counts what is deleted in `deleted`, also before an error. Gives whether there may be
 /// more. While the node is locked against writes it does not continue.
-pub async fn delete_through(
+pub async fn delete_by_plan(
     ctx: &OpContext,
     acquired: &AcquiredCollection,
     deletion: Deletion,

@@ -11,17 +11,17 @@ use crate::acquire::acquire_write;
 
 /// Replaces the document with this `_id` of its own, or makes it, and its collection with it. What
 /// is the same already is not written again.
-pub async fn put_document(
+pub async fn upsert_by_id(
     ctx: &OpContext,
     ns: Namespace,
     id: &str,
     document: &RawDocument,
 ) -> Result<()> {
-    put(ctx, ns, rawdoc! { "_id": id }, document).await
+    upsert(ctx, ns, rawdoc! { "_id": id }, document).await
 }
 
 /// The same of the document with the `_id` that the filter names.
-pub async fn put(
+pub async fn upsert(
     ctx: &OpContext,
     ns: Namespace,
     filter: RawDocumentBuf,

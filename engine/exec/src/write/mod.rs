@@ -23,10 +23,10 @@ mod validation;
 
 pub use batch::{BatchOutcome, Upserted};
 pub use capped::{beyond_bounds, insert_capped};
-pub use delete_by_plan::{Deletion, DeletionTargets, delete_through};
+pub use delete_by_plan::{Deletion, DeletionTargets, delete_by_plan};
 pub use document::{prepare_for_insert, update_context};
 pub use insert::{InsertOptions, Stamps, insert_documents};
-pub use internal_upsert::{put, put_document};
+pub use internal_upsert::{upsert, upsert_by_id};
 pub use modify::Change;
 pub use series::{
     AllSeriesCounts, OpenBuckets, SeriesCounts, insert_measurements, open_buckets, series_counts,

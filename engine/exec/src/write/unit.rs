@@ -2,9 +2,9 @@
 //! entries, its entry in the oplog, and what a retryable write leaves behind.
 
 use bytes::Bytes;
-use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, OplogFormat, check_oplog_format,
+    Collection, Observers, OpEvent, OpKind, OplogFormat, check_v44_can_follow,
     encode_entry_with_image, encode_operation, oplog_format, stored_document,
 };
 use pinion_query::Update;
@@ -93,7 +93,7 @@ impl LoggedWrite<'_> {
         );
         let (old, new) = documents;
         let document = old.or(new).expect("a document is written or deleted");
-        let document_key = self.collection.logged_key(document)?;
+        let document_key = logged_key(self.collection, document).await?;
         let fields = OplogFields {
             record: self.record,
             documents,
@@ -113,6 +113,15 @@ impl LoggedWrite<'_> {
         };
         Ok((entry, records))
     }
+}
+
+/// The key of a document as the log has it, made on a compute thread where the document is large.
+pub(super) async fn logged_key(
+    collection: &Collection,
+    document: &RawDocument,
+) -> Result<RawDocumentBuf> {
+    let bytes = document.as_bytes().len();
+    compute_bytes(bytes, || collection.logged_key(document)).await
 }
 
 impl Stamp {
@@ -182,7 +191,7 @@ async fn entry(
         check_capped(collection, old, Some(new))?;
         // MongoDB 4.4 fills in empty timestamps of documents that replace others, on each member
         // its own.
-        check_oplog_format(
+        check_v44_can_follow(
             has_empty_timestamp(new),
             "an empty timestamp in a document that is updated",
         )?;

@@ -50,13 +50,13 @@ fn a_shard_starts_an_aborted_transaction_again() {
             client.ok(first(1, 2, insert(&[9]))).await;
             client.at("admin").ok(commit(1, 2)).await;
             assert_eq!(ids(&client, all()).await, [1, 2, 6, 7, 9]);
-            // What was executed as a write is no transaction afterwards.
+            // A number used by a retryable write starts no transaction.
             let mut retryable = insert(&[10]);
             retryable.insert("lsid", session_id(1));
             retryable.insert("txnNumber", 3i64);
             client.ok(retryable).await;
             client.fails(first(1, 3, all()), REUSED).await;
-            // Nor may one be that has an outcome, which is in its record.
+            // Nor does one with an outcome in its record.
             client.ok(first(1, 4, insert(&[11]))).await;
             let prepare = statement(1, 4, doc! { "prepareTransaction": 1 });
             client.at("admin").ok(prepare).await;

@@ -52,7 +52,7 @@ impl<S: Sources> Node<S> {
                     let run = PipelineRun::new(stages, sources.memory());
                     Node::Run(Box::new(RunNode::new(node, run)))
                 }
-                Segment::ExternalStage(stage) => Node::outside(node, stage, sources.clone()),
+                Segment::External(stage) => Node::outside(node, stage, sources.clone()),
             };
         }
         node

@@ -29,7 +29,7 @@ impl Stage {
             StageKind::Facet(facet)
             | StageKind::PartialFacet(facet)
             | StageKind::MergedFacet(facet) => all(&facet.0),
-            StageKind::ExternalStage(outside) => match &**outside {
+            StageKind::External(outside) => match &**outside {
                 ExternalStage::Facet(branches) => all(branches),
                 ExternalStage::Lookup(lookup) => lookup.reads(),
                 ExternalStage::GraphLookup(lookup) => lookup.reads(),
@@ -79,7 +79,7 @@ impl Stage {
             | StageKind::Facet(_)
             | StageKind::PartialFacet(_)
             | StageKind::MergedFacet(_) => MetaSet::default(),
-            StageKind::ExternalStage(outside) if matches!(**outside, ExternalStage::Facet(_)) => {
+            StageKind::External(outside) if matches!(**outside, ExternalStage::Facet(_)) => {
                 MetaSet::default()
             }
             _ => known,

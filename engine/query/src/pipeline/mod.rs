@@ -75,7 +75,7 @@ pub use step::{Input, StageRequest};
 pub enum Segment {
     /// Stages that a [`PipelineRun`] runs.
     Run(Pipeline),
-    ExternalStage(Arc<ExternalStage>),
+    External(Arc<ExternalStage>),
 }
 
 /// A parsed pipeline.
@@ -169,7 +169,7 @@ impl Pipeline {
         let mut run = Vec::new();
         for stage in self.stages {
             let outside = match stage.kind {
-                StageKind::ExternalStage(outside) => outside,
+                StageKind::External(outside) => outside,
                 StageKind::Facet(facet) if facet.0.iter().any(|(_, p)| p.reaches_outside()) => {
                     Arc::new(ExternalStage::Facet(facet.0))
                 }
@@ -182,7 +182,7 @@ impl Pipeline {
                 let stages = std::mem::take(&mut run);
                 out.push(Segment::Run(Pipeline { stages }));
             }
-            out.push(Segment::ExternalStage(outside));
+            out.push(Segment::External(outside));
         }
         if !run.is_empty() {
             out.push(Segment::Run(Pipeline { stages: run }));
@@ -193,7 +193,7 @@ impl Pipeline {
     /// Whether the caller performs any of the stages, also inside of a `$facet`.
     fn reaches_outside(&self) -> bool {
         self.stages.iter().any(|stage| match &stage.kind {
-            StageKind::ExternalStage(_) => true,
+            StageKind::External(_) => true,
             StageKind::Facet(facet) => facet.0.iter().any(|(_, inner)| inner.reaches_outside()),
             _ => false,
         })
@@ -202,7 +202,7 @@ impl Pipeline {
     /// The stage that writes what the pipeline makes.
     pub fn output(&self) -> Option<&ExternalStage> {
         match &self.stages.last()?.kind {
-            StageKind::ExternalStage(outside) if outside.writes() => Some(outside),
+            StageKind::External(outside) if outside.writes() => Some(outside),
             _ => None,
         }
     }

@@ -106,7 +106,7 @@ pub(super) fn parse(stages: &RawArray, skip: usize, variables: &Variables) -> Re
 }
 
 fn outside(stage: ExternalStage) -> StageKind {
-    StageKind::ExternalStage(Arc::new(stage))
+    StageKind::External(Arc::new(stage))
 }
 
 /// Refuses a stage that writes anywhere but at the end.

@@ -70,7 +70,7 @@ pub(super) enum StageKind {
     MergedFacet(Facet),
     GeoNear(GeoNear),
     /// What the caller performs.
-    ExternalStage(Arc<ExternalStage>),
+    External(Arc<ExternalStage>),
     BucketAuto(BucketAuto),
     Sample(Sample),
     /// The functions of `$setWindowFields`, behind its sort.
@@ -140,7 +140,7 @@ impl Stage {
             StageKind::Project(_) | StageKind::ReplaceRoot(..) | StageKind::GeoNear(_) => {
                 Box::new(Transforming(self))
             }
-            StageKind::ExternalStage(_) => {
+            StageKind::External(_) => {
                 unreachable!("a run is made of what lies between such stages")
             }
         }

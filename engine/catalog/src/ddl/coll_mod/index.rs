@@ -11,7 +11,7 @@ use super::{PropertyChange, invalid};
 use crate::build;
 use crate::entry::{Collection, Placement};
 use crate::index::Index;
-use crate::oplog_format::check_oplog_format;
+use crate::oplog_format::check_v44_can_follow;
 use crate::text::render;
 
 /// Which index is meant.
@@ -294,7 +294,7 @@ impl Making {
         if present == Some(secs) {
             return Ok(());
         }
-        check_oplog_format(present.is_none(), "making an index one that expires")?;
+        check_v44_can_follow(present.is_none(), "making an index one that expires")?;
         if present.is_none() && old.spec.fields() != 1 {
             return Err(invalid(
                 "TTL indexes are single-field indexes, compound indexes do not support TTL",

@@ -22,13 +22,13 @@ use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::index::Index;
 use crate::oplog::OpKind;
-use crate::oplog_format::{OplogFormat, check_oplog_format, oplog_format};
+use crate::oplog_format::{OplogFormat, check_v44_can_follow, oplog_format};
 use crate::options::{
     CollectionKind, CollectionOptions, TimeSeriesChange, ValidationAction, ValidationLevel,
     ViewDefinition,
 };
 use crate::series::{buckets_of, series_of, view_options};
-use crate::v44_format::check_operators;
+use crate::v44_checks::check_operators;
 use crate::view::{SYSTEM_VIEWS, View};
 
 pub use index::{IndexChange, IndexName};
@@ -175,25 +175,25 @@ fn of_buckets(ns: &Namespace, change: IndexChange) -> Result<IndexChange> {
 fn check_form(change: &CollMod) -> Result<()> {
     let index = change.index.as_ref();
     let makes_unique = |index: &IndexChange| index.unique.or(index.prepare_unique).is_some();
-    check_oplog_format(
+    check_v44_can_follow(
         index.is_some_and(makes_unique),
         "collMod with unique or prepareUnique",
     )?;
     let is_resized = change.capped_size.is_some() || change.capped_max.is_some();
-    check_oplog_format(is_resized, "collMod with cappedSize or cappedMax")?;
-    check_oplog_format(change.expire_after_secs.is_some(), "expireAfterSeconds")?;
-    check_oplog_format(
+    check_v44_can_follow(is_resized, "collMod with cappedSize or cappedMax")?;
+    check_v44_can_follow(change.expire_after_secs.is_some(), "expireAfterSeconds")?;
+    check_v44_can_follow(
         change.pre_and_post_images.is_some(),
         "changeStreamPreAndPostImages",
     )?;
     let action = change.validation_action;
-    check_oplog_format(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
+    check_v44_can_follow(action == Some(ValidationAction::ErrorAndLog), "errorAndLog")?;
     change.validator.as_deref().map_or(Ok(()), check_operators)
 }
 
 /// The command with nothing in it that MongoDB 4.4 does not know, nor in another form than it
 /// takes.
-fn plain_command(change: &CollMod, index: Option<&Index>) -> RawDocumentBuf {
+fn v44_command(change: &CollMod, index: Option<&Index>) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     let known = [
         "collMod",
@@ -280,7 +280,7 @@ impl Coordinator {
         let index = prepared.as_ref().map(index::Plan::index);
         let o = match oplog_format() {
             OplogFormat::Native => change.command.clone(),
-            OplogFormat::V44 => plain_command(change, index),
+            OplogFormat::V44 => v44_command(change, index),
         };
         let commit = |catalog: &Catalog| {
             let current = catalog.get(ns).expect("its lock is held");

@@ -45,7 +45,7 @@ pub(super) enum FirstStage {
     Nothing,
 }
 
-/// Where a pipeline stands.
+/// The namespace that a pipeline runs on.
 #[derive(Clone, Copy)]
 pub(super) struct PipelineTarget<'n> {
     pub ns: &'n Namespace,

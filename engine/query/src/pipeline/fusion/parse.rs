@@ -230,7 +230,7 @@ fn union_of(pipeline: Pipeline) -> Stage {
     Stage::made(
         "$unionWith",
         &*spec.finish(),
-        StageKind::ExternalStage(Arc::new(union)),
+        StageKind::External(Arc::new(union)),
     )
 }
 

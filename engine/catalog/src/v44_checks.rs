@@ -4,7 +4,7 @@
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
-use crate::oplog_format::check_oplog_format;
+use crate::oplog_format::check_v44_can_follow;
 
 /// The operators and expressions that MongoDB 4.4 has in filters, and in what `$expr` takes.
 #[rustfmt::skip]
@@ -42,7 +42,7 @@ const PARTIAL: [&str; 7] = ["$eq", "$exists", "$gt", "$gte", "$lt", "$lte", "$ty
 /// `InvalidOptions` with the name of the first.
 pub(crate) fn check_operators(filter: &RawDocument) -> Result<()> {
     match unknown_operator(RawBsonRef::Document(filter)) {
-        Some(name) => check_oplog_format(true, name),
+        Some(name) => check_v44_can_follow(true, name),
         None => Ok(()),
     }
 }
