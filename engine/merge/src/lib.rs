@@ -14,5 +14,5 @@ mod stream;
 pub use item::{Batch, Item, OrderKey, PartCounters, StepSize};
 pub use limits::{PART_BATCH_BYTES, PART_BATCH_DOCUMENTS};
 pub use order::{MergeSpec, NextItem, OrderedMerge};
-pub use pipeline::{Node, Passes, PipelineStream, RunNode, Sources, Spool, step_run};
+pub use pipeline::{Buffered, Node, Passes, PipelineStream, RunNode, Sources, Spool, step_run};
 pub use stream::{MergeObserver, MergedStream, Part};

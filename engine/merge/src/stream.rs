@@ -6,9 +6,10 @@ use pinion_service::cursors::Documents;
 use pinion_service::interrupt::check;
 use pinion_wire::{OpContext, Result};
 
-use crate::item::{Batch, OrderKey, PartCounters, StepSize};
+use crate::item::{Batch, Item, OrderKey, PartCounters, StepSize};
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::order::{MergeSpec, NextItem, OrderedMerge};
+use crate::pipeline::Buffered;
 
 /// A part of a read, on another core or another node. Its drop closes it there.
 pub trait Part {
@@ -98,15 +99,7 @@ impl<P: Part, O: MergeObserver> MergedStream<P, O> {
     ) -> Result<Option<(OrderKey, Bytes)>> {
         loop {
             match self.merge.next_item() {
-                NextItem::Item(item) => {
-                    if self.merge.is_satisfied() {
-                        self.observer.ended();
-                    }
-                    self.returned += 1;
-                    self.observer.returned(self.returned);
-                    let document = item.document.map_err(|error| *error)?;
-                    return Ok(Some((item.order, document)));
-                }
+                NextItem::Item(item) => return self.give(item).map(Some),
                 NextItem::Starved => {
                     check(ctx)?;
                     self.refill(ctx, StepSize::for_wanted(wanted)).await?;
@@ -118,6 +111,17 @@ impl<P: Part, O: MergeObserver> MergedStream<P, O> {
                 NextItem::Satisfied => return Ok(None),
             }
         }
+    }
+
+    /// An item whose turn it is.
+    fn give(&mut self, item: Item) -> Result<(OrderKey, Bytes)> {
+        if self.merge.is_satisfied() {
+            self.observer.ended();
+        }
+        self.returned += 1;
+        self.observer.returned(self.returned);
+        let document = item.document.map_err(|error| *error)?;
+        Ok((item.order, document))
     }
 
     /// The next item of any part, whatever the limit: parts that count give their sums so.
@@ -154,6 +158,20 @@ impl<P: Part, O: MergeObserver> MergedStream<P, O> {
     /// What follows the read, to change it.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
+    }
+}
+
+impl<P: Part, O: MergeObserver> Buffered for MergedStream<P, O> {
+    fn next_buffered(&mut self) -> Option<Result<Bytes>> {
+        match self.merge.next_item() {
+            NextItem::Item(item) => Some(self.give(item).map(|(_, document)| document)),
+            NextItem::Starved | NextItem::Ended | NextItem::Satisfied => None,
+        }
+    }
+
+    fn not_used(&mut self, documents: usize) {
+        self.returned -= documents as u64;
+        self.observer.returned(self.returned);
     }
 }
 

@@ -314,3 +314,82 @@ fn stages_that_write_take_all_and_give_nothing() {
         &["write { _id: 2 }", "write { _id: 1 }"],
     );
 }
+
+/// Runs a pipeline over one part, whose documents with a number from `failing` on have an error in
+/// their place. Gives its documents, the error that ended it, and how many it was noted to have
+/// read in the end.
+fn run_over(
+    ids: std::ops::Range<i32>,
+    failing: i32,
+    stages: RawDocumentBuf,
+) -> (Vec<String>, Option<String>, String) {
+    let run = async move {
+        let (ctx, trace) = (context(), Trace::default());
+        let sources = Rc::new(Elsewhere {
+            collections: BTreeMap::new(),
+            vars: Variables::default(),
+            memory: Memory::default(),
+            trace: Trace::default(),
+        });
+        let mut stream = read(&ctx, &[], &trace);
+        let part = Scripted {
+            name: "a",
+            batches: VecDeque::new(),
+            trace: trace.clone(),
+        };
+        let items = ids.map(|id| match id < failing {
+            true => item(rawdoc! { "_id": id }),
+            false => Item {
+                document: Err(Box::new(Error::new(ErrorCode::BAD_VALUE, "no form"))),
+                ..item(rawdoc! { "_id": id })
+            },
+        });
+        let first = Batch {
+            items: items.collect(),
+            done: true,
+            counters: PartCounters::default(),
+        };
+        stream.add(&ctx, part, first);
+        let Ok(Some(RawBsonRef::Array(stages))) = stages.get("pipeline") else {
+            panic!("a pipeline is an array");
+        };
+        let parsed = Pipeline::parse(stages, &sources.vars).expect("it parses");
+        let mut stream = PipelineStream::new(Node::Read(Box::new(stream)), parsed, &sources);
+        let (mut found, mut failed) = (Vec::new(), None);
+        loop {
+            match stream.next(&ctx).await {
+                Ok(Some(document)) => found.push(document_text(&Document::from(document))),
+                Ok(None) => break,
+                Err(error) => {
+                    failed = Some(error.message);
+                    break;
+                }
+            }
+        }
+        let trace = trace.take();
+        let last = trace.iter().rfind(|what| what.starts_with("returned"));
+        (found, failed, last.cloned().unwrap_or_default())
+    };
+    block_on(4, run)
+}
+
+/// Documents that are there go into a run together: what it does not use was not read, and an error
+/// comes in its place.
+#[test]
+fn what_a_run_does_not_use_was_not_read() {
+    let limited = rawdoc! { "pipeline": [{ "$match": { "_id": { "$gte": 2 } } }, { "$limit": 2 }] };
+    let two = vec!["{ _id: 2 }".to_owned(), "{ _id: 3 }".to_owned()];
+    let expected = (two.clone(), None, "returned 4".to_owned());
+    assert_eq!(run_over(0..100, 100, limited.clone()), expected);
+    assert_eq!(run_over(0..100, 4, limited.clone()), expected);
+    let (found, failed, read) = run_over(0..100, 3, limited);
+    assert_eq!((found, read), (two[..1].to_vec(), "returned 4".to_owned()));
+    assert_eq!(failed.as_deref(), Some("no form"));
+    let counted = rawdoc! { "pipeline": [{ "$group": { "_id": 1, "n": { "$sum": 1 } } }] };
+    let expected = (
+        vec!["{ _id: 1, n: 120 }".to_owned()],
+        None,
+        "returned 120".to_owned(),
+    );
+    assert_eq!(run_over(0..120, 120, counted), expected);
+}

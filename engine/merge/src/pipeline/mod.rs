@@ -24,7 +24,7 @@ use self::facet::FacetNode;
 use self::graph::GraphNode;
 use self::lookup::LookupNode;
 pub use self::run::{RunNode, step_run};
-pub use self::sources::{Passes, Sources};
+pub use self::sources::{Buffered, Passes, Sources};
 pub use self::spool::Spool;
 use self::union::UnionNode;
 use self::write::WriteNode;

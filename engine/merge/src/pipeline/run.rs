@@ -8,10 +8,10 @@ use pinion_service::cursors::Documents;
 use pinion_service::interrupt::pause;
 use pinion_service::limits::CORE_BUDGET;
 use pinion_service::spill::SpillFile;
-use pinion_wire::{OpContext, Result};
+use pinion_wire::{Error, OpContext, Result};
 
-use super::{Node, Sources};
-use crate::limits::PART_BATCH_DOCUMENTS;
+use super::{Buffered, Node, Sources};
+use crate::limits::{PART_BATCH_DOCUMENTS, RUN_BATCH_DOCUMENTS};
 
 /// Takes one step of a run: here, or on another thread if it takes long.
 ///
@@ -33,6 +33,8 @@ pub async fn step_run(
 pub struct RunNode<S: Sources> {
     source: Node<S>,
     run: PipelineRun,
+    /// Comes behind the documents that the run has.
+    failed: Option<Error>,
     file: SpillFile,
 }
 
@@ -41,6 +43,7 @@ impl<S: Sources> RunNode<S> {
         RunNode {
             source,
             run,
+            failed: None,
             file: SpillFile::default(),
         }
     }
@@ -58,6 +61,9 @@ impl<S: Sources> RunNode<S> {
         let mut input = Input::Go;
         loop {
             let want = step_run(&mut self.run, input, ctx).await?;
+            if self.run.is_fed() {
+                self.release();
+            }
             // Also before a document moves on: a stage that has seen all its input gives one after
             // the other, and the caller that collects them does not yield.
             pause(ctx).await?;
@@ -71,22 +77,49 @@ impl<S: Sources> RunNode<S> {
                     Input::Disk(Box::pin(self.file.perform(ctx, request)).await?)
                 }
             };
-            if self.run.is_fed() {
-                // Releases the parts and their snapshots.
-                self.source = Node::nothing();
-            }
         }
+    }
+
+    /// Releases the parts of a read and their snapshots: nothing more of it is wanted.
+    fn release(&mut self) {
+        if let Node::Read(read) = &mut self.source {
+            let failed = usize::from(self.failed.take().is_some());
+            read.not_used(self.run.unused() + failed);
+        }
+        self.source = Node::nothing();
     }
 
     async fn next_input(&mut self, ctx: &OpContext) -> Result<Input> {
         let next = match &mut self.source {
-            Node::Read(read) => {
-                let next = read.next(ctx, PART_BATCH_DOCUMENTS).await?;
-                next.map(Document::from)
-            }
+            Node::Read(_) => return self.next_batch(ctx).await,
             Node::List(list) => list.pop_front(),
             other => Box::pin(other.next(ctx)).await?,
         };
         Ok(next.map_or(Input::End, Input::Document))
+    }
+
+    /// The next document of a read, with those that are there behind it.
+    async fn next_batch(&mut self, ctx: &OpContext) -> Result<Input> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let Node::Read(read) = &mut self.source else {
+            return Ok(Input::End);
+        };
+        let Some(first) = read.next(ctx, PART_BATCH_DOCUMENTS).await? else {
+            return Ok(Input::End);
+        };
+        let mut batch = VecDeque::from([Document::from(first)]);
+        while batch.len() < RUN_BATCH_DOCUMENTS {
+            match read.next_buffered() {
+                Some(Ok(document)) => batch.push_back(document.into()),
+                Some(Err(error)) => {
+                    self.failed = Some(error);
+                    break;
+                }
+                None => break,
+            }
+        }
+        Ok(Input::Documents(batch))
     }
 }

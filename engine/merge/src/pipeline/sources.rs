@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use bytes::Bytes;
 use pinion_bson::RawArray;
 use pinion_query::{ExternalStage, Memory, Pipeline, Variables};
 use pinion_service::cursors::Documents;
@@ -9,11 +10,20 @@ use pinion_wire::{OpContext, Result};
 
 use super::Node;
 
+/// A source that holds some of its documents already.
+pub trait Buffered: Documents {
+    /// The next document, or its error, if it is there without waiting; `None` also at the end.
+    fn next_buffered(&mut self) -> Option<Result<Bytes>>;
+
+    /// The last documents that were taken so were not used, as many as this.
+    fn not_used(&mut self, documents: usize);
+}
+
 /// What the stages of one pipeline share, and how they come to collections: a node acquires those
 /// that it has, a router asks the nodes that have them.
 pub trait Sources: Sized {
     /// The documents of a collection, as a pipeline reads them.
-    type Read: Documents;
+    type Read: Buffered;
     /// Keeps a collection from being dropped while it is read.
     type Held;
 

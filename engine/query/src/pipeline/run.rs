@@ -28,6 +28,8 @@ pub struct PipelineRun {
     at: usize,
     /// Documents that came with the one that was wanted.
     waiting: VecDeque<Document>,
+    /// How many of those were not wanted in the end.
+    unused: usize,
     /// A document for the caller.
     out: Option<Document>,
 }
@@ -64,6 +66,7 @@ impl PipelineRun {
             fed: false,
             at: 0,
             waiting: VecDeque::new(),
+            unused: 0,
             out: None,
         }
     }
@@ -89,6 +92,12 @@ impl PipelineRun {
     /// Whether no more documents are wanted in front of the pipeline.
     pub fn is_fed(&self) -> bool {
         self.fed
+    }
+
+    /// How many documents no stage has taken, of those that came with one that was wanted: the
+    /// pipeline had ended before them.
+    pub fn unused(&self) -> usize {
+        self.unused
     }
 
     /// Makes moves until something is wanted, or no more than `reserve` is left of the budget.
@@ -235,6 +244,7 @@ impl PipelineRun {
         self.front = at + 1;
         self.at = self.front;
         self.fed = true;
+        self.unused += self.waiting.len();
         self.waiting.clear();
     }
 }
