@@ -54,7 +54,7 @@ pub const CONNECT_TIME: Duration = Duration::from_secs(1);
 pub const POOL_SETUP_TIME: Duration = Duration::from_secs(20);
 /// How long one is set up all the same if the request that it is for is gone and another one waits.
 pub const ABANDONED_SETUP: Duration = Duration::from_secs(1);
-/// Hosts that a pool counts without having a connection to them.
+/// Known hosts at which a pool forgets those without a connection.
 pub const POOL_HOSTS: usize = 1024;
 /// Secrets that a pool keeps of its keys, one for each key and start of another process.
 pub const MAX_LOGINS: usize = 128;

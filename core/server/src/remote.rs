@@ -70,7 +70,7 @@ impl RemoteError {
     /// Whether the other side has closed the connection or refused it, so that others to the same
     /// process are of no use either. A look-up that fails here, or a lack of descriptors, says
     /// nothing of them.
-    pub(crate) fn is_by_other_side(&self) -> bool {
+    pub(crate) fn is_peer_gone(&self) -> bool {
         use io::ErrorKind::{
             BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, UnexpectedEof,
         };
@@ -85,7 +85,7 @@ impl RemoteError {
     }
 
     /// The same for another request that waited for the same.
-    pub(crate) fn copied(&self) -> RemoteError {
+    pub(crate) fn for_other_waiter(&self) -> RemoteError {
         match self {
             RemoteError::Broken(error) => RemoteError::Broken(match error.raw_os_error() {
                 Some(code) => io::Error::from_raw_os_error(code),
@@ -98,9 +98,9 @@ impl RemoteError {
     }
 
     /// As a command of this node reports it: `HostUnreachable` where nothing listens at the
-    /// address, `PooledConnectionAcquisitionExceededTimeLimit` where there was no connection in
-    /// time, `NetworkInterfaceExceededTimeLimit` where the other node did not answer in time,
-    /// `SocketException` where the connection broke otherwise.
+    /// address, `PooledConnectionAcquisitionExceededTimeLimit` or `...Rejected` where there was no
+    /// connection in time, or too many wait for one, `NetworkInterfaceExceededTimeLimit` where the
+    /// other node did not answer in time, `SocketException` where the connection broke otherwise.
     pub fn into_error(self) -> Error {
         if self.is_refused_connection() {
             return Error::new(ErrorCode::HOST_UNREACHABLE, self.to_string());

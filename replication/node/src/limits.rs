@@ -48,8 +48,8 @@ pub(crate) const OPLOG_SHARE: u64 = 20;
 pub(crate) const MIN_OPLOG_BYTES: u64 = 990 << 20;
 pub(crate) const MAX_OPLOG_BYTES: u64 = 50 << 30;
 
-/// Hosts whose connections are counted, beyond those that have some.
-pub(crate) const MAX_COUNTED_HOSTS: usize = 64;
+/// Known hosts at which those without a connection are forgotten.
+pub(crate) const KNOWN_HOSTS: usize = 64;
 
 /// The least time between two ticks of the machine.
 pub(crate) const TICK_PAUSE: Duration = Duration::from_millis(1);

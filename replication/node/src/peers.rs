@@ -13,9 +13,7 @@ use pinion_server::{
 use pinion_service::hello::MAX_WIRE_VERSION;
 use pinion_service::node_info::node_info;
 
-use crate::limits::{
-    IDLE_CONNECTION, IDLE_CONNECTIONS, MAX_CONNECTIONS, MAX_COUNTED_HOSTS, SETUP_TIME,
-};
+use crate::limits::{IDLE_CONNECTION, IDLE_CONNECTIONS, KNOWN_HOSTS, MAX_CONNECTIONS, SETUP_TIME};
 
 /// Connections of one core to other members.
 pub(crate) struct Peers(Pool);
@@ -93,7 +91,7 @@ fn options() -> PoolOptions {
             idle: IDLE_CONNECTIONS,
             idle_time: IDLE_CONNECTION,
             setup_time: SETUP_TIME,
-            hosts: MAX_COUNTED_HOSTS,
+            hosts: KNOWN_HOSTS,
             ..PoolLimits::default()
         },
     }

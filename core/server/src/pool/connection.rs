@@ -17,7 +17,8 @@ pub struct PooledConnection {
     /// `None` once it was given back.
     remote: Option<Remote>,
     host: Rc<Host>,
-    /// The host was not forgotten since it was set up, if this is still the host's.
+    /// The host's generation when this was set up: another one now means that the host was
+    /// forgotten since.
     generation: u64,
     /// It has run commands, so the other side may have closed it since.
     was_used: bool,

@@ -13,7 +13,7 @@ use pinion_runtime::{
 use pinion_wire::{Error, ErrorCode, HostPort};
 
 use super::connection::PooledConnection;
-use super::state::{Answer, Counts, State, Waiter, Wanted};
+use super::state::{Answer, Counts, Needed, State, Waiter};
 use super::{Deadline, Shared};
 use crate::limits::ABANDONED_SETUP;
 use crate::remote::{Remote, RemoteError};
@@ -67,10 +67,10 @@ impl Host {
     /// one was set up.
     pub(super) async fn acquire(
         &self,
-        wanted: Wanted,
+        wanted: Needed,
         deadline: &Deadline,
     ) -> Result<PooledConnection, RemoteError> {
-        if wanted == Wanted::Any
+        if wanted == Needed::Any
             && let Some(connection) = self.left_over()
         {
             return Ok(connection);
@@ -97,7 +97,7 @@ impl Host {
         Some(PooledConnection::new(self.this(), remote, generation, true))
     }
 
-    fn enqueue(&self, wanted: Wanted) -> Result<Waiting, RemoteError> {
+    fn enqueue(&self, wanted: Needed) -> Result<Waiting, RemoteError> {
         let most = self.shared.limits.waiting;
         if self.counts().waiting >= most {
             return Err(no_connection(
@@ -174,9 +174,9 @@ impl Host {
                 let failed = self.state.borrow_mut().fail(&ended);
                 for waiter in failed {
                     // None has left: that takes it off the line.
-                    let _ = waiter.answer.send(Err(error.copied()));
+                    let _ = waiter.answer.send(Err(error.for_other_waiter()));
                 }
-                if error.is_by_other_side() {
+                if error.is_peer_gone() {
                     self.forget();
                 }
             }

@@ -22,7 +22,7 @@ use pinion_wire::HostPort;
 
 use self::greeting::Greeter;
 use self::host::Host;
-use self::state::{Counts, Wanted};
+use self::state::{Counts, Needed};
 use crate::remote::{RemoteError, RemoteReply};
 
 pub use self::connection::PooledConnection;
@@ -119,13 +119,13 @@ impl Pool {
         self.running.set(self.running.get() + 1);
         let _running = Running(self);
         let deadline = Deadline::after(limit);
-        let connection = self.host(host).acquire(Wanted::Any, &deadline).await?;
+        let connection = self.host(host).acquire(Needed::Any, &deadline).await?;
         let resends = resend == Resend::OverNewConnection && connection.was_used();
         let broken = match connection.run_once(command, &deadline).await {
             Err(error) if resends && error.is_broken_connection() => error,
             reply => return reply,
         };
-        match self.host(host).acquire(Wanted::New, &deadline).await {
+        match self.host(host).acquire(Needed::New, &deadline).await {
             Ok(connection) => connection.run_once(command, &deadline).await,
             // It was sent once, and may have had its effect.
             Err(RemoteError::NoConnection(_)) => Err(broken),
@@ -145,7 +145,7 @@ impl Pool {
         limit: Duration,
     ) -> Result<PooledConnection, RemoteError> {
         let deadline = Deadline::after(limit);
-        self.host(host).acquire(Wanted::New, &deadline).await
+        self.host(host).acquire(Needed::New, &deadline).await
     }
 
     fn host(&self, address: &HostPort) -> Rc<Host> {

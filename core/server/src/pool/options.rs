@@ -42,7 +42,7 @@ pub struct PoolLimits {
     pub setup_time: Duration,
     /// The most requests that wait for a connection.
     pub waiting: usize,
-    /// Hosts that are counted without having a connection.
+    /// Known hosts at which those without a connection are forgotten.
     pub hosts: usize,
 }
 

@@ -18,15 +18,15 @@ use crate::remote::{Remote, RemoteError};
 
 /// Which connections a request can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum Needed {
     Any,
     /// One that was never used, which the other side cannot have closed meanwhile.
     New,
 }
 
-impl Wanted {
+impl Needed {
     fn takes(self, was_used: bool) -> bool {
-        self == Wanted::Any || !was_used
+        self == Needed::Any || !was_used
     }
 }
 
@@ -35,7 +35,7 @@ pub(super) type Answer = Result<PooledConnection, RemoteError>;
 
 /// A request that waits for a connection.
 pub(super) struct Waiter {
-    pub(super) wanted: Wanted,
+    pub(super) wanted: Needed,
     pub(super) answer: OneshotSender<Answer>,
 }
 
@@ -55,14 +55,14 @@ struct Idle {
     since: Instant,
 }
 
-/// What has to be closed before an attempt may start.
+/// Connections and attempts for the caller to close.
 #[derive(Default)]
-pub(super) struct Replaced {
+pub(super) struct ToClose {
     attempt: Option<Attempt>,
     idle: Option<Idle>,
 }
 
-impl Replaced {
+impl ToClose {
     pub(super) fn close(self) {
         if let Some(task) = self.attempt.and_then(|attempt| attempt.task) {
             task.abort();
@@ -148,7 +148,7 @@ impl State {
     }
 
     /// The attempt of a request that does not need it any more is made for the next one.
-    fn hand_attempt_on(&mut self, served: u64) {
+    fn reassign_attempt(&mut self, served: u64) {
         let next = self.first_without_attempt();
         if let Some(attempt) = self.attempt_of(served) {
             attempt.owner = next;
@@ -161,9 +161,9 @@ impl State {
         &mut self,
         limits: &PoolLimits,
         now: Instant,
-    ) -> Option<(u64, Replaced)> {
+    ) -> Option<(u64, ToClose)> {
         let owner = self.first_without_attempt()?;
-        let mut replaced = Replaced::default();
+        let mut replaced = ToClose::default();
         let all_connect = self.attempts.len() >= limits.connecting;
         if all_connect || self.open() >= limits.connections {
             let is_abandoned = |attempt: &Attempt| {
@@ -204,13 +204,13 @@ impl State {
 
     /// Gives up all attempts and what is left over: the host has restarted, or is asked for no
     /// more. The caller closes what this returns.
-    pub(super) fn forget(&mut self) -> Vec<Replaced> {
+    pub(super) fn forget(&mut self) -> Vec<ToClose> {
         self.generation += 1;
-        let attempts = self.attempts.drain(..).map(|attempt| Replaced {
+        let attempts = self.attempts.drain(..).map(|attempt| ToClose {
             attempt: Some(attempt),
             idle: None,
         });
-        let idle = self.idle.drain(..).map(|idle| Replaced {
+        let idle = self.idle.drain(..).map(|idle| ToClose {
             attempt: None,
             idle: Some(idle),
         });
@@ -222,7 +222,7 @@ impl State {
         let later = self.waiting.split_off(&attempt.waited_below);
         let failed = std::mem::replace(&mut self.waiting, later);
         for number in failed.keys() {
-            self.hand_attempt_on(*number);
+            self.reassign_attempt(*number);
         }
         failed.into_values().collect()
     }
@@ -237,7 +237,7 @@ impl State {
         let (number, _) = waiting.find(|(_, waiter)| waiter.wanted.takes(was_used))?;
         let number = *number;
         let waiter = self.waiting.remove(&number)?;
-        self.hand_attempt_on(number);
+        self.reassign_attempt(number);
         self.in_use += 1;
         Some(waiter)
     }
