@@ -6,7 +6,7 @@ use pinion_service::cursors::Documents;
 use pinion_service::interrupt::check;
 use pinion_wire::{OpContext, Result};
 
-use crate::item::{Batch, Item, OrderKey, PartCounters, StepSize};
+use crate::item::{Batch, OrderKey, PartCounters, StepSize};
 use crate::limits::PART_BATCH_DOCUMENTS;
 use crate::order::{MergeSpec, NextItem, OrderedMerge};
 use crate::pipeline::Buffered;
@@ -35,7 +35,9 @@ pub struct MergedStream<P, O> {
     parts: Vec<P>,
     merge: OrderedMerge,
     observer: O,
-    returned: u64,
+    taken: u64,
+    /// Of those, what is not used so far.
+    unused: u64,
 }
 
 impl<P: Part, O: MergeObserver> MergedStream<P, O> {
@@ -45,7 +47,8 @@ impl<P: Part, O: MergeObserver> MergedStream<P, O> {
             parts: Vec::new(),
             merge: OrderedMerge::new(spec),
             observer,
-            returned: 0,
+            taken: 0,
+            unused: 0,
         }
     }
 
@@ -99,7 +102,12 @@ impl<P: Part, O: MergeObserver> MergedStream<P, O> {
     ) -> Result<Option<(OrderKey, Bytes)>> {
         loop {
             match self.merge.next_item() {
-                NextItem::Item(item) => return self.give(item).map(Some),
+                NextItem::Item(item) => {
+                    self.taken += 1;
+                    self.report();
+                    let document = item.document.map_err(|error| *error)?;
+                    return Ok(Some((item.order, document)));
+                }
                 NextItem::Starved => {
                     check(ctx)?;
                     self.refill(ctx, StepSize::for_wanted(wanted)).await?;
@@ -113,15 +121,12 @@ impl<P: Part, O: MergeObserver> MergedStream<P, O> {
         }
     }
 
-    /// An item whose turn it is.
-    fn give(&mut self, item: Item) -> Result<(OrderKey, Bytes)> {
-        if self.merge.is_satisfied() {
+    /// Reports what was taken and is used.
+    fn report(&mut self) {
+        if self.merge.is_satisfied() && self.unused == 0 {
             self.observer.ended();
         }
-        self.returned += 1;
-        self.observer.returned(self.returned);
-        let document = item.document.map_err(|error| *error)?;
-        Ok((item.order, document))
+        self.observer.returned(self.taken - self.unused);
     }
 
     /// The next item of any part, whatever the limit: parts that count give their sums so.
@@ -164,14 +169,20 @@ impl<P: Part, O: MergeObserver> MergedStream<P, O> {
 impl<P: Part, O: MergeObserver> Buffered for MergedStream<P, O> {
     fn next_buffered(&mut self) -> Option<Result<Bytes>> {
         match self.merge.next_item() {
-            NextItem::Item(item) => Some(self.give(item).map(|(_, document)| document)),
+            NextItem::Item(item) => {
+                self.taken += 1;
+                self.unused += 1;
+                Some(item.document.map_err(|error| *error))
+            }
             NextItem::Starved | NextItem::Ended | NextItem::Satisfied => None,
         }
     }
 
-    fn not_used(&mut self, documents: usize) {
-        self.returned -= documents as u64;
-        self.observer.returned(self.returned);
+    fn set_unused(&mut self, documents: usize) {
+        if self.unused != documents as u64 {
+            self.unused = documents as u64;
+            self.report();
+        }
     }
 }
 

@@ -385,6 +385,11 @@ fn what_a_run_does_not_use_was_not_read() {
     let (found, failed, read) = run_over(0..100, 3, limited);
     assert_eq!((found, read), (two[..1].to_vec(), "returned 4".to_owned()));
     assert_eq!(failed.as_deref(), Some("no form"));
+    // While documents wait in the run they do not count either.
+    let skipped = rawdoc! { "pipeline": [{ "$match": {} }] };
+    let (found, failed, read) = run_over(0..100, 1, skipped);
+    assert_eq!((found.len(), read), (1, "returned 2".to_owned()));
+    assert_eq!(failed.as_deref(), Some("no form"));
     let counted = rawdoc! { "pipeline": [{ "$group": { "_id": 1, "n": { "$sum": 1 } } }] };
     let expected = (
         vec!["{ _id: 1, n: 120 }".to_owned()],

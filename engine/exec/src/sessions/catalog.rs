@@ -513,7 +513,8 @@ pub async fn check_out_transaction(
             let role = node_info().cluster_role;
             let mut active = out.history.as_ref().expect("it was read").active();
             // Only there a number is used again.
-            if role == ClusterRole::Shard && action == TxnAction::Start {
+            let is_again = action == TxnAction::Start && txn_number == active.number;
+            if role == ClusterRole::Shard && is_again {
                 active = with_children(active, &out.lsid);
             }
             let begins_newer = action == TxnAction::Start && txn_number > active.number;

@@ -60,10 +60,9 @@ impl<S: Sources> RunNode<S> {
     pub async fn next(&mut self, ctx: &OpContext) -> Result<Option<Document>> {
         let mut input = Input::Go;
         loop {
-            let want = step_run(&mut self.run, input, ctx).await?;
-            if self.run.is_fed() {
-                self.release();
-            }
+            let want = step_run(&mut self.run, input, ctx).await;
+            self.report_unused();
+            let want = want?;
             // Also before a document moves on: a stage that has seen all its input gives one after
             // the other, and the caller that collects them does not yield.
             pause(ctx).await?;
@@ -77,16 +76,17 @@ impl<S: Sources> RunNode<S> {
                     Input::Disk(Box::pin(self.file.perform(ctx, request)).await?)
                 }
             };
+            if self.run.is_fed() {
+                // Releases the parts and their snapshots.
+                self.source = Node::nothing();
+            }
         }
     }
 
-    /// Releases the parts of a read and their snapshots: nothing more of it is wanted.
-    fn release(&mut self) {
+    fn report_unused(&mut self) {
         if let Node::Read(read) = &mut self.source {
-            let failed = usize::from(self.failed.take().is_some());
-            read.not_used(self.run.unused() + failed);
+            read.set_unused(self.run.unused() + usize::from(self.failed.is_some()));
         }
-        self.source = Node::nothing();
     }
 
     async fn next_input(&mut self, ctx: &OpContext) -> Result<Input> {
@@ -101,6 +101,7 @@ impl<S: Sources> RunNode<S> {
     /// The next document of a read, with those that are there behind it.
     async fn next_batch(&mut self, ctx: &OpContext) -> Result<Input> {
         if let Some(error) = self.failed.take() {
+            self.report_unused();
             return Err(error);
         }
         let Node::Read(read) = &mut self.source else {

@@ -12,11 +12,12 @@ use super::Node;
 
 /// A source that holds some of its documents already.
 pub trait Buffered: Documents {
-    /// The next document, or its error, if it is there without waiting; `None` also at the end.
+    /// The next document, or its error, if it is there without waiting; `None` also at the end. It
+    /// counts as unused.
     fn next_buffered(&mut self) -> Option<Result<Bytes>>;
 
-    /// The last documents that were taken so were not used, as many as this.
-    fn not_used(&mut self, documents: usize);
+    /// How many of the documents that were taken are not used so far: they do not count as read.
+    fn set_unused(&mut self, documents: usize);
 }
 
 /// What the stages of one pipeline share, and how they come to collections: a node acquires those

@@ -28,8 +28,8 @@ pub struct PipelineRun {
     at: usize,
     /// Documents that came with the one that was wanted.
     waiting: VecDeque<Document>,
-    /// How many of those were not wanted in the end.
-    unused: usize,
+    /// How many of those an end was reached before.
+    passed_over: usize,
     /// A document for the caller.
     out: Option<Document>,
 }
@@ -66,7 +66,7 @@ impl PipelineRun {
             fed: false,
             at: 0,
             waiting: VecDeque::new(),
-            unused: 0,
+            passed_over: 0,
             out: None,
         }
     }
@@ -94,10 +94,10 @@ impl PipelineRun {
         self.fed
     }
 
-    /// How many documents no stage has taken, of those that came with one that was wanted: the
-    /// pipeline had ended before them.
+    /// How many documents no stage has taken, of those that came with one that was wanted: they
+    /// wait, or the pipeline has ended before them.
     pub fn unused(&self) -> usize {
-        self.unused
+        self.waiting.len() + self.passed_over
     }
 
     /// Makes moves until something is wanted, or no more than `reserve` is left of the budget.
@@ -244,7 +244,7 @@ impl PipelineRun {
         self.front = at + 1;
         self.at = self.front;
         self.fed = true;
-        self.unused += self.waiting.len();
+        self.passed_over += self.waiting.len();
         self.waiting.clear();
     }
 }
