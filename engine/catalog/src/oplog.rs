@@ -6,9 +6,10 @@
 //! shards, and `preImage`, the document before the write, of a collection whose change streams show
 //! it. `ts`, `t` and `prevOpTime` come first, because storage fills them in at fixed offsets once
 //! the timestamp is allotted. Entries that change the catalog carry the changed rows in `o2`, so
-//! that replay makes exactly the same catalog. Those of documents carry the document's key there,
-//! and that of a deletion in `o` ([`Collection::logged_key`](crate::Collection::logged_key)): it is
-//! the `_id` in it by which they are applied.
+//! that replay makes exactly the same catalog; but for the removal of a view as MongoDB 4.4 logs
+//! it, which names the view alone. Those of documents carry the document's key there, and that of a
+//! deletion in `o` ([`Collection::logged_key`](crate::Collection::logged_key)): it is the `_id` in
+//! it by which they are applied.
 //!
 //! An image that an entry has no room for is *apart*: the entry says `preImageApart: true`, and the
 //! no-op right before it, with the timestamp before its own, is
@@ -114,8 +115,8 @@ pub struct OpEvent<'a> {
     /// The document inserted, the update (`{$v: 2, diff}` or the replacement), the key of the
     /// document deleted, or the command.
     pub o: &'a RawDocument,
-    /// The key of the document as it was before the write, or is inserted; or the catalog rows of a
-    /// command.
+    /// The key of the document before the write, of an insert its own; or the catalog rows of a
+    /// command. Observers see it of deletions too.
     pub o2: Option<&'a RawDocument>,
     /// It moves a document between shards: change streams do not show it.
     pub from_migrate: bool,

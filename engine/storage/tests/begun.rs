@@ -78,6 +78,13 @@ async fn bring(key: u64) {
     brought.expect("storage serves");
 }
 
+/// Opens the directory of a member that follows.
+async fn open_following(options: StorageOptions) {
+    let opened = open(options).await.expect("opens");
+    opened.recover(Replay).await.expect("recovers");
+    storage().follow().await.expect("storage serves");
+}
+
 async fn first_life() {
     begin_at(100).await;
     for ts in 101..110 {
@@ -114,9 +121,7 @@ fn a_log_begins_again_over_data_without_timestamps() {
                 if core != CoreId(0) {
                     sleep(Duration::from_secs(3600)).await;
                 }
-                let opened = open(options).await.expect("opens");
-                opened.recover(Replay).await.expect("recovers");
-                storage().follow().await.expect("storage serves");
+                open_following(options).await;
                 match life.get() {
                     0 => first_life().await,
                     _ => {
@@ -159,9 +164,7 @@ fn a_close_waits_for_a_log_that_begins() {
                 if core != CoreId(0) {
                     sleep(Duration::from_secs(3600)).await;
                 }
-                let opened = open(options).await.expect("opens");
-                opened.recover(Replay).await.expect("recovers");
-                storage().follow().await.expect("storage serves");
+                open_following(options).await;
                 let mut rng = random_stream("pauses");
                 let mut pause = || sleep(Duration::from_micros(rng.below(3000)));
                 let (before_begin, before_close) = (pause(), pause());

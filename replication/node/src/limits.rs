@@ -9,9 +9,6 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// Those that are left over and kept.
 pub(crate) const IDLE_CONNECTIONS: usize = 4;
 
-/// For how long one is kept.
-pub(crate) const IDLE_CONNECTION: Duration = Duration::from_secs(60);
-
 /// How long one may take to be set up, with the look-up of the member's name: longer than a
 /// resolver waits for its first name server. What waits for a member that has lost its power
 /// meanwhile waits no longer for that one.

@@ -13,7 +13,7 @@ use pinion_server::{
 use pinion_service::hello::MAX_WIRE_VERSION;
 use pinion_service::node_info::node_info;
 
-use crate::limits::{IDLE_CONNECTION, IDLE_CONNECTIONS, KNOWN_HOSTS, MAX_CONNECTIONS, SETUP_TIME};
+use crate::limits::{IDLE_CONNECTIONS, KNOWN_HOSTS, MAX_CONNECTIONS, SETUP_TIME};
 
 /// Connections of one core to other members.
 pub(crate) struct Peers(Pool);
@@ -89,7 +89,6 @@ fn options() -> PoolOptions {
         limits: PoolLimits {
             connections: MAX_CONNECTIONS,
             idle: IDLE_CONNECTIONS,
-            idle_time: IDLE_CONNECTION,
             setup_time: SETUP_TIME,
             hosts: KNOWN_HOSTS,
             ..PoolLimits::default()

@@ -419,7 +419,7 @@ pub async fn beyond_bounds(collection: &Arc<Collection>) -> Result<Vec<Vec<Write
 /// What removes documents.
 struct Removal {
     writes: Vec<Write>,
-    /// `{_id}` and the record of each.
+    /// The logged key and the record of each.
     removed: Vec<(RawDocumentBuf, i64)>,
 }
 
@@ -463,7 +463,8 @@ async fn removal(
             )
         };
         let index = compute(ctx, entries).await?;
-        out.removed.push((collection.logged_key(old)?, record));
+        out.removed
+            .push((logged_key(collection, old).await?, record));
         out.writes.push(Write {
             partition: RECORDS,
             tree: collection.tree(),
