@@ -37,7 +37,7 @@ pub use number::Number;
 pub use types::{
     canonical_type, is_numeric, type_from_alias, type_from_number, type_name, type_number,
 };
-pub use validate::{Fault, InvalidBson, validate, validate_prefix};
+pub use validate::{Fault, InvalidBson, validate, validate_prefix, validate_wrapped_prefix};
 pub use view::{RawElem, RawElems, View, find_nul, with_view};
 
 pub use bson::oid::ObjectId;

@@ -14,6 +14,9 @@ pub const MAX_INTERNAL_DOCUMENT_BYTES: usize = MAX_USER_DOCUMENT_BYTES + INTERNA
 /// levels.
 pub const MAX_DEPTH: usize = 200;
 
+/// The same of a message between nodes, which wraps documents that are as deep as they may be.
+pub const MAX_WRAPPED_DEPTH: usize = MAX_DEPTH + 16;
+
 /// The smallest document: its length and its terminator.
 pub const MIN_DOCUMENT_BYTES: usize = 5;
 

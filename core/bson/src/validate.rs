@@ -6,7 +6,9 @@ use core::fmt;
 use bson::RawDocument;
 use bson::spec::ElementType;
 
-use crate::limits::{MAX_DEPTH, MAX_INTERNAL_DOCUMENT_BYTES, MIN_DOCUMENT_BYTES};
+use crate::limits::{
+    MAX_DEPTH, MAX_INTERNAL_DOCUMENT_BYTES, MAX_WRAPPED_DEPTH, MIN_DOCUMENT_BYTES,
+};
 use crate::view::{OLD_BINARY_SUBTYPE, find_nul, length_at};
 
 /// Why bytes are not a BSON document.
@@ -88,6 +90,18 @@ pub fn validate(bytes: &[u8]) -> Result<&RawDocument, InvalidBson> {
 
 /// Checks the document at the front of the bytes; also gives its length.
 pub fn validate_prefix(bytes: &[u8]) -> Result<(&RawDocument, usize), InvalidBson> {
+    validate_prefix_to(bytes, MAX_DEPTH)
+}
+
+/// The same of a document that another node has wrapped others in.
+pub fn validate_wrapped_prefix(bytes: &[u8]) -> Result<(&RawDocument, usize), InvalidBson> {
+    validate_prefix_to(bytes, MAX_WRAPPED_DEPTH)
+}
+
+fn validate_prefix_to(
+    bytes: &[u8],
+    max_depth: usize,
+) -> Result<(&RawDocument, usize), InvalidBson> {
     let top = |fault| InvalidBson {
         fault,
         offset: 0,
@@ -111,6 +125,7 @@ pub fn validate_prefix(bytes: &[u8]) -> Result<(&RawDocument, usize), InvalidBso
         bytes: document,
         at: 0,
         name: 0..0,
+        max_depth,
     };
     checker.document().map_err(|fault| checker.error(fault))?;
     // The frame was checked just now, so this cannot fail; an error is still an error.
@@ -123,6 +138,7 @@ struct Checker<'a> {
     at: usize,
     /// Where the name of the element in hand lies.
     name: core::ops::Range<usize>,
+    max_depth: usize,
 }
 
 impl Checker<'_> {
@@ -139,7 +155,7 @@ impl Checker<'_> {
     /// Walks all documents without recursion, so depth costs no stack.
     fn document(&mut self) -> Result<(), Fault> {
         // Where each open document ends.
-        let mut ends = [0u32; MAX_DEPTH + 1];
+        let mut ends = [0u32; MAX_WRAPPED_DEPTH + 1];
         let mut depth = 0;
         ends[0] = self.enter(self.bytes.len())? as u32;
         loop {
@@ -211,7 +227,10 @@ impl Checker<'_> {
             };
             if let Some(end) = inner {
                 depth += 1;
-                *ends.get_mut(depth).ok_or(Fault::TooDeep)? = end as u32;
+                if depth > self.max_depth {
+                    return Err(Fault::TooDeep);
+                }
+                ends[depth] = end as u32;
             }
         }
     }

@@ -13,4 +13,5 @@ pub use signing::{KEY_BYTES, Key, KeyId, KeyRing, SignedTime, VerifyError};
 pub use timestamp::{OpTime, Term, Timestamp};
 pub use vector::{
     AdvanceError, DEFAULT_MAX_DRIFT_SECS, Gossip, MAX_CLUSTER_TIME, VectorClock, VectorTime,
+    check_advance,
 };

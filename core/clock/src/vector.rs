@@ -105,7 +105,11 @@ impl std::error::Error for AdvanceError {}
 ///
 /// # Errors
 /// [`AdvanceError::BeyondMaximum`] and [`AdvanceError::TooFarAhead`].
-fn check_advance(time: Timestamp, now_secs: u32, max_drift_secs: u32) -> Result<(), AdvanceError> {
+pub fn check_advance(
+    time: Timestamp,
+    now_secs: u32,
+    max_drift_secs: u32,
+) -> Result<(), AdvanceError> {
     if time > MAX_CLUSTER_TIME {
         return Err(AdvanceError::BeyondMaximum { time });
     }

@@ -1,5 +1,5 @@
-//! Messages run as a connection would run them, without a socket: for measurements of what lies
-//! behind the network.
+//! Messages run as a connection would run them, without a socket: commands that a node sends to
+//! itself, and measurements of what lies behind the network.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,6 +26,15 @@ impl Direct {
             core: core_local::<ServerCore>(),
             caller: Caller::new(Arc::new(ClientInfo::internal())),
         }
+    }
+
+    /// The same where clients are served; `None` before `install` has been called on this core.
+    pub fn try_new() -> Option<Direct> {
+        let core = pinion_runtime::try_core_local::<ServerCore>()?;
+        Some(Direct {
+            core,
+            caller: Caller::new(Arc::new(ClientInfo::internal())),
+        })
     }
 
     /// The bytes of the reply to a message; `None` where the message is malformed, or has or wants

@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use bytes::{Bytes, BytesMut};
 use pinion_runtime::{Connection, offload_bounded, should_yield, yield_now};
-use pinion_wire::{BadLength, Header, message_length};
+use pinion_wire::{BadLength, Header, OpCode, message_length};
 
 use crate::limits::{PAGE_BYTES, READ_AHEAD_BYTES, RESERVE_AHEAD, RESERVE_AT_ONCE_BYTES};
 
@@ -37,10 +37,14 @@ impl Foreign {
             return Some(Foreign::Http);
         }
         // A record of a handshake. The same three bytes begin some lengths, but requests answer
-        // nothing.
+        // nothing, and replies have an opcode.
         let is_handshake = matches!(start, [0x16, 0x03, 0x00..=0x04, ..]);
         let header = Header::read(start).filter(|_| is_handshake)?;
-        (!matches!(header.response_to, 0 | -1)).then_some(Foreign::Tls)
+        let is_reply = matches!(
+            header.opcode,
+            OpCode::REPLY | OpCode::COMPRESSED | OpCode::MSG
+        );
+        (!is_reply && !matches!(header.response_to, 0 | -1)).then_some(Foreign::Tls)
     }
 }
 
@@ -197,6 +201,10 @@ mod tests {
         request[..4].copy_from_slice(&0x0001_0316u32.to_le_bytes());
         request[4..8].copy_from_slice(&7u32.to_le_bytes());
         request[12..16].copy_from_slice(&2013u32.to_le_bytes());
+        check(&request, None);
+        // A reply of 790 bytes to request 7.
+        request[..4].copy_from_slice(&790u32.to_le_bytes());
+        request[8..12].copy_from_slice(&7u32.to_le_bytes());
         check(&request, None);
     }
 }

@@ -20,5 +20,5 @@ pub use direct::Direct;
 pub use pool::{
     HostFigures, Introduction, Pool, PoolLimits, PoolOptions, PooledConnection, Resend,
 };
-pub use remote::{Remote, RemoteError, RemoteReply};
+pub use remote::{Outgoing, Remote, RemoteError, RemoteReply};
 pub use serve::{drain, install, serve};

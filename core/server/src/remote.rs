@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 use std::{fmt, io};
 
 use bytes::Bytes;
-use pinion_bson::RawDocument;
+use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_runtime::{Connection, Elapsed, connect, resolve, timeout};
 use pinion_wire::idl::{i32_clamped, truthy};
-use pinion_wire::{Error, ErrorCode, Flags, Header, Message, encode_request, parse_message};
+use pinion_wire::{
+    Error, ErrorCode, Flags, Header, Message, encode_request, encode_with_sections, parse_reply,
+};
 
 use crate::frame::{FrameError, FrameReader};
 use crate::limits::CONNECT_TIME;
@@ -116,6 +118,29 @@ impl RemoteError {
     }
 }
 
+/// A command as it is sent: its document, which names its database, and the document sequences
+/// behind that, each a whole section.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    pub body: &'a RawDocument,
+    pub sections: &'a [Bytes],
+}
+
+impl<'a> From<&'a RawDocument> for Outgoing<'a> {
+    fn from(body: &'a RawDocument) -> Outgoing<'a> {
+        Outgoing {
+            body,
+            sections: &[],
+        }
+    }
+}
+
+impl<'a> From<&'a RawDocumentBuf> for Outgoing<'a> {
+    fn from(body: &'a RawDocumentBuf) -> Outgoing<'a> {
+        Outgoing::from(&**body)
+    }
+}
+
 /// One reply.
 #[derive(Clone, Debug)]
 pub struct RemoteReply {
@@ -187,8 +212,18 @@ impl Remote {
     ///
     /// # Errors
     /// After any but `Refused` the connection is of no more use.
-    pub async fn run(&mut self, command: &RawDocument) -> Result<RemoteReply, RemoteError> {
-        self.send(command, Flags(0)).await?;
+    pub async fn run(
+        &mut self,
+        command: impl Into<Outgoing<'_>>,
+    ) -> Result<RemoteReply, RemoteError> {
+        let Outgoing { body, sections } = command.into();
+        if sections.is_empty() {
+            self.send(body, Flags(0)).await?;
+        } else {
+            let number = self.next_number();
+            let request = encode_with_sections(number, body, sections);
+            self.connection.send(request).await?;
+        }
         self.next().await
     }
 
@@ -198,10 +233,14 @@ impl Remote {
         self.send(command, Flags::EXHAUST_ALLOWED).await
     }
 
-    async fn send(&mut self, command: &RawDocument, flags: Flags) -> Result<(), RemoteError> {
+    fn next_number(&mut self) -> i32 {
         self.last_request = self.last_request.wrapping_add(1);
         self.streaming = false;
-        let request = encode_request(self.last_request, flags, command);
+        self.last_request
+    }
+
+    async fn send(&mut self, command: &RawDocument, flags: Flags) -> Result<(), RemoteError> {
+        let request = encode_request(self.next_number(), flags, command);
         self.connection.send(request).await?;
         Ok(())
     }
@@ -226,7 +265,7 @@ impl Remote {
         if !self.streaming && answered != Some(self.last_request) {
             return Err(protocol("a reply answers another request"));
         }
-        let message = parse_message(bytes).map_err(|refused| protocol(&refused.error.message))?;
+        let message = parse_reply(bytes).map_err(|refused| protocol(&refused.error.message))?;
         let reply = RemoteReply { message };
         self.streaming = reply.more_to_come();
         match error_of(reply.body()) {

@@ -15,7 +15,7 @@ use pinion_bson::{Binary, BinarySubtype, RawBsonRef, RawDocument, RawDocumentBuf
 use pinion_runtime::sim::{Death, NodeId, Sim, SimHandle, SimOptions};
 use pinion_runtime::{
     Duration, Instant, JoinHandle, Listener, Queue, Rng, join_all, now, random_stream,
-    set_core_local, sleep, spawn,
+    set_core_local, sleep, spawn, timeout,
 };
 use pinion_server::{
     HostFigures, Introduction, Pool, PoolLimits, PoolOptions, RemoteError, RemoteReply, Resend,
@@ -719,6 +719,46 @@ fn an_opened_connection_is_new_and_closed_at_the_end() {
         waiting.await.unwrap().expect("a reply");
         drop(opened);
         w.check(0, 1, 0, 5);
+    });
+}
+
+#[test]
+fn an_acquired_connection_is_given_back() {
+    run(one(), |w| async move {
+        let first = w.connection_of(ping()).await;
+        let mut held = w.pool.acquire(&w.host, LONG).await.expect("a connection");
+        assert!(held.was_used());
+        w.check(1, 0, 0, 1);
+        let waiting = w.start(ping(), LONG);
+        for _ in 0..3 {
+            let reply = held.run(&ping()).await.expect("a reply");
+            assert_eq!(reply.body().get_i32("connection").unwrap(), first);
+        }
+        assert!(!waiting.is_finished());
+        let refuse = rawdoc! { "refuse": ErrorCode::BAD_VALUE.0, "$db": "admin" };
+        let refused = held.run(&refuse).await;
+        held.give_back(&refused);
+        waiting.await.unwrap().expect("a reply");
+        w.check(0, 1, 0, 1);
+    });
+}
+
+#[test]
+fn an_acquired_connection_that_breaks_is_closed_with_those_left_over() {
+    run(PoolLimits::default(), |w| async move {
+        join_all((0..3).map(|_| w.connection_of(wait(100)))).await;
+        let mut held = w.pool.acquire(&w.host, LONG).await.expect("a connection");
+        w.check(1, 2, 0, 3);
+        let broken = held.run(&rawdoc! { "withhold": 1, "$db": "admin" }).await;
+        assert!(matches!(broken, Err(RemoteError::Broken(_))), "{broken:?}");
+        held.give_back(&broken);
+        w.check(0, 0, 0, 3);
+        // One that is dropped in the middle of a command is closed alone.
+        w.connection_of(ping()).await;
+        let mut held = w.pool.acquire(&w.host, LONG).await.expect("a connection");
+        assert!(timeout(ms(50), held.run(&wait(500))).await.is_err());
+        drop(held);
+        w.check(0, 0, 0, 4);
     });
 }
 

@@ -14,8 +14,9 @@ pub use command::{
     CommandNamespace, CommandPrivileges, CommandRole, CommandRouting, CommandSpec,
     CompressorCounters, ExplainedCommand, GateKind, Handler, HandlerFuture, InTransaction,
     Invocation, LogicalOp, OpContext, OpShared, OpWork, PlanReport, Prepared, Ran,
-    ReadConcernSupport, Registry, Repeat, Repeatable, ReplyEpilogue, ServerCounters, SlowLine,
-    Written, check_permitted, collection_named, interruption, namespace_named,
+    ReadConcernSupport, Registry, Repeat, Repeatable, ReplyEpilogue, RoutedNamespace,
+    ServerCounters, SlowLine, Written, check_permitted, collection_named, interruption,
+    namespace_named,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use host_port::HostPort;
@@ -23,6 +24,7 @@ pub use member_state::MemberState;
 pub use message::{
     Answer, BadLength, CompressionError, CompressionState, Compressor, Documents, Flags, Header,
     Message, MessageKind, OpCode, ParseError, Pattern, Reply, ReplyFrame, append_labels,
-    encode_request, error_reply, message_length, parse_message,
+    document_section, encode_request, encode_with_sections, error_reply, message_length,
+    parse_message, parse_reply,
 };
 pub use version::{COMPATIBLE_VERSION, LanguageVersion};

@@ -1,6 +1,6 @@
 //! Named limits of the wire protocol and of what a connection may hold.
 
-/// The longest message accepted and sent, header included (`maxMessageSizeBytes` of hello).
+/// The longest message that clients may send, header included (`maxMessageSizeBytes` of hello).
 pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
 /// The length of a message header.
 pub const HEADER_BYTES: usize = 16;
@@ -24,10 +24,16 @@ pub const MAX_APP_NAME_BYTES: usize = 128;
 /// The most members a write concern may name, which is the most voting and non-voting members of a
 /// set.
 pub const MAX_WRITE_CONCERN_MEMBERS: i64 = 50;
+/// The most sets of tags of a read preference.
+pub const MAX_TAG_SETS: usize = 50;
 /// Commands that took at least this long are logged, unless the node is configured otherwise.
 pub const DEFAULT_SLOW_MS: u64 = 100;
 /// What a reply may hold beyond a user document: cursor fields, operation time, cluster time.
 pub const REPLY_ALLOWANCE_BYTES: usize = 64 * 1024;
+
+/// The longest message that is read. A router adds times and versions to commands that its clients
+/// may have made as long as the longest.
+pub const MAX_ACCEPTED_BYTES: usize = MAX_MESSAGE_BYTES + REPLY_ALLOWANCE_BYTES;
 
 const _: () = assert!(HEADER_BYTES < MAX_MESSAGE_BYTES && MAX_MESSAGE_BYTES < i32::MAX as usize);
 const _: () = assert!(MAX_DATABASE_NAME_BYTES < MAX_NAMESPACE_BYTES);

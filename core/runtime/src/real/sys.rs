@@ -108,17 +108,42 @@ pub(super) fn eventfd_wait(fd: RawFd, timeout: Duration) -> bool {
     unsafe { libc::read(fd, (&raw mut value).cast(), 8) == 8 }
 }
 
-/// Turns off the delay of small packets.
-pub(super) fn set_nodelay(fd: RawFd) -> io::Result<()> {
-    let on: libc::c_int = 1;
+/// How long a connection is silent before the kernel asks whether the peer is there, how long it
+/// waits between two questions, and how many of them stay without an answer before the connection
+/// has failed. In seconds.
+const KEEP_ALIVE_IDLE: libc::c_int = 120;
+const KEEP_ALIVE_PAUSE: libc::c_int = 10;
+const KEEP_ALIVE_QUESTIONS: libc::c_int = 3;
+
+/// Turns off the delay of small packets, and has the kernel find out when a peer is gone that could
+/// not say so.
+pub(super) fn prepare_stream(fd: RawFd) -> io::Result<()> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    for (option, value) in [
+        (libc::TCP_KEEPIDLE, KEEP_ALIVE_IDLE),
+        (libc::TCP_KEEPINTVL, KEEP_ALIVE_PAUSE),
+        (libc::TCP_KEEPCNT, KEEP_ALIVE_QUESTIONS),
+    ] {
+        set_option(fd, libc::IPPROTO_TCP, option, value)?;
+    }
+    Ok(())
+}
+
+fn set_option(
+    fd: RawFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the option's value is an int that lives across the call.
     let result = unsafe {
         libc::setsockopt(
             fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_NODELAY,
-            (&raw const on).cast(),
-            std::mem::size_of_val(&on) as libc::socklen_t,
+            level,
+            option,
+            (&raw const value).cast(),
+            std::mem::size_of_val(&value) as libc::socklen_t,
         )
     };
     check(result).map(drop)

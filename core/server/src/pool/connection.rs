@@ -4,12 +4,11 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-use pinion_bson::RawDocument;
 use pinion_runtime::timeout_at;
 
 use super::Deadline;
 use super::host::Host;
-use crate::remote::{Remote, RemoteError, RemoteReply};
+use crate::remote::{Outgoing, Remote, RemoteError, RemoteReply};
 
 /// A connection that one caller has to itself. Dropping it closes it: what it was in the middle of
 /// is not known.
@@ -40,7 +39,9 @@ impl PooledConnection {
         }
     }
 
-    pub(super) fn was_used(&self) -> bool {
+    /// Whether commands were run on it before it was handed out, so that the other side may have
+    /// closed it meanwhile.
+    pub fn was_used(&self) -> bool {
         self.was_used
     }
 
@@ -50,7 +51,7 @@ impl PooledConnection {
     /// `Broken` also when the time is up.
     pub(super) async fn run_once(
         mut self,
-        command: &RawDocument,
+        command: Outgoing<'_>,
         deadline: &Deadline,
     ) -> Result<RemoteReply, RemoteError> {
         let Ok(reply) = timeout_at(deadline.at, self.run(command)).await else {
@@ -64,7 +65,7 @@ impl PooledConnection {
     /// by a node that is not the primary, leaves the connection as it was; anything else leaves it
     /// in the middle of something, and it is closed. If one connection breaks, those that are left
     /// over most likely are broken too, and are closed with it.
-    pub(super) fn give_back(mut self, reply: &Result<RemoteReply, RemoteError>) {
+    pub fn give_back(mut self, reply: &Result<RemoteReply, RemoteError>) {
         match reply {
             Ok(reply) if reply.more_to_come() => {}
             Ok(_) | Err(RemoteError::Refused(_)) => {

@@ -16,14 +16,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use pinion_bson::RawDocument;
 use pinion_runtime::{Duration, Instant, now};
 use pinion_wire::HostPort;
 
 use self::greeting::Greeter;
 use self::host::Host;
 use self::state::{Counts, Needed};
-use crate::remote::{RemoteError, RemoteReply};
+use crate::remote::{Outgoing, RemoteError, RemoteReply};
 
 pub use self::connection::PooledConnection;
 pub use self::options::{Introduction, PoolLimits, PoolOptions};
@@ -112,10 +111,11 @@ impl Pool {
     pub async fn run(
         &self,
         host: &HostPort,
-        command: &RawDocument,
+        command: impl Into<Outgoing<'_>>,
         limit: Duration,
         resend: Resend,
     ) -> Result<RemoteReply, RemoteError> {
+        let command = command.into();
         self.running.set(self.running.get() + 1);
         let _running = Running(self);
         let deadline = Deadline::after(limit);
@@ -146,6 +146,20 @@ impl Pool {
     ) -> Result<PooledConnection, RemoteError> {
         let deadline = Deadline::after(limit);
         self.host(host).acquire(Needed::New, &deadline).await
+    }
+
+    /// A connection within a time, for a caller that runs several commands on it and gives it back
+    /// ([`PooledConnection::give_back`]): one that is left over, or a new one.
+    ///
+    /// # Errors
+    /// As of [`Pool::open`].
+    pub async fn acquire(
+        &self,
+        host: &HostPort,
+        limit: Duration,
+    ) -> Result<PooledConnection, RemoteError> {
+        let deadline = Deadline::after(limit);
+        self.host(host).acquire(Needed::Any, &deadline).await
     }
 
     fn host(&self, address: &HostPort) -> Rc<Host> {

@@ -12,7 +12,9 @@ use pinion_clock::Timestamp;
 use super::spec::CommandSpec;
 use super::work::OpWork;
 use crate::error::{Error, ErrorCode, Result};
-use crate::idl::{GenericArguments, Path, ReadConcern, Types, wrong_type};
+use crate::idl::{
+    GenericArguments, Namespace, Path, ReadConcern, RoutingArguments, Types, wrong_type,
+};
 use crate::limits::{MAX_APP_NAME_BYTES, MAX_CLIENT_METADATA_BYTES};
 
 /// The client that sent an operation. One for each connection, shared by its operations.
@@ -198,6 +200,16 @@ pub struct OpContext {
     /// The critical section that the operation is a part of: its changes of the catalog do not wait
     /// for that.
     pub critical_section: Option<NonZeroU64>,
+    /// The namespace that a part of a command of several is about, where a router named its
+    /// versions.
+    pub routed: Option<Arc<RoutedNamespace>>,
+}
+
+/// A namespace of a command that names several, with the versions that a router goes by there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoutedNamespace {
+    pub ns: Namespace,
+    pub versions: RoutingArguments,
 }
 
 /// The part of an OpContext that does not change, apart from the kill flag and the work.
@@ -247,6 +259,7 @@ impl OpContext {
             deadline_ns,
             read_concern,
             critical_section: None,
+            routed: None,
         }
     }
 
@@ -312,6 +325,19 @@ impl OpContext {
     pub fn with_deadline(mut self, deadline_ns: Option<u64>) -> OpContext {
         self.deadline_ns = deadline_ns;
         self
+    }
+
+    /// The part of the same operation that is about one of its namespaces.
+    #[must_use]
+    pub fn about(&self, ns: &Namespace, versions: RoutingArguments) -> OpContext {
+        let routed = RoutedNamespace {
+            ns: ns.clone(),
+            versions,
+        };
+        OpContext {
+            routed: Some(Arc::new(routed)),
+            ..self.clone()
+        }
     }
 
     /// The same operation as a part of a critical section.

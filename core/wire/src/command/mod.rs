@@ -8,7 +8,7 @@ mod spec;
 mod target;
 mod work;
 
-pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, interruption};
+pub use context::{ClientInfo, ClientMetadata, OpContext, OpShared, RoutedNamespace, interruption};
 pub use observer::{CompressorCounters, ReplyEpilogue, ServerCounters};
 pub use registry::{Command, Handler, HandlerFuture, Invocation, Registry, check_permitted};
 pub use repeat::{Attempt, Prepared, Ran, Repeat, Repeatable};

@@ -153,11 +153,22 @@ pub enum CommandPrivileges {
     Undeclared,
 }
 
-/// Where a router sends a command. Routing declares it for each command; until then nothing reads
-/// this.
+/// Where a router sends a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandRouting {
-    Undeclared,
+    /// The router has a handler of its own, which answers or knows where to send what.
+    Router,
+    /// To the primary shard of its database; where there is no such database the answer is that
+    /// of a node without it.
+    PrimaryShard,
+    /// The same, but a database that is not there is made.
+    MakesDatabase,
+    /// To the primary of the config servers.
+    ConfigServer,
+    /// To the primary of every shard. The replies stand beside each other, by shard.
+    EveryShard,
+    /// Of nodes alone: a router has no such command.
+    Node,
 }
 
 /// The row of a command. A row has an answer to each question: nothing is so by default.
@@ -229,7 +240,7 @@ impl CommandSpec {
             during_reopen: false,
             for_members: false,
             privileges: CommandPrivileges::Undeclared,
-            routing: CommandRouting::Undeclared,
+            routing: CommandRouting::Node,
         }
     }
 

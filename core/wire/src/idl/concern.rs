@@ -1,4 +1,4 @@
-//! Read concern, write concern and read preference as clients send them.
+//! Read concern and write concern as clients send them.
 //!
 //! What a topology allows (no `w: 2` and no snapshot reads on a standalone) is decided by the
 //! executor.
@@ -234,83 +234,6 @@ fn parse_tags(tags: &RawDocument) -> Result<Document> {
     Document::try_from(tags).map_err(|error| Error::failed_to_parse(error.to_string()))
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReadPreferenceMode {
-    #[default]
-    Primary,
-    PrimaryPreferred,
-    Secondary,
-    SecondaryPreferred,
-    Nearest,
-}
-
-impl ReadPreferenceMode {
-    const NAMED: [(&'static str, ReadPreferenceMode); 5] = [
-        ("primary", ReadPreferenceMode::Primary),
-        ("primaryPreferred", ReadPreferenceMode::PrimaryPreferred),
-        ("secondary", ReadPreferenceMode::Secondary),
-        ("secondaryPreferred", ReadPreferenceMode::SecondaryPreferred),
-        ("nearest", ReadPreferenceMode::Nearest),
-    ];
-
-    /// The mode of this name, if there is one.
-    pub fn named(name: &str) -> Option<ReadPreferenceMode> {
-        let mut all = Self::NAMED.into_iter();
-        all.find(|(known, _)| *known == name).map(|(_, mode)| mode)
-    }
-
-    pub fn name(self) -> &'static str {
-        let mut all = Self::NAMED.into_iter();
-        let found = all.find(|(_, mode)| *mode == self);
-        found.expect("every mode has a name").0
-    }
-}
-
-/// The mode of `$readPreference`. Tags, staleness and hedging only choose among members, which a
-/// client does before it sends the command; they are checked for their type.
-pub(super) fn parse_read_preference(document: &RawDocument) -> Result<ReadPreferenceMode> {
-    let reader = FieldReader::object(Path::root("$readPreference"), document)?;
-    let mode = reader.str("mode")?;
-    if let Some(tags) = reader.opt_objects("tags")? {
-        for set in tags {
-            set?;
-        }
-    }
-    let staleness_secs = reader.opt_i64("maxStalenessSeconds")?.unwrap_or(0);
-    reader.opt_doc("hedge")?;
-    let mode = named_mode(mode)?;
-    if staleness_secs < 0 {
-        return Err(Error::bad_value(
-            "maxStalenessSeconds must be a non-negative integer",
-        ));
-    }
-    if staleness_secs > 0 && mode == ReadPreferenceMode::Primary {
-        return Err(Error::bad_value(
-            "maxStalenessSeconds can not be set for the primary mode",
-        ));
-    }
-    if (1..LEAST_STALENESS_SECS).contains(&staleness_secs) {
-        return Err(Error::new(
-            ErrorCode::MAX_STALENESS_OUT_OF_RANGE,
-            format!("maxStalenessSeconds value can not be less than {LEAST_STALENESS_SECS}"),
-        ));
-    }
-    Ok(mode)
-}
-
-/// Staleness below this cannot be measured by a member.
-const LEAST_STALENESS_SECS: i64 = 90;
-
-fn named_mode(mode: &str) -> Result<ReadPreferenceMode> {
-    ReadPreferenceMode::named(mode).ok_or_else(|| {
-        Error::bad_value(format!(
-            "Could not parse $readPreference mode '{mode}'. Only the modes 'primary', 'primaryPreferred', \
-             'secondary', 'secondaryPreferred', and 'nearest' are supported. :: caused by :: Enumeration value \
-             '{mode}' for field 'mode' is not a valid value."
-        ))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use pinion_bson::{Bson, RawBson, RawDocumentBuf, rawdoc};
@@ -407,42 +330,6 @@ mod tests {
             Bson::Document(pinion_bson::doc! { "dc": 1 }),
             Ok(WriteConcernW::Tags(pinion_bson::doc! { "dc": 1 })),
         );
-    }
-
-    #[test]
-    fn read_preferences() {
-        let check = |document: RawDocumentBuf, expected| {
-            let outcome = parse_read_preference(&document).map_err(|error| error.code.0);
-            assert_eq!(outcome, expected, "{document:?}");
-        };
-        let nearest = Ok(ReadPreferenceMode::Nearest);
-        check(rawdoc! { "mode": "nearest" }, nearest);
-        check(
-            rawdoc! { "mode": "nearest", "tags": [{ "dc": "x" }, {}], "maxStalenessSeconds": 90.5 },
-            nearest,
-        );
-        check(
-            rawdoc! { "mode": "nearest", "tags": RawBson::Null, "hedge": RawBson::Null },
-            nearest,
-        );
-        check(rawdoc! { "mode": "nearest", "tags": [1] }, Err(14));
-        check(rawdoc! { "mode": "nearest", "hedge": true }, Err(14));
-        for (secs, code) in [
-            (RawBson::Int32(89), 160),
-            (RawBson::Int32(-1), 2),
-            (RawBson::String("90".into()), 14),
-        ] {
-            check(
-                rawdoc! { "mode": "nearest", "maxStalenessSeconds": secs },
-                Err(code),
-            );
-        }
-        check(
-            rawdoc! { "mode": "primary", "maxStalenessSeconds": 90 },
-            Err(2),
-        );
-        check(rawdoc! { "mode": "Nearest" }, Err(2));
-        check(rawdoc! {}, Err(40414));
     }
 
     #[test]

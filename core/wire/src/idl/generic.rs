@@ -5,12 +5,10 @@ use pinion_bson::{
 };
 use pinion_clock::{KeyId, SignedTime};
 
-use super::concern::{
-    ReadConcern, ReadPreferenceMode, WriteConcern, parse_read_concern, parse_read_preference,
-    parse_write_concern,
-};
+use super::concern::{ReadConcern, WriteConcern, parse_read_concern, parse_write_concern};
 use super::errors::{Path, Types, out_of_bounds, wrong_type};
 use super::numbers::{i64_exact, is_number};
+use super::read_preference::{ReadPreference, parse_read_preference};
 use super::reader::{FieldReader, uuid_of};
 use super::routing::RoutingArguments;
 use crate::error::{Error, ErrorCode, Result};
@@ -81,7 +79,7 @@ pub struct GenericArguments {
     pub start_transaction: bool,
     pub read_concern: Option<ReadConcern>,
     pub write_concern: Option<WriteConcern>,
-    pub read_preference: Option<ReadPreferenceMode>,
+    pub read_preference: Option<ReadPreference>,
     /// `None` or 0: no limit.
     pub max_time_ms: Option<u32>,
     /// `maxTimeMSOpOnly`: the limit of this operation alone, which another server sets beside that
@@ -352,7 +350,30 @@ pub fn read_lsid(reader: &FieldReader<'_, '_>) -> Result<Lsid> {
     Ok(Lsid { id, uid, child })
 }
 
-fn parse_cluster_time(document: &RawDocument) -> Result<SignedTime> {
+/// Appends a session's name.
+pub fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
+    let binary = |out: &mut DocBuilder, name, subtype, bytes| {
+        out.append(name, RawBsonRef::Binary(RawBinaryRef { subtype, bytes }));
+    };
+    out.start_document(name);
+    binary(out, "id", BinarySubtype::Uuid, &lsid.id);
+    if let Some(uid) = &lsid.uid {
+        binary(out, "uid", BinarySubtype::Generic, uid);
+    }
+    if let Some(child) = &lsid.child {
+        if let Some(number) = child.txn_number {
+            out.append("txnNumber", number);
+        }
+        binary(out, "txnUUID", BinarySubtype::Uuid, &child.txn_uuid);
+    }
+    out.end();
+}
+
+/// Reads `$clusterTime`.
+///
+/// # Errors
+/// Those of its fields.
+pub fn parse_cluster_time(document: &RawDocument) -> Result<SignedTime> {
     let reader = FieldReader::object(Path::root("$clusterTime"), document)?;
     let time = reader
         .opt_timestamp("clusterTime")?
@@ -446,6 +467,7 @@ mod tests {
     use pinion_bson::{Binary, Bson, RawDocumentBuf, rawdoc};
     use pinion_clock::Timestamp;
 
+    use super::super::ReadPreferenceMode;
     use super::*;
 
     fn uuid() -> Binary {
@@ -483,7 +505,8 @@ mod tests {
         assert_eq!(args.lsid, Some(Lsid::of_client([7; 16], None)));
         assert!(args.api.version_1 && !args.api.strict);
         assert!(args.comment.is_some());
-        assert_eq!(args.read_preference, Some(ReadPreferenceMode::Nearest));
+        let preference = args.read_preference.map(|preference| preference.mode);
+        assert_eq!(preference, Some(ReadPreferenceMode::Nearest));
         let signed = SignedTime {
             time: Timestamp::new(9, 2),
             proof: [3; 20],

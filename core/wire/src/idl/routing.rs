@@ -7,7 +7,7 @@ use pinion_bson::{ObjectId, RawBsonRef, RawDocument, Timestamp};
 
 use super::errors::{Path, Types, missing_field, wrong_type};
 use super::reader::FieldReader;
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, Result};
 
 /// The placement version of a collection that the sender goes by. It is compared by the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,18 +45,19 @@ pub struct RoutingArguments {
 }
 
 impl RoutingArguments {
-    /// Whether the sender takes this node for a shard.
+    /// The versions of one namespace of a command that names several: `shardVersion` and
+    /// `databaseVersion` of an element of `nsInfo`.
     ///
     /// # Errors
-    /// `ShardingStateNotInitialized`, as on a node that is none.
-    pub fn check_not_versioned(&self) -> Result<()> {
-        if self.shard_version.is_none() && self.database_version.is_none() {
-            return Ok(());
+    /// `TypeMismatch` and the like.
+    pub fn of_namespace(reader: &FieldReader<'_, '_>) -> Result<RoutingArguments> {
+        let mut found = RoutingArguments::default();
+        for name in ["shardVersion", "databaseVersion"] {
+            if let Some(value) = reader.value(name) {
+                found.take(name, reader.path().field(name), value)?;
+            }
         }
-        Err(Error::new(
-            ErrorCode::SHARDING_STATE_NOT_INITIALIZED,
-            "Cannot accept sharding commands if sharding state has not been initialized with a shardIdentity document",
-        ))
+        Ok(found)
     }
 
     /// The fields that they come in.
@@ -217,8 +218,6 @@ mod tests {
             coordinator: Some(true),
         };
         assert_eq!(*found, expected);
-        let error = found.check_not_versioned().expect_err("no shard");
-        assert_eq!(error.code, ErrorCode::SHARDING_STATE_NOT_INITIALIZED);
         let none = read(&rawdoc! { "find": "c", "comment": 1 }).expect("readable");
         assert_eq!(none, None);
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 use super::header::{Header, OpCode};
-use crate::limits::{HEADER_BYTES, MAX_MESSAGE_BYTES};
+use crate::limits::{HEADER_BYTES, MAX_ACCEPTED_BYTES};
 
 /// A compressor and its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl CompressionState {
         }
         // Checked before anything is allocated or inflated.
         let size = usize::try_from(claimed).map_err(|_| CompressionError::BadSize(claimed))?;
-        if size > MAX_MESSAGE_BYTES - HEADER_BYTES {
+        if size > MAX_ACCEPTED_BYTES - HEADER_BYTES {
             return Err(CompressionError::BadSize(claimed));
         }
         let packed = &bytes[PREFIX_BYTES..];

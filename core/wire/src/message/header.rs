@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::limits::{HEADER_BYTES, MAX_MESSAGE_BYTES};
+use crate::limits::{HEADER_BYTES, MAX_ACCEPTED_BYTES};
 
 /// What follows a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl fmt::Display for BadLength {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "recv(): message msgLen {} is invalid. Min: {HEADER_BYTES} Max: {MAX_MESSAGE_BYTES}",
+            "recv(): message msgLen {} is invalid. Min: {HEADER_BYTES} Max: {MAX_ACCEPTED_BYTES}",
             self.0
         )
     }
@@ -53,7 +53,7 @@ pub fn message_length(bytes: &[u8]) -> Result<Option<usize>, BadLength> {
     };
     let length = i32::from_le_bytes(*first);
     match usize::try_from(length) {
-        Ok(n) if (HEADER_BYTES..=MAX_MESSAGE_BYTES).contains(&n) => Ok(Some(n)),
+        Ok(n) if (HEADER_BYTES..=MAX_ACCEPTED_BYTES).contains(&n) => Ok(Some(n)),
         _ => Err(BadLength(length)),
     }
 }
@@ -107,8 +107,8 @@ mod tests {
             assert_eq!(message_length(&length.to_le_bytes()), expected);
         }
         check(16, Ok(Some(16)));
-        check(48_000_000, Ok(Some(48_000_000)));
-        check(48_000_001, Err(BadLength(48_000_001)));
+        check(48_065_536, Ok(Some(48_065_536)));
+        check(48_065_537, Err(BadLength(48_065_537)));
         check(15, Err(BadLength(15)));
         check(-1, Err(BadLength(-1)));
         assert_eq!(message_length(&[1, 0, 0]), Ok(None));

@@ -16,9 +16,12 @@ use crate::error::{Error, ErrorCode, Result};
 
 pub use compress::{CompressionError, CompressionState, Compressor};
 pub use header::{BadLength, Header, OpCode, message_length};
-pub use parse::{Answer, ParseError, parse_message};
+pub use parse::{Answer, ParseError, parse_message, parse_reply};
 pub use pattern::Pattern;
-pub use reply::{Reply, ReplyFrame, append_labels, encode_request, error_reply};
+pub use reply::{
+    Reply, ReplyFrame, append_labels, document_section, encode_request, encode_with_sections,
+    error_reply,
+};
 
 /// A range within a message, whose length is bounded far below 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +32,7 @@ pub(crate) struct Range {
 
 impl Range {
     fn new(start: usize, end: usize) -> Range {
-        debug_assert!(start <= end && end <= crate::limits::MAX_MESSAGE_BYTES);
+        debug_assert!(start <= end && end <= crate::limits::MAX_ACCEPTED_BYTES);
         Range {
             start: start as u32,
             end: end as u32,
@@ -213,6 +216,23 @@ impl Message {
             .iter()
             .flat_map(|all| all.iter())
             .map(|sequence| self.sequence_name(sequence))
+    }
+
+    /// The document sequences as the message has them, one behind the other: what another request
+    /// with the same documents has behind its body.
+    pub fn sequence_sections(&self) -> Vec<Bytes> {
+        let all = self.sequences.iter().flat_map(|all| all.iter());
+        all.map(|sequence| self.bytes.slice(self.section_of(sequence)))
+            .collect()
+    }
+
+    /// `kind u8 = 1 | size i32 | name cstring | documents`.
+    fn section_of(&self, sequence: &DocumentSequence) -> std::ops::Range<usize> {
+        let size_at = sequence.name.as_usize().start - 4;
+        let size = self.bytes[size_at..]
+            .first_chunk::<4>()
+            .expect("checked when it was parsed");
+        size_at - 1..size_at + i32::from_le_bytes(*size) as usize
     }
 
     fn sequence_name(&self, sequence: &DocumentSequence) -> &str {

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{ElementType, RawDocument, raw_elements, validate_prefix};
+use pinion_bson::{
+    ElementType, InvalidBson, RawDocument, raw_elements, validate_prefix, validate_wrapped_prefix,
+};
 
 use super::header::{Header, OpCode};
 use super::{DocumentSequence, Flags, Message, MessageKind, Range};
 use crate::error::{Error, ErrorCode};
-use crate::limits::{HEADER_BYTES, MAX_DOCUMENT_SEQUENCES, MAX_MESSAGE_BYTES};
+use crate::limits::{HEADER_BYTES, MAX_ACCEPTED_BYTES, MAX_DOCUMENT_SEQUENCES};
 
 /// A message that cannot be run.
 #[derive(Debug)]
@@ -33,8 +35,20 @@ pub struct Answer {
 ///
 /// Compressed messages are unwrapped first, by `CompressionState::unwrap`.
 pub fn parse_message(bytes: Bytes) -> Result<Message, ParseError> {
+    parse(bytes, validate_prefix)
+}
+
+/// Reads one whole message of another node: a reply, whose documents may be wrapped in others.
+pub fn parse_reply(bytes: Bytes) -> Result<Message, ParseError> {
+    parse(bytes, validate_wrapped_prefix)
+}
+
+/// How a document at the front of some bytes is checked; gives its length too.
+type Check = fn(&[u8]) -> Result<(&RawDocument, usize), InvalidBson>;
+
+fn parse(bytes: Bytes, check: Check) -> Result<Message, ParseError> {
     assert!(
-        bytes.len() <= MAX_MESSAGE_BYTES,
+        bytes.len() <= MAX_ACCEPTED_BYTES,
         "the caller bounds messages"
     );
     let Some(header) = Header::read(&bytes) else {
@@ -50,7 +64,7 @@ pub fn parse_message(bytes: Bytes) -> Result<Message, ParseError> {
         )));
     }
     match header.opcode {
-        OpCode::MSG => parse_op_msg(bytes, header),
+        OpCode::MSG => parse_op_msg(bytes, header, check),
         OpCode::QUERY => parse_op_query(bytes, header),
         OpCode(other) => Err(fatal(Error::new(
             ErrorCode::PROTOCOL_ERROR,
@@ -67,7 +81,7 @@ fn fatal(error: Error) -> ParseError {
     }
 }
 
-fn parse_op_msg(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
+fn parse_op_msg(bytes: Bytes, header: Header, check: Check) -> Result<Message, ParseError> {
     let mut answer = Some(Answer {
         request_id: header.request_id,
         kind: MessageKind::OpMsg,
@@ -114,7 +128,7 @@ fn parse_op_msg(bytes: Bytes, header: Header) -> Result<Message, ParseError> {
             });
         }
     }
-    match parse_sections(&bytes[..end], HEADER_BYTES + 4) {
+    match parse_sections(&bytes[..end], HEADER_BYTES + 4, check) {
         Ok((body, sequences)) => Ok(Message {
             bytes,
             request_id: header.request_id,
@@ -142,7 +156,7 @@ type Sections = (Range, Vec<DocumentSequence>);
 /// Sections from `at` to the end: `kind u8 = 0 | document`, or
 /// `kind u8 = 1 | size i32 | name cstring | documents`, the size counting itself, name and
 /// documents.
-fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
+fn parse_sections(bytes: &[u8], mut at: usize, check: Check) -> Result<Sections, Error> {
     let mut body: Option<Range> = None;
     let mut sequences: Vec<DocumentSequence> = Vec::new();
     while at < bytes.len() {
@@ -156,7 +170,7 @@ fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
                         "Multiple body sections in message",
                     ));
                 }
-                let length = document_length(bytes, at)?;
+                let length = document_length(bytes, at, check)?;
                 body = Some(Range::new(at, at + length));
                 at += length;
             }
@@ -174,7 +188,7 @@ fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
                         )
                     })?;
                 let section = &bytes[..at + size];
-                let sequence = parse_sequence(section, at + 4)?;
+                let sequence = parse_sequence(section, at + 4, check)?;
                 let name = &bytes[sequence.name.as_usize()];
                 if sequences
                     .iter()
@@ -217,7 +231,11 @@ fn parse_sections(bytes: &[u8], mut at: usize) -> Result<Sections, Error> {
     Ok((body, sequences))
 }
 
-fn parse_sequence(section: &[u8], name_start: usize) -> Result<DocumentSequence, Error> {
+fn parse_sequence(
+    section: &[u8],
+    name_start: usize,
+    check: Check,
+) -> Result<DocumentSequence, Error> {
     let name_len = section[name_start..]
         .iter()
         .position(|b| *b == 0)
@@ -232,7 +250,7 @@ fn parse_sequence(section: &[u8], name_start: usize) -> Result<DocumentSequence,
     let mut starts = Vec::new();
     while at < section.len() {
         starts.push(at as u32);
-        at += document_length(section, at)?;
+        at += document_length(section, at, check)?;
     }
     Ok(DocumentSequence {
         name: Range::new(name_start, name_start + name_len),
@@ -241,8 +259,8 @@ fn parse_sequence(section: &[u8], name_start: usize) -> Result<DocumentSequence,
 }
 
 /// Checks the document at `at` whole and gives its length.
-fn document_length(bytes: &[u8], at: usize) -> Result<usize, Error> {
-    match validate_prefix(&bytes[at..]) {
+fn document_length(bytes: &[u8], at: usize, check: Check) -> Result<usize, Error> {
+    match check(&bytes[at..]) {
         Ok((_, length)) => Ok(length),
         Err(invalid) => Err(invalid.into()),
     }

@@ -281,3 +281,37 @@ pub fn encode_request(request_id: i32, flags: Flags, body: &RawDocument) -> Byte
     }
     Bytes::from(bytes)
 }
+
+/// A document sequence: the section of an argument of this name.
+pub fn document_section<'d>(
+    name: &str,
+    documents: impl IntoIterator<Item = &'d RawDocument>,
+) -> Bytes {
+    let mut bytes = vec![1, 0, 0, 0, 0];
+    bytes.extend_from_slice(name.as_bytes());
+    bytes.push(0);
+    for document in documents {
+        bytes.extend_from_slice(document.as_bytes());
+    }
+    // The size counts itself, the name and the documents.
+    let size = u32::try_from(bytes.len() - 1).expect("a message is below 2 GiB");
+    bytes[1..5].copy_from_slice(&size.to_le_bytes());
+    Bytes::from(bytes)
+}
+
+/// A request with document sequences behind its body, each a whole section.
+pub fn encode_with_sections(request_id: i32, body: &RawDocument, sections: &[Bytes]) -> Bytes {
+    let behind: usize = sections.iter().map(Bytes::len).sum();
+    let body = body.as_bytes();
+    let length = OP_MSG_PREFIX + body.len() + behind;
+    let header = ReplyFrame::plain(request_id, 0).header(length, OpCode::MSG);
+    let mut bytes = Vec::with_capacity(length);
+    bytes.extend_from_slice(&header.to_bytes());
+    // No flags, and the kind of the body's section.
+    bytes.extend_from_slice(&[0; 5]);
+    bytes.extend_from_slice(body);
+    for section in sections {
+        bytes.extend_from_slice(section);
+    }
+    Bytes::from(bytes)
+}

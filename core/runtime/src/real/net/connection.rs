@@ -477,7 +477,7 @@ impl RealConnection {
         let Keep::Address(socket, _) = keep else {
             unreachable!("connect keeps a socket and an address")
         };
-        sys::set_nodelay(socket.as_raw_fd())?;
+        sys::prepare_stream(socket.as_raw_fd())?;
         let local = sys::local_address(socket.as_raw_fd())?;
         Ok(RealConnection::new(&core, socket, address, local))
     }

@@ -189,7 +189,7 @@ impl RealIncoming {
         } else {
             listening
         };
-        sys::set_nodelay(socket.as_raw_fd())?;
+        sys::prepare_stream(socket.as_raw_fd())?;
         Ok(RealIncoming {
             socket,
             peer,
