@@ -1,0 +1,4 @@
+//! How often a refresh is tried.
+
+/// How often a refresh that failed is tried again before the old information is returned.
+pub const MAX_REFRESH_RETRIES: u32 = 2;

@@ -1,0 +1,269 @@
+//! Filters and the shards that they go to; at random, that no document which matches is missed.
+
+use pinion_bson::{
+    DocBuilder, ObjectId, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Uuid,
+    rawdoc,
+};
+use pinion_query::{Matcher, Variables, document_text, parse_collation};
+use pinion_wire::idl::Namespace;
+
+use super::*;
+use crate::documents::{ChunkDocument, ChunkOf, CollectionDocument, OwnerSince};
+use crate::key::ShardKeyPattern;
+use crate::shard_id::ShardId;
+use crate::testing::{Rng, UUID};
+use crate::version::Incarnation;
+
+/// A table of a key with these bounds between its chunks, the chunks on shards in turn.
+fn table(key: RawDocumentBuf, bounds: Vec<RawDocumentBuf>, shards: usize) -> RoutingTable {
+    let of = Incarnation {
+        epoch: ObjectId::from_bytes([1; 12]),
+        timestamp: Timestamp::new(5, 0),
+    };
+    let ns = Namespace::new("d", "c").expect("a name");
+    let uuid: Uuid = UUID;
+    let collection = CollectionDocument::new(ns, of, 0, uuid, key.clone());
+    let pattern = ShardKeyPattern::parse(&key).expect("a pattern");
+    let mut all = vec![pattern.document(&pattern.min())];
+    all.extend(bounds);
+    all.push(pattern.document(&pattern.max()));
+    let chunks = all.windows(2).enumerate().map(|(at, ends)| {
+        let shard = ShardId::new(&format!("s{}", at % shards));
+        let placement = Timestamp::new(1, at as u32);
+        ChunkDocument {
+            id: RawBson::Int64(at as i64),
+            of: ChunkOf::Uuid(uuid),
+            min: ends[0].clone(),
+            max: ends[1].clone(),
+            shard: shard.clone(),
+            placement,
+            on_current_shard_since: None,
+            history: vec![OwnerSince {
+                valid_after: of.timestamp,
+                shard,
+            }],
+            is_jumbo: false,
+            other: RawDocumentBuf::new(),
+        }
+    });
+    RoutingTable::new(&collection, chunks).expect("a table")
+}
+
+fn matcher(filter: &RawDocument, collation: Option<&RawDocument>) -> Matcher {
+    let variables = Variables {
+        collation: collation.and_then(|spec| parse_collation(spec).expect("a collation")),
+        ..Variables::default()
+    };
+    Matcher::parse_query(filter, &variables).expect("a filter")
+}
+
+fn shown(table: &RoutingTable, filter: &RawDocument, collation: Option<&RawDocument>) -> String {
+    let found = table.target(&matcher(filter, collation), None);
+    let found = found.expect("there is no time");
+    let names: Vec<&str> = found
+        .shards
+        .iter()
+        .map(|s| table.shard(*s).as_str())
+        .collect();
+    let mark = found.key.map_or("", |_| "!");
+    format!("{}{mark}", names.join(" "))
+}
+
+fn german() -> RawDocumentBuf {
+    rawdoc! { "locale": "de", "strength": 2 }
+}
+
+#[test]
+fn ranges_and_points() {
+    // s0: below 0; s1: from 0 to 10; s2: from 10 to "m"; s3: above.
+    let bounds = vec![
+        rawdoc! { "a": 0, "b": 0 },
+        rawdoc! { "a": 10, "b": RawBson::MinKey },
+        rawdoc! { "a": "m", "b": RawBson::MinKey },
+    ];
+    let table = table(rawdoc! { "a": 1, "b": 1 }, bounds, 4);
+    let check = |filter: RawDocumentBuf, expected: &str| {
+        assert_eq!(shown(&table, &filter, None), expected, "{filter:?}");
+    };
+    check(rawdoc! {}, "s0 s1 s2 s3");
+    check(rawdoc! { "b": 5 }, "s0 s1 s2 s3");
+    check(rawdoc! { "a": 5 }, "s1");
+    check(rawdoc! { "a": 5, "b": 1 }, "s1!");
+    check(rawdoc! { "a": 0 }, "s0 s1");
+    check(rawdoc! { "a": 0, "b": -1 }, "s0!");
+    check(rawdoc! { "a": 0, "b": 0.0 }, "s1!");
+    check(rawdoc! { "a": { "$lt": 10 } }, "s0 s1");
+    check(rawdoc! { "a": { "$lte": 10 } }, "s0 s1 s2");
+    check(rawdoc! { "a": { "$gt": 9, "$lt": "x" } }, "s0");
+    check(rawdoc! { "a": { "$gte": "m" } }, "s3");
+    check(rawdoc! { "a": { "$in": [5, "z"] } }, "s1 s3");
+    check(
+        rawdoc! { "a": { "$in": [0, 10] }, "b": { "$lt": 0 } },
+        "s0 s2",
+    );
+    check(rawdoc! { "$or": [{ "a": 5 }, { "a": "a" }] }, "s1 s2");
+    check(rawdoc! { "$or": [{ "a": 5 }, { "b": 5 }] }, "s0 s1 s2 s3");
+    check(rawdoc! { "a": RawBson::Null }, "s0");
+    check(rawdoc! { "$expr": { "$eq": ["$a", 5] } }, "s1");
+    check(rawdoc! { "a": { "$gt": 5, "$lt": 4 } }, "s0");
+    check(rawdoc! { "a": { "$in": [] } }, "s0");
+    // Strings block under a collation, others do not.
+    let german = german();
+    let check = |filter: RawDocumentBuf, expected: &str| {
+        assert_eq!(
+            shown(&table, &filter, Some(&german)),
+            expected,
+            "{filter:?}"
+        );
+    };
+    check(rawdoc! { "a": 5, "b": 1 }, "s1!");
+    check(rawdoc! { "a": 5, "b": "x" }, "s1");
+    check(rawdoc! { "a": "x" }, "s0 s1 s2 s3");
+    check(rawdoc! { "a": { "$in": [5, "x"] } }, "s0 s1 s2 s3");
+    check(rawdoc! { "a": { "$gt": 20 } }, "s2");
+}
+
+#[test]
+fn hashes() {
+    let bounds = [-4i64, -2, 0, 2, 4].map(|at| rawdoc! { "a": at << 60 });
+    let table = table(rawdoc! { "a": "hashed" }, bounds.into(), 6);
+    let owner = |value: i32| {
+        let key = table.key.key_of(&rawdoc! { "a": value }).expect("a key");
+        table
+            .shard(table.owner(&key, None).expect("now"))
+            .to_string()
+    };
+    for value in 0..50 {
+        let found = shown(&table, &rawdoc! { "a": value }, None);
+        assert_eq!(found, format!("{}!", owner(value)));
+        let both = rawdoc! { "a": { "$in": [value, value + 1] } };
+        let mut owners = vec![owner(value), owner(value + 1)];
+        owners.sort_unstable();
+        owners.dedup();
+        assert_eq!(shown(&table, &both, None), owners.join(" "));
+    }
+    let all = "s0 s1 s2 s3 s4 s5";
+    assert_eq!(shown(&table, &rawdoc! { "a": { "$gt": 5 } }, None), all);
+    let german = german();
+    assert_eq!(shown(&table, &rawdoc! { "a": 5 }, Some(&german)), all);
+}
+
+#[test]
+fn what_stands_around_a_field_names_it() {
+    let table = table(rawdoc! { "a.b": 1 }, vec![rawdoc! { "a.b": 0 }], 2);
+    assert_eq!(shown(&table, &rawdoc! { "a": { "b": 5 } }, None), "s1!");
+    assert_eq!(shown(&table, &rawdoc! { "a.b": { "$lt": 0 } }, None), "s0");
+}
+
+fn value(rng: &mut Rng) -> RawBson {
+    match rng.below(9) {
+        0 => RawBson::Null,
+        1 => RawBson::Double(rng.below(8) as f64 - 3.5),
+        2 => RawBson::Double(f64::NAN),
+        3 => RawBson::String(["", "a", "A", "b", "ä"][rng.below(5)].to_owned()),
+        4 => RawBson::Boolean(rng.below(2) == 0),
+        5 => RawBson::Document(rawdoc! { "b": rng.below(3) as i32 }),
+        _ => RawBson::Int32(rng.below(12) as i32 - 6),
+    }
+}
+
+fn predicate(rng: &mut Rng) -> RawBson {
+    let operand = value(rng);
+    let name = ["$eq", "$lt", "$lte", "$gt", "$gte", "$ne", "$in", "$nin"][rng.below(8)];
+    let mut out = DocBuilder::new();
+    match name {
+        "$in" | "$nin" => {
+            let mut list = RawArrayBuf::new();
+            (0..rng.below(4)).for_each(|_| list.push(value(rng)));
+            out.append(name, RawBsonRef::Array(&list));
+        }
+        _ => {
+            out.append_raw(name, operand.as_raw_bson_ref());
+        }
+    }
+    match rng.below(4) {
+        0 => operand,
+        1 => RawBson::Document(rawdoc! { "$exists": rng.below(2) == 0 }),
+        _ => RawBson::Document(out.finish()),
+    }
+}
+
+fn filter(rng: &mut Rng, depth: usize) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    for path in ["a", "b", "c"] {
+        if rng.below(3) == 0 {
+            out.append_raw(path, predicate(rng).as_raw_bson_ref());
+        }
+    }
+    if depth > 0 && rng.below(2) == 0 {
+        let name = ["$or", "$and", "$nor"][rng.below(3)];
+        out.start_array(name);
+        for _ in 0..=rng.below(3) {
+            out.push(&*filter(rng, depth - 1));
+        }
+        out.end();
+    }
+    out.finish()
+}
+
+fn document(rng: &mut Rng) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    for path in ["a", "b", "c"] {
+        if rng.below(6) > 0 {
+            out.append_raw(path, value(rng).as_raw_bson_ref());
+        }
+    }
+    out.finish()
+}
+
+/// Bounds between chunks: keys of random documents, each once and in their order.
+fn random_table(rng: &mut Rng) -> RoutingTable {
+    let key = match rng.below(4) {
+        0 => rawdoc! { "a": 1 },
+        1 => rawdoc! { "a": "hashed" },
+        2 => rawdoc! { "a": 1, "b": 1 },
+        _ => rawdoc! { "a": 1, "b": "hashed" },
+    };
+    let pattern = ShardKeyPattern::parse(&key).expect("a pattern");
+    let keys: BTreeSet<KeyBytes> = (0..rng.below(9))
+        .filter_map(|_| pattern.key_of(&document(rng)).ok())
+        .collect();
+    let bounds = keys.iter().map(|key| pattern.document(key)).collect();
+    table(key, bounds, 1 + rng.below(5))
+}
+
+#[test]
+fn what_matches_lives_on_a_targeted_shard() {
+    let (mut matched, mut narrowed) = (0, 0);
+    for seed in 0..1500 {
+        let rng = &mut Rng::new(seed);
+        let table = random_table(rng);
+        let german = german();
+        let collation = (rng.below(3) == 0).then_some(&*german);
+        let filter = filter(rng, 2);
+        let matcher = matcher(&filter, collation);
+        let targeted = table.target(&matcher, None).expect("there is no time");
+        narrowed += usize::from(targeted.shards.len() < table.shards().count());
+        for _ in 0..40 {
+            let document = document(rng);
+            if !matcher.matches(&*document).expect("it can be compared") {
+                continue;
+            }
+            matched += 1;
+            let key = table.key.key_of(&document).expect("it has no array");
+            let owner = table.owner(&key, None).expect("now");
+            let text = || {
+                format!(
+                    "{seed}: {} {}",
+                    document_text(&filter),
+                    document_text(&document)
+                )
+            };
+            assert!(targeted.shards.contains(&owner), "{}", text());
+            if let Some(only) = &targeted.key {
+                assert_eq!(*only, key, "{}", text());
+            }
+        }
+    }
+    assert!(matched > 5000 && narrowed > 200, "{matched} {narrowed}");
+}

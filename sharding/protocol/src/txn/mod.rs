@@ -1,0 +1,5 @@
+//! Transactions over shards.
+
+mod router;
+
+pub use router::{CommitPlan, ParticipantFields, Refusal, TransactionRouter};
