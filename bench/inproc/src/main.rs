@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use pinion_node::alloc::{Allocator, keep_freed_memory};
 use pinion_node::node::{NodeConfig, close, open};
+use pinion_process::alloc::{Allocator, keep_freed_memory};
 use pinion_runtime::real::{RealOptions, available_cpus};
 use pinion_runtime::sim::{Sim, SimOptions};
 use pinion_storage::StorageOptions;

@@ -18,20 +18,17 @@ mod fail_points;
 mod fsync;
 mod lock_info;
 mod metadata;
-mod parameters;
 mod profile;
 mod server_status;
 mod shutdown;
 mod small;
 mod status_sections;
-mod users;
 
 mod table;
 
 pub use absent::register_unreplicated;
 pub use compact::{AutoCompact, end_auto_compact};
 pub use fail_points::register_test_commands;
-pub use parameters::{parameter_rows, set_start_parameters};
-pub use status_sections::{ProcessSource, ProcessUsage, SystemSource};
-pub use table::register_commands;
+pub use status_sections::{ProcessSource, SystemSource};
+pub use table::{parameter_rows, register_commands};
 pub use validate::ValidateMemory;

@@ -11,7 +11,6 @@ use pinion_exec::concern::{ConcernValues, concern_counts};
 use pinion_exec::parameters::parameters;
 use pinion_exec::plan_cache::plan_cache;
 use pinion_exec::replication::{METRICS, ReplicationFigures};
-use pinion_exec::sessions::session_table;
 use pinion_exec::stats::storage_stats;
 use pinion_exec::topology::replica_set;
 use pinion_metrics::append_section;
@@ -26,6 +25,7 @@ use pinion_service::operator_counts;
 use pinion_service::operator_counts::operator_counts;
 use pinion_service::ops::ops;
 use pinion_service::profile_settings::profiles;
+use pinion_service::session_table::session_table;
 use pinion_service::spill::node_memory;
 use pinion_wire::idl::{Namespace, truthy};
 use pinion_wire::{

@@ -1,16 +1,15 @@
 //! `shutdown`: a primary steps down first, so that what it has acknowledged is not lost.
 
-use std::net::SocketAddr;
-
 use pinion_exec::topology::replica_set;
 use pinion_runtime::Duration;
-use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result};
+use pinion_service::users::check_may_stop;
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::limits::{MAX_SHUTDOWN_PATIENCE, SHUTDOWN_PATIENCE};
 
 /// `shutdown`: the reply is the closed connection.
 pub(crate) async fn shutdown(cmd: Invocation) -> Result<Reply> {
-    check_is_local(&cmd.ctx.client)?;
+    check_may_stop(&cmd.ctx.client)?;
     let reader = cmd.reader()?;
     let force = reader.opt_safe_bool("force")?.unwrap_or(false);
     let limit = match reader.opt_non_negative("timeoutSecs")? {
@@ -30,23 +29,6 @@ pub(crate) async fn shutdown(cmd: Invocation) -> Result<Reply> {
     let mut out = Reply::new();
     out.close_connection();
     Ok(out)
-}
-
-/// Without users any client that reaches a node could end it, so the sender must be on its machine,
-/// or a member with the set's key.
-///
-/// # Errors
-/// `Unauthorized`.
-fn check_is_local(client: &ClientInfo) -> Result<()> {
-    let is_loopback = |remote: SocketAddr| remote.ip().to_canonical().is_loopback();
-    let is_local = client.remote.is_none_or(is_loopback);
-    match is_local || client.is_trusted() {
-        true => Ok(()),
-        false => Err(Error::new(
-            ErrorCode::UNAUTHORIZED,
-            "shutdown must run from localhost when running db without auth",
-        )),
-    }
 }
 
 /// A build would start again from its beginning at the next start.

@@ -1,12 +1,19 @@
 //! The handlers of commands that administrators and their tools send.
 
 use pinion_exec::commands::{attach, indexes, plan_cache, query_settings};
+use pinion_service::parameters::Row;
+use pinion_service::{listing, parameter_commands, users};
 use pinion_wire::Registry;
 
 use crate::{
     cluster_parameters, compact, connections, data_size, db_hash, default_concerns, fsync,
-    lock_info, metadata, parameters, profile, server_status, shutdown, small, users,
+    lock_info, metadata, profile, server_status, shutdown, small,
 };
+
+/// The parameters of this crate.
+pub fn parameter_rows() -> Vec<Row> {
+    [&crate::validate::ROWS[..], &crate::db_check::ROWS].concat()
+}
 
 /// Attaches them. Called on each core for its own registry.
 pub fn register_commands(r: &mut Registry) {
@@ -90,12 +97,12 @@ fn status(r: &mut Registry) {
     attach(r, "serverStatus", server_status::server_status);
     attach(r, "top", server_status::top);
     attach(r, "validate", crate::validate::validate);
-    attach(r, "getParameter", parameters::get_parameter);
-    attach(r, "setParameter", parameters::set_parameter);
-    attach(r, "listCommands", small::list_commands);
+    attach(r, "getParameter", parameter_commands::get_parameter);
+    attach(r, "setParameter", parameter_commands::set_parameter);
+    attach(r, "listCommands", listing::list_commands);
     attach(r, "fsync", fsync::fsync);
     attach(r, "fsyncUnlock", fsync::fsync_unlock);
     attach(r, "shutdown", shutdown::shutdown);
     attach(r, "connPoolStats", connections::conn_pool_stats);
-    attach(r, "features", small::features);
+    attach(r, "features", listing::features);
 }

@@ -37,7 +37,7 @@ fn names_are_of_one_command() {
         }
     }
     assert!(find_row("nothing").is_none());
-    assert_eq!(rows().count(), 141);
+    assert_eq!(rows().count(), 155);
 }
 
 #[test]
@@ -148,10 +148,16 @@ fn what_members_send_to_each_other() {
     check(
         |row| row.for_members,
         &[
+            "_addShard",
+            "_configsvrAddShard",
+            "_configsvrCreateDatabase",
+            "_configsvrDropDatabase",
+            "_flushDatabaseCacheUpdates",
             "_replCatalogRows",
             "_replFreezeCheckpoint",
             "_replReadCheckpoint",
             "_replReleaseCheckpoint",
+            "_shardsvrDropDatabase",
             "prepareTransaction",
             "replSetGetRBID",
             "replSetHeartbeat",

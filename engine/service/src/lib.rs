@@ -10,6 +10,7 @@ pub mod counter;
 pub mod feature_version;
 pub mod generate;
 pub mod interrupt;
+pub mod key_document;
 pub mod latency;
 pub mod limits;
 pub mod session_ids;
@@ -29,6 +30,10 @@ pub mod ops;
 pub mod options;
 pub mod parking;
 pub mod query_settings;
+pub mod session_table;
+
+// What is wrong with a command, wherever it is executed.
+pub mod command_checks;
 
 // What operators set, for all commands or for tests, and what goes by that.
 pub mod cursors;
@@ -40,4 +45,9 @@ pub mod spill;
 // Commands that any process answers.
 pub mod authenticate;
 pub mod hello;
+pub mod listing;
+pub mod parameter_commands;
 pub mod small_talk;
+pub mod test_commands;
+pub mod transaction_checks;
+pub mod users;

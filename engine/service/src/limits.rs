@@ -46,3 +46,6 @@ pub(crate) const MAX_SERVICE_DESCRIPTOR_BYTES: usize = 64;
 pub const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 /// Open cursors of one core.
 pub(crate) const MAX_CURSORS: usize = 100_000;
+
+/// Sessions remembered on one core.
+pub const MAX_SESSIONS: usize = 1_000_000;

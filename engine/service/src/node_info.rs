@@ -8,12 +8,16 @@ use pinion_runtime::Instant;
 use crate::options::ProcessOptions;
 
 /// What a node is in a sharded cluster.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ClusterRole {
     /// No member of a sharded cluster.
+    #[default]
     None,
-    /// A shard, whose clients are routers.
+    /// A shard, whose clients are routers. It serves as a plain replica set until it is added to
+    /// a cluster.
     Shard,
+    /// A config server, which keeps the routing table.
+    Config,
 }
 
 /// How a node was started, and when. Each core has a copy.

@@ -46,3 +46,19 @@ pub struct HostInfo {
     pub cpu_model: String,
     pub page_bytes: i64,
 }
+
+/// What the process has used of the machine since it started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProcessUsage {
+    pub resident_bytes: u64,
+    pub virtual_bytes: u64,
+    pub max_resident_bytes: u64,
+    pub user_us: u64,
+    pub system_us: u64,
+    /// Page faults without and with a read from a device.
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    /// Bytes read from and written to devices.
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+}

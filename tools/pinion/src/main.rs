@@ -3,15 +3,13 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use pinion_node::alloc::{self, Allocator};
 use pinion_node::options::{StartAction, parse};
-use pinion_node::{fork, machine, start};
+use pinion_node::start;
+use pinion_process::alloc::{self, Allocator};
+use pinion_process::{BAD_OPTIONS, fork, machine};
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
-
-/// mongod's exit status for bad options.
-const BAD_OPTIONS: u8 = 2;
 
 fn main() -> ExitCode {
     alloc::keep_freed_memory();

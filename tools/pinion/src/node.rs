@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_administration::{ProcessSource, ProcessUsage, SystemSource};
+use pinion_administration::{ProcessSource, SystemSource};
 use pinion_bson::RawDocumentBuf;
 use pinion_exec::{NodeOptions, PlantedFault};
 use pinion_replication_node::MemberOptions;
@@ -14,7 +14,7 @@ use pinion_runtime::{
     spawn,
 };
 use pinion_server::ServerOptions;
-use pinion_service::options::{HostInfo, ProcessOptions};
+use pinion_service::options::{HostInfo, ProcessOptions, ProcessUsage};
 use pinion_service::parameters::LogControl;
 use pinion_storage::{StorageOptions, storage};
 use pinion_wire::Registry;
@@ -43,6 +43,8 @@ pub struct NodeConfig {
     pub on_serving: Option<fn()>,
     /// Lines for getLog: "startupWarnings" that were found before the node started.
     pub startup_warnings: Vec<String>,
+    #[doc(hidden)]
+    pub planted_cluster_fault: pinion_sharding_node::PlantedFault,
 }
 
 /// Why a node did not start, or stopped. Each is one line.
@@ -98,6 +100,7 @@ impl NodeConfig {
             process,
             db_path: storage.dir.clone(),
             storage,
+            cluster_role: Default::default(),
             planted_fault,
         };
         Self {
@@ -112,6 +115,7 @@ impl NodeConfig {
             log_control: None,
             on_serving: None,
             startup_warnings: Vec::new(),
+            planted_cluster_fault: Default::default(),
         }
     }
 }
@@ -201,6 +205,9 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
         let joined = pinion_replication_node::join(member).await;
         joined.map_err(|error| NodeError::Open(error.message))?;
     }
+    pinion_sharding_node::start(config.planted_cluster_fault)
+        .await
+        .map_err(|error| NodeError::Open(error.message))?;
     let is_member = config.member.is_some();
     let parameters = Arc::new(config.set_parameters.clone());
     let (process, system, log_control) = (config.process, config.system, config.log_control);
@@ -221,7 +228,7 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
                 profile_level,
                 profile_sample_rate,
             );
-            let set = pinion_administration::set_start_parameters(&parameters);
+            let set = pinion_service::parameter_commands::set_start_parameters(&parameters);
             let registry = registry(
                 is_member,
                 pinion_service::parameters::test_commands_enabled(),
@@ -245,6 +252,7 @@ pub async fn open(config: &NodeConfig, port: u16) -> Result<(), NodeError> {
 fn registry(is_member: bool, has_test_commands: bool) -> Registry {
     let mut registry = Registry::new();
     pinion_instance::register_commands(&mut registry);
+    pinion_sharding_node::register_commands(&mut registry);
     match is_member {
         true => pinion_replication_node::register_commands(&mut registry),
         false => pinion_administration::register_unreplicated(&mut registry),
@@ -257,6 +265,7 @@ fn registry(is_member: bool, has_test_commands: bool) -> Registry {
 
 /// Closes the node. Called on core 0 when no command runs any more.
 pub async fn close() -> Result<(), NodeError> {
+    pinion_sharding_node::stop().await;
     pinion_instance::close_node().await;
     match storage().fatal() {
         Some(fatal) => Err(NodeError::Storage(fatal.to_string())),
@@ -306,14 +315,15 @@ mod tests {
         registry.iter().map(|command| command.spec.name).collect()
     }
 
-    /// Checks that a node has all commands but these.
+    /// Checks that a node has all commands but these, and those of routers.
     #[track_caller]
     fn check(is_member: bool, has_test_commands: bool, lacking: &[&str]) {
         let all = pinion_command::ROWS.into_iter().flatten();
         let all: BTreeSet<&str> = all.map(|row| row.name).collect();
         let found = names(is_member, has_test_commands);
         let missing: BTreeSet<&str> = all.difference(&found).copied().collect();
-        assert_eq!(missing, lacking.iter().copied().collect());
+        let lacking = lacking.iter().chain(OF_ROUTERS);
+        assert_eq!(missing, lacking.copied().collect());
     }
 
     #[test]
@@ -334,6 +344,15 @@ mod tests {
         });
         assert!(sim.run_until(move || ended.get()).is_ok());
     }
+
+    const OF_ROUTERS: &[&str] = &[
+        "addShard",
+        "enableSharding",
+        "flushRouterConfig",
+        "getShardMap",
+        "isdbgrid",
+        "listShards",
+    ];
 
     const OF_TESTS: &[&str] = &[
         "configureFailPoint",

@@ -3,43 +3,29 @@
 // The main thread, before and after the cores run, and the log.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pinion_bson::{Bson, Document, RawDocumentBuf};
 use pinion_exec::NodeOptions;
+use pinion_process::options::{DEFAULT_MAX_CONNECTIONS, nested};
+use pinion_process::{
+    BAD_OPTIONS, Early, NET_ERROR, Stop, UNCAUGHT, alloc, cpus, descriptors, fork, log, machine,
+    stop, write_pid,
+};
 use pinion_runtime::real::{self, OnLarge, RealOptions};
 use pinion_server::ServerOptions;
 use pinion_service::options::{HostInfo, ProcessOptions};
 use pinion_storage::StorageOptions;
 
 use crate::node::{NodeConfig, NodeError, run_core};
-use crate::options::{DEFAULT_MAX_CONNECTIONS, OptionValue, Options};
-use crate::{alloc, descriptors, directory, fork, log, machine, system, verbosity};
-
-/// What ends a start: one line for standard error, and the process's exit status as mongod gives
-/// it.
-#[derive(Debug)]
-pub struct Stop {
-    pub line: String,
-    pub status: u8,
-}
-
-/// mongod's exit statuses.
-const BAD_OPTIONS: u8 = 2;
-const NET_ERROR: u8 = 48;
-const UNCAUGHT: u8 = 100;
-
-fn stop(status: u8) -> impl Fn(String) -> Stop {
-    move |line| Stop { line, status }
-}
+use crate::options::Options;
+use crate::{directory, system};
 
 /// Runs a node until it is asked to stop.
 pub fn run(options: Options) -> Result<(), Stop> {
-    let cpus = cpus(&options).map_err(stop(BAD_OPTIONS))?;
+    let cpus = cpus(options.cpus).map_err(stop(BAD_OPTIONS))?;
     let dbpath = &options.dbpath;
     directory::check(dbpath, &options.named_files()).map_err(stop(UNCAUGHT))?;
     std::fs::create_dir_all(dbpath).map_err(|error| {
@@ -149,21 +135,6 @@ fn outcome_of(outcome: Result<Vec<Result<(), NodeError>>, real::StartError>) -> 
     Ok(())
 }
 
-fn cpus(options: &Options) -> Result<Vec<usize>, String> {
-    let mut cpus = real::available_cpus()
-        .map_err(|error| format!("the CPU affinity mask cannot be read: {error}"))?;
-    if let Some(wanted) = options.cpus {
-        if wanted > cpus.len() {
-            return Err(format!(
-                "--cpus {wanted} is more than the {} CPUs of the process's affinity mask",
-                cpus.len()
-            ));
-        }
-        cpus.truncate(wanted);
-    }
-    Ok(cpus)
-}
-
 /// Above this many resident bytes freed memory is not kept, however busy the node is: the budget, a
 /// fifth more for memory that pages have given up and changes could not use, and room for what is
 /// in no budget, such as code, connections and what queries hold.
@@ -191,56 +162,6 @@ fn lock_memory(bytes: u64, threads: usize) -> Result<(), String> {
     }
     tracing::info!(target: "CONTROL", id = 7_200_005u64, ctx = "initandlisten", bytes, millis = began.elapsed().as_millis() as u64, "Memory locked");
     Ok(())
-}
-
-fn write_pid(path: &Path) -> Result<(), String> {
-    std::fs::write(path, format!("{}\n", std::process::id()))
-        .map_err(|error| format!("the pid file {} cannot be written: {error}", path.display()))
-}
-
-/// Lines kept for getLog until a core takes them.
-const EARLY_LINES: usize = 256;
-
-/// getLog's memory belongs to the cores. Lines of threads that are no core (before the cores run,
-/// the watchdog) wait here for the next line of a core.
-#[derive(Default)]
-struct Early(Mutex<EarlyLines>);
-
-#[derive(Default)]
-struct EarlyLines {
-    waiting: VecDeque<String>,
-    startup_warnings: Vec<String>,
-}
-
-impl Early {
-    fn line(&self, line: &str, is_startup_warning: bool) {
-        let Ok(mut early) = self.0.lock() else {
-            return;
-        };
-        if is_startup_warning {
-            early.startup_warnings.push(line.to_owned());
-        }
-        if !pinion_runtime::is_core() {
-            if early.waiting.len() == EARLY_LINES {
-                early.waiting.pop_front();
-            }
-            early.waiting.push_back(line.to_owned());
-            return;
-        }
-        let waiting = std::mem::take(&mut early.waiting);
-        drop(early);
-        for line in &waiting {
-            pinion_service::logbuf::push(line);
-        }
-        pinion_service::logbuf::push(line);
-    }
-
-    fn startup_warnings(&self) -> Vec<String> {
-        self.0
-            .lock()
-            .map(|early| early.startup_warnings.clone())
-            .unwrap_or_default()
-    }
 }
 
 fn config(
@@ -274,7 +195,7 @@ fn config(
         port: options.port,
         pid: std::process::id(),
         argv: options.argv.clone(),
-        parsed: parsed(options),
+        parsed: nested(&options.parsed),
         host_info: HostInfo {
             cpus: cores as i32,
             ..host_info
@@ -285,6 +206,7 @@ fn config(
         process,
         storage,
         db_path: options.dbpath.clone(),
+        cluster_role: options.cluster_role,
         planted_fault: Default::default(),
     };
     NodeConfig {
@@ -300,43 +222,9 @@ fn config(
         profile: (options.profile_level, options.profile_sample_rate),
         process: Some(machine::process_usage),
         system: Some(system::system_metrics),
-        log_control: Some(|| pinion_service::parameters::LogControl {
-            components: &verbosity::COMPONENTS,
-            get: verbosity::get,
-            set: verbosity::set,
-            rotate: log::rotate,
-        }),
+        log_control: Some(pinion_process::log_control),
         on_serving: fork::is_forked().then_some(fork::report_serving),
         startup_warnings,
-    }
-}
-
-/// The options as nested documents, in the configuration file's shape.
-fn parsed(options: &Options) -> RawDocumentBuf {
-    let mut root = Document::new();
-    for (path, given) in &options.parsed {
-        let value = match given {
-            OptionValue::Switch(value) => Bson::Boolean(*value),
-            OptionValue::Int(value) => {
-                i32::try_from(*value).map_or(Bson::Int64(*value), Bson::Int32)
-            }
-            OptionValue::Double(value) => Bson::Double(*value),
-            OptionValue::Text(value) => Bson::String(value.clone()),
-        };
-        insert(&mut root, path, value);
-    }
-    RawDocumentBuf::try_from(&root).unwrap_or_default()
-}
-
-fn insert(into: &mut Document, path: &str, value: Bson) {
-    let Some((first, rest)) = path.split_once('.') else {
-        into.insert(path, value);
-        return;
-    };
-    if !matches!(into.get(first), Some(Bson::Document(_))) {
-        into.insert(first, Document::new());
-    }
-    if let Some(Bson::Document(inner)) = into.get_mut(first) {
-        insert(inner, rest, value);
+        planted_cluster_fault: Default::default(),
     }
 }

@@ -78,8 +78,11 @@ const CRATE_ORDER: &[&str] = &[
     "replication/protocol",
     "replication/node",
     "sharding/protocol",
+    "sharding/router",
     "sharding/node",
+    "tools/process",
     "tools/pinion",
+    "tools/router",
     "tools/admin",
     "tools/sim",
 ];
@@ -125,6 +128,30 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     (
         "replication/protocol",
         &["pinion-runtime", "pinion-storage", "pinion-server"],
+    ),
+    (
+        "sharding/protocol",
+        &["pinion-runtime", "pinion-storage", "pinion-server"],
+    ),
+    (
+        "sharding/router",
+        &[
+            "pinion-storage",
+            "pinion-catalog",
+            "pinion-exec",
+            "pinion-replication-protocol",
+            "pinion-replication-node",
+        ],
+    ),
+    (
+        "tools/router",
+        &[
+            "pinion-storage",
+            "pinion-catalog",
+            "pinion-exec",
+            "pinion-replication-node",
+            "pinion-sharding-node",
+        ],
     ),
 ];
 

@@ -6,11 +6,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::check::{dependencies, manifest_folder};
 use crate::tree::File;
 
-/// The crates that a router links beside those of `core/` and its own.
-const OF_ROUTER: &[&str] = &["pinion-command", "pinion-service", "pinion-merge"];
+/// The crates that a router links beside those of `core/`, and what each of them does not link.
+const OF_ROUTER: &[(&str, &[&str])] = &[
+    ("pinion-command", NOT_BELOW),
+    ("pinion-service", NOT_BELOW),
+    ("pinion-merge", NOT_BELOW),
+    ("pinion-sharding-protocol", NOT_BELOW),
+    ("pinion-sharding-router", OF_NODES),
+    ("pinion-router", OF_NODES),
+];
 
-/// What none of them links.
-const NOT_LINKED: &[&str] = &["pinion-storage", "pinion-catalog", "pinion-server"];
+const NOT_BELOW: &[&str] = &["pinion-storage", "pinion-catalog", "pinion-server"];
+const OF_NODES: &[&str] = &["pinion-storage", "pinion-catalog"];
 
 /// The dependencies of each package of the tree. Those of its tests do not count.
 type Graph<'f> = BTreeMap<&'f str, Vec<&'f str>>;
@@ -21,10 +28,12 @@ pub fn router_links(files: &[File]) -> Vec<String> {
         .filter_map(|file| Some((package(file)?, dependencies(file))))
         .collect();
     let renamed = files.iter().filter_map(renamed);
-    let missing = OF_ROUTER.iter().filter(|name| !graph.contains_key(**name));
-    let missing = missing.map(|name| format!("{name}: a router's crate that is not there"));
-    let linked = OF_ROUTER.iter().flat_map(|name| {
-        let found = NOT_LINKED
+    let missing = OF_ROUTER
+        .iter()
+        .filter(|(name, _)| !graph.contains_key(*name));
+    let missing = missing.map(|(name, _)| format!("{name}: a router's crate that is not there"));
+    let linked = OF_ROUTER.iter().flat_map(|(name, not_linked)| {
+        let found = not_linked
             .iter()
             .filter_map(|wanted| path(&graph, name, wanted));
         found.map(move |path| format!("{name}: of a router, but links {}", path.join(" -> ")))
@@ -83,8 +92,8 @@ mod tests {
             File::new(format!("engine/{name}/Cargo.toml"), text)
         };
         let given = |name: &str| manifests.iter().any(|(given, _)| *given == name);
-        let others = OF_ROUTER.iter().filter(|name| !given(name));
-        let others = others.map(|name| file(&(*name, "")));
+        let others = OF_ROUTER.iter().filter(|(name, _)| !given(name));
+        let others = others.map(|(name, _)| file(&(*name, "")));
         let files: Vec<File> = manifests.iter().map(file).chain(others).collect();
         let found = router_links(&files);
         assert_eq!(found.len(), expected.len(), "{found:?}");

@@ -1,12 +1,14 @@
 //! All rows, by family, and the look-up of one by its name.
 
 mod administration;
+mod cluster;
 mod data;
 mod ddl;
 mod diagnostics;
 mod replication;
 mod security;
 mod session;
+mod sharding;
 mod test;
 
 use std::sync::LazyLock;
@@ -15,7 +17,7 @@ use pinion_wire::CommandSpec;
 use rustc_hash::FxHashMap;
 
 /// One row for each command, by family.
-pub static ROWS: [&[CommandSpec]; 8] = [
+pub static ROWS: [&[CommandSpec]; 10] = [
     data::DATA,
     ddl::DDL,
     session::SESSION,
@@ -23,6 +25,8 @@ pub static ROWS: [&[CommandSpec]; 8] = [
     diagnostics::DIAGNOSTICS,
     administration::ADMINISTRATION,
     replication::REPLICATION,
+    cluster::CLUSTER,
+    sharding::SHARDING,
     test::TEST,
 ];
 

@@ -7,119 +7,119 @@ pub(super) const SECURITY: &[CommandSpec] = commands! {
         class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: yes, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: yes, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
     "saslContinue" [] "authenticate this connection" {
         class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: yes, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: yes, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
     "authenticate" [] "authenticate this connection" {
         class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
     "logout" [] "be nobody again" {
         class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
     "usersInfo" [] "users, of which there are none" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: OptIn, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
     "rolesInfo" [] "roles, of which there are none" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: OptIn, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
     "createUser" [] "make a user" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "updateUser" [] "change a user" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "dropUser" [] "drop a user" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "grantRolesToUser" [] "give roles to a user" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "revokeRolesFromUser" [] "take roles from a user" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "createRole" [] "make a role" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "updateRole" [] "change a role" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "dropRole" [] "drop a role" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "grantPrivilegesToRole" [] "give privileges to a role" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "revokePrivilegesFromRole" [] "take privileges from a role" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "grantRolesToRole" [] "give roles to a role" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "revokeRolesFromRole" [] "take roles from a role" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "dropAllUsersFromDatabase" [] "drop the users of a database" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 
     "dropAllRolesFromDatabase" [] "drop the roles of a database" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Undeclared }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
 };

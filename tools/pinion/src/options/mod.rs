@@ -1,23 +1,22 @@
 //! Start options: the command line and the YAML file, in mongod's names, checked and turned into
 //! one value.
 
-mod file;
-mod key_file;
 mod parse;
 mod replication;
+mod role;
 mod table;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use pinion_process::log::Rotation;
+use pinion_process::options::OptionValue;
 use pinion_service::members::MemberAuth;
+use pinion_service::node_info::ClusterRole;
 
 use pinion_replication_node::MemberOptions;
 
-use crate::log::Rotation;
-
-pub(crate) use parse::DEFAULT_MAX_CONNECTIONS;
-pub use parse::{OptionError, StartAction, parse};
+pub use parse::{StartAction, parse};
 
 /// What the node was started with.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +67,8 @@ pub struct Options {
     pub spin_micros: u64,
     /// What makes the node a member of a replica set.
     pub replication: Option<MemberOptions>,
+    /// What the node is in a sharded cluster.
+    pub cluster_role: ClusterRole,
     /// The key of the set, which its members prove to each other to have.
     pub member_auth: Option<MemberAuth>,
     /// The arguments as given, for getCmdLineOpts.
@@ -75,19 +76,6 @@ pub struct Options {
     /// The options in the configuration file's shape (`path`, value as text or boolean), for
     /// getCmdLineOpts.
     pub parsed: Vec<(String, OptionValue)>,
-}
-
-/// The value of an option as it was given.
-#[derive(Clone, Debug, PartialEq)]
-pub enum OptionValue {
-    /// A switch.
-    Switch(bool),
-    /// A whole number.
-    Int(i64),
-    /// A number with a fraction.
-    Double(f64),
-    /// Anything else.
-    Text(String),
 }
 
 impl Options {

@@ -1,31 +1,17 @@
 //! From arguments and file to `Options`: every value checked, every refusal one line.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
 use std::path::PathBuf;
 
-use clap::{Arg, ArgAction, Command};
+use pinion_process::options::{
+    Arguments, DEFAULT_MAX_CONNECTIONS, KeyFileUse, OptionError, Program, Reader, bind_addresses,
+    fork, log_rotate, member_auth, verbosity,
+};
 
-use super::file::{Key, read};
-use super::key_file::member_auth;
+use super::Options;
 use super::replication::replication;
-use super::table::{OPTIONS, OptionSpec, Shape, Support};
-use super::{OptionValue, Options};
-use crate::log::Rotation;
-
-/// One line that says what is wrong with the options, or the help text asked for.
-#[derive(Debug, PartialEq)]
-pub struct OptionError(pub String);
-
-impl fmt::Display for OptionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for OptionError {}
+use super::role::{cluster_role, default_port, fold_switches};
+use super::table::OPTIONS;
 
 /// What the arguments ask for.
 #[derive(Debug, PartialEq)]
@@ -41,61 +27,28 @@ const GIB: f64 = (1u64 << 30) as f64;
 const MIN_CACHE_GB: f64 = 0.25;
 const MAX_CACHE_GB: f64 = 10_000.0;
 const MAX_PARTITIONS: u64 = 256;
-/// mongod's default of `net.maxIncomingConnections` on Linux is bound by the open-file limit; this
-/// is our own.
-pub(crate) const DEFAULT_MAX_CONNECTIONS: usize = 65_536;
-
 /// Reads the arguments (the first is the program's name) and the file they name.
+///
+/// # Errors
+/// One line that names what is wrong.
 pub fn parse<I>(argv: I, machine_memory_bytes: u64) -> Result<StartAction, OptionError>
 where
     I: IntoIterator<Item = OsString>,
 {
-    let argv: Vec<OsString> = argv.into_iter().collect();
-    let matches = match command().try_get_matches_from(&argv) {
-        Ok(matches) => matches,
-        Err(error) => return refuse(error),
+    let mut reader = match PROGRAM.read(argv)? {
+        Arguments::Print(text) => return Ok(StartAction::Print(text)),
+        Arguments::Run(reader) => reader,
     };
-    if matches.get_flag(VERSION) {
-        return Ok(StartAction::Print(version()));
-    }
-    let mut given: BTreeMap<&'static str, Vec<OptionValue>> = BTreeMap::new();
-    if let Some(path) = matches.get_one::<String>("config") {
-        let text = read_config(path)?;
-        for (key, value) in read(&text, path)? {
-            let (spec, value) = match key {
-                Key::Path(path) => find_path(path, value)?,
-                Key::Name(name) => find_name(&name, value)?,
-            };
-            given.entry(spec.name).or_default().push(value);
-        }
-    }
-    for spec in OPTIONS {
-        let values: Vec<OptionValue> = match spec.shape {
-            Shape::Switch if matches.get_flag(spec.name) => vec![OptionValue::Switch(true)],
-            Shape::Switch => continue,
-            Shape::Value | Shape::Repeated => match matches.get_many::<String>(spec.name) {
-                Some(values) => values
-                    .map(|value| OptionValue::Text(value.clone()))
-                    .collect(),
-                None => continue,
-            },
-        };
-        // The command line wins over the file; setParameter adds to it.
-        let slot = given.entry(spec.name).or_default();
-        if spec.shape != Shape::Repeated {
-            slot.clear();
-        }
-        slot.extend(values);
-    }
-    check_support(&given)?;
-    let argv = argv
-        .iter()
-        .map(|arg| arg.to_string_lossy().into_owned())
-        .collect();
-    build(given, argv, machine_memory_bytes).map(|options| StartAction::Run(Box::new(options)))
+    fold_switches(reader.given_mut())?;
+    build(&reader, machine_memory_bytes).map(|options| StartAction::Run(Box::new(options)))
 }
 
-const VERSION: &str = "version";
+const PROGRAM: Program = Program {
+    name: "pinion",
+    about: "A document database that speaks the MongoDB wire protocol",
+    version,
+    options: OPTIONS,
+};
 
 /// As mongod prints it, of the version whose behaviour this program has, for tools that read it.
 fn version() -> String {
@@ -118,302 +71,45 @@ Build Info: {{
     )
 }
 
-fn command() -> Command {
-    let mut command = Command::new("pinion")
-        .arg(
-            Arg::new(VERSION)
-                .long(VERSION)
-                .action(ArgAction::SetTrue)
-                .help("Print the version"),
-        )
-        .about("A document database that speaks the MongoDB wire protocol");
-    for spec in OPTIONS {
-        let mut arg = Arg::new(spec.name).long(spec.name).help(spec.help);
-        if spec.short != '\0' {
-            arg = arg.short(spec.short);
-        }
-        arg = match spec.shape {
-            Shape::Switch => arg.action(ArgAction::SetTrue),
-            Shape::Value => arg
-                .action(ArgAction::Set)
-                .num_args(1)
-                .overrides_with(spec.name),
-            Shape::Repeated => arg.action(ArgAction::Append).num_args(1),
-        };
-        if spec.name == "verbose" {
-            arg = arg.num_args(0..=1).default_missing_value("1");
-        }
-        command = command.arg(arg.hide(spec.help.is_empty()));
-    }
-    command
-}
-
-fn refuse(error: clap::Error) -> Result<StartAction, OptionError> {
-    use clap::error::ErrorKind;
-    match error.kind() {
-        ErrorKind::DisplayHelp => Ok(StartAction::Print(error.to_string())),
-        _ => {
-            let text = error.to_string();
-            let line = text
-                .lines()
-                .next()
-                .unwrap_or_default()
-                .trim_start_matches("error: ");
-            Err(OptionError(format!("Error parsing command line: {line}")))
-        }
-    }
-}
-
-#[allow(clippy::disallowed_methods)] // Before the runtime exists, on the main thread.
-fn read_config(path: &str) -> Result<String, OptionError> {
-    let bytes = std::fs::read(path)
-        .map_err(|error| OptionError(format!("Error reading config file {path}: {error}")))?;
-    String::from_utf8(bytes)
-        .map_err(|_| OptionError(format!("Error reading config file {path}: it is not UTF-8")))
-}
-
-fn find_path(
-    path: String,
-    value: OptionValue,
-) -> Result<(&'static OptionSpec, OptionValue), OptionError> {
-    if let Some(name) = path.strip_prefix("setParameter.") {
-        let spec = spec("setParameter");
-        return Ok((spec, OptionValue::Text(format!("{name}={}", text(&value)))));
-    }
-    let found = OPTIONS
-        .iter()
-        .find(|spec| !spec.path.is_empty() && spec.path == path);
-    let Some(spec) = found else {
-        return Err(OptionError(format!("Unrecognized option: {path}")));
-    };
-    match (spec.shape, &value) {
-        (Shape::Switch, OptionValue::Switch(_)) | (Shape::Value, _) => Ok((spec, value)),
-        _ => Err(OptionError(format!(
-            "{path} takes a boolean, not '{}'",
-            text(&value)
-        ))),
-    }
-}
-
-/// An option of a file in the older form, which names it as the command line does.
-fn find_name(
-    name: &str,
-    value: OptionValue,
-) -> Result<(&'static OptionSpec, OptionValue), OptionError> {
-    let found = OPTIONS.iter().find(|spec| spec.name == name);
-    let Some(spec) = found.filter(|spec| spec.name != "config") else {
-        return Err(OptionError(format!("Unrecognized option: {name}")));
-    };
-    match (spec.shape, text(&value).as_str()) {
-        (Shape::Value | Shape::Repeated, _) => Ok((spec, value)),
-        (Shape::Switch, "true") => Ok((spec, OptionValue::Switch(true))),
-        (Shape::Switch, "false") => Ok((spec, OptionValue::Switch(false))),
-        (Shape::Switch, other) => Err(OptionError(format!(
-            "{name} takes true or false, not '{other}'"
-        ))),
-    }
-}
-
-fn spec(name: &str) -> &'static OptionSpec {
-    OPTIONS
-        .iter()
-        .find(|spec| spec.name == name)
-        .expect("a name of the table")
-}
-
-fn check_support(given: &BTreeMap<&'static str, Vec<OptionValue>>) -> Result<(), OptionError> {
-    for (name, values) in given {
-        let spec = spec(name);
-        match spec.support {
-            Support::Yes => {}
-            // A switch that the file turns off asks for nothing.
-            Support::No(_)
-                if values
-                    .iter()
-                    .all(|value| *value == OptionValue::Switch(false)) => {}
-            Support::No(why) => {
-                return Err(OptionError(format!("--{name} is not supported: {why}")));
-            }
-            Support::Only(allowed, why) => {
-                if let Some(value) = values.iter().find(|value| text(value) != allowed) {
-                    let value = text(value);
-                    return Err(OptionError(format!(
-                        "--{name} {value} is not supported: {why}"
-                    )));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-fn text(value: &OptionValue) -> String {
-    match value {
-        OptionValue::Switch(value) => value.to_string(),
-        OptionValue::Int(value) => value.to_string(),
-        OptionValue::Double(value) => value.to_string(),
-        OptionValue::Text(value) => value.clone(),
-    }
-}
-
-/// The values given, read one by one with their ranges.
-pub(super) struct Reader {
-    given: BTreeMap<&'static str, Vec<OptionValue>>,
-}
-
-impl Reader {
-    pub(super) fn last(&self, name: &str) -> Option<String> {
-        self.given
-            .get(name)
-            .and_then(|values| values.last())
-            .map(text)
-    }
-
-    pub(super) fn switch(&self, name: &str) -> bool {
-        self.last(name).is_some_and(|value| value == "true")
-    }
-
-    pub(super) fn int(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, OptionError> {
-        let Some(value) = self.last(name) else {
-            return Ok(None);
-        };
-        match value.parse::<u64>() {
-            Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
-            _ => Err(OptionError(format!(
-                "Invalid value '{value}' for --{name}: expected a whole number from {min} to {max}"
-            ))),
-        }
-    }
-}
-
-fn build(
-    given: BTreeMap<&'static str, Vec<OptionValue>>,
-    argv: Vec<String>,
-    memory_bytes: u64,
-) -> Result<Options, OptionError> {
-    let parsed = parsed(&given);
-    let reader = Reader { given };
-    let verbosity = match reader.last("verbose") {
-        // mongod's -vvv: clap hands the rest of the letters over as the value.
-        Some(value) if value.chars().all(|c| c == 'v') && !value.is_empty() => {
-            (value.len() as u64 + 1).min(5)
-        }
-        Some(_) => reader.int("verbose", 0, 5)?.unwrap_or(0),
-        None => 0,
-    };
+fn build(reader: &Reader, memory_bytes: u64) -> Result<Options, OptionError> {
+    let cluster_role = cluster_role(reader)?;
+    let port = reader.int("port", 0, 65_535)?.map(|port| port as u16);
     Ok(Options {
         dbpath: reader
             .last("dbpath")
             .unwrap_or_else(|| "./data".into())
             .into(),
-        port: reader.int("port", 0, 65_535)?.unwrap_or(27_017) as u16,
-        bind: bind_addresses(&reader)?,
+        port: port.unwrap_or(default_port(cluster_role)),
+        bind: bind_addresses(reader)?,
         max_connections: reader
             .int("maxConns", 5, 1_000_000)?
             .map_or(DEFAULT_MAX_CONNECTIONS, |n| n as usize),
         log_path: reader.last("logpath").map(PathBuf::from),
         log_append: reader.switch("logappend"),
-        log_rotate: log_rotate(&reader)?,
+        log_rotate: log_rotate(reader)?,
         quiet: reader.switch("quiet"),
-        verbosity: verbosity as u8,
-        fork: fork(&reader)?,
+        verbosity: verbosity(reader)?,
+        fork: fork(reader)?,
         pid_file: reader.last("pidfilepath").map(PathBuf::from),
         sync_delay_secs: reader.int("syncdelay", 0, 1_000_000)?.unwrap_or(60),
         slow_ms: reader.int("slowms", 0, 1_000_000_000)?,
-        profile_level: profile_level(&reader)?,
-        profile_sample_rate: profile_sample_rate(&reader)?,
+        profile_level: profile_level(reader)?,
+        profile_sample_rate: profile_sample_rate(reader)?,
         journal_commit_interval_ms: reader.int("journalCommitInterval", 1, 500)?.unwrap_or(100),
-        cache_bytes: cache_bytes(&reader, memory_bytes)?,
+        cache_bytes: cache_bytes(reader, memory_bytes)?,
         lock_memory: reader.switch("lockMemory"),
-        set_parameters: set_parameters(&reader)?,
+        set_parameters: reader.set_parameters()?,
         cpus: reader.int("cpus", 1, 1_024)?.map(|n| n as usize),
         partitions: reader
             .int("partitions", 1, MAX_PARTITIONS)?
             .map(|n| n as u16),
         spin_micros: reader.int("spinMicros", 0, 10_000)?.unwrap_or(200),
-        replication: replication(&reader)?,
-        member_auth: member_auth(&reader)?,
-        argv,
-        parsed,
+        replication: replication(reader)?,
+        cluster_role,
+        member_auth: member_auth(reader, KeyFileUse::OfSet)?,
+        argv: reader.argv().to_vec(),
+        parsed: reader.parsed(),
     })
-}
-
-/// What has no terminal logs to a file.
-fn fork(reader: &Reader) -> Result<bool, OptionError> {
-    match (reader.switch("fork"), reader.last("logpath")) {
-        (true, None) => Err(OptionError(
-            "BadValue: --fork has to be used with --logpath or --syslog, and there is no --syslog"
-                .into(),
-        )),
-        (fork, _) => Ok(fork),
-    }
-}
-
-fn log_rotate(reader: &Reader) -> Result<Rotation, OptionError> {
-    match reader.last("logRotate").as_deref() {
-        None | Some("rename") => Ok(Rotation::Rename),
-        Some("reopen") if !reader.switch("logappend") => Err(OptionError(
-            "--logRotate reopen needs --logappend: otherwise the log would be moved aside at the next start".into(),
-        )),
-        Some("reopen") => Ok(Rotation::Reopen),
-        Some(other) => Err(OptionError(format!(
-            "Invalid value '{other}' for --logRotate: expected rename or reopen"
-        ))),
-    }
-}
-
-fn bind_addresses(reader: &Reader) -> Result<Vec<IpAddr>, OptionError> {
-    let ipv6 = reader.switch("ipv6");
-    if reader.switch("bind_ip_all") {
-        let any = if ipv6 {
-            Ipv6Addr::UNSPECIFIED.into()
-        } else {
-            Ipv4Addr::UNSPECIFIED.into()
-        };
-        return Ok(vec![any]);
-    }
-    let names = reader.last("bind_ip").unwrap_or_else(|| "localhost".into());
-    let mut out: Vec<IpAddr> = Vec::new();
-    for name in names.split(',').map(str::trim) {
-        let found: Vec<IpAddr> = match name {
-            "" => return Err(OptionError("--bind_ip has an empty address".into())),
-            "*" if ipv6 => vec![Ipv6Addr::UNSPECIFIED.into()],
-            "*" => vec![Ipv4Addr::UNSPECIFIED.into()],
-            "localhost" if ipv6 => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
-            "localhost" => vec![Ipv4Addr::LOCALHOST.into()],
-            _ => match name.parse::<IpAddr>() {
-                Ok(address) => vec![address],
-                Err(_) => resolve(name, ipv6)?,
-            },
-        };
-        if found.iter().any(IpAddr::is_ipv6) && !ipv6 {
-            return Err(OptionError(format!(
-                "--bind_ip {name} is an IPv6 address: give --ipv6 too"
-            )));
-        }
-        for address in found {
-            if !out.contains(&address) {
-                out.push(address);
-            }
-        }
-    }
-    Ok(out)
-}
-
-/// Host names are resolved once, before the runtime starts, because resolving blocks.
-fn resolve(name: &str, ipv6: bool) -> Result<Vec<IpAddr>, OptionError> {
-    let found: Vec<IpAddr> = (name, 0u16)
-        .to_socket_addrs()
-        .map_err(|error| OptionError(format!("--bind_ip {name} cannot be resolved: {error}")))?
-        .map(|address| address.ip())
-        .filter(|address| ipv6 || address.is_ipv4())
-        .collect();
-    if found.is_empty() {
-        return Err(OptionError(format!(
-            "--bind_ip {name} has no address of an enabled family"
-        )));
-    }
-    Ok(found)
 }
 
 fn cache_bytes(reader: &Reader, memory_bytes: u64) -> Result<u64, OptionError> {
@@ -426,64 +122,6 @@ fn cache_bytes(reader: &Reader, memory_bytes: u64) -> Result<u64, OptionError> {
         _ => Err(OptionError(format!(
             "Invalid value '{value}' for --wiredTigerCacheSizeGB: expected {MIN_CACHE_GB} to {MAX_CACHE_GB}"
         ))),
-    }
-}
-
-fn set_parameters(reader: &Reader) -> Result<Vec<(String, String)>, OptionError> {
-    let Some(values) = reader.given.get("setParameter") else {
-        return Ok(Vec::new());
-    };
-    let split = |value: &OptionValue| match text(value).split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_string(), value.to_string())),
-        _ => Err(OptionError(format!(
-            "Illegal option assignment '{}' for --setParameter: expected name=value",
-            text(value)
-        ))),
-    };
-    values.iter().map(split).collect()
-}
-
-/// The options in the configuration file's shape, numbers and booleans as such, as getCmdLineOpts
-/// answers.
-fn parsed(given: &BTreeMap<&'static str, Vec<OptionValue>>) -> Vec<(String, OptionValue)> {
-    let mut out = Vec::new();
-    for (name, values) in given {
-        let spec = spec(name);
-        match (spec.shape, values.last()) {
-            (_, None) => {}
-            (Shape::Repeated, _) => {
-                for value in values {
-                    if let Some((name, value)) = text(value).split_once('=') {
-                        out.push((
-                            format!("setParameter.{name}"),
-                            OptionValue::Text(value.into()),
-                        ));
-                    }
-                }
-            }
-            (_, Some(value)) => {
-                let path = if spec.path.is_empty() {
-                    spec.name
-                } else {
-                    spec.path
-                };
-                out.push((path.to_string(), typed(value)));
-            }
-        }
-    }
-    out
-}
-
-fn typed(value: &OptionValue) -> OptionValue {
-    let OptionValue::Text(value) = value else {
-        return value.clone();
-    };
-    if let Ok(number) = value.parse::<i64>() {
-        return OptionValue::Int(number);
-    }
-    match value.parse::<f64>() {
-        Ok(number) if number.is_finite() => OptionValue::Double(number),
-        _ => OptionValue::Text(value.clone()),
     }
 }
 
@@ -516,6 +154,11 @@ fn profile_sample_rate(reader: &Reader) -> Result<f64, OptionError> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use pinion_process::options::{OptionValue, Shape, Support};
+    use pinion_service::node_info::ClusterRole;
+
     use super::*;
 
     const MEMORY: u64 = 9 << 30;
@@ -638,6 +281,31 @@ mod tests {
     }
 
     #[test]
+    fn roles_in_a_cluster() {
+        let role = |name: &str| {
+            (
+                "sharding.clusterRole".into(),
+                OptionValue::Text(name.into()),
+            )
+        };
+        let check = |args: &[&str], expected: (ClusterRole, u16)| {
+            let options = run(&[&["--replSet=rs0"], args].concat()).unwrap();
+            assert_eq!((options.cluster_role, options.port), expected, "{args:?}");
+            options.parsed
+        };
+        check(&[], (ClusterRole::None, 27_017));
+        let parsed = check(&["--shardsvr"], (ClusterRole::Shard, 27_018));
+        assert!(parsed.contains(&role("shardsvr")), "{parsed:?}");
+        let parsed = check(&["--configsvr"], (ClusterRole::Config, 27_019));
+        assert!(parsed.contains(&role("configsvr")), "{parsed:?}");
+        check(&["--configsvr", "--port=5"], (ClusterRole::Config, 5));
+        refused(&["--replSet=rs0", "--shardsvr", "--configsvr"], "together");
+        refused(&["--shardsvr"], "Cannot start a shardsvr as a standalone");
+        refused(&["--configsvr"], "Cannot start a configsvr as a standalone");
+        refused(&["--configdb", "c/a:1"], "it is an option of routers");
+    }
+
+    #[test]
     #[allow(clippy::disallowed_methods)] // A file of the test's own.
     fn members_with_a_key() {
         use std::os::unix::fs::PermissionsExt;
@@ -700,6 +368,14 @@ mod tests {
         std::fs::write(&path, "replication:\n  replSetName: rs0\n").unwrap();
         let options = run(&["--config", file]).unwrap();
         assert_eq!(options.replication.unwrap().set_name, "rs0");
+        let text = "replication:\n  replSetName: rs0\nsharding:\n  clusterRole: configsvr\n";
+        std::fs::write(&path, text).unwrap();
+        let options = run(&["--config", file]).unwrap();
+        assert_eq!(options.cluster_role, ClusterRole::Config);
+        let options = run(&["--config", file, "--shardsvr"]).unwrap();
+        assert_eq!(options.cluster_role, ClusterRole::Shard);
+        std::fs::write(&path, "sharding:\n  clusterRole: both\n").unwrap();
+        refused(&["--config", file], "expected shardsvr or configsvr");
         std::fs::write(&path, "# older form\nport = 27101\n\nreplSet=rs1\nquiet = true\nsetParameter = a=1\nsetParameter = b=2\n").unwrap();
         let options = run(&["--config", file]).unwrap();
         assert_eq!((options.port, options.quiet), (27_101, true));

@@ -1,10 +1,8 @@
 //! The options of a member of a replica set.
 
+use pinion_process::options::{OptionError, Reader};
 use pinion_replication_node::{MemberOptions, PlantedFault};
 use pinion_runtime::Duration;
-
-use super::OptionError;
-use super::parse::Reader;
 
 const MIN_OPLOG_MB: u64 = 1;
 /// A petabyte, as mongod's limit of `replSetResizeOplog`.

@@ -1,73 +1,10 @@
 //! The table of start options: mongod's names on the command line and in the configuration file,
 //! and which of them Pinion has.
 
-/// What follows an option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
-    /// Nothing on the command line, a boolean in the file.
-    Switch,
-    /// One value.
-    Value,
-    /// A value that may be given more than once (`--setParameter name=value`).
-    Repeated,
-}
-
-/// Whether Pinion acts on an option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Support {
-    /// It does.
-    Yes,
-    /// It does not; the start stops with this reason rather than run without what was asked for.
-    No(&'static str),
-    /// mongod's option names a behaviour that Pinion always has, so only this value can be
-    /// accepted.
-    Only(&'static str, &'static str),
-}
-
-/// One option.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OptionSpec {
-    /// The name on the command line, without dashes.
-    pub name: &'static str,
-    /// A one-letter form, or `\0`.
-    pub short: char,
-    /// The dotted path in the YAML file, or an empty string where there is none.
-    pub path: &'static str,
-    pub shape: Shape,
-    pub support: Support,
-    pub help: &'static str,
-}
+use pinion_process::options::{OptionSpec, Shape, Support, no, yes};
 
 const NO_SECURITY: &str = "encryption is not available in this version";
 const NO_USERS: &str = "there are no users in this version, so no client has to authenticate";
-const NO_SHARDING: &str = "sharding is not available in this version";
-
-const fn yes(
-    name: &'static str,
-    path: &'static str,
-    shape: Shape,
-    help: &'static str,
-) -> OptionSpec {
-    OptionSpec {
-        name,
-        short: '\0',
-        path,
-        shape,
-        support: Support::Yes,
-        help,
-    }
-}
-
-const fn no(name: &'static str, path: &'static str, shape: Shape, why: &'static str) -> OptionSpec {
-    OptionSpec {
-        name,
-        short: '\0',
-        path,
-        shape,
-        support: Support::No(why),
-        help: "",
-    }
-}
 
 /// Every option that mongod documents and Pinion has, and those that it refuses by name.
 pub(super) const OPTIONS: &[OptionSpec] = &[
@@ -89,7 +26,7 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         "port",
         "net.port",
         Shape::Value,
-        "Port to listen on; 0 takes a free one [default: 27017]",
+        "Port to listen on; 0 takes a free one [default: 27017, of shards 27018, of config servers 27019]",
     ),
     yes(
         "bind_ip",
@@ -486,15 +423,32 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         support: Support::Only("true", "a member always has majority reads"),
         help: "",
     },
-    no("shardsvr", "", Shape::Switch, NO_SHARDING),
-    no("configsvr", "", Shape::Switch, NO_SHARDING),
-    no(
-        "clusterRole",
-        "sharding.clusterRole",
-        Shape::Value,
-        NO_SHARDING,
+    yes(
+        "shardsvr",
+        "",
+        Shape::Switch,
+        "Serve as a shard of a cluster; needs --replSet [default port: 27018]",
     ),
-    no("configdb", "sharding.configDB", Shape::Value, NO_SHARDING),
+    yes(
+        "configsvr",
+        "",
+        Shape::Switch,
+        "Serve as a config server of a cluster; needs --replSet [default port: 27019]",
+    ),
+    OptionSpec {
+        name: "clusterRole",
+        short: '\0',
+        path: "sharding.clusterRole",
+        shape: Shape::Value,
+        support: Support::Yes,
+        help: "",
+    },
+    no(
+        "configdb",
+        "sharding.configDB",
+        Shape::Value,
+        "it is an option of routers: a shard learns its config servers when it is added",
+    ),
     yes(
         "profile",
         "operationProfiling.mode",

@@ -1,23 +1,19 @@
 //! `getParameter` and `setParameter`.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, elements};
-use pinion_service::fail_points::{self, FailPoint};
-use pinion_service::parameters::{
-    ParameterRegistry, Row, SetAt, Setting, parameter_registry, test_commands_enabled, unreadable,
-};
 use pinion_wire::idl::{FieldReader, Path, is_generic_argument};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+
+use crate::fail_points::{self, FailPoint};
+use crate::parameters::{
+    ParameterRegistry, Row, SetAt, Setting, parameter_registry, test_commands_enabled, unreadable,
+};
 
 /// What stands before the name of a fail point where it is a parameter.
 const FAIL_POINT_PREFIX: &str = "failpoint.";
 
-/// The rows of this crate.
-pub fn parameter_rows() -> Vec<Row> {
-    [&crate::validate::ROWS[..], &crate::db_check::ROWS].concat()
-}
-
 /// `getParameter`.
-pub(crate) async fn get_parameter(cmd: Invocation) -> Result<Reply> {
+pub async fn get_parameter(cmd: Invocation) -> Result<Reply> {
     let body = cmd.body();
     let mut out = Reply::new();
     let asked = match pinion_bson::get(body, "getParameter") {
@@ -188,7 +184,7 @@ fn set_start_parameter(
 }
 
 /// `setParameter`: several parameters are checked first and set together, on every core.
-pub(crate) async fn set_parameter(cmd: Invocation) -> Result<Reply> {
+pub async fn set_parameter(cmd: Invocation) -> Result<Reply> {
     let body = cmd.body();
     let registry = parameter_registry();
     let mut out = Reply::new();

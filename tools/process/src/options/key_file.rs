@@ -9,8 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use pinion_auth::MemberKeys;
 use pinion_service::members::MemberAuth;
 
-use super::OptionError;
-use super::parse::Reader;
+use super::{OptionError, Reader};
 
 /// Bytes of a key file: room for all keys that one may have, and for white space.
 const MAX_BYTES: u64 = 64 << 10;
@@ -18,7 +17,20 @@ const MAX_BYTES: u64 = 64 << 10;
 /// What group and others may do with it.
 const OTHERS: u32 = 0o077;
 
-pub(super) fn member_auth(reader: &Reader) -> Result<Option<MemberAuth>, OptionError> {
+/// What a key file is of use to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyFileUse {
+    /// Members of a replica set, so it asks for `--replSet`.
+    OfSet,
+    /// A router, which is a member of its cluster.
+    OfCluster,
+}
+
+/// The keys of `--keyFile`, and whether members without one may come in.
+///
+/// # Errors
+/// One line: the file cannot be used, or is of no use.
+pub fn member_auth(reader: &Reader, of: KeyFileUse) -> Result<Option<MemberAuth>, OptionError> {
     let is_transition = reader.switch("transitionToAuth");
     let Some(name) = reader.last("keyFile") else {
         let needless = [
@@ -30,7 +42,7 @@ pub(super) fn member_auth(reader: &Reader) -> Result<Option<MemberAuth>, OptionE
             None => Ok(None),
         };
     };
-    if reader.last("replSet").is_none() {
+    if of == KeyFileUse::OfSet && reader.last("replSet").is_none() {
         return Err(OptionError(
             "--keyFile needs --replSet: it is for the members of a set, and there are no users who could authenticate otherwise".into(),
         ));

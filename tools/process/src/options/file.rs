@@ -3,8 +3,7 @@
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use super::OptionValue;
-use super::parse::OptionError;
+use super::{OptionError, OptionValue};
 
 /// How a file names an option.
 #[derive(Debug, PartialEq)]

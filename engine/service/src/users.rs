@@ -1,13 +1,16 @@
 //! `usersInfo` and `rolesInfo` of a node that has neither users nor roles of its own, and what its
 //! connections learn about themselves.
 
+use std::net::SocketAddr;
+
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef};
-use pinion_service::members::{MEMBER_DATABASE, MEMBER_USER};
-use pinion_service::node_info::node_info;
-use pinion_wire::{Error, Invocation, Reply, Result};
+use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result};
+
+use crate::members::{MEMBER_DATABASE, MEMBER_USER};
+use crate::node_info::node_info;
 
 /// `usersInfo`.
-pub(crate) async fn users_info(cmd: Invocation) -> Result<Reply> {
+pub async fn users_info(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     check_subject(&cmd, "usersInfo", "user")?;
     for flag in [
@@ -27,7 +30,7 @@ pub(crate) async fn users_info(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `rolesInfo`.
-pub(crate) async fn roles_info(cmd: Invocation) -> Result<Reply> {
+pub async fn roles_info(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     check_subject(&cmd, "rolesInfo", "role")?;
     for flag in ["showAuthenticationRestrictions", "showBuiltinRoles"] {
@@ -71,7 +74,7 @@ fn check_subject(cmd: &Invocation, command: &str, part: &str) -> Result<()> {
 }
 
 /// `connectionStatus`.
-pub(crate) async fn connection_status(cmd: Invocation) -> Result<Reply> {
+pub async fn connection_status(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let privileges = reader.opt_safe_bool("showPrivileges")?.unwrap_or(false);
     reader.ignore(&["connectionStatus"]);
@@ -119,7 +122,7 @@ fn connection_uuid(cmd: &Invocation) -> [u8; 16] {
 }
 
 /// `dropConnections`: to other nodes, of which this one has none.
-pub(crate) async fn drop_connections(cmd: Invocation) -> Result<Reply> {
+pub async fn drop_connections(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["dropConnections"]);
     for host in pinion_bson::values(reader.array("hostAndPort")?) {
@@ -137,4 +140,21 @@ pub(crate) async fn drop_connections(cmd: Invocation) -> Result<Reply> {
     }
     reader.finish()?;
     Ok(Reply::new())
+}
+
+/// Without users any client that reaches a node could end it, so the sender must be on its machine,
+/// or a member with the set's key.
+///
+/// # Errors
+/// `Unauthorized`.
+pub fn check_may_stop(client: &ClientInfo) -> Result<()> {
+    let is_loopback = |remote: SocketAddr| remote.ip().to_canonical().is_loopback();
+    let is_local = client.remote.is_none_or(is_loopback);
+    match is_local || client.is_trusted() {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorCode::UNAUTHORIZED,
+            "shutdown must run from localhost when running db without auth",
+        )),
+    }
 }

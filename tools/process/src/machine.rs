@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use std::fs::read_to_string;
 use std::path::Path;
 
-use pinion_administration::ProcessUsage;
-use pinion_service::options::HostInfo;
+use pinion_service::options::{HostInfo, ProcessUsage};
 
 /// What hostInfo reports. Files that are not there leave their fields empty.
 pub fn host_info() -> HostInfo {
