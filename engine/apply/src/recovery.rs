@@ -4,6 +4,7 @@ use std::fmt;
 
 use pinion_catalog::{ApplyMode, begin_builds, core_catalog};
 use pinion_clock::Timestamp;
+use pinion_exec::placement::{WrittenDocuments, documents_applied};
 use pinion_storage::{OpenError, Opened, RecoveryReport};
 
 use crate::applier::Applier;
@@ -65,5 +66,6 @@ pub async fn recover_node(
     pinion_exec::cluster_parameter_store::load()
         .await
         .map_err(OpenNodeError::Catalog)?;
+    documents_applied(WrittenDocuments::ALL).await;
     Ok(report)
 }

@@ -3,9 +3,10 @@
 //! What has to hold at each access is checked here and nowhere else, in this order: a write has its
 //! ticket where the set lags, the operation is not interrupted, the namespace's gate admits it, the
 //! node's state allows it, a write is of nothing that the node keeps for itself (`guard.rs`), the
-//! name is no view's unless the caller can have one, the caller means the collection that has the
-//! name (`collectionUUID`), and the collection is there. Filters and pipelines are parsed behind
-//! the door, as what they mean depends on what the name stands for.
+//! versions that a router sent are those of the shard (`placement.rs`), the name is no view's
+//! unless the caller can have one, the caller means the collection that has the name
+//! (`collectionUUID`), and the collection is there. Filters and pipelines are parsed behind the
+//! door, as what they mean depends on what the name stands for.
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use crate::gate_entry::enter;
 use crate::guard;
 use crate::limits::NESTED_GATE_TIMEOUT;
 use crate::open_transactions::{self, InUnit, Running};
+use crate::placement;
 use crate::replication::take_ticket;
 use crate::topology::{Intent, SetView, check_access, is_member, replica_set, set_view};
 
@@ -341,6 +343,7 @@ pub async fn acquire(ctx: &OpContext, wanted: AcquisitionRequest) -> Result<Acqu
         if wanted.intent == Intent::Write {
             guard::check_write(set.as_deref(), ctx, ns)?;
         }
+        placement::check_behind_gate(ctx, ns)?;
         let source = match &transaction {
             None => ReadSource::of(set.as_deref(), ctx, &wanted.ns, wanted.intent),
             Some(running) => ReadSource::In(running.reads()),
@@ -445,6 +448,28 @@ pub async fn acquire_write(
     uuid: Option<[u8; 16]>,
 ) -> Result<AcquiredCollection> {
     acquire(ctx, AcquisitionRequest::write(ns, uuid)).await
+}
+
+/// The same for a statement of a batch, by its place there. Where a router's versions have become
+/// old behind statements that were executed, this one alone fails.
+pub(crate) async fn acquire_statement(
+    ctx: &OpContext,
+    ns: &Namespace,
+    uuid: Option<[u8; 16]>,
+    index: usize,
+) -> Result<Result<AcquiredCollection>> {
+    match acquire_write(ctx, ns.clone(), uuid).await {
+        Err(error)
+            if index > 0
+                && matches!(
+                    error.code,
+                    ErrorCode::STALE_DB_VERSION | ErrorCode::STALE_CONFIG
+                ) =>
+        {
+            Ok(Err(error))
+        }
+        outcome => outcome.map(Ok),
+    }
 }
 
 impl AcquiredCollection {
@@ -584,6 +609,7 @@ pub(crate) async fn acquire_nested(
     };
     let set = set_view();
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
+    placement::check_nested(ctx, ns)?;
     let source = ReadSource::of(set.as_deref(), ctx, ns, Intent::Read);
     let collection = source.seen(found)?;
     Ok(NestedAcquisition {
@@ -696,6 +722,7 @@ async fn acquire_nested_in_transaction(
     running.enter_gate(ctx, ns, GateAccess::Read).await?;
     let set = set_view();
     check_access(set.as_deref(), ctx, ns, Intent::Read)?;
+    placement::check_nested(ctx, ns)?;
     let (catalog, is_kept) = seen();
     let planned = running.planned(ns);
     let collection = planned.or_else(|| ReadSource::found_in(&catalog, ns));

@@ -3,13 +3,17 @@
 //! The sequencer allots timestamps above every cluster time that the node's vector clock has heard
 //! of. Where members have a key file clients can only hand on what a member has signed; where they
 //! have none every client is trusted and, as in MongoDB without authentication, a member signs with
-//! zeros. Members are always trusted. Source: sharding document, "The vector clock and causal
-//! consistency".
+//! zeros. Members are always trusted.
+//!
+//! Nodes of a sharded cluster send each other the config and the topology time too, as they are:
+//! they are taken from, and sent to, trusted connections of nodes alone, never clients. Source:
+//! sharding document, "The vector clock and causal consistency".
 
 use pinion_bson::{DocBuilder, RawBsonRef};
-use pinion_clock::{AdvanceError, Gossip, SignedTime, Timestamp};
+use pinion_clock::{AdvanceError, Gossip, SignedTime, Timestamp, VectorTime};
 use pinion_service::hello::append_topology_version;
 use pinion_service::members::requires_members;
+use pinion_service::node_info::{ClusterRole, node_info};
 use pinion_storage::storage;
 use pinion_wire::idl::{ReadConcernLevel, append_cluster_time};
 use pinion_wire::{Category, Error, ErrorCode, OpContext, ReplyEpilogue, Result};
@@ -25,10 +29,16 @@ use crate::topology::{ReplicaSet, is_member, replica_set};
 /// `TimeProofMismatch` for one that no member has signed, `ClusterTimeFailsRateLimiter` for a time
 /// too far ahead of the wall clock, 40482 for one that no write could follow.
 pub(crate) fn learn(ctx: &OpContext) -> Result<Option<SignedTime>> {
+    if !is_member() {
+        return Ok(None);
+    }
+    if let Some(gossip) = gossip_of_node(ctx) {
+        return take_in(gossip).map(|()| None);
+    }
     let Some(claimed) = ctx.args.cluster_time else {
         return Ok(None);
     };
-    if !is_member() || claimed.time <= storage().cluster_time() {
+    if claimed.time <= storage().cluster_time() {
         return Ok(None);
     }
     if !ctx.client.is_trusted() && requires_members() && !time_keys::is_genuine(&claimed)? {
@@ -36,7 +46,32 @@ pub(crate) fn learn(ctx: &OpContext) -> Result<Option<SignedTime>> {
         let is_passed_over = ctx.command.before_login;
         return Ok((!is_passed_over).then_some(claimed));
     }
-    take_in(&claimed).map(|()| None)
+    take_in(of_cluster(&claimed)).map(|()| None)
+}
+
+/// All times that another node of the cluster sends. `None` where it sends none but the cluster
+/// time, and where the sender or this node is no node of a cluster.
+fn gossip_of_node(ctx: &OpContext) -> Option<Gossip> {
+    let routing = ctx.args.routing.as_deref()?;
+    if routing.config_time.is_none() && routing.topology_time.is_none() || !exchanges_all(ctx) {
+        return None;
+    }
+    let time = |sent: Option<pinion_bson::Timestamp>| {
+        sent.map(|sent| Timestamp::new(sent.time, sent.increment))
+    };
+    Some(Gossip {
+        cluster: ctx.args.cluster_time.map(|signed| signed.time),
+        config: time(routing.config_time),
+        topology: time(routing.topology_time),
+    })
+}
+
+/// Whether this node and the sender are nodes of a sharded cluster, and the sender has proved to be
+/// one where it has to.
+fn exchanges_all(ctx: &OpContext) -> bool {
+    node_info().cluster_role != ClusterRole::None
+        && ctx.client.says_internal()
+        && (ctx.client.is_trusted() || !requires_members())
 }
 
 /// Takes in a cluster time whose key this node did not know.
@@ -45,17 +80,24 @@ pub(crate) fn learn(ctx: &OpContext) -> Result<Option<SignedTime>> {
 /// `KeyNotFound` if it does not come to know it, and those of [`learn`].
 pub(crate) async fn learn_signed(ctx: &OpContext, claimed: &SignedTime) -> Result<()> {
     time_keys::wait_genuine(ctx, claimed).await?;
-    take_in(claimed)
+    take_in(of_cluster(claimed))
 }
 
-fn take_in(claimed: &SignedTime) -> Result<()> {
-    let now_secs = (pinion_runtime::wall_ms() / 1000) as u32;
-    let max_drift_secs = parameters().borrow().max_clock_drift_secs;
-    // The other components are those of a cluster with shards, which this node is no part of.
-    let gossip = Gossip {
+fn of_cluster(claimed: &SignedTime) -> Gossip {
+    Gossip {
         cluster: Some(claimed.time),
         ..Gossip::default()
-    };
+    }
+}
+
+/// Takes in what another node of the cluster has answered, or what was kept of it.
+///
+/// # Errors
+/// Those of a cluster time in a request; a config time above the cluster time, or a topology time
+/// above the config time.
+pub fn take_in(gossip: Gossip) -> Result<()> {
+    let now_secs = (pinion_runtime::wall_ms() / 1000) as u32;
+    let max_drift_secs = parameters().borrow().max_clock_drift_secs;
     let learned = storage().learn_times(gossip, now_secs, max_drift_secs);
     learned.map_err(refused)
 }
@@ -96,11 +138,27 @@ impl ReplyEpilogue for MemberEpilogue {
             return;
         }
         // Without a key to sign it with the time is not sent: no client could use it.
-        let Some(signed) = time_keys::signed(ctx, storage().cluster_time()) else {
+        let time = storage().vector_time();
+        let Some(signed) = time_keys::signed(ctx, time.cluster()) else {
             return;
         };
         append_cluster_time(reply, &signed);
+        if ctx.is_some_and(exchanges_all) {
+            append_node_times(&time, reply);
+        }
         reply.append("operationTime", bson_time(operation_time));
+    }
+}
+
+/// What a node sends beside the cluster time to other nodes of its cluster, once it knows it.
+pub fn append_node_times(time: &VectorTime, out: &mut DocBuilder) {
+    for (name, time) in [
+        ("$configTime", time.config()),
+        ("$topologyTime", time.topology()),
+    ] {
+        if !time.is_null() {
+            out.append(name, bson_time(time));
+        }
     }
 }
 

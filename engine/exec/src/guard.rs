@@ -12,11 +12,13 @@ use pinion_catalog::{
     CollectionOptions, Definition, DefinitionGuard, RETRY_IMAGES, SESSION_RECORDS, SYSTEM_VIEWS,
     check_not_scattered, check_writable, core_catalog,
 };
+use pinion_service::node_info::{ClusterRole, NodeInfo};
 use pinion_service::profile_settings::{self, is_written};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use crate::own_collections;
+use crate::placement;
 use crate::topology::{LOCAL, SetView, not_primary, set_view};
 
 /// What a namespace is kept for.
@@ -115,6 +117,8 @@ fn no_index(what: impl std::fmt::Display) -> Error {
 const DROPS_OPLOG: ErrorCode = ErrorCode(5_255_000);
 /// MongoDB's code of an oplog that would not be capped.
 const OPLOG_NOT_CAPPED: ErrorCode = ErrorCode(28_838);
+/// MongoDB's code of a database that no config server has.
+const USER_DATABASE: ErrorCode = ErrorCode(14_037);
 
 /// Refuses a write of documents that is not for clients, and one to a name that no collection of
 /// theirs can have.
@@ -294,6 +298,20 @@ impl DefinitionGuard for Guard {
     fn admit(&self, ctx: &OpContext, definition: &Definition) -> Result<()> {
         check(ctx, definition)
     }
+
+    fn admit_behind_gate(&self, ctx: &OpContext, ns: &Namespace) -> Result<()> {
+        placement::check_behind_gate(ctx, ns)
+    }
+}
+
+fn is_config_server() -> bool {
+    pinion_runtime::try_core_local::<NodeInfo>()
+        .is_some_and(|node| node.cluster_role == ClusterRole::Config)
+}
+
+/// Whether databases of this name are of the node, or its set, and not of clients.
+fn is_node_database(db: &str) -> bool {
+    matches!(db, "admin" | "config" | LOCAL)
 }
 
 /// Refuses a definition that is not for clients of this node, as it is now.
@@ -310,6 +328,14 @@ pub(crate) fn check(ctx: &OpContext, definition: &Definition) -> Result<()> {
         Definition::Drop(ns) if is_written(ns) => Err(illegal(
             "turn off profiling before dropping system.profile collection",
         )),
+        Definition::Create { ns, .. } | Definition::CreateIndexes(ns)
+            if is_config_server() && !is_node_database(ns.db()) =>
+        {
+            Err(Error::new(
+                USER_DATABASE,
+                "can't create user databases on a --configsvr instance",
+            ))
+        }
         definition => {
             let is_member = view.is_some();
             let has_oplog = is_member || core_catalog().current().shows_oplog();

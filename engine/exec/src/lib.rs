@@ -21,6 +21,7 @@ mod gate_entry;
 pub mod guard;
 pub mod options;
 pub mod parameters;
+pub mod placement;
 pub mod plan_cache;
 pub mod replication;
 pub mod topology;

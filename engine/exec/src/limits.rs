@@ -61,8 +61,6 @@ pub(crate) const MAX_INDEX_FILTER_BYTES: usize = 16 * 1024 * 1024;
 /// `onPrimaryTransactionalWrite`: what MongoDB inserts at once.
 pub(crate) const TEST_GROUP_DOCUMENTS: usize = 500;
 pub(crate) const TEST_GROUP_BYTES: usize = 256 * 1024;
-/// Sessions remembered on one core.
-pub const MAX_SESSIONS: usize = 1_000_000;
 /// Sessions with retryable writes that one core knows; what it forgets is read from their records.
 pub(crate) const MAX_CATALOG_SESSIONS: usize = 100_000;
 /// This many of them are examined for one that can be forgotten.

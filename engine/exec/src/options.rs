@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use pinion_service::node_info::ClusterRole;
 use pinion_service::options::ProcessOptions;
 use pinion_storage::StorageOptions;
 
@@ -12,6 +13,8 @@ pub struct NodeOptions {
     pub process: ProcessOptions,
     pub storage: StorageOptions,
     pub db_path: PathBuf,
+    /// What the node is started as in a sharded cluster.
+    pub cluster_role: ClusterRole,
     /// A fault that the simulation plants to see whether it would find it.
     #[doc(hidden)]
     pub planted_fault: PlantedFault,

@@ -164,7 +164,7 @@ pub(crate) fn admit(
 /// where documents are. Nothing of the number may have been executed, and no coordinator may know
 /// an outcome of it.
 fn check_start_again(role: ClusterRole, active: Active, session: &str) -> Result<()> {
-    if role == ClusterRole::None {
+    if role != ClusterRole::Shard {
         return Err(Error::new(
             ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
             "Only servers in a sharded cluster can start a new transaction at the active transaction number",

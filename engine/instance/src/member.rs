@@ -17,11 +17,18 @@ use pinion_wire::{ErrorCode, Result};
 /// It is no primary any more, or storage takes no writes.
 pub fn begin_as_primary() -> LocalBoxFuture<'static, Result<()>> {
     Box::pin(async move {
-        pinion_catalog::drop_temporary().await?;
-        pinion_exec::time_keys::wake().await;
-        pinion_exec::feature_compatibility::keep_version().await?;
-        pinion_apply::builds::forget_ended().await
+        let taken_over = take_over().await;
+        // What could not be taken over is no part of the cluster's.
+        pinion_exec::placement::became_primary().await;
+        taken_over
     })
+}
+
+async fn take_over() -> Result<()> {
+    pinion_catalog::drop_temporary().await?;
+    pinion_exec::time_keys::wake().await;
+    pinion_exec::feature_compatibility::keep_version().await?;
+    pinion_apply::builds::forget_ended().await
 }
 
 /// Interrupts every write that a client has under way, on all cores, and aborts all transactions

@@ -19,11 +19,12 @@ use pinion_exec::fsync_lock::FsyncLock;
 use pinion_exec::open_transactions::{TransactionMemory, Transactions};
 use pinion_exec::options::NodeOptions;
 use pinion_exec::parameters::NodeParameters;
+use pinion_exec::placement::ClusterMembership;
 use pinion_exec::plan_cache::{IndexFilters, PlanCache};
 use pinion_exec::read::{ChangeFeed, PartTable, change_feed};
 use pinion_exec::replication::{FlowControl, NodeTickets};
 use pinion_exec::session_refresh::SessionRefresh;
-use pinion_exec::sessions::{SessionCatalog, SessionTable, session_catalog, session_table};
+use pinion_exec::sessions::{SessionCatalog, session_catalog};
 use pinion_exec::time_keys::TimeKeys;
 use pinion_exec::topology::Membership;
 use pinion_exec::write::{AllSeriesCounts, OpenBuckets};
@@ -35,7 +36,7 @@ use pinion_service::generate::Generators;
 use pinion_service::limits::SESSION_TIMEOUT;
 use pinion_service::members::{AuthenticationCounts, Conversations, MemberAccess};
 use pinion_service::metrics::{Metrics, metrics};
-use pinion_service::node_info::{ClusterRole, NodeInfo};
+use pinion_service::node_info::NodeInfo;
 use pinion_service::operator_counts::OperatorCounts;
 use pinion_service::ops::OpTable;
 use pinion_service::parameters::{
@@ -44,6 +45,7 @@ use pinion_service::parameters::{
 use pinion_service::parking::Parking;
 use pinion_service::profile_settings::Profiles;
 use pinion_service::query_settings::SettingsTable;
+use pinion_service::session_table::{self, SessionTable};
 use pinion_service::settable::Settable;
 use pinion_service::spill::{NodeMemory, SpillFiles};
 use pinion_storage::RecoveryReport;
@@ -95,6 +97,7 @@ fn set_core_locals(shared: Shared) {
     set(ParameterRegistry::of(parameter_rows()));
     set(ParameterChanges::default());
     set(Membership::default());
+    set(ClusterMembership::default());
     set(OpTable::default());
     set(Parking::default());
     set(ReopenTurn::default());
@@ -172,8 +175,7 @@ pub fn open_node(
             tickets: NodeTickets::default(),
             info: NodeInfo {
                 options: options.process.clone(),
-                // No option makes it a member of a cluster.
-                cluster_role: ClusterRole::None,
+                cluster_role: options.cluster_role,
                 process_id: ObjectId::from_bytes(process_id),
                 started: pinion_runtime::now(),
                 started_wall_ms: pinion_runtime::wall_ms(),
@@ -270,7 +272,7 @@ async fn reap_idle() {
         let killed = cursors().reap(now - timeout);
         metrics().counters.cursors_timed_out.add(killed);
         session_catalog().reap(now - SESSION_TIMEOUT);
-        for lsid in session_table().reap(now - SESSION_TIMEOUT) {
+        for lsid in session_table::reap_unused(now - SESSION_TIMEOUT).await {
             cursors().kill_session(&lsid);
         }
     }

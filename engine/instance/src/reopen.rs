@@ -87,6 +87,7 @@ pub(crate) async fn reopen(
     let turn = turn();
     let _turn = turn.0.acquire().await;
     on_all_cores(|_| async { parking().close() }).await;
+    pinion_exec::placement::data_close();
     on_all_cores(|_| drain()).await;
     pinion_apply::ttl::stop().await;
     pinion_administration::db_check::stop().await;

@@ -49,7 +49,7 @@ pub use expression::{
 pub use fulltext::is_text_language;
 pub use index::{
     IndexKey, IndexKeys, IndexKind, IndexSpec, MultikeyPaths, check_wildcard_overlap,
-    check_wildcard_projection, index_keys,
+    check_wildcard_projection, hash_value, index_keys,
 };
 pub use limits::{
     MAX_BUCKET_MEASUREMENTS, MAX_EXPLAIN_BYTES, MAX_FACET_BYTES, MAX_GROUP_BYTES,
@@ -58,18 +58,18 @@ pub use limits::{
 pub use matcher::{MatchPosition, Matcher, MetaSource};
 pub use operator_uses::{OperatorKind, OperatorUses, counted};
 pub use pipeline::{
-    Document, ExternalStage, GraphLookup, InSubPipeline, InViews, InnerPipelines, Input, Lookup,
-    MakesDocuments, Merge, MergeWrite, NotMatched, OutputTo, PartStages, PartialPipeline, Pipeline,
-    PipelineRun, Segment, SplitPipeline, StageApi, StageDivision, StageReadConcern, StageRequest,
-    StageRouting, StageRow, StageSupport, Traversal, UnionWith, check_api_v1, check_documents,
-    check_read_concern, keyed, no_search_server, stage_names, stage_outside_v1, stage_row,
-    stage_row_of,
+    DividedPipeline, Document, ExternalStage, GraphLookup, InSubPipeline, InViews, InnerPipelines,
+    Input, Lookup, MakesDocuments, Merge, MergeWrite, NotMatched, OutputTo, PartStages,
+    PartialPipeline, Pipeline, PipelineRun, Segment, SplitPipeline, StageApi, StageDivision,
+    StageReadConcern, StageRequest, StageRouting, StageRow, StageSupport, Traversal, UnionWith,
+    check_api_v1, check_documents, check_read_concern, keyed, no_search_server, stage_names,
+    stage_outside_v1, stage_row, stage_row_of,
 };
 pub use planner::{
     Access, DistinctPlan, ExplainStage, Hint, IndexAccess, IndexFilter, Interval, Intervals,
     KeyBounds, KeyRange, NearAccess, NearSearch, Outline, Plan, PlanRequest, QueryShape,
-    ShownPlans, SortedAccess, SortedField, append_if_room, distinct_plan, plan, plans,
-    query_planner, shown_hash,
+    ShownPlans, SortedAccess, SortedField, append_if_room, distinct_plan, key_field_bounds, plan,
+    plans, query_planner, shown_hash,
 };
 pub use projection::Projection;
 pub use series::{

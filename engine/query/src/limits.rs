@@ -23,6 +23,10 @@ pub const MAX_PATH_COMPONENTS: usize = 200;
 /// Longest dotted path, in components, of the field that a `$geoNear` searches.
 pub(crate) const MAX_GEO_NEAR_KEY_COMPONENTS: usize = 180;
 
+/// Most alternatives of a filter by which the fields of a key are bounded; with more of them only
+/// what holds for all does.
+pub(crate) const MAX_KEY_ALTERNATIVES: usize = 1000;
+
 /// Bytes a blocking sort may hold before it spills: MongoDB's
 /// `internalQueryMaxBlockingSortMemoryUsageBytes`.
 pub const MAX_SORT_BYTES: usize = 100 * 1024 * 1024;

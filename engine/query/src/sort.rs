@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_collation::Collation;
 use pinion_keystring::{Builder, Ordering, encode_id};
 use pinion_wire::Result;
@@ -186,6 +186,16 @@ impl SortPattern {
             key.extend_from_slice(&encode_id(id));
         }
         Ok(key)
+    }
+
+    /// The key of values by which a document is sorted, as [`SortPattern::sort_values`] gives them:
+    /// of keys that are compared the lesser one comes first.
+    pub fn key_of_values(&self, values: &RawArray) -> Vec<u8> {
+        let mut builder = Builder::with_collation(self.ordering, self.collation.clone());
+        for value in pinion_bson::values(values).take(self.paths.len()) {
+            builder.append(value);
+        }
+        builder.finish().bytes
     }
 
     /// The key without the `_id` behind it.

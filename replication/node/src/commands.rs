@@ -19,6 +19,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result, interru
 
 use crate::driver::{Driver, awaited_driver};
 use crate::effects::{locate, locate_for_initiate, new_set_id};
+use crate::idle::is_config_server;
 
 /// Attaches the handlers of the commands of a member. Called on each core for its own registry.
 pub fn register_commands(r: &mut Registry) {
@@ -97,6 +98,7 @@ async fn initiate(cmd: Invocation) -> Result<Reply> {
             set_name: &driver.options.set_name,
             document: &document,
             host: driver.host.clone(),
+            is_config_server: is_config_server(),
             replica_set_id: new_set_id(),
         };
         let config = asked.config()?;

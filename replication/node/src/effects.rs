@@ -24,6 +24,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::driver::Driver;
 use crate::give_up::stop_node;
+use crate::idle::is_config_server;
 use crate::limits::{
     MAX_SELF_CHECK_PAUSE, SELF_CHECK, SELF_CHECK_PAUSE, SELF_CHECKS, WRITERS_POLL,
 };
@@ -92,6 +93,9 @@ impl Driver {
             Effect::ViewChanged { .. } => self.publish_view(),
             Effect::CommitPoint { stable, .. } => {
                 self.keep_history(stable.ts);
+                if is_config_server() {
+                    storage().tick_config_to(stable.ts);
+                }
                 self.publish();
             }
             Effect::StartFetching {

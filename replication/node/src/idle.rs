@@ -17,6 +17,7 @@ use pinion_replication_protocol::decision::{FlowControl, FlowDecision, FlowPerio
 use pinion_replication_protocol::node::Parameters;
 use pinion_runtime::sim::event;
 use pinion_runtime::{Duration, is_shutdown_requested, sleep};
+use pinion_service::node_info::{ClusterRole, node_info};
 use pinion_storage::storage;
 
 use crate::driver::{Driver, time};
@@ -34,9 +35,15 @@ pub(crate) fn machine_parameters(planted_fault: PlantedFault) -> Parameters {
         override_chaining: set.override_chaining,
         initial_sync_preference: set.initial_sync_read_preference,
         multiple_arbiters: set.allow_multiple_arbiters,
+        config_server: is_config_server(),
         primary_silence_ms: set.primary_silence_ms.unsigned_abs(),
         counts_older_terms: planted_fault == PlantedFault::CommitOverTerms,
     }
+}
+
+/// Whether this node was started as a config server.
+pub(crate) fn is_config_server() -> bool {
+    node_info().cluster_role == ClusterRole::Config
 }
 
 fn flow_settings(set: &ReplicationParameters) -> FlowSettings {

@@ -12,6 +12,8 @@ use pinion_storage::storage;
 use pinion_wire::idl::{FieldReader, Path};
 use pinion_wire::{Error, ErrorCode, Result};
 
+use crate::idle::is_config_server;
+
 /// The configuration lies under the name of the set, as in MongoDB.
 const CONFIG: &str = "system.replset";
 const ELECTION: &str = "replset.election";
@@ -33,6 +35,7 @@ pub(crate) async fn config(set_name: &str) -> Result<Option<Config>> {
         .transpose()?;
     if let Some(config) = &config {
         config.validate()?;
+        config.check_role(is_config_server())?;
     }
     Ok(config)
 }

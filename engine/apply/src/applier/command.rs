@@ -101,7 +101,7 @@ pub(super) async fn apply(
                     None => None,
                 },
                 Some(target) => {
-                    settings.note(&target.collection.ns);
+                    settings.note(&target.collection.ns, entry);
                     writes_of(entry, whole, &target, mode).await?
                 }
                 None => None,

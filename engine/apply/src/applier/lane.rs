@@ -111,7 +111,7 @@ pub(super) async fn apply_batch(
             let others = storage.apply_here(entry.ts, writes).await;
             let others = others.map_err(|error| pinion_wire::Error::internal(error.0))?;
             elsewhere.extend(others.into_iter().map(|write| (entry.ts, write)));
-            settings.note(&target.collection.ns);
+            settings.note(&target.collection.ns, operation);
             if mode != ApplyMode::Recovery {
                 metrics().counters.applied(text(operation, "op")?);
             }

@@ -1,33 +1,39 @@
 //! Settings that the cores of this node keep a copy of: what another member has changed of them
 //! takes effect when it is applied.
 
+use pinion_bson::{RawDocument, get};
 use pinion_catalog::ApplyMode;
 use pinion_exec::cluster_parameter_store::reload;
 use pinion_exec::concern::{self, forget_everywhere};
+use pinion_exec::placement::{WrittenDocuments, documents_applied};
 use pinion_service::cluster_parameters;
 use pinion_wire::idl::Namespace;
 
 /// Which of them applied entries have written.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Changed {
     /// The default read and write concern.
     concerns: bool,
     /// Cluster parameters and query settings.
     parameters: bool,
+    /// What a shard or config server keeps of its cluster.
+    cluster: WrittenDocuments,
 }
 
 impl Changed {
-    /// A document of this collection was written, or the collection itself has changed.
-    pub(super) fn note(&mut self, ns: &Namespace) {
+    /// A document of this collection was written by this operation.
+    pub(super) fn note(&mut self, ns: &Namespace, operation: &RawDocument) {
         let named = (ns.db(), ns.collection());
         self.concerns |= named == concern::SETTINGS;
         self.parameters |= named == cluster_parameters::COLLECTION;
+        self.cluster.note(ns, || id_of(operation));
     }
 
     /// A command of this database was applied: which collections it concerns is not examined.
     pub(super) fn note_command(&mut self, db: &str) {
         self.concerns |= db == concern::SETTINGS.0;
         self.parameters |= db == cluster_parameters::COLLECTION.0;
+        self.cluster.note_command(db);
     }
 
     /// Has every core use them. What opens or copies data does so at its end.
@@ -38,11 +44,46 @@ impl Changed {
         if self.concerns {
             forget_everywhere().await;
         }
+        if mode == ApplyMode::Secondary {
+            documents_applied(self.cluster).await;
+        }
         if self.parameters
             && mode == ApplyMode::Secondary
             && let Err(error) = reload().await
         {
             tracing::warn!(target: "CONTROL", id = 7_300_012u64, error = %error, "Cluster parameters that were changed could not be read");
         }
+    }
+}
+
+/// The `_id` of the document that an operation writes, where it is a text.
+fn id_of(operation: &RawDocument) -> Option<String> {
+    let document = ["o2", "o"]
+        .into_iter()
+        .find_map(|name| get(operation, name));
+    let id = get(document?.as_document()?, "_id")?;
+    id.as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn which_document_is_written() {
+        let check = |operation: pinion_bson::RawDocumentBuf, expected: Option<&str>| {
+            assert_eq!(id_of(&operation).as_deref(), expected, "{operation:?}");
+        };
+        check(
+            rawdoc! { "op": "i", "o": { "_id": "d", "x": 1 } },
+            Some("d"),
+        );
+        check(rawdoc! { "op": "d", "o": { "_id": "d" } }, Some("d"));
+        let diff = rawdoc! { "op": "u", "o": { "$v": 2, "diff": {} }, "o2": { "_id": "d" } };
+        check(diff, Some("d"));
+        check(rawdoc! { "op": "i", "o": { "_id": 1 } }, None);
+        check(rawdoc! { "op": "n" }, None);
     }
 }

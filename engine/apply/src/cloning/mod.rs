@@ -16,6 +16,7 @@ use pinion_bson::RawDocumentBuf;
 use pinion_catalog::{Clustering, ListedCollection, core_catalog, from_fatal, is_replicated};
 use pinion_clock::Timestamp;
 use pinion_exec::capped::capped_table;
+use pinion_exec::placement::{WrittenDocuments, documents_applied};
 use pinion_exec::transactions::give_up_prepared;
 use pinion_runtime::{LocalBoxFuture, on_all_cores};
 use pinion_storage::{ApplyError, TreeId, storage};
@@ -117,6 +118,7 @@ pub fn end_clone() -> LocalBoxFuture<'static, Result<()>> {
         storage.checkpoint().await.map_err(from_fatal)?;
         pinion_exec::concern::forget_everywhere().await;
         pinion_catalog::begin_builds().await?;
+        documents_applied(WrittenDocuments::ALL).await;
         pinion_exec::cluster_parameter_store::load().await
     })
 }

@@ -24,7 +24,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result, interruption};
 
 use super::builds::Builds;
-use super::guard::{Definition, admit};
+use super::guard::{Definition, admit, admit_behind_gates};
 use super::hold::Holds;
 use super::locks::{AwaitedLock, Claim, DatabaseLocks, Lock, Locks, Scope};
 use crate::catalog::{Catalog, core_catalog};
@@ -136,10 +136,15 @@ impl Coordinator {
     /// lock may wait for a transaction that is prepared, for as long as that has no outcome.
     ///
     /// # Errors
-    /// The operation is stopped.
+    /// The operation is stopped; what it goes by has changed while it waited.
     pub(super) async fn lock_for(&self, ctx: &OpContext, scope: Scope) -> Result<Lock<'_>> {
         let op_id = Some(ctx.op_id);
-        interruptible(ctx, self.locks.lock(scope, Claim::of(ctx), op_id)).await
+        let namespaces = scope.namespaces().to_vec();
+        let lock = interruptible(ctx, self.locks.lock(scope, Claim::of(ctx), op_id)).await?;
+        // What closes no gate, as the making of a collection, may have waited here for a critical
+        // section in which the database went away.
+        admit_behind_gates(ctx, &namespaces)?;
+        Ok(lock)
     }
 
     /// A number for what closes gates.
@@ -492,9 +497,12 @@ pub(super) async fn behind_gates<T>(
     // gate that is drained and waits for one that is closed already.
     namespaces.sort();
     namespaces.dedup();
-    let gates: Arc<[GateOf]> = namespaces.into_iter().map(GateOf::Namespace).collect();
+    let gates: Arc<[GateOf]> = namespaces.iter().cloned().map(GateOf::Namespace).collect();
     let holder = pinion_runtime::core_local::<Coordinator>().holder();
-    let result = match close_gates(by, &gates, holder, (GateMode::Open, mode)).await {
+    let closed = close_gates(by, &gates, holder, (GateMode::Open, mode)).await;
+    let admitted =
+        closed.and_then(|()| by.map_or(Ok(()), |by| admit_behind_gates(by, &namespaces)));
+    let result = match admitted {
         Ok(()) => operation.await,
         Err(error) => Err(error),
     };

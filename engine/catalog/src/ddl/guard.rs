@@ -42,6 +42,13 @@ pub trait DefinitionGuard {
     /// # Errors
     /// The definition is refused; nothing has been changed.
     fn admit(&self, ctx: &OpContext, definition: &Definition) -> Result<()>;
+
+    /// Asked again of each namespace once it is locked, and once its gate is closed, before
+    /// anything is changed.
+    ///
+    /// # Errors
+    /// What the operation goes by has changed while that was waited for.
+    fn admit_behind_gate(&self, ctx: &OpContext, ns: &Namespace) -> Result<()>;
 }
 
 struct Registered(Rc<dyn DefinitionGuard>);
@@ -57,6 +64,17 @@ pub fn set_definition_guard(guard: Rc<dyn DefinitionGuard>) {
 pub(super) fn admit(ctx: &OpContext, definition: &Definition) -> Result<()> {
     match pinion_runtime::try_core_local::<Registered>() {
         Some(registered) => registered.0.admit(ctx, definition),
+        None => Ok(()),
+    }
+}
+
+/// # Errors
+/// The guard refuses the operation on one of these namespaces.
+pub(super) fn admit_behind_gates(ctx: &OpContext, namespaces: &[Namespace]) -> Result<()> {
+    match pinion_runtime::try_core_local::<Registered>() {
+        Some(registered) => namespaces
+            .iter()
+            .try_for_each(|ns| registered.0.admit_behind_gate(ctx, ns)),
         None => Ok(()),
     }
 }

@@ -31,6 +31,14 @@ impl Scope {
         Scope::Namespaces(vec![ns.clone()])
     }
 
+    /// Those that it names: a database names none.
+    pub(crate) fn namespaces(&self) -> &[Namespace] {
+        match self {
+            Scope::Namespaces(namespaces) => namespaces,
+            Scope::Database(_) => &[],
+        }
+    }
+
     fn conflicts(&self, other: &Scope) -> bool {
         match (self, other) {
             (Scope::Database(a), Scope::Database(b)) => a == b,

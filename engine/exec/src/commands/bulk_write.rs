@@ -6,11 +6,14 @@ use pinion_bson::RawDocument;
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
 use pinion_query::Variables;
+use pinion_service::command_checks::check_batch_size;
 use pinion_service::cursors::BULK_WRITE_CURSOR;
 use pinion_service::metrics::metrics;
 use pinion_service::operator_counts::compute_counted;
 use pinion_service::session_ids::is_in;
-use pinion_wire::idl::{FieldReader, Namespace, Path, Types, missing_field, unknown_field};
+use pinion_wire::idl::{
+    FieldReader, Namespace, Path, RoutingArguments, Types, missing_field, unknown_field,
+};
 use pinion_wire::{Documents, Error, ErrorCode, Invocation, LogicalOp, OpContext, Reply, Result};
 use rustc_hash::FxHashSet;
 
@@ -18,13 +21,14 @@ use super::bulk_replies::{Done, Replies};
 use super::collation::CollationOption;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
 use super::delete::DeleteSpec;
-use super::insert::{InsertBatch, check_batch_size};
+use super::insert::InsertBatch;
 use super::reply::append_retried;
 use super::update::{UpdateNames, UpdateOptions, UpdateSpec, read_update};
 use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
 use crate::concern::{self, WriteKind, written};
 use crate::open_transactions::{ends_command, fail};
+use crate::placement::SentVersions;
 use crate::profile::ProfiledStatement;
 use crate::read::{Stream, parse_hint};
 use crate::sessions::{self, RetryableWrite};
@@ -44,6 +48,8 @@ const NAMES: UpdateNames = UpdateNames {
 struct Target {
     ns: Namespace,
     uuid: Option<[u8; 16]>,
+    /// The part of the command that is about it, with the versions that a router goes by.
+    ctx: OpContext,
 }
 
 /// One element of `ops`, syntax alone.
@@ -113,23 +119,35 @@ async fn read_options(cmd: &Invocation) -> Result<Options> {
     })
 }
 
-fn read_target(path: Path<'_>, document: &RawDocument) -> Result<Target> {
+fn read_target(ctx: &OpContext, path: Path<'_>, document: &RawDocument) -> Result<Target> {
     let reader = FieldReader::object(path, document)?;
-    reader.only(&["ns", "collectionUUID", "encryptionInformation"])?;
+    reader.only(&[
+        "ns",
+        "collectionUUID",
+        "encryptionInformation",
+        "shardVersion",
+        "databaseVersion",
+    ])?;
     // What may be made or written is for each operation to say.
     let ns = Namespace::parse_sought(reader.str("ns")?)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.unsupported("encryptionInformation", Types::OBJECT)?;
-    Ok(Target { ns, uuid })
+    let versions = RoutingArguments::of_namespace(&reader)?;
+    SentVersions::of(&versions).check_accepted(ns.db())?;
+    let ctx = match versions == RoutingArguments::default() {
+        true => ctx.clone(),
+        false => ctx.about(&ns, versions),
+    };
+    Ok(Target { ns, uuid, ctx })
 }
 
-fn read_targets(documents: &Documents) -> Result<Vec<Target>> {
+fn read_targets(ctx: &OpContext, documents: &Documents) -> Result<Vec<Target>> {
     let root = Path::root("bulkWrite");
     let path = root.field("nsInfo");
     let mut seen = FxHashSet::default();
     let mut targets = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {
-        let target = read_target(path.index(index), document)?;
+        let target = read_target(ctx, path.index(index), document)?;
         if !seen.insert(target.ns.as_str().to_owned()) {
             return Err(Error::bad_value(format!(
                 "Found duplicate namespace entries in nsInfo: {}",
@@ -200,7 +218,13 @@ pub(crate) async fn bulk_write(cmd: Invocation) -> Result<Reply> {
     let options = read_options(&cmd).await?;
     let documents = cmd.documents("ops")?;
     check_batch_size(&documents)?;
-    let targets = read_targets(&cmd.documents("nsInfo")?)?;
+    let targets = read_targets(&cmd.ctx, &cmd.documents("nsInfo")?)?;
+    for target in &targets {
+        if let Some(routed) = &target.ctx.routed {
+            let (ns, versions) = (&target.ns, SentVersions::of(&routed.versions));
+            Box::pin(versions.admit(&cmd.ctx, Some(ns), ns.db())).await?;
+        }
+    }
     let root = Path::root("bulkWrite");
     let path = root.field("ops");
     let mut ops = Vec::with_capacity(documents.len());
@@ -317,11 +341,13 @@ impl Bulk<'_> {
         op: &Op<'_>,
         documents: &[&RawDocument],
     ) -> Result<()> {
-        let Target { ns, uuid } = &self.targets[op.target];
+        let target = &self.targets[op.target];
+        let ns = &target.ns;
         let mut outcome = BatchOutcome::default();
-        let profiled = ProfiledStatement::begin(self.ctx, LogicalOp::Insert, ns, op.document);
-        let ctx = profiled.as_ref().map_or(self.ctx, ProfiledStatement::ctx);
-        match acquire_write(ctx, ns.clone(), *uuid).await {
+        let of_target = &target.ctx;
+        let profiled = ProfiledStatement::begin(of_target, LogicalOp::Insert, ns, op.document);
+        let ctx = profiled.as_ref().map_or(of_target, ProfiledStatement::ctx);
+        match acquire_write(ctx, ns.clone(), target.uuid).await {
             Ok(acquired) => {
                 let batch = InsertBatch {
                     options: InsertOptions {
@@ -428,18 +454,19 @@ impl Bulk<'_> {
     }
 
     async fn modify(&self, index: usize, op: &Op<'_>, done: &mut ModifyOutcome) -> Result<()> {
-        let Target { ns, uuid } = &self.targets[op.target];
+        let target = &self.targets[op.target];
+        let ns = &target.ns;
         let kind = match op.kind {
             OpKind::Delete(_) => LogicalOp::Remove,
             _ => LogicalOp::Update,
         };
-        let Some(profiled) = ProfiledStatement::begin(self.ctx, kind, ns, op.document) else {
+        let Some(profiled) = ProfiledStatement::begin(&target.ctx, kind, ns, op.document) else {
             return self
-                .modify_with(self.ctx, ns, *uuid, (index, op), done)
+                .modify_with(&target.ctx, target, (index, op), done)
                 .await;
         };
         let result = self
-            .modify_with(profiled.ctx(), ns, *uuid, (index, op), done)
+            .modify_with(profiled.ctx(), target, (index, op), done)
             .await;
         Box::pin(profiled.end(self.ctx, result.as_ref().err())).await;
         result
@@ -448,12 +475,12 @@ impl Bulk<'_> {
     async fn modify_with(
         &self,
         ctx: &OpContext,
-        ns: &Namespace,
-        uuid: Option<[u8; 16]>,
+        target: &Target,
         (index, op): (usize, &Op<'_>),
         done: &mut ModifyOutcome,
     ) -> Result<()> {
-        let acquired = acquire_write(ctx, ns.clone(), uuid).await?;
+        let ns = &target.ns;
+        let acquired = acquire_write(ctx, ns.clone(), target.uuid).await?;
         let default = acquired.collation();
         let (retryable, options) = (self.retryable.as_deref(), &self.options);
         let stamp = retryable.and_then(|retryable| retryable.stamp(ns, [index], None));

@@ -8,6 +8,7 @@ use pinion_catalog::{
     Collection, CollectionKind, Definition, DropTarget, Uuid, View, core_catalog,
 };
 use pinion_query::Matcher;
+use pinion_service::command_checks::check_drop_database;
 use pinion_service::compute::compute;
 use pinion_service::interrupt::pause;
 use pinion_service::profile_settings;
@@ -44,27 +45,7 @@ pub async fn drop(cmd: Invocation) -> Result<Reply> {
 
 /// `dropDatabase`.
 pub async fn drop_database(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    match reader.value("dropDatabase") {
-        Some(value)
-            if pinion_wire::idl::is_number(value)
-                && pinion_wire::idl::i64_clamped(value) == Some(1) => {}
-        Some(value) if pinion_wire::idl::is_number(value) => {
-            return Err(Error::new(
-                ErrorCode(5255100),
-                "Have to pass 1 as 'dropDatabase' parameter",
-            ));
-        }
-        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => {
-            return Err(pinion_wire::idl::missing_field(
-                reader.path().field("dropDatabase"),
-            ));
-        }
-        Some(value) => {
-            return Err(reader.wrong_type("dropDatabase", value, Types::NUMBER));
-        }
-    }
-    reader.finish()?;
+    check_drop_database(&cmd)?;
     let db = cmd.db().to_owned();
     // The catalog asks too, but then the database's profile would be gone.
     guard::check(&cmd.ctx, &Definition::DropDatabase(db.clone()))?;

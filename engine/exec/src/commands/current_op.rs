@@ -19,10 +19,10 @@ use pinion_wire::{
 };
 
 use super::first_stage::Shown;
-use super::sessions::append_lsid;
 use crate::cluster_time::bson_time;
 use crate::open_transactions::OpenShown;
 use crate::transactions;
+use pinion_wire::idl::append_lsid;
 
 /// `currentOp`: the fields beside its options are a filter.
 pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_collation::Collation;
 use pinion_query::{Hint, Matcher, Variables};
+use pinion_service::command_checks::check_batch_size;
 use pinion_service::metrics::metrics;
 use pinion_service::operator_counts::compute_counted;
 use pinion_service::session_ids::is_in;
@@ -12,10 +13,9 @@ use pinion_wire::idl::{FieldReader, Path, Types, f64_lossy, missing_field};
 use pinion_wire::{Error, Invocation, LogicalOp, Reply, Result};
 
 use super::collation::CollationOption;
-use super::insert::check_batch_size;
 use super::reply::acknowledged;
 use super::update::{batch_options, check_retryable};
-use crate::acquire::acquire_write;
+use crate::acquire::acquire_statement;
 use crate::concern::{self, WriteKind};
 use crate::open_transactions::ends_command;
 use crate::profile::ProfiledStatement;
@@ -116,18 +116,23 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
             documents.get(index),
         );
         let ctx = profiled.as_ref().map_or(&cmd.ctx, ProfiledStatement::ctx);
-        let acquired = acquire_write(ctx, options.ns.clone(), options.uuid).await?;
-        let default = acquired.collation();
-        let statement = || {
-            check_retryable(spec.multi && stamp.is_some(), "limit=0")?;
-            spec.statement(&options.vars, default)
-        };
-        let result = match compute_counted(ctx, statement).await {
-            Ok(statement) => {
-                let statement = ModifyStatement { stamp, ..statement };
-                run_and_report(ctx, acquired, (index, &statement), retryable, &mut done).await
+        let result = match acquire_statement(ctx, &options.ns, options.uuid, index).await? {
+            Ok(acquired) => {
+                let default = acquired.collation();
+                let statement = || {
+                    check_retryable(spec.multi && stamp.is_some(), "limit=0")?;
+                    spec.statement(&options.vars, default)
+                };
+                match compute_counted(ctx, statement).await {
+                    Ok(statement) => {
+                        let statement = ModifyStatement { stamp, ..statement };
+                        let at = (index, &statement);
+                        run_and_report(ctx, acquired, at, retryable, &mut done).await
+                    }
+                    Err(error) => Err(error),
+                }
             }
-            Err(error) => Err(error),
+            Err(stale) => Err(stale),
         };
         if let Some(profiled) = profiled {
             Box::pin(profiled.end(&cmd.ctx, result.as_ref().err())).await;

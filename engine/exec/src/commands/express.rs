@@ -13,6 +13,7 @@ use pinion_service::fail_points::fail_points;
 use pinion_service::interrupt::interruptible;
 use pinion_service::metrics::{OpClass, metrics};
 use pinion_service::profile_settings::profiles;
+use pinion_service::session_table::session_table;
 use pinion_storage::{Key, Partition, ReadAt, TreeId, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcernLevel};
 use pinion_wire::{
@@ -27,7 +28,6 @@ use crate::acquire::{
 use crate::concern::default_concerns;
 use crate::limits::LARGE_BATCH_BYTES;
 use crate::read::{LeafReport, existing_trees, read_at};
-use crate::sessions::session_table;
 use crate::topology::{is_member, is_writable};
 use crate::tree_uses::tree_metrics;
 

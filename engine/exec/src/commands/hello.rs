@@ -5,11 +5,15 @@ use pinion_runtime::sleep;
 use pinion_service::hello::{Greeting, append_topology_version};
 use pinion_service::interrupt::interruptible;
 use pinion_service::metrics::Gauge;
+use pinion_service::node_info::{ClusterRole, node_info};
 use pinion_service::ops::is_of_client;
 use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result};
 
 use super::status_member::append_member;
 use crate::topology::{ReplicaSet, SetView, replica_set};
+
+/// What a config server reports as `configsvr`: it is a member of a replica set.
+const CONFIG_SERVER_MODE: i32 = 2;
 
 /// `hello`.
 pub(crate) async fn hello(cmd: Invocation) -> Result<Reply> {
@@ -43,6 +47,9 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
             0
         }
     };
+    if node_info().cluster_role == ClusterRole::Config {
+        out.append("configsvr", CONFIG_SERVER_MODE);
+    }
     greeting.append_end(cmd, counter, &mut out)?;
     Ok(out)
 }

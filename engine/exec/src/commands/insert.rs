@@ -1,13 +1,13 @@
 //! `insert`.
 
 use pinion_bson::RawDocument;
+use pinion_service::command_checks::check_batch_size;
 use pinion_service::fail_points;
 use pinion_service::fail_points::fail_points;
 use pinion_service::metrics::metrics;
 use pinion_service::session_ids::is_in;
 use pinion_wire::idl::Types;
-use pinion_wire::limits::MAX_WRITE_BATCH;
-use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result, Written};
+use pinion_wire::{Error, Invocation, OpContext, Reply, Result, Written};
 
 use super::reply::acknowledged;
 use crate::acquire::{AcquiredCollection, acquire_write};
@@ -20,20 +20,6 @@ use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, insert_measurements,
     prepare_for_insert,
 };
-
-/// Refuses a batch without statements or with too many.
-pub(super) fn check_batch_size(documents: &Documents) -> Result<()> {
-    if documents.is_empty() || documents.len() > MAX_WRITE_BATCH {
-        return Err(Error::new(
-            ErrorCode::INVALID_LENGTH,
-            format!(
-                "Write batch sizes must be between 1 and {MAX_WRITE_BATCH}. Got {} operations.",
-                documents.len()
-            ),
-        ));
-    }
-    Ok(())
-}
 
 /// `insert`.
 pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {

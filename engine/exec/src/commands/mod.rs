@@ -41,6 +41,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use pinion_service::cluster_parameters::cluster_parameters;
+use pinion_service::command_checks::check_retryable;
 use pinion_service::counter::Counter;
 use pinion_service::fail_points::fail_points;
 use pinion_service::interrupt::poll_once;
@@ -50,9 +51,11 @@ use pinion_service::ops::ops;
 use pinion_service::parking::{park, parking};
 use pinion_service::profile_settings::profiles;
 use pinion_service::session_ids::is_in;
+use pinion_service::session_table::session_table;
+use pinion_wire::idl::Namespace;
 use pinion_wire::{
-    CommandClass, CommandRole, Error, ErrorCode, Handler, Invocation, LogicalOp, OpContext,
-    Registry, Reply, Result, collection_named,
+    CommandClass, CommandNamespace, CommandRole, Error, ErrorCode, Handler, Invocation, LogicalOp,
+    OpContext, Registry, Reply, Result, collection_named,
 };
 
 pub use crate::concern::acknowledge;
@@ -61,8 +64,9 @@ pub use table::register_commands;
 
 use crate::cluster_time;
 use crate::concern;
+use crate::placement::SentVersions;
 use crate::profile::Profiled;
-use crate::sessions::{check_child, session_table};
+use crate::sessions::check_child;
 use crate::topology;
 use crate::topology::{is_member, replica_set};
 
@@ -90,7 +94,7 @@ async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
         return Ok(help(&cmd));
     }
     if let Some(routing) = &cmd.ctx.args.routing {
-        routing.check_not_versioned()?;
+        SentVersions::of(routing).check_accepted(cmd.db())?;
     }
     members::check(&cmd)?;
     let _inside = match parking().enter() {
@@ -115,9 +119,12 @@ async fn run_counted(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
     if is_member() {
         match cmd.ctx.args.txn_number {
             Some(_) if is_in(&cmd.ctx) => crate::transactions::check_command(&cmd)?,
-            Some(_) => crate::sessions::check_arguments(&cmd)?,
+            Some(_) => check_retryable(&cmd)?,
             None => {}
         }
+    }
+    if let Some(routing) = &cmd.ctx.args.routing {
+        Box::pin(admit_versions(&cmd, SentVersions::of(routing))).await?;
     }
     concern::check(&cmd)?;
     concern::count_read(&cmd);
@@ -188,6 +195,25 @@ async fn run_counted(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
         count_failure(metrics, &ctx, error);
     }
     result
+}
+
+/// Compares the versions that a router sent before anything is done.
+async fn admit_versions(cmd: &Invocation, sent: SentVersions) -> Result<()> {
+    let named = collection_named(cmd.command.spec, cmd.body());
+    let ns = match (named, cmd.command.spec.namespace) {
+        (Some(name), CommandNamespace::FullName) => Namespace::parse(name).ok(),
+        (named, _) => named.and_then(|name| Namespace::new(cmd.db(), name).ok()),
+    };
+    let db = ns.as_ref().map_or(cmd.db(), |ns| ns.db());
+    let mut admitted = pin!(sent.admit(&cmd.ctx, ns.as_ref(), db));
+    match poll_once(admitted.as_mut()).await {
+        Some(outcome) => outcome,
+        // It waits for other nodes: it can be seen, and stopped.
+        None => {
+            let _running = ops().enter(cmd.ctx.clone(), cmd.message.body_bytes());
+            admitted.await
+        }
+    }
 }
 
 /// Counts an operation that failed, by what was wrong.

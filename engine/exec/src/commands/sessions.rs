@@ -1,41 +1,17 @@
 //! `startSession`, `endSessions`, `refreshSessions`, `killSessions` and their relatives.
 
-use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
-use pinion_catalog::append_child;
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
 use pinion_service::cursors::cursors;
 use pinion_service::generate::random_bytes;
 use pinion_service::limits::SESSION_TIMEOUT;
+use pinion_service::session_table::{self, session_table};
 use pinion_wire::idl::NO_USER;
-use pinion_wire::idl::{CommandReader, FieldReader, Lsid, Path, read_lsid};
+use pinion_wire::idl::{CommandReader, FieldReader, Lsid, Path, append_lsid, read_lsid};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::commands::ops;
 use crate::session_refresh::session_refresh;
-use crate::sessions::session_table;
-use crate::{sessions, transactions};
-
-/// Appends a session's name.
-pub(crate) fn append_lsid(out: &mut DocBuilder, name: &str, lsid: &Lsid) {
-    out.start_document(name);
-    out.append(
-        "id",
-        RawBsonRef::Binary(RawBinaryRef {
-            subtype: BinarySubtype::Uuid,
-            bytes: &lsid.id,
-        }),
-    );
-    if let Some(uid) = &lsid.uid {
-        out.append(
-            "uid",
-            RawBsonRef::Binary(RawBinaryRef {
-                subtype: BinarySubtype::Generic,
-                bytes: uid,
-            }),
-        );
-    }
-    append_child(out, lsid);
-    out.end();
-}
+use crate::transactions;
 
 /// `startSession`.
 pub(crate) async fn start_session(cmd: Invocation) -> Result<Reply> {
@@ -99,7 +75,7 @@ pub(crate) async fn end_sessions(cmd: Invocation) -> Result<Reply> {
 pub(crate) async fn kill_sessions(cmd: Invocation) -> Result<Reply> {
     let mut list = read_lsids(&cmd.reader()?, "killSessions")?;
     if list.is_empty() {
-        list = sessions::known().await;
+        list = session_table::known().await;
     }
     end(list, true).await;
     Ok(Reply::new())
@@ -121,7 +97,7 @@ pub(crate) async fn kill_all_sessions_by_pattern(cmd: Invocation) -> Result<Repl
         patterns.push(SessionPattern::parse(path.index(at), document)?);
     }
     reader.finish()?;
-    let mut doomed = sessions::known().await;
+    let mut doomed = session_table::known().await;
     if !patterns.is_empty() {
         doomed.retain(|lsid| patterns.iter().any(|pattern| pattern.matches(lsid)));
     }
@@ -183,7 +159,7 @@ pub(crate) async fn kill_all_sessions(cmd: Invocation) -> Result<Reply> {
         named += 1;
     }
     if named == 0 {
-        end(sessions::known().await, true).await;
+        end(session_table::known().await, true).await;
     }
     Ok(Reply::new())
 }
@@ -234,7 +210,7 @@ pub(super) fn parse_list(stage: &str, spec: &RawDocument) -> Result<bool> {
 
 /// The documents of `$listLocalSessions`.
 pub(super) async fn list_local() -> Vec<bytes::Bytes> {
-    let uses = sessions::last_uses().await;
+    let uses = session_table::last_uses().await;
     uses.into_iter()
         .map(|(lsid, used_ms)| {
             let mut out = DocBuilder::new();

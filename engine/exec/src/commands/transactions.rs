@@ -1,29 +1,24 @@
 //! `commitTransaction`, `abortTransaction` and `prepareTransaction`.
 
 use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_service::command_checks::{check_end_fields, check_has_transaction};
 use pinion_service::metrics::CounterValues;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::topology::is_member;
 use crate::transactions;
-use crate::transactions::{check_fields, commit_timestamp};
+use crate::transactions::commit_timestamp;
 
 /// Whether there can be a transaction to end; the same checks in the same order on a standalone.
 fn check(cmd: &Invocation) -> Result<()> {
-    check_fields(cmd)?;
+    check_end_fields(cmd)?;
     if cmd.ctx.args.txn_number.is_some() && !is_member() {
         return Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
             "Transaction numbers are only allowed on a replica set member or mongos",
         ));
     }
-    match pinion_service::session_ids::is_in(&cmd.ctx) {
-        true => Ok(()),
-        false => Err(Error::new(
-            ErrorCode::COMMAND_FAILED,
-            format!("{} must be run within a transaction", cmd.name()),
-        )),
-    }
+    check_has_transaction(cmd)
 }
 
 /// `commitTransaction`. Sent again it answers the same. It is answered once the commit is as safe

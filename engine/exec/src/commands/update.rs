@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_collation::Collation;
 use pinion_query::{Hint, Matcher, Pipeline, Update, Variables};
+use pinion_service::command_checks::check_batch_size;
 use pinion_service::compute::compute;
 use pinion_service::metrics::metrics;
 use pinion_service::operator_counts::compute_counted;
@@ -13,10 +14,9 @@ use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, LogicalOp, OpContext, Reply, Result};
 
 use super::collation::CollationOption;
-use super::insert::check_batch_size;
 use super::reply::acknowledged;
 use super::variables::{variables_of_write, with_constants};
-use crate::acquire::acquire_write;
+use crate::acquire::acquire_statement;
 use crate::concern::{self, WriteKind};
 use crate::open_transactions::ends_command;
 use crate::profile::ProfiledStatement;
@@ -288,18 +288,23 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
             documents.get(index),
         );
         let ctx = profiled.as_ref().map_or(&cmd.ctx, ProfiledStatement::ctx);
-        let acquired = acquire_write(ctx, options.ns.clone(), options.uuid).await?;
-        let default = acquired.collation();
-        let statement = || {
-            check_retryable(spec.multi && stamp.is_some(), "multi=true")?;
-            spec.statement(&options.vars, default, options.update)
-        };
-        let result = match compute_counted(ctx, statement).await {
-            Ok(statement) => {
-                let statement = ModifyStatement { stamp, ..statement };
-                run_and_report(ctx, acquired, (index, &statement), retryable, &mut done).await
+        let result = match acquire_statement(ctx, &options.ns, options.uuid, index).await? {
+            Ok(acquired) => {
+                let default = acquired.collation();
+                let statement = || {
+                    check_retryable(spec.multi && stamp.is_some(), "multi=true")?;
+                    spec.statement(&options.vars, default, options.update)
+                };
+                match compute_counted(ctx, statement).await {
+                    Ok(statement) => {
+                        let statement = ModifyStatement { stamp, ..statement };
+                        let at = (index, &statement);
+                        run_and_report(ctx, acquired, at, retryable, &mut done).await
+                    }
+                    Err(error) => Err(error),
+                }
             }
-            Err(error) => Err(error),
+            Err(stale) => Err(stale),
         };
         if let Some(profiled) = profiled {
             Box::pin(profiled.end(&cmd.ctx, result.as_ref().err())).await;

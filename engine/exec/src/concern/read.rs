@@ -4,13 +4,13 @@ use pinion_catalog::from_fatal;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_service::interrupt::interruptible;
 use pinion_service::metrics::Gauge;
+use pinion_service::transaction_checks::check_level;
 use pinion_storage::storage;
 use pinion_wire::idl::{ReadConcern, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, Invocation, MemberState, OpContext, Result};
 
 use super::check_stages;
 use crate::concern::default_concerns;
-use crate::open_transactions::check_level;
 use crate::topology::{ReplicaSet, SetView, replica_set};
 
 /// Refuses what no member reads, and what this one cannot read now.

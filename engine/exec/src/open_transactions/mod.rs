@@ -13,9 +13,6 @@ pub use held::{
 };
 pub use open::{CatalogUse, OPERATION_OVERHEAD_BYTES, OpenTransaction, TransactionMemory};
 pub use prepared::PreparedTransaction;
-pub(crate) use refusals::{
-    check_database, check_level, check_namespace, check_written, invalid, lost, no_measurements,
-    not_empty, not_made, unsupported,
-};
+pub(crate) use refusals::{check_written, lost, no_measurements, not_empty, not_made};
 pub(crate) use running::{InUnit, Running, changing, ends_command, fail, of};
 pub(crate) use shown::OpenShown;

@@ -14,6 +14,7 @@ use pinion_runtime::Duration;
 use pinion_service::interrupt::is_interruption;
 use pinion_service::metrics::metrics;
 use pinion_service::session_ids::{at_home, is_in};
+use pinion_service::transaction_checks::check_namespace;
 use pinion_storage::{ReadAt, Statement, TreeId, UnitId, WriteError, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{Error, ErrorCode, LabelContext, OpContext, Result, labels, labels_for};
@@ -21,7 +22,6 @@ use pinion_wire::{Error, ErrorCode, LabelContext, OpContext, Result, labels, lab
 use super::held::transactions;
 use super::open::{CatalogUse, OpenTransaction};
 use super::prepared::PreparedTransaction;
-use super::refusals::check_namespace;
 use super::shown::OpenShown;
 use crate::gate_entry::enter;
 use crate::limits::NESTED_GATE_TIMEOUT;
@@ -271,7 +271,7 @@ impl Running {
         ns: &Namespace,
         access: GateAccess,
     ) -> Result<()> {
-        check_namespace(ns)?;
+        check_namespace(ctx, ns)?;
         let access = match access {
             GateAccess::Read => GateAccess::ReadAndStay,
             other => other,

@@ -22,6 +22,7 @@ use pinion_runtime::{
 use pinion_service::interrupt::pause;
 use pinion_service::limits::SESSION_TIMEOUT;
 use pinion_service::parameters::parameter_changes;
+use pinion_service::session_table::last_uses;
 use pinion_storage::{Key, PartitionId, ReadAt, storage};
 use pinion_wire::idl::{Lsid, Namespace};
 use pinion_wire::{ErrorCode, OpContext, Result};
@@ -31,7 +32,7 @@ use self::removal::{remove, unused_since};
 use crate::acquire::acquire_write;
 use crate::limits::MAX_ENDED_SESSIONS;
 use crate::parameters::{parameters, replication_parameters};
-use crate::sessions::last_uses;
+use crate::placement::is_shard;
 use crate::statements::load;
 use crate::topology::{is_member, is_writable};
 use crate::write::{Change, ModifyOutcome, ModifyStatement, run, upsert};
@@ -131,9 +132,10 @@ async fn keep() {
     }
 }
 
-/// Whether this node keeps the sessions of a set.
+/// Whether this node keeps the sessions of a set. Those of a cluster are its config servers': a
+/// shard neither lists them nor knows which are over, so it keeps what their writes left behind.
 fn is_primary() -> bool {
-    is_member() && is_writable()
+    is_member() && is_writable() && !is_shard()
 }
 
 /// Runs work of the node's own that can be stopped, on core 0.

@@ -15,12 +15,10 @@ mod catalog;
 mod child;
 mod family;
 mod retryable;
-mod table;
 
 pub use catalog::forget_all;
 pub use catalog::{
     CheckedOut, SessionCatalog, check_out_idle, check_out_transaction, session_catalog,
 };
 pub(crate) use child::check_child;
-pub(crate) use retryable::{RetryableWrite, begin, check_arguments};
-pub use table::{SessionTable, known, last_uses, session_table};
+pub(crate) use retryable::{RetryableWrite, begin};

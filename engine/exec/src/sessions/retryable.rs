@@ -13,7 +13,7 @@ use pinion_service::metrics::metrics;
 use pinion_service::session_ids::{at_home, is_in};
 use pinion_storage::storage;
 use pinion_wire::idl::{Lsid, Namespace};
-use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Result};
+use pinion_wire::{OpContext, Result};
 
 use super::catalog::{CheckedOut, check_out};
 use crate::open_transactions::Running;
@@ -41,25 +41,6 @@ enum By {
     },
     /// An internal transaction.
     Child(Rc<Running>, Rc<Retries>),
-}
-
-/// Refuses a transaction number in a command that is not retried, outside of a transaction.
-///
-/// # Errors
-/// 50768.
-pub(crate) fn check_arguments(cmd: &Invocation) -> Result<()> {
-    let spec = cmd.command.spec;
-    if spec.is_retryable {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorCode(50768),
-        format!(
-            "txnNumber may only be provided for multi-document transactions and retryable write commands. \
-             autocommit:false was not provided, and {} is not a retryable write command.",
-            spec.name
-        ),
-    ))
 }
 
 /// Takes the session of a command of `statements` statements that is retryable; `None` if it is

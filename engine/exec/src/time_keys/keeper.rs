@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use pinion_bson::rawdoc;
+use pinion_bson::{RawDocumentBuf, rawdoc};
 use pinion_catalog::stored_document;
 use pinion_clock::{KEY_BYTES, Key, KeyId, KeyRing};
 use pinion_query::Matcher;
@@ -19,14 +19,15 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{CommandSpec, ErrorCode, OpContext, Result};
 
 use super::TimeKeys;
-use super::document::{KeyDocument, PURPOSE};
 use crate::acquire::acquire_read;
 use crate::limits::{KEY_COMMIT_PATIENCE, KEY_LOOK_INTERVAL, KEY_PAUSE, MAX_TIME_KEYS};
 use crate::parameters::parameters;
+use crate::placement::cluster_node;
 use crate::read::{ReadRequest, open};
 use crate::time_keys::time_keys;
 use crate::topology::{ReplicaSet, replica_set};
 use crate::write::upsert;
+use pinion_service::key_document::{KeyDocument, PURPOSE};
 
 const DATABASE: &str = "admin";
 const COLLECTION: &str = "system.keys";
@@ -122,6 +123,10 @@ async fn look() -> Result<Duration> {
 }
 
 async fn look_with(ctx: &OpContext, set: &dyn ReplicaSet) -> Result<Duration> {
+    if let Some(documents) = cluster_node().and_then(|node| node.time_keys()) {
+        let documents = interruptible(ctx, documents).await??;
+        return take_clusters(ctx, &documents).await;
+    }
     let keys = {
         // While the data directory is opened again there is nothing to be read. The reopening wakes
         // the task afterwards.
@@ -147,6 +152,32 @@ async fn look_with(ctx: &OpContext, set: &dyn ReplicaSet) -> Result<Duration> {
             false => storage().visible(),
         };
         interruptible(ctx, set.wait_committed(seen)).await??;
+        give(&keys, TimeKeys::replace_lasting).await;
+        keeper.lasting.replace(keys);
+    }
+    Ok(until_next_expiry(&keeper.lasting.borrow()))
+}
+
+/// Takes over the keys of the cluster, which a majority of its config servers has. A shard makes
+/// none, and what it was signed with before it was one still verifies.
+async fn take_clusters(ctx: &OpContext, documents: &[RawDocumentBuf]) -> Result<Duration> {
+    let parsed = documents
+        .iter()
+        .filter_map(|found| KeyDocument::parse(found));
+    let keys: Vec<KeyDocument> = parsed.collect();
+    let known = {
+        let Some(_inside) = parking().enter() else {
+            return Ok(KEY_LOOK_INTERVAL);
+        };
+        [stored(ctx).await?, keys.clone()].concat()
+    };
+    let time_keys = time_keys();
+    let keeper = &time_keys.keeper;
+    if *keeper.known.borrow() != known {
+        give(&known, TimeKeys::replace_known).await;
+        keeper.known.replace(known);
+    }
+    if *keeper.lasting.borrow() != keys {
         give(&keys, TimeKeys::replace_lasting).await;
         keeper.lasting.replace(keys);
     }

@@ -7,7 +7,6 @@
 //! that is there; a time is signed with those alone that a majority has, since a rollback would
 //! take any other away.
 
-mod document;
 mod keeper;
 
 use std::cell::{Cell, RefCell};

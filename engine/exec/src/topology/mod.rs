@@ -282,8 +282,8 @@ fn check_command(spec: &CommandSpec, ctx: &OpContext, view: &SetView) -> Result<
 
 /// Whether the command may be answered by another member than the primary.
 fn allows_secondary(ctx: &OpContext) -> bool {
-    let preference = ctx.args.read_preference.unwrap_or_default();
-    preference != ReadPreferenceMode::Primary
+    let preference = ctx.args.read_preference.as_ref();
+    preference.is_some_and(|preference| preference.mode != ReadPreferenceMode::Primary)
 }
 
 /// Refuses a command that members send to one another where no other member can have sent it. All

@@ -23,6 +23,6 @@ pub use prepared::{
     abort_prepared, all_prepared, commit_prepared, find, forget, give_up_prepared, prepare,
     register, yield_gates,
 };
-pub(crate) use refusals::{check_command, check_fields, commit_timestamp};
+pub(crate) use refusals::{check_command, commit_timestamp};
 pub(crate) use run::run;
 pub(crate) use shown::{idle, open_counts, running};

@@ -3,15 +3,9 @@
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_clock::Timestamp;
-use pinion_service::cursors::BULK_WRITE_CURSOR;
-use pinion_wire::idl::{Namespace, ReadConcern, ReadPreferenceMode};
-use pinion_wire::{
-    CommandRole, Error, ErrorCode, InTransaction, Invocation, Result, collection_named,
-};
+use pinion_service::transaction_checks::{self, unsupported};
+use pinion_wire::{CommandRole, Error, ErrorCode, InTransaction, Invocation, Result};
 
-use crate::open_transactions::{
-    check_database, check_level, check_namespace, invalid, unsupported,
-};
 use crate::transaction_state::TxnAction;
 
 /// What a command wants of its transaction.
@@ -28,21 +22,6 @@ pub(super) fn action_of(cmd: &Invocation) -> Result<TxnAction> {
         _ if cmd.ctx.args.start_transaction => TxnAction::Start,
         _ => TxnAction::Statement,
     })
-}
-
-/// Refuses what none of them has. A transaction is not aborted for that.
-///
-/// # Errors
-/// Those of the fields.
-pub(crate) fn check_fields(cmd: &Invocation) -> Result<()> {
-    let reader = cmd.reader()?;
-    // The command's own value has no meaning, and a router's token none on a member.
-    reader.ignore(&[cmd.message.command_name()]);
-    reader.opt_doc("recoveryToken")?;
-    if cmd.command.spec.in_transaction == InTransaction::Commit {
-        reader.opt_timestamp("commitTimestamp")?;
-    }
-    reader.finish()
 }
 
 /// `commitTimestamp`: when a prepared transaction is committed.
@@ -65,69 +44,14 @@ pub(crate) fn commit_timestamp(cmd: &Invocation) -> Result<Option<Timestamp>> {
 /// # Errors
 /// `OperationNotSupportedInTransaction`, `InvalidOptions`.
 pub(crate) fn check_command(cmd: &Invocation) -> Result<()> {
-    let (name, args) = (cmd.name(), &cmd.ctx.args);
-    let role = cmd.command.spec.in_transaction;
-    match role {
-        InTransaction::Never => {
-            return Err(unsupported(format!(
-                "Cannot run '{name}' in a multi-document transaction."
-            )));
-        }
-        InTransaction::Alternative => {
-            return Err(unsupported(format!(
-                "Cannot run '{name}' in a multi-document transaction. Please see \
-                 http://dochub.mongodb.org/core/transaction-{name} for a recommended alternative."
-            )));
-        }
-        _ => {}
+    transaction_checks::check_command(cmd)?;
+    if cmd.command.spec.in_transaction == InTransaction::Commit {
+        commit_timestamp(cmd)?;
     }
-    let ends = action_of(cmd)?.ends();
-    if ends {
-        check_fields(cmd)?;
+    match cmd.command.spec.role {
+        CommandRole::Pipeline => check_stages(cmd.body()),
+        _ => Ok(()),
     }
-    let named = collection_named(cmd.command.spec, cmd.body());
-    match named.map(|collection| Namespace::new(cmd.db(), collection)) {
-        // The cursor of a `bulkWrite` is one of `admin`; whose it is, is examined where it is kept.
-        Some(Ok(ns)) if role.is_of_cursors() && ns.as_str() == BULK_WRITE_CURSOR => {}
-        Some(Ok(ns)) if !role.is_of_admin() => check_namespace(&ns)?,
-        // What is no name is refused when the command is read.
-        _ if role.is_of_admin() => {}
-        _ => check_database(cmd.db())?,
-    }
-    if args.start_transaction && (ends || role == InTransaction::CloseCursor) {
-        return Err(unsupported(format!(
-            "Cannot run {name} at the start of a transaction."
-        )));
-    }
-    if let Some(concern) = &args.read_concern {
-        check_read_concern(concern, args.start_transaction && !ends)?;
-    }
-    if args.write_concern.is_some() && !ends {
-        return Err(invalid(
-            "writeConcern is not allowed within a multi-statement transaction",
-        ));
-    }
-    match args.read_preference {
-        // Drivers ask a member that they are connected to directly with the second, whatever the
-        // transaction says. Source: drivers' specification of server selection, "Topology type:
-        // Single".
-        None | Some(ReadPreferenceMode::Primary | ReadPreferenceMode::PrimaryPreferred) => {}
-        Some(_) => return Err(invalid("Read preference in a transaction must be primary")),
-    }
-    if cmd.command.spec.role == CommandRole::Pipeline {
-        check_stages(cmd.body())?;
-    }
-    Ok(())
-}
-
-/// The read concern is that of the whole transaction, so the first statement alone says it.
-fn check_read_concern(concern: &ReadConcern, is_first: bool) -> Result<()> {
-    if !is_first && !concern.is_empty() {
-        return Err(invalid(
-            "Only the first command in a transaction may specify a readConcern",
-        ));
-    }
-    check_level(concern.level)
 }
 
 fn check_stages(body: &RawDocument) -> Result<()> {
@@ -147,30 +71,4 @@ fn check_stages(body: &RawDocument) -> Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use pinion_wire::idl::ReadConcernLevel;
-
-    use super::*;
-
-    #[test]
-    fn a_transaction_has_one_read_concern() {
-        let check = |level: Option<ReadConcernLevel>, is_first: bool, allowed: bool| {
-            let concern = ReadConcern {
-                level,
-                ..ReadConcern::default()
-            };
-            let found = check_read_concern(&concern, is_first);
-            assert_eq!(found.is_ok(), allowed, "{level:?} {is_first}");
-        };
-        check(None, true, true);
-        check(None, false, true);
-        check(Some(ReadConcernLevel::Snapshot), true, true);
-        check(Some(ReadConcernLevel::Majority), true, true);
-        check(Some(ReadConcernLevel::Local), false, false);
-        check(Some(ReadConcernLevel::Linearizable), true, false);
-        check(Some(ReadConcernLevel::Available), true, false);
-    }
 }

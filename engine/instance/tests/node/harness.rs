@@ -43,6 +43,7 @@ pub fn options(partitions: u16) -> NodeOptions {
         process,
         storage,
         db_path: "/data".into(),
+        cluster_role: Default::default(),
         planted_fault: Default::default(),
     }
 }

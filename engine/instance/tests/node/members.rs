@@ -1,13 +1,13 @@
 //! What a key file reserves for members: authentication as one, the commands that only they may
 //! send, and the times that they sign.
 
-use pinion_administration::set_start_parameters;
 use pinion_auth::{ClientConversation, Hash, MemberKeys, Secrets};
 use pinion_bson::{Binary, BinarySubtype, Bson, Document, Timestamp, doc};
 use pinion_clock::{Key, KeyId, KeyRing, OpTime, SignedTime};
 use pinion_exec::NodeOptions;
 use pinion_runtime::{Duration, on_all_cores, sleep};
 use pinion_service::members::MemberAuth;
+use pinion_service::parameter_commands::set_start_parameters;
 use pinion_storage::storage;
 use pinion_wire::MemberState;
 

@@ -21,7 +21,7 @@ use crate::work;
 const HASH: work::Units = 10 * work::STEP;
 
 /// The hash of a value, as a hashed index stores it.
-pub(crate) fn hash_value(value: RawBsonRef<'_>) -> i64 {
+pub fn hash_value(value: RawBsonRef<'_>) -> i64 {
     let mut document = DocBuilder::new();
     document.append_raw("", value);
     let document = document.finish();

@@ -12,7 +12,7 @@ mod wildcard;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use hashed::hash_value;
+pub use hashed::hash_value;
 pub use key::IndexKey;
 pub use keys::{IndexKeys, index_keys};
 pub use kind::IndexKind;

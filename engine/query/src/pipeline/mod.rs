@@ -4,6 +4,7 @@ mod bucket;
 mod bucket_auto;
 mod codes;
 mod densify;
+mod divided;
 mod document;
 mod facet;
 mod fields;
@@ -50,6 +51,7 @@ use crate::expression::{MetaKind, MetaSet, Subject, Variables};
 use crate::index::IndexSpec;
 use crate::spill::Memory;
 
+pub use divided::DividedPipeline;
 pub use document::Document;
 pub(crate) use fields::FieldNames;
 pub use keyed::keyed;

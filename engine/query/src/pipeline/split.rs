@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
+use super::divided::DividedPipeline;
 use super::find_prefix::FindPrefix;
 use super::partial::PartialPipeline;
 use super::row::StageDivision;
@@ -209,6 +210,57 @@ impl SplitPipeline {
         Pipeline {
             stages: stages.chain(behind).collect(),
         }
+    }
+
+    /// The same pipeline divided for parts that run stages of clients; `None` where stages behind
+    /// the read look at what is no field of a document.
+    pub fn divided(self) -> Option<DividedPipeline> {
+        let reads_more = |part: &PartStages| part.stages().any(|stage| !stage.reads().is_empty());
+        let mut stages = Vec::new();
+        let append = |stages: &mut Vec<RawDocumentBuf>, name: &str, value: RawBsonRef<'_>| {
+            let mut stage = DocBuilder::new();
+            stage.append(name, value);
+            stages.push(stage.finish());
+        };
+        if !self.matcher.is_empty() {
+            append(
+                &mut stages,
+                "$match",
+                RawBsonRef::Document(self.matcher.filter()),
+            );
+        }
+        let (matcher, limit) = (self.matcher.clone(), self.limit);
+        let mut sort = self.sort.clone();
+        let mut keep = limit;
+        let mut taken = 0;
+        if sort.is_none()
+            && limit.is_none()
+            && let Some(part) = self.part.as_deref()
+        {
+            if reads_more(part) {
+                return None;
+            }
+            taken = part.before.stages.len() + usize::from(part.sort.is_some());
+            stages.extend(part.before.sources().map(RawDocument::to_owned));
+            sort = part.sort().cloned();
+            keep = part.keep.and_then(|keep| i64::try_from(keep).ok());
+        }
+        if let Some(sort) = &sort {
+            append(&mut stages, "$sort", RawBsonRef::Document(sort.source()));
+        }
+        if let Some(keep) = keep.filter(|_| sort.is_some() || limit.is_some()) {
+            append(&mut stages, "$limit", RawBsonRef::Int64(keep));
+        }
+        let is_known = self.metadata.is_empty();
+        let mut rest = self.into_whole();
+        rest.stages.drain(..taken);
+        (is_known && rest.reads().is_empty()).then_some(DividedPipeline {
+            matcher,
+            stages,
+            sort,
+            limit,
+            rest,
+        })
     }
 
     /// The stages behind the read as they were written: what the parts do, and what is done with

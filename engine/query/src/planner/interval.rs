@@ -116,7 +116,8 @@ impl Interval {
 pub struct Intervals(pub Vec<Interval>);
 
 impl Intervals {
-    pub(super) fn all() -> Intervals {
+    /// All values.
+    pub fn all() -> Intervals {
         Intervals(vec![Interval::all()])
     }
 
@@ -124,15 +125,18 @@ impl Intervals {
         Intervals(Vec::new())
     }
 
-    pub(super) fn is_all(&self) -> bool {
+    /// Whether every value lies in one of them.
+    pub fn is_all(&self) -> bool {
         matches!(&self.0[..], [one] if one.is_all())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether no value does.
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn points_only(&self) -> bool {
+    /// Whether each holds one value.
+    pub fn points_only(&self) -> bool {
         self.0.iter().all(Interval::is_point)
     }
 

@@ -11,6 +11,15 @@ use crate::number::truncated_i64;
 use crate::text::element_text;
 use crate::value::{count, elements, first, is_empty, is_number, is_true, items, type_name};
 
+/// The field in which routers have shards give the values that a document is sorted by.
+const SORT_KEY: &str = "$sortKey";
+
+/// Whether it is `{$meta: "sortKey"}`.
+fn is_sort_key(value: RawBsonRef<'_>) -> bool {
+    let meta = value.as_document().and_then(first);
+    matches!(meta, Some(("$meta", RawBsonRef::String("sortKey"))))
+}
+
 pub(super) struct Parser<'v> {
     variables: &'v Variables,
     /// The operators that only `find` has are allowed.
@@ -116,7 +125,11 @@ impl<'v> Parser<'v> {
                  parts following the '$' and the results will be equivalent.",
             ));
         }
-        check_field_path(name)?;
+        // What routers ask for, to merge what several shards give.
+        let is_for_merge = self.find && full == SORT_KEY && is_sort_key(value);
+        if !is_for_merge {
+            check_field_path(name)?;
+        }
         match value {
             RawBsonRef::Document(document) => {
                 self.parse_object(tree, &full, prefix, name, document)

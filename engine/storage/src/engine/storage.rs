@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use pinion_clock::{AdvanceError, Gossip, Timestamp, VectorClock};
+use pinion_clock::{AdvanceError, Gossip, Timestamp, VectorClock, VectorTime};
 use pinion_runtime::{CoreId, core_local, try_core_local};
 
 use super::checkpoint::{CheckpointDemand, HorizonBounds, Intervals, NodeState, Pins};
@@ -214,6 +214,33 @@ impl Storage {
     /// The node's clock; where the directory is opened again in this process it stays the same.
     pub(super) fn clock(&self) -> &Arc<VectorClock> {
         self.progress.clock()
+    }
+
+    /// All components of the node's clock, in order.
+    pub fn vector_time(&self) -> VectorTime {
+        self.clock().snapshot(|| self.last_allotted())
+    }
+
+    /// Raises the config time, of a config server, to the point that a majority has. See
+    /// [`VectorClock::tick_config_to`].
+    pub fn tick_config_to(&self, commit_point: Timestamp) {
+        self.clock().tick_config_to(commit_point);
+        let now = self.vector_time();
+        assert!(
+            now.config() >= commit_point,
+            "a component of the clock has gone back"
+        );
+    }
+
+    /// Raises the topology time to that of the write which added or removed a shard. See
+    /// [`VectorClock::tick_topology_to`].
+    pub fn tick_topology_to(&self, config_time: Timestamp) {
+        self.clock().tick_topology_to(config_time);
+        let now = self.vector_time();
+        assert!(
+            now.topology() >= config_time,
+            "a component of the clock has gone back"
+        );
     }
 
     /// Learns times from another node: timestamps allotted from now on lie above them. See

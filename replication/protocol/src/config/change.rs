@@ -13,6 +13,8 @@ pub struct Initiate<'a> {
     pub document: &'a RawDocument,
     /// How this node is known, for the configuration that is not written by an operator.
     pub host: HostPort,
+    /// Whether this node was started as a config server.
+    pub is_config_server: bool,
     /// The identity that the new set gets.
     pub replica_set_id: ObjectId,
 }
@@ -57,6 +59,7 @@ impl Initiate<'_> {
         config.term = 0;
         let checked = config
             .validate()
+            .and_then(|()| config.check_role(self.is_config_server))
             .and_then(|()| config.check_supported(None));
         checked.map_err(|error| invalid(error.message))?;
         Ok(config)
@@ -81,7 +84,7 @@ impl Initiate<'_> {
             }],
             protocol_version: 1,
             write_concern_majority_journal_default: true,
-            config_server: false,
+            config_server: self.is_config_server,
             settings: Settings::default(),
             names: FieldNames::default(),
         }

@@ -341,6 +341,7 @@ fn the_first_configuration() {
             set_name: "rs",
             document: &document,
             host: HostPort::new("here", 1),
+            is_config_server: false,
             replica_set_id: ObjectId::from_bytes(NEXT_ID),
         };
         request.config()
@@ -528,4 +529,52 @@ fn a_set_with_members_of_mongodb_4_4_keeps_their_names() {
     };
     let new = config(&new).with_identity_of(&of_mongodb);
     assert!(delay_in(&new, "secondaryDelaySecs"));
+}
+
+#[test]
+fn roles_in_a_cluster() {
+    let config_set = |members: Vec<RawDocumentBuf>| {
+        let mut document = set(1, members);
+        document.append(pinion_bson::cstr!("configsvr"), true);
+        document
+    };
+    let check = |document: &RawDocumentBuf, is_config_server: bool, expected| {
+        check_outcome(config(document).check_role(is_config_server), expected);
+    };
+    check(&set(1, plain(0..3)), false, Ok(()));
+    check(&config_set(plain(0..3)), true, Ok(()));
+    let must = "must have configsvr:true in their config";
+    check(&set(1, plain(0..3)), true, Err((2, must)));
+    let flag = "must be started with the --configsvr flag";
+    check(&config_set(plain(0..3)), false, Err((2, flag)));
+    for (given, expected) in [
+        (rawdoc! { "arbiterOnly": true }, "Arbiters are not allowed"),
+        (
+            rawdoc! { "buildIndexes": false, "priority": 0 },
+            "must build indexes",
+        ),
+        (
+            rawdoc! { "secondaryDelaySecs": 5, "priority": 0 },
+            "non-zero secondaryDelaySecs",
+        ),
+    ] {
+        let members = vec![member(0, rawdoc! {}), member(1, given)];
+        check(&config_set(members), true, Err((2, expected)));
+    }
+    let mut unjournaled = config(&config_set(plain(0..1)));
+    unjournaled.write_concern_majority_journal_default = false;
+    let outcome = unjournaled.check_role(true);
+    check_outcome(
+        outcome,
+        Err((2, "writeConcernMajorityJournalDefault must be true")),
+    );
+    let document = rawdoc! {};
+    let alone = Initiate {
+        set_name: "rs",
+        document: &document,
+        host: HostPort::new("here", 1),
+        is_config_server: true,
+        replica_set_id: ObjectId::from_bytes(NEXT_ID),
+    };
+    assert!(alone.config().unwrap().config_server);
 }

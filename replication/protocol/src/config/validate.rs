@@ -54,18 +54,57 @@ impl Config {
         Ok(())
     }
 
+    /// Whether the set may be what a node was started as: a config server, or none.
+    ///
+    /// # Errors
+    /// It is not, or breaks a rule of config servers.
+    pub fn check_role(&self, is_config_server: bool) -> Result<()> {
+        let refuse = |message: &str| Err(Error::bad_value(message));
+        match (self.config_server, is_config_server) {
+            (false, false) => return Ok(()),
+            (false, true) => {
+                return refuse(
+                    "Nodes started with the --configsvr flag must have configsvr:true in their config",
+                );
+            }
+            (true, _) => {}
+        }
+        if self.members.iter().any(|member| member.arbiter_only) {
+            return refuse(
+                "Arbiters are not allowed in replica set configurations being used for config servers",
+            );
+        }
+        for member in &self.members {
+            if !member.build_indexes {
+                return refuse(
+                    "Members in replica set configurations being used for config servers must build indexes",
+                );
+            }
+            if member.delay_secs != 0 {
+                return refuse(
+                    "Members in replica set configurations being used for config servers cannot have a non-zero secondaryDelaySecs",
+                );
+            }
+        }
+        if !is_config_server {
+            return refuse(
+                "Nodes being used for config servers must be started with the --configsvr flag",
+            );
+        }
+        if !self.write_concern_majority_journal_default {
+            return refuse(
+                "writeConcernMajorityJournalDefault must be true in replica set configurations being used for config servers",
+            );
+        }
+        Ok(())
+    }
+
     /// Whether this node may be given the configuration by an operator: a set that has one like it
     /// already keeps it.
     ///
     /// # Errors
     /// It asks for what no member here does.
     pub(super) fn check_supported(&self, before: Option<&Config>) -> Result<()> {
-        let was_config_server = before.is_some_and(|before| before.config_server);
-        if self.config_server && !was_config_server {
-            return Err(Error::bad_value(
-                "Nodes being used for config servers must be started with the --configsvr flag",
-            ));
-        }
         let builds_none = |config: &Config, id| {
             let mut members = config.members.iter();
             members.any(|member| member.id == id && !member.build_indexes)

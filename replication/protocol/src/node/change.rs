@@ -115,7 +115,8 @@ impl Node {
         if own.is_some() && own != config.replica_set_id() {
             return refuse("it is of another set with the same name".into());
         }
-        config.validate()
+        config.validate()?;
+        config.check_role(self.identity.parameters.config_server)
     }
 
     pub(super) fn self_located(&mut self, index: Result<usize>) {

@@ -109,6 +109,8 @@ pub struct Parameters {
     pub initial_sync_preference: Option<ReadPreferenceMode>,
     /// `allowMultipleArbiters`.
     pub multiple_arbiters: bool,
+    /// The node was started as a config server (`--configsvr`).
+    pub config_server: bool,
     /// `primarySilenceLimitMillis`: for how long a majority hears nothing of the primary before
     /// another is elected; 0: until the election timeout has passed.
     pub primary_silence_ms: u32,
@@ -125,6 +127,7 @@ impl Default for Parameters {
             override_chaining: false,
             initial_sync_preference: None,
             multiple_arbiters: false,
+            config_server: false,
             primary_silence_ms: 0,
         }
     }

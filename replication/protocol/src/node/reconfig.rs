@@ -58,7 +58,9 @@ impl Node {
             Some(in_progress("replSetInitiate"))
         } else {
             let valid = config.validate();
+            let is_config_server = self.identity.parameters.config_server;
             valid
+                .and_then(|()| config.check_role(is_config_server))
                 .and_then(|()| self.check_arbiters(0, &config))
                 .and_then(|()| electable(&config, self_index))
                 .err()
@@ -124,6 +126,7 @@ impl Node {
             }
         }
         new.validate()?;
+        new.check_role(self.identity.parameters.config_server)?;
         check_reconfig(old, &new, force)?;
         self.check_arbiters(arbiters(old), &new)?;
         let self_index = self_index?;

@@ -1,0 +1,384 @@
+//! The seam to the sharded cluster: what a shard or a config server reports to the executor of the
+//! cluster, and what the executor asks of it.
+//!
+//! The node's part registers itself on each core with [`set_cluster_node`]; what is no node of a
+//! cluster has none and checks nothing. The versions in a request are compared twice: before the
+//! command runs, where the shard may learn newer ones first, and behind the gate of each namespace
+//! that it reaches, so that a change which closes the gate is seen by what waited there. Source:
+//! sharding document, "Shard versioning and database versioning".
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use pinion_bson::RawDocumentBuf;
+use pinion_service::interrupt::interruptible;
+use pinion_wire::idl::{Namespace, RoutingArguments, SentDatabaseVersion, SentShardVersion};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
+
+use crate::topology::Waiting;
+
+/// What this node is in its cluster, as one core sees it.
+pub trait ClusterNode {
+    /// Whether the node is a shard that has been added to a cluster.
+    fn is_shard(&self) -> bool;
+
+    /// Compares the version of a database with the one that this node knows.
+    ///
+    /// # Errors
+    /// `StaleDbVersion`, with what is known.
+    fn check_database(&self, db: &str, sent: &SentDatabaseVersion) -> Result<()>;
+
+    /// Compares the version of a collection.
+    ///
+    /// # Errors
+    /// `StaleConfig`, with what is known.
+    fn check_collection(&self, ns: &Namespace, sent: &SentShardVersion) -> Result<()>;
+
+    /// Learns the newest version of a database, because this one was sent and is not the known one.
+    /// Nothing is asked for where the known one is newer.
+    ///
+    /// # Errors
+    /// The source cannot be reached.
+    fn refresh_database(&self, db: &str, sent: &SentDatabaseVersion) -> Waiting<Result<()>>;
+
+    /// The documents of the keys that cluster times are signed with, where other nodes make them.
+    fn time_keys(&self) -> Option<Waiting<Result<Vec<RawDocumentBuf>>>>;
+
+    /// Documents of these collections, which the node keeps of the cluster, were written by what
+    /// was applied from the log, and can be read soon. Must not wait for that.
+    fn documents_applied(&self, written: WrittenDocuments) -> Waiting<()>;
+
+    /// The node has become primary and accepts writes. Called on core 0.
+    fn became_primary(&self) -> Waiting<()>;
+
+    /// The data are about to be closed, and opened again as of an earlier time: what waits for
+    /// them, and is no operation, gives up. Called on core 0.
+    fn data_close(&self);
+}
+
+/// Most databases whose entries are distinguished in one [`WrittenDocuments`].
+const MAX_NAMED: usize = 64;
+
+/// Which entries of `config.cache.databases` have been written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum WrittenDatabases {
+    #[default]
+    None,
+    /// Those of the databases with these names.
+    Named(BTreeSet<String>),
+    /// It is not known which.
+    All,
+}
+
+impl WrittenDatabases {
+    fn note(&mut self, name: Option<String>) {
+        match (std::mem::take(self), name) {
+            (WrittenDatabases::None, Some(name)) => {
+                *self = WrittenDatabases::Named(BTreeSet::from([name]));
+            }
+            (WrittenDatabases::Named(mut names), Some(name)) if names.len() < MAX_NAMED => {
+                names.insert(name);
+                *self = WrittenDatabases::Named(names);
+            }
+            _ => *self = WrittenDatabases::All,
+        }
+    }
+}
+
+/// Which of the collections that a node keeps of its cluster have been written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WrittenDocuments {
+    /// `admin.system.version`, which has the identity of a shard.
+    pub identity: bool,
+    /// `config.cache.databases`.
+    pub databases: WrittenDatabases,
+    /// `config.shards`.
+    pub shards: bool,
+}
+
+impl WrittenDocuments {
+    /// The data of this node are others than before.
+    pub const ALL: WrittenDocuments = WrittenDocuments {
+        identity: true,
+        databases: WrittenDatabases::All,
+        shards: true,
+    };
+
+    /// A document of this collection was written, whose `_id` is `id` where that is a text.
+    pub fn note(&mut self, ns: &Namespace, id: impl FnOnce() -> Option<String>) {
+        match (ns.db(), ns.collection()) {
+            ("admin", "system.version") => self.identity = true,
+            ("config", "cache.databases") => self.databases.note(id()),
+            ("config", "shards") => self.shards = true,
+            _ => {}
+        }
+    }
+
+    /// A command of this database was applied: which collections it concerns is not examined.
+    pub fn note_command(&mut self, db: &str) {
+        match db {
+            "admin" => self.identity = true,
+            "config" => {
+                self.databases = WrittenDatabases::All;
+                self.shards = true;
+            }
+            _ => {}
+        }
+    }
+
+    pub fn any(&self) -> bool {
+        *self != WrittenDocuments::default()
+    }
+}
+
+/// The part of this core in its cluster; what is no node of a cluster has none.
+#[derive(Default)]
+pub struct ClusterMembership(RefCell<Option<Rc<dyn ClusterNode>>>);
+
+/// Makes this core part of a node of a cluster. Called on each core before it serves clients.
+///
+/// # Panics
+/// If the core is one already.
+pub fn set_cluster_node(node: Rc<dyn ClusterNode>) {
+    let membership = pinion_runtime::core_local::<ClusterMembership>();
+    let before = membership.0.replace(Some(node));
+    assert!(before.is_none(), "a node is part of one cluster");
+}
+
+/// This core's part of the node, where it was started as a shard or a config server.
+pub fn cluster_node() -> Option<Rc<dyn ClusterNode>> {
+    let membership = pinion_runtime::try_core_local::<ClusterMembership>()?;
+    membership.0.borrow().clone()
+}
+
+/// Whether this node is a shard that has been added to a cluster.
+pub fn is_shard() -> bool {
+    cluster_node().is_some_and(|node| node.is_shard())
+}
+
+/// Whether databases of this name have no version: they are of the node that holds them.
+fn is_unversioned(db: &str) -> bool {
+    matches!(db, "admin" | "config" | "local")
+}
+
+fn not_initialized() -> Error {
+    Error::new(
+        ErrorCode::SHARDING_STATE_NOT_INITIALIZED,
+        "Cannot accept sharding commands if sharding state has not been initialized with a shardIdentity document",
+    )
+}
+
+/// The versions that a request names for what it reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SentVersions {
+    pub database: Option<SentDatabaseVersion>,
+    pub collection: Option<SentShardVersion>,
+}
+
+impl SentVersions {
+    pub(crate) fn of(routing: &RoutingArguments) -> SentVersions {
+        SentVersions {
+            database: routing.database_version,
+            collection: routing.shard_version,
+        }
+    }
+
+    fn is_empty(self) -> bool {
+        self == SentVersions::default()
+    }
+
+    /// Refuses a request to a node that is no shard. What config servers have is of no shard.
+    ///
+    /// # Errors
+    /// `ShardingStateNotInitialized`.
+    pub(crate) fn check_accepted(self, db: &str) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        match cluster_node() {
+            Some(node) if node.is_shard() || is_unversioned(db) => Ok(()),
+            _ => Err(not_initialized()),
+        }
+    }
+
+    /// Compares the versions, and has the node learn newer ones where it knows older ones, or none.
+    /// Called before anything is done.
+    ///
+    /// # Errors
+    /// `StaleDbVersion`, `StaleConfig`; the operation is interrupted.
+    pub(crate) async fn admit(
+        self,
+        ctx: &OpContext,
+        ns: Option<&Namespace>,
+        db: &str,
+    ) -> Result<()> {
+        let has_version = !self.is_empty() && !is_unversioned(db);
+        let Some(node) = cluster_node().filter(|_| has_version) else {
+            return Ok(());
+        };
+        if let Some(sent) = &self.database
+            && node.check_database(db, sent).is_err()
+        {
+            // A source that does not answer leaves the request stale: its sender tries again.
+            let refreshed = interruptible(ctx, node.refresh_database(db, sent)).await?;
+            if let Err(error) = refreshed {
+                tracing::info!(target: "SH_REFR", id = 4_619_902u64, db, error = error.message, "Error refreshing cached database entry");
+            }
+            node.check_database(db, sent)?;
+        }
+        match (ns, &self.collection) {
+            (Some(ns), Some(sent)) => node.check_collection(ns, sent),
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares the versions, where this must not wait: behind the gate of the namespace.
+    ///
+    /// # Errors
+    /// `StaleDbVersion`, `StaleConfig`.
+    pub(crate) fn check(self, ns: &Namespace) -> Result<()> {
+        if self.is_empty() || is_unversioned(ns.db()) {
+            return Ok(());
+        }
+        let Some(node) = cluster_node() else {
+            return Err(not_initialized());
+        };
+        if let Some(sent) = &self.database {
+            node.check_database(ns.db(), sent)?;
+        }
+        match &self.collection {
+            Some(sent) => node.check_collection(ns, sent),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Compares the versions of a request with what is known now of a namespace that it has passed the
+/// gate of. Namespaces of other databases than the request's have versions of their own.
+///
+/// # Errors
+/// `StaleDbVersion`, `StaleConfig`.
+pub(crate) fn check_behind_gate(ctx: &OpContext, ns: &Namespace) -> Result<()> {
+    if let Some(routed) = ctx.routed.as_deref().filter(|routed| routed.ns == *ns) {
+        return SentVersions::of(&routed.versions).check(ns);
+    }
+    match &ctx.args.routing {
+        Some(routing) if *ctx.db == *ns.db() => SentVersions::of(routing).check(ns),
+        _ => Ok(()),
+    }
+}
+
+/// The same for a namespace that a stage reads beside the one that the request names. Its
+/// collection has a version of its own, which the request does not name.
+///
+/// # Errors
+/// `StaleDbVersion`.
+pub(crate) fn check_nested(ctx: &OpContext, ns: &Namespace) -> Result<()> {
+    match &ctx.args.routing {
+        Some(routing) if *ctx.db == *ns.db() => {
+            let database = routing.database_version;
+            let sent = SentVersions {
+                database,
+                collection: None,
+            };
+            sent.check(ns)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Has the node do what a shard or config server does first as a primary.
+pub async fn became_primary() {
+    if let Some(node) = cluster_node() {
+        node.became_primary().await;
+    }
+}
+
+/// Has what waits for the data, and is no operation, give up before they are closed to be opened
+/// again.
+pub fn data_close() {
+    if let Some(node) = cluster_node() {
+        node.data_close();
+    }
+}
+
+/// Hands on that documents of the cluster were written by what was applied.
+pub async fn documents_applied(written: WrittenDocuments) {
+    if let Some(node) = cluster_node().filter(|_| written.any()) {
+        node.documents_applied(written).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use pinion_runtime::sim::{Sim, SimOptions};
+
+    use super::*;
+
+    #[test]
+    fn collections_of_the_cluster() {
+        let noted = |name: &str| {
+            let mut written = WrittenDocuments::default();
+            let ns = Namespace::parse(name).expect("a namespace");
+            written.note(&ns, || Some("d".to_owned()));
+            written
+        };
+        assert!(noted("admin.system.version").identity);
+        let named = WrittenDatabases::Named(BTreeSet::from(["d".to_owned()]));
+        assert_eq!(noted("config.cache.databases").databases, named);
+        assert!(noted("config.shards").shards);
+        assert!(!noted("d.shards").any());
+        let mut command = WrittenDocuments::default();
+        command.note_command("d");
+        assert!(!command.any());
+        command.note_command("config");
+        assert!(command.shards && !command.identity);
+        assert_eq!(command.databases, WrittenDatabases::All);
+        command.note_command("admin");
+        assert_eq!(command, WrittenDocuments::ALL);
+    }
+
+    #[test]
+    fn names_of_databases_are_bounded() {
+        let mut written = WrittenDatabases::default();
+        for number in 0..MAX_NAMED {
+            written.note(Some(number.to_string()));
+        }
+        assert!(matches!(&written, WrittenDatabases::Named(names) if names.len() == MAX_NAMED));
+        written.note(Some("one more".to_owned()));
+        assert_eq!(written, WrittenDatabases::All);
+        let mut unnamed = WrittenDatabases::default();
+        unnamed.note(None);
+        assert_eq!(unnamed, WrittenDatabases::All);
+    }
+
+    #[test]
+    fn what_is_no_shard_takes_no_versions() {
+        let sim = Sim::new(1, SimOptions::default());
+        let ended = Rc::new(Cell::new(false));
+        let end = ended.clone();
+        sim.add_node("node", 1, move |_| {
+            let end = end.clone();
+            Box::pin(async move {
+                let sent = SentVersions {
+                    database: Some(SentDatabaseVersion {
+                        uuid: [1; 16],
+                        timestamp: None,
+                        last_mod: 1,
+                    }),
+                    collection: None,
+                };
+                for db in ["d", "admin"] {
+                    let refused = sent.check_accepted(db).expect_err("no shard");
+                    assert_eq!(refused.code, ErrorCode::SHARDING_STATE_NOT_INITIALIZED);
+                    assert!(SentVersions::default().check_accepted(db).is_ok());
+                }
+                end.set(true);
+            })
+        });
+        assert!(sim.run_until(move || ended.get()).is_ok());
+    }
+}
