@@ -1,0 +1,184 @@
+//! Commands to other nodes of the cluster: the clocks of both sides go with them.
+
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, get, rawdoc};
+use pinion_clock::{Gossip, SignedTime, Timestamp};
+use pinion_exec::cluster_time::{append_node_times, take_in};
+use pinion_runtime::Duration;
+use pinion_server::Resend;
+use pinion_sharding_protocol::ConnectionString;
+use pinion_sharding_router::{Hosts, Retry};
+use pinion_storage::storage;
+use pinion_wire::idl::{FieldReader, Path, ReadPreference, append_cluster_time};
+use pinion_wire::{Error, HostPort, Result};
+
+use crate::limits::{LOCAL_COMMAND, REMOTE_COMMAND};
+use crate::part::Membership;
+use crate::{replies, times};
+
+/// The same command with what this node knows of the cluster's clock.
+fn with_times(command: &RawDocument) -> RawDocumentBuf {
+    let time = storage().vector_time();
+    let mut out = DocBuilder::new();
+    out.append_all(command);
+    append_cluster_time(&mut out, &SignedTime::unsigned(time.cluster()));
+    append_node_times(&time, &mut out);
+    out.finish()
+}
+
+/// The times that another node has put behind its reply.
+fn times_of(reply: &RawDocument) -> Result<Gossip> {
+    let reader = FieldReader::object(Path::root("reply"), reply)?;
+    let cluster = match get(reply, "$clusterTime") {
+        Some(RawBsonRef::Document(signed)) => {
+            let path = reader.path().field("$clusterTime");
+            FieldReader::object(path, signed)?.opt_timestamp("clusterTime")?
+        }
+        _ => None,
+    };
+    Ok(Gossip {
+        cluster,
+        config: reader.opt_timestamp("$configTime")?,
+        topology: reader.opt_timestamp("$topologyTime")?,
+    })
+}
+
+fn learn(reply: &RawDocument) {
+    if let Err(error) = times_of(reply).and_then(take_in) {
+        tracing::warn!(target: "SHARDING", id = 7_500_001u64, error = error.message, "The times of another node of the cluster were not taken in");
+    }
+}
+
+/// Runs a command, which may be executed twice, on the primary of a set of the cluster.
+///
+/// # Errors
+/// The string names no set; the set has no primary that answers; those of the command and of its
+/// write concern.
+pub(crate) async fn run_on_set(
+    set: &ConnectionString,
+    command: &RawDocument,
+    limit: Duration,
+) -> Result<RawDocumentBuf> {
+    if set.set.is_empty() {
+        let message = format!("the connection string {set} names no replica set");
+        return Err(Error::failed_to_parse(message));
+    }
+    let hosts = Hosts::here();
+    hosts.watch(set).await;
+    let command = with_times(command);
+    let preference = ReadPreference::default();
+    let ran = hosts.run(&set.set, &preference, &command, limit, Retry::Idempotent);
+    let (_, reply) = ran.await?;
+    learn(reply.body());
+    replies::check(reply.body())?;
+    Ok(reply.body().to_owned())
+}
+
+/// Runs a command, which may be executed twice, on a node that may be none of the cluster yet.
+///
+/// # Errors
+/// As of [`run_on_set`].
+pub(crate) async fn run_on_host(host: &HostPort, command: &RawDocument) -> Result<RawDocumentBuf> {
+    let hosts = Hosts::here();
+    let command = with_times(command);
+    let resend = Resend::OverNewConnection;
+    let ran = hosts.pool().run(host, &command, REMOTE_COMMAND, resend);
+    let reply = ran.await.map_err(|error| error.into_error())?;
+    learn(reply.body());
+    replies::check(reply.body())?;
+    Ok(reply.body().to_owned())
+}
+
+/// Documents of the config servers that a majority has, and none older than this node has heard of:
+/// nor will any be that is read after a restart.
+///
+/// # Errors
+/// The config servers cannot be reached; those of a write of the times.
+pub(crate) async fn read_config(
+    cluster: &Membership,
+    (db, collection): (&str, &str),
+    filter: &RawDocument,
+    limit: i32,
+) -> Result<Vec<RawDocumentBuf>> {
+    let mut command = DocBuilder::new();
+    command
+        .append("find", collection)
+        .append("filter", filter)
+        .append("limit", limit)
+        .append("batchSize", limit)
+        .append("singleBatch", true)
+        .append("maxTimeMS", REMOTE_COMMAND.as_millis() as i64);
+    command.start_document("readConcern");
+    command.append("level", "majority");
+    let config_time = storage().vector_time().config();
+    if !config_time.is_null() {
+        command.append("afterClusterTime", bson_timestamp(config_time));
+    }
+    command.end();
+    command.append("$db", db);
+    let reply = run_on_set(&cluster.config_servers, &command.finish(), REMOTE_COMMAND).await?;
+    times::keep().await?;
+    replies::only_batch(&reply)
+}
+
+/// A command of the config servers that changes the catalog: a majority has it when this returns.
+///
+/// # Errors
+/// As of [`run_on_set`].
+pub(crate) async fn change_config(
+    cluster: &Membership,
+    command: RawDocumentBuf,
+) -> Result<RawDocumentBuf> {
+    let command = with_majority(command);
+    let reply = run_on_set(&cluster.config_servers, &command, REMOTE_COMMAND).await?;
+    times::keep().await?;
+    Ok(reply)
+}
+
+/// The same command for another node, which is to wait until a majority of its set has what it
+/// writes.
+pub(crate) fn with_majority(command: RawDocumentBuf) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.append_all(&command);
+    let wait_ms = LOCAL_COMMAND.as_millis() as i64;
+    out.start_document("writeConcern")
+        .append("w", "majority")
+        .append("wtimeout", wait_ms)
+        .end();
+    out.finish()
+}
+
+/// A time as BSON has it.
+pub(crate) fn bson_timestamp(time: Timestamp) -> pinion_bson::Timestamp {
+    pinion_bson::Timestamp {
+        time: time.secs(),
+        increment: time.inc(),
+    }
+}
+
+/// `hello`, as any node answers it.
+pub(crate) fn hello() -> RawDocumentBuf {
+    rawdoc! { "hello": 1, "$db": "admin" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_replies() {
+        let time = |secs| bson_timestamp(Timestamp::new(secs, 1));
+        let reply = rawdoc! {
+            "ok": 1, "$clusterTime": { "clusterTime": time(9), "signature": {} },
+            "$configTime": time(8), "$topologyTime": time(7),
+        };
+        let found = times_of(&reply).expect("readable");
+        let expected = Gossip {
+            cluster: Some(Timestamp::new(9, 1)),
+            config: Some(Timestamp::new(8, 1)),
+            topology: Some(Timestamp::new(7, 1)),
+        };
+        assert_eq!(found, expected);
+        assert_eq!(times_of(&rawdoc! { "ok": 1 }).ok(), Some(Gossip::default()));
+        assert!(times_of(&rawdoc! { "$configTime": 1 }).is_err());
+    }
+}
