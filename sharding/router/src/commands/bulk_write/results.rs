@@ -1,0 +1,279 @@
+//! The results of the operations of a `bulkWrite`, collected from the replies to its parts.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_runtime::LocalBoxFuture;
+use pinion_server::Resend;
+use pinion_service::cursors::{BULK_WRITE_CURSOR, Cursor, DocumentStream, Filled, cursors, fill};
+use pinion_service::session_ids::is_in;
+use pinion_wire::idl::{Namespace, i64_exact};
+use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result};
+
+use super::super::writes::is_stale;
+use super::IfStale;
+use crate::dispatch::Answer;
+use crate::hosts::Hosts;
+use crate::limits::CONFIG_WRITE_TIME;
+use crate::reply::append_concern_error;
+use crate::request::Request;
+
+/// The counts of a reply, in its order.
+const COUNTS: [&str; 6] = [
+    "nErrors",
+    "nInserted",
+    "nMatched",
+    "nModified",
+    "nUpserted",
+    "nDeleted",
+];
+
+/// What the replies to the parts of a command come to together.
+#[derive(Default)]
+pub(super) struct Results {
+    counts: [i64; COUNTS.len()],
+    /// By the places of the operations in the client's command.
+    documents: BTreeMap<usize, Bytes>,
+    write_concern_error: Option<RawDocumentBuf>,
+    retried: Vec<i32>,
+}
+
+/// Whether operations of a reply were refused since their database has another place: those stand
+/// in its first batch, or behind it.
+pub(super) fn has_refused(reply: &RawDocument) -> bool {
+    let errors = pinion_bson::get(reply, "nErrors").and_then(i64_exact);
+    if errors.is_none_or(|errors| errors == 0) {
+        return false;
+    }
+    let Some(RawBsonRef::Document(cursor)) = pinion_bson::get(reply, "cursor") else {
+        return false;
+    };
+    let is_whole = pinion_bson::get(cursor, "id").and_then(i64_exact) == Some(0);
+    !is_whole || results_in(cursor, "firstBatch").any(|(_, code, _)| is_stale(code))
+}
+
+/// The results of a batch: the place, the code where it failed, and the whole document.
+fn results_in<'d>(
+    cursor: &'d RawDocument,
+    batch: &str,
+) -> impl Iterator<Item = (usize, ErrorCode, &'d RawDocument)> {
+    let found = pinion_bson::get(cursor, batch).and_then(|batch| batch.as_array());
+    let found = found.into_iter().flat_map(pinion_bson::values);
+    found.filter_map(|result| {
+        let result = result.as_document()?;
+        let at = pinion_bson::get(result, "idx").and_then(i64_exact)?;
+        let code = pinion_bson::get(result, "code").and_then(i64_exact);
+        let code = ErrorCode(code.unwrap_or(0) as i32);
+        Some((usize::try_from(at).ok()?, code, result))
+    })
+}
+
+impl Results {
+    pub(super) fn errors(&self) -> i64 {
+        self.counts[0]
+    }
+
+    /// Nothing was executed yet, for all that is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.counts.iter().all(|count| *count == 0) && self.documents.is_empty()
+    }
+
+    /// Adds the reply to a part, with all batches of its cursor. Gives the operations that it
+    /// refuses as stale, where those are no errors.
+    pub(super) async fn add(
+        &mut self,
+        cmd: &Invocation,
+        answer: &Answer,
+        sent: &[usize],
+        if_stale: IfStale,
+    ) -> Result<Vec<usize>> {
+        let body = answer.body();
+        for (count, name) in self.counts.iter_mut().zip(COUNTS) {
+            *count += pinion_bson::get(body, name)
+                .and_then(i64_exact)
+                .unwrap_or(0);
+        }
+        if let Some(RawBsonRef::Document(error)) = pinion_bson::get(body, "writeConcernError") {
+            self.write_concern_error = Some(error.to_owned());
+        }
+        if let Some(RawBsonRef::Array(ids)) = pinion_bson::get(body, "retriedStmtIds") {
+            let ids = pinion_bson::values(ids).filter_map(|id| id.as_i32());
+            self.retried.extend(ids);
+        }
+        let mut refused = Vec::new();
+        let mut reply = body.to_owned();
+        let mut batch = "firstBatch";
+        while let Some(RawBsonRef::Document(cursor)) = pinion_bson::get(&reply, "cursor") {
+            for (at, code, result) in results_in(cursor, batch) {
+                let Some(place) = sent.get(at).copied() else {
+                    continue;
+                };
+                match is_stale(code) && if_stale == IfStale::Again {
+                    true => refused.push(place),
+                    false => {
+                        self.documents.insert(place, renumbered(result, place));
+                    }
+                }
+            }
+            match pinion_bson::get(cursor, "id") {
+                Some(RawBsonRef::Int64(id)) if id != 0 => {
+                    reply = next_batch(cmd, answer, id).await?;
+                    batch = "nextBatch";
+                }
+                _ => break,
+            }
+        }
+        self.counts[0] -= refused.len() as i64;
+        Ok(refused)
+    }
+
+    /// Operations that were not executed since their shard did not take them.
+    pub(super) fn fail(&mut self, operations: &Documents, failed: &[usize], error: &Error) {
+        for at in failed {
+            let mut out = DocBuilder::new();
+            out.append("ok", 0.0)
+                .append("idx", *at as i32)
+                .append("code", error.code.0)
+                .append("errmsg", error.message.as_str())
+                .append("n", 0);
+            if pinion_bson::get(operations.get(*at), "update").is_some() {
+                out.append("nModified", 0);
+            }
+            let result = Bytes::from(out.finish().into_bytes());
+            self.documents.insert(*at, result);
+            self.counts[0] += 1;
+        }
+    }
+
+    /// The client's reply.
+    ///
+    /// # Errors
+    /// There are too many cursors.
+    pub(super) async fn into_reply(self, cmd: &Invocation) -> Result<Reply> {
+        let mut out = Reply::new();
+        append_results(cmd, self.documents, &mut out).await?;
+        for (name, count) in COUNTS.into_iter().zip(self.counts) {
+            out.append(name, count as i32);
+        }
+        if let Some(error) = &self.write_concern_error {
+            append_concern_error(&mut out, error);
+        }
+        if !self.retried.is_empty() {
+            out.start_array("retriedStmtIds");
+            for id in self.retried {
+                out.push(id);
+            }
+            out.end();
+        }
+        Ok(out)
+    }
+}
+
+async fn next_batch(cmd: &Invocation, answer: &Answer, id: i64) -> Result<RawDocumentBuf> {
+    let more = Request::own("admin", None, |out| {
+        out.append("getMore", id)
+            .append("collection", "$cmd.bulkWrite");
+        for name in ["lsid", "txnNumber", "autocommit"] {
+            if let Some(value) = pinion_bson::get(cmd.body(), name)
+                && (name == "lsid" || is_in(&cmd.ctx))
+            {
+                out.append_raw(name, value);
+            }
+        }
+    });
+    let (set, host) = (&answer.set, &answer.host);
+    let next = Hosts::here()
+        .run_at(set, host, more.body(), CONFIG_WRITE_TIME, Resend::Never)
+        .await
+        .map_err(|error| error.into_error())?;
+    Ok(next.body().to_owned())
+}
+
+fn renumbered(result: &RawDocument, place: usize) -> Bytes {
+    let mut out = DocBuilder::new();
+    for elem in pinion_bson::raw_elements(result) {
+        match elem.name {
+            b"idx" => out.append("idx", place as i32),
+            _ => out.append_elem(&elem),
+        };
+    }
+    Bytes::from(out.finish().into_bytes())
+}
+
+/// Results that are all here.
+struct Collected(std::vec::IntoIter<Bytes>);
+
+impl pinion_service::cursors::Documents for Collected {
+    async fn next(&mut self, _: &OpContext, _: usize) -> Result<Option<Bytes>> {
+        Ok(self.0.next())
+    }
+
+    fn is_eof(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    fn is_tail(&self) -> bool {
+        false
+    }
+}
+
+impl DocumentStream for Collected {
+    fn fill<'a>(
+        &'a mut self,
+        stash: &'a mut Option<Bytes>,
+        ctx: &'a OpContext,
+        max_documents: usize,
+    ) -> LocalBoxFuture<'a, Result<Filled>> {
+        Box::pin(fill(self, stash, ctx, max_documents))
+    }
+}
+
+/// Appends the cursor of the reply: a first batch, as large as the client wants it.
+async fn append_results(
+    cmd: &Invocation,
+    results: BTreeMap<usize, Bytes>,
+    out: &mut Reply,
+) -> Result<()> {
+    let size = pinion_bson::get_path(cmd.body(), "cursor.batchSize").and_then(i64_exact);
+    let max_documents = size.map_or(usize::MAX, |size| usize::try_from(size).unwrap_or(0));
+    let list: Vec<Bytes> = results.into_values().collect();
+    let mut stream = Collected(list.into_iter());
+    let mut stash = None;
+    let filled = fill(&mut stream, &mut stash, &cmd.ctx, max_documents).await?;
+    let ns = Namespace::parse(BULK_WRITE_CURSOR)?;
+    let id = match filled.exhausted {
+        true => 0,
+        false => {
+            let (now, wall_ms) = (pinion_runtime::now(), pinion_runtime::wall_ms());
+            cursors().insert(Cursor {
+                ns,
+                reads: None,
+                session: cmd.ctx.args.lsid,
+                transaction: cmd.ctx.args.txn_number.filter(|_| is_in(&cmd.ctx)),
+                read_concern: cmd.ctx.read_concern,
+                no_timeout: false,
+                stream: Box::new(stream),
+                stash,
+                originating: cmd.message.body_bytes(),
+                plan_summary: None,
+                created: now,
+                last_used: now,
+                created_ms: wall_ms,
+                last_used_ms: wall_ms,
+                batches: 1,
+                returned: filled.documents.len() as u64,
+                time_left: None,
+            })?
+        }
+    };
+    out.start_document("cursor").start_array("firstBatch");
+    for document in &filled.documents {
+        if let Ok(document) = RawDocument::from_bytes(document) {
+            out.push(document);
+        }
+    }
+    out.end().append("id", id).append("ns", BULK_WRITE_CURSOR);
+    out.end();
+    Ok(())
+}

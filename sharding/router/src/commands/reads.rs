@@ -1,0 +1,392 @@
+//! Commands that read: sent to the shard that the database is on. Those that leave a cursor there
+//! leave one here.
+
+use pinion_bson::{RawBsonRef, RawDocument};
+use pinion_service::interrupt::interruptible;
+use pinion_service::metrics::metrics;
+use pinion_sharding_protocol::ShardId;
+use pinion_wire::idl::{Namespace, is_valid_database_name, truthy};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
+
+use crate::cluster::Cluster;
+use crate::cursor::{CursorKind, first_reply};
+use crate::dispatch::{
+    Answer, WhenAbsent, at_database, at_primary, before_routing_again, may_route_again,
+    named_collection, send_to,
+};
+use crate::hosts::Retry;
+use crate::placement::{
+    check_is_unsharded, check_uuid_is_unsharded, check_without_sharded, database, forget_database,
+    make_database,
+};
+use crate::reply::{passed_on, refused};
+use crate::request::Request;
+use crate::shards::current_shards;
+
+/// Sends a command whose reply is passed on as it is.
+pub(super) async fn plain(cmd: Invocation) -> Result<Reply> {
+    let db = cmd.db();
+    check_uuid(&cmd).await?;
+    let answer = at_database(&cmd, db, WhenAbsent::Answer, |version| {
+        Request::of(&cmd, db, version)
+    })
+    .await?;
+    Ok(passed_on(answer.body()))
+}
+
+/// The same, of a command whose reply has a cursor.
+pub(super) async fn with_cursor(cmd: Invocation) -> Result<Reply> {
+    read(&cmd, cmd.db(), CursorKind::default()).await
+}
+
+async fn read(cmd: &Invocation, db: &str, kind: CursorKind) -> Result<Reply> {
+    check_uuid(cmd).await?;
+    let answer = at_database(cmd, db, WhenAbsent::Answer, |version| {
+        Request::of(cmd, cmd.db(), version)
+    })
+    .await?;
+    first_reply(cmd, &answer, kind)
+}
+
+/// Runs a read of a sharded collection, which gives `None` where there is none; then sends the
+/// command to the primary shard, and looks again where that says that the collection is sharded.
+async fn routed(
+    cmd: &Invocation,
+    sharded: impl AsyncFn() -> Result<Option<Reply>>,
+    unsharded: impl Fn(&Answer) -> Result<Reply>,
+) -> Result<Reply> {
+    for attempt in 0.. {
+        if let Some(reply) = sharded().await? {
+            return Ok(reply);
+        }
+        let answer = at_primary(cmd, cmd.db(), WhenAbsent::Answer, |versions| {
+            Request::of(cmd, cmd.db(), versions)
+        })
+        .await;
+        match answer {
+            Ok(answer) => return unsharded(&answer),
+            Err(error) if may_route_again(cmd, &error, attempt) => {
+                let named = named_collection(cmd, cmd.db());
+                before_routing_again(cmd, named.as_ref(), &error, attempt).await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("it returns at the last attempt")
+}
+
+/// Refuses a command that names a sharded collection by its UUID, of which the table has no names.
+async fn check_uuid(cmd: &Invocation) -> Result<()> {
+    match pinion_bson::elements(cmd.body()).next() {
+        Some((_, RawBsonRef::Binary(uuid))) => check_uuid_is_unsharded(cmd.name(), uuid).await,
+        _ => Ok(()),
+    }
+}
+
+/// Whether the command names its collection by a name, and not by a UUID or a number.
+fn is_named(cmd: &Invocation) -> bool {
+    let first = pinion_bson::elements(cmd.body()).next();
+    matches!(first, Some((_, RawBsonRef::String(_))))
+}
+
+/// `count`.
+pub(super) async fn count(cmd: Invocation) -> Result<Reply> {
+    if !is_named(&cmd) {
+        return plain(cmd).await;
+    }
+    let sharded = async || crate::reads::count(&cmd).await;
+    routed(&cmd, sharded, |answer| Ok(passed_on(answer.body()))).await
+}
+
+/// `distinct`.
+pub(super) async fn distinct(cmd: Invocation) -> Result<Reply> {
+    if !is_named(&cmd) {
+        return plain(cmd).await;
+    }
+    let sharded = async || crate::reads::distinct(&cmd).await;
+    routed(&cmd, sharded, |answer| Ok(passed_on(answer.body()))).await
+}
+
+fn flag(body: &RawDocument, name: &str) -> bool {
+    pinion_bson::get(body, name).is_some_and(truthy)
+}
+
+/// `find`.
+pub(super) async fn find(cmd: Invocation) -> Result<Reply> {
+    metrics().counters.query.inc();
+    let body = cmd.body();
+    let is_tail = flag(body, "tailable");
+    let kind = CursorKind {
+        is_tail,
+        awaits_data: is_tail && flag(body, "awaitData"),
+        is_change_stream: false,
+        no_timeout: flag(body, "noCursorTimeout"),
+    };
+    if !is_named(&cmd) {
+        return read(&cmd, cmd.db(), kind).await;
+    }
+    let sharded = async || crate::reads::find(&cmd, kind).await;
+    routed(&cmd, sharded, |answer| first_reply(&cmd, answer, kind)).await
+}
+
+/// `aggregate`.
+pub(super) async fn aggregate(cmd: Invocation) -> Result<Reply> {
+    let pipeline = Pipeline::of(cmd.body());
+    if pipeline.reads_changes {
+        cmd.ctx.work().reads_changes();
+        if pipeline.reads_all_changes || cmd.db() == "admin" {
+            return all_changes(&cmd).await;
+        }
+        // A stream begins with the database; where there is none yet, it begins with an empty one.
+        if !matches!(cmd.db(), "admin" | "config" | "local") {
+            interruptible(&cmd.ctx, make_database(cmd.db(), None)).await??;
+        }
+        if let Some(RawBsonRef::String(name)) = pinion_bson::get(cmd.body(), "aggregate") {
+            check_is_unsharded("$changeStream", &Namespace::sought(cmd.db(), name)?).await?;
+        }
+    }
+    if pipeline.writes {
+        interruptible(&cmd.ctx, make_place(&cmd, pipeline.writes_into)).await??;
+    }
+    let kind = match pipeline.reads_changes {
+        true => CHANGE_STREAM,
+        false => CursorKind::default(),
+    };
+    if pipeline.lists_operations {
+        return super::operations::current_op_stage(cmd).await;
+    }
+    if pipeline.reads_changes || !is_named(&cmd) {
+        return read(&cmd, cmd.db(), kind).await;
+    }
+    // In a box, as few commands need its room.
+    let sharded = async || Box::pin(crate::reads::aggregate(&cmd)).await;
+    routed(&cmd, sharded, |answer| first_reply(&cmd, answer, kind)).await
+}
+
+/// What a router has to know of a pipeline before it sends it. What is wrong with it says the
+/// shard.
+#[derive(Default)]
+struct Pipeline<'d> {
+    reads_changes: bool,
+    reads_all_changes: bool,
+    lists_operations: bool,
+    /// It ends with `$out` or `$merge`.
+    writes: bool,
+    /// The database of `$out` or `$merge`, where it names one.
+    writes_into: Option<&'d str>,
+}
+
+impl<'d> Pipeline<'d> {
+    fn of(body: &'d RawDocument) -> Pipeline<'d> {
+        let Some(RawBsonRef::Array(stages)) = pinion_bson::get(body, "pipeline") else {
+            return Pipeline::default();
+        };
+        let mut found = Pipeline::default();
+        for (at, stage) in pinion_bson::values(stages).enumerate() {
+            let Some(stage) = stage.as_document() else {
+                continue;
+            };
+            let Some((name, value)) = pinion_bson::elements(stage).next() else {
+                continue;
+            };
+            let field = |name| pinion_bson::get(value.as_document()?, name);
+            match (name, at) {
+                ("$changeStream", 0) => {
+                    found.reads_changes = true;
+                    found.reads_all_changes = field("allChangesForCluster").is_some_and(truthy);
+                }
+                ("$currentOp", 0) => {
+                    found.lists_operations = !field("localOps").is_some_and(truthy);
+                }
+                ("$out", _) => {
+                    found.writes = true;
+                    found.writes_into = field("db").and_then(|db| db.as_str());
+                }
+                ("$merge", _) => {
+                    found.writes = true;
+                    let into = field("into").and_then(|into| into.as_document());
+                    let db = into.and_then(|into| pinion_bson::get(into, "db"));
+                    found.writes_into = db.and_then(|db| db.as_str());
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
+const CHANGE_STREAM: CursorKind = CursorKind {
+    is_tail: true,
+    awaits_data: true,
+    is_change_stream: true,
+    no_timeout: false,
+};
+
+/// A change stream over all databases, where one shard has them.
+///
+/// # Errors
+/// `CommandNotSupported` where there are several shards, whose changes would have to be merged.
+async fn all_changes(cmd: &Invocation) -> Result<Reply> {
+    let shards = interruptible(&cmd.ctx, current_shards()).await??;
+    let mut all = shards.iter();
+    let shard = match (all.next(), all.next()) {
+        (Some(shard), None) => ShardId::new(&shard.id),
+        (None, _) => ShardId::new(ShardId::CONFIG),
+        _ => {
+            return Err(Error::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED,
+                format!(
+                    "a change stream over all databases of {} shards is not supported",
+                    shards.len()
+                ),
+            ));
+        }
+    };
+    let preference = cmd.ctx.args.read_preference.clone().unwrap_or_default();
+    let request = Request::of(cmd, cmd.db(), None);
+    let sent = send_to(cmd, &shard, &preference, &request, Retry::Idempotent).await;
+    first_reply(cmd, &sent.map_err(refused)?, CHANGE_STREAM)
+}
+
+/// Makes the database that a pipeline writes into, and the one that it reads, if there are none:
+/// both on one shard.
+///
+/// # Errors
+/// `CommandNotSupported` if they are on two.
+async fn make_place(cmd: &Invocation, into: Option<&str>) -> Result<()> {
+    if let Some(into) = into.filter(|into| *into != cmd.db()) {
+        // No version of the target goes with the command: where it is has to be known now.
+        forget_database(into).await;
+    }
+    let source = make_database(cmd.db(), None).await?;
+    // What can be no target the shard refuses.
+    let is_target = |into: &&str| {
+        is_valid_database_name(into) && !matches!(*into, "admin" | "config" | "local")
+    };
+    let Some(into) = into.filter(is_target) else {
+        return Ok(());
+    };
+    let target = match database(into).await? {
+        Some(found) => found,
+        None => make_database(into, Some(&source.primary)).await?,
+    };
+    match target.primary == source.primary {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            format!(
+                "a pipeline that reads database {} of shard {} and writes into database {into} of shard {} is not supported",
+                cmd.db(),
+                source.primary,
+                target.primary
+            ),
+        )),
+    }
+}
+
+/// `explain`.
+pub(super) async fn explain(cmd: Invocation) -> Result<Reply> {
+    let explained = pinion_bson::elements(cmd.body()).next();
+    let command = explained.and_then(|(_, value)| value.as_document());
+    let is_bulk = command.is_some_and(|command| pinion_bson::get(command, "bulkWrite").is_some());
+    match is_bulk {
+        true => super::bulk_write::explain(cmd).await,
+        false => {
+            let sharded = async || Box::pin(crate::reads::explain(&cmd)).await;
+            routed(&cmd, sharded, |answer| Ok(passed_on(answer.body()))).await
+        }
+    }
+}
+
+/// `renameCollection`, within one shard.
+pub(super) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    let from = Namespace::parse(reader.str("renameCollection")?)?;
+    let to = Namespace::parse(reader.str("to")?)?;
+    check_is_unsharded("renameCollection", &from).await?;
+    check_is_unsharded("renameCollection", &to).await?;
+    if from.db() != to.db() {
+        // No version of the target goes with the command: where it is has to be known now.
+        forget_database(to.db()).await;
+        let source = database(from.db()).await?;
+        if let Some(source) = &source {
+            let target = make_database(to.db(), None).await?;
+            if target.primary != source.primary {
+                return Err(Error::new(
+                    ErrorCode(13137),
+                    "Source and destination collections must be on same shard",
+                ));
+            }
+        }
+    }
+    let answer = at_database(&cmd, from.db(), WhenAbsent::Answer, |version| {
+        Request::of(&cmd, cmd.db(), version)
+    })
+    .await?;
+    Ok(passed_on(answer.body()))
+}
+
+/// `dbStats`: of the shard that has the database, in the form of all shards.
+pub(super) async fn db_stats(cmd: Invocation) -> Result<Reply> {
+    let db = cmd.db();
+    check_without_sharded("dbStats", db).await?;
+    let answer = at_database(&cmd, db, WhenAbsent::Answer, |version| {
+        Request::of(&cmd, db, version)
+    })
+    .await?;
+    let mut out = Reply::new();
+    let shards = Cluster::here().shards();
+    let shown = shards
+        .get(&answer.shard)
+        .map(|shard| shard.string.to_string());
+    out.start_document("raw");
+    if let Some(shown) = &shown {
+        out.start_document(shown);
+        crate::reply::append_passed_on(&mut out, answer.body(), |_| true);
+        out.append("ok", 1.0).end();
+    }
+    out.end();
+    crate::reply::append_passed_on(&mut out, answer.body(), |_| true);
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::{RawDocumentBuf, rawdoc};
+
+    use super::*;
+
+    #[test]
+    fn pipelines() {
+        let check = |stages: Vec<RawDocumentBuf>, expected: (bool, bool, Option<&str>)| {
+            let mut pipeline = pinion_bson::RawArrayBuf::new();
+            stages.into_iter().for_each(|stage| pipeline.push(stage));
+            let body = rawdoc! { "aggregate": "c", "pipeline": pipeline };
+            let found = Pipeline::of(&body);
+            let seen = (
+                found.reads_changes,
+                found.lists_operations,
+                found.writes_into,
+            );
+            assert_eq!(seen, expected, "{body:?}");
+        };
+        check(vec![], (false, false, None));
+        check(vec![rawdoc! { "$changeStream": {} }], (true, false, None));
+        check(vec![rawdoc! { "$currentOp": {} }], (false, true, None));
+        check(
+            vec![rawdoc! { "$currentOp": { "localOps": true } }],
+            (false, false, None),
+        );
+        check(
+            vec![rawdoc! { "$match": {} }, rawdoc! { "$out": "x" }],
+            (false, false, None),
+        );
+        let out = rawdoc! { "$out": { "db": "e", "coll": "x" } };
+        check(vec![out], (false, false, Some("e")));
+        let merge = rawdoc! { "$merge": { "into": { "db": "f", "coll": "x" } } };
+        check(
+            vec![rawdoc! { "$match": {} }, merge],
+            (false, false, Some("f")),
+        );
+    }
+}

@@ -1,0 +1,111 @@
+//! Named limits of the router role.
+
+use pinion_runtime::Duration;
+
+/// How often a command is sent in all where it may be sent again: MongoDB's `kMaxNumRetries` and
+/// the first time.
+pub const RUN_ATTEMPTS: usize = 3;
+/// How long a member that fits is waited for, unless the options say otherwise:
+/// `defaultFindReplicaSetHostTimeoutMS`.
+pub const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(15);
+/// Connections of the monitors to each host: one that streams, one for round trips, and as many
+/// while they are replaced.
+pub const MONITOR_CONNECTIONS: usize = 4;
+pub const MONITOR_IDLE: usize = 1;
+
+/// How often a command is sent again because the sender's routing table was old.
+pub(crate) const MAX_STALE_RETRIES: u32 = 10;
+
+/// The pause before a command is sent again for the second time and later: what it met may be
+/// changing.
+pub(crate) const STALE_RETRY_PAUSE: Duration = Duration::from_millis(10);
+
+/// By how many doublings that pause grows: a migration that is being committed takes longer than a
+/// definition.
+pub(crate) const MAX_PAUSE_DOUBLINGS: u32 = 6;
+
+/// How often a table that changes between two looks at it is looked at again.
+pub(crate) const MAX_TARGETINGS: usize = 100;
+
+/// How long a command without a deadline of its own may take at a shard. MongoDB has none; a
+/// connection that is silent for so long is given up.
+pub(crate) const LONGEST_COMMAND: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long a read of the config servers may take.
+pub(crate) const CONFIG_READ_TIME: Duration = Duration::from_secs(30);
+
+/// How long a change at the config servers may take.
+pub(crate) const CONFIG_WRITE_TIME: Duration = Duration::from_secs(60);
+
+/// Pause between two reads of the list of shards.
+pub(crate) const SHARDS_RELOAD_PAUSE: Duration = Duration::from_secs(30);
+
+/// The pause after a read of the list of shards that failed.
+pub(crate) const SHARDS_RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Databases, and collections, whose place a core remembers. Beyond it all are forgotten, and
+/// looked up again.
+pub(crate) const MAX_KNOWN_NAMESPACES: usize = 100_000;
+
+/// The longest an operation waits for data that its client lets it wait for, without saying how
+/// long.
+pub(crate) const AWAIT_DATA: Duration = Duration::from_secs(1);
+
+/// What a reply may take longer than the time that the shard was given.
+pub(crate) const REPLY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Cursors of a shard that a core still has to close there. Beyond it the shard closes them itself,
+/// once they are idle for long enough.
+pub(crate) const MAX_CLOSING_CURSORS: usize = 10_000;
+
+/// How long the end of a process waits for the operations that run, by default.
+pub(crate) const QUIESCE_TIME: Duration = Duration::from_secs(15);
+
+/// Transactions that a core keeps the participants of.
+pub(crate) const MAX_TRANSACTIONS: usize = 1_000_000;
+
+/// The operations of a router hold together as much as those of a node with a cache of this size.
+pub(crate) const MERGE_CACHE_BYTES: u64 = 4 << 30;
+
+/// How often idle cursors and sessions are looked for.
+pub(crate) const REAP_INTERVAL: Duration = Duration::from_secs(4);
+
+/// How long a client's time is kept waiting for the key that it was signed with.
+pub(crate) const KEY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The pause between two looks at the keys of the config servers while one is missing.
+pub(crate) const KEY_PAUSE: Duration = Duration::from_millis(200);
+
+/// The pause between two looks at the keys otherwise. A new one is made three months ahead.
+pub(crate) const KEYS_RELOAD_PAUSE: Duration = Duration::from_secs(60 * 60);
+
+/// The pause between two looks at whether operations of clients still run.
+pub(crate) const QUIESCE_POLL: Duration = Duration::from_millis(20);
+
+const _: () = assert!(RUN_ATTEMPTS > 0 && MONITOR_IDLE < MONITOR_CONNECTIONS);
+
+/// Connections of one core to a host. A router has as many commands under way there as its clients
+/// send.
+pub(crate) const ROUTER_CONNECTIONS: usize = 2_000;
+
+/// Those that are kept while no command needs them.
+pub(crate) const ROUTER_IDLE_CONNECTIONS: usize = 200;
+
+/// How often sessions in use are published: `logicalSessionRefreshMillis`.
+pub(crate) const SESSION_REFRESH_PAUSE: Duration = Duration::from_secs(5 * 60);
+
+/// Sessions that one command publishes, removes or looks for.
+pub(crate) const SESSION_BATCH: usize = 1_000;
+
+/// Ended sessions that wait for the next refresh. Others expire.
+pub(crate) const MAX_ENDED_SESSIONS: usize = 100_000;
+
+/// The pause between two looks at the default concerns of the cluster, as MongoDB has it.
+pub(crate) const DEFAULTS_RELOAD_PAUSE: Duration = Duration::from_secs(30);
+
+/// The pause between two pings of a router to the config servers, and how long one may take.
+pub(crate) const PRESENCE_PAUSE: Duration = Duration::from_secs(10);
+pub(crate) const PRESENCE_TIME: Duration = Duration::from_secs(10);
+
+/// How long shards are asked to abort their parts of a transaction that has failed.
+pub(crate) const ABORT_TIME: Duration = Duration::from_secs(10);

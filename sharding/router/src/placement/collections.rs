@@ -1,0 +1,155 @@
+//! Collections: whether they are sharded, and by which table.
+
+use std::sync::Arc;
+
+use pinion_bson::{DocBuilder, RawBinaryRef, RawBsonRef, rawdoc};
+use pinion_sharding_protocol::documents::COLLECTIONS;
+use pinion_sharding_protocol::{
+    CachedCollection, CachedDatabase, RoutingTable, ShardVersion, StaleEpochInfo, StaleInfo,
+    Staleness, Targets, has_fixed_placement,
+};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, Result};
+
+use super::caches::{find, flush, mark};
+use crate::config_reads::find_all;
+
+/// The table of a collection, in which what concerns these targets is not known to be stale; `None`
+/// where it is not sharded, or does not exist.
+///
+/// # Errors
+/// The config servers do not answer.
+pub(crate) async fn table_of(
+    ns: &Namespace,
+    targets: Targets,
+) -> Result<Option<Arc<RoutingTable>>> {
+    // Names that begin so are of no collection.
+    let is_none = ns.collection().is_empty() || ns.collection().starts_with("$cmd");
+    if has_fixed_placement(ns.db()) || ns.db() == "local" || is_none {
+        return Ok(None);
+    }
+    match find(ns.as_str(), targets).await? {
+        CachedCollection::Unsharded => Ok(None),
+        CachedCollection::Sharded(table) => Ok(Some(table)),
+    }
+}
+
+/// Takes note that a shard has refused the version of a collection.
+async fn collection_is_stale(info: StaleInfo) {
+    // A version of another life says that no part of what is known is right.
+    let is_of_part = match (info.received, info.wanted) {
+        (ShardVersion::Placed(received), Some(ShardVersion::Placed(wanted))) => {
+            received.of.is_same(wanted.of)
+        }
+        (ShardVersion::Placed(_), None) => true,
+        _ => false,
+    };
+    let staleness = Staleness {
+        shard: is_of_part.then_some(info.shard),
+        received: Some(info.received),
+        wanted: info.wanted,
+        is_dropped: false,
+    };
+    mark::<CachedCollection>(info.ns.as_str(), staleness).await;
+}
+
+/// Takes note of an error by which a shard says that this process has an old table. False for any
+/// other error.
+///
+/// # Errors
+/// What the error says cannot be read.
+pub(crate) async fn shard_is_stale(error: &Error) -> Result<bool> {
+    if let Some(info) = StaleInfo::from_error(error)? {
+        tracing::debug!(target: "SHARDING", id = 7_300_011u64, ns = info.ns.as_str(), shard = %info.shard, "A shard does not have this version of a collection");
+        collection_is_stale(info).await;
+        return Ok(true);
+    }
+    if let Some(info) = StaleEpochInfo::from_error(error)? {
+        flush_collection(&info.ns).await;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+/// Has all cores forget a collection.
+pub(crate) async fn flush_collection(ns: &Namespace) {
+    let name: Arc<str> = ns.as_str().into();
+    flush::<CachedCollection>(move |other| *other == *name).await;
+}
+
+/// Has all cores forget a database and its collections.
+pub(crate) async fn flush_database(db: &str) {
+    let name: Arc<str> = db.into();
+    let of_database = name.clone();
+    flush::<CachedDatabase>(move |other| *other == *name).await;
+    flush::<CachedCollection>(move |other| {
+        let rest = other.strip_prefix(&*of_database);
+        rest.is_some_and(|rest| rest.starts_with('.'))
+    })
+    .await;
+}
+
+/// Has all cores forget everything.
+pub(crate) async fn flush_all() {
+    flush::<CachedDatabase>(|_| true).await;
+    flush::<CachedCollection>(|_| true).await;
+}
+
+/// Refuses a command on a sharded collection that cannot be routed there.
+///
+/// # Errors
+/// `CommandNotSupported`; the config servers do not answer.
+pub(crate) async fn check_is_unsharded(command: &str, ns: &Namespace) -> Result<()> {
+    match table_of(ns, Targets::Unknown).await? {
+        None => Ok(()),
+        Some(_) => Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            format!("{command} on the sharded collection {ns} is not supported"),
+        )),
+    }
+}
+
+/// Refuses a command on the collection of a UUID if that is sharded, as the config servers say.
+///
+/// # Errors
+/// `CommandNotSupported`; the config servers do not answer.
+pub(crate) async fn check_uuid_is_unsharded(command: &str, uuid: RawBinaryRef<'_>) -> Result<()> {
+    let mut filter = DocBuilder::new();
+    filter.append_raw("uuid", RawBsonRef::Binary(uuid));
+    match find_all(COLLECTIONS, filter.finish(), None).await?.first() {
+        None => Ok(()),
+        Some(found) => {
+            let ns = pinion_bson::get(found, "_id").and_then(|ns| ns.as_str());
+            Err(Error::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED,
+                format!(
+                    "{command} on the sharded collection {} by its UUID is not supported",
+                    ns.unwrap_or_default()
+                ),
+            ))
+        }
+    }
+}
+
+/// Refuses a command on a database that has sharded collections, as the config servers say.
+///
+/// # Errors
+/// `CommandNotSupported`; the config servers do not answer.
+pub(crate) async fn check_without_sharded(command: &str, db: &str) -> Result<()> {
+    if has_fixed_placement(db) {
+        return Ok(());
+    }
+    // The sign behind the dot.
+    let names = rawdoc! { "$gte": format!("{db}."), "$lt": format!("{db}/") };
+    let found = find_all(COLLECTIONS, rawdoc! { "_id": names }, None).await?;
+    let is_sharded = |document: &pinion_bson::RawDocumentBuf| {
+        !pinion_bson::get(document, "dropped").is_some_and(pinion_wire::idl::truthy)
+    };
+    match found.iter().any(is_sharded) {
+        false => Ok(()),
+        true => Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            format!("{command} on database {db}, which has sharded collections, is not supported"),
+        )),
+    }
+}

@@ -1,0 +1,125 @@
+//! What a router looks at in the commands that read: all else is the shards' to judge.
+
+use std::sync::Arc;
+
+use pinion_bson::RawDocument;
+use pinion_clock::Timestamp;
+use pinion_query::{Matcher, Variables, parse_collation};
+use pinion_sharding_protocol::{RoutingTable, TargetedShards};
+use pinion_wire::idl::{CommandReader, Namespace, ReadConcernLevel};
+use pinion_wire::{Error, ErrorCode, Invocation, Result};
+
+/// The collation of a command: its own, or that of the collection.
+#[derive(Clone, Copy)]
+pub(super) struct CollationOption<'d>(Option<&'d RawDocument>);
+
+impl<'d> CollationOption<'d> {
+    /// Reads the option. An empty document asks for nothing.
+    ///
+    /// # Errors
+    /// `TypeMismatch`.
+    pub(super) fn read(reader: &CommandReader<'d>) -> Result<CollationOption<'d>> {
+        let own = reader.opt_doc("collation")?;
+        Ok(CollationOption(own.filter(|spec| !spec.is_empty())))
+    }
+
+    /// The document that counts; without one strings compare by their bytes.
+    pub(super) fn spec<'t>(self, table: Option<&'t RoutingTable>) -> Option<&'t RawDocument>
+    where
+        'd: 't,
+    {
+        match self.0 {
+            Some(own) => Some(own),
+            None => table.and_then(|table| table.default_collation.as_deref()),
+        }
+    }
+
+    /// The variables with this collation.
+    ///
+    /// # Errors
+    /// The document is no collation.
+    pub(super) fn variables(
+        self,
+        variables: &Variables,
+        table: Option<&RoutingTable>,
+    ) -> Result<Variables> {
+        let collation = match self.spec(table) {
+            Some(spec) => parse_collation(spec)?,
+            None => None,
+        };
+        Ok(Variables {
+            collation,
+            ..variables.clone()
+        })
+    }
+}
+
+/// The namespace that a command names in its first field.
+///
+/// # Errors
+/// `InvalidNamespace`; it is no string.
+pub(super) fn namespace(cmd: &Invocation, name: &str) -> Result<Namespace> {
+    CommandReader::new(name, cmd.body())?.sought(name, cmd.db())
+}
+
+/// The time of the snapshot that a read asks for.
+pub(super) fn snapshot_time(cmd: &Invocation) -> Option<Timestamp> {
+    cmd.ctx.args.read_concern?.at_cluster_time
+}
+
+/// The shards of a filter.
+///
+/// # Errors
+/// Those of [`RoutingTable::target`].
+pub(super) fn shards_of(
+    cmd: &Invocation,
+    table: &RoutingTable,
+    matcher: &Matcher,
+) -> Result<TargetedShards> {
+    let targeted = table.target(matcher, snapshot_time(cmd))?;
+    if targeted.shards.len() > 1 {
+        check_several(cmd, table, matcher)?;
+    }
+    Ok(targeted)
+}
+
+/// Refuses what cannot be merged from several shards.
+fn check_several(cmd: &Invocation, table: &RoutingTable, matcher: &Matcher) -> Result<()> {
+    let ns = &table.ns;
+    if matcher.is_near() {
+        return Err(unsupported(cmd, ns, "$near"));
+    }
+    let level = cmd.ctx.args.read_concern.and_then(|concern| concern.level);
+    let is_snapshot = level == Some(ReadConcernLevel::Snapshot);
+    if is_snapshot && snapshot_time(cmd).is_none() {
+        return Err(unsupported(
+            cmd,
+            ns,
+            "read concern snapshot without atClusterTime",
+        ));
+    }
+    if level == Some(ReadConcernLevel::Linearizable) {
+        return Err(unsupported(cmd, ns, "read concern linearizable"));
+    }
+    Ok(())
+}
+
+/// The error for what is not done over several shards.
+pub(super) fn unsupported(cmd: &Invocation, ns: &Namespace, what: &str) -> Error {
+    Error::new(
+        ErrorCode::COMMAND_NOT_SUPPORTED,
+        format!(
+            "{what} in {} on several shards of the sharded collection {ns} is not supported",
+            cmd.name()
+        ),
+    )
+}
+
+/// A filter of a command.
+///
+/// # Errors
+/// Those of the parser.
+pub(super) fn parse_filter(filter: Option<&RawDocument>, vars: &Variables) -> Result<Arc<Matcher>> {
+    let empty = pinion_bson::RawDocumentBuf::new();
+    Matcher::parse_query(filter.unwrap_or(&empty), vars).map(Arc::new)
+}

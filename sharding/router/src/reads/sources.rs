@@ -1,0 +1,274 @@
+//! How the stages of a pipeline that runs here come to collections: by the shards that have them.
+
+use std::rc::Rc;
+
+use pinion_bson::{
+    DocBuilder, RawArray, RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, rawdoc,
+};
+use pinion_merge::{MergeSpec, Node, Passes, Sources};
+use pinion_query::{DividedPipeline, ExternalStage, Memory, Pipeline, Variables};
+use pinion_service::interrupt::interruptible;
+use pinion_sharding_protocol::RoutingTable;
+use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Result};
+
+use super::options::{shards_of, unsupported};
+use super::part::{DOCUMENT_FIELD, KEY_FIELD, PartForm, ShardsRead};
+use super::stream::{merged, step_size};
+use super::variables::definitions;
+use crate::concerns::append_defaults;
+use crate::dispatch::{Answer, WhenAbsent, at_primary, before_routing_again, may_route_again};
+use crate::gather::ask_shards;
+use crate::request::{Request, Versions};
+
+/// What the stages of one pipeline share.
+pub(super) struct Routed {
+    /// The client's, by whose options all requests go.
+    pub cmd: Invocation,
+    /// What is read; stages in it may read the same again.
+    pub ns: Namespace,
+    pub vars: Variables,
+    /// That of the variables, as a command says it.
+    pub collation: RawDocumentBuf,
+    pub memory: Memory,
+    /// Documents that are wanted first.
+    pub wanted: usize,
+    /// Whether this is the collection that the command names, which some options are about.
+    pub is_named: bool,
+    /// How much is to be explained, where the pipeline is not to be run.
+    pub verbosity: Option<String>,
+}
+
+/// A collation as a command says it; the simple one by its name.
+pub(super) fn spec_of(collation: Option<&RawDocument>) -> RawDocumentBuf {
+    match collation {
+        Some(spec) => spec.to_owned(),
+        None => rawdoc! { "locale": "simple" },
+    }
+}
+
+/// Options of a client's command that all requests for it have.
+const PASSED_ON: [&str; 7] = [
+    "readConcern",
+    "$readPreference",
+    "lsid",
+    "maxTimeMS",
+    "comment",
+    "apiVersion",
+    "apiDeprecationErrors",
+];
+const PASSED_ON_WITH_EXPLAIN: [&str; 4] = ["readConcern", "$readPreference", "lsid", "comment"];
+
+impl Routed {
+    /// The same for another collection.
+    fn inner(&self, ns: Namespace, vars: &Variables) -> Rc<Routed> {
+        Rc::new(Routed {
+            cmd: self.cmd.clone(),
+            ns,
+            vars: vars.clone(),
+            collation: self.collation.clone(),
+            memory: self.memory.clone(),
+            wanted: usize::MAX,
+            is_named: false,
+            verbosity: None,
+        })
+    }
+
+    /// The pipeline that a shard runs, and the form of what comes out of it.
+    fn part(&self, divided: &DividedPipeline) -> (RawArrayBuf, PartForm) {
+        let mut stages = RawArrayBuf::new();
+        for stage in &divided.stages {
+            stages.push(RawBson::Document(stage.clone()));
+        }
+        let Some(sort) = &divided.sort else {
+            return (stages, PartForm::Plain);
+        };
+        let key = rawdoc! { "$meta": "sortKey" };
+        let mut wrap = DocBuilder::new();
+        wrap.start_document("$project").append("_id", 0i32);
+        wrap.append(KEY_FIELD, &*key)
+            .append(DOCUMENT_FIELD, "$$ROOT");
+        wrap.end();
+        stages.push(RawBson::Document(wrap.finish()));
+        (stages, PartForm::Wrapped(sort.clone()))
+    }
+
+    /// A request for a pipeline over the collection.
+    fn request(&self, stages: &RawArray, versions: Versions) -> Request {
+        Request::own(self.ns.db(), versions, |out| match &self.verbosity {
+            None => {
+                self.append_command(out, stages);
+                self.append_options(out, &PASSED_ON);
+            }
+            Some(verbosity) => {
+                out.start_document("explain");
+                self.append_command(out, stages);
+                out.end().append("verbosity", verbosity.as_str());
+                self.append_options(out, &PASSED_ON_WITH_EXPLAIN);
+            }
+        })
+    }
+
+    fn append_command(&self, out: &mut DocBuilder, stages: &RawArray) {
+        out.append("aggregate", self.ns.collection());
+        out.append("pipeline", stages);
+        out.start_document("cursor");
+        out.append("batchSize", step_size(self.wanted)).end();
+        out.append("collation", &*self.collation);
+        if let Some(definitions) = definitions(&self.vars) {
+            out.append("let", &*definitions);
+        }
+        if self.is_named {
+            self.append_options(out, &["hint", "collectionUUID"]);
+        }
+        self.append_options(out, &["allowDiskUse"]);
+    }
+
+    fn append_options(&self, out: &mut DocBuilder, names: &[&str]) {
+        let body = self.cmd.body();
+        let explained = pinion_bson::get(body, "explain").and_then(|inner| inner.as_document());
+        let mut defaults = DocBuilder::new();
+        append_defaults(&mut defaults, &self.cmd);
+        for name in names {
+            if *name == "readConcern"
+                && let Some(concern) = defaults.get(name)
+            {
+                out.append_raw(name, concern);
+                continue;
+            }
+            let value = explained.and_then(|inner| pinion_bson::get(inner, name));
+            if let Some(value) = value.or_else(|| pinion_bson::get(body, name)) {
+                out.append_raw(name, value);
+            }
+        }
+    }
+
+    /// Sends a pipeline to all shards that have something of what it matches.
+    async fn ask(
+        &self,
+        cmd: &Invocation,
+        stages: &RawArray,
+        divided: &DividedPipeline,
+    ) -> Result<Vec<Answer>> {
+        let target = |table: &RoutingTable| shards_of(cmd, table, &divided.matcher);
+        for attempt in 0.. {
+            let sharded = ask_shards(cmd, &self.ns, target, |call| {
+                self.request(stages, Versions::of_shard(call.version))
+            });
+            if let Some(gathered) = sharded.await? {
+                return Ok(gathered.all()?.1);
+            }
+            let primary = at_primary(cmd, self.ns.db(), WhenAbsent::Answer, |versions| {
+                self.request(stages, Versions::of_unsharded(versions.database))
+            });
+            match primary.await {
+                Ok(answer) => return Ok(vec![answer]),
+                Err(error) if may_route_again(cmd, &error, attempt) => {
+                    before_routing_again(cmd, Some(&self.ns), &error, attempt).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        unreachable!("it returns at the last attempt")
+    }
+
+    /// The pipeline divided between shards and this process.
+    ///
+    /// # Errors
+    /// It cannot be.
+    pub(super) fn divided(&self, pipeline: Pipeline) -> Result<DividedPipeline> {
+        let what = "a stage that reads metadata of documents";
+        let divided = pipeline.split(None, &self.vars)?.divided();
+        let divided = divided.ok_or_else(|| unsupported(&self.cmd, &self.ns, what))?;
+        divided.reduced(&self.vars)
+    }
+
+    /// What the shards answer to their part of a pipeline, and the form of their documents.
+    ///
+    /// # Errors
+    /// Those of the shards, and of the way there; the operation is stopped.
+    pub(super) async fn answers(
+        &self,
+        ctx: &OpContext,
+        divided: &DividedPipeline,
+    ) -> Result<(Vec<Answer>, PartForm)> {
+        let (stages, form) = self.part(divided);
+        // It runs as long as what asked for it now, which may be a `getMore`.
+        let mut cmd = self.cmd.clone();
+        cmd.ctx = cmd.ctx.clone().with_deadline(ctx.deadline_ns);
+        let answers = interruptible(ctx, self.ask(&cmd, &stages, divided)).await??;
+        Ok((answers, form))
+    }
+
+    /// A pipeline over the collection: what its shards can do of it is done there.
+    ///
+    /// # Errors
+    /// Those of the shards, and of the way there; what cannot be divided between them.
+    pub(super) async fn over(
+        self: &Rc<Self>,
+        ctx: &OpContext,
+        pipeline: Pipeline,
+    ) -> Result<Node<Routed>> {
+        let divided = self.divided(pipeline)?;
+        let (answers, form) = self.answers(ctx, &divided).await?;
+        let spec = MergeSpec {
+            limit: divided.limit.map(|limit| limit as usize),
+            ends_are_known: true,
+            ..MergeSpec::default()
+        };
+        let read = merged(ctx, &answers, &form, spec).await?;
+        Ok(Node::chain(Node::Read(Box::new(read)), divided.rest, self))
+    }
+}
+
+impl Sources for Routed {
+    type Read = ShardsRead;
+    /// What is read by shards is not held from here.
+    type Held = ();
+
+    fn vars(&self) -> &Variables {
+        &self.vars
+    }
+
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    async fn open(
+        self: &Rc<Self>,
+        ctx: &OpContext,
+        from: Option<&str>,
+        stages: &RawArray,
+        vars: &Variables,
+        _: Passes,
+    ) -> Result<(Node<Routed>, Option<()>)> {
+        let made = Pipeline::documents(stages, vars)?;
+        let pipeline = Pipeline::parse_sub(stages, vars)?;
+        let Some(from) = from else {
+            let list = made.into_iter().flatten().collect();
+            let inner = self.inner(self.ns.clone(), vars);
+            return Ok((Node::chain(Node::List(list), pipeline, &inner), None));
+        };
+        if made.is_some() {
+            return Err(Error::new(
+                ErrorCode::INVALID_NAMESPACE,
+                "$documents is only valid for a pipeline without a collection",
+            ));
+        }
+        let Ok(ns) = Namespace::new(self.ns.db(), from) else {
+            // No collection can be called that.
+            let inner = self.inner(self.ns.clone(), vars);
+            return Ok((Node::chain(Node::nothing(), pipeline, &inner), None));
+        };
+        let inner = self.inner(ns, vars);
+        Ok((inner.over(ctx, pipeline).await?, Some(())))
+    }
+
+    async fn open_own(self: &Rc<Self>, ctx: &OpContext, pipeline: &Pipeline) -> Result<Node<Self>> {
+        self.over(ctx, pipeline.clone()).await
+    }
+
+    async fn write(self: &Rc<Self>, _: &OpContext, _: &ExternalStage, _: Node<Self>) -> Result<()> {
+        Err(unsupported(&self.cmd, &self.ns, "a stage that writes"))
+    }
+}

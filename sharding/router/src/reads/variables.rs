@@ -1,0 +1,55 @@
+//! The variables of a command: `$$NOW`, `$$CLUSTER_TIME`, and those of `let`.
+
+use pinion_bson::{DocBuilder, RawBson, RawDocument, RawDocumentBuf};
+use pinion_query::{Expression, Variables, check_variable_name};
+use pinion_service::generate::random;
+use pinion_wire::{Error, ErrorCode, Result};
+
+use crate::cluster::Cluster;
+
+/// The variables that a command's expressions may use. The values of `let` are expressions without
+/// a document.
+///
+/// # Errors
+/// Those of the expressions; one looks at a document.
+pub(super) fn variables(definitions: Option<&RawDocument>) -> Result<Variables> {
+    let time = Cluster::here().clock.time().cluster();
+    let mut variables = Variables {
+        now_ms: Some(pinion_runtime::wall_ms()),
+        cluster_time: (!time.is_null()).then_some(pinion_bson::Timestamp {
+            time: time.secs(),
+            increment: time.inc(),
+        }),
+        in_cluster: true,
+        random: random(),
+        ..Variables::default()
+    };
+    let nothing = RawDocumentBuf::new();
+    for (name, value) in definitions.into_iter().flat_map(pinion_bson::elements) {
+        check_variable_name(name, false)?;
+        let expression = Expression::parse(value, &variables)?;
+        if expression.reads_document() || expression.reads_metadata() {
+            return Err(Error::new(
+                ErrorCode(4_890_500),
+                "Command let Expression tried to access a field, but this is not allowed because \
+                 Command let expressions run before the query examines any documents.",
+            ));
+        }
+        let value = expression.evaluate(&nothing)?.as_ref().map(RawBson::from);
+        variables.bind(name, value);
+    }
+    Ok(variables)
+}
+
+/// `let` for a command that a shard runs with these variables; none where they are not set.
+pub(super) fn definitions(variables: &Variables) -> Option<RawDocumentBuf> {
+    let mut out = DocBuilder::new();
+    for (name, value) in &variables.values {
+        out.start_document(name);
+        out.append_raw("$literal", value.as_raw_bson_ref()).end();
+    }
+    for name in &variables.missing {
+        out.append(name, "$$REMOVE");
+    }
+    Some(out.finish()).filter(|definitions| !definitions.is_empty())
+}

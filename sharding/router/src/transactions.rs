@@ -1,0 +1,551 @@
+//! The transactions that clients run through this router, each at the core that its session has
+//! its home on.
+//!
+//! A statement takes its transaction along, so two statements of one never run beside each other.
+//!
+//! Source: sharding document, "Transactions"; "The logical session catalog".
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_clock::Timestamp;
+use pinion_runtime::sync::Notify;
+use pinion_runtime::{CoreId, Instant, Queue, spawn, submit_to};
+use pinion_service::command_checks::{check_end_fields, check_has_transaction};
+use pinion_service::interrupt::interruptible;
+use pinion_service::session_ids::{at_home, home_of};
+use pinion_sharding_protocol::ShardId;
+use pinion_sharding_protocol::txn::{CommitPlan, Refusal, TransactionRouter};
+use pinion_wire::idl::{Lsid, ReadPreference, i64_exact};
+use pinion_wire::{Category, Error, ErrorCode, Handler, Invocation, Reply, Result};
+use rustc_hash::FxHashMap;
+
+use crate::clock::bson_time;
+use crate::cluster::Cluster;
+use crate::concerns::with_default_level;
+use crate::dispatch::{Answer, Route, send_to, writes};
+use crate::hosts::Retry;
+use crate::limits::{ABORT_TIME, MAX_TRANSACTIONS};
+use crate::reply::{passed_on, refused};
+use crate::request::Request;
+
+/// What a core knows of the sessions that have their home on it, and of the statements that it
+/// runs.
+#[derive(Default)]
+pub(crate) struct RouterTransactions {
+    sessions: RefCell<FxHashMap<Lsid, Session>>,
+    /// By the number of the operation.
+    running: RefCell<FxHashMap<i32, Rc<RefCell<Lease>>>>,
+}
+
+struct Session {
+    number: i64,
+    /// `None` while a statement has it.
+    transaction: Option<TransactionRouter>,
+    returned: Rc<Notify>,
+    last_used: Instant,
+}
+
+/// This core's.
+pub(crate) fn transactions() -> Rc<RouterTransactions> {
+    pinion_runtime::core_local()
+}
+
+/// What a statement, or the end of a transaction, comes with.
+#[derive(Clone)]
+struct Wanted {
+    number: i64,
+    starts: bool,
+    read_concern: Option<RawDocumentBuf>,
+    snapshot_at: Option<Timestamp>,
+}
+
+fn no_such(number: i64) -> Error {
+    Error::new(
+        ErrorCode::NO_SUCH_TRANSACTION,
+        format!(
+            "cannot continue txnId {number}: no known command has been sent by this router for this transaction"
+        ),
+    )
+}
+
+impl RouterTransactions {
+    /// Takes a transaction out for a statement; `Ok(None)` while another one has it.
+    fn take(&self, lsid: &Lsid, wanted: &Wanted) -> Result<Option<TransactionRouter>> {
+        let number = wanted.number;
+        let mut sessions = self.sessions.borrow_mut();
+        let known = sessions.get_mut(lsid);
+        if let Some(session) = &known
+            && session.number > number
+        {
+            return Err(Error::new(
+                ErrorCode::TRANSACTION_TOO_OLD,
+                format!(
+                    "txnNumber {number} is less than last txnNumber {} seen in session",
+                    session.number
+                ),
+            ));
+        }
+        if let Some(session) = known {
+            let Some(transaction) = session.transaction.take() else {
+                return Ok(None);
+            };
+            session.last_used = pinion_runtime::now();
+            let is_same = session.number == number;
+            if is_same && wanted.starts {
+                session.transaction = Some(transaction);
+                return Err(Error::new(
+                    ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+                    format!("txnNumber {number} for session is already in progress"),
+                ));
+            }
+            if is_same {
+                return Ok(Some(transaction));
+            }
+            session.transaction = Some(transaction);
+        }
+        if !wanted.starts {
+            return Err(no_such(number));
+        }
+        if sessions.len() >= MAX_TRANSACTIONS {
+            return Err(Error::new(
+                ErrorCode::TOO_MANY_LOGICAL_SESSIONS,
+                "too many transactions are known to this router",
+            ));
+        }
+        sessions.insert(
+            *lsid,
+            Session {
+                number,
+                transaction: None,
+                returned: Rc::default(),
+                last_used: pinion_runtime::now(),
+            },
+        );
+        let (concern, at) = (wanted.read_concern.clone(), wanted.snapshot_at);
+        Ok(Some(TransactionRouter::new(number, concern, at)))
+    }
+
+    fn put_back(&self, lsid: &Lsid, transaction: TransactionRouter) {
+        if let Some(session) = self.sessions.borrow_mut().get_mut(lsid)
+            && session.number == transaction.number()
+        {
+            session.transaction = Some(transaction);
+            session.returned.notify_all();
+        }
+    }
+
+    fn returned(&self, lsid: &Lsid) -> Option<Rc<Notify>> {
+        let sessions = self.sessions.borrow();
+        sessions.get(lsid).map(|session| session.returned.clone())
+    }
+
+    /// Forgets what no client has used since then.
+    pub(crate) fn reap(&self, before: Instant) {
+        let mut sessions = self.sessions.borrow_mut();
+        sessions.retain(|_, session| session.transaction.is_none() || session.last_used >= before);
+    }
+}
+
+/// A transaction that was taken from its home. It goes back there when this is dropped, wherever
+/// that happens: also where an answer finds its asker gone.
+struct Lease {
+    home: CoreId,
+    lsid: Lsid,
+    transaction: Option<TransactionRouter>,
+    /// A statement runs: if it is dropped now, how far it came is unknown.
+    runs: bool,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let (home, lsid) = (self.home, self.lsid);
+        let Some(mut transaction) = self.transaction.take() else {
+            return;
+        };
+        if self.runs {
+            // Its shards abort it when the client says so, or when it has lived for too long.
+            transaction.abort();
+        }
+        if home == pinion_runtime::core_id() {
+            if let Some(here) = pinion_runtime::try_core_local::<RouterTransactions>() {
+                here.put_back(&lsid, transaction);
+            }
+            return;
+        }
+        spawn(Queue::Foreground, async move {
+            submit_to(home, Queue::Foreground, move || async move {
+                transactions().put_back(&lsid, transaction);
+            })
+            .await;
+        });
+    }
+}
+
+/// The transaction of a statement that runs.
+struct Taken {
+    op_id: i32,
+    lease: Rc<RefCell<Lease>>,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(here) = pinion_runtime::try_core_local::<RouterTransactions>() {
+            here.running.borrow_mut().remove(&self.op_id);
+        }
+    }
+}
+
+/// Does something with a transaction that is taken.
+fn with<R>(lease: &RefCell<Lease>, act: impl FnOnce(&mut TransactionRouter) -> R) -> R {
+    let mut lease = lease.borrow_mut();
+    act(lease
+        .transaction
+        .as_mut()
+        .expect("it goes back when the lease ends"))
+}
+
+/// Takes the transaction of a statement, waiting for the one before it.
+async fn take(cmd: &Invocation) -> Result<Taken> {
+    let args = &cmd.ctx.args;
+    let (Some(lsid), Some(number)) = (&args.lsid, args.txn_number) else {
+        return Err(Error::internal("a statement without its transaction"));
+    };
+    let concern = concern_of_transaction(cmd);
+    let wanted = Wanted {
+        number,
+        starts: args.start_transaction,
+        snapshot_at: snapshot_time(concern.as_deref()),
+        read_concern: concern,
+    };
+    let (home, lsid) = (home_of(lsid), at_home(lsid));
+    let taking = submit_to(home, Queue::Foreground, move || async move {
+        loop {
+            match transactions().take(&lsid, &wanted) {
+                Ok(Some(transaction)) => {
+                    return Ok(Lease {
+                        home,
+                        lsid,
+                        transaction: Some(transaction),
+                        runs: false,
+                    });
+                }
+                Err(error) => return Err(error),
+                Ok(None) => {
+                    if let Some(returned) = transactions().returned(&lsid) {
+                        returned.notified().await;
+                    }
+                }
+            }
+        }
+    });
+    let lease = Rc::new(RefCell::new(interruptible(&cmd.ctx, taking).await??));
+    let op_id = cmd.ctx.op_id;
+    let here = transactions();
+    here.running.borrow_mut().insert(op_id, lease.clone());
+    Ok(Taken { op_id, lease })
+}
+
+/// The read concern that a transaction starts with: the client's, or the cluster's default.
+fn concern_of_transaction(cmd: &Invocation) -> Option<RawDocumentBuf> {
+    let named = pinion_bson::get(cmd.body(), "readConcern").and_then(|named| named.as_document());
+    match cmd.ctx.args.start_transaction {
+        true => with_default_level(named),
+        false => named.map(RawDocument::to_owned),
+    }
+}
+
+/// What all shards read of a transaction of level `snapshot`: the time that the client names, or
+/// what this router knows of, which is not before what the client has seen.
+fn snapshot_time(concern: Option<&RawDocument>) -> Option<Timestamp> {
+    let concern = concern?;
+    if pinion_bson::get(concern, "level").and_then(|level| level.as_str()) != Some("snapshot") {
+        return None;
+    }
+    let time = |name| match pinion_bson::get(concern, name) {
+        Some(RawBsonRef::Timestamp(time)) => Some(Timestamp::new(time.time, time.increment)),
+        _ => None,
+    };
+    let known = Cluster::here().clock.time().cluster();
+    let after = time("afterClusterTime");
+    let at = time("atClusterTime").unwrap_or_else(|| known.max(after.unwrap_or(known)));
+    (!at.is_null()).then_some(at)
+}
+
+fn running(cmd: &Invocation) -> Result<Rc<RefCell<Lease>>> {
+    let here = transactions();
+    let running = here.running.borrow().get(&cmd.ctx.op_id).cloned();
+    running.ok_or_else(|| Error::internal("a statement without its transaction"))
+}
+
+/// Runs a statement of a transaction. If it fails, the transaction ends, as it does at the shard.
+pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
+    if cmd.command.spec.in_transaction.ends() {
+        return handler(cmd).await;
+    }
+    let taken = take(&cmd).await?;
+    with(&taken.lease, TransactionRouter::next_statement);
+    taken.lease.borrow_mut().runs = true;
+    let outcome = handler(cmd.clone()).await;
+    taken.lease.borrow_mut().runs = false;
+    match outcome {
+        Ok(mut reply) => {
+            with(&taken.lease, |transaction| {
+                append_token(&mut reply, transaction)
+            });
+            Ok(reply)
+        }
+        Err(error) => {
+            let shards = with(&taken.lease, TransactionRouter::abort);
+            abort_in_background(&cmd, shards);
+            Err(error)
+        }
+    }
+}
+
+/// Appends `recoveryToken`: by it another router finds the outcome.
+fn append_token(reply: &mut DocBuilder, transaction: &TransactionRouter) {
+    reply.start_document("recoveryToken");
+    if let Some(shard) = transaction.recovery_shard() {
+        reply.append("recoveryShardId", shard.as_str());
+    }
+    reply.end();
+}
+
+/// Sends a statement to a shard, with what the shard has to know of its transaction.
+pub(crate) async fn send(cmd: &Invocation, route: &Route, request: Request) -> Result<Answer> {
+    let lease = running(cmd)?;
+    let writes = writes(cmd);
+    let sent = with(&lease, |transaction| {
+        let sent = transaction.send_to(&route.shard, writes);
+        sent.map_err(|refusal| refusal_error(&refusal, transaction.number()))
+    });
+    let fields = sent?;
+    let mut body = DocBuilder::new();
+    for elem in pinion_bson::raw_elements(request.body()) {
+        if !matches!(elem.name, b"startTransaction" | b"readConcern") {
+            body.append_elem(&elem);
+        }
+    }
+    if fields.starts {
+        body.append("startTransaction", true);
+    }
+    if fields.is_coordinator {
+        body.append("coordinator", true);
+    }
+    if let Some(concern) = read_concern(fields.read_concern, fields.at_cluster_time) {
+        body.append("readConcern", &*concern);
+    }
+    let request = Request {
+        body: body.finish(),
+        sections: request.sections,
+    };
+    let preference = ReadPreference::default();
+    let outcome = send_to(cmd, &route.shard, &preference, &request, Retry::Never).await;
+    if let Ok(answer) = &outcome {
+        with(&lease, |transaction| transaction.answered(&route.shard));
+        if has_write_errors(answer.body()) {
+            // The shard has aborted its part.
+            let shards = with(&lease, TransactionRouter::abort);
+            abort_in_background(cmd, shards);
+        }
+    }
+    outcome
+}
+
+fn has_write_errors(reply: &RawDocument) -> bool {
+    let count = pinion_bson::get(reply, "nErrors").and_then(i64_exact);
+    count.is_some_and(|count| count > 0) || pinion_bson::get(reply, "writeErrors").is_some()
+}
+
+/// The read concern with which a shard starts its part.
+fn read_concern(concern: Option<RawDocumentBuf>, at: Option<Timestamp>) -> Option<RawDocumentBuf> {
+    let Some(at) = at else { return concern };
+    let mut out = DocBuilder::new();
+    for elem in concern
+        .iter()
+        .flat_map(|concern| pinion_bson::raw_elements(concern))
+    {
+        if !matches!(elem.name, b"afterClusterTime" | b"atClusterTime") {
+            out.append_elem(&elem);
+        }
+    }
+    out.append("atClusterTime", bson_time(at));
+    Some(out.finish())
+}
+
+fn refusal_error(refusal: &Refusal, number: i64) -> Error {
+    match refusal {
+        Refusal::SecondWriter { first, second } => Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            format!(
+                "a transaction that writes on several shards is not supported: {first} was written, and the statement writes on {second}"
+            ),
+        ),
+        Refusal::Ended => Error::new(
+            ErrorCode::NO_SUCH_TRANSACTION,
+            format!("Transaction {number} has been aborted or is being committed"),
+        ),
+    }
+}
+
+/// Whether a command that a shard refused as stale may be sent again. A transaction's part at that
+/// shard is aborted before: it may have been started.
+///
+/// # Errors
+/// The operation is interrupted.
+pub(crate) async fn may_send_again(cmd: &Invocation, route: &Route) -> Result<bool> {
+    if !pinion_service::session_ids::is_in(&cmd.ctx) {
+        return Ok(true);
+    }
+    let lease = running(cmd)?;
+    let may = with(&lease, |transaction| {
+        transaction.refused_as_stale(&route.shard)
+    });
+    if may {
+        abort_at(cmd, &route.shard).await;
+    }
+    Ok(may)
+}
+
+/// Appends the names of a transaction: those of the session, and its number.
+fn append_names(out: &mut DocBuilder, cmd: &Invocation) {
+    for name in ["lsid", "txnNumber", "autocommit"] {
+        if let Some(value) = pinion_bson::get(cmd.body(), name) {
+            out.append_raw(name, value);
+        }
+    }
+}
+
+/// Has a shard abort its part. Whether it has one does not count.
+async fn abort_at(cmd: &Invocation, shard: &ShardId) {
+    let request = Request::own("admin", None, |out| {
+        out.append("abortTransaction", 1i32);
+        append_names(out, cmd);
+    });
+    let preference = ReadPreference::default();
+    let aborted = send_to(cmd, shard, &preference, &request, Retry::Idempotent).await;
+    if let Err(error) = aborted {
+        tracing::debug!(target: "TXN", id = 7_300_030u64, shard = %shard, error = error.message, "A shard did not abort its part of a transaction");
+    }
+}
+
+/// Has shards abort their parts, while the client has its answer already. A shard that does not
+/// hear of it aborts when the transaction has lived for too long.
+fn abort_in_background(cmd: &Invocation, shards: Vec<ShardId>) {
+    let mut cmd = cmd.clone();
+    // What interrupted the statement does not interrupt this.
+    let now = pinion_runtime::now();
+    cmd.ctx.renew(cmd.ctx.op_id, now.as_nanos());
+    let until = now + ABORT_TIME;
+    cmd.ctx = cmd.ctx.with_deadline(Some(until.as_nanos()));
+    spawn(Queue::Background, async move {
+        for shard in shards {
+            abort_at(&cmd, &shard).await;
+        }
+    });
+}
+
+/// `commitTransaction`.
+pub(crate) async fn commit_transaction(cmd: Invocation) -> Result<Reply> {
+    check_end_fields(&cmd)?;
+    check_has_transaction(&cmd)?;
+    let taken = match take(&cmd).await {
+        Ok(taken) => taken,
+        Err(error) if error.code == ErrorCode::NO_SUCH_TRANSACTION => {
+            return commit_of_another_router(&cmd).await;
+        }
+        Err(error) => return Err(error),
+    };
+    let plan = with(&taken.lease, |transaction| match transaction.is_aborted() {
+        true => Err(refusal_error(&Refusal::Ended, transaction.number())),
+        false => Ok(transaction.commit()),
+    });
+    match plan? {
+        CommitPlan::Nothing => Ok(Reply::new()),
+        CommitPlan::InTurn { first, last } => {
+            for shard in &first {
+                end_at(&cmd, shard).await?;
+            }
+            with(&taken.lease, TransactionRouter::readers_committed);
+            let answer = end_at(&cmd, &last).await?;
+            let mut reply = passed_on(answer.body());
+            with(&taken.lease, |transaction| {
+                append_token(&mut reply, transaction)
+            });
+            Ok(reply)
+        }
+    }
+}
+
+/// `commitTransaction` of a transaction that another router ran: the shard that was written first
+/// knows what has become of it.
+async fn commit_of_another_router(cmd: &Invocation) -> Result<Reply> {
+    let Some(RawBsonRef::Document(token)) = pinion_bson::get(cmd.body(), "recoveryToken") else {
+        return Err(Error::new(
+            ErrorCode(50_940),
+            "cannot commit with no participants",
+        ));
+    };
+    let Some(RawBsonRef::String(shard)) = pinion_bson::get(token, "recoveryShardId") else {
+        return Err(Error::new(
+            ErrorCode::NO_SUCH_TRANSACTION,
+            "Recovery token is empty, meaning the transaction only performed reads and can be safely retried",
+        ));
+    };
+    let answer = end_at(cmd, &ShardId::new(shard)).await?;
+    Ok(passed_on(answer.body()))
+}
+
+/// Sends the end of a transaction to a shard.
+async fn end_at(cmd: &Invocation, shard: &ShardId) -> Result<Answer> {
+    let request = Request::with(cmd, "admin", None, |_| {});
+    let mut body = DocBuilder::new();
+    for elem in pinion_bson::raw_elements(request.body()) {
+        if elem.name != b"recoveryToken" {
+            body.append_elem(&elem);
+        }
+    }
+    let request = Request {
+        body: body.finish(),
+        sections: Vec::new(),
+    };
+    let preference = ReadPreference::default();
+    send_to(cmd, shard, &preference, &request, Retry::Idempotent)
+        .await
+        .map_err(refused)
+}
+
+/// `abortTransaction`.
+pub(crate) async fn abort_transaction(cmd: Invocation) -> Result<Reply> {
+    check_end_fields(&cmd)?;
+    check_has_transaction(&cmd)?;
+    let taken = take(&cmd).await?;
+    let (was_aborted, number, shards) = with(&taken.lease, |transaction| {
+        let was_aborted = transaction.is_aborted();
+        transaction.abort();
+        let shards: Vec<ShardId> = transaction.participants().cloned().collect();
+        (was_aborted, transaction.number(), shards)
+    });
+    if was_aborted {
+        // They may not know yet.
+        abort_in_background(&cmd, shards);
+        return Err(no_such(number));
+    }
+    if shards.is_empty() {
+        return Err(no_such(number));
+    }
+    let mut outcome = Ok(Reply::new());
+    for shard in &shards {
+        match end_at(&cmd, shard).await {
+            Ok(answer) if outcome.is_ok() => outcome = Ok(passed_on(answer.body())),
+            Ok(_) => {}
+            Err(error) if error.is(Category::RETRIABLE) || outcome.is_ok() => {
+                outcome = Err(error);
+            }
+            Err(_) => {}
+        }
+    }
+    outcome
+}
