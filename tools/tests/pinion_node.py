@@ -141,7 +141,7 @@ class Node:
         needed."""
         began = time.monotonic()
         self.process = subprocess.Popen(
-            [self.binary, "--dbpath", str(self.directory / "data"), "--port", str(self.port), *self.options],
+            [self.binary, *self.place(), "--port", str(self.port), *self.options],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=self.env, user=self.user,
         )
         ready = threading.Event()
@@ -158,6 +158,10 @@ class Node:
             if time.monotonic() - began > timeout_secs:
                 raise RuntimeError("the node does not serve:\n" + "".join(self.log[-20:]))
         return time.monotonic() - began
+
+    def place(self):
+        """The options that say where its data is."""
+        return ["--dbpath", str(self.directory / "data")]
 
     def _read(self, process, ready):
         for line in process.stdout:
@@ -250,8 +254,11 @@ class ReplicaSet:
     """Nodes that are members of one replica set. The first has the highest priority, and is the
     first primary."""
 
-    def __init__(self, members=3, settings=None, options=()):
-        self.nodes = [Node("--replSet", "rs0", "--cpus", "2", *options) for _ in range(members)]
+    def __init__(self, members=3, settings=None, options=(), name="rs0", role=None):
+        """`role` is what the set is in a sharded cluster: "shardsvr" or "configsvr"."""
+        self.name, self.role = name, role
+        options = [*options, f"--{role}"] if role else options
+        self.nodes = [Node("--replSet", name, "--cpus", "2", *options) for _ in range(members)]
         # A short election timeout, which a busy machine still bears; tests of failover use the
         # default.
         self.settings = {"electionTimeoutMillis": 4000} if settings is None else settings
@@ -262,12 +269,18 @@ class ReplicaSet:
             {"_id": at, "host": f"127.0.0.1:{node.port}", "priority": len(self.nodes) - at}
             for at, node in enumerate(self.nodes)
         ]
-        return {"_id": "rs0", "members": members, "settings": self.settings}
+        config = {"_id": self.name, "members": members, "settings": self.settings}
+        return config | {"configsvr": True} if self.role == "configsvr" else config
 
     @property
     def uri(self):
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
-        return f"mongodb://{hosts}/?replicaSet=rs0"
+        return f"mongodb://{hosts}/?replicaSet={self.name}"
+
+    @property
+    def connection_string(self):
+        """As the config servers and the shards of a cluster name the set."""
+        return f"{self.name}/" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def client(self, **options):
         """A client of the whole set."""
@@ -280,7 +293,7 @@ class ReplicaSet:
     def add(self, *options):
         """Starts one more member and puts it into the configuration; it copies the data by
         itself."""
-        node = Node("--replSet", "rs0", "--cpus", "2", *options)
+        node = Node("--replSet", self.name, "--cpus", "2", *options)
         node.start()
         self.reconfigure(lambda config: config["members"].append(
             {"_id": len(self.nodes), "host": f"127.0.0.1:{node.port}", "priority": 0.5}

@@ -9,6 +9,7 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Instant;
 
+use crate::clusters::{self, run_cluster_seed};
 use crate::fault::Fault;
 use crate::seed::{Outcome, run_seed};
 use crate::sets::run_set_seed;
@@ -20,6 +21,8 @@ pub enum Kind {
     Node,
     /// A replica set.
     Set,
+    /// A cluster with shards.
+    Cluster,
 }
 
 impl Kind {
@@ -27,6 +30,7 @@ impl Kind {
         match self {
             Kind::Node => run_seed(seed, fault, print_trace),
             Kind::Set => run_set_seed(seed, fault, print_trace),
+            Kind::Cluster => run_cluster_seed(seed, fault, print_trace),
         }
     }
 
@@ -35,6 +39,7 @@ impl Kind {
         match self {
             Kind::Node => Fault::all(),
             Kind::Set => Fault::of_sets(),
+            Kind::Cluster => Fault::of_clusters(),
         }
     }
 
@@ -43,6 +48,7 @@ impl Kind {
         match self {
             Kind::Node => KEPT,
             Kind::Set => KEPT_OF_SETS,
+            Kind::Cluster => clusters::KEPT,
         }
     }
 
@@ -50,7 +56,16 @@ impl Kind {
     fn full_campaign(self) -> u64 {
         match self {
             Kind::Node => 200,
-            Kind::Set => 60,
+            Kind::Set | Kind::Cluster => 60,
+        }
+    }
+
+    /// What the lines of seeds report, if each has one.
+    fn reported(self) -> Option<Reported> {
+        match self {
+            Kind::Node => None,
+            Kind::Set => Some(REPORTED_OF_SETS),
+            Kind::Cluster => Some(clusters::REPORTED),
         }
     }
 
@@ -59,6 +74,7 @@ impl Kind {
         match self {
             Kind::Node => MUST_HAPPEN,
             Kind::Set => MUST_HAPPEN_TO_SETS,
+            Kind::Cluster => clusters::MUST_HAPPEN,
         }
     }
 }
@@ -193,8 +209,10 @@ const MUST_HAPPEN_TO_SETS: &[&str] = &[
     "crash at term begun",
 ];
 
-/// What the line of a seed of sets reports, and what it counts.
-const REPORTED_OF_SETS: &[(&str, &[&str])] = &[
+/// What the line of a seed reports, and what it counts.
+pub type Reported = &'static [(&'static str, &'static [&'static str])];
+
+const REPORTED_OF_SETS: Reported = &[
     ("crashes", &["power cuts", "kills"]),
     ("cuts", &["links cut"]),
     ("one-way cuts", &["links cut one way"]),
@@ -246,8 +264,8 @@ pub fn campaign(of: Kind, first: u64, count: u64, fault: Fault) -> Result<(), St
     let mut failed = 0;
     let all = seeds.len();
     for (seed, outcome) in run_all(of, &seeds, fault) {
-        if of == Kind::Set {
-            println!("seed {seed}: {}", summary_of_set(&outcome));
+        if let Some(reported) = of.reported() {
+            println!("seed {seed}: {}", summary(&outcome, reported));
         }
         for (name, number) in outcome.counts {
             *totals.entry(name).or_default() += number;
@@ -281,8 +299,8 @@ pub fn campaign(of: Kind, first: u64, count: u64, fault: Fault) -> Result<(), St
     }
 }
 
-fn summary_of_set(outcome: &Outcome) -> String {
-    let reported = REPORTED_OF_SETS.iter().filter_map(|(what, names)| {
+fn summary(outcome: &Outcome, reported: Reported) -> String {
+    let reported = reported.iter().filter_map(|(what, names)| {
         let counts = names.iter().filter_map(|name| outcome.counts.get(*name));
         let count: u64 = counts.sum();
         (count > 0).then(|| format!("{count} {what}"))

@@ -2,6 +2,8 @@
 
 use pinion_exec::PlantedFault as ExecFault;
 use pinion_replication_node::PlantedFault as MemberFault;
+use pinion_sharding_node::PlantedFault as ClusterNodeFault;
+use pinion_sharding_router::PlantedFault as RouterFault;
 use pinion_storage::PlantedFault;
 
 /// A planted fault, or none.
@@ -12,6 +14,10 @@ pub enum Fault {
     Exec(ExecFault),
     /// Of a member of a replica set.
     Member(MemberFault),
+    /// Of a shard or a config server.
+    ClusterNode(ClusterNodeFault),
+    /// Of a router.
+    Router(RouterFault),
 }
 
 impl Fault {
@@ -39,18 +45,29 @@ impl Fault {
         members.chain(exec).chain(storage).collect()
     }
 
+    /// Faults for a campaign of clusters.
+    pub fn of_clusters() -> Vec<Fault> {
+        let nodes = ClusterNodeFault::ALL.iter().copied();
+        let routers = RouterFault::ALL.iter().copied();
+        let nodes = nodes.map(Fault::ClusterNode);
+        nodes.chain(routers.map(Fault::Router)).collect()
+    }
+
     /// How a command line names it.
     pub fn name(self) -> String {
         match self {
             Fault::Storage(fault) => format!("{fault:?}"),
             Fault::Exec(fault) => format!("{fault:?}"),
             Fault::Member(fault) => format!("{fault:?}"),
+            Fault::ClusterNode(fault) => format!("{fault:?}"),
+            Fault::Router(fault) => format!("{fault:?}"),
         }
     }
 
-    /// All faults of both.
+    /// All faults of all kinds of runs.
     pub fn every() -> impl Iterator<Item = Fault> {
-        Fault::all().into_iter().chain(Fault::of_sets())
+        let of_one_set = Fault::all().into_iter().chain(Fault::of_sets());
+        of_one_set.chain(Fault::of_clusters())
     }
 
     /// The fault of this name.
@@ -62,7 +79,23 @@ impl Fault {
     pub fn of_exec(self) -> ExecFault {
         match self {
             Fault::Exec(fault) => fault,
-            Fault::Storage(_) | Fault::Member(_) => ExecFault::None,
+            _ => ExecFault::None,
+        }
+    }
+
+    /// That of a shard or a config server, if it is one.
+    pub fn of_cluster_node(self) -> ClusterNodeFault {
+        match self {
+            Fault::ClusterNode(fault) => fault,
+            _ => ClusterNodeFault::None,
+        }
+    }
+
+    /// That of a router, if it is one.
+    pub fn of_router(self) -> RouterFault {
+        match self {
+            Fault::Router(fault) => fault,
+            _ => RouterFault::None,
         }
     }
 }

@@ -35,6 +35,15 @@ pub fn take_warnings() -> Vec<String> {
     WARNINGS.with_borrow_mut(|warnings| warnings.drain(..).collect())
 }
 
+/// A problem with the last warnings of this thread's simulation, which are forgotten then.
+pub fn with_warnings(problem: Option<String>) -> Option<String> {
+    let warnings = take_warnings();
+    problem.map(|problem| match warnings.is_empty() {
+        true => problem,
+        false => format!("{problem}\n  {}", warnings.join("\n  ")),
+    })
+}
+
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= self.level

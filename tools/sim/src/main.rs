@@ -4,8 +4,10 @@ mod agreement;
 mod campaign;
 mod check;
 mod client;
+mod clusters;
 mod fault;
 mod log;
+mod members;
 mod oracle;
 mod seed;
 mod sets;
@@ -14,7 +16,7 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use pinion_node::alloc::Allocator;
+use pinion_process::alloc::Allocator;
 
 use campaign::Kind;
 use fault::Fault;
@@ -35,6 +37,12 @@ fn command() -> Command {
         .num_args(0)
         .action(ArgAction::SetTrue)
         .help("of replica sets instead of one node");
+    let clusters = Arg::new("clusters")
+        .long("clusters")
+        .num_args(0)
+        .action(ArgAction::SetTrue)
+        .conflicts_with("sets")
+        .help("of clusters with shards instead of one node");
     let log = Arg::new("log")
         .long("log")
         .num_args(0)
@@ -53,14 +61,14 @@ fn command() -> Command {
                 .about("Runs many seeds")
                 .arg(number("seeds", "200", "how many"))
                 .arg(number("first", "1", "the first one"))
-                .arg(sets.clone())
+                .args([sets.clone(), clusters.clone()])
                 .arg(plant.clone()),
         )
         .subcommand(
             Command::new("seed")
                 .about("Runs one seed and prints its trace hash")
                 .arg(number("number", "1", "which"))
-                .arg(sets.clone())
+                .args([sets.clone(), clusters.clone()])
                 .arg(plant)
                 .arg(log)
                 .arg(trace),
@@ -68,7 +76,7 @@ fn command() -> Command {
         .subcommand(
             Command::new("faults")
                 .about("Plants every fault in turn and fails unless each is found")
-                .arg(sets)
+                .args([sets, clusters])
                 .arg(number("seeds", "200", "how many seeds each may take")),
         )
 }
@@ -83,9 +91,10 @@ fn number(matches: &ArgMatches, name: &str) -> Result<u64, String> {
 }
 
 fn kind(matches: &ArgMatches) -> Kind {
-    match matches.get_flag("sets") {
-        true => Kind::Set,
-        false => Kind::Node,
+    match (matches.get_flag("sets"), matches.get_flag("clusters")) {
+        (true, _) => Kind::Set,
+        (_, true) => Kind::Cluster,
+        (false, false) => Kind::Node,
     }
 }
 

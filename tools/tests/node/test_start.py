@@ -22,7 +22,7 @@ def test_the_data_directory_is_made_and_locked(tmp_path):
 
 
 @pytest.mark.parametrize("options", [
-    ["--auth"], ["--replSet", "rs0/a:1"], ["--shardsvr"], ["--configsvr"], ["--keyFile", "x"], ["--tlsMode", "requireTLS"],
+    ["--auth"], ["--replSet", "rs0/a:1"], ["--configdb", "c/a:1"], ["--keyFile", "x"], ["--tlsMode", "requireTLS"],
     ["--tlsCertificateKeyFile", "x"], ["--storageEngine", "inMemory"], ["--nosuch"], ["--port", "x"], ["--fork"],
 ])
 def test_an_option_that_pinion_lacks_stops_the_start(tmp_path, options):
@@ -33,7 +33,7 @@ def test_an_option_that_pinion_lacks_stops_the_start(tmp_path, options):
 
 @pytest.mark.parametrize("text,named", [
     ("replication:\n  replSetName: a/b\n", "--replSet"), ("security:\n  authorization: enabled\n", "--authorization"),
-    ("net:\n  tls:\n    mode: requireTLS\n", "--tlsMode"), ("sharding:\n  clusterRole: shardsvr\n", "--clusterRole"),
+    ("net:\n  tls:\n    mode: requireTLS\n", "--tlsMode"), ("sharding:\n  clusterRole: shardsvr\n", "--replSet"),
     ("storage:\n  nosuch: 1\n", "storage.nosuch"), ("storage: [", "YAML"),
 ])
 def test_so_does_the_file(tmp_path, text, named):

@@ -140,6 +140,47 @@ impl Happening {
         }
     }
 
+    /// Draws one that needs nothing but the members of a set, which may be a single one.
+    pub fn draw_within(rng: &mut Rng, members: usize, primary: usize) -> Happening {
+        loop {
+            let drawn = match members {
+                1 => Happening::draw_alone(rng),
+                _ => Happening::draw(rng, members, primary),
+            };
+            if !drawn.is_scene() {
+                return drawn;
+            }
+        }
+    }
+
+    /// Draws one of those that can happen to a set of one member.
+    fn draw_alone(rng: &mut Rng) -> Happening {
+        match rng.below(6) {
+            0 | 1 => Happening::draw_crash(rng, 1, 0),
+            2 => Happening::Shutdown(0),
+            3 => Happening::ClockJump(0, CLOCK_JUMPS_SECS[rng.below(3) as usize]),
+            4 => Happening::SlowDisk(0),
+            _ => Happening::StepDown {
+                member: 0,
+                force: true,
+            },
+        }
+    }
+
+    /// Whether it takes more than what is done to single members.
+    fn is_scene(&self) -> bool {
+        matches!(
+            self,
+            Happening::Strand(_)
+                | Happening::TornElection(_)
+                | Happening::Blackout(_)
+                | Happening::ForgottenVotes(_)
+                | Happening::CommitOverTerms(_)
+                | Happening::Reconfig
+                | Happening::Replace(_)
+        )
+    }
+
     fn draw_crash(rng: &mut Rng, members: usize, member: usize) -> Happening {
         let all = rng.chance(0.15);
         let at_event = rng.chance(0.6).then(|| {
@@ -246,6 +287,25 @@ pub fn disturb(sim: &SimHandle, nodes: &[NodeId], happening: &Happening, rng: &m
         | Happening::CommitOverTerms(_)
         | Happening::Reconfig
         | Happening::Replace(_) => {}
+    }
+}
+
+/// Has the members of a crash die, at once or at its event.
+pub fn crash(sim: &SimHandle, nodes: &[NodeId], happening: &Happening) {
+    let Happening::Crash {
+        members,
+        at_event,
+        death,
+    } = happening
+    else {
+        return;
+    };
+    for member in members {
+        let node = nodes[*member];
+        match at_event {
+            Some((event, nth, after)) => sim.crash_after(node, event, *nth, *after, *death),
+            None => sim.crash(node, *death),
+        }
     }
 }
 

@@ -308,7 +308,7 @@ impl Judge {
             "insert": "probes",
             "documents": [{ "_id": self.probes }],
             "writeConcern": { "w": "majority", "wtimeout": PROBE_WTIMEOUT_MS },
-            "$db": "sim",
+            "$db": self.shared.db,
         };
         for member in 0..self.clients.len() {
             match self.ask(member, &write).await {
@@ -327,7 +327,7 @@ impl Judge {
         let find = rawdoc! {
             "find": collection,
             "batchSize": 1_000_000_i32,
-            "$db": "sim",
+            "$db": self.shared.db,
         };
         let reply = self.ask(member, &find).await?;
         Ok(batch(&reply, "firstBatch"))

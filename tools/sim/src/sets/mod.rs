@@ -1,51 +1,43 @@
 //! One seed of a whole replica set: members with their clients, what happens to them, and whether
 //! they kept what they promised.
 
-mod chaos;
+pub mod chaos;
 mod elections;
-mod history;
+pub mod history;
 mod joined;
-mod judge;
-mod lists;
+pub mod judge;
+pub mod lists;
 mod moving;
-mod observer;
+pub mod observer;
 mod operator;
 mod scenes;
-mod session;
-mod stream;
+pub mod session;
+pub mod stream;
 mod watcher;
-mod workload;
+pub mod workload;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use pinion_auth::MemberKeys;
-use pinion_bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
-use pinion_node::node::{NodeConfig, run_core};
-use pinion_replication_node::{MemberOptions, PlantedFault as MemberFault};
 use pinion_runtime::sim::{DiskFaults, NodeId, Sim, SimOptions};
-use pinion_runtime::{Duration, Instant, Rng};
-use pinion_service::members::MemberAuth;
-use pinion_storage::StorageOptions;
+use pinion_runtime::{Duration, Rng};
+use pinion_service::node_info::ClusterRole;
 
 use crate::fault::Fault;
+use crate::members::{Member, PORT, SetKind, SetPlan, add_member, set_config};
 use crate::seed::Outcome;
 use chaos::Happening;
-use history::History;
 use judge::{Order, Orders};
-use lists::Lists;
 use observer::Sightings;
 use stream::Shown;
 use workload::Shared;
 
-const PORT: u16 = 27_017;
-const DATA: &str = "/data";
 const SET: &str = "sim";
-const PRIMARY: i32 = 1;
-/// How much of the oplog members keep.
-const OPLOG_BYTES: u64 = 256 << 20;
+const DB: &str = "sim";
+/// Shortest and longest time between two questions to a member.
+const OBSERVED_MS: (u64, u64) = (10, 120);
+pub const PRIMARY: i32 = 1;
 /// Virtual time that a set has to begin.
 const BEGINNING: Duration = Duration::from_secs(120);
 /// Virtual time after the last fault within which a primary takes writes and all members agree.
@@ -55,20 +47,6 @@ const BETWEEN_MS: u64 = 6_000;
 const CALM_MS: u64 = 15_000;
 /// The part of the runs in which nothing happens but to leaders.
 const OF_LEADERS: f64 = 0.15;
-/// The part of the sets whose members have little memory, and how much.
-const WITH_SMALL_MEMORY: f64 = 0.4;
-const SMALL_MEMORY: u64 = 512 * 1024;
-
-/// A member, as the run sees it.
-struct Member {
-    node: NodeId,
-    /// What the member's main function returned.
-    ended: Rc<RefCell<Option<Result<(), String>>>>,
-    /// When it is started again, where it is down.
-    restart_at: Option<Instant>,
-    /// It is to end in order.
-    is_ending: bool,
-}
 
 struct Run {
     sim: Sim,
@@ -99,13 +77,11 @@ pub fn run_set_seed(seed: u64, fault: Fault, print_trace: bool) -> Outcome {
     run.shared.stopped.set(true);
     let problem = run.shared.history.borrow().problem().map(String::from);
     let problem = problem.or(result.err());
-    let warnings = crate::log::take_warnings();
-    let mut outcome = run.totals();
-    outcome.problem = problem.map(|problem| match warnings.is_empty() {
-        true => problem,
-        false => format!("{problem}\n  {}", warnings.join("\n  ")),
-    });
-    outcome
+    let problem = crate::log::with_warnings(problem);
+    Outcome {
+        problem,
+        ..run.totals()
+    }
 }
 
 impl Run {
@@ -114,18 +90,19 @@ impl Run {
         let count = [3, 3, 3, 4, 5][rng.below(5) as usize];
         let spare = rng.chance(0.4).then_some(count);
         let kind = SetKind::draw(&mut rng, &mut sim.random_stream("memory"));
+        let plan = SetPlan {
+            name: SET,
+            role: ClusterRole::None,
+            kind: &kind,
+            fault,
+        };
         let members: Vec<Member> = (0..count + usize::from(spare.is_some()))
-            .map(|at| add_member(&sim, at, &mut rng, (&kind, fault)))
+            .map(|at| add_member(&sim, &plan, at, &mut rng, || {}))
             .collect();
         let addresses = members
             .iter()
             .map(|member| SocketAddr::new(sim.node_ip(member.node), PORT));
         let shared = Rc::new(Shared {
-            members: addresses.collect(),
-            history: RefCell::new(History::default()),
-            paused: Cell::new(true),
-            active: Cell::new(0),
-            stopped: Cell::new(false),
             alone: Cell::new([0.0, 0.1, 0.3][rng.below(3) as usize]),
             // With a key file only members may prepare.
             may_prepare: kind.auth.is_none(),
@@ -134,14 +111,11 @@ impl Run {
                 Some(_) => 0.0,
             },
             pause_ms: [20, 100, 400][rng.below(3) as usize],
-            lists: RefCell::new(Lists::default()),
-            moves: Cell::new(false),
-            watched: Cell::new(false),
-            beginning: Cell::new(None),
+            ..Shared::new(addresses.collect(), DB)
         });
         let orders: Rc<Orders> = Rc::default();
         let sightings: Rc<RefCell<Sightings>> = Rc::default();
-        let config = set_config(&shared.members[..count], &mut rng);
+        let config = set_config(SET, ClusterRole::None, &shared.members[..count], &mut rng);
         add_clients(&sim, &shared, &mut rng);
         let streams = add_streams(&sim, &shared, &mut rng);
         let mut outcome = Outcome::default();
@@ -161,7 +135,7 @@ impl Run {
                     sightings.clone(),
                     handle.clone(),
                     place,
-                    rng.clone(),
+                    (rng.clone(), OBSERVED_MS),
                 )
             });
         }
@@ -260,25 +234,9 @@ impl Run {
     /// Notices members that have died, starts those whose time has come, and finds those that have
     /// stopped by themselves.
     fn look_after_members(&mut self) -> Result<(), String> {
-        let now = self.sim.now();
         for (at, member) in self.members.iter_mut().enumerate() {
-            if self.sim.is_running(member.node) {
-                continue;
-            }
-            if let Some(ended) = member.ended.borrow_mut().take()
-                && (!member.is_ending || ended.is_err())
-            {
-                return Err(format!("member {at} has stopped by itself: {ended:?}"));
-            }
-            let restart_at = *member
-                .restart_at
-                .get_or_insert_with(|| now + chaos::down_time(&mut self.rng));
-            if now >= restart_at {
-                member.restart_at = None;
-                member.is_ending = false;
-                let cores = self.rng.between(1, 3) as usize;
-                self.sim.restart(member.node, cores);
-            }
+            let looked = member.look_after(&self.sim, &mut self.rng);
+            looked.map_err(|ended| format!("member {at} has stopped by itself: {ended:?}"))?;
         }
         Ok(())
     }
@@ -291,25 +249,8 @@ impl Run {
             self.orders.given.borrow_mut().push_back(order);
         }
         match happening {
-            Happening::Crash {
-                members,
-                at_event,
-                death,
-            } => {
-                for member in members {
-                    let node = nodes[*member];
-                    match at_event {
-                        Some((event, nth, after)) => {
-                            self.sim.crash_after(node, event, *nth, *after, *death);
-                        }
-                        None => self.sim.crash(node, *death),
-                    }
-                }
-            }
-            Happening::Shutdown(member) if self.sim.is_running(nodes[*member]) => {
-                self.members[*member].is_ending = true;
-                self.sim.terminate(nodes[*member]);
-            }
+            Happening::Crash { .. } => chaos::crash(&self.sim, &nodes, happening),
+            Happening::Shutdown(member) => self.members[*member].terminate(&self.sim),
             Happening::Strand(primary) => self.strand(*primary)?,
             Happening::TornElection(primary) => self.tear_election(*primary)?,
             Happening::Blackout(primary) => self.black_out(*primary)?,
@@ -396,115 +337,6 @@ impl Run {
             outcome.count(name, *number);
         }
         outcome
-    }
-}
-
-/// What all members of a set have in common.
-struct SetKind {
-    /// They know each other by a key.
-    auth: Option<MemberAuth>,
-    /// An initial sync copies files where it can; most members have this number of partitions then.
-    copied_partitions: Option<u16>,
-    /// Memory so small that old versions, and what is not stable yet, go to disk.
-    cache_bytes: Option<u64>,
-}
-
-impl SetKind {
-    fn draw(rng: &mut Rng, memory: &mut Rng) -> SetKind {
-        let keys = MemberKeys::parse("simulatedkey").expect("a key");
-        let auth = MemberAuth {
-            keys,
-            is_transition: false,
-        };
-        let auth = rng.chance(0.3).then_some(auth);
-        let copies_files = rng.chance(0.4);
-        SetKind {
-            auth,
-            copied_partitions: copies_files.then(|| rng.between(1, 6) as u16),
-            cache_bytes: memory.chance(WITH_SMALL_MEMORY).then_some(SMALL_MEMORY),
-        }
-    }
-}
-
-fn add_member(sim: &Sim, at: usize, rng: &mut Rng, (kind, fault): (&SetKind, Fault)) -> Member {
-    let options = MemberOptions {
-        set_name: SET.into(),
-        oplog_bytes: Some(OPLOG_BYTES),
-        oplog_min_age: Duration::ZERO,
-        planted_fault: match fault {
-            Fault::Member(fault) => fault,
-            _ => MemberFault::None,
-        },
-    };
-    let mut storage = StorageOptions::hostile(DATA);
-    storage.is_member = true;
-    storage.cache_bytes = kind.cache_bytes.unwrap_or(storage.cache_bytes);
-    storage.log_retention = Some(options.first_retention());
-    // Only a member with as many partitions takes files over.
-    let alike = kind.copied_partitions.filter(|_| rng.chance(0.7));
-    storage.partitions = Some(alike.unwrap_or_else(|| rng.between(1, 6) as u16));
-    // A run lasts minutes of virtual time.
-    storage.checkpoint_interval = Duration::from_millis([500, 2_000, 5_000][rng.below(3) as usize]);
-    if let Fault::Storage(fault) = fault {
-        storage.planted_fault = fault;
-    }
-    let mut config = NodeConfig::for_simulation(storage, PORT, fault.of_exec());
-    // Members are the first nodes, whose addresses are known before they are made.
-    config.node.process.host = format!("10.0.0.{}:{PORT}", at + 1);
-    config.member = Some(options);
-    config.node.process.member_auth = kind.auth.clone();
-    if kind.copied_partitions.is_some() {
-        let method = ("initialSyncMethod".into(), "fileCopyBased".into());
-        config.set_parameters.push(method);
-    }
-    let host = config.node.process.host.clone();
-    let config = Arc::new(config);
-    let ended: Rc<RefCell<Option<Result<(), String>>>> = Rc::default();
-    let cores = rng.between(1, 3) as usize;
-    let node = {
-        let ended = ended.clone();
-        sim.add_node(&format!("member-{at}"), cores, move |core| {
-            let (config, ended) = (config.clone(), ended.clone());
-            async move {
-                let result = run_core(core, config).await;
-                if core.0 == 0 {
-                    *ended.borrow_mut() = Some(result.map_err(|why| why.to_string()));
-                }
-            }
-        })
-    };
-    assert_eq!(format!("{}:{PORT}", sim.node_ip(node)), host);
-    Member {
-        node,
-        ended,
-        restart_at: None,
-        is_ending: false,
-    }
-}
-
-/// The configuration of the set, with timeouts that make elections frequent.
-fn set_config(members: &[SocketAddr], rng: &mut Rng) -> RawDocumentBuf {
-    let with_priorities = rng.chance(0.3);
-    let mut list = RawArrayBuf::new();
-    for (at, address) in members.iter().enumerate() {
-        let priority = match with_priorities {
-            true => rng.between(1, 3) as f64,
-            false => 1.0,
-        };
-        list.push(rawdoc! { "_id": at as i32, "host": address.to_string(), "priority": priority });
-    }
-    let election_timeout = [1_000_i32, 2_000, 10_000][rng.below(3) as usize];
-    let heartbeat = [200_i32, 500, 2_000][rng.below(3) as usize];
-    let catch_up = [-1_i32, 2_000, 10_000][rng.below(3) as usize];
-    rawdoc! {
-        "_id": SET,
-        "members": list,
-        "settings": {
-            "electionTimeoutMillis": election_timeout,
-            "heartbeatIntervalMillis": heartbeat,
-            "catchUpTimeoutMillis": catch_up,
-            "chainingAllowed": rng.chance(0.7),
-        },
     }
 }
 

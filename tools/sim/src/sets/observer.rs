@@ -119,11 +119,11 @@ pub async fn observe(
     sightings: Rc<RefCell<Sightings>>,
     sim: SimHandle,
     (member, node): (usize, NodeId),
-    mut rng: Rng,
+    (mut rng, (shortest_ms, longest_ms)): (Rng, (u64, u64)),
 ) {
     let mut client = Client::new(shared.members[member]).within(ANSWER);
     while !shared.stopped.get() {
-        sleep(Duration::from_millis(rng.between(10, 120))).await;
+        sleep(Duration::from_millis(rng.between(shortest_ms, longest_ms))).await;
         let life = sim.starts(node);
         let hello = client
             .command(&rawdoc! { "hello": 1_i32, "$db": "admin" })

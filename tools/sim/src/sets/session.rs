@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use pinion_bson::{Binary, BinarySubtype, RawDocument, RawDocumentBuf, Timestamp, cstr, rawdoc};
 use pinion_runtime::{Duration, Instant, Rng, now, sleep};
 
+use super::workload::Shared;
 use crate::client::{Client, Failure, error_code};
 
 /// How long a client waits for one answer.
@@ -21,6 +22,14 @@ const COMMIT_WTIMEOUT_MS: i32 = 5_000;
 /// ShutdownInProgress, InterruptedAtShutdown, InterruptedDueToReplStateChange, HostUnreachable,
 /// HostNotFound.
 const MOVED: [i32; 9] = [10_107, 13_435, 13_436, 189, 91, 11_600, 11_602, 6, 7];
+/// How often a client of routers goes by another one.
+const HOPS: f64 = 0.3;
+/// FailedToSatisfyReadPreference, NetworkInterfaceExceededTimeLimit, NetworkTimeout,
+/// ConnectionPoolExpired, PooledConnectionsDropped, SocketException: a router has not reached what
+/// it asked.
+const UNREACHED: [i32; 6] = [133, 202, 89, 317, 374, 9_001];
+/// StaleDbVersion.
+const STALE: i32 = 249;
 /// WriteConflict, TemporarilyUnavailable, WriteConcernTimeout (the write is there, and is asked for
 /// again), MaxTimeMSExpired, NotYetInitialized.
 const BUSY: [i32; 5] = [112, 365, 64, 50, 94];
@@ -80,6 +89,9 @@ pub struct Session {
     pub rng: Rng,
     /// The last write.
     last: Option<RawDocumentBuf>,
+    via_routers: bool,
+    /// By it another router finds the outcome of the last transaction.
+    recovery_token: Option<RawDocumentBuf>,
 }
 
 /// Whether a reply says that the transaction has not taken place and may be tried again.
@@ -121,7 +133,48 @@ impl Session {
             operation_time: None,
             rng,
             last: None,
+            via_routers: false,
+            recovery_token: None,
         }
+    }
+
+    /// A session of these clients.
+    pub fn of(shared: &Shared, rng: &mut Rng) -> Session {
+        let session = Session::new(&shared.members, Rng::from_seed(rng.next_u64()));
+        Session {
+            via_routers: shared.via_routers,
+            ..session
+        }
+    }
+
+    /// Goes by another router now and then.
+    fn hop(&mut self) {
+        if self.via_routers && self.rng.chance(HOPS) {
+            self.primary = self.rng.below(self.members.len() as u64) as usize;
+        }
+    }
+
+    /// Where the next command goes.
+    pub fn place(&mut self) -> usize {
+        self.hop();
+        self.primary
+    }
+
+    /// A shard could not learn the version of a database in time, and so does not say which it
+    /// wants.
+    fn is_unlearned(&self, reply: &RawDocument) -> bool {
+        self.via_routers && error_code(reply) == STALE && reply.get_document("vWanted").is_err()
+    }
+
+    fn is_moved(&self, code: i32) -> bool {
+        MOVED.contains(&code) || (self.via_routers && UNREACHED.contains(&code))
+    }
+
+    /// Whether an error says no more than that members come and go.
+    pub fn is_momentary(&self, reply: &RawDocument) -> bool {
+        let code = error_code(reply);
+        let is_unreached = self.via_routers && UNREACHED.contains(&code);
+        is_of_the_moment(code) || is_unreached || self.is_unlearned(reply)
     }
 
     pub fn member_count(&self) -> usize {
@@ -152,6 +205,9 @@ impl Session {
     }
 
     fn learn(&mut self, reply: &RawDocument) {
+        if let Ok(token) = reply.get_document("recoveryToken") {
+            self.recovery_token = Some(token.to_owned());
+        }
         if let Ok(time) = reply.get_document("$clusterTime") {
             let at = |time: &RawDocument| time.get_timestamp("clusterTime").ok();
             if at(time) > self.cluster_time.as_deref().and_then(at) {
@@ -182,6 +238,7 @@ impl Session {
     /// Executes a write once, on whichever member is primary, and retries it until its outcome is
     /// known.
     pub async fn write(&mut self, body: &RawDocument) -> Written {
+        self.hop();
         self.txn_number += 1;
         let mut body = body.to_owned();
         body.append(cstr!("lsid"), self.lsid());
@@ -193,6 +250,7 @@ impl Session {
     /// Sends the last write again, as it was.
     pub async fn again(&mut self) -> Option<Written> {
         let last = self.last.clone()?;
+        self.hop();
         Some(self.retry(&last).await)
     }
 
@@ -209,7 +267,8 @@ impl Session {
             };
             match error_code(&reply) {
                 0 => return Written::Acknowledged,
-                code if MOVED.contains(&code) => self.search().await,
+                code if self.is_moved(code) => self.search().await,
+                _ if self.is_unlearned(&reply) => self.search().await,
                 code if BUSY.contains(&code) => sleep(Duration::from_millis(10)).await,
                 _ => return Written::Refused(reply),
             }
@@ -236,6 +295,8 @@ impl Session {
                 sleep(Duration::from_millis(self.rng.below(20 * attempts.min(10)))).await;
             }
             attempts += 1;
+            self.hop();
+            self.recovery_token = None;
             self.txn_number += 1;
             match self.run_statements(statements, &concern, seen).await {
                 Ok(()) => {}
@@ -351,7 +412,7 @@ impl Session {
             match error_code(&reply) {
                 0 => return Ok(reply),
                 _ if is_transient(&reply) => return Err(reply),
-                code if MOVED.contains(&code) => self.search().await,
+                code if self.is_moved(code) => self.search().await,
                 code if BUSY.contains(&code) || is_not_committed_yet(&reply) => {
                     sleep(Duration::from_millis(10)).await;
                 }
@@ -398,10 +459,11 @@ impl Session {
                 }
                 0 => seen(place, crate::client::batch(&reply, "firstBatch")),
                 code => {
-                    if MOVED.contains(&code) {
+                    if self.is_moved(code) {
                         self.search().await;
                     }
-                    return Err((!is_transient(&reply)).then_some(reply));
+                    let may_again = is_transient(&reply) || self.is_unlearned(&reply);
+                    return Err((!may_again).then_some(reply));
                 }
             }
         }
@@ -413,7 +475,10 @@ impl Session {
         let concern = concern.to_owned();
         let commit =
             rawdoc! { "commitTransaction": 1_i32, "writeConcern": concern, "$db": "admin" };
-        let commit = self.in_transaction(&commit);
+        let mut commit = self.in_transaction(&commit);
+        if let Some(token) = &self.recovery_token {
+            commit.append(cstr!("recoveryToken"), token.clone());
+        }
         let mut is_first = true;
         while now() < deadline {
             let reply = self.on(self.primary, &commit).await;
@@ -426,7 +491,7 @@ impl Session {
                 0 => return Attempt::Committed,
                 _ if is_transient(&reply) && was_first => return Attempt::Aborted,
                 _ if is_transient(&reply) => return Attempt::RolledBack,
-                code if MOVED.contains(&code) => self.search().await,
+                code if self.is_moved(code) => self.search().await,
                 code if BUSY.contains(&code) => sleep(Duration::from_millis(10)).await,
                 _ => return Attempt::Refused(reply),
             }
@@ -445,10 +510,15 @@ impl Session {
     pub async fn read_all(
         &mut self,
         member: Option<usize>,
-        collection: &str,
+        (db, collection): (&str, &str),
         concern: &RawDocument,
         hint: Option<RawDocumentBuf>,
     ) -> Result<Vec<RawDocumentBuf>, Unread> {
+        // A member is asked itself; a router chooses one, and the primary alone reads linearizably.
+        let mode = match (member, self.via_routers) {
+            (None, true) => "primary",
+            _ => "secondaryPreferred",
+        };
         let member = member.unwrap_or(self.primary);
         let mut find = rawdoc! {
             "find": collection,
@@ -456,8 +526,8 @@ impl Session {
             "readConcern": concern.to_owned(),
             "maxTimeMS": 4_000_i32,
             "lsid": self.lsid(),
-            "$readPreference": { "mode": "secondaryPreferred" },
-            "$db": "sim",
+            "$readPreference": { "mode": mode },
+            "$db": db,
         };
         if let Some(hint) = hint {
             find.append(cstr!("hint"), hint);
@@ -466,7 +536,7 @@ impl Session {
         let reply = reply.map_err(|_| Unread::OfTheMoment)?;
         match error_code(&reply) {
             0 => {}
-            code if is_of_the_moment(code) => return Err(Unread::OfTheMoment),
+            _ if self.is_momentary(&reply) => return Err(Unread::OfTheMoment),
             _ => return Err(Unread::Refused(reply)),
         }
         let cursor = reply.get_document("cursor");

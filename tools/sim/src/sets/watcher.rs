@@ -36,7 +36,7 @@ pub async fn watch(shared: Rc<Shared>, member: usize, mut rng: Rng) {
 
 async fn read(shared: &Rc<Shared>, session: &mut Session, member: usize) {
     let concern = rawdoc! { "level": "majority" };
-    let read = session.read_all(Some(member), COLLECTION, &concern, None);
+    let read = session.read_all(Some(member), (shared.db, COLLECTION), &concern, None);
     match read.await {
         Ok(documents) => {
             let mut history = shared.history.borrow_mut();

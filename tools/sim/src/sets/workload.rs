@@ -63,6 +63,10 @@ pub struct Shared {
     pub watched: Cell<bool>,
     /// A time before which no client has written anything.
     pub beginning: Cell<Option<Timestamp>>,
+    /// The database of the clients.
+    pub db: &'static str,
+    /// The members are routers, each of which is as good as another.
+    pub via_routers: bool,
 }
 
 pub struct Active(Rc<Shared>);
@@ -74,6 +78,27 @@ impl Drop for Active {
 }
 
 impl Shared {
+    /// Of clients that have not started yet.
+    pub fn new(members: Vec<SocketAddr>, db: &'static str) -> Shared {
+        Shared {
+            members,
+            history: RefCell::default(),
+            paused: Cell::new(true),
+            active: Cell::new(0),
+            stopped: Cell::new(false),
+            alone: Cell::new(0.0),
+            may_prepare: false,
+            prepared: 0.0,
+            pause_ms: 100,
+            lists: RefCell::default(),
+            moves: Cell::new(false),
+            watched: Cell::new(false),
+            beginning: Cell::new(None),
+            db,
+            via_routers: false,
+        }
+    }
+
     /// Waits until something may be started; `None` when everybody ends.
     pub async fn begin(self: &Rc<Self>) -> Option<Active> {
         while self.paused.get() {
@@ -118,7 +143,7 @@ struct Writer {
 
 /// Writes and reads until everybody ends.
 pub async fn work(shared: Rc<Shared>, number: usize, mut rng: Rng) {
-    let session = Session::new(&shared.members, Rng::from_seed(rng.next_u64()));
+    let session = Session::of(&shared, &mut rng);
     let mut writer = Writer {
         shared: shared.clone(),
         name: format!("w{number}"),
@@ -171,7 +196,7 @@ impl Writer {
             operations.push((key, number));
         }
         let (concern, of_majority) = self.concern();
-        let command = rawdoc! { "insert": COLLECTION, "documents": documents, "writeConcern": concern, "$db": "sim" };
+        let command = rawdoc! { "insert": COLLECTION, "documents": documents, "writeConcern": concern, "$db": self.shared.db };
         self.write(&command, operations, of_majority).await;
     }
 
@@ -210,9 +235,9 @@ impl Writer {
         let command = if self.rng.chance(0.25) {
             operations.truncate(1);
             let change = rawdoc! { "$push": { "ops": number }, "$inc": { "n": 1_i32 } };
-            rawdoc! { "findAndModify": COLLECTION, "query": { "_id": key.as_str() }, "update": change, "upsert": true, "new": true, "writeConcern": concern, "$db": "sim" }
+            rawdoc! { "findAndModify": COLLECTION, "query": { "_id": key.as_str() }, "update": change, "upsert": true, "new": true, "writeConcern": concern, "$db": self.shared.db }
         } else {
-            rawdoc! { "update": COLLECTION, "updates": updates, "writeConcern": concern, "$db": "sim" }
+            rawdoc! { "update": COLLECTION, "updates": updates, "writeConcern": concern, "$db": self.shared.db }
         };
         self.write(&command, operations, of_majority).await;
     }
@@ -234,10 +259,12 @@ impl Writer {
                 }
             };
             let change = rawdoc! { "$push": { "ops": number }, "$inc": { "n": 1_i32 }, "$set": { "v": (number % 30) as i32 } };
-            statements.push(rawdoc! { "update": COLLECTION, "updates": [{ "q": { "_id": key.as_str() }, "u": change, "upsert": true }], "$db": "sim" });
+            statements.push(rawdoc! { "update": COLLECTION, "updates": [{ "q": { "_id": key.as_str() }, "u": change, "upsert": true }], "$db": self.shared.db });
             operations.push((key, number));
         }
-        statements.push(rawdoc! { "find": COLLECTION, "batchSize": 1_000_000_i32, "$db": "sim" });
+        statements.push(
+            rawdoc! { "find": COLLECTION, "batchSize": 1_000_000_i32, "$db": self.shared.db },
+        );
         {
             let mut history = self.shared.history.borrow_mut();
             for (key, number) in &operations {
@@ -363,7 +390,9 @@ impl Writer {
         let of_the_past = matches!(level, "majority" | "snapshot");
         let by_index = !of_the_past && self.rng.chance(BY_INDEX);
         let hint = by_index.then(|| rawdoc! { "v": 1_i32, "n": -1_i32 });
-        let read = self.session.read_all(member, COLLECTION, &concern, hint);
+        let read = self
+            .session
+            .read_all(member, (self.shared.db, COLLECTION), &concern, hint);
         let documents = match read.await {
             Ok(documents) => documents,
             Err(Unread::Refused(reply)) if by_index && NO_INDEX.contains(&error_code(&reply)) => {
@@ -413,21 +442,21 @@ impl Writer {
 
 /// Builds and drops an index and a collection, over and over.
 pub async fn change_catalog(shared: Rc<Shared>, mut rng: Rng) {
-    let mut session = Session::new(&shared.members, Rng::from_seed(rng.next_u64()));
+    let mut session = Session::of(&shared, &mut rng);
     while let Some(_active) = shared.begin().await {
         let concern = rawdoc! { "w": "majority", "wtimeout": WTIMEOUT_MS };
         let command = match rng.below(6) {
             0 | 1 => {
-                rawdoc! { "createIndexes": COLLECTION, "indexes": [{ "key": { "v": 1_i32, "n": -1_i32 }, "name": "extra" }], "writeConcern": concern, "$db": "sim" }
+                rawdoc! { "createIndexes": COLLECTION, "indexes": [{ "key": { "v": 1_i32, "n": -1_i32 }, "name": "extra" }], "writeConcern": concern, "$db": shared.db }
             }
             2 => {
-                rawdoc! { "dropIndexes": COLLECTION, "index": "extra", "writeConcern": concern, "$db": "sim" }
+                rawdoc! { "dropIndexes": COLLECTION, "index": "extra", "writeConcern": concern, "$db": shared.db }
             }
-            3 => rawdoc! { "create": "side", "writeConcern": concern, "$db": "sim" },
+            3 => rawdoc! { "create": "side", "writeConcern": concern, "$db": shared.db },
             4 => {
-                rawdoc! { "collMod": COLLECTION, "validationLevel": "off", "writeConcern": concern, "$db": "sim" }
+                rawdoc! { "collMod": COLLECTION, "validationLevel": "off", "writeConcern": concern, "$db": shared.db }
             }
-            _ => rawdoc! { "drop": "side", "writeConcern": concern, "$db": "sim" },
+            _ => rawdoc! { "drop": "side", "writeConcern": concern, "$db": shared.db },
         };
         match session.retry(&command).await {
             Written::Acknowledged => shared.count("catalog changes acknowledged"),

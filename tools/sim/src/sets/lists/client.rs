@@ -352,9 +352,12 @@ impl Changer {
         let member = self.rng.below(self.session.member_count() as u64) as usize;
         let (concern, is_causal) = self.read_concern(level);
         let statement = Statement::Read(self.all_keys());
-        let read = self
-            .session
-            .read_all(Some(member), statement.collection(), &concern, None);
+        let read = self.session.read_all(
+            Some(member),
+            (self.shared.db, statement.collection()),
+            &concern,
+            None,
+        );
         let documents = match read.await {
             Ok(documents) => documents,
             Err(Unread::OfTheMoment) => return,

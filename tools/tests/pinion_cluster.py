@@ -1,0 +1,101 @@
+"""Starts and stops a cluster with shards for the tests: config servers, shards that are replica
+sets, and routers."""
+
+import pathlib
+
+import pymongo
+from pinion_node import BINARY, SELECTION_MS, STEADY, Node, ReplicaSet, wait_until
+
+ROUTER = str(pathlib.Path(BINARY).with_name("pinion-router"))
+# A router that cannot know yet what the config servers have, or no member that answers.
+NOT_READY = (70, 133)
+
+
+class Router(Node):
+    """One process of a router, which keeps nothing on disk."""
+
+    def __init__(self, configdb, *options, **settings):
+        super().__init__("--configdb", configdb, "--cpus", "2", *options, **{"binary": ROUTER, **settings})
+
+    def place(self):
+        return []
+
+
+class Cluster:
+    """A config set, shards `s0`, `s1`, ..., and routers. `options` are those of all processes,
+    `of_routers` and `of_nodes` of each kind."""
+
+    def __init__(self, shards=2, members=1, config=1, routers=1, options=(), of_routers=(), of_nodes=(), settings=None):
+        settings = STEADY if settings is None else settings
+        nodes = (*options, *of_nodes)
+        self.config = ReplicaSet(config, settings, nodes, name="cfg", role="configsvr")
+        self.shards = [
+            ReplicaSet(members, settings, nodes, name=f"s{at}", role="shardsvr") for at in range(shards)
+        ]
+        self.router_options = (*options, *of_routers)
+        self.routers = [None] * routers
+
+    @property
+    def uri(self):
+        return "mongodb://" + ",".join(f"127.0.0.1:{router.port}" for router in self.routers) + "/"
+
+    def client(self, at=0, **options):
+        """A client of one router."""
+        return self.routers[at].client(**options)
+
+    def client_of_all(self, **options):
+        """A client of all routers."""
+        return pymongo.MongoClient(self.uri, **{"serverSelectionTimeoutMS": SELECTION_MS, **options})
+
+    def add_shard(self, at, client):
+        """Adds a shard by one of its names; the router may not know the config servers yet."""
+
+        def is_added():
+            try:
+                added = client.admin.command("addShard", self.shards[at].connection_string)
+            except pymongo.errors.OperationFailure as error:
+                assert error.code in NOT_READY, error.details
+                return False
+            assert added["shardAdded"] == f"s{at}", added
+            return True
+
+        wait_until(is_added)
+
+    def make_database(self, name, shard, client):
+        """Makes a database on the shard of this number."""
+        client.admin.command("enableSharding", name, primaryShard=f"s{shard}")
+
+    def __enter__(self):
+        try:
+            self._begin()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def _begin(self):
+        self.config.__enter__()
+        for shard in self.shards:
+            shard.__enter__()
+        self.routers = [Router(self.config.connection_string, *self.router_options) for _ in self.routers]
+        for router in self.routers:
+            router.start()
+        with self.client() as client:
+            for at in range(len(self.shards)):
+                self.add_shard(at, client)
+
+    def processes(self):
+        """All processes of the cluster."""
+        sets = [self.config, *self.shards]
+        return [node for members in sets for node in members.nodes] + [router for router in self.routers if router]
+
+    def __exit__(self, kind, *_):
+        for at, router in enumerate(self.routers):
+            if router is None:
+                continue
+            if kind is not None:
+                print(f"the log of router {at}:\n" + "".join(router.log[-40:]))
+            router.__exit__()
+        for shard in self.shards:
+            shard.__exit__(kind)
+        self.config.__exit__(kind)
