@@ -9,7 +9,6 @@ use pinion_query::Variables;
 use pinion_service::command_checks::check_batch_size;
 use pinion_service::cursors::BULK_WRITE_CURSOR;
 use pinion_service::metrics::metrics;
-use pinion_service::operator_counts::compute_counted;
 use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{
     FieldReader, Namespace, Path, RoutingArguments, Types, missing_field, unknown_field,
@@ -35,7 +34,7 @@ use crate::sessions::{self, RetryableWrite};
 use crate::statements::{ExecutedChange, StatementIds};
 use crate::topology::is_member;
 use crate::write::{
-    BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, run_and_report,
+    BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, parse_and_run,
 };
 
 const NAMES: UpdateNames = UpdateNames {
@@ -481,12 +480,12 @@ impl Bulk<'_> {
     ) -> Result<()> {
         let ns = &target.ns;
         let acquired = acquire_write(ctx, ns.clone(), target.uuid).await?;
-        let default = acquired.collation();
         let (retryable, options) = (self.retryable.as_deref(), &self.options);
         let stamp = retryable.and_then(|retryable| retryable.stamp(ns, [index], None));
-        let parse = || {
+        let is_retryable = stamp.is_some();
+        let parse = |default: Option<&Arc<Collation>>| {
             let statement = options.statement(&op.kind, default)?;
-            if stamp.is_some() && statement.multi {
+            if is_retryable && statement.multi {
                 return Err(Error::new(
                     ErrorCode::INVALID_OPTIONS,
                     "Cannot use retryable writes with multi=true",
@@ -494,9 +493,7 @@ impl Bulk<'_> {
             }
             Ok(statement)
         };
-        let statement = compute_counted(ctx, parse).await?;
-        let statement = ModifyStatement { stamp, ..statement };
-        run_and_report(ctx, acquired, (index, &statement), retryable, done).await
+        parse_and_run(ctx, acquired, parse, (index, stamp), retryable, done).await
     }
 
     async fn reply(mut self, cmd: &Invocation) -> Result<Reply> {

@@ -7,7 +7,6 @@ use pinion_collation::Collation;
 use pinion_query::{Hint, Matcher, Variables};
 use pinion_service::command_checks::check_batch_size;
 use pinion_service::metrics::metrics;
-use pinion_service::operator_counts::compute_counted;
 use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{FieldReader, Path, Types, f64_lossy, missing_field};
 use pinion_wire::{Error, Invocation, LogicalOp, Reply, Result};
@@ -21,7 +20,7 @@ use crate::open_transactions::ends_command;
 use crate::profile::ProfiledStatement;
 use crate::read::parse_hint;
 use crate::sessions;
-use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, run_and_report};
+use crate::write::{BatchOutcome, Change, ModifyOutcome, ModifyStatement, parse_and_run};
 
 /// One element of `deletes`, syntax alone.
 pub(super) struct DeleteSpec<'d> {
@@ -116,21 +115,15 @@ pub(crate) async fn delete(cmd: Invocation) -> Result<Reply> {
             documents.get(index),
         );
         let ctx = profiled.as_ref().map_or(&cmd.ctx, ProfiledStatement::ctx);
+        let is_retryable = stamp.is_some();
+        let parse = |default: Option<&Arc<Collation>>| {
+            check_retryable(spec.multi && is_retryable, "limit=0")?;
+            spec.statement(&options.vars, default)
+        };
         let result = match acquire_statement(ctx, &options.ns, options.uuid, index).await? {
             Ok(acquired) => {
-                let default = acquired.collation();
-                let statement = || {
-                    check_retryable(spec.multi && stamp.is_some(), "limit=0")?;
-                    spec.statement(&options.vars, default)
-                };
-                match compute_counted(ctx, statement).await {
-                    Ok(statement) => {
-                        let statement = ModifyStatement { stamp, ..statement };
-                        let at = (index, &statement);
-                        run_and_report(ctx, acquired, at, retryable, &mut done).await
-                    }
-                    Err(error) => Err(error),
-                }
+                let at = (index, stamp);
+                parse_and_run(ctx, acquired, parse, at, retryable, &mut done).await
             }
             Err(stale) => Err(stale),
         };

@@ -8,7 +8,6 @@ use pinion_query::{Hint, Matcher, Pipeline, Update, Variables};
 use pinion_service::command_checks::check_batch_size;
 use pinion_service::compute::compute;
 use pinion_service::metrics::metrics;
-use pinion_service::operator_counts::compute_counted;
 use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Path, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, LogicalOp, OpContext, Reply, Result};
@@ -24,7 +23,7 @@ use crate::read::parse_hint;
 use crate::sessions;
 use crate::statements::StatementIds;
 use crate::write::{
-    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, Validation, run_and_report,
+    BatchOutcome, Change, ModifyOutcome, ModifyStatement, Upserted, Validation, parse_and_run,
     sort_beside,
 };
 
@@ -288,21 +287,15 @@ pub(crate) async fn update(cmd: Invocation) -> Result<Reply> {
             documents.get(index),
         );
         let ctx = profiled.as_ref().map_or(&cmd.ctx, ProfiledStatement::ctx);
+        let is_retryable = stamp.is_some();
+        let parse = |default: Option<&Arc<Collation>>| {
+            check_retryable(spec.multi && is_retryable, "multi=true")?;
+            spec.statement(&options.vars, default, options.update)
+        };
         let result = match acquire_statement(ctx, &options.ns, options.uuid, index).await? {
             Ok(acquired) => {
-                let default = acquired.collation();
-                let statement = || {
-                    check_retryable(spec.multi && stamp.is_some(), "multi=true")?;
-                    spec.statement(&options.vars, default, options.update)
-                };
-                match compute_counted(ctx, statement).await {
-                    Ok(statement) => {
-                        let statement = ModifyStatement { stamp, ..statement };
-                        let at = (index, &statement);
-                        run_and_report(ctx, acquired, at, retryable, &mut done).await
-                    }
-                    Err(error) => Err(error),
-                }
+                let at = (index, stamp);
+                parse_and_run(ctx, acquired, parse, at, retryable, &mut done).await
             }
             Err(stale) => Err(stale),
         };

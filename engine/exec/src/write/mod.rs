@@ -32,5 +32,5 @@ pub use series::{
     AllSeriesCounts, OpenBuckets, SeriesCounts, insert_measurements, open_buckets, series_counts,
     series_targets,
 };
-pub use target::{ModifyOutcome, ModifyStatement, run, run_and_report, sort_beside};
+pub use target::{ModifyOutcome, ModifyStatement, parse_and_run, run, run_and_report, sort_beside};
 pub use validation::Validation;

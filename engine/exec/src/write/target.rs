@@ -5,10 +5,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, core_catalog};
+use pinion_collation::Collation;
 use pinion_query::{Hint, Matcher, MultikeyPaths, SortPattern, Update};
 use pinion_service::compute::compute;
 use pinion_service::fail_points;
 use pinion_service::generate::new_object_id;
+use pinion_service::operator_counts::compute_counted;
 use pinion_service::session_ids::is_in;
 use pinion_storage::{Key, TreeId};
 use pinion_wire::{Error, ErrorCode, OpContext, Result, Written};
@@ -165,6 +167,25 @@ pub async fn run_and_report(
         done.note_executed(retryable, place, statement);
     }
     result
+}
+
+/// Parses the statement at this place of a command, with the collation that it has there by
+/// default, and runs it as a part of the command's retryable write.
+///
+/// # Errors
+/// Those of the parser, and as of [`run`].
+pub async fn parse_and_run(
+    ctx: &OpContext,
+    acquired: AcquiredCollection,
+    parse: impl Fn(Option<&Arc<Collation>>) -> Result<ModifyStatement> + Sync,
+    (place, stamp): (usize, Option<Stamp>),
+    retryable: Option<&RetryableWrite>,
+    done: &mut ModifyOutcome,
+) -> Result<()> {
+    let default = acquired.collation();
+    let statement = compute_counted(ctx, || parse(default)).await?;
+    let statement = ModifyStatement { stamp, ..statement };
+    run_and_report(ctx, acquired, (place, &statement), retryable, done).await
 }
 
 enum Step {

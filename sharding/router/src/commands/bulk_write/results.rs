@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_runtime::LocalBoxFuture;
-use pinion_server::Resend;
 use pinion_service::cursors::{BULK_WRITE_CURSOR, Cursor, DocumentStream, Filled, cursors, fill};
 use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{Namespace, i64_exact};
@@ -13,11 +12,9 @@ use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Res
 
 use super::super::writes::is_stale;
 use super::IfStale;
+use crate::cursor::{CursorKind, RemoteStream};
 use crate::dispatch::Answer;
-use crate::hosts::Hosts;
-use crate::limits::CONFIG_WRITE_TIME;
 use crate::reply::append_concern_error;
-use crate::request::Request;
 
 /// The counts of a reply, in its order.
 const COUNTS: [&str; 6] = [
@@ -50,23 +47,21 @@ pub(super) fn has_refused(reply: &RawDocument) -> bool {
         return false;
     };
     let is_whole = pinion_bson::get(cursor, "id").and_then(i64_exact) == Some(0);
-    !is_whole || results_in(cursor, "firstBatch").any(|(_, code, _)| is_stale(code))
+    let batch = pinion_bson::get(cursor, "firstBatch").and_then(|batch| batch.as_array());
+    let mut results = batch.into_iter().flat_map(pinion_bson::values);
+    let is_refused = |result: RawBsonRef<'_>| {
+        let found = result.as_document().and_then(place_and_code);
+        found.is_some_and(|(_, code)| is_stale(code))
+    };
+    !is_whole || results.any(is_refused)
 }
 
-/// The results of a batch: the place, the code where it failed, and the whole document.
-fn results_in<'d>(
-    cursor: &'d RawDocument,
-    batch: &str,
-) -> impl Iterator<Item = (usize, ErrorCode, &'d RawDocument)> {
-    let found = pinion_bson::get(cursor, batch).and_then(|batch| batch.as_array());
-    let found = found.into_iter().flat_map(pinion_bson::values);
-    found.filter_map(|result| {
-        let result = result.as_document()?;
-        let at = pinion_bson::get(result, "idx").and_then(i64_exact)?;
-        let code = pinion_bson::get(result, "code").and_then(i64_exact);
-        let code = ErrorCode(code.unwrap_or(0) as i32);
-        Some((usize::try_from(at).ok()?, code, result))
-    })
+/// The place of an operation's result, and its code where it failed.
+fn place_and_code(result: &RawDocument) -> Option<(usize, ErrorCode)> {
+    let at = pinion_bson::get(result, "idx").and_then(i64_exact)?;
+    let code = pinion_bson::get(result, "code").and_then(i64_exact);
+    let code = ErrorCode(code.unwrap_or(0) as i32);
+    Some((usize::try_from(at).ok()?, code))
 }
 
 impl Results {
@@ -102,10 +97,19 @@ impl Results {
             self.retried.extend(ids);
         }
         let mut refused = Vec::new();
-        let mut reply = body.to_owned();
-        let mut batch = "firstBatch";
-        while let Some(RawBsonRef::Document(cursor)) = pinion_bson::get(&reply, "cursor") {
-            for (at, code, result) in results_in(cursor, batch) {
+        if pinion_bson::get(body, "cursor").is_none() {
+            return Ok(refused);
+        }
+        let (stream, mut batch) = RemoteStream::open(answer, CursorKind::default())?;
+        loop {
+            for result in &batch.documents {
+                // They stood in a reply, so they are whole.
+                let Ok(result) = RawDocument::from_bytes(result) else {
+                    continue;
+                };
+                let Some((at, code)) = place_and_code(result) else {
+                    continue;
+                };
                 let Some(place) = sent.get(at).copied() else {
                     continue;
                 };
@@ -116,13 +120,10 @@ impl Results {
                     }
                 }
             }
-            match pinion_bson::get(cursor, "id") {
-                Some(RawBsonRef::Int64(id)) if id != 0 => {
-                    reply = next_batch(cmd, answer, id).await?;
-                    batch = "nextBatch";
-                }
-                _ => break,
+            if batch.id == 0 {
+                break;
             }
+            batch = stream.next_batch(&cmd.ctx, usize::MAX).await?;
         }
         self.counts[0] -= refused.len() as i64;
         Ok(refused)
@@ -168,26 +169,6 @@ impl Results {
         }
         Ok(out)
     }
-}
-
-async fn next_batch(cmd: &Invocation, answer: &Answer, id: i64) -> Result<RawDocumentBuf> {
-    let more = Request::own("admin", None, |out| {
-        out.append("getMore", id)
-            .append("collection", "$cmd.bulkWrite");
-        for name in ["lsid", "txnNumber", "autocommit"] {
-            if let Some(value) = pinion_bson::get(cmd.body(), name)
-                && (name == "lsid" || is_in(&cmd.ctx))
-            {
-                out.append_raw(name, value);
-            }
-        }
-    });
-    let (set, host) = (&answer.set, &answer.host);
-    let next = Hosts::here()
-        .run_at(set, host, more.body(), CONFIG_WRITE_TIME, Resend::Never)
-        .await
-        .map_err(|error| error.into_error())?;
-    Ok(next.body().to_owned())
 }
 
 fn renumbered(result: &RawDocument, place: usize) -> Bytes {
