@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
-use pinion_exec::acquire::{AcquiredCollection, acquire_read};
+use pinion_exec::acquire::{AcquiredCollection, ReadTarget, acquire_read};
 use pinion_exec::read::{ReadRequest, open};
 use pinion_exec::stats::sizes_of;
 use pinion_query::{Hint, IndexSpec, KeyBounds, Matcher};
@@ -107,7 +107,9 @@ async fn count(
     }
     let everything = RawDocumentBuf::new();
     let matcher = compute(ctx, || Matcher::parse(&everything)).await?;
-    let mut request = ReadRequest::new(collection.clone(), matcher);
+    // The sizes are of what is stored, with what the shard does not own.
+    let target = ReadTarget::unfiltered(collection.clone());
+    let mut request = ReadRequest::new(target, matcher);
     if let Some(range) = &wanted.range {
         let index = index_of(collection, range)?;
         let min = extended(&range.min, index);

@@ -125,7 +125,7 @@ async fn digest_of(ctx: &OpContext, collection: &Arc<Collection>) -> Result<Opti
     };
     let everything = RawDocumentBuf::new();
     let matcher = compute(ctx, || Matcher::parse(&everything)).await?;
-    let mut request = ReadRequest::new(collection.clone(), matcher);
+    let mut request = ReadRequest::new(acquired.target(collection), matcher);
     request.sort = parse_sort(Some(&pinion_bson::rawdoc! { "_id": 1 }), None)?;
     request.keeps_snapshot = true;
     // The index on `_id`, whatever a clustered collection calls it.
@@ -182,7 +182,7 @@ pub(crate) async fn file_md5(cmd: Invocation) -> Result<Reply> {
         filter.start_document("files_id").append("$eq", id).end();
         let filter = filter.finish();
         let matcher = compute(&cmd.ctx, || Matcher::parse(&filter)).await?;
-        let mut request = ReadRequest::new(collection.clone(), matcher);
+        let mut request = ReadRequest::new(acquired.target(collection), matcher);
         request.sort = parse_sort(Some(&pinion_bson::rawdoc! { "files_id": 1, "n": 1 }), None)?;
         request.hint = Some(Hint::Pattern(
             pinion_bson::rawdoc! { "files_id": 1, "n": 1 },

@@ -91,20 +91,17 @@ impl Collection {
         }
     }
 
-    /// Which fields make the key by which the log names a document: `_id` alone, as no collection
-    /// has a shard key.
-    pub fn document_key_pattern(&self) -> &DocumentKeyPattern {
-        static ID: DocumentKeyPattern = DocumentKeyPattern::ID;
-        &ID
-    }
-
     /// The key by which the log names a document.
     ///
     /// # Errors
     /// `DataCorruptionDetected` if it has no `_id`.
-    pub fn logged_key(&self, document: &RawDocument) -> Result<RawDocumentBuf> {
+    pub fn logged_key(
+        &self,
+        document: &RawDocument,
+        pattern: &DocumentKeyPattern,
+    ) -> Result<RawDocumentBuf> {
         document_id(document)?;
-        Ok(self.document_key_pattern().key_of(document))
+        Ok(pattern.key_of(document))
     }
 
     /// The number of the record with this key; `None` where keys are no numbers.

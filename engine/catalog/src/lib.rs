@@ -40,14 +40,15 @@ pub use ddl::{
     ApplyMode, AwaitedLock, BuildActivity, BuildCounts, BuildInfo, BuildName, BuildSet,
     BuildWaiting, CatalogRows, CollMod, CopyDocuments, DatabaseLocks, Definition, DefinitionGuard,
     DropTarget, Dropped, FindArrays, Hold, IndexChange, IndexName, IndexSelection, IndexesCreated,
-    ListedCollection, ListedIndex, LoggedCommand, Modified, PlannedChange, PropertyChange,
-    abort_build, adjust_multikey, apply_command, apply_view_document, awaited_locks, begin_builds,
-    begin_copy, build_counts, clone_as_capped, coll_mod, commit_planned, convert_to_capped,
-    create_collection, create_indexes, database_locks, drop_collection, drop_database,
-    drop_indexes, end_builds, end_copy, end_holds, ensure_collection, hold, hold_database,
-    index_builds, keep_builds, kill_build, mark_copied, plan_collection, plan_indexes,
-    plant_unfenced_reads, put_copied, put_listed, reindex, rename_collection, replace_series,
-    replicated_rows, set_build_set, set_definition_guard, set_multikey, show_oplog,
+    IndexesDropped, ListedCollection, ListedIndex, LoggedCommand, Modified, PlannedChange,
+    PropertyChange, abort_build, adjust_multikey, apply_command, apply_view_document,
+    awaited_locks, begin_builds, begin_copy, build_counts, clone_as_capped, coll_mod,
+    commit_planned, convert_to_capped, create_collection, create_collection_as, create_indexes,
+    database_locks, drop_collection, drop_collection_unseen, drop_database, drop_indexes,
+    end_builds, end_copy, end_holds, ensure_collection, hold, hold_database, index_builds,
+    keep_builds, kill_build, mark_copied, plan_collection, plan_indexes, plant_unfenced_reads,
+    put_copied, put_listed, reindex, rename_collection, replace_series, replicated_rows,
+    set_build_set, set_definition_guard, set_multikey, show_oplog,
 };
 pub use durable::stored_collection;
 pub use entry::{BadRow, Clustering, Collection, Placement};

@@ -20,10 +20,11 @@ const KNOWN_SYSTEM: [&str; 6] = [
 ];
 
 /// The namespaces below `system.` that are of one database alone.
-const KNOWN_OF_DATABASES: [&str; 6] = [
+const KNOWN_OF_DATABASES: [&str; 7] = [
     "admin.system.keys",
     "config.system.indexBuilds",
     "config.system.preimages",
+    "config.system.sharding_ddl_coordinators",
     "local.system.healthlog",
     "local.system.replset",
     "local.system.rollback.id",

@@ -37,7 +37,7 @@ fn names_are_of_one_command() {
         }
     }
     assert!(find_row("nothing").is_none());
-    assert_eq!(rows().count(), 155);
+    assert_eq!(rows().count(), 171);
 }
 
 #[test]
@@ -150,14 +150,25 @@ fn what_members_send_to_each_other() {
         &[
             "_addShard",
             "_configsvrAddShard",
+            "_configsvrAddShardToZone",
+            "_configsvrCommitCreateCollection",
+            "_configsvrCommitDropCollection",
             "_configsvrCreateDatabase",
             "_configsvrDropDatabase",
+            "_configsvrRemoveShardFromZone",
+            "_configsvrUpdateZoneKeyRange",
             "_flushDatabaseCacheUpdates",
+            "_flushRoutingTableCacheUpdates",
             "_replCatalogRows",
             "_replFreezeCheckpoint",
             "_replReadCheckpoint",
             "_replReleaseCheckpoint",
+            "_shardsvrCreateCollection",
+            "_shardsvrCreateCollectionParticipant",
+            "_shardsvrDropCollection",
+            "_shardsvrDropCollectionParticipant",
             "_shardsvrDropDatabase",
+            "_shardsvrDropDatabaseParticipant",
             "prepareTransaction",
             "replSetGetRBID",
             "replSetHeartbeat",

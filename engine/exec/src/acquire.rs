@@ -27,7 +27,7 @@ use crate::gate_entry::enter;
 use crate::guard;
 use crate::limits::NESTED_GATE_TIMEOUT;
 use crate::open_transactions::{self, InUnit, Running};
-use crate::placement;
+use crate::placement::{self, Ownership};
 use crate::replication::take_ticket;
 use crate::topology::{Intent, SetView, check_access, is_member, replica_set, set_view};
 
@@ -134,6 +134,14 @@ impl ReadSource {
             ReadSource::Newest(_) | ReadSource::LastApplied(_) => Renewal::Applied,
             ReadSource::Majority(_) => Renewal::Committed,
             ReadSource::At(_) | ReadSource::In(_) => Renewal::Never,
+        }
+    }
+
+    /// The time of the snapshot that it is promised.
+    fn snapshot(self) -> Option<Timestamp> {
+        match self {
+            ReadSource::At(at) | ReadSource::In(InUnit { at, .. }) => Some(at),
+            ReadSource::Newest(_) | ReadSource::LastApplied(_) | ReadSource::Majority(_) => None,
         }
     }
 
@@ -308,12 +316,32 @@ impl AcquisitionRequest {
     }
 }
 
+/// A collection to be read, and which of its documents are given.
+#[derive(Clone, Debug)]
+pub struct ReadTarget {
+    pub collection: Arc<Collection>,
+    /// What the shard owns of it; `None` where all documents are given.
+    pub(crate) ownership: Option<Arc<dyn Ownership>>,
+}
+
+impl ReadTarget {
+    /// With all documents: those of the node, or of a collection that is known to be unsharded.
+    pub fn unfiltered(collection: Arc<Collection>) -> ReadTarget {
+        ReadTarget {
+            collection,
+            ownership: None,
+        }
+    }
+}
+
 /// A namespace that an operation is behind the gate of. As long as this lives, no DDL changes it.
 pub struct AcquiredCollection {
     wanted: AcquisitionRequest,
     view: Option<Box<ResolvedView>>,
     collection: Option<Arc<Collection>>,
     source: ReadSource,
+    /// What the shard owns of the collection. `None`: all of its documents are meant.
+    ownership: Option<Arc<dyn Ownership>>,
     /// Dropped last: whatever is read of the collection is read behind the gate. A transaction
     /// keeps its own.
     _pass: Option<AccessGuard>,
@@ -327,7 +355,7 @@ pub async fn acquire(ctx: &OpContext, wanted: AcquisitionRequest) -> Result<Acqu
     }
     let transaction = open_transactions::of(ctx);
     let mut view: Option<Box<ResolvedView>> = None;
-    let (pass, collection, source, then) = loop {
+    let (pass, collection, source, then, ownership) = loop {
         let ns = view.as_ref().map_or(&wanted.ns, |view| &view.on);
         let pass = match &transaction {
             None => Some(enter(ctx, ns, wanted.access).await?),
@@ -348,6 +376,7 @@ pub async fn acquire(ctx: &OpContext, wanted: AcquisitionRequest) -> Result<Acqu
             None => ReadSource::of(set.as_deref(), ctx, &wanted.ns, wanted.intent),
             Some(running) => ReadSource::In(running.reads()),
         };
+        let ownership = placement::ownership_behind_gate(ctx, ns, source.snapshot());
         let then = source.catalog(wanted.intent);
         let planned = transaction.as_ref().and_then(|running| running.planned(ns));
         let collection = planned.or_else(|| match &then {
@@ -379,7 +408,7 @@ pub async fn acquire(ctx: &OpContext, wanted: AcquisitionRequest) -> Result<Acqu
                 view = Some(Box::new(merged));
             }
         }
-        break (pass, collection, source, then);
+        break (pass, collection, source, then, ownership);
     };
     if let Some(expected) = wanted.uuid {
         let named = collection.as_deref().filter(|_| view.is_none());
@@ -400,6 +429,7 @@ pub async fn acquire(ctx: &OpContext, wanted: AcquisitionRequest) -> Result<Acqu
     Ok(AcquiredCollection {
         collection: source.seen(collection)?,
         source,
+        ownership,
         wanted,
         view,
         _pass: pass,
@@ -439,6 +469,18 @@ pub async fn acquire_stored(
         ..AcquisitionRequest::read(ns, uuid)
     };
     acquire(ctx, wanted).await
+}
+
+/// Acquires for a write that the node does of its own accord: documents that it does not own are
+/// left to the shard that owns them.
+pub async fn acquire_owned(
+    ctx: &OpContext,
+    wanted: AcquisitionRequest,
+) -> Result<AcquiredCollection> {
+    let mut acquired = acquire(ctx, wanted).await?;
+    let ns = acquired.collection.as_deref().map(|found| &found.ns);
+    acquired.ownership = ns.and_then(placement::ownership_of_node);
+    Ok(acquired)
 }
 
 /// Acquires for a write of documents, or of the measurements of a series.
@@ -500,6 +542,26 @@ impl AcquiredCollection {
     /// The collection, if there is one of that name.
     pub fn collection(&self) -> Option<&Arc<Collection>> {
         self.collection.as_ref()
+    }
+
+    /// What this shard owns of the collection, by the version that the operation came with. `None`
+    /// where all documents are meant.
+    pub(crate) fn ownership(&self) -> Option<&Arc<dyn Ownership>> {
+        self.ownership.as_ref()
+    }
+
+    /// Whether no document of the collection has to be looked at for its owner.
+    pub(crate) fn owns_all(&self) -> bool {
+        let ownership = self.ownership.as_deref();
+        ownership.is_none_or(Ownership::owns_all)
+    }
+
+    /// The collection as a read of this operation sees it: what is not owned is not given.
+    pub fn target(&self, collection: &Arc<Collection>) -> ReadTarget {
+        ReadTarget {
+            collection: collection.clone(),
+            ownership: self.ownership.clone(),
+        }
     }
 
     /// Refuses a `$text` where there is no collection whose text index it could search.

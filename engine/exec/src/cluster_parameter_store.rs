@@ -71,7 +71,10 @@ pub fn load() -> LocalBoxFuture<'static, Result<()>> {
             stored.use_everywhere().await;
             return Ok(());
         };
-        let request = ReadRequest::new(collection.clone(), Matcher::parse(&RawDocumentBuf::new())?);
+        let request = ReadRequest::new(
+            acquired.target(collection),
+            Matcher::parse(&RawDocumentBuf::new())?,
+        );
         let mut stream = open(&ctx, acquired.source(), request, NAMES.len())
             .await?
             .stream;

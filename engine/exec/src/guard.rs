@@ -8,6 +8,7 @@
 
 use std::rc::Rc;
 
+use pinion_bson::RawDocumentBuf;
 use pinion_catalog::{
     CollectionOptions, Definition, DefinitionGuard, RETRY_IMAGES, SESSION_RECORDS, SYSTEM_VIEWS,
     check_not_scattered, check_writable, core_catalog,
@@ -301,6 +302,12 @@ impl DefinitionGuard for Guard {
 
     fn admit_behind_gate(&self, ctx: &OpContext, ns: &Namespace) -> Result<()> {
         placement::check_behind_gate(ctx, ns)
+    }
+
+    fn shard_key(&self, ctx: &OpContext, ns: &Namespace) -> Option<RawDocumentBuf> {
+        let sent = placement::ownership_behind_gate(ctx, ns, None);
+        let ownership = sent.or_else(|| placement::ownership_of_node(ns))?;
+        Some(ownership.key().to_owned())
     }
 }
 

@@ -27,8 +27,16 @@ pub(crate) const LARGE_BATCH_BYTES: usize = 1024 * 1024;
 /// for little more.
 pub const MAX_LOGGED_BYTES: usize = pinion_bson::MAX_USER_DOCUMENT_BYTES + 8 * 1024;
 
+/// How long a secondary waits for a time to be reached before it has its primary write an entry
+/// that reaches it. Source: MongoDB's `waitForSecondaryBeforeNoopWriteMS`.
+pub const NOOP_PATIENCE: Duration = Duration::from_millis(10);
+
 const _: () = assert!(MAX_LOGGED_BYTES + 4096 < pinion_bson::MAX_INTERNAL_DOCUMENT_BYTES);
 const _: () = assert!(MAX_LOGGED_BYTES < pinion_storage::MAX_ENTRY_BYTES);
+
+/// How often an upsert looks for the document again that has the key which it wanted to insert, as
+/// MongoDB's `upsertMaxRetryAttemptsOnDuplicateKeyError`.
+pub(crate) const MAX_UPSERT_ATTEMPTS: u32 = 100;
 
 /// The longest key of a document in a collection that is declared to be clustered, as in MongoDB.
 pub(crate) const MAX_CLUSTER_KEY_BYTES: usize = 8 * 1024 * 1024;

@@ -1,5 +1,5 @@
-//! Documents of the `local` database that the node keeps for itself: the configuration of its set,
-//! its last vote.
+//! Documents that the node keeps for itself: the configuration of its set, its last vote, what it
+//! knows of its cluster.
 //!
 //! Their futures are in boxes: a function that polls an unboxed one compiles all that is behind it
 //! again.
@@ -7,8 +7,9 @@
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{Uuid, core_catalog, from_fatal};
 use pinion_command::row;
+use pinion_merge::PART_BATCH_DOCUMENTS;
 use pinion_query::Matcher;
-use pinion_runtime::LocalBoxFuture;
+use pinion_runtime::{LocalBoxFuture, yield_if_due};
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
@@ -79,10 +80,37 @@ async fn read_one(ns: Namespace, filter: &RawDocument) -> Result<Option<RawDocum
     let Some(found) = acquired.collection() else {
         return Ok(None);
     };
-    let request = ReadRequest::new(found.clone(), Matcher::parse(filter)?);
+    let request = ReadRequest::new(acquired.target(found), Matcher::parse(filter)?);
     let mut stream = open(&ctx, acquired.source(), request, 1).await?.stream;
     let document = stream.next_wanted(&ctx, 1).await?;
     Ok(document.map(|bytes| pinion_catalog::stored_document(&bytes).to_owned()))
+}
+
+/// Hands the documents of a collection that a filter selects to `take`, in any order.
+///
+/// # Errors
+/// Those of a read, and of `take`.
+pub fn each_document<'a>(
+    ns: &'a str,
+    filter: &'a RawDocument,
+    take: &'a mut dyn FnMut(&RawDocument) -> Result<()>,
+) -> LocalBoxFuture<'a, Result<()>> {
+    Box::pin(async move {
+        let ctx = context("find");
+        let acquired = acquire_read(&ctx, Namespace::parse(ns)?, None).await?;
+        let Some(found) = acquired.collection() else {
+            return Ok(());
+        };
+        let request = ReadRequest::new(acquired.target(found), Matcher::parse(filter)?);
+        let mut stream = open(&ctx, acquired.source(), request, PART_BATCH_DOCUMENTS)
+            .await?
+            .stream;
+        while let Some(bytes) = stream.next_wanted(&ctx, PART_BATCH_DOCUMENTS).await? {
+            take(pinion_catalog::stored_document(&bytes))?;
+            yield_if_due().await;
+        }
+        Ok(())
+    })
 }
 
 /// Any document of a collection of `local`.

@@ -52,6 +52,14 @@ pub enum PlantedFault {
     RepeatedAtRenewal,
     /// An update changes a document again that has moved in the index that it walks.
     ChangedAgain,
+    /// A shard does not compare versions again behind the gate.
+    VersionUnchecked,
+    /// A shard gives documents of a scan that it does not own.
+    FilterSkippedInScans,
+    /// A shard gives a document by its `_id` that it does not own.
+    FilterSkippedById,
+    /// A shard changes documents that it does not own.
+    FilterSkippedInWrites,
 }
 
 impl PlantedFault {
@@ -62,5 +70,13 @@ impl PlantedFault {
         PlantedFault::EventsSwapped,
         PlantedFault::PreparedLostAtRestart,
         PlantedFault::OutcomeNotAwaited,
+    ];
+
+    /// Those that only clients of a sharded cluster can meet.
+    pub const OF_CLUSTERS: [PlantedFault; 4] = [
+        PlantedFault::VersionUnchecked,
+        PlantedFault::FilterSkippedInScans,
+        PlantedFault::FilterSkippedById,
+        PlantedFault::FilterSkippedInWrites,
     ];
 }

@@ -10,13 +10,54 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use pinion_bson::RawDocumentBuf;
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_catalog::BUCKETS_PREFIX;
+use pinion_clock::Timestamp;
+use pinion_query::DocumentKeyPattern;
 use pinion_service::interrupt::interruptible;
-use pinion_wire::idl::{Namespace, RoutingArguments, SentDatabaseVersion, SentShardVersion};
+use pinion_wire::idl::{
+    Namespace, ReadConcernLevel, RoutingArguments, SentDatabaseVersion, SentShardVersion,
+};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use crate::options::{PlantedFault, node_options};
 use crate::topology::Waiting;
+
+/// What a shard owns of a sharded collection, by the table that an operation goes by. An operation
+/// keeps it as long as it reads: what it owned when it came in is not deleted before it has ended.
+pub trait Ownership: std::fmt::Debug + Send + Sync {
+    /// The shard key, as `shardCollection` has it.
+    fn key(&self) -> &RawDocument;
+
+    /// By which fields the log names documents.
+    fn document_key(&self) -> &DocumentKeyPattern;
+
+    /// Whether the shard owns every key, so that no document needs a look.
+    fn owns_all(&self) -> bool;
+
+    /// Whether the shard owns a document. One without a key is owned by no shard.
+    ///
+    /// # Errors
+    /// `StaleChunkHistory` where a snapshot is older than what is known of the chunk.
+    fn owns_document(&self, document: &RawDocument) -> Result<bool>;
+
+    /// The same by the values that an index has for the fields of the key, in the order of these.
+    ///
+    /// # Errors
+    /// As of [`Ownership::owns_document`].
+    fn owns_values(&self, values: &[KeyValue<'_>]) -> Result<bool>;
+}
+
+/// The value of one field of a shard key that an index holds.
+#[derive(Clone, Copy, Debug)]
+pub enum KeyValue<'a> {
+    /// As documents have it.
+    Plain(RawBsonRef<'a>),
+    /// As a hashed index stores it.
+    Hashed(RawBsonRef<'a>),
+}
 
 /// What this node is in its cluster, as one core sees it.
 pub trait ClusterNode {
@@ -35,6 +76,29 @@ pub trait ClusterNode {
     /// `StaleConfig`, with what is known.
     fn check_collection(&self, ns: &Namespace, sent: &SentShardVersion) -> Result<()>;
 
+    /// What the shard owns of a collection that an operation reaches with a version that was
+    /// checked, now or at the time of a snapshot; `None` where the collection is not sharded, or
+    /// the version asks for no filter. Without a version: for a task of the node's own.
+    fn ownership(
+        &self,
+        ns: &Namespace,
+        sent: Option<&SentShardVersion>,
+        at: Option<Timestamp>,
+    ) -> Option<Arc<dyn Ownership>>;
+
+    /// Refuses to read a collection that the request has no version for, if it is sharded.
+    ///
+    /// # Errors
+    /// `StaleConfig`, by which a router comes to know it.
+    fn check_unsharded(&self, ns: &Namespace) -> Result<()>;
+
+    /// Learns the newest table of a collection, because this version was sent and is not the known
+    /// one. Nothing is asked for where the known one is newer.
+    ///
+    /// # Errors
+    /// The source cannot be reached.
+    fn refresh_collection(&self, ns: &Namespace, sent: &SentShardVersion) -> Waiting<Result<()>>;
+
     /// Learns the newest version of a database, because this one was sent and is not the known one.
     /// Nothing is asked for where the known one is newer.
     ///
@@ -52,36 +116,42 @@ pub trait ClusterNode {
     /// The node has become primary and accepts writes. Called on core 0.
     fn became_primary(&self) -> Waiting<()>;
 
+    /// The node accepts writes no longer, and its critical sections are about to end. Called on
+    /// core 0.
+    fn stopped_leading(&self) -> Waiting<()> {
+        Box::pin(async {})
+    }
+
     /// The data are about to be closed, and opened again as of an earlier time: what waits for
     /// them, and is no operation, gives up. Called on core 0.
     fn data_close(&self);
 }
 
-/// Most databases whose entries are distinguished in one [`WrittenDocuments`].
+/// Most entries that are distinguished in one [`WrittenEntries`].
 const MAX_NAMED: usize = 64;
 
-/// Which entries of `config.cache.databases` have been written.
+/// Which entries of a collection that the node keeps of its cluster have been written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum WrittenDatabases {
+pub enum WrittenEntries {
     #[default]
     None,
-    /// Those of the databases with these names.
+    /// Those with these names as `_id`.
     Named(BTreeSet<String>),
     /// It is not known which.
     All,
 }
 
-impl WrittenDatabases {
+impl WrittenEntries {
     fn note(&mut self, name: Option<String>) {
         match (std::mem::take(self), name) {
-            (WrittenDatabases::None, Some(name)) => {
-                *self = WrittenDatabases::Named(BTreeSet::from([name]));
+            (WrittenEntries::None, Some(name)) => {
+                *self = WrittenEntries::Named(BTreeSet::from([name]));
             }
-            (WrittenDatabases::Named(mut names), Some(name)) if names.len() < MAX_NAMED => {
+            (WrittenEntries::Named(mut names), Some(name)) if names.len() < MAX_NAMED => {
                 names.insert(name);
-                *self = WrittenDatabases::Named(names);
+                *self = WrittenEntries::Named(names);
             }
-            _ => *self = WrittenDatabases::All,
+            _ => *self = WrittenEntries::All,
         }
     }
 }
@@ -92,7 +162,9 @@ pub struct WrittenDocuments {
     /// `admin.system.version`, which has the identity of a shard.
     pub identity: bool,
     /// `config.cache.databases`.
-    pub databases: WrittenDatabases,
+    pub databases: WrittenEntries,
+    /// `config.cache.collections`.
+    pub collections: WrittenEntries,
     /// `config.shards`.
     pub shards: bool,
 }
@@ -101,7 +173,8 @@ impl WrittenDocuments {
     /// The data of this node are others than before.
     pub const ALL: WrittenDocuments = WrittenDocuments {
         identity: true,
-        databases: WrittenDatabases::All,
+        databases: WrittenEntries::All,
+        collections: WrittenEntries::All,
         shards: true,
     };
 
@@ -110,17 +183,21 @@ impl WrittenDocuments {
         match (ns.db(), ns.collection()) {
             ("admin", "system.version") => self.identity = true,
             ("config", "cache.databases") => self.databases.note(id()),
+            ("config", "cache.collections") => self.collections.note(id()),
             ("config", "shards") => self.shards = true,
             _ => {}
         }
     }
 
-    /// A command of this database was applied: which collections it concerns is not examined.
-    pub fn note_command(&mut self, db: &str) {
+    /// A command of this database was applied, whose first field may name a collection. The chunks
+    /// of a collection are made and removed with an entry that says more.
+    pub fn note_command(&mut self, db: &str, collection: Option<&str>) {
         match db {
             "admin" => self.identity = true,
+            "config" if collection.is_some_and(|name| name.starts_with("cache.chunks.")) => {}
             "config" => {
-                self.databases = WrittenDatabases::All;
+                self.databases = WrittenEntries::All;
+                self.collections = WrittenEntries::All;
                 self.shards = true;
             }
             _ => {}
@@ -227,17 +304,41 @@ impl SentVersions {
             }
             node.check_database(db, sent)?;
         }
-        match (ns, &self.collection) {
-            (Some(ns), Some(sent)) => node.check_collection(ns, sent),
-            _ => Ok(()),
+        let (Some(ns), Some(sent)) = (ns, &self.collection) else {
+            return Ok(());
+        };
+        if node.check_collection(ns, sent).is_ok() {
+            return Ok(());
         }
+        let refreshed = interruptible(ctx, node.refresh_collection(ns, sent)).await?;
+        if let Err(error) = refreshed {
+            tracing::info!(target: "SH_REFR", id = 4_619_903u64, ns = ns.as_str(), error = error.message, "Error refreshing cached collection");
+        }
+        node.check_collection(ns, sent)
+    }
+
+    /// What the shard owns of a collection by these versions, once they were compared.
+    pub(crate) fn ownership(
+        self,
+        ns: &Namespace,
+        at: Option<Timestamp>,
+    ) -> Option<Arc<dyn Ownership>> {
+        let sent = self.collection?;
+        cluster_node()?.ownership(ns, Some(&sent), at)
     }
 
     /// Compares the versions, where this must not wait: behind the gate of the namespace.
     ///
     /// # Errors
     /// `StaleDbVersion`, `StaleConfig`.
-    pub(crate) fn check(self, ns: &Namespace) -> Result<()> {
+    pub(crate) fn check_behind_gate(self, ns: &Namespace) -> Result<()> {
+        match node_options().planted_fault {
+            PlantedFault::VersionUnchecked => Ok(()),
+            _ => self.check(ns),
+        }
+    }
+
+    fn check(self, ns: &Namespace) -> Result<()> {
         if self.is_empty() || is_unversioned(ns.db()) {
             return Ok(());
         }
@@ -248,6 +349,8 @@ impl SentVersions {
             node.check_database(ns.db(), sent)?;
         }
         match &self.collection {
+            // Definitions look at the buckets too that a name may have. The version is the name's.
+            Some(_) if ns.collection().starts_with(BUCKETS_PREFIX) => node.check_unsharded(ns),
             Some(sent) => node.check_collection(ns, sent),
             None => Ok(()),
         }
@@ -260,38 +363,82 @@ impl SentVersions {
 /// # Errors
 /// `StaleDbVersion`, `StaleConfig`.
 pub(crate) fn check_behind_gate(ctx: &OpContext, ns: &Namespace) -> Result<()> {
-    if let Some(routed) = ctx.routed.as_deref().filter(|routed| routed.ns == *ns) {
-        return SentVersions::of(&routed.versions).check(ns);
-    }
-    match &ctx.args.routing {
-        Some(routing) if *ctx.db == *ns.db() => SentVersions::of(routing).check(ns),
-        _ => Ok(()),
+    match sent_for(ctx, ns) {
+        Some(sent) => sent.check_behind_gate(ns),
+        None => Ok(()),
     }
 }
 
+/// What this shard owns of a namespace whose versions were compared, now or at the time of a
+/// snapshot. `None` where all documents are meant: the request has no version of the collection, or
+/// its read concern is `available`.
+///
+/// Source: sharding document, "Orphan filtering".
+pub(crate) fn ownership_behind_gate(
+    ctx: &OpContext,
+    ns: &Namespace,
+    at: Option<Timestamp>,
+) -> Option<Arc<dyn Ownership>> {
+    let sent = sent_for(ctx, ns).filter(|_| is_filtered(ctx))?;
+    sent.ownership(ns, at)
+}
+
+/// Whether a read is to pass over documents that the shard does not own.
+pub(crate) fn is_filtered(ctx: &OpContext) -> bool {
+    ctx.read_concern.level != Some(ReadConcernLevel::Available)
+}
+
+/// The same for what the node does of its own accord, with no version.
+pub(crate) fn ownership_of_node(ns: &Namespace) -> Option<Arc<dyn Ownership>> {
+    cluster_node()?.ownership(ns, None, None)
+}
+
+/// The versions that a request names for a namespace.
+pub(crate) fn sent_for(ctx: &OpContext, ns: &Namespace) -> Option<SentVersions> {
+    if let Some(routed) = ctx.routed.as_deref().filter(|routed| routed.ns == *ns) {
+        return Some(SentVersions::of(&routed.versions));
+    }
+    let routing = ctx.args.routing.as_deref();
+    routing
+        .filter(|_| *ctx.db == *ns.db())
+        .map(SentVersions::of)
+}
+
 /// The same for a namespace that a stage reads beside the one that the request names. Its
-/// collection has a version of its own, which the request does not name.
+/// collection has a version of its own, which the request does not name: a router that has sent
+/// the stage takes it for unsharded.
 ///
 /// # Errors
-/// `StaleDbVersion`.
+/// `StaleDbVersion`, `StaleConfig`.
 pub(crate) fn check_nested(ctx: &OpContext, ns: &Namespace) -> Result<()> {
-    match &ctx.args.routing {
-        Some(routing) if *ctx.db == *ns.db() => {
-            let database = routing.database_version;
-            let sent = SentVersions {
-                database,
-                collection: None,
-            };
-            sent.check(ns)
-        }
-        _ => Ok(()),
+    let Some(routing) = &ctx.args.routing else {
+        return Ok(());
+    };
+    if *ctx.db == *ns.db() {
+        let database = routing.database_version;
+        let sent = SentVersions {
+            database,
+            collection: None,
+        };
+        sent.check(ns)?;
     }
+    if SentVersions::of(routing).is_empty() || is_unversioned(ns.db()) {
+        return Ok(());
+    }
+    cluster_node().map_or(Ok(()), |node| node.check_unsharded(ns))
 }
 
 /// Has the node do what a shard or config server does first as a primary.
 pub async fn became_primary() {
     if let Some(node) = cluster_node() {
         node.became_primary().await;
+    }
+}
+
+/// Has what only a primary does end, before its critical sections do.
+pub async fn stopped_leading() {
+    if let Some(node) = cluster_node() {
+        node.stopped_leading().await;
     }
 }
 
@@ -327,32 +474,35 @@ mod tests {
             written
         };
         assert!(noted("admin.system.version").identity);
-        let named = WrittenDatabases::Named(BTreeSet::from(["d".to_owned()]));
+        let named = WrittenEntries::Named(BTreeSet::from(["d".to_owned()]));
         assert_eq!(noted("config.cache.databases").databases, named);
+        assert_eq!(noted("config.cache.collections").collections, named);
+        assert!(!noted("config.cache.chunks.d.c").any());
         assert!(noted("config.shards").shards);
         assert!(!noted("d.shards").any());
         let mut command = WrittenDocuments::default();
-        command.note_command("d");
+        command.note_command("d", None);
+        command.note_command("config", Some("cache.chunks.d.c"));
         assert!(!command.any());
-        command.note_command("config");
+        command.note_command("config", Some("cache.collections"));
         assert!(command.shards && !command.identity);
-        assert_eq!(command.databases, WrittenDatabases::All);
-        command.note_command("admin");
+        assert_eq!(command.databases, WrittenEntries::All);
+        command.note_command("admin", None);
         assert_eq!(command, WrittenDocuments::ALL);
     }
 
     #[test]
     fn names_of_databases_are_bounded() {
-        let mut written = WrittenDatabases::default();
+        let mut written = WrittenEntries::default();
         for number in 0..MAX_NAMED {
             written.note(Some(number.to_string()));
         }
-        assert!(matches!(&written, WrittenDatabases::Named(names) if names.len() == MAX_NAMED));
+        assert!(matches!(&written, WrittenEntries::Named(names) if names.len() == MAX_NAMED));
         written.note(Some("one more".to_owned()));
-        assert_eq!(written, WrittenDatabases::All);
-        let mut unnamed = WrittenDatabases::default();
+        assert_eq!(written, WrittenEntries::All);
+        let mut unnamed = WrittenEntries::default();
         unnamed.note(None);
-        assert_eq!(unnamed, WrittenDatabases::All);
+        assert_eq!(unnamed, WrittenEntries::All);
     }
 
     #[test]

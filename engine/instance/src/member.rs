@@ -36,6 +36,8 @@ async fn take_over() -> Result<()> {
 /// interrupted, and how many continue.
 pub fn interrupt_writers() -> LocalBoxFuture<'static, (u64, u64)> {
     Box::pin(async move {
+        // Requests with versions find this node behind before its critical sections end.
+        pinion_exec::placement::stopped_leading().await;
         let cores = pinion_runtime::on_all_cores(|_| async {
             let code = ErrorCode::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE;
             let ops = &ops();

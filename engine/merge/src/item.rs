@@ -44,6 +44,8 @@ pub struct PartCounters {
     pub returned: u64,
     /// Documents that the filter let pass.
     pub matched: u64,
+    /// Documents that the shard does not own.
+    pub chunk_skips: u64,
     pub seeks: u64,
     pub dups_dropped: u64,
     pub sort_bytes: u64,
@@ -58,6 +60,7 @@ impl PartCounters {
         self.docs_examined += other.docs_examined;
         self.returned += other.returned;
         self.matched += other.matched;
+        self.chunk_skips += other.chunk_skips;
         self.seeks += other.seeks;
         self.dups_dropped += other.dups_dropped;
         self.sort_bytes += other.sort_bytes;

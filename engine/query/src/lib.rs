@@ -35,9 +35,10 @@ mod value;
 pub mod work;
 
 pub use change_stream::{
-    BeforeChange, Change, ChangeStreamOptions, Concerned, Event, FullDocument, Image,
-    MAX_CHANGE_EVENT_BYTES, Resume, ResumeToken, Scope, Seen, Start, TokenData, TransactionEnd,
-    changes_of, check_stages, concerned_by, explained_stages, split_event, transaction_end,
+    BeforeChange, CHANGE_STREAM_MARK, Change, ChangeMerge, ChangeStreamOptions, Concerned, Event,
+    FullDocument, Image, MAX_CHANGE_EVENT_BYTES, PartNumber, ReleasedEvent, Resume, ResumeToken,
+    Scope, Seen, Start, TokenData, TransactionEnd, changes_of, check_event_id, check_stages,
+    concerned_by, explained_stages, is_mark, split_event, transaction_end,
 };
 pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
 pub use command_shape::{command_shape, find_of_one_id};

@@ -140,7 +140,7 @@ pub(super) async fn apply(
             }
             if op == "c" {
                 let db = text(entry, "ns")?.split('.').next().unwrap_or_default();
-                settings.note_command(db);
+                settings.note_command(db, o);
                 if field(o, "dropDatabase").is_some() && mode == ApplyMode::Secondary {
                     pinion_service::profile_settings::forget(db).await;
                 }

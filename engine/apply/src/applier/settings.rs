@@ -29,11 +29,13 @@ impl Changed {
         self.cluster.note(ns, || id_of(operation));
     }
 
-    /// A command of this database was applied: which collections it concerns is not examined.
-    pub(super) fn note_command(&mut self, db: &str) {
+    /// A command of this database was applied, whose first field may name a collection.
+    pub(super) fn note_command(&mut self, db: &str, command: &RawDocument) {
         self.concerns |= db == concern::SETTINGS.0;
         self.parameters |= db == cluster_parameters::COLLECTION.0;
-        self.cluster.note_command(db);
+        let first = pinion_bson::elements(command).next();
+        let collection = first.and_then(|(_, value)| value.as_str());
+        self.cluster.note_command(db, collection);
     }
 
     /// Has every core use them. What opens or copies data does so at its end.

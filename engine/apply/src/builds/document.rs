@@ -145,7 +145,10 @@ pub async fn forget_ended() -> Result<()> {
     let Some(found) = acquired.collection() else {
         return Ok(());
     };
-    let request = ReadRequest::new(found.clone(), Matcher::parse(&RawDocumentBuf::new())?);
+    let request = ReadRequest::new(
+        acquired.target(found),
+        Matcher::parse(&RawDocumentBuf::new())?,
+    );
     let mut stream = open(&ctx, acquired.source(), request, 1).await?.stream;
     let catalog = core_catalog().current();
     let mut ended = Vec::new();

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use pinion_catalog::core_catalog;
-use pinion_exec::acquire::{AcquisitionRequest, acquire};
+use pinion_exec::acquire::{AcquisitionRequest, acquire_owned};
 use pinion_exec::topology::is_writable;
 use pinion_exec::write::{DeletionTargets, delete_by_plan};
 use pinion_runtime::{CoreId, JoinHandle, Queue, now, sim, spawn, timeout_at};
@@ -167,7 +167,8 @@ async fn delete_expired(ctx: &OpContext, expiring: &Expiring) -> Result<bool> {
     if !core_catalog().gates().admits(&expiring.ns, access) {
         return Ok(false);
     }
-    let acquired = acquire(ctx, AcquisitionRequest::write(expiring.ns.clone(), None)).await?;
+    let wanted = AcquisitionRequest::write(expiring.ns.clone(), None);
+    let acquired = acquire_owned(ctx, wanted).await?;
     let found = acquired.collection();
     let Some(collection) = found.filter(|found| found.uuid == expiring.uuid) else {
         return Ok(false);

@@ -67,6 +67,8 @@ pub(super) struct Commit {
     pub o: RawDocumentBuf,
     /// What the entry has in the place of the change, where that is not to stand there.
     pub o2: Option<RawDocumentBuf>,
+    /// Change streams do not show it: they show another shard's.
+    pub from_migrate: bool,
 }
 
 impl Commit {
@@ -84,6 +86,7 @@ impl Commit {
             uuid,
             o,
             o2: None,
+            from_migrate: false,
         }
     }
 }
@@ -214,7 +217,7 @@ impl Coordinator {
             uuid: commit.uuid,
             o: &commit.o,
             o2: Some(&o2),
-            from_migrate: false,
+            from_migrate: commit.from_migrate,
             wall_ms: pinion_runtime::wall_ms(),
             session: None,
             record: None,

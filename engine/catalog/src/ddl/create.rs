@@ -21,6 +21,7 @@ use crate::oplog::OpKind;
 use crate::oplog_format::{OplogFormat, check_v44_can_follow, oplog_format};
 use crate::options::{CollectionKind, CollectionOptions, ValidationAction};
 use crate::text::render;
+use crate::uuid::Uuid;
 use crate::v44_checks::check_operators;
 use crate::view::{SYSTEM_VIEWS, View};
 
@@ -34,6 +35,29 @@ pub fn create_collection(
     ctx: &OpContext,
     ns: Namespace,
     options: CollectionOptions,
+) -> LocalBoxFuture<'_, Result<Option<Timestamp>>> {
+    create_with(ctx, ns, options, None)
+}
+
+/// The same with the UUID that the collection has on other shards. One that is there keeps its
+/// own.
+///
+/// # Errors
+/// As of [`create_collection`].
+pub fn create_collection_as(
+    ctx: &OpContext,
+    ns: Namespace,
+    options: CollectionOptions,
+    uuid: Uuid,
+) -> LocalBoxFuture<'_, Result<Option<Timestamp>>> {
+    create_with(ctx, ns, options, Some(uuid))
+}
+
+fn create_with(
+    ctx: &OpContext,
+    ns: Namespace,
+    options: CollectionOptions,
+    uuid: Option<Uuid>,
 ) -> LocalBoxFuture<'_, Result<Option<Timestamp>>> {
     Box::pin(async move {
         let by = ctx.clone();
@@ -57,7 +81,7 @@ pub fn create_collection(
                 Some(present) => Err(exists(&ns, present)),
                 None if is_series => c.create_series(&ns, options).await.map(Some),
                 None if options.kind() == CollectionKind::Collection => {
-                    c.create(&ns, options).await.map(Some)
+                    c.create_as(&ns, options, uuid).await.map(Some)
                 }
                 None => c.create_view(&ns, options).await.map(Some),
             }
@@ -162,8 +186,18 @@ impl Coordinator {
         ns: &Namespace,
         options: CollectionOptions,
     ) -> Result<Timestamp> {
+        self.create_as(ns, options, None).await
+    }
+
+    async fn create_as(
+        &self,
+        ns: &Namespace,
+        options: CollectionOptions,
+        uuid: Option<Uuid>,
+    ) -> Result<Timestamp> {
         let o = creation_entry(ns, &options);
-        let collection = self.new_collection(ns.clone(), options);
+        let mut collection = self.new_collection(ns.clone(), options);
+        collection.uuid = uuid.unwrap_or(collection.uuid);
         let compute = |catalog: &Catalog| {
             check_database_case(catalog, ns.db())?;
             let uuid = collection.uuid;
@@ -273,6 +307,7 @@ pub(super) fn view_commit(
         uuid: Some(holder.uuid),
         o,
         o2: (kind == OpKind::Update).then_some(id),
+        from_migrate: false,
     })
 }
 

@@ -38,6 +38,23 @@ pub fn drop_collection(
     ctx: &OpContext,
     ns: Namespace,
 ) -> LocalBoxFuture<'_, Result<Option<Dropped>>> {
+    drop_shown(ctx, ns, true)
+}
+
+/// The same of a collection that another shard has too, whose drop is the one that change streams
+/// show.
+pub fn drop_collection_unseen(
+    ctx: &OpContext,
+    ns: Namespace,
+) -> LocalBoxFuture<'_, Result<Option<Dropped>>> {
+    drop_shown(ctx, ns, false)
+}
+
+fn drop_shown(
+    ctx: &OpContext,
+    ns: Namespace,
+    is_shown: bool,
+) -> LocalBoxFuture<'_, Result<Option<Dropped>>> {
     Box::pin(async move {
         let by = ctx.clone();
         let definition = Definition::Drop(ns.clone());
@@ -51,7 +68,8 @@ pub fn drop_collection(
             if let Some(builds) = c.builds_ended(&gates) {
                 return Ok(Step::Waits(builds));
             }
-            behind_gates(Some(&by), &gates, GateMode::Closed, c.drop_one(&ns))
+            let operation = c.drop_one_shown(&ns, is_shown);
+            behind_gates(Some(&by), &gates, GateMode::Closed, operation)
                 .await
                 .map(|dropped| Step::Done(Some(dropped)))
         })
@@ -121,10 +139,14 @@ impl Coordinator {
 
     /// Drops a collection or a view whose gates are closed.
     pub(super) async fn drop_one(&self, ns: &Namespace) -> Result<Dropped> {
+        self.drop_one_shown(ns, true).await
+    }
+
+    async fn drop_one_shown(&self, ns: &Namespace, is_shown: bool) -> Result<Dropped> {
         let mut indexes = None;
         let compute = |catalog: &Catalog| {
             let o = rawdoc! { "drop": ns.collection() };
-            Ok(match (catalog.get(ns), catalog.view(ns)) {
+            let commit = match (catalog.get(ns), catalog.view(ns)) {
                 (Some(collection), _) => {
                     indexes = Some(collection.index_count());
                     let mut change = dropping(catalog, collection);
@@ -149,6 +171,10 @@ impl Coordinator {
                     Commit::command(ns, None, o, change)
                 }
                 (None, None) => unreachable!("its lock is held"),
+            };
+            Ok(Commit {
+                from_migrate: !is_shown,
+                ..commit
             })
         };
         let ts = self.commit(compute).await?;
@@ -171,6 +197,7 @@ impl Coordinator {
                 uuid: None,
                 o: rawdoc! { "dropDatabase": 1 },
                 o2: None,
+                from_migrate: false,
             })
         })
         .await

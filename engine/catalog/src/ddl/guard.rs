@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 
+use pinion_bson::RawDocumentBuf;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
@@ -49,6 +50,10 @@ pub trait DefinitionGuard {
     /// # Errors
     /// What the operation goes by has changed while that was waited for.
     fn admit_behind_gate(&self, ctx: &OpContext, ns: &Namespace) -> Result<()>;
+
+    /// The shard key of a collection that is locked, as its operation goes by it; `None` of one
+    /// that is not sharded.
+    fn shard_key(&self, ctx: &OpContext, ns: &Namespace) -> Option<RawDocumentBuf>;
 }
 
 struct Registered(Rc<dyn DefinitionGuard>);
@@ -66,6 +71,12 @@ pub(super) fn admit(ctx: &OpContext, definition: &Definition) -> Result<()> {
         Some(registered) => registered.0.admit(ctx, definition),
         None => Ok(()),
     }
+}
+
+/// The shard key of a collection whose lock is held.
+pub(super) fn shard_key(ctx: &OpContext, ns: &Namespace) -> Option<RawDocumentBuf> {
+    let registered = pinion_runtime::try_core_local::<Registered>()?;
+    registered.0.shard_key(ctx, ns)
 }
 
 /// # Errors

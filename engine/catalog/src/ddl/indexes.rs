@@ -16,8 +16,9 @@ use super::builds::{Build, Step, await_builds, check_no_build, listing};
 use super::coordinator::{
     Commit, Coordinator, behind_gates, coordinate, coordinate_then, drop_trees,
 };
-use super::guard::Definition;
+use super::guard::{Definition, shard_key};
 use super::series::{Indexed, indexed, scope_of};
+use super::shard_key::{check_dropped, check_wanted, is_kept};
 use crate::build::{self, BuildLimits, Work};
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
@@ -190,6 +191,9 @@ impl Coordinator {
             return Ok(RequestOutcome::Done(unchanged));
         }
         check_index_count(&collection, &wanted)?;
+        if let Some(key) = shard_key(ctx, ns) {
+            check_wanted(&key, &wanted)?;
+        }
         let created = IndexesCreated {
             after: before + wanted.len(),
             ..unchanged
@@ -342,23 +346,35 @@ impl IndexSelection {
     }
 }
 
+/// What `dropIndexes` did.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexesDropped {
+    /// The number of indexes before.
+    pub before: usize,
+    /// When; `None` if there was nothing to drop.
+    pub ts: Option<Timestamp>,
+    /// Whether the collection is sharded, so that those that serve its key are kept of all.
+    pub is_sharded: bool,
+}
+
 /// What became of an attempt to drop indexes.
 enum Attempt {
-    Done(usize, Option<Timestamp>),
+    Done(IndexesDropped),
     /// Builds of these indexes were ended.
     Ended(usize, Vec<String>, Vec<Uuid>),
 }
 
-/// Drops indexes, and ends their builds; the number of indexes before, and when.
+/// Drops indexes, and ends their builds.
 ///
 /// # Errors
 /// `NamespaceNotFound`, `IndexNotFound`, `InvalidOptions` for the `_id` index;
+/// `CannotDropShardKeyIndex` for the last one that serves the shard key;
 /// `BackgroundOperationInProgressForNamespace` for some indexes of a build that makes others too.
 pub fn drop_indexes(
     ctx: &OpContext,
     ns: Namespace,
     selection: IndexSelection,
-) -> LocalBoxFuture<'_, Result<(usize, Option<Timestamp>)>> {
+) -> LocalBoxFuture<'_, Result<IndexesDropped>> {
     Box::pin(async move {
         let mut ended: Vec<String> = Vec::new();
         let mut most = 0;
@@ -370,11 +386,15 @@ pub fn drop_indexes(
             };
             let definition = Definition::DropIndexes(ns.clone());
             match coordinate(ctx, definition, attempt).await? {
-                Attempt::Done(before, ts) => {
+                Attempt::Done(done) => {
                     // What ended the builds is in the log at or before this.
                     let last =
                         (!ended.is_empty()).then(|| pinion_storage::storage().last_allotted());
-                    return Ok((before.max(most), ts.max(last)));
+                    return Ok(IndexesDropped {
+                        before: done.before.max(most),
+                        ts: done.ts.max(last),
+                        ..done
+                    });
                 }
                 Attempt::Ended(before, names, builds) => {
                     most = most.max(before);
@@ -431,7 +451,14 @@ impl Coordinator {
                 format!("ns not found {ns}"),
             ));
         };
-        let names = selection.names(&collection, ended)?;
+        let mut names = selection.names(&collection, ended)?;
+        let key = shard_key(ctx, &ns);
+        if let Some(key) = &key {
+            match selection {
+                IndexSelection::All => names.retain(|name| !is_kept(&collection, key, name)),
+                _ => check_dropped(&collection, key, &names)?,
+            }
+        }
         let building = collection.indexes.len() - collection.ready_indexes().count();
         let before = collection.index_count() + building;
         let builds = builds_of(&collection, &names)?;
@@ -444,12 +471,20 @@ impl Coordinator {
             let names = names.into_iter().filter(is_building).collect();
             return Ok(Attempt::Ended(before, names, builds));
         }
+        let unchanged = IndexesDropped {
+            before,
+            ts: None,
+            is_sharded: key.is_some(),
+        };
         if names.is_empty() {
-            return Ok(Attempt::Done(before, None));
+            return Ok(Attempt::Done(unchanged));
         }
         let operation = self.drop_named(&collection, &names);
         let last = behind_gates(Some(ctx), &[ns], GateMode::Closed, operation).await?;
-        Ok(Attempt::Done(before, Some(last)))
+        Ok(Attempt::Done(IndexesDropped {
+            ts: Some(last),
+            ..unchanged
+        }))
     }
 }
 

@@ -20,6 +20,7 @@ mod planned;
 mod reindex;
 mod rename;
 mod series;
+mod shard_key;
 
 mod adapt;
 mod copied;
@@ -40,13 +41,13 @@ pub use copied::{
     CatalogRows, ListedCollection, begin_copy, end_copy, mark_copied, put_copied, put_listed,
     replicated_rows,
 };
-pub use create::{create_collection, ensure_collection};
+pub use create::{create_collection, create_collection_as, ensure_collection};
 pub(crate) use drop::drop_temporary;
-pub use drop::{Dropped, drop_collection, drop_database};
+pub use drop::{Dropped, drop_collection, drop_collection_unseen, drop_database};
 pub use foreign::ListedIndex;
 pub use guard::{Definition, DefinitionGuard, set_definition_guard};
 pub use hold::{Hold, end_holds, hold, hold_database};
-pub use indexes::{IndexSelection, IndexesCreated, create_indexes, drop_indexes};
+pub use indexes::{IndexSelection, IndexesCreated, IndexesDropped, create_indexes, drop_indexes};
 pub use locks::{AwaitedLock, DatabaseLocks};
 pub use logged::{
     ApplyMode, LoggedCommand, apply_command, apply_view_document, plant_unfenced_reads,

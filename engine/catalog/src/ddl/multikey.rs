@@ -66,6 +66,7 @@ fn marking(
         uuid: Some(uuid),
         o: rawdoc! { "msg": "Setting index to multikey", "coll": ns.as_str() },
         o2: None,
+        from_migrate: false,
     })
 }
 
@@ -146,5 +147,6 @@ fn adjustment(
         uuid: Some(uuid),
         o: rawdoc! { "msg": "Adjusting multikey metadata", "coll": ns.as_str() },
         o2: None,
+        from_migrate: false,
     })
 }

@@ -34,6 +34,11 @@ impl Wanted {
         &self.spec.key
     }
 
+    /// Whether documents may not share a key of it.
+    pub(crate) fn enforces_unique(&self) -> bool {
+        self.spec.enforces_unique()
+    }
+
     /// Refuses what MongoDB 4.4's indexes do not have, where its members follow.
     fn check_form<'a>(&self, mut others: impl Iterator<Item = &'a RawDocument>) -> Result<()> {
         check_v44_can_follow(self.spec.prepare_unique, "prepareUnique")?;

@@ -103,7 +103,7 @@ pub async fn act(ctx: OpContext, words: Vec<String>) -> Result<String> {
                 "*" => IndexSelection::All,
                 name => IndexSelection::Names(vec![name.to_owned()]),
             };
-            let (before, _) = drop_indexes(&ctx, ns, selection).await?;
+            let before = drop_indexes(&ctx, ns, selection).await?.before;
             Ok(format!("indexes before {before}"))
         }
         "modify" => modify(&ctx, ns, &words[2], words.get(3)).await,

@@ -11,6 +11,7 @@ use pinion_catalog::{
     entries_of, entry_partition, from_write_error, index_writes, partition_of, record_of,
     stored_document,
 };
+use pinion_query::DocumentKeyPattern;
 use pinion_runtime::{Queue, submit_to};
 use pinion_service::interrupt::{self, interruptible};
 use pinion_storage::{
@@ -66,7 +67,7 @@ pub async fn put(
         op: Op::Put(Bytes::copy_from_slice(document.as_bytes())),
         expect: Expect::Absent,
     });
-    let logged_key = collection.logged_key(document)?;
+    let logged_key = collection.logged_key(document, &DocumentKeyPattern::ID)?;
     let entry = encode_entry(&OpEvent {
         kind: OpKind::Insert,
         ns: collection.ns.as_str(),

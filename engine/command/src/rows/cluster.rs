@@ -21,6 +21,30 @@ pub(super) const CLUSTER: &[CommandSpec] = commands! {
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
         before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
+    "shardCollection" ["shardcollection"] "shard a collection by a key" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "addShardToZone" [] "put a shard into a zone" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "removeShardFromZone" [] "take a shard out of a zone" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "updateZoneKeyRange" [] "put a range of keys into a zone, or take it out" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
     "getShardMap" [] "the hosts of each shard" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;

@@ -26,7 +26,7 @@ use super::first_stage::{
 use super::query_settings::admitted;
 use super::variables::variables;
 use super::{acknowledge, change_stream};
-use crate::acquire::{AcquiredCollection, acquire_viewed, check_view};
+use crate::acquire::{AcquiredCollection, ReadTarget, acquire_viewed, check_view};
 use crate::commands::stage_counts::stage_counts;
 use crate::cursor_reads::Reads;
 use crate::limits::DEFAULT_FIRST_BATCH;
@@ -48,6 +48,8 @@ pub(super) struct AggregateCommand<'d> {
     allow_disk_use: Option<bool>,
     batch_size: Option<usize>,
     explain: bool,
+    /// What it gives is a part of what a router merges.
+    from_router: bool,
 }
 
 /// A parsed `aggregate`.
@@ -68,12 +70,11 @@ pub(super) struct Aggregate {
 const COLLECTIONLESS: &str = "$cmd.aggregate";
 
 /// What routers and members of sharded clusters ask of each other.
-const UNSUPPORTED: [(&str, Types); 8] = [
+const UNSUPPORTED: [(&str, Types); 7] = [
     ("exchange", Types::OBJECT),
     ("requestReshardingResumeToken", Types::BOOL),
     ("needsMerge", Types::BOOL),
     ("fromMongos", Types::BOOL),
-    ("fromRouter", Types::BOOL),
     ("encryptionInformation", Types::OBJECT),
     ("isMapReduceCommand", Types::BOOL),
     ("includeQueryStatsMetrics", Types::BOOL),
@@ -172,7 +173,14 @@ pub(super) fn read<'d>(
     }
     reader.unsupported("legacyRuntimeConstants", Types::OBJECT)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
+    let from_router = reader.opt_safe_bool("fromRouter")?.unwrap_or(false);
     reader.finish()?;
+    if from_router && change_stream::specification(stages).is_none() {
+        return Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            "'fromRouter' is only supported with $changeStream",
+        ));
+    }
     Ok(AggregateCommand {
         ns,
         uuid,
@@ -185,6 +193,7 @@ pub(super) fn read<'d>(
         allow_disk_use,
         batch_size,
         explain: explain || explaining,
+        from_router,
     })
 }
 
@@ -211,6 +220,7 @@ impl AggregateCommand<'_> {
             collation: self.collation.clone().or(None),
             batch_size: self.batch_size,
             has_uuid: self.uuid.is_some(),
+            is_of_router: self.from_router,
         };
         Some((spec, asked))
     }
@@ -365,12 +375,8 @@ impl Aggregate {
     }
 
     /// The read in front of the pipeline.
-    pub(super) fn request(
-        &self,
-        split: &SplitPipeline,
-        collection: Arc<Collection>,
-    ) -> ReadRequest {
-        let mut request = request_of(split, collection);
+    pub(super) fn request(&self, split: &SplitPipeline, target: ReadTarget) -> ReadRequest {
+        let mut request = request_of(split, target);
         request.hint = self.hint.clone();
         request.allow_disk_use = self.allow_disk_use;
         request.settings = self.settings.clone();
@@ -475,7 +481,7 @@ async fn open_stream(
         return Ok((over(nothing, parsed.pipeline), None));
     };
     let split = parsed.split(ctx, Some(collection)).await?;
-    let mut request = parsed.request(&split, collection.clone());
+    let mut request = parsed.request(&split, acquired.target(collection));
     request.is_unguarded = parsed.pipeline.output().is_some();
     let opened = open_split(
         ctx,

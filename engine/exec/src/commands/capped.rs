@@ -9,7 +9,7 @@ use pinion_wire::idl::{CommandReader, Namespace, i64_clamped, idl_type_name};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
-use crate::acquire::{PrepareConflictBehavior, ReadSource};
+use crate::acquire::{PrepareConflictBehavior, ReadSource, ReadTarget};
 use crate::limits::{INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS};
 use crate::read::{ReadRequest, open};
 use crate::write::insert_capped;
@@ -71,7 +71,7 @@ fn copying(ctx: &OpContext) -> CopyDocuments {
 /// examined again.
 async fn copy(ctx: &OpContext, from: Arc<Collection>, to: &Arc<Collection>) -> Result<()> {
     let everything = Matcher::parse(&RawDocumentBuf::new())?;
-    let read = ReadRequest::new(from, everything);
+    let read = ReadRequest::new(ReadTarget::unfiltered(from), everything);
     let wanted = INSERT_GROUP_STATEMENTS;
     let mut stream = open(
         ctx,

@@ -39,6 +39,8 @@ pub(super) struct StreamOptions<'d> {
     pub collation: Option<std::sync::Arc<pinion_collation::Collation>>,
     pub batch_size: Option<usize>,
     pub has_uuid: bool,
+    /// A router merges it with those of other shards.
+    pub is_of_router: bool,
 }
 
 /// Opens a stream.
@@ -174,6 +176,7 @@ async fn parse(
         scope,
         pipeline,
         splits,
+        is_of_router: asked.is_of_router,
         memory: memory(None),
     })
 }

@@ -15,7 +15,7 @@ use super::collation::CollationOption;
 use super::namespace_args::named_or_uuid;
 use super::variables::of_filter;
 use super::views::Rewritten;
-use crate::acquire::{AcquiredCollection, ReadSource, acquire_viewed};
+use crate::acquire::{AcquiredCollection, ReadSource, ReadTarget, acquire_viewed};
 use crate::read::{LeafReport, Output, ReadRequest, ReadStream, from_log_error, open, parse_hint};
 
 /// A `count` as it is written.
@@ -107,15 +107,19 @@ impl Count {
         self.limit.map_or(total, |limit| total.min(limit as u64))
     }
 
-    /// Whether no document has to be looked for: the trees know how many there are now.
-    pub(super) fn counts_all(&self, source: ReadSource) -> bool {
-        let is_now = matches!(source, ReadSource::Newest(_) | ReadSource::LastApplied(_));
-        is_now && self.matcher.is_empty() && self.hint.is_none()
+    /// Whether no document has to be looked for: the trees know how many there are now. They do not
+    /// know which of them are owned.
+    pub(super) fn counts_all(&self, acquired: &AcquiredCollection) -> bool {
+        let is_now = matches!(
+            acquired.source(),
+            ReadSource::Newest(_) | ReadSource::LastApplied(_)
+        );
+        is_now && acquired.owns_all() && self.matcher.is_empty() && self.hint.is_none()
     }
 
     /// The read that counts: skip and limit are applied to the sum.
-    pub(super) fn request(&self, collection: Arc<Collection>) -> ReadRequest {
-        let mut request = ReadRequest::new(collection, self.matcher.clone());
+    pub(super) fn request(&self, target: ReadTarget) -> ReadRequest {
+        let mut request = ReadRequest::new(target, self.matcher.clone());
         request.hint = self.hint.clone();
         request.output = Output::Count;
         request.limit = self.limit.map(|limit| limit.saturating_add(self.skip));
@@ -175,11 +179,12 @@ async fn run(
     acquired: &AcquiredCollection,
     collection: &Arc<Collection>,
 ) -> Result<u64> {
-    if parsed.counts_all(acquired.source()) {
+    if parsed.counts_all(acquired) {
         ctx.work().planned(Arc::new(LeafReport(FAST_COUNT)));
         return count_all(collection).await;
     }
-    let request = parsed.request(collection.clone());
+    let target = acquired.target(collection);
+    let request = parsed.request(target);
     let opened = open(ctx, acquired.source(), request, usize::MAX).await?;
     let mut stream = opened.stream;
     sum(ctx, &mut stream).await

@@ -304,7 +304,7 @@ fn continue_cursor(
             let filled = next_batch(&mut cursor, &ctx, max_documents).await?;
             // Whatever of the collection is held while it waits, a DDL would wait for.
             let waited = cursor.stream.wait(&ctx, cursor.reads.as_deref(), until);
-            if !filled.documents.is_empty() {
+            if !filled.documents.is_empty() || cursor.stream.has_news() {
                 break filled;
             }
             let waits = pinion_runtime::now();

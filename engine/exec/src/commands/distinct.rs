@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pinion_bson::{
     DocBuilder, MAX_USER_DOCUMENT_BYTES, RawBson, RawBsonRef, RawDocument, RawDocumentBuf,
 };
-use pinion_catalog::{Collection, stored_document};
+use pinion_catalog::stored_document;
 use pinion_collation::Collation;
 use pinion_merge::PART_BATCH_DOCUMENTS;
 use pinion_query::{DistinctPlan, Hint, Matcher, spend_sort_keys, work};
@@ -24,7 +24,7 @@ use super::namespace_args::named_or_uuid;
 use super::query_settings::admitted;
 use super::variables::of_filter;
 use super::views::Rewritten;
-use crate::acquire::{AcquiredCollection, ReadSource, acquire_viewed};
+use crate::acquire::{AcquiredCollection, ReadSource, ReadTarget, acquire_viewed};
 use crate::cluster_time::bson_time;
 use crate::pipeline::{Node, collect_partial};
 use crate::read::{Output, ReadRequest, open, parse_hint};
@@ -127,8 +127,8 @@ impl Distinct {
     }
 
     /// The read that finds the documents.
-    pub(super) fn request(&self, collection: Arc<Collection>) -> ReadRequest {
-        let mut request = ReadRequest::new(collection, self.matcher.clone());
+    pub(super) fn request(&self, target: ReadTarget) -> ReadRequest {
+        let mut request = ReadRequest::new(target, self.matcher.clone());
         request.hint = self.hint.clone();
         request
     }
@@ -260,7 +260,7 @@ pub(crate) async fn distinct(cmd: Invocation) -> Result<Reply> {
             stream.into_node()
         }
         (None, Some(collection)) => {
-            let mut request = parsed.request(collection.clone()).bound()?;
+            let mut request = parsed.request(acquired.target(collection)).bound()?;
             request.settings = settings;
             request.restrict();
             if let Some((_, by_index)) = parsed.by_index(&request)? {

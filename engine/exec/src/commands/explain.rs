@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use pinion_catalog::{Collection, bson_timestamp, core_catalog};
+use pinion_catalog::{bson_timestamp, core_catalog};
 use pinion_merge::{PART_BATCH_DOCUMENTS, PartCounters};
 use pinion_query::{
     ExplainStage, MAX_EXPLAIN_BYTES, Matcher, Plan, ShownPlans, SplitPipeline, append_if_room,
@@ -26,7 +26,7 @@ use super::distinct::Distinct;
 use super::query_settings::settings_of;
 use super::update::{parse_update, read_options};
 use super::{aggregate, count, distinct, find, find_and_modify};
-use crate::acquire::{AcquiredCollection, ReadSource, acquire_stored, acquire_viewed};
+use crate::acquire::{AcquiredCollection, ReadTarget, acquire_stored, acquire_viewed};
 use crate::read::{
     Choice, ReadRequest, StageFigures, Trial, access_of_plan, append_execution, append_stage,
     choose_to_explain, log_records, open,
@@ -127,7 +127,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             explained.skip = Some(parsed.skip as i64);
             explained.limit = parsed.limit.map(|n| n as i64);
             explained.projection = parsed.projection_spec.clone();
-            explained.reads(|collection| parsed.into_request(collection));
+            explained.reads(|target| parsed.into_request(target));
             Ok(explained)
         }
         ExplainedCommand::Count => {
@@ -139,7 +139,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             let parsed = command.parse(ctx, &acquired).await?;
             acquired.check_text(&parsed.matcher)?;
             let mut explained = plain(acquired, parsed.matcher.clone());
-            explained.reads(|collection| parsed.request(collection));
+            explained.reads(|target| parsed.request(target));
             explained.top = Top::Count(Arc::new(parsed));
             Ok(explained)
         }
@@ -152,7 +152,7 @@ async fn parse(cmd: &Invocation, inner: &RawDocument) -> Result<Explained> {
             let parsed = command.parse(ctx, &acquired).await?;
             acquired.check_text(&parsed.matcher)?;
             let mut explained = plain(acquired, parsed.matcher.clone());
-            explained.reads(|collection| parsed.request(collection));
+            explained.reads(|target| parsed.request(target));
             explained.distinct = Some(parsed);
             Ok(explained)
         }
@@ -215,7 +215,7 @@ async fn parse_pipeline(
     explained.limit = split.limit;
     let whole = split.clone().into_whole();
     explained.rest = whole.sources().map(RawDocument::to_owned).collect();
-    explained.reads(|collection| parsed.request(&split, collection));
+    explained.reads(|target| parsed.request(&split, target));
     explained.split = Some(split);
     Ok(explained)
 }
@@ -251,14 +251,15 @@ fn plain(acquired: AcquiredCollection, matcher: Matcher) -> Explained {
 
 impl Explained {
     /// Sets the read, if there is a collection.
-    fn reads(&mut self, make: impl FnOnce(Arc<Collection>) -> ReadRequest) {
-        self.request = self.acquired.collection().cloned().map(make);
+    fn reads(&mut self, make: impl FnOnce(ReadTarget) -> ReadRequest) {
+        let target = |found| self.acquired.target(found);
+        self.request = self.acquired.collection().map(target).map(make);
     }
 
     /// Sets the read that finds the documents of a statement.
     fn targets(&mut self, statement: &ModifyStatement) {
-        self.reads(|collection| {
-            let mut request = ReadRequest::new(collection, statement.matcher.clone());
+        self.reads(|target| {
+            let mut request = ReadRequest::new(target, statement.matcher.clone());
             request.hint = statement.hint.clone();
             request.sort = statement.sort.clone();
             request.limit = (!statement.multi).then_some(1);
@@ -395,7 +396,7 @@ struct Execution {
 /// itself.
 async fn execute(
     ctx: &OpContext,
-    source: ReadSource,
+    acquired: &AcquiredCollection,
     request: ReadRequest,
     top: &Top,
 ) -> Result<Execution> {
@@ -403,7 +404,7 @@ async fn execute(
     let millis = || started.elapsed().as_millis() as u64;
     let yields_before = ctx.work().yields();
     if let Top::Count(count) = top
-        && count.counts_all(source)
+        && count.counts_all(acquired)
     {
         return Ok(Execution {
             returned: count_all(&request.collection).await?,
@@ -411,7 +412,7 @@ async fn execute(
             ..Execution::default()
         });
     }
-    let opened = open(ctx, source, request, PART_BATCH_DOCUMENTS).await?;
+    let opened = open(ctx, acquired.source(), request, PART_BATCH_DOCUMENTS).await?;
     let mut stream = opened.stream;
     let (mut returned, mut modified, mut upserted) = (0, 0, false);
     if let Top::Count(_) = top {
@@ -545,7 +546,7 @@ async fn plan_report(
     if verbosity >= Verbosity::ExecutionStats {
         request = by_index.map_or(request, |(_, by_index)| by_index);
         request.plan = Some(choice.plan);
-        execution = execute(ctx, source, request, &explained.top).await?;
+        execution = execute(ctx, &explained.acquired, request, &explained.top).await?;
     }
     Ok(PlanReport {
         planner,
@@ -689,8 +690,7 @@ impl Explained {
         match self.top {
             Top::None => TopStage::None,
             Top::Count(ref count)
-                if count.counts_all(self.acquired.source())
-                    && self.acquired.collection().is_some() =>
+                if count.counts_all(&self.acquired) && self.acquired.collection().is_some() =>
             {
                 TopStage::InPlace(FAST_COUNT)
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{RawBsonRef, RawDocument, RawElem, raw_elements};
-use pinion_catalog::{GateAccess, id_key, partition_of};
+use pinion_catalog::{GateAccess, id_key, partition_of, stored_document};
 use pinion_clock::Timestamp;
 use pinion_runtime::call_on;
 use pinion_service::fail_points::fail_points;
@@ -27,20 +27,28 @@ use crate::acquire::{
 };
 use crate::concern::default_concerns;
 use crate::limits::LARGE_BATCH_BYTES;
+use crate::options::{PlantedFault, node_options};
+use crate::placement::{self, Ownership, SentVersions};
 use crate::read::{LeafReport, existing_trees, read_at};
 use crate::topology::{is_member, is_writable};
 use crate::tree_uses::tree_metrics;
 
 /// Generic arguments that such a command may have. They have been read before.
-const GENERIC: [&[u8]; 8] = [
+const GENERIC: [&[u8]; 13] = [
     b"$db",
     b"lsid",
     b"$clusterTime",
     b"$readPreference",
     b"readConcern",
     b"maxTimeMS",
+    b"maxTimeMSOpOnly",
     b"comment",
     b"apiVersion",
+    // Of a router.
+    b"shardVersion",
+    b"databaseVersion",
+    b"$configTime",
+    b"$topologyTime",
 ];
 
 /// What the reply has beside document and namespace: `cursor`, `firstBatch`, `id`, `ns`, `ok`.
@@ -62,8 +70,8 @@ pub(super) fn parse<'a>(body: &'a RawDocument, db: &str) -> Option<Express<'a>> 
     let mut ns = None;
     let mut asked = None;
     // A field that is there twice is a mistake.
-    let mut seen = 0u16;
-    let mut first = |field: u16| {
+    let mut seen = 0u32;
+    let mut first = |field: u32| {
         let new = seen & field == 0;
         seen |= field;
         new
@@ -160,7 +168,7 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
     if let Some(collection) = acquired.collection() {
         tree_metrics().record_index(collection.tree(), existing_trees);
         let read = read_at(collection.tree(), partition_of(collection, &key), key, at);
-        found = interruptible(&cmd.ctx, read).await??;
+        found = owned(acquired.ownership(), interruptible(&cmd.ctx, read).await??)?;
     }
     let work = cmd.ctx.work();
     work.left_cursor(0);
@@ -185,15 +193,29 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
     {
         let concern = cmd.ctx.args.read_concern.unwrap_or_default();
         let find = FindById {
-            ns: acquired.into_ns(),
             lsid: cmd.ctx.args.lsid,
             has_level: concern.level.is_some(),
             after: concern.after_cluster_time,
+            sent: placement::sent_for(&cmd.ctx, acquired.ns()),
+            is_filtered: placement::is_filtered(&cmd.ctx),
+            ns: acquired.into_ns(),
         };
         let repeat = Box::new(RepeatedFind(Rc::new(find)));
         out.repeatable(Repeatable { pattern, repeat });
     }
     Ok(Ran::Replied(out))
+}
+
+/// The document, unless it is one that the shard does not own.
+fn owned(ownership: Option<&Arc<dyn Ownership>>, found: Option<Bytes>) -> Result<Option<Bytes>> {
+    let (Some(ownership), Some(document)) = (ownership, &found) else {
+        return Ok(found);
+    };
+    if ownership.owns_all() || node_options().planted_fault == PlantedFault::FilterSkippedById {
+        return Ok(found);
+    }
+    let is_owned = ownership.owns_document(stored_document(document))?;
+    Ok(found.filter(|_| is_owned))
 }
 
 /// A reply with room for the document that was found, and the counters of its find.
@@ -219,6 +241,10 @@ struct FindById {
     has_level: bool,
     /// `afterClusterTime`.
     after: Option<Timestamp>,
+    /// The versions that a router sent.
+    sent: Option<SentVersions>,
+    /// Whether documents that the shard does not own are passed over.
+    is_filtered: bool,
 }
 
 impl FindById {
@@ -234,6 +260,18 @@ impl FindById {
                 None | Some(ReadConcernLevel::Local | ReadConcernLevel::Available)
             )
         }
+    }
+
+    /// What the shard owns of the collection, where documents may be others'.
+    ///
+    /// # Errors
+    /// The versions that were sent are not those of the shard.
+    fn ownership(&self) -> Result<Option<Arc<dyn Ownership>>> {
+        let Some(sent) = self.sent else {
+            return Ok(None);
+        };
+        sent.check_behind_gate(&self.ns)?;
+        Ok(sent.ownership(&self.ns, None).filter(|_| self.is_filtered))
     }
 
     /// Counts the find, and answers it.
@@ -286,6 +324,8 @@ impl RepeatedFind {
             Peek::Absent => None,
             Peek::Found(place) => Some(place),
         };
+        // Nothing is waited for since the gate was found open.
+        let ownership = find.ownership().ok()?;
         if let Some(lsid) = &find.lsid {
             session_table().touch(lsid, started_ns).ok()?;
         }
@@ -295,6 +335,7 @@ impl RepeatedFind {
         let here = storage();
         if let Some(partition) = here.partition(partition) {
             let found = found_now(&partition, tree, &key)?;
+            let found = owned(ownership.as_ref(), found).ok()?;
             let ran = find.finish(Some(tree), found.as_ref(), started_ns);
             return Some(Attempt::Ran(ran));
         }
@@ -306,6 +347,7 @@ impl RepeatedFind {
                 found_now(&partition, tree, &key)
             })
             .await?;
+            let found = owned(ownership.as_ref(), found).ok()?;
             drop(pass);
             Some(find.finish(Some(tree), found.as_ref(), started_ns))
         })))

@@ -1,7 +1,5 @@
 //! `find`.
 
-use std::sync::Arc;
-
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, OplogFormat, RETRY_IMAGES, SESSION_RECORDS, oplog_format};
 use pinion_query::{Direction, Hint, KeyBounds, Matcher, Projection, SortPattern};
@@ -20,7 +18,7 @@ use super::namespace_args::named_or_uuid;
 use super::query_settings::admitted;
 use super::variables::variables;
 use super::views::{Rewritten, check_sort, not_in_pipelines};
-use crate::acquire::{AcquiredCollection, acquire_viewed};
+use crate::acquire::{AcquiredCollection, ReadTarget, acquire_viewed};
 use crate::cursor_reads::Reads;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::read::{Output, ReadRequest, Stream, TailStream, open, parse_hint, parse_sort};
@@ -324,7 +322,7 @@ impl FindCommand<'_> {
 
 impl Find {
     /// The read of this command.
-    pub(super) fn into_request(self, collection: Arc<Collection>) -> ReadRequest {
+    pub(super) fn into_request(self, target: ReadTarget) -> ReadRequest {
         ReadRequest {
             sort: self.sort,
             hint: self.hint,
@@ -340,7 +338,7 @@ impl Find {
             show_record_id: self.show_record_id,
             allow_disk_use: self.allow_disk_use,
             projection_spec: self.projection_spec,
-            ..ReadRequest::new(collection, self.matcher)
+            ..ReadRequest::new(target, self.matcher)
         }
     }
 }
@@ -403,7 +401,7 @@ async fn answer(
         return Ok(out);
     };
     let (ns, uuid) = (collection.ns.clone(), collection.uuid);
-    let mut read = find.into_request(collection.clone());
+    let mut read = find.into_request(acquired.target(collection));
     read.settings = settings;
     if let Some(tailing) = tailing {
         if is_in(&cmd.ctx) {

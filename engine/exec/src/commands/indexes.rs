@@ -196,13 +196,17 @@ pub async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
     };
     check_uuid(&ns, uuid)?;
     let all = matches!(selection, IndexSelection::All);
-    let (before, ts) = pinion_catalog::drop_indexes(&cmd.ctx, ns, selection).await?;
+    let dropped = pinion_catalog::drop_indexes(&cmd.ctx, ns, selection).await?;
     let mut out = Reply::new();
-    out.append("nIndexesWas", before as i32);
+    out.append("nIndexesWas", dropped.before as i32);
     if all {
-        out.append("msg", "non-_id indexes dropped for collection");
+        let message = match dropped.is_sharded {
+            false => "non-_id indexes dropped for collection",
+            true => "non-_id indexes and non-shard key indexes dropped for collection",
+        };
+        out.append("msg", message);
     }
-    acknowledge(&cmd.ctx, ts, &mut out).await?;
+    acknowledge(&cmd.ctx, dropped.ts, &mut out).await?;
     Ok(out)
 }
 

@@ -194,11 +194,12 @@ impl<'d> PlanCacheRequest<'d> {
             Some(spec) => parse_collation(spec)?,
             None => acquired.collation().cloned(),
         };
+        let target = acquired.target(collection);
         let parse = || {
             let matcher = pinion_query::Matcher::parse_query(self.query, &vars)?;
             let parse = |spec| Projection::parse_find(spec, &vars);
             let projection = self.projection.map(parse).transpose()?;
-            let mut request = ReadRequest::new(collection.clone(), matcher);
+            let mut request = ReadRequest::new(target.clone(), matcher);
             request.sort = parse_sort(self.sort, vars.collation.as_ref())?;
             request.projection = projection.filter(|p| !p.is_identity());
             Ok(QueryShape::of(&request.plan_request()))

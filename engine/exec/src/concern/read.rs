@@ -1,7 +1,9 @@
 //! Read concerns on a member: what a command reads, and the waits in front of it and behind it.
 
+use pinion_bson::rawdoc;
 use pinion_catalog::from_fatal;
 use pinion_clock::{OpTime, Timestamp};
+use pinion_runtime::{CoreId, Queue, submit_to, timeout};
 use pinion_service::interrupt::interruptible;
 use pinion_service::metrics::Gauge;
 use pinion_service::transaction_checks::check_level;
@@ -11,6 +13,7 @@ use pinion_wire::{Error, ErrorCode, Invocation, MemberState, OpContext, Result};
 
 use super::check_stages;
 use crate::concern::default_concerns;
+use crate::limits::NOOP_PATIENCE;
 use crate::topology::{ReplicaSet, SetView, replica_set};
 
 /// Refuses what no member reads, and what this one cannot read now.
@@ -156,13 +159,44 @@ async fn wait_until_there(
         ));
     }
     // No other write will reach that time: it was received, and is not of a write of this set.
-    if storage().last_allotted() < time
-        && set.view().writable
-        && let Err(error) = interruptible(ctx, set.write_noop("waiting for clusterTime")).await?
-    {
-        tracing::info!(target: "REPL", id = 20_990u64, error = %error, "Failed noop write");
+    if storage().last_allotted() < time {
+        let written = match set.view().writable {
+            true => interruptible(ctx, set.write_noop("waiting for clusterTime")).await?,
+            false => interruptible(ctx, note_at_primary(time)).await?,
+        };
+        if let Err(error) = written {
+            tracing::info!(target: "REPL", id = 20_990u64, error = %error, "Failed noop write");
+        }
     }
     wait_for(ctx, set, time, committed).await
+}
+
+/// Has the primary write an entry that changes nothing, unless what it has written reaches the time
+/// soon.
+async fn note_at_primary(time: Timestamp) -> Result<Timestamp> {
+    if timeout(NOOP_PATIENCE, storage().wait_visible(time))
+        .await
+        .is_ok()
+    {
+        return Ok(time);
+    }
+    let asked = submit_to(CoreId(0), Queue::Foreground, move || async move {
+        let limit = pinion_bson::Timestamp {
+            time: time.secs(),
+            increment: time.inc(),
+        };
+        let note = rawdoc! {
+            "appendOplogNote": 1, "maxClusterTime": limit,
+            "data": { "noop write for afterClusterTime read concern": 1 }, "$db": "admin",
+        };
+        let set = replica_set().expect("asked of a member alone");
+        set.run_on_primary(note).await
+    });
+    match asked.await {
+        // It has written something else.
+        Err(error) if error.code != ErrorCode::STALE_CLUSTER_TIME => Err(error),
+        _ => Ok(time),
+    }
 }
 
 /// Waits until everything up to `ts` can be read here and, if the read concern requires it, is

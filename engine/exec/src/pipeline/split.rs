@@ -1,16 +1,14 @@
 //! The parts of a split pipeline, opened: a pipeline over a collection, in a command or in a stage.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
-use pinion_catalog::Collection;
 use pinion_merge::PART_BATCH_DOCUMENTS;
 use pinion_query::{Pipeline, SplitPipeline};
 use pinion_wire::{OpContext, Result};
 
 use super::partial::run_partial;
 use super::{Node, Surroundings};
-use crate::acquire::ReadSource;
+use crate::acquire::{ReadSource, ReadTarget};
 use crate::read::{Opened, ReadRequest, is_by_id, open};
 
 /// A pipeline whose parts are at work, or have done all that they do.
@@ -24,8 +22,8 @@ pub(crate) struct OpenedSplit {
 }
 
 /// The read in front of a split pipeline.
-pub(crate) fn request_of(split: &SplitPipeline, collection: Arc<Collection>) -> ReadRequest {
-    let mut request = ReadRequest::new(collection, split.matcher.clone());
+pub(crate) fn request_of(split: &SplitPipeline, target: ReadTarget) -> ReadRequest {
+    let mut request = ReadRequest::new(target, split.matcher.clone());
     request.sort = split.sort.clone();
     request.limit = split.limit.map(|limit| limit as usize);
     request.reads_scores = split.reads_scores();

@@ -11,7 +11,7 @@ use pinion_wire::{Error, OpContext, Result};
 
 use super::split::{open_split, request_of};
 use super::{Node, Surroundings};
-use crate::acquire::{NestedAcquisition, acquire_nested, check_view};
+use crate::acquire::{NestedAcquisition, ReadTarget, acquire_nested, check_view};
 
 /// A pipeline over another collection; without one the stages make their documents. The second
 /// value keeps the collection from being dropped while it is read.
@@ -103,7 +103,8 @@ async fn open_over(
         pipeline.split(Some(collection.index_specs()), vars)
     };
     let split = compute(ctx, split).await?;
-    let mut request = request_of(&split, collection);
+    // A collection that is sharded was refused.
+    let mut request = request_of(&split, ReadTarget::unfiltered(collection));
     request.allow_disk_use = Some(around.memory.disk);
     request.settings = around.settings.clone();
     request.is_unguarded = passes == Passes::LetGo;

@@ -296,6 +296,7 @@ mod tests {
             key_bounds: None,
             reads_scores: false,
             return_key: false,
+            shard_key: None,
             indexes: &indexes,
             filter: None,
         };

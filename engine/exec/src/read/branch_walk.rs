@@ -287,7 +287,7 @@ impl BranchWalk {
         let document = alone(spec, branch, &key, record)?;
         // A caller that asks for keys alone then reads the documents to change them.
         let is_examined =
-            branch.index.is_none() || (spec.output == Output::Ids && !spec.reads_documents());
+            branch.index.is_none() || (spec.output == Output::Ids && document.is_some());
         let mut entry_key = None;
         let order = match &spec.access {
             Access::Merge(merge) => {

@@ -14,7 +14,7 @@ use pinion_clock::Timestamp;
 use pinion_query::{
     Change, ChangeStreamOptions, Document, Event, Image, Input, MAX_CHANGE_EVENT_BYTES, Matcher,
     Memory, Pipeline, PipelineRun, Resume, Scope, Seen, StageRequest, Start, TokenData,
-    TransactionEnd, Variables, changes_of, split_event, transaction_end,
+    TransactionEnd, Variables, changes_of, check_event_id, is_mark, split_event, transaction_end,
 };
 use pinion_runtime::{Instant, LocalBoxFuture, timeout_at, yield_if_due};
 use pinion_service::cluster_parameters::cluster_parameters;
@@ -40,6 +40,8 @@ pub(crate) struct ChangeRequest {
     pub pipeline: Pipeline,
     /// Large events come in parts.
     pub splits: bool,
+    /// It is one of the streams that a router merges.
+    pub is_of_router: bool,
     pub memory: Memory,
 }
 
@@ -72,6 +74,7 @@ pub(crate) struct ChangeStream {
     options: ChangeStreamOptions,
     scope: Scope,
     splits: bool,
+    is_of_router: bool,
     /// What it reads itself until it has come to where the feed begins.
     log: Option<LogCursor>,
     /// Entries that were read so and not examined.
@@ -84,7 +87,8 @@ pub(crate) struct ChangeStream {
     /// The entry in the log, or in their transaction, before the one that these changes are in: it
     /// may have the image of the first.
     before: Option<Timestamp>,
-    events: VecDeque<(Event, u32)>,
+    /// With what the client has seen of them. What it has seen whole is shown by its token alone.
+    events: VecDeque<(Event, Seen)>,
     /// Parts of a large event.
     split: VecDeque<Bytes>,
     /// The client's stages, which want a document between two calls.
@@ -103,6 +107,10 @@ pub(crate) struct ChangeStream {
     /// There was nothing more when it was last asked.
     is_behind_all: bool,
     has_ended: bool,
+    /// The token of the event that it has ended with.
+    end: Option<RawDocumentBuf>,
+    /// A note by which a router asks how far it has come was seen since the last batch.
+    saw_mark: bool,
     /// When a batch without events goes back to the client.
     until: Option<Instant>,
     /// An entry was examined since the last such batch.
@@ -161,15 +169,20 @@ impl ChangeStream {
             scope,
             pipeline,
             splits,
+            is_of_router,
             memory,
         } = request;
         if options.start != Start::Now {
             check_history(begin).await?;
         }
-        let resume = match &options.start {
+        let mut resume = match &options.start {
             Start::Behind(resume) => Some(Resume::clone(resume)),
             _ => None,
         };
+        if let Some(resume) = resume.as_mut().filter(|_| is_of_router) {
+            // The router finds out whether any shard has it.
+            resume.allow_missing();
+        }
         // What begins with what comes has nothing to catch up with.
         let watch = (options.start == Start::Now).then(|| change_feed().join(&scope));
         let mut stream = ChangeStream {
@@ -177,6 +190,7 @@ impl ChangeStream {
             reported: begin,
             scope,
             splits,
+            is_of_router,
             log: None,
             ahead: VecDeque::new(),
             watch,
@@ -191,6 +205,8 @@ impl ChangeStream {
             seen_through: begin.prev().unwrap_or(Timestamp::MIN),
             is_behind_all: false,
             has_ended: false,
+            end: None,
+            saw_mark: false,
             until: None,
             last: None,
             has_looked: false,
@@ -239,13 +255,22 @@ impl ChangeStream {
                 if self.has_ended {
                     return Ok(None);
                 }
-                let Some((mut event, parts_seen)) = self.next_event(ctx).await? else {
+                let Some((mut event, seen)) = self.next_event(ctx).await? else {
                     return Ok(None);
                 };
                 self.is_behind_all = false;
-                self.has_ended = event.is_invalidate;
                 let cluster_time = time_of(event.cluster_time);
                 let token = event.token.clone();
+                let parts_seen = match seen {
+                    Seen::Yes => {
+                        self.reported = cluster_time.max(self.reported);
+                        return Ok(Some(seen_event(&token.to_document())));
+                    }
+                    Seen::Parts(parts) => parts,
+                    Seen::No => 0,
+                };
+                self.has_ended = event.is_invalidate;
+                self.end = event.is_invalidate.then(|| token.to_document());
                 if let Image::LookUp { ns, uuid, key } = &event.full_document {
                     let found = look_up(ctx, ns, *uuid, key).await?;
                     event.full_document = found.map_or(Image::Null, Image::Document);
@@ -256,7 +281,7 @@ impl ChangeStream {
                 else {
                     continue;
                 };
-                check_id(&document, &token.to_document())?;
+                check_event_id(&document, &token.to_document())?;
                 self.reported = cluster_time.max(self.reported);
                 let is_large = self.splits && document.as_bytes().len() > MAX_CHANGE_EVENT_BYTES;
                 if parts_seen > 0 && !is_large {
@@ -276,7 +301,7 @@ impl ChangeStream {
     }
 
     /// The next event that the client has not seen, and how many parts of it he has.
-    async fn next_event(&mut self, ctx: &OpContext) -> Result<Option<(Event, u32)>> {
+    async fn next_event(&mut self, ctx: &OpContext) -> Result<Option<(Event, Seen)>> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
@@ -370,6 +395,7 @@ impl ChangeStream {
     /// Looks at an entry: what of it is shown.
     async fn take(&mut self, ts: Timestamp, entry: Bytes) -> Result<()> {
         let document = stored_document(&entry);
+        self.saw_mark |= self.is_of_router && is_mark(document);
         match transaction_end(document) {
             TransactionEnd::Whole => {
                 // Most entries concern no stream, and are not taken apart for that.
@@ -444,11 +470,16 @@ impl ChangeStream {
                 None => Seen::No,
             };
             self.counts.unseen += u64::from(seen != Seen::Yes);
+            let is_last_seen = |resume: &Resume| resume.is_of(&event.token);
             match seen {
+                Seen::Yes
+                    if self.is_of_router && self.resume.as_ref().is_some_and(is_last_seen) =>
+                {
+                    self.events.push_back((event, Seen::Yes));
+                }
                 Seen::Yes => {}
                 Seen::No if std::mem::take(&mut self.skips_next) => {}
-                Seen::No => self.events.push_back((event, 0)),
-                Seen::Parts(parts) => self.events.push_back((event, parts)),
+                seen => self.events.push_back((event, seen)),
             }
         }
         Ok(())
@@ -489,6 +520,16 @@ impl ChangeStream {
     /// The client can resume behind this batch from it. `is_all` when nothing that was read is held
     /// back.
     pub(crate) fn token_behind(&mut self, batch: &[Bytes], is_all: bool) -> &RawDocument {
+        self.saw_mark = false;
+        // A router has to know where it ends, also where the client's stages do not show that.
+        if let Some(end) = &self.end
+            && self.is_of_router
+            && is_all
+            && self.split.is_empty()
+        {
+            self.token.clone_from(end);
+            return &self.token;
+        }
         if let Some(last) = batch.last()
             && let Ok(id) = stored_document(last).get_document("_id")
         {
@@ -509,6 +550,11 @@ impl ChangeStream {
         &self.token
     }
 
+    /// Whether an empty batch says something to a router that waits for it.
+    pub(crate) fn has_news(&self) -> bool {
+        self.saw_mark
+    }
+
     /// Waits until a majority holds something that may concern the stream, or until this time.
     pub(crate) async fn wait(&self, ctx: &OpContext, until: Instant) -> Result<bool> {
         if pinion_runtime::now() >= until {
@@ -521,6 +567,13 @@ impl ChangeStream {
         let changed = interruptible(ctx, timeout_at(until, watch.changed())).await?;
         Ok(changed.is_ok())
     }
+}
+
+/// The event that a stream is resumed from, by its token alone: the router looks for it.
+fn seen_event(token: &RawDocument) -> Bytes {
+    let mut out = pinion_bson::DocBuilder::new();
+    out.append("_id", token);
+    Bytes::from(out.finish().into_bytes())
 }
 
 /// From when on documents as they were before a change are known.
@@ -568,26 +621,6 @@ async fn entry_if_there(at: Timestamp) -> Result<Option<Bytes>> {
     Ok(first.filter(|(ts, _)| *ts == at).map(|(_, entry)| entry))
 }
 
-/// Refuses a pipeline that takes the token away.
-fn check_id(document: &RawDocument, token: &RawDocument) -> Result<()> {
-    let id = pinion_bson::get(document, "_id");
-    if let Some(pinion_bson::RawBsonRef::Document(id)) = id
-        && id.as_bytes() == token.as_bytes()
-    {
-        return Ok(());
-    }
-    let found = id.map_or("none".to_owned(), pinion_query::value_text);
-    Err(Error::new(
-        ErrorCode::CHANGE_STREAM_FATAL_ERROR,
-        format!(
-            "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. Modifying \
-             the _id field of an event makes it impossible to resume the stream from that point. Only transformations that \
-             retain the unmodified _id field are allowed. Expected: {} but found: {{ _id: {found} }}",
-            pinion_query::document_text(token),
-        ),
-    ))
-}
-
 /// The document with this key as a majority has it now, if its collection is still the one that the
 /// event is of.
 async fn look_up(
@@ -613,7 +646,7 @@ async fn look_up(
         ..Variables::default()
     };
     let matcher = Matcher::parse_with(key, &variables)?;
-    let request = ReadRequest::new(collection.clone(), matcher);
+    let request = ReadRequest::new(acquired.target(collection), matcher);
     let mut stream = open(&ctx, acquired.source(), request, 1).await?.stream;
     let document = stream.next_wanted(&ctx, 1).await?;
     Ok(document.map(|bytes| stored_document(&bytes).to_owned()))

@@ -24,7 +24,7 @@ use crate::limits::{ROUND_BYTES, ROUND_DOCUMENTS, ROUND_WORK};
 /// What one step of a scan comes to.
 pub(super) enum Tested {
     Matches(ScannedDocument),
-    /// A document that the filter does not let pass.
+    /// A document that is not owned, or that the filter does not let pass.
     Fails,
     End,
 }
@@ -265,10 +265,11 @@ fn examine_documents(
         && let Some(record) = block.front()
     {
         let met = meets(spec, record.value())?;
-        if let Some(position) = met {
+        if let Met::Passes(position) = met {
             take(Match::InBlock(record, position));
         }
-        room.passes(record.value().len(), met.is_some());
+        room.passes(record.value().len(), met.passes());
+        met.count(counters);
         counters.docs_examined += 1;
         snapshot.passes(record);
         block.pass();
@@ -296,8 +297,9 @@ fn examine_entries(
         let met = meets(place.spec, document)?;
         let bytes = document.len() + named.order.len();
         branches.pass(&named, place.spec, counters)?;
-        room.passes(bytes, met.is_some());
-        if let (Some(position), Some(document)) = (met, named.document.take()) {
+        room.passes(bytes, met.passes());
+        met.count(counters);
+        if let (Met::Passes(position), Some(document)) = (met, named.document.take()) {
             let found = named.found(document);
             take(Match::Document(ScannedDocument { position, ..found }));
         }
@@ -305,17 +307,43 @@ fn examine_entries(
     Ok(Examined::Documents)
 }
 
-/// Whether a document meets the filter; and where in an array, if that is asked for.
-fn meets(spec: &PartSpec, document: &[u8]) -> Result<Option<Option<u32>>> {
+/// What a test of a document comes to.
+#[derive(Clone, Copy)]
+enum Met {
+    /// It is given. Where in an array the filter matched, if that is asked for.
+    Passes(Option<u32>),
+    /// The filter does not let it pass.
+    Fails,
+    /// The shard does not own it.
+    NotOwned,
+}
+
+impl Met {
+    fn passes(self) -> bool {
+        matches!(self, Met::Passes(_))
+    }
+
+    fn count(self, counters: &mut PartCounters) {
+        counters.chunk_skips += u64::from(matches!(self, Met::NotOwned));
+    }
+}
+
+/// Whether the shard owns a document, and it meets the filter.
+fn meets(spec: &PartSpec, document: &[u8]) -> Result<Met> {
+    if let Some(ownership) = &spec.ownership
+        && !ownership.owns_document(stored_document(document))?
+    {
+        return Ok(Met::NotOwned);
+    }
     let Some(filter) = &spec.filter else {
-        return Ok(Some(None));
+        return Ok(Met::Passes(None));
     };
     let document = stored_document(document);
-    if spec.needs_position() {
-        let position = filter.matches_with_position(document)?;
-        return Ok(position.map(|position| position.array_index));
-    }
-    Ok(filter.matches(document)?.then_some(None))
+    let position = match spec.needs_position() {
+        true => (filter.matches_with_position(document)?).map(|position| position.array_index),
+        false => filter.matches(document)?.then_some(None),
+    };
+    Ok(position.map_or(Met::Fails, Met::Passes))
 }
 
 /// Takes one step of a scan.
@@ -329,9 +357,10 @@ pub(super) async fn test_next(
     let Some(mut found) = scan.next(ctx, counters).await? else {
         return Ok(Tested::End);
     };
-    if spec.filter.is_some() {
+    if spec.filter.is_some() || spec.ownership.is_some() {
         let met = compute(ctx, || meets(spec, &found.document)).await?;
-        let Some(position) = met else {
+        met.count(counters);
+        let Met::Passes(position) = met else {
             return Ok(Tested::Fails);
         };
         found.position = position;
@@ -353,7 +382,8 @@ async fn test_offloaded(
     };
     let document = &found.document;
     let met = offload(ctx, |stop| work::until(stop, || meets(spec, document))).await?;
-    let Some(position) = met else {
+    met.count(counters);
+    let Met::Passes(position) = met else {
         return Ok(Tested::Fails);
     };
     found.position = position;

@@ -30,6 +30,7 @@ use super::scan::{Scan, ScannedDocument};
 use super::sorted::SortedPart;
 use super::staged::StagedRun;
 use crate::acquire::{PrepareConflictBehavior, Renewal};
+use crate::placement::Ownership;
 
 /// What a part hands out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,13 +52,16 @@ pub enum Output {
 #[derive(Debug)]
 pub struct PartSpec {
     pub collection: Arc<Collection>,
+    /// Which documents the shard owns, where some may not be: others are passed over.
+    pub ownership: Option<Arc<dyn Ownership>>,
     pub access: Access,
     /// What the access does not guarantee already.
     pub filter: Option<Matcher>,
     /// A sort in memory; without one the access gives the order.
     pub sort: Option<SortPattern>,
     pub projection: Option<Projection>,
-    /// The paths that the projection keeps, where the index that is scanned has them all.
+    /// The paths that the projection keeps, and those of the shard key where documents are not all
+    /// owned, where the index that is scanned has them all.
     pub covered: Option<Vec<String>>,
     /// Gives the metadata of documents that the sort order and the projection read.
     pub meta_source: Option<MetaSource>,
@@ -140,6 +144,7 @@ impl PartSpec {
     /// Whether documents are examined that an index names.
     pub(crate) fn reads_documents(&self) -> bool {
         self.filter.is_some()
+            || self.ownership.is_some()
             || self.sort.is_some()
             || matches!(self.output, Output::Documents | Output::Keys)
     }

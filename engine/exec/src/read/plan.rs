@@ -39,9 +39,7 @@ impl Planned {
     pub(super) fn new(request: &ReadRequest, plan: Plan) -> Planned {
         let is_sorted = !plan.needs_sort(request.sort.as_ref());
         let is_filtered = plan.filter_satisfied;
-        let is_covered =
-            plan.covered && request.output == Output::Documents && !request.show_record_id;
-        let kept = || request.projection.as_ref().and_then(|p| p.kept_paths());
+        let covered = covered_paths(request, &plan);
         let mut access = access_of(&request.collection, plan.access);
         if request.collection.is_oplog() {
             access.narrow(log_range(request.matcher.filter()));
@@ -50,8 +48,35 @@ impl Planned {
             access,
             filter: whole_filter(request).filter(|_| !is_filtered),
             sort: request.sort.clone().filter(|_| !is_sorted),
-            covered: is_covered.then(kept).flatten(),
+            covered,
         }
+    }
+}
+
+/// The paths that the parts read from the entries of an index: what the projection keeps, and what
+/// says whether a document is owned. Nothing else is read of documents that are counted, or whose
+/// keys alone are wanted.
+fn covered_paths(request: &ReadRequest, plan: &Plan) -> Option<Vec<String>> {
+    let key = request.filtering().map(|ownership| ownership.key());
+    let key = key.into_iter().flat_map(pinion_bson::elements);
+    let key = key.map(|(path, _)| path.to_owned());
+    match request.output {
+        Output::Documents if plan.covered && !request.show_record_id => {
+            let kept = request.projection.as_ref().and_then(|p| p.kept_paths());
+            kept.map(|mut kept| {
+                let others: Vec<String> = key.filter(|path| !kept.contains(path)).collect();
+                kept.extend(others);
+                kept
+            })
+        }
+        Output::Count | Output::Ids
+            if plan.filter_satisfied && !plan.needs_sort(request.sort.as_ref()) =>
+        {
+            let key: Vec<String> = key.collect();
+            let is_there = !key.is_empty() && plan.has_shard_key(&request.plan_request());
+            is_there.then_some(key)
+        }
+        _ => None,
     }
 }
 

@@ -24,9 +24,11 @@ use super::core_part::{ReadStream, open_parts};
 use super::part::{FoundMetadata, Output, PartSpec};
 use super::plan::{Planned, by_id};
 use super::report::{Chosen, ReadReport};
-use crate::acquire::{PrepareConflictBehavior, ReadSource, Renewal};
+use crate::acquire::{PrepareConflictBehavior, ReadSource, ReadTarget, Renewal};
 use crate::limits::{MAX_SNAPSHOT_RETRIES, PLANNED_PER_BYTE};
+use crate::options::{PlantedFault, node_options};
 use crate::parameters::parameters;
+use crate::placement::Ownership;
 use crate::plan_cache::{SetFilter, index_filters};
 use crate::tree_uses::tree_metrics;
 
@@ -34,6 +36,9 @@ use crate::tree_uses::tree_metrics;
 #[derive(Clone, Debug)]
 pub struct ReadRequest {
     pub collection: Arc<Collection>,
+    /// What the shard owns of it; `None` where all documents are given. Who keeps the read, keeps
+    /// the shard from deleting what it no longer owns.
+    pub(crate) ownership: Option<Arc<dyn Ownership>>,
     pub matcher: Matcher,
     pub sort: Option<SortPattern>,
     pub hint: Option<Hint>,
@@ -81,6 +86,14 @@ impl ReadRequest {
         self.matcher.filter().as_bytes().len() * PLANNED_PER_BYTE
     }
 
+    /// What says which documents are owned, where some may not be.
+    pub(crate) fn filtering(&self) -> Option<&Arc<dyn Ownership>> {
+        let ownership = self.ownership.as_ref()?;
+        let is_filtered = !ownership.owns_all()
+            && node_options().planted_fault != PlantedFault::FilterSkippedInScans;
+        is_filtered.then_some(ownership)
+    }
+
     /// The same read with its `$text` searching the collection's text index.
     pub(crate) fn bound(self) -> Result<ReadRequest> {
         let matcher = self
@@ -106,9 +119,10 @@ impl ReadRequest {
     }
 
     /// A read of whole documents.
-    pub fn new(collection: Arc<Collection>, matcher: Matcher) -> ReadRequest {
+    pub fn new(target: ReadTarget, matcher: Matcher) -> ReadRequest {
         ReadRequest {
-            collection,
+            collection: target.collection,
+            ownership: target.ownership,
             matcher,
             sort: None,
             hint: None,
@@ -234,6 +248,7 @@ pub async fn prepare(
     let is_staged = !planned.access.repeats_over_parts();
     let spec = Arc::new(PartSpec {
         collection: request.collection.clone(),
+        ownership: request.filtering().cloned(),
         access: planned.access,
         filter: planned.filter,
         sort: planned.sort,
@@ -399,6 +414,7 @@ impl ReadRequest {
             reads_scores: self.reads_scores,
             return_key: self.output == Output::Keys,
             indexes: self.collection.index_specs(),
+            shard_key: self.filtering().map(|ownership| ownership.key()),
             filter: match self.index_hints() {
                 Some(hints) => Some(&hints.indexes).filter(|allowed| !allowed.is_empty()),
                 None => self.index_filter.as_ref().map(|set| &set.filter),

@@ -240,7 +240,9 @@ impl Scan {
 
     /// Whether what is in blocks needs no look: nothing but its number is wanted.
     pub(super) fn only_counts(&self) -> bool {
-        let is_count = self.spec.output == Output::Count && self.spec.filter.is_none();
+        let spec = &self.spec;
+        let is_count =
+            spec.output == Output::Count && spec.filter.is_none() && spec.ownership.is_none();
         is_count && matches!(&self.walk, Walk::Branches(branches) if branches.gives_all())
     }
 

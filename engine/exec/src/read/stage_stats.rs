@@ -57,7 +57,9 @@ pub(crate) fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, done: &St
     let c = &done.counters;
     let returned = match stage.name {
         "IXSCAN" | "COUNT_SCAN" | "DISTINCT_SCAN" => c.keys_examined.saturating_sub(c.dups_dropped),
-        "FETCH" | "COLLSCAN" => c.matched.max(done.returned),
+        // Documents are tested for their owner before the filter: these passed it, or were not.
+        "FETCH" | "COLLSCAN" => c.matched.max(done.returned) + c.chunk_skips,
+        "SHARDING_FILTER" => c.matched.max(done.returned),
         _ => done.returned,
     };
     let works = c.works.max(returned + u64::from(done.is_eof));
@@ -95,6 +97,9 @@ pub(crate) fn append_stage(stage: &ExplainStage, out: &mut DocBuilder, done: &St
         "OR" | "SORT_MERGE" => {
             out.append("dupsTested", c.keys_examined as i32)
                 .append("dupsDropped", c.dups_dropped as i32);
+        }
+        "SHARDING_FILTER" => {
+            out.append("chunkSkips", c.chunk_skips as i32);
         }
         "COUNT_SCAN" | "DISTINCT_SCAN" => {
             out.append("keysExamined", c.keys_examined as i32);

@@ -144,6 +144,13 @@ impl DocumentStream for Stream {
         matches!(self, Stream::Changes(_))
     }
 
+    fn has_news(&self) -> bool {
+        match self {
+            Stream::Changes(stream) => stream.has_news(),
+            _ => false,
+        }
+    }
+
     fn give_up_at(&mut self, until: Instant) {
         if let Stream::Changes(stream) = self {
             stream.give_up_at(until);

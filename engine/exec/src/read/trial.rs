@@ -79,6 +79,7 @@ fn spec_of(request: &ReadRequest, planned: Planned, at: Timestamp) -> Arc<PartSp
     let memory = memory(request.allow_disk_use);
     Arc::new(PartSpec {
         collection: request.collection.clone(),
+        ownership: request.filtering().cloned(),
         access: planned.access,
         filter: planned.filter,
         sort: planned.sort,

@@ -219,7 +219,7 @@ async fn stored(ctx: &OpContext) -> Result<Vec<KeyDocument>> {
         return Ok(Vec::new());
     };
     let matcher = Matcher::parse(&rawdoc! { "purpose": PURPOSE })?;
-    let request = ReadRequest::new(found.clone(), matcher);
+    let request = ReadRequest::new(acquired.target(found), matcher);
     let mut stream = open(ctx, acquired.source(), request, MAX_TIME_KEYS)
         .await?
         .stream;

@@ -9,6 +9,7 @@ use pinion_wire::{OpContext, Result};
 
 use super::group::change_group;
 use super::modify::{Change, ModifyRequest};
+use super::shard_key::ownership_of_write;
 use super::target::ModifyOutcome;
 use super::validation::Validation;
 use crate::acquire::AcquiredCollection;
@@ -41,8 +42,10 @@ pub async fn delete_by_plan(
     let collection = acquired.collection().expect("asked by the caller");
     let request = Arc::new(ModifyRequest {
         collection: collection.clone(),
+        ownership: ownership_of_write(acquired, false),
         matcher: deletion.matcher.clone(),
         change: Arc::new(Change::Delete),
+        multi: true,
         validation: Validation::default(),
         wants_documents: false,
         is_lookup: false,
@@ -50,7 +53,7 @@ pub async fn delete_by_plan(
         from_migrate: false,
         reads: None,
     });
-    let mut read = ReadRequest::new(collection.clone(), deletion.matcher);
+    let mut read = ReadRequest::new(acquired.target(collection), deletion.matcher);
     read.access = Some(deletion.access);
     read.limit = targets.documents;
     let mut keys = open_ids(ctx, acquired.source(), read, Again::Given).await?;

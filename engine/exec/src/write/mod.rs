@@ -17,6 +17,7 @@ mod order;
 mod perform;
 mod prepare;
 mod series;
+mod shard_key;
 mod target;
 mod unit;
 mod validation;

@@ -16,6 +16,7 @@ use super::perform::execute;
 use super::prepare::{Prepared, PreparedChange, prepare};
 use super::validation::Validation;
 use crate::open_transactions::InUnit;
+use crate::placement::Ownership;
 use crate::statements::Stamp;
 
 /// What happens to the documents that match.
@@ -39,8 +40,12 @@ impl Change {
 #[derive(Debug)]
 pub(crate) struct ModifyRequest {
     pub collection: Arc<Collection>,
+    /// What the shard owns of it: other documents are not there for the change.
+    pub ownership: Option<Arc<dyn Ownership>>,
     pub matcher: Matcher,
     pub change: Arc<Change>,
+    /// Whether it is made to all documents that match.
+    pub multi: bool,
     pub validation: Validation,
     /// Whether the document was not examined before, and is examined here.
     pub is_lookup: bool,
@@ -56,7 +61,7 @@ pub(crate) struct ModifyRequest {
 /// What happened to one document.
 #[derive(Debug)]
 pub(crate) enum Modified {
-    /// It is gone, or does not match any more.
+    /// It is gone, or does not match any more, or the shard does not own it.
     NoMatch,
     /// The update leaves it as it is.
     Unchanged { document: Option<Bytes> },

@@ -22,6 +22,7 @@ use super::document::update_context;
 use super::insert::duplicate_of;
 use super::modify::{Change, Modified, ModifyRequest};
 use super::order::{first_error, first_taken};
+use super::shard_key::{check_new_form, is_orphan};
 use super::unit::LoggedWrite;
 use super::validation::check_document;
 use crate::open_transactions::InUnit;
@@ -80,13 +81,12 @@ pub(super) async fn prepare(
         return Ok(Prepared::Nothing(Modified::NoMatch));
     };
     if request.is_lookup {
-        let metrics = metrics();
-        let counters = &metrics.counters;
-        counters.keys_examined.inc();
-        counters.docs_examined.inc();
-        ctx.work().examined(1, 1);
+        count_lookup(ctx);
     }
     let old = stored_document(&read.value);
+    if is_orphan(request, old)? {
+        return Ok(Prepared::Nothing(Modified::NoMatch));
+    }
     let new = match new_form(request, old, ctx).await? {
         NewForm::NoMatch => return Ok(Prepared::Nothing(Modified::NoMatch)),
         NewForm::Same => {
@@ -98,6 +98,7 @@ pub(super) async fn prepare(
     };
     if let Some(new) = &new {
         let new = stored_document(new);
+        check_new_form(request, ctx, old, new)?;
         check_document(ctx, collection, request.validation, Some(old), new).await?;
     }
     pause(ctx).await?;
@@ -133,6 +134,15 @@ pub(super) async fn prepare(
     };
     let statement = write.statement(index.writes).await?;
     Ok(Prepared::Change { change, statement })
+}
+
+/// Counts a document that is examined here, and was not before.
+fn count_lookup(ctx: &OpContext) {
+    let metrics = metrics();
+    let counters = &metrics.counters;
+    counters.keys_examined.inc();
+    counters.docs_examined.inc();
+    ctx.work().examined(1, 1);
 }
 
 /// What becomes of a document.

@@ -21,10 +21,11 @@ use super::group::change_group;
 use super::insert::{InsertOptions, Stamps, insert_documents};
 use super::modify::{Change, Modified, ModifyRequest, modify_at_owner};
 use super::multikey::mark_multikey;
+use super::shard_key::{check_upserted, ownership_of_write};
 use super::validation::Validation;
-use crate::acquire::{AcquiredCollection, ReadSource, acquire};
+use crate::acquire::{AcquiredCollection, ReadSource, ReadTarget, acquire};
 use crate::cursor_reads::check_still_there;
-use crate::limits::TRANSACTION_TARGET_BYTES;
+use crate::limits::{MAX_UPSERT_ATTEMPTS, TRANSACTION_TARGET_BYTES};
 use crate::open_transactions::no_measurements;
 use crate::read::{Again, LeafReport, ReadRequest, Targets, open_ids, parse_sort, target_group};
 use crate::sessions::RetryableWrite;
@@ -245,6 +246,7 @@ async fn run_statement(
         statement
     };
     let mut several: Option<Several> = None;
+    let mut attempts = 0;
     loop {
         if let Some(Several {
             targets,
@@ -287,16 +289,27 @@ async fn run_statement(
             }
             Some(Step::Done) => {
                 let left = acquired.wanted().clone();
-                if upsert(ctx, acquired, statement, outcome).await? {
-                    return Ok(());
+                match upsert(ctx, acquired, statement, outcome).await? {
+                    None => return Ok(()),
+                    Some(taken) => try_again(ctx, &mut attempts, taken)?,
                 }
-                // Another client inserted the same document meanwhile: it is there to be updated
-                // now.
-                pinion_service::interrupt::check(ctx)?;
                 left
             }
         };
         acquired = acquire(ctx, left).await?;
+    }
+}
+
+/// Another client inserted the same document meanwhile: it is there to be updated now. One that the
+/// shard does not own never is.
+///
+/// # Errors
+/// That the key is taken, after the last attempt; the operation is stopped.
+fn try_again(ctx: &OpContext, attempts: &mut u32, taken: Error) -> Result<()> {
+    *attempts += 1;
+    match *attempts < MAX_UPSERT_ATTEMPTS {
+        true => pinion_service::interrupt::check(ctx),
+        false => Err(taken),
     }
 }
 
@@ -314,8 +327,10 @@ async fn change_matching(
     };
     let request = Arc::new(ModifyRequest {
         collection: collection.clone(),
+        ownership: ownership_of_write(acquired, statement.from_migrate),
         matcher: statement.matcher.clone(),
         change: statement.change.clone(),
+        multi: statement.multi,
         validation: statement.validation,
         wants_documents: statement.wants_documents,
         stamp: statement.stamp.clone(),
@@ -337,7 +352,11 @@ async fn change_matching(
         return Ok(Step::Done);
     }
     let targets = async || {
-        let mut read = ReadRequest::new(collection.clone(), statement.matcher.clone());
+        let target = ReadTarget {
+            collection: collection.clone(),
+            ownership: request.ownership.clone(),
+        };
+        let mut read = ReadRequest::new(target, statement.matcher.clone());
         read.sort = statement.sort.clone();
         read.hint = statement.hint.clone();
         read.limit = (!statement.multi).then_some(1);
@@ -425,19 +444,27 @@ pub(super) async fn upserted(
     compute(ctx, || update.upsert(&statement.matcher, &context, new_id)).await
 }
 
-/// Inserts what the update makes out of the filter; false if the document that the filter names has
-/// appeared.
+/// Inserts what the update makes out of the filter. The error where the document that the filter
+/// names has appeared.
 async fn upsert(
     ctx: &OpContext,
     acquired: AcquiredCollection,
     statement: &ModifyStatement,
     outcome: &mut ModifyOutcome,
-) -> Result<bool> {
+) -> Result<Option<Error>> {
     let Change::Update(update) = &*statement.change else {
         return Err(Error::internal("a delete cannot upsert"));
     };
     let made = upserted(ctx, statement, update).await?;
     let document = prepare_for_insert(&made, update.keeps_empty_timestamps()).await?;
+    let ownership = ownership_of_write(&acquired, statement.from_migrate);
+    if let (Some(ownership), Some(collection)) = (ownership, acquired.collection()) {
+        let (filter, new) = (
+            &statement.filter,
+            pinion_catalog::stored_document(&document),
+        );
+        check_upserted(&*ownership, collection, ctx, filter, new)?;
+    }
     let mut batch = BatchOutcome::default();
     let stamp = statement.stamp.clone().map(Stamp::of_insert);
     let options = InsertOptions {
@@ -456,7 +483,7 @@ async fn upsert(
             && !is_in(ctx)
             && filter_matches_taken(&failure.error, statement)
         {
-            return Ok(false);
+            return Ok(Some(failure.error));
         }
         return Err(failure.error);
     }
@@ -464,7 +491,7 @@ async fn upsert(
     let raw = pinion_catalog::stored_document(&document);
     outcome.upserted = Some(pinion_catalog::document_id(raw)?.into());
     outcome.new = statement.wants_documents.then_some(document);
-    Ok(true)
+    Ok(None)
 }
 
 /// Whether the filter is an equality on exactly the fields of the unique key that was taken, so

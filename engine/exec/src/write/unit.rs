@@ -7,7 +7,7 @@ use pinion_catalog::{
     Collection, Observers, OpEvent, OpKind, OplogFormat, check_v44_can_follow,
     encode_entry_with_image, encode_operation, oplog_format, stored_document,
 };
-use pinion_query::Update;
+use pinion_query::{DocumentKeyPattern, Update};
 use pinion_service::compute::compute_bytes;
 use pinion_storage::{
     Entry, Expect, Key, Op, PartitionId, Statement, VersionToken, Write, storage,
@@ -15,6 +15,7 @@ use pinion_storage::{
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::limits::MAX_LOGGED_BYTES;
+use crate::placement;
 use crate::statements::{RecordedChange, Stamp, record_writes};
 
 /// A change of one document.
@@ -115,13 +116,20 @@ impl LoggedWrite<'_> {
     }
 }
 
-/// The key of a document as the log has it, made on a compute thread where the document is large.
+/// The key of a document as the log has it, made on a compute thread where the document is large:
+/// its `_id`, and the fields of the shard key.
 pub(super) async fn logged_key(
     collection: &Collection,
     document: &RawDocument,
 ) -> Result<RawDocumentBuf> {
+    static ID: DocumentKeyPattern = DocumentKeyPattern::ID;
+    let ownership = placement::ownership_of_node(&collection.ns);
+    let pattern = match &ownership {
+        Some(ownership) => ownership.document_key(),
+        None => &ID,
+    };
     let bytes = document.as_bytes().len();
-    compute_bytes(bytes, || collection.logged_key(document)).await
+    compute_bytes(bytes, || collection.logged_key(document, pattern)).await
 }
 
 impl Stamp {

@@ -1,6 +1,7 @@
 //! A whole node in the simulator: commands go into its registry, replies come out.
 
 mod fake_set;
+mod fake_shard;
 mod harness;
 
 mod applier;
@@ -25,6 +26,8 @@ mod member;
 mod member_commands;
 mod members;
 mod one_catalog;
+mod orphan_reads;
+mod orphan_writes;
 mod own;
 mod past;
 mod prepared;

@@ -6,6 +6,7 @@
 mod description;
 mod event;
 mod explained;
+mod merge;
 mod options;
 mod scope;
 mod split;
@@ -18,9 +19,10 @@ mod tests;
 
 pub use event::{Event, Image};
 pub use explained::explained_stages;
+pub use merge::{ChangeMerge, PartNumber, ReleasedEvent};
 pub use options::{BeforeChange, ChangeStreamOptions, FullDocument, Start};
-pub use scope::{Concerned, Scope, concerned_by};
+pub use scope::{CHANGE_STREAM_MARK, Concerned, Scope, concerned_by, is_mark};
 pub use split::{MAX_CHANGE_EVENT_BYTES, split_event};
-pub use stages::check_stages;
+pub use stages::{check_event_id, check_stages};
 pub use token::{Resume, ResumeToken, Seen, TokenData};
 pub use unwind::{Change, TransactionEnd, changes_of, transaction_end};

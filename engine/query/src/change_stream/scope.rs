@@ -17,6 +17,20 @@ pub enum Scope {
     Cluster,
 }
 
+/// The message of a note in a log that changes nothing: routers have it written where they wait for
+/// a shard that has no changes. Streams of routers report how far they have come when they see one.
+pub const CHANGE_STREAM_MARK: &str = "mark of change streams";
+
+/// Whether an entry is such a note.
+pub fn is_mark(entry: &RawDocument) -> bool {
+    let message = || match field(entry, "o") {
+        Some(RawBsonRef::Document(o)) => field(o, "msg"),
+        _ => None,
+    };
+    field(entry, "op") == Some(RawBsonRef::String("n"))
+        && message() == Some(RawBsonRef::String(CHANGE_STREAM_MARK))
+}
+
 /// Databases whose changes are in no stream.
 const INTERNAL_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
@@ -107,6 +121,7 @@ pub fn concerned_by(entry: &RawDocument) -> Concerned<'_> {
     match field(entry, "op") {
         _ if is_migration(entry) => Concerned::NoStream,
         Some(RawBsonRef::String("i" | "u" | "d")) => Concerned::Namespaces(smallvec![ns]),
+        Some(RawBsonRef::String("n")) if is_mark(entry) => Concerned::AllStreams,
         Some(RawBsonRef::String("c")) => match transaction_end(entry) {
             // It takes place with the last of its transaction.
             TransactionEnd::Part => Concerned::NoStream,

@@ -1,9 +1,10 @@
 //! Which stages may follow `$changeStream`.
 
-use pinion_bson::{RawArray, RawBsonRef};
+use pinion_bson::{RawArray, RawBsonRef, RawDocument};
 use pinion_wire::Result;
 
 use crate::error::error;
+use crate::text::{document_text, value_text};
 use crate::value::{first, is_empty, items};
 
 /// Those that make at most one event out of one and need no other.
@@ -66,4 +67,27 @@ pub fn check_stages(stages: &RawArray) -> Result<bool> {
         }
     }
     Ok(splits)
+}
+
+/// Refuses an event whose token the client's stages have taken away.
+///
+/// # Errors
+/// `ChangeStreamFatalError`.
+pub fn check_event_id(event: &RawDocument, token: &RawDocument) -> Result<()> {
+    let id = pinion_bson::get(event, "_id");
+    if let Some(RawBsonRef::Document(id)) = id
+        && id.as_bytes() == token.as_bytes()
+    {
+        return Ok(());
+    }
+    let found = id.map_or("none".to_owned(), value_text);
+    Err(error(
+        280,
+        format!(
+            "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. Modifying \
+             the _id field of an event makes it impossible to resume the stream from that point. Only transformations that \
+             retain the unmodified _id field are allowed. Expected: {} but found: {{ _id: {found} }}",
+            document_text(token),
+        ),
+    ))
 }

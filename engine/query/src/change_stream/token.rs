@@ -94,7 +94,7 @@ impl TokenData {
 }
 
 /// A token to resume from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ResumeToken {
     /// The KeyString with its end byte.
     bytes: Vec<u8>,
@@ -305,6 +305,16 @@ impl Resume {
             data,
             whole,
         })
+    }
+
+    /// The event need not be here: it is of this shard or of another one.
+    pub fn allow_missing(&mut self) {
+        self.was_found = true;
+    }
+
+    /// Whether this is the event that the stream is resumed from.
+    pub fn is_of(&self, token: &ResumeToken) -> bool {
+        self.data.is_event && token.bytes == self.whole.bytes
     }
 
     /// Looks at the token of the next event.

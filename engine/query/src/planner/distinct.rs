@@ -26,7 +26,9 @@ pub struct DistinctPlan {
 /// When the hint names no index.
 pub fn distinct_plan(request: &PlanRequest<'_>, key: &str) -> Result<Option<DistinctPlan>> {
     let matcher = request.matcher;
-    if matcher.is_near()
+    // Another document of the same value may be one that is owned.
+    if request.shard_key.is_some()
+        || matcher.is_near()
         || matcher.has_text()
         || matcher.collation().is_some()
         || matcher.id_equality().is_some()

@@ -13,6 +13,9 @@ use crate::sort::Direction;
 use crate::text::{document_text, format_general};
 use crate::value::{bytes, elements, field};
 
+/// The stage that passes over documents that the shard does not own.
+const SHARDING_FILTER: &str = "SHARDING_FILTER";
+
 /// One stage of a plan.
 #[derive(Clone, Debug)]
 pub struct ExplainStage {
@@ -178,12 +181,30 @@ pub fn query_planner(
 
 /// The stages of a `count`, which fetches no documents where the index decides the filter.
 pub(super) fn count_stages(plan: &Plan, request: &PlanRequest<'_>) -> ExplainStage {
+    if request.shard_key.is_some() {
+        return count_owned(plan, request);
+    }
     match &plan.access {
         Access::Index(access) if plan.filter_satisfied => match count_scan(access, request) {
             Some(scan) => scan,
             None => index_scan(access, request),
         },
         Access::Union(_) if plan.filter_satisfied => explain_merge::together(plan, request).0,
+        _ => stages(plan, request, None, None, None),
+    }
+}
+
+/// The same where it counts the documents that the shard owns alone.
+fn count_owned(plan: &Plan, request: &PlanRequest<'_>) -> ExplainStage {
+    match &plan.access {
+        Access::Index(access) if plan.filter_satisfied && plan.has_shard_key(request) => {
+            index_scan(access, request).below(SHARDING_FILTER)
+        }
+        Access::Union(_) if plan.filter_satisfied && plan.has_shard_key(request) => {
+            explain_merge::together(plan, request)
+                .0
+                .below(SHARDING_FILTER)
+        }
         _ => stages(plan, request, None, None, None),
     }
 }
@@ -330,6 +351,9 @@ pub(super) fn stages(
         }
         Access::Union(_) | Access::Merge(_) => explain_merge::fetched(plan, request),
     };
+    if request.shard_key.is_some() && !matches!(plan.access, Access::Nothing) {
+        stage = stage.below(SHARDING_FILTER);
+    }
     let skip = skip.filter(|n| *n > 0);
     let limit = limit.filter(|n| *n > 0);
     let sort = request.sort.filter(|_| plan.needs_sort(request.sort));

@@ -66,6 +66,8 @@ pub struct PlanRequest<'a> {
     pub return_key: bool,
     /// The indexes of the collection, the one on `_id` first.
     pub indexes: &'a [IndexSpec],
+    /// The shard key, where documents are passed over that the shard does not own.
+    pub shard_key: Option<&'a RawDocument>,
     /// The indexes that plans of this shape may use, whatever the hint says.
     pub filter: Option<&'a IndexFilter>,
 }

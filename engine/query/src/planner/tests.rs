@@ -31,6 +31,7 @@ fn describe(indexes: &[IndexSpec], filter: RawDocumentBuf, sort: RawDocumentBuf)
         key_bounds: None,
         reads_scores: false,
         return_key: false,
+        shard_key: None,
         filter: None,
         indexes,
     };
@@ -332,6 +333,7 @@ fn hints() {
             key_bounds: None,
             reads_scores: false,
             return_key: false,
+            shard_key: None,
             filter: None,
             indexes: &all,
         })
@@ -446,6 +448,7 @@ fn ranges_hold_the_keys_of_matching_documents() {
                 key_bounds: None,
                 reads_scores: false,
                 return_key: false,
+                shard_key: None,
                 filter: None,
                 indexes: &all,
             };
@@ -514,6 +517,7 @@ fn predicates_that_the_ranges_decide_are_not_looked_at_again() {
             key_bounds: None,
             reads_scores: false,
             return_key: false,
+            shard_key: None,
             filter: None,
             indexes,
         };
@@ -648,6 +652,7 @@ fn ranges_that_decide_hold_only_keys_of_matching_documents() {
                     key_bounds: None,
                     reads_scores: false,
                     return_key: false,
+                    shard_key: None,
                     filter: None,
                     indexes: &all,
                 };
@@ -760,6 +765,7 @@ fn a_hinted_wildcard_index_serves_every_branch_of_an_or_or_none() {
             key_bounds: None,
             reads_scores: false,
             return_key: false,
+            shard_key: None,
             filter: None,
             indexes: &all,
         };

@@ -46,6 +46,7 @@ fn planned(indexes: &[IndexSpec], matcher: &Matcher, sort: Option<&SortPattern>)
         key_bounds: None,
         reads_scores: false,
         return_key: false,
+        shard_key: None,
         filter: None,
         indexes,
     };

@@ -45,6 +45,7 @@ fn planned(
         key_bounds: None,
         reads_scores: false,
         return_key: false,
+        shard_key: None,
         filter: None,
         indexes: &indexes,
     };

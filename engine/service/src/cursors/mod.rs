@@ -95,6 +95,11 @@ pub trait DocumentStream {
         false
     }
 
+    /// Whether a batch without documents is worth giving back before the time is up.
+    fn has_news(&self) -> bool {
+        false
+    }
+
     /// A change stream looks for changes up to this time, and no longer.
     fn give_up_at(&mut self, _until: Instant) {}
 

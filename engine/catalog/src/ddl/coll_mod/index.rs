@@ -66,6 +66,10 @@ impl Plan {
         &self.new
     }
 
+    pub(super) fn before(&self) -> &Index {
+        &self.old
+    }
+
     /// The plan, now that the entries are in their other place.
     pub(super) fn rebuilt(self, new: Index) -> Plan {
         Plan { new, ..self }

@@ -14,8 +14,9 @@ use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use super::builds::check_no_build;
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate, drop_trees};
 use super::create::{system_document, view_commit};
-use super::guard::Definition;
+use super::guard::{Definition, shard_key};
 use super::series::scope_of;
+use super::shard_key::check_modified;
 use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::entry::Collection;
@@ -245,6 +246,11 @@ impl Coordinator {
             Some(wanted) => Some(index::plan(&collection, wanted)?),
             None => None,
         };
+        if let (Some(plan), Some(wanted)) = (&index, &change.index)
+            && let Some(key) = shard_key(ctx, ns)
+        {
+            check_modified(&collection, &key, (&plan.before().spec, wanted))?;
+        }
         if change.dry_run {
             let is_conversion = change
                 .index

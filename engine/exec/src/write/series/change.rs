@@ -18,7 +18,7 @@ use pinion_storage::{Key, Read, TreeId, WriteError, storage};
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::buckets::{BucketWrite, build, read, start_of};
-use crate::acquire::{AcquiredCollection, acquire};
+use crate::acquire::{AcquiredCollection, ReadTarget, acquire};
 use crate::cursor_reads::check_still_there;
 use crate::read::{Again, ReadRequest, Targets, of_buckets, open_ids};
 use crate::write::backoff::Backoff;
@@ -71,6 +71,7 @@ pub async fn run(
         let changing = Changing {
             form: &form,
             collection,
+            target: acquired.target(collection),
             statement,
             of_sources: is_about_meta(&form, &statement.filter),
         };
@@ -125,6 +126,7 @@ pub async fn series_targets(
     let changing = Changing {
         form: &form,
         collection,
+        target: acquired.target(collection),
         statement,
         of_sources,
     };
@@ -203,6 +205,7 @@ enum Becomes {
 struct Changing<'a> {
     form: &'a SeriesForm,
     collection: &'a Arc<Collection>,
+    target: ReadTarget,
     statement: &'a ModifyStatement,
     /// Whether the filter speaks of the meta field alone.
     of_sources: bool,
@@ -223,7 +226,7 @@ impl Changing<'_> {
             Matcher::parse_with(&divided.buckets, &variables)
         };
         let matcher = compute(ctx, filter).await?;
-        let mut request = ReadRequest::new(self.collection.clone(), matcher);
+        let mut request = ReadRequest::new(self.target.clone(), matcher);
         request.hint = hint;
         Ok(request)
     }

@@ -658,7 +658,7 @@ async fn reopened(
         .append("control.version", 1i32);
     let filter = filter.finish();
     let matcher = compute(ctx, || Matcher::parse(&filter)).await?;
-    let mut request = ReadRequest::new(collection.clone(), matcher);
+    let mut request = ReadRequest::new(acquired.target(collection), matcher);
     request.limit = Some(1);
     let mut opened = Box::pin(open(ctx, acquired.source(), request, 1)).await?;
     let Some(found) = opened.stream.next_wanted(ctx, 1).await? else {

@@ -151,6 +151,19 @@ impl Merge {
         }
     }
 
+    /// Whether the stage names these fields.
+    pub fn names_fields(&self) -> bool {
+        self.on.is_some()
+    }
+
+    /// The same stage with other fields that identify a document.
+    #[must_use]
+    pub fn identified_by(mut self, fields: Vec<String>) -> Merge {
+        assert!(!fields.is_empty(), "a document is identified by something");
+        self.on = Some(fields);
+        self
+    }
+
     /// Whether a document that is not in the target comes to it by the update of the one that might
     /// have been there, so that its fields stand in the order of an update's.
     pub fn inserts_by_update(&self) -> bool {
