@@ -3,10 +3,12 @@
 //!
 //! `documents` are those of the `config` database, in which the routing table is kept. `config` is
 //! what the config servers check before they change them. `monitor` is what a node knows of another
-//! replica set. `txn` is a transaction over shards. `balancer` decides on chunks.
+//! replica set. `txn` is a transaction over shards. `balancer` decides on chunks. `ddl` are the
+//! definitions of a cluster.
 
 pub mod balancer;
 pub mod config;
+pub mod ddl;
 pub mod documents;
 pub mod limits;
 pub mod txn;
@@ -43,7 +45,7 @@ pub use registry::{CONFIG_ID, ShardChanges, ShardEntry, ShardRegistry};
 pub use shard_id::ShardId;
 pub use stale::{StaleDatabaseInfo, StaleEpochInfo, StaleInfo, StaleReason};
 pub use table::{RoutingTable, TableError};
-pub use target::TargetedShards;
+pub use target::{ModifyStatement, TargetedShards, WritePlan};
 pub use version::{
     ChunkVersion, DatabaseVersion, Form, Incarnation, MovedVersions, ShardVersion,
     has_fixed_placement,

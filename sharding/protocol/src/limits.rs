@@ -24,5 +24,12 @@ pub const RTT_SAMPLES: usize = 10;
 /// that make them are not looked at.
 pub const MAX_TARGETED_RANGES: usize = 10_000;
 
+/// Chunks that a collection starts with.
+pub const MAX_INITIAL_CHUNKS: u64 = 1_000_000;
+
 const _: () = assert!(EXPEDITED_INTERVAL.as_millis() < HEARTBEAT_INTERVAL.as_millis());
 const _: () = assert!(WAIT_LEASE.as_millis() > EXPEDITED_INTERVAL.as_millis());
+
+/// Bytes of what a collection that is being sharded is to be, with its first chunks: they are one
+/// document of the definition's state, and one command.
+pub const MAX_CREATE_PLAN_BYTES: usize = 12 << 20;

@@ -3,6 +3,8 @@
 //!
 //! Source: sharding document, "Routing"; the rules of collations are MongoDB's.
 
+mod writes;
+
 use std::collections::BTreeSet;
 
 use pinion_clock::Timestamp;
@@ -12,6 +14,8 @@ use pinion_wire::Result;
 use crate::chunk::ShardIdx;
 use crate::key::{KeyBytes, MatchedKeys};
 use crate::table::RoutingTable;
+
+pub use writes::{ModifyStatement, WritePlan};
 
 /// The shards of an operation, at least one.
 #[derive(Clone, Debug, PartialEq)]

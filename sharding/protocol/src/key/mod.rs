@@ -91,7 +91,8 @@ impl ShardKeyPattern {
             false => Ok(()),
             true => Err(Error::new(
                 ErrorCode::INVALID_OPTIONS,
-                "hashed shard keys cannot be declared unique.",
+                "Hashed shard keys cannot be declared unique. It's possible to ensure uniqueness on \
+                 the hashed field by declaring an additional (non-hashed) unique index on the field.",
             )),
         }
     }
@@ -109,7 +110,12 @@ impl ShardKeyPattern {
     }
 
     pub fn is_hashed(&self) -> bool {
-        self.fields.iter().any(|field| field.is_hashed)
+        self.hashed_at().is_some()
+    }
+
+    /// The place of the hashed field, if there is one.
+    pub fn hashed_at(&self) -> Option<usize> {
+        self.fields.iter().position(|field| field.is_hashed)
     }
 
     /// The paths in their order.

@@ -9,6 +9,7 @@
 mod build;
 #[cfg(test)]
 mod measure;
+mod read;
 #[cfg(test)]
 mod tests;
 

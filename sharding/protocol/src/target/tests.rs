@@ -267,3 +267,147 @@ fn what_matches_lives_on_a_targeted_shard() {
     }
     assert!(matched > 5000 && narrowed > 200, "{matched} {narrowed}");
 }
+
+fn plan(table: &RoutingTable, filter: &RawDocument, options: &str) -> String {
+    let collation = options.contains('c').then(german);
+    let matcher = matcher(filter, collation.as_deref());
+    let statement = ModifyStatement {
+        matcher: &matcher,
+        is_multi: options.contains('m'),
+        is_upsert: options.contains('u'),
+        may_broadcast: !options.contains('t'),
+    };
+    let shown = |name: &str, shards: &BTreeSet<ShardIdx>| {
+        let shards = shards.iter().map(|shard| table.shard(*shard).as_str());
+        format!("{name} {}", shards.collect::<Vec<_>>().join(" "))
+    };
+    match table.target_modify(&statement) {
+        Ok(WritePlan::One(shard)) => shown("one", &BTreeSet::from([shard])),
+        Ok(WritePlan::Each(shards)) => shown("each", &shards),
+        Ok(WritePlan::ById(shards)) => shown("id", &shards),
+        Ok(WritePlan::Found(shards)) => shown("found", &shards),
+        Err(error) => format!("{}", error.code.0),
+    }
+}
+
+#[test]
+fn statements_that_write() {
+    let bounds = vec![
+        rawdoc! { "a": 0, "b": 0 },
+        rawdoc! { "a": 10, "b": RawBson::MinKey },
+    ];
+    let table = table(rawdoc! { "a": 1, "b": 1 }, bounds, 3);
+    let check = |filter: RawDocumentBuf, options: &str, expected: &str| {
+        assert_eq!(
+            plan(&table, &filter, options),
+            expected,
+            "{filter:?} {options}"
+        );
+    };
+    // The whole key, however the statement is meant.
+    for options in ["", "m", "u", "mu", "t"] {
+        check(rawdoc! { "a": 5, "b": 1 }, options, "one s1");
+    }
+    // A part of the key, or a range.
+    check(rawdoc! { "a": 5 }, "", "one s1");
+    check(rawdoc! { "a": 5 }, "m", "one s1");
+    check(rawdoc! { "a": 5 }, "u", "found s1");
+    check(rawdoc! { "a": 5 }, "mu", "61");
+    check(rawdoc! { "a": { "$in": [5, 20] } }, "m", "each s1 s2");
+    check(rawdoc! { "a": { "$gt": 5 } }, "", "found s1 s2");
+    check(rawdoc! { "a": 0 }, "m", "each s0 s1");
+    // One `_id`.
+    check(rawdoc! { "_id": 7 }, "", "id s0 s1 s2");
+    check(rawdoc! { "_id": 7, "a": 0 }, "", "id s0 s1");
+    check(rawdoc! { "_id": 7 }, "t", "found s0 s1 s2");
+    check(rawdoc! { "_id": 7 }, "u", "found s0 s1 s2");
+    check(rawdoc! { "_id": 7 }, "m", "each s0 s1 s2");
+    check(rawdoc! { "_id": { "$gt": 7 } }, "", "found s0 s1 s2");
+    check(rawdoc! {}, "", "found s0 s1 s2");
+    check(rawdoc! {}, "m", "each s0 s1 s2");
+    // Strings block under a collation, others do not.
+    check(rawdoc! { "a": "x", "b": 1 }, "u", "one s2");
+    check(rawdoc! { "a": "x", "b": 1 }, "uc", "found s0 s1 s2");
+    check(rawdoc! { "a": 5, "b": 1 }, "uc", "one s1");
+    check(rawdoc! { "_id": "x" }, "c", "found s0 s1 s2");
+    check(rawdoc! { "_id": 7 }, "c", "id s0 s1 s2");
+}
+
+#[test]
+fn documents_that_are_inserted() {
+    let table = table(rawdoc! { "a": 1 }, vec![rawdoc! { "a": 0 }], 2);
+    let owner = |document: RawDocumentBuf| {
+        let owner = table.target_insert(&document);
+        owner.map(|owner| table.shard(owner).to_string())
+    };
+    assert_eq!(owner(rawdoc! { "a": 3 }).expect("a key"), "s1");
+    assert_eq!(owner(rawdoc! { "b": 3 }).expect("a key"), "s0");
+    let error = owner(rawdoc! { "a": [3] }).expect_err("no key");
+    assert_eq!(error.code.0, 61);
+    assert_eq!(
+        error.message,
+        "Shard key cannot contain array values or array descendants."
+    );
+}
+
+/// A table whose chunks, cut at 0, 1, 2 and so on, are on these shards.
+fn placed(shards: &[usize], time: u32) -> RoutingTable {
+    let of = Incarnation {
+        epoch: ObjectId::from_bytes([1; 12]),
+        timestamp: Timestamp::new(time, 0),
+    };
+    let key = rawdoc! { "a": 1 };
+    let ns = Namespace::new("d", "c").expect("a name");
+    let collection = CollectionDocument::new(ns, of, 0, UUID, key.clone());
+    let pattern = ShardKeyPattern::parse(&key).expect("a pattern");
+    let mut ends = vec![pattern.document(&pattern.min())];
+    ends.extend((1..shards.len()).map(|at| rawdoc! { "a": at as i32 }));
+    ends.push(pattern.document(&pattern.max()));
+    let chunks = shards.iter().enumerate().map(|(at, shard)| {
+        let shard = ShardId::new(&format!("s{shard}"));
+        ChunkDocument {
+            id: RawBson::Int64(at as i64),
+            of: ChunkOf::Uuid(UUID),
+            min: ends[at].clone(),
+            max: ends[at + 1].clone(),
+            shard: shard.clone(),
+            placement: Timestamp::new(1, at as u32),
+            on_current_shard_since: None,
+            history: vec![OwnerSince {
+                valid_after: of.timestamp,
+                shard,
+            }],
+            is_jumbo: false,
+            other: RawDocumentBuf::new(),
+        }
+    });
+    RoutingTable::new(&collection, chunks).expect("a table")
+}
+
+#[test]
+fn what_is_left_of_a_statement() {
+    let rest = |before: &[usize], now: &[usize], left: &[usize], done: &[usize]| {
+        let (before, now) = (placed(before, 5), placed(now, 5));
+        let named = |shards: &[usize]| -> BTreeSet<ShardIdx> {
+            let names = shards.iter().map(|shard| format!("s{shard}"));
+            names
+                .filter_map(|name| before.shard_of_name(&name))
+                .collect()
+        };
+        let rest = now.shards_of_rest(&before, &named(left), &named(done))?;
+        let names = rest.iter().map(|shard| now.shard(*shard).to_string());
+        Some(names.collect::<Vec<_>>().join(" "))
+    };
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(rest(&[0, 1, 0], &[0, 1, 0], &[1], &[0]), some("s1"));
+    assert_eq!(rest(&[0, 1, 0], &[0, 2, 0], &[1], &[0]), some("s2"));
+    // The shard that has done its part got what is left.
+    assert_eq!(rest(&[0, 1, 0], &[0, 0, 0], &[1], &[0]), None);
+    // What was done came to the shard that is left.
+    assert_eq!(rest(&[0, 1, 0], &[0, 1, 1], &[1], &[0]), None);
+    // What the statement does not concern may be anywhere.
+    assert_eq!(rest(&[0, 1, 2], &[2, 1, 1], &[1], &[0]), some("s1"));
+    let (before, now) = (placed(&[0, 1], 5), placed(&[0, 1], 6));
+    let (left, done) = (BTreeSet::from([ShardIdx(1)]), BTreeSet::from([ShardIdx(0)]));
+    assert_eq!(now.shards_of_rest(&before, &left, &done), None);
+}

@@ -101,6 +101,11 @@ impl TransactionRouter {
         self.number
     }
 
+    /// What all shards read, where its level is `snapshot`.
+    pub fn snapshot_time(&self) -> Option<Timestamp> {
+        self.at_cluster_time
+    }
+
     /// Whether it takes further statements.
     pub fn is_open(&self) -> bool {
         self.state == State::Open

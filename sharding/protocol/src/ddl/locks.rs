@@ -1,0 +1,113 @@
+//! Locks of definitions on one primary shard: of a database, and then of a collection in it, each
+//! granted in the order of their requests.
+
+use std::collections::BTreeMap;
+
+/// What a definition locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LockScope {
+    /// A database and all that is in it.
+    Database(String),
+    /// Its database, which others may share, and a collection.
+    Collection { db: String, ns: String },
+}
+
+impl LockScope {
+    fn conflicts(&self, other: &LockScope) -> bool {
+        match (self, other) {
+            (LockScope::Database(a), LockScope::Database(b))
+            | (LockScope::Database(a), LockScope::Collection { db: b, .. })
+            | (LockScope::Collection { db: a, .. }, LockScope::Database(b)) => a == b,
+            (LockScope::Collection { ns: a, .. }, LockScope::Collection { ns: b, .. }) => a == b,
+        }
+    }
+}
+
+/// A request, in the order in which they came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LockId(u64);
+
+/// Requests that hold their locks, and those that wait. A request holds both its locks as soon as
+/// no earlier one conflicts with it, so none holds one of them while it waits for the other.
+#[derive(Debug, Default)]
+pub struct DdlLocks {
+    requests: BTreeMap<LockId, LockScope>,
+    last: u64,
+}
+
+impl DdlLocks {
+    /// Puts a request behind those that are there.
+    pub fn request(&mut self, scope: LockScope) -> LockId {
+        self.last += 1;
+        let id = LockId(self.last);
+        self.requests.insert(id, scope);
+        id
+    }
+
+    /// Whether the request holds its locks. Once it does, it does until it is released.
+    pub fn holds(&self, id: LockId) -> bool {
+        let Some(scope) = self.requests.get(&id) else {
+            return false;
+        };
+        let mut earlier = self.requests.range(..id);
+        !earlier.any(|(_, other)| other.conflicts(scope))
+    }
+
+    /// Releases a request, or gives it up. Those that wait may hold theirs now.
+    pub fn release(&mut self, id: LockId) {
+        self.requests.remove(&id);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collection(ns: &str) -> LockScope {
+        LockScope::Collection {
+            db: ns.split_once('.').expect("a namespace").0.to_owned(),
+            ns: ns.to_owned(),
+        }
+    }
+
+    #[test]
+    fn granted_in_order() {
+        let mut locks = DdlLocks::default();
+        let first = locks.request(collection("d.a"));
+        let other = locks.request(collection("d.b"));
+        let same = locks.request(collection("d.a"));
+        let database = locks.request(LockScope::Database("d".to_owned()));
+        let late = locks.request(collection("d.c"));
+        let elsewhere = locks.request(collection("e.a"));
+        let all = [first, other, same, database, late, elsewhere];
+        let held = |locks: &DdlLocks| all.map(|id| locks.holds(id));
+        assert_eq!(held(&locks), [true, true, false, false, false, true]);
+        locks.release(first);
+        assert_eq!(held(&locks), [false, true, true, false, false, true]);
+        // What waits for a whole database is not overtaken by later requests for collections.
+        locks.release(same);
+        assert_eq!(held(&locks), [false, true, false, false, false, true]);
+        locks.release(other);
+        assert_eq!(held(&locks), [false, false, false, true, false, true]);
+        locks.release(database);
+        assert_eq!(held(&locks), [false, false, false, false, true, true]);
+        locks.release(late);
+        locks.release(elsewhere);
+        assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_holds_up_no_other() {
+        let mut locks = DdlLocks::default();
+        let first = locks.request(collection("d.a"));
+        let database = locks.request(LockScope::Database("d".to_owned()));
+        let late = locks.request(collection("d.b"));
+        assert!(locks.holds(first) && !locks.holds(database) && !locks.holds(late));
+        locks.release(database);
+        assert!(locks.holds(late) && !locks.holds(database));
+    }
+}
