@@ -8,7 +8,7 @@ use pinion_server::Resend;
 use pinion_sharding_protocol::ConnectionString;
 use pinion_sharding_router::{Hosts, Retry};
 use pinion_storage::storage;
-use pinion_wire::idl::{FieldReader, Path, ReadPreference, append_cluster_time};
+use pinion_wire::idl::{FieldReader, Namespace, Path, ReadPreference, append_cluster_time};
 use pinion_wire::{Error, HostPort, Result};
 
 use crate::limits::{LOCAL_COMMAND, REMOTE_COMMAND};
@@ -58,6 +58,16 @@ pub(crate) async fn run_on_set(
     command: &RawDocument,
     limit: Duration,
 ) -> Result<RawDocumentBuf> {
+    let (_, reply) = run_on_primary_of(set, command, limit).await?;
+    Ok(reply)
+}
+
+/// The same with the member that has answered.
+async fn run_on_primary_of(
+    set: &ConnectionString,
+    command: &RawDocument,
+    limit: Duration,
+) -> Result<(HostPort, RawDocumentBuf)> {
     if set.set.is_empty() {
         let message = format!("the connection string {set} names no replica set");
         return Err(Error::failed_to_parse(message));
@@ -67,10 +77,10 @@ pub(crate) async fn run_on_set(
     let command = with_times(command);
     let preference = ReadPreference::default();
     let ran = hosts.run(&set.set, &preference, &command, limit, Retry::Idempotent);
-    let (_, reply) = ran.await?;
+    let (host, reply) = ran.await.map_err(replies::with_own_fields)?;
     learn(reply.body());
     replies::check(reply.body())?;
-    Ok(reply.body().to_owned())
+    Ok((host, reply.body().to_owned()))
 }
 
 /// Runs a command, which may be executed twice, on a node that may be none of the cluster yet.
@@ -82,7 +92,8 @@ pub(crate) async fn run_on_host(host: &HostPort, command: &RawDocument) -> Resul
     let command = with_times(command);
     let resend = Resend::OverNewConnection;
     let ran = hosts.pool().run(host, &command, REMOTE_COMMAND, resend);
-    let reply = ran.await.map_err(|error| error.into_error())?;
+    let reply = ran.await.map_err(|error| error.into_error());
+    let reply = reply.map_err(replies::with_own_fields)?;
     learn(reply.body());
     replies::check(reply.body())?;
     Ok(reply.body().to_owned())
@@ -95,18 +106,70 @@ pub(crate) async fn run_on_host(host: &HostPort, command: &RawDocument) -> Resul
 /// The config servers cannot be reached; those of a write of the times.
 pub(crate) async fn read_config(
     cluster: &Membership,
+    place: (&str, &str),
+    filter: &RawDocument,
+    limit: i32,
+) -> Result<Vec<RawDocumentBuf>> {
+    read_config_sorted(cluster, place, filter, &RawDocumentBuf::new(), limit).await
+}
+
+/// The same in an order.
+///
+/// # Errors
+/// Those of [`read_config`].
+pub(crate) async fn read_config_sorted(
+    cluster: &Membership,
     (db, collection): (&str, &str),
     filter: &RawDocument,
+    sort: &RawDocument,
     limit: i32,
 ) -> Result<Vec<RawDocumentBuf>> {
     let mut command = DocBuilder::new();
     command
         .append("find", collection)
         .append("filter", filter)
+        .append("sort", sort)
         .append("limit", limit)
         .append("batchSize", limit)
         .append("singleBatch", true)
         .append("maxTimeMS", REMOTE_COMMAND.as_millis() as i64);
+    append_read_concern(&mut command);
+    command.append("$db", db);
+    let reply = run_on_set(&cluster.config_servers, &command.finish(), REMOTE_COMMAND).await?;
+    times::keep().await?;
+    replies::only_batch(&reply)
+}
+
+/// All such documents, however many replies they take: each of these in its time.
+///
+/// # Errors
+/// As of [`read_config`]; `ExceededMemoryLimit` where the documents are too many.
+pub(crate) async fn read_config_all(
+    cluster: &Membership,
+    ns: &str,
+    filter: &RawDocument,
+    sort: Option<&RawDocument>,
+) -> Result<Vec<RawDocumentBuf>> {
+    let ns = Namespace::parse(ns)?;
+    let mut command = DocBuilder::new();
+    command
+        .append("find", ns.collection())
+        .append("filter", filter);
+    if let Some(sort) = sort {
+        command.append("sort", sort);
+    }
+    append_read_concern(&mut command);
+    command.append("$db", ns.db());
+    let set = &cluster.config_servers;
+    let (host, reply) = run_on_primary_of(set, &command.finish(), REMOTE_COMMAND).await?;
+    let found = Hosts::here()
+        .read_to_end(&set.set, &host, &ns, &reply, REMOTE_COMMAND)
+        .await?;
+    times::keep().await?;
+    Ok(found)
+}
+
+fn append_read_concern(command: &mut DocBuilder) {
     command.start_document("readConcern");
     command.append("level", "majority");
     let config_time = storage().vector_time().config();
@@ -114,10 +177,6 @@ pub(crate) async fn read_config(
         command.append("afterClusterTime", bson_timestamp(config_time));
     }
     command.end();
-    command.append("$db", db);
-    let reply = run_on_set(&cluster.config_servers, &command.finish(), REMOTE_COMMAND).await?;
-    times::keep().await?;
-    replies::only_batch(&reply)
 }
 
 /// A command of the config servers that changes the catalog: a majority has it when this returns.

@@ -24,6 +24,8 @@ mod times;
 mod config;
 mod shard;
 
+mod ddl;
+
 mod seam;
 mod start;
 mod table;

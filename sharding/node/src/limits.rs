@@ -12,13 +12,33 @@ pub const LOCAL_COMMAND: Duration = Duration::from_secs(60);
 /// The pause before something is tried again that a primary has to do.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// How long a database may be kept closed for its removal, with the wait for what is in it.
-pub const DROP_DATABASE: Duration = Duration::from_secs(30);
+/// How long a gate may take to be closed for a definition, with the wait for what is behind it.
+pub const HOLD_WAIT: Duration = Duration::from_secs(30);
+/// How long a definition waits for others of the same collection or database.
+pub const DDL_LOCK_WAIT: Duration = Duration::from_secs(300);
+/// Definitions that run on a shard, with those that wait.
+pub const MAX_DEFINITIONS: usize = 1_000;
+/// Collections of a database that are listed at once where it is dropped.
+pub const MAX_LISTED_COLLECTIONS: i32 = 1_000;
+/// Shards that are sent a part of a definition at the same time.
+pub const MAX_SHARDS_AT_ONCE: usize = 64;
 
-/// How often a refresh of a database begins again because what it has read was changed meanwhile.
+/// How often a refresh of a database or collection begins again because what it has read was
+/// changed meanwhile.
 pub const REFRESH_ATTEMPTS: usize = 5;
 /// How long a secondary waits until it has applied what its primary has written for it.
 pub const CACHE_APPLIED: Duration = Duration::from_secs(10);
+
+/// The pause before a secondary looks again at what its primary is writing.
+pub const CACHE_READ_PAUSE: Duration = Duration::from_millis(50);
+
+/// The documents of the chunks of one collection: a table of a million chunks has a quarter of it.
+pub const MAX_TABLE_BYTES: usize = 1 << 30;
+/// Chunks that a primary keeps with one command.
+pub const CHUNKS_WRITTEN: usize = 1_000;
+pub const CHUNK_WRITE_BYTES: usize = 8 << 20;
+/// The bounds of chunks that a reply lists.
+pub const LISTED_CHUNKS_BYTES: usize = 8 << 20;
 
 /// For how long, and how often, a shard looks for the identity that a client writes, which is there
 /// only after the write was admitted.
@@ -33,6 +53,13 @@ pub const MAX_ADDED_DATABASES: usize = 10_000;
 /// Keys for cluster times that a shard reads of the config servers: one is made every three months.
 pub const MAX_KEYS: i32 = 1_000;
 
+/// Chunks that one command writes or removes when a collection becomes sharded or is dropped, and
+/// the size at which it has enough of them.
+pub const CHUNK_BATCH: usize = 1_000;
+pub const CHUNK_BATCH_BYTES: usize = 4 << 20;
+/// Ranges of zones that a namespace has, which are read in one batch.
+pub const MAX_ZONE_RANGES: i32 = 10_000;
+
 /// Connections of a core to each other member of the cluster.
 pub const MAX_CONNECTIONS: usize = 64;
 pub const IDLE_CONNECTIONS: usize = 4;
@@ -40,4 +67,6 @@ pub const IDLE_CONNECTIONS: usize = 4;
 pub const KNOWN_HOSTS: usize = 4_096;
 
 const _: () = assert!(IDLE_CONNECTIONS < MAX_CONNECTIONS);
+const _: () = assert!(CHUNK_WRITE_BYTES + (1 << 24) <= pinion_wire::limits::MAX_MESSAGE_BYTES);
+const _: () = assert!(CACHE_READ_PAUSE.as_millis() < CACHE_APPLIED.as_millis());
 const _: () = assert!(SHARD_SIZE.as_secs() < REMOTE_COMMAND.as_secs());

@@ -11,11 +11,13 @@ use pinion_service::interrupt::interruptible;
 use pinion_service::node_info::ClusterRole;
 use pinion_sharding_protocol::documents::{DatabaseDocument, ShardIdentityDocument};
 use pinion_sharding_protocol::{ConnectionString, ShardId};
+use pinion_wire::idl::Namespace;
 use pinion_wire::{ErrorCode, OpContext, Result, interruption};
 use rustc_hash::FxHashMap;
 
+use crate::ddl::Definitions;
 use crate::planted::PlantedFault;
-use crate::shard::Refreshes;
+use crate::shard::{Collections, EntryKey, Known, Refreshes};
 
 /// This core's part. Identity and databases are copies that core 0 replaces on all cores.
 pub(crate) struct Part {
@@ -24,6 +26,9 @@ pub(crate) struct Part {
     identity: RefCell<Option<Arc<Membership>>>,
     /// What the config servers have last said of each database, whichever shard has it.
     databases: RefCell<FxHashMap<String, Arc<DatabaseDocument>>>,
+    pub(crate) collections: Collections,
+    /// What an earlier primary has left of definitions is taken over by this one.
+    pub(crate) definitions_resumed: Cell<bool>,
     pub(crate) core_0: CoreZero,
 }
 
@@ -53,9 +58,9 @@ impl Membership {
 pub(crate) struct CoreZero {
     /// Changes of the identity.
     pub(crate) identity_turn: Semaphore,
-    /// Of each database that is being refreshed.
-    pub(crate) refreshes: RefCell<BTreeMap<String, Rc<Refreshes>>>,
-    /// Changes of what the cores know of databases.
+    /// Of each database and collection that is being refreshed.
+    pub(crate) refreshes: RefCell<BTreeMap<EntryKey, Rc<Refreshes>>>,
+    /// Changes of what the cores know of databases and collections.
     pub(crate) cache_turn: Semaphore,
     /// Writes of the times that are kept.
     pub(crate) times_turn: Semaphore,
@@ -64,9 +69,15 @@ pub(crate) struct CoreZero {
     /// Changes of shards, and of databases; who needs both takes them in this order.
     pub(crate) shards_turn: Semaphore,
     pub(crate) databases_turn: Semaphore,
+    /// Changes of sharded collections and of zones.
+    pub(crate) collections_turn: Semaphore,
+    /// Definitions that this shard coordinates.
+    pub(crate) definitions: Definitions,
     /// A task follows the topology time, and is to look again.
     pub(crate) topology_followed: Cell<bool>,
     pub(crate) topology_behind: Cell<bool>,
+    /// Counts what has made entries of collections stale.
+    pub(crate) distrusts: Cell<u64>,
     /// Notified where waits for the data are in vain: they are about to be closed, to be opened
     /// again, or this node has become the primary and waits for no other any more.
     pub(crate) waits_end: Notify,
@@ -84,8 +95,11 @@ impl Default for CoreZero {
             catalog_turn: Semaphore::new(1),
             shards_turn: Semaphore::new(1),
             databases_turn: Semaphore::new(1),
+            collections_turn: Semaphore::new(1),
+            definitions: Definitions::default(),
             topology_followed: Cell::new(false),
             topology_behind: Cell::new(false),
+            distrusts: Cell::new(0),
             waits_end: Notify::new(),
             tasks: RefCell::default(),
             is_stopping: Cell::new(false),
@@ -113,6 +127,8 @@ impl Part {
             planted_fault,
             identity: RefCell::default(),
             databases: RefCell::default(),
+            collections: Collections::default(),
+            definitions_resumed: Cell::new(false),
             core_0: CoreZero::default(),
         }
     }
@@ -128,6 +144,11 @@ impl Part {
 
     pub(crate) fn database(&self, name: &str) -> Option<Arc<DatabaseDocument>> {
         self.databases.borrow().get(name).cloned()
+    }
+
+    /// What this node goes by for a collection.
+    pub(crate) fn collection(&self, ns: &Namespace) -> Known {
+        self.collections.known(ns.as_str())
     }
 }
 
@@ -203,7 +224,8 @@ impl CoreZero {
         self.begin_on(Queue::Background, task);
     }
 
-    fn begin_on(&self, queue: Queue, task: impl Future<Output = ()> + 'static) {
+    /// The same on another queue.
+    pub(crate) fn begin_on(&self, queue: Queue, task: impl Future<Output = ()> + 'static) {
         assert!(core_id() == CoreId(0), "tasks are core 0's");
         if self.is_stopping() {
             return;

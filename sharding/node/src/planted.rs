@@ -10,12 +10,24 @@ pub enum PlantedFault {
     DatabaseVersionUnchecked,
     /// The place of a new database is answered before a majority of the config servers has it.
     PlacementNotMajority,
+    /// A definition stores its first phase alone.
+    PhaseNotCheckpointed,
+    /// A definition does not release its locks.
+    LockLeaked,
+    /// A definition leaves its gate closed.
+    CriticalSectionLeaked,
+    /// A drop leaves the chunks of the collection in the catalog of the cluster.
+    DropLeavesChunks,
 }
 
 impl PlantedFault {
-    /// All faults, each of which a campaign plants and must find.
+    /// Those that a campaign plants and must find. `PhaseNotCheckpointed` is none of them: phases
+    /// may be performed twice, so it shows by a crash behind the commit alone.
     pub const ALL: &[PlantedFault] = &[
         PlantedFault::DatabaseVersionUnchecked,
         PlantedFault::PlacementNotMajority,
+        PlantedFault::LockLeaked,
+        PlantedFault::CriticalSectionLeaked,
+        PlantedFault::DropLeavesChunks,
     ];
 }

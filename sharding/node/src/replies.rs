@@ -1,6 +1,6 @@
 //! Replies of commands that the node sends to itself or to others.
 
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, get};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, get};
 use pinion_wire::idl::{i32_clamped, truthy};
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -11,7 +11,9 @@ use pinion_wire::{Error, ErrorCode, Result};
 /// the write may be lost.
 pub(crate) fn check(reply: &RawDocument) -> Result<()> {
     if !get(reply, "ok").is_some_and(truthy) {
-        return Err(error_of(reply).with_extra(reply.to_owned()));
+        return Err(with_own_fields(
+            error_of(reply).with_extra(reply.to_owned()),
+        ));
     }
     if let Some(RawBsonRef::Array(errors)) = get(reply, "writeErrors")
         && let Some(RawBsonRef::Document(first)) = pinion_bson::values(errors).next()
@@ -21,6 +23,28 @@ pub(crate) fn check(reply: &RawDocument) -> Result<()> {
     match get(reply, "writeConcernError") {
         Some(RawBsonRef::Document(failed)) => Err(error_of(failed)),
         _ => Ok(()),
+    }
+}
+
+/// An error with the whole reply beside it, without what every reply has: the fields that are left
+/// can stand in the reply of another command.
+pub(crate) fn with_own_fields(mut error: Error) -> Error {
+    let Some(reply) = error.extra.take() else {
+        return error;
+    };
+    let mut own = DocBuilder::new();
+    for elem in pinion_bson::raw_elements(&reply) {
+        let is_of_all = matches!(
+            elem.name,
+            b"ok" | b"errmsg" | b"code" | b"codeName" | b"errorLabels" | b"operationTime"
+        );
+        if !is_of_all && !elem.name.starts_with(b"$") {
+            own.append_elem(&elem);
+        }
+    }
+    match own.finish() {
+        own if own.is_empty() => error,
+        own => error.with_extra(own),
     }
 }
 

@@ -1,9 +1,13 @@
 //! What the executor sees of the node's part in its cluster.
 
+use std::sync::Arc;
+
 use pinion_bson::{RawDocumentBuf, rawdoc};
+use pinion_clock::Timestamp;
 use pinion_exec::Waiting;
-use pinion_exec::placement::{ClusterNode, WrittenDatabases, WrittenDocuments};
+use pinion_exec::placement::{ClusterNode, Ownership, WrittenDocuments, WrittenEntries};
 use pinion_runtime::{CoreId, Queue, submit_to};
+use pinion_sharding_protocol::has_fixed_placement;
 use pinion_storage::storage;
 use pinion_wire::Result;
 use pinion_wire::idl::{Namespace, SentDatabaseVersion, SentShardVersion};
@@ -11,8 +15,9 @@ use pinion_wire::idl::{Namespace, SentDatabaseVersion, SentShardVersion};
 use crate::config::{begin_catalog, follow_topology};
 use crate::config_servers::read_config;
 use crate::data::unless_closed;
+use crate::ddl;
 use crate::limits::MAX_KEYS;
-use crate::part::part;
+use crate::part::{Part, part};
 use crate::shard;
 
 /// Has the node use documents that are being applied, once they can be read.
@@ -30,6 +35,7 @@ async fn use_documents(written: WrittenDocuments) {
         shard::reload().await;
     }
     shard::forget_cached(&written.databases).await;
+    shard::settle(&written.collections).await;
 }
 
 /// This core's part, as a [`ClusterNode`].
@@ -41,21 +47,61 @@ impl ClusterNode for Seam {
     }
 
     fn check_database(&self, db: &str, sent: &SentDatabaseVersion) -> Result<()> {
-        shard::check_database(&part(), db, sent)
+        let part = part();
+        match ddl::are_resumed(&part) || has_fixed_placement(db) {
+            true => shard::check_database(&part, db, sent),
+            false => Err(ddl::not_resumed_database(db, sent)),
+        }
     }
 
     fn check_collection(&self, ns: &Namespace, sent: &SentShardVersion) -> Result<()> {
-        shard::check_collection(&part(), ns, sent)
+        let part = part();
+        match ddl::are_resumed(&part) || has_fixed_placement(ns.db()) {
+            true => shard::check_collection(&part, ns, sent),
+            false => Err(ddl::not_resumed_collection(&part, ns, sent)),
+        }
+    }
+
+    fn ownership(
+        &self,
+        ns: &Namespace,
+        sent: Option<&SentShardVersion>,
+        at: Option<Timestamp>,
+    ) -> Option<Arc<dyn Ownership>> {
+        shard::ownership(&part(), ns, sent, at)
+    }
+
+    fn check_unsharded(&self, ns: &Namespace) -> Result<()> {
+        shard::check_unsharded(&part(), ns)
+    }
+
+    fn refresh_collection(&self, ns: &Namespace, sent: &SentShardVersion) -> Waiting<Result<()>> {
+        let (ns, sent) = (ns.clone(), *sent);
+        Box::pin(async move {
+            ddl::resumed().await;
+            if !shard::is_collection_behind(&part(), &ns, &sent) {
+                return Ok(());
+            }
+            submit_to(CoreId(0), Queue::Foreground, move || async move {
+                let is_enough = |part: &Part| {
+                    shard::check_collection(part, &ns, &sent).is_ok()
+                        || !shard::is_collection_behind(part, &ns, &sent)
+                };
+                shard::refresh_collection(&ns, is_enough).await
+            })
+            .await
+        })
     }
 
     fn refresh_database(&self, db: &str, sent: &SentDatabaseVersion) -> Waiting<Result<()>> {
         let (db, sent) = (db.to_owned(), *sent);
         Box::pin(async move {
+            ddl::resumed().await;
             if !shard::is_behind(&part(), &db, &sent) {
                 return Ok(());
             }
             submit_to(CoreId(0), Queue::Foreground, move || async move {
-                let is_enough = |part: &crate::part::Part| {
+                let is_enough = |part: &Part| {
                     shard::check_database(part, &db, &sent).is_ok()
                         || !shard::is_behind(part, &db, &sent)
                 };
@@ -79,10 +125,17 @@ impl ClusterNode for Seam {
             Queue::Background,
             move || async move {
                 let part = part();
-                let is_of_config = part.is_config_server() && written.shards;
-                let has_databases = written.databases != WrittenDatabases::None;
-                let is_of_shard = !part.is_config_server() && (written.identity || has_databases);
-                if is_of_config || is_of_shard {
+                if part.is_config_server() {
+                    if written.shards {
+                        part.core_0.begin(use_documents(written));
+                    }
+                    return;
+                }
+                // Before it can be read: what waits for that finds the entry stale.
+                shard::distrust(&written.collections).await;
+                let entries = [&written.databases, &written.collections];
+                let has_entries = entries.iter().any(|of| **of != WrittenEntries::None);
+                if written.identity || has_entries {
                     part.core_0.begin(use_documents(written));
                 }
             },
@@ -97,8 +150,14 @@ impl ClusterNode for Seam {
                 // It may have been copied from another member, rather than applied.
                 shard::reload().await;
                 shard::begin_as_primary().await;
+                shard::begin_collections_as_primary().await;
+                ddl::begin_as_primary();
             }
         })
+    }
+
+    fn stopped_leading(&self) -> Waiting<()> {
+        Box::pin(ddl::stop_leading())
     }
 
     fn data_close(&self) {

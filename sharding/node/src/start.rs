@@ -64,6 +64,7 @@ pub fn start(planted_fault: PlantedFault) -> LocalBoxFuture<'static, Result<()>>
         }
         times::restore().await?;
         shard::load().await?;
+        shard::list_collections().await?;
         if any_part().is_some_and(|part| part.membership().is_none()) {
             tracing::warn!(target: "SHARDING", id = 22_074u64, "Started with --shardsvr, but no shardIdentity document was found on disk. This most likely means this server has not yet been added to a sharded cluster");
         }

@@ -1,16 +1,15 @@
-//! Commands of config servers: `_configsvrAddShard`, `_configsvrCreateDatabase`,
-//! `_configsvrDropDatabase`.
+//! Commands of config servers, by which other nodes of the cluster have them change the catalog.
 
-use pinion_bson::RawBsonRef;
+use pinion_bson::{RawBsonRef, Uuid};
 use pinion_exec::commands::acknowledge;
-use pinion_sharding_protocol::config::AddShardRequest;
-use pinion_sharding_protocol::{ConnectionString, DatabaseVersion, Form};
+use pinion_sharding_protocol::config::{AddShardRequest, InitialChunk, NewCollection};
+use pinion_sharding_protocol::{ConnectionString, DatabaseVersion, Form, ShardId};
 use pinion_storage::storage;
-use pinion_wire::idl::WriteConcernW;
+use pinion_wire::idl::{FieldReader, Namespace, WriteConcernW, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::changelog::sender;
-use super::{databases, shards};
+use super::{collections, databases, shards, zones};
 use crate::part::{any_part, on_core_0, part};
 use crate::planted::PlantedFault;
 
@@ -105,15 +104,117 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
             DatabaseVersion::parse(reader.path().field("version"), version)?
         }
         _ => {
-            return Err(pinion_wire::idl::missing_field(
-                reader.path().field("version"),
-            ));
+            return Err(missing_field(reader.path().field("version")));
         }
     };
     reader.finish()?;
     let from = sender(&cmd.ctx);
     on_core_0(&cmd.ctx, move || async move {
         databases::remove(&name, version, &from).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+/// `_configsvrCommitCreateCollection: <ns>, collection: {..}, chunks: [{min, shard}, ..]`: writes
+/// the routing table of a collection that is sharded from then on.
+pub(crate) async fn commit_create_collection(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let reader = cmd.reader()?;
+    let ns = Namespace::parse(reader.str(cmd.name())?)?;
+    let document = reader.doc("collection")?;
+    let chunks = chunks_in(&reader)?;
+    reader.finish()?;
+    let new = NewCollection::new(&ns, document, chunks)?;
+    let from = sender(&cmd.ctx);
+    on_core_0(&cmd.ctx, move || async move {
+        collections::create(&new, &from).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+fn chunks_in(reader: &FieldReader<'_, '_>) -> Result<Vec<InitialChunk>> {
+    let Some(objects) = reader.opt_objects("chunks")? else {
+        return Err(missing_field(reader.path().field("chunks")));
+    };
+    let path = objects.path();
+    let mut chunks = Vec::new();
+    for object in objects {
+        let (at, object) = object?;
+        let chunk = FieldReader::object(path.index(at), object)?;
+        chunks.push(InitialChunk {
+            min: chunk.doc("min")?.to_owned(),
+            shard: ShardId::new(chunk.str("shard")?),
+        });
+    }
+    Ok(chunks)
+}
+
+/// `_configsvrCommitDropCollection: <ns>, uuid`: removes the routing table of a collection, and its
+/// zones.
+pub(crate) async fn commit_drop_collection(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let reader = cmd.reader()?;
+    let ns = Namespace::parse(reader.str(cmd.name())?)?;
+    let uuid = reader
+        .opt_uuid("uuid")?
+        .ok_or_else(|| missing_field(reader.path().field("uuid")))?;
+    reader.finish()?;
+    let from = sender(&cmd.ctx);
+    on_core_0(&cmd.ctx, move || async move {
+        collections::remove(&ns, Uuid::from_bytes(uuid), &from).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+/// The shard and the zone of a command.
+fn shard_and_zone(cmd: &Invocation) -> Result<(String, String)> {
+    let reader = cmd.reader()?;
+    let shard = reader.str(cmd.name())?.to_owned();
+    let zone = reader.str("zone")?.to_owned();
+    reader.finish()?;
+    Ok((shard, zone))
+}
+
+/// `_configsvrAddShardToZone: <shard>, zone`.
+pub(crate) async fn add_shard_to_zone(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let (shard, zone) = shard_and_zone(&cmd)?;
+    on_core_0(&cmd.ctx, move || async move {
+        zones::add_shard(&shard, &zone).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+/// `_configsvrRemoveShardFromZone: <shard>, zone`.
+pub(crate) async fn remove_shard_from_zone(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let (shard, zone) = shard_and_zone(&cmd)?;
+    on_core_0(&cmd.ctx, move || async move {
+        zones::remove_shard(&shard, &zone).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+/// `_configsvrUpdateZoneKeyRange: <ns>, min, max, zone`: with `null` the range is in no zone any
+/// more.
+pub(crate) async fn update_zone_key_range(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let reader = cmd.reader()?;
+    let ns = Namespace::parse(reader.str(cmd.name())?)?;
+    let (min, max) = (reader.doc("min")?.to_owned(), reader.doc("max")?.to_owned());
+    let zone = match reader.value("zone") {
+        None => return Err(missing_field(reader.path().field("zone"))),
+        Some(RawBsonRef::Null) => None,
+        Some(_) => Some(reader.str("zone")?.to_owned()),
+    };
+    reader.finish()?;
+    on_core_0(&cmd.ctx, move || async move {
+        zones::update_range(&ns, &min, &max, zone.as_deref()).await
     })
     .await?;
     finish(&cmd, Reply::new()).await

@@ -7,6 +7,7 @@ use pinion_sharding_protocol::documents::ShardIdentityDocument;
 use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
+use super::collections::append_versions;
 use super::databases::{membership, refresh};
 use super::identity;
 use crate::part::{Membership, any_part, on_core_0};
@@ -45,14 +46,13 @@ pub(crate) async fn sharding_state(cmd: Invocation) -> Result<Reply> {
         out.append("configServer", shard.config_servers.to_string().as_str())
             .append("shardName", shard.shard().as_str())
             .append("clusterId", shard.document.cluster);
-        // All collections are unsharded.
-        out.start_document("versions").end();
+        append_versions(&shard, &mut out);
     }
     Ok(out)
 }
 
 /// The part of a shard.
-fn of_shard() -> Result<std::rc::Rc<crate::part::Part>> {
+pub(super) fn of_shard() -> Result<std::rc::Rc<crate::part::Part>> {
     any_part()
         .filter(|part| part.role == ClusterRole::Shard)
         .ok_or_else(|| {

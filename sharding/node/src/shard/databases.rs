@@ -6,19 +6,16 @@ use std::rc::Rc;
 use pinion_bson::{RawBsonRef, RawDocument, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_exec::local::document_by_id;
-use pinion_exec::placement::WrittenDatabases;
+use pinion_exec::placement::WrittenEntries;
 use pinion_exec::replica_set;
 use pinion_runtime::{sleep, timeout};
 use pinion_sharding_protocol::documents::DatabaseDocument;
-use pinion_sharding_protocol::{
-    DatabaseVersion, Form, ShardVersion, StaleDatabaseInfo, StaleInfo, StaleReason,
-    has_fixed_placement,
-};
+use pinion_sharding_protocol::{DatabaseVersion, Form, StaleDatabaseInfo, has_fixed_placement};
 use pinion_storage::storage;
-use pinion_wire::idl::{FieldReader, Namespace, Path, SentDatabaseVersion, SentShardVersion};
+use pinion_wire::idl::{FieldReader, Path, SentDatabaseVersion};
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::refreshes::{Refreshes, outdate, shared};
+use super::refreshes::{EntryKey, Refreshes, outdate, shared};
 use crate::config_servers::read_config;
 use crate::data::{enter_data, unless_closed};
 use crate::limits::{CACHE_APPLIED, REFRESH_ATTEMPTS, RETRY_PAUSE};
@@ -42,7 +39,7 @@ fn not_initialized() -> Error {
 ///
 /// # Errors
 /// `ShardingStateNotInitialized`.
-pub(super) fn membership(part: &Part) -> Result<std::sync::Arc<Membership>> {
+pub(crate) fn membership(part: &Part) -> Result<std::sync::Arc<Membership>> {
     part.membership().ok_or_else(not_initialized)
 }
 
@@ -71,25 +68,6 @@ pub(crate) fn check_database(part: &Part, db: &str, sent: &SentDatabaseVersion) 
     }
 }
 
-/// Compares the version of a collection. All collections are unsharded.
-///
-/// # Errors
-/// `StaleConfig`.
-pub(crate) fn check_collection(part: &Part, ns: &Namespace, sent: &SentShardVersion) -> Result<()> {
-    let shard = membership(part)?;
-    let received = ShardVersion::from_sent(*sent);
-    if has_fixed_placement(ns.db()) || received.is_placement_equal(ShardVersion::Unsharded) {
-        return Ok(());
-    }
-    Err(StaleInfo {
-        ns: ns.clone(),
-        received,
-        wanted: Some(ShardVersion::Unsharded),
-        shard: shard.shard().clone(),
-    }
-    .error(StaleReason::Mismatch, Form::Own))
-}
-
 /// Whether the known version of a database may be older than one that was sent.
 pub(crate) fn is_behind(part: &Part, db: &str, sent: &SentDatabaseVersion) -> bool {
     let received = DatabaseVersion::from_sent(*sent);
@@ -105,25 +83,26 @@ pub(crate) fn is_behind(part: &Part, db: &str, sent: &SentDatabaseVersion) -> bo
 /// `ConflictingOperationInProgress` where it is changed all the time.
 pub(crate) async fn refresh(db: &str, is_enough: impl Fn(&Part) -> bool) -> Result<()> {
     let is_enough = || is_enough(&part());
-    shared(db, is_enough, |refreshes| learn(db, refreshes)).await
+    let learned = |refreshes| learn(db.to_owned(), refreshes);
+    shared(EntryKey::database(db), is_enough, learned).await
 }
 
-fn is_primary() -> bool {
+pub(super) fn is_primary() -> bool {
     replica_set().is_some_and(|set| set.view().writable)
 }
 
-async fn learn(db: &str, refreshes: Rc<Refreshes>) -> Result<()> {
+async fn learn(db: String, refreshes: Rc<Refreshes>) -> Result<()> {
     let part = part();
     for _ in 0..REFRESH_ATTEMPTS {
         refreshes.begin_reading();
         let shard = membership(&part)?;
         let found = match is_primary() {
-            true => of_config(&shard, db).await?,
-            false => of_primary(db).await?,
+            true => of_config(&shard, &db).await?,
+            false => of_primary(&db).await?,
         };
         let _turn = part.core_0.cache_turn.acquire().await;
         if !refreshes.is_outdated() {
-            install(db, found).await;
+            install(&db, found).await;
             return Ok(());
         }
     }
@@ -153,19 +132,19 @@ async fn install(db: &str, found: Option<DatabaseDocument>) {
 
 /// Forgets databases: the primary has written what this secondary reads of them, or what is known
 /// is not relied on any more. Called on core 0.
-pub(crate) async fn forget_cached(written: &WrittenDatabases) {
+pub(crate) async fn forget_cached(written: &WrittenEntries) {
     let part = part();
     let _turn = part.core_0.cache_turn.acquire().await;
     match written {
-        WrittenDatabases::None => {}
-        WrittenDatabases::Named(names) => {
-            outdate(|db| names.contains(db));
+        WrittenEntries::None => {}
+        WrittenEntries::Named(names) => {
+            outdate(|key| matches!(key, EntryKey::Database(db) if names.contains(db)));
             for name in names {
                 install_database(name, None).await;
             }
         }
-        WrittenDatabases::All => {
-            outdate(|_| true);
+        WrittenEntries::All => {
+            outdate(|key| matches!(key, EntryKey::Database(_)));
             forget_databases().await;
         }
     }
@@ -179,7 +158,7 @@ pub(crate) async fn begin_as_primary() {
         return;
     }
     part.core_0.waits_end.notify_all();
-    forget_cached(&WrittenDatabases::All).await;
+    forget_cached(&WrittenEntries::All).await;
     // So secondaries ask this one.
     part.core_0.begin(async {
         while is_primary() && !crate::part::part().core_0.is_stopping() {
@@ -204,7 +183,7 @@ async fn clear_cache() -> Result<()> {
 }
 
 /// Brings what secondaries read up to what is known.
-pub(super) async fn persist(db: &str, found: Option<&DatabaseDocument>) -> Result<()> {
+pub(crate) async fn persist(db: &str, found: Option<&DatabaseDocument>) -> Result<()> {
     let (cache_db, cache) = CACHE;
     let client = LocalClient::new()?;
     let command = match found {
@@ -244,7 +223,7 @@ async fn of_primary(db: &str) -> Result<Option<DatabaseDocument>> {
         .transpose()
 }
 
-fn operation_time(reply: &RawDocument) -> Result<Timestamp> {
+pub(super) fn operation_time(reply: &RawDocument) -> Result<Timestamp> {
     let reader = FieldReader::object(Path::root("reply"), reply)?;
     let time = reader.opt_timestamp("operationTime")?;
     time.ok_or_else(|| Error::failed_to_parse("a reply has no operationTime"))

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use pinion_bson::{ObjectId, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_exec::local::document_by_id;
-use pinion_exec::placement::WrittenDatabases;
+use pinion_exec::placement::WrittenEntries;
 use pinion_runtime::{CoreId, core_id};
 use pinion_sharding_protocol::documents::{IDENTITY, ShardIdentityDocument};
 use pinion_sharding_router::Hosts;
 use pinion_wire::{Error, ErrorCode, Result};
 
+use super::collections::{distrust, settle};
 use super::databases::forget_cached;
 use crate::data::open_data;
 use crate::local::LocalClient;
@@ -78,7 +79,10 @@ async fn load_in_turn(part: &Part) -> Result<()> {
     let name = found.as_ref().map(|found| found.shard().to_string());
     install_membership(found.map(Arc::new)).await;
     if let Some(left) = left {
-        forget_cached(&WrittenDatabases::All).await;
+        forget_cached(&WrittenEntries::All).await;
+        distrust(&WrittenEntries::All).await;
+        part.core_0
+            .begin(async { settle(&WrittenEntries::All).await });
         Hosts::here().unwatch(&left.config_servers.set).await;
     }
     let (Some(name), Some(config_servers)) = (name, config_servers) else {

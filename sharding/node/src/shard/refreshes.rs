@@ -1,16 +1,44 @@
-//! Refreshes of one database: one behind the other, and each for all that asked before it started.
+//! Refreshes of one entry of the routing table, a database or a collection: one behind the other,
+//! and each for all that asked before it started.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::rc::Rc;
 
-use pinion_runtime::sync::Semaphore;
-use pinion_runtime::{CoreId, core_id, timeout};
+use pinion_runtime::sync::{Semaphore, oneshot};
+use pinion_runtime::{CoreId, Queue, core_id, timeout};
 use pinion_wire::{Error, ErrorCode, Result, interruption};
 
 use crate::limits::REMOTE_COMMAND;
 use crate::part::{any_part, part};
 
-/// The refreshes of one database, as long as somebody asks for one.
+/// An entry that is refreshed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum EntryKey {
+    Database(String),
+    Collection(String),
+}
+
+impl EntryKey {
+    pub(crate) fn database(db: &str) -> EntryKey {
+        EntryKey::Database(db.to_owned())
+    }
+
+    pub(super) fn collection(ns: &str) -> EntryKey {
+        EntryKey::Collection(ns.to_owned())
+    }
+}
+
+impl fmt::Display for EntryKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EntryKey::Database(db) => write!(f, "the database {db}"),
+            EntryKey::Collection(ns) => write!(f, "the collection {ns}"),
+        }
+    }
+}
+
+/// The refreshes of one entry, as long as somebody asks for one.
 pub(crate) struct Refreshes {
     turn: Semaphore,
     /// The number of the last one that has started.
@@ -42,30 +70,35 @@ impl Refreshes {
     }
 }
 
-/// What has been read of these databases, or of all, and is not installed yet, may be old.
-pub(super) fn outdate(concerns: impl Fn(&str) -> bool) {
+/// Whether an entry is being refreshed or changed, or somebody waits for that.
+pub(super) fn is_under_way(key: &EntryKey) -> bool {
+    part().core_0.refreshes.borrow().contains_key(key)
+}
+
+/// What has been read of these entries, and is not installed yet, may be old.
+pub(super) fn outdate(concerns: impl Fn(&EntryKey) -> bool) {
     let part = part();
-    for (db, refreshes) in &*part.core_0.refreshes.borrow() {
-        if concerns(db) {
+    for (key, refreshes) in &*part.core_0.refreshes.borrow() {
+        if concerns(key) {
             refreshes.is_outdated.set(true);
         }
     }
 }
 
-/// A share in the refreshes of a database, which are forgotten with the last one.
+/// A share in the refreshes of an entry, which are forgotten with the last one.
 struct Entered {
-    db: String,
+    key: EntryKey,
     refreshes: Option<Rc<Refreshes>>,
 }
 
 impl Entered {
-    fn new(db: &str) -> Entered {
-        assert!(core_id() == CoreId(0), "databases are refreshed on core 0");
+    fn new(key: &EntryKey) -> Entered {
+        assert!(core_id() == CoreId(0), "entries are refreshed on core 0");
         let part = part();
         let mut all = part.core_0.refreshes.borrow_mut();
         Entered {
-            db: db.to_owned(),
-            refreshes: Some(all.entry(db.to_owned()).or_default().clone()),
+            key: key.clone(),
+            refreshes: Some(all.entry(key.clone()).or_default().clone()),
         }
     }
 
@@ -83,34 +116,34 @@ impl Drop for Entered {
             return;
         };
         let mut all = part.core_0.refreshes.borrow_mut();
-        if (all.get(&self.db)).is_some_and(|refreshes| Rc::strong_count(refreshes) == 1) {
-            all.remove(&self.db);
+        if (all.get(&self.key)).is_some_and(|refreshes| Rc::strong_count(refreshes) == 1) {
+            all.remove(&self.key);
         }
     }
 }
 
-/// Runs a refresh of a database, unless `is_enough` finds what others have meanwhile learned
-/// sufficient, or one that started since has ended: its outcome is this one's too. Called on core
-/// 0.
+/// Runs a refresh of an entry, unless `is_enough` finds what others have meanwhile learned
+/// sufficient, or one that started since has ended: its outcome is this one's too. It comes to its
+/// end although the caller is dropped. Called on core 0.
 ///
 /// # Errors
 /// Those of the refresh; `ExceededTimeLimit` where the one before does not end.
 pub(super) async fn shared<R>(
-    db: &str,
+    key: EntryKey,
     is_enough: impl Fn() -> bool,
     refresh: impl FnOnce(Rc<Refreshes>) -> R,
 ) -> Result<()>
 where
-    R: Future<Output = Result<()>>,
+    R: Future<Output = Result<()>> + 'static,
 {
-    let entered = Entered::new(db);
-    let refreshes = entered.refreshes();
+    let entered = Entered::new(&key);
+    let refreshes = entered.refreshes().clone();
     let before = refreshes.last.get();
     let turn = refreshes.turn.acquire();
-    let Ok(_turn) = timeout(REMOTE_COMMAND, turn).await else {
+    let Ok(turn) = timeout(REMOTE_COMMAND, turn).await else {
         return Err(Error::new(
             ErrorCode::EXCEEDED_TIME_LIMIT,
-            format!("the database {db} is being refreshed or dropped for too long"),
+            format!("{key} is being refreshed or dropped for too long"),
         ));
     };
     if is_enough() {
@@ -120,20 +153,33 @@ where
         return refreshes.outcome.borrow().clone();
     }
     refreshes.last.set(before + 1);
-    // Of one that is dropped on its way.
-    *refreshes.outcome.borrow_mut() = Err(interruption(ErrorCode::INTERRUPTED));
-    let outcome = refresh(refreshes.clone()).await;
-    *refreshes.outcome.borrow_mut() = outcome.clone();
-    outcome
+    // Of one that ends with the node.
+    let stopped = || interruption(ErrorCode::INTERRUPTED_AT_SHUTDOWN);
+    *refreshes.outcome.borrow_mut() = Err(stopped());
+    let refresh = refresh(refreshes.clone());
+    let (sender, receiver) = oneshot();
+    part().core_0.begin_on(Queue::Foreground, async move {
+        let outcome = refresh.await;
+        *refreshes.outcome.borrow_mut() = outcome.clone();
+        drop(turn);
+        drop(refreshes);
+        drop(entered);
+        // Without a receiver the caller was dropped.
+        let _ = sender.send(outcome);
+    });
+    receiver.await.unwrap_or_else(|_| Err(stopped()))
 }
 
-/// Runs something that changes what is known of a database while no refresh of it is under way.
+/// Runs something that changes what is known of an entry while no refresh of it is under way.
 /// Called on core 0.
 ///
 /// # Errors
 /// Its own.
-pub(super) async fn exclusively<T>(db: &str, change: impl Future<Output = Result<T>>) -> Result<T> {
-    let entered = Entered::new(db);
+pub(crate) async fn exclusively<T>(
+    key: &EntryKey,
+    change: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let entered = Entered::new(key);
     let _turn = entered.refreshes().turn.acquire().await;
     change.await
 }
@@ -152,7 +198,7 @@ mod tests {
     async fn ask(after_ms: u64, runs: Rc<Cell<i32>>) -> i32 {
         sleep(Duration::from_millis(after_ms)).await;
         let outcome = shared(
-            "d",
+            EntryKey::database("d"),
             || false,
             |_| async move {
                 runs.set(runs.get() + 1);
@@ -181,14 +227,18 @@ mod tests {
                 let asking = [0, 2, 3, 4, 5, 15].map(|at| ask(at, runs.clone()));
                 assert_eq!(join_all(asking).await, [1, 2, 2, 2, 2, 3]);
                 assert!(part().core_0.refreshes.borrow().is_empty());
-                // One that is dropped on its way is no one's outcome.
+                // One whose caller is dropped comes to its end.
                 let dropped = spawn(Queue::Foreground, ask(0, runs.clone()));
                 sleep(Duration::from_millis(5)).await;
                 let behind = spawn(Queue::Foreground, ask(0, runs.clone()));
                 sleep(Duration::from_millis(1)).await;
                 dropped.abort();
                 assert_eq!(behind.await.ok(), Some(5));
-                let enough = shared("d", || true, |_| async { panic!("it is not asked for") });
+                let enough = shared(
+                    EntryKey::database("d"),
+                    || true,
+                    |_| async { panic!("it is not asked for") },
+                );
                 assert!(enough.await.is_ok());
                 assert!(part().core_0.refreshes.borrow().is_empty());
                 end.set(true);
