@@ -1,11 +1,9 @@
 //! Reads of the config servers, which are at least as new as what this process has heard of.
 
-use pinion_bson::DocBuilder;
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_runtime::Duration;
-use pinion_server::Resend;
+use pinion_wire::Result;
 use pinion_wire::idl::{Namespace, ReadPreference, ReadPreferenceMode};
-use pinion_wire::{Error, Result};
 
 use crate::clock::{append_gossip, bson_time, learn_from};
 use crate::cluster::Cluster;
@@ -55,39 +53,9 @@ pub(crate) async fn find_all(
         )
         .await?;
     learn_from(&*cluster.clock, reply.body());
-    let mut found = Vec::new();
-    let mut id = take_batch(reply.body(), "firstBatch", &mut found)?;
-    while id != 0 {
-        let mut more = DocBuilder::new();
-        more.append("getMore", id)
-            .append("collection", ns.collection())
-            .append("$db", ns.db());
-        let more = more.finish();
-        let reply = hosts
-            .run_at(set, &host, &more, CONFIG_READ_TIME, Resend::Never)
-            .await
-            .map_err(|error| error.into_error())?;
-        id = take_batch(reply.body(), "nextBatch", &mut found)?;
-    }
-    Ok(found)
-}
-
-/// Takes the documents of a cursor's reply. Gives the cursor's id.
-fn take_batch(reply: &RawDocument, batch: &str, into: &mut Vec<RawDocumentBuf>) -> Result<i64> {
-    let malformed = || Error::internal("a config server's reply has no cursor");
-    let cursor = pinion_bson::get(reply, "cursor");
-    let cursor = cursor.and_then(|cursor| cursor.as_document());
-    let cursor = cursor.ok_or_else(malformed)?;
-    let documents = pinion_bson::get(cursor, batch).and_then(|batch| batch.as_array());
-    for document in pinion_bson::values(documents.ok_or_else(malformed)?) {
-        if let RawBsonRef::Document(document) = document {
-            into.push(document.to_owned());
-        }
-    }
-    match pinion_bson::get(cursor, "id") {
-        Some(RawBsonRef::Int64(id)) => Ok(id),
-        _ => Err(malformed()),
-    }
+    hosts
+        .read_to_end(set, &host, ns, reply.body(), CONFIG_READ_TIME)
+        .await
 }
 
 /// Runs a command at the primary of the config servers. `fields` appends all but the database and

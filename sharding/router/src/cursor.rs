@@ -205,7 +205,8 @@ pub(crate) struct RemoteBatch {
     pub documents: Vec<Bytes>,
     /// 0 where nothing follows.
     pub id: i64,
-    token: Option<RawDocumentBuf>,
+    /// `postBatchResumeToken`.
+    pub token: Option<RawDocumentBuf>,
 }
 
 impl RemoteBatch {

@@ -69,6 +69,14 @@ impl Route {
         }
     }
 
+    /// To a shard, for what it has of a sharded collection.
+    pub(crate) fn of_shard(shard: &ShardId) -> Route {
+        Route {
+            shard: shard.clone(),
+            version: None,
+        }
+    }
+
     /// To the node that answers for a database that is not there.
     fn nowhere() -> Route {
         Route {
@@ -78,8 +86,11 @@ impl Route {
     }
 }
 
-/// The databases that only a node itself has.
-fn check_is_of_cluster(db: &str) -> Result<()> {
+/// Refuses the database that each node has for itself.
+///
+/// # Errors
+/// `IllegalOperation`.
+pub(crate) fn check_is_of_cluster(db: &str) -> Result<()> {
     match db {
         "local" => Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
@@ -177,16 +188,46 @@ pub(crate) async fn at_primary(
     absent: WhenAbsent,
     make: impl Fn(Versions) -> Request,
 ) -> Result<Answer> {
-    check_is_of_cluster(db)?;
     let names_one = named_collection(cmd, db).is_some();
+    let make = |version| match names_one {
+        true => make(Versions::of_unsharded(version)),
+        false => make(version.into()),
+    };
+    let sender = async |route: &Route, version| send(cmd, route, make(version)).await;
+    at_version(cmd, db, absent, sender).await
+}
+
+/// Has the primary shard of a database coordinate a definition, which goes by the version of the
+/// database alone and comes to the same however often it is sent.
+///
+/// # Errors
+/// As of [`at_primary`].
+pub(crate) async fn at_coordinator(
+    cmd: &Invocation,
+    db: &str,
+    absent: WhenAbsent,
+    make: impl Fn(Versions) -> Request,
+) -> Result<Answer> {
+    let primary = ReadPreference::default();
+    let sender = async |route: &Route, version: Option<DatabaseVersion>| {
+        let request = make(version.into());
+        send_to(cmd, &route.shard, &primary, &request, Retry::Idempotent).await
+    };
+    at_version(cmd, db, absent, sender).await
+}
+
+/// Sends to the primary shard of a database, again whenever its version was older than the shard's.
+async fn at_version(
+    cmd: &Invocation,
+    db: &str,
+    absent: WhenAbsent,
+    send: impl AsyncFn(&Route, Option<DatabaseVersion>) -> Result<Answer>,
+) -> Result<Answer> {
+    check_is_of_cluster(db)?;
     let mut found = interruptible(&cmd.ctx, place_of(db, absent)).await??;
     for attempt in 0.. {
         let route = found.as_deref().map_or_else(Route::nowhere, Route::to);
-        let versions = match names_one {
-            true => Versions::of_unsharded(route.version),
-            false => route.version.into(),
-        };
-        let outcome = send(cmd, &route, make(versions)).await;
+        let outcome = send(&route, route.version).await;
         let Err(error) = &outcome else { return outcome };
         let Some(stale) = StaleDatabaseInfo::from_error(error)? else {
             shard_is_stale(error).await?;

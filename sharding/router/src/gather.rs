@@ -3,7 +3,7 @@
 //!
 //! Source: sharding document, "Routing" and "Shard versioning and database versioning".
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pinion_runtime::join_all;
@@ -16,12 +16,16 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
 
 use crate::cursor::close_cursor_of;
-use crate::dispatch::{Answer, pause_before_retry, send_to};
+use crate::dispatch::{
+    Answer, Route, WhenAbsent, at_primary, before_routing_again, may_route_again,
+    pause_before_retry, send_to,
+};
 use crate::hosts::Retry;
 use crate::limits::{MAX_STALE_RETRIES, MAX_TARGETINGS};
-use crate::placement::{database_beyond, shard_is_stale, table_of};
+use crate::placement::{database, database_beyond, shard_is_stale, table_of};
 use crate::reply::refused;
-use crate::request::Request;
+use crate::request::{Request, Versions};
+use crate::transactions;
 
 /// One of the requests of an operation.
 pub(crate) struct ShardCall<'t> {
@@ -63,11 +67,12 @@ impl Gathered {
 
 /// Sends a read of a sharded collection to the shards that `target` names; again, up to ten times,
 /// when one of them has another version than the table. `None` where the collection is not sharded.
+/// In a transaction the shards take part from here on.
 ///
 /// # Errors
-/// `CommandNotSupported` in a transaction; the last stale error; those of `target`; the config
-/// servers do not answer; the operation is interrupted. What else shards answer stands in the
-/// outcomes.
+/// The last stale error, in a transaction the first that may not be repeated; those of `target`;
+/// the config servers do not answer; the operation is interrupted. What else shards answer stands
+/// in the outcomes.
 pub(crate) async fn ask_shards(
     cmd: &Invocation,
     ns: &Namespace,
@@ -78,16 +83,7 @@ pub(crate) async fn ask_shards(
         let Some((table, shards)) = targeted(ns, &target).await? else {
             return Ok(None);
         };
-        if is_in(&cmd.ctx) {
-            return Err(Error::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                format!(
-                    "{} on the sharded collection {ns} in a transaction is not supported",
-                    cmd.name()
-                ),
-            ));
-        }
-        let outcomes = send_all(cmd, &table, shards, &make).await;
+        let outcomes = send_all(cmd, &table, shards, Retry::Idempotent, &make).await;
         check(&cmd.ctx)?;
         let Some(stale) = note_stale(&outcomes).await? else {
             let outcomes = outcomes.into_iter();
@@ -100,12 +96,131 @@ pub(crate) async fn ask_shards(
         for (_, outcome) in &outcomes {
             outcome.iter().for_each(close_cursor_of);
         }
+        if attempt == MAX_STALE_RETRIES || !may_send_again(cmd, &outcomes).await? {
+            return Err(refused(stale));
+        }
+        pause_before_retry(cmd, attempt).await?;
+    }
+    unreachable!("it returns at the last attempt")
+}
+
+fn check_no_transaction(cmd: &Invocation, ns: &Namespace) -> Result<()> {
+    match is_in(&cmd.ctx) {
+        false => Ok(()),
+        true => Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            format!(
+                "{} on the sharded collection {ns} in a transaction is not supported",
+                cmd.name()
+            ),
+        )),
+    }
+}
+
+/// Sends a definition of a sharded collection to every shard that owns chunks of it and to the
+/// primary shard of the database. Those that refuse it as stale, and those that own chunks by now,
+/// get it again, up to ten times; one that has run it does not. `None` where the collection is not
+/// sharded.
+///
+/// # Errors
+/// As [`ask_shards`]; those of `check`, which looks at the table first.
+pub(crate) async fn define_at_owners(
+    cmd: &Invocation,
+    ns: &Namespace,
+    retry: Retry,
+    check_table: impl Fn(&RoutingTable) -> Result<()>,
+    make: impl Fn(&ShardCall<'_>) -> Request,
+) -> Result<Option<Gathered>> {
+    let mut done: BTreeMap<ShardId, Result<Answer>> = BTreeMap::new();
+    let mut of = None;
+    for attempt in 0.. {
+        let owners = |table: &RoutingTable| {
+            check_table(table)?;
+            owners_of(table)
+        };
+        let Some((table, mut shards)) = targeted(ns, owners).await? else {
+            return Ok(None);
+        };
+        check_no_transaction(cmd, ns)?;
+        if let Some(database) = database(ns.db()).await? {
+            shards.insert(database.primary.clone());
+        }
+        // What was done to another collection of that name was not done to this one.
+        if of.replace(table.of).is_some_and(|of| of != table.of) {
+            done.clear();
+        }
+        shards.retain(|shard| !done.contains_key(shard));
+        let outcomes = send_all(cmd, &table, shards, retry, &make).await;
+        check(&cmd.ctx)?;
+        let stale = note_stale(&outcomes).await?;
+        for (shard, outcome) in outcomes {
+            if !outcome.as_ref().is_err_and(is_stale) {
+                done.insert(shard, outcome.map_err(refused));
+            }
+        }
+        let Some(stale) = stale else {
+            return Ok(Some(Gathered {
+                table,
+                outcomes: done.into_iter().collect(),
+            }));
+        };
         if attempt == MAX_STALE_RETRIES {
             return Err(refused(stale));
         }
         pause_before_retry(cmd, attempt).await?;
     }
     unreachable!("it returns at the last attempt")
+}
+
+/// Asks for a collection wherever it is: the shards that `target` names where it is sharded, and
+/// the primary shard of its database where it is not.
+///
+/// # Errors
+/// As [`ask_shards`], and those of the shards.
+pub(crate) async fn ask_wherever(
+    cmd: &Invocation,
+    ns: &Namespace,
+    target: impl Fn(&RoutingTable) -> Result<TargetedShards>,
+    make: impl Fn(Versions) -> Request,
+) -> Result<Vec<Answer>> {
+    for attempt in 0.. {
+        let sharded = ask_shards(cmd, ns, &target, |call| {
+            make(Versions::of_shard(call.version))
+        });
+        if let Some(gathered) = sharded.await? {
+            return Ok(gathered.all()?.1);
+        }
+        let primary = at_primary(cmd, ns.db(), WhenAbsent::Answer, |versions| {
+            make(Versions::of_unsharded(versions.database))
+        });
+        match primary.await {
+            Ok(answer) => return Ok(vec![answer]),
+            Err(error) if may_route_again(cmd, &error, attempt) => {
+                before_routing_again(cmd, Some(ns), &error, attempt).await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    unreachable!("it returns at the last attempt")
+}
+
+/// The shards that own chunks.
+///
+/// # Errors
+/// None: it is as [`RoutingTable::target`] is.
+pub(crate) fn owners_of(table: &RoutingTable) -> Result<TargetedShards> {
+    Ok(TargetedShards {
+        shards: table.shards().collect(),
+        key: None,
+    })
+}
+
+/// Whether a shard says that it does not have the version of a request.
+fn is_stale(error: &Error) -> bool {
+    matches!(
+        error.code,
+        ErrorCode::STALE_CONFIG | ErrorCode::STALE_EPOCH | ErrorCode::STALE_DB_VERSION
+    )
 }
 
 /// The table and the shards of an operation. Where a part of the table is known to be stale, it is
@@ -142,6 +257,7 @@ async fn send_all(
     cmd: &Invocation,
     table: &Arc<RoutingTable>,
     shards: BTreeSet<ShardId>,
+    retry: Retry,
     make: impl Fn(&ShardCall<'_>) -> Request,
 ) -> Vec<(ShardId, Result<Answer>)> {
     let preference = cmd.ctx.args.read_preference.clone().unwrap_or_default();
@@ -156,11 +272,44 @@ async fn send_all(
             (shard.clone(), make(&call))
         })
         .collect();
-    let running = requests
-        .iter()
-        .map(|(shard, request)| send_to(cmd, shard, &preference, request, Retry::Idempotent));
-    let outcomes = join_all(running).await;
+    let outcomes = match is_in(&cmd.ctx) {
+        true => {
+            let running = requests.into_iter();
+            let send = async |(shard, request): (ShardId, Request)| {
+                transactions::send_read(cmd, &shard, request).await
+            };
+            join_all(running.map(send)).await
+        }
+        false => {
+            let running = requests
+                .iter()
+                .map(|(shard, request)| send_to(cmd, shard, &preference, request, retry));
+            join_all(running).await
+        }
+    };
     shards.into_iter().zip(outcomes).collect()
+}
+
+/// Whether the read may be sent again to the shards that have refused it: in a transaction, if each
+/// has joined with it.
+async fn may_send_again(cmd: &Invocation, outcomes: &[(ShardId, Result<Answer>)]) -> Result<bool> {
+    if !is_in(&cmd.ctx) {
+        return Ok(true);
+    }
+    for (shard, outcome) in outcomes {
+        let is_stale = |error: &Error| {
+            matches!(
+                error.code,
+                ErrorCode::STALE_CONFIG | ErrorCode::STALE_DB_VERSION | ErrorCode::STALE_EPOCH
+            )
+        };
+        if outcome.as_ref().is_err_and(is_stale)
+            && !transactions::may_send_again(cmd, &Route::of_shard(shard)).await?
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Takes note of all that shards have said of old versions. Gives one of these errors.

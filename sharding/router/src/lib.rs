@@ -27,6 +27,7 @@ mod sessions;
 mod shards;
 mod surround;
 mod transactions;
+mod writes;
 
 pub use clock::{ClusterClock, RouterClock};
 pub use cluster::{Cluster, ClusterOptions};

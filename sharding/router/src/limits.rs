@@ -1,6 +1,7 @@
 //! Named limits of the router role.
 
 use pinion_runtime::Duration;
+use pinion_wire::limits::MAX_MESSAGE_BYTES;
 
 /// How often a command is sent in all where it may be sent again: MongoDB's `kMaxNumRetries` and
 /// the first time.
@@ -27,12 +28,39 @@ pub(crate) const MAX_PAUSE_DOUBLINGS: u32 = 6;
 /// How often a table that changes between two looks at it is looked at again.
 pub(crate) const MAX_TARGETINGS: usize = 100;
 
+/// How often a document is found again that others change before it can be written.
+pub(crate) const MAX_FOUND_ATTEMPTS: u32 = 20;
+
+/// How often an upsert is done again that meets what another one has inserted meanwhile.
+pub(crate) const MAX_DUPLICATE_UPSERTS: u32 = 3;
+
+/// The statements of a request for a shard, with their numbers; the rest of the message is for the
+/// command's own fields.
+pub(crate) const MAX_PART_BYTES: usize = MAX_MESSAGE_BYTES - (1 << 20);
+
+/// What the number of a statement takes of a message at most.
+pub(crate) const NUMBER_BYTES: usize = 16;
+
+/// The statements of the requests that a batch sends at once, if it sends several.
+pub(crate) const MAX_ROUND_BYTES: usize = 2 * MAX_MESSAGE_BYTES;
+
+/// Documents that `$out` and `$merge` write by one command, and their bytes: a command is full with
+/// the document that goes beyond them.
+pub(crate) const OUTPUT_BATCH_DOCUMENTS: usize = 1_000;
+pub(crate) const OUTPUT_BATCH_BYTES: usize = 4 << 20;
+
+const _: () = assert!(2 * OUTPUT_BATCH_BYTES < MAX_PART_BYTES);
+
 /// How long a command without a deadline of its own may take at a shard. MongoDB has none; a
 /// connection that is silent for so long is given up.
 pub(crate) const LONGEST_COMMAND: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long a read of the config servers may take.
 pub(crate) const CONFIG_READ_TIME: Duration = Duration::from_secs(30);
+
+/// The documents of one read of the config servers: a table of a million chunks has a quarter of
+/// it.
+pub(crate) const MAX_READ_BYTES: usize = 1 << 30;
 
 /// How long a change at the config servers may take.
 pub(crate) const CONFIG_WRITE_TIME: Duration = Duration::from_secs(60);
@@ -50,6 +78,10 @@ pub(crate) const MAX_KNOWN_NAMESPACES: usize = 100_000;
 /// The longest an operation waits for data that its client lets it wait for, without saying how
 /// long.
 pub(crate) const AWAIT_DATA: Duration = Duration::from_secs(1);
+
+/// How long a change stream waits for a shard that an event of another one waits for, before it has
+/// that shard write a note in its log again.
+pub(crate) const CHANGE_MARK_PAUSE: Duration = Duration::from_millis(100);
 
 /// What a reply may take longer than the time that the shard was given.
 pub(crate) const REPLY_PATIENCE: Duration = Duration::from_secs(10);
@@ -106,6 +138,9 @@ pub(crate) const DEFAULTS_RELOAD_PAUSE: Duration = Duration::from_secs(30);
 /// The pause between two pings of a router to the config servers, and how long one may take.
 pub(crate) const PRESENCE_PAUSE: Duration = Duration::from_secs(10);
 pub(crate) const PRESENCE_TIME: Duration = Duration::from_secs(10);
+
+/// How long a shard is asked to drop what a `$out` that has failed leaves behind.
+pub(crate) const DROP_OUTPUT_TIME: Duration = Duration::from_secs(10);
 
 /// How long shards are asked to abort their parts of a transaction that has failed.
 pub(crate) const ABORT_TIME: Duration = Duration::from_secs(10);

@@ -8,6 +8,8 @@ pub enum PlantedFault {
     None,
     /// What a shard has refused as old is taken for the answer to the question for another.
     StaleDatabaseReturned,
+    /// A table that a shard has refused as old is used again.
+    StaleTableReturned,
     /// A write that is not retryable is sent again when its outcome is not known.
     RetryStartsAgain,
 }
@@ -16,6 +18,7 @@ impl PlantedFault {
     /// All faults, each of which a campaign plants and must find.
     pub const ALL: &[PlantedFault] = &[
         PlantedFault::StaleDatabaseReturned,
+        PlantedFault::StaleTableReturned,
         PlantedFault::RetryStartsAgain,
     ];
 }

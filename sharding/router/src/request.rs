@@ -97,8 +97,8 @@ impl Request {
         request
     }
 
-    /// The body of a client's command, with further fields. What these are named stands in the
-    /// command's own place no more.
+    /// The body of a client's command, with further fields, which take the place of those that are
+    /// named as they are.
     pub(crate) fn with(
         cmd: &Invocation,
         db: &str,
@@ -111,16 +111,23 @@ impl Request {
         let more = more.finish();
         let body = cmd.body();
         let mut out = DocBuilder::with_capacity(body.as_bytes().len() + 256);
+        let of_more = |name: &[u8]| {
+            let mut elems = pinion_bson::raw_elements(&more);
+            elems.find(|elem| elem.name == name)
+        };
         for elem in pinion_bson::raw_elements(body) {
-            let is_replaced = || {
-                elem.name_str()
-                    .is_some_and(|name| pinion_bson::get(&more, name).is_some())
+            match of_more(elem.name) {
+                // The first one is the command's name, and stays that.
+                Some(replacing) => out.append_elem(&replacing),
+                None if is_passed_on(elem.name) => out.append_elem(&elem),
+                None => continue,
             };
-            if is_passed_on(elem.name) && !is_replaced() {
+        }
+        for elem in pinion_bson::raw_elements(&more) {
+            if !pinion_bson::raw_elements(body).any(|of_body| of_body.name == elem.name) {
                 out.append_elem(&elem);
             }
         }
-        out.append_all(&more);
         append_envelope(&mut out, db, versions.into());
         Request {
             body: out.finish(),

@@ -313,12 +313,35 @@ fn append_token(reply: &mut DocBuilder, transaction: &TransactionRouter) {
     reply.end();
 }
 
+/// What all shards read of the transaction of a statement, where its level is `snapshot`.
+pub(crate) fn snapshot_of(cmd: &Invocation) -> Option<Timestamp> {
+    let lease = running(cmd).ok()?;
+    with(&lease, |transaction| transaction.snapshot_time())
+}
+
 /// Sends a statement to a shard, with what the shard has to know of its transaction.
 pub(crate) async fn send(cmd: &Invocation, route: &Route, request: Request) -> Result<Answer> {
+    send_as(cmd, &route.shard, request, writes(cmd)).await
+}
+
+/// Sends a read of a statement, which may itself write elsewhere.
+pub(crate) async fn send_read(
+    cmd: &Invocation,
+    shard: &ShardId,
+    request: Request,
+) -> Result<Answer> {
+    send_as(cmd, shard, request, false).await
+}
+
+async fn send_as(
+    cmd: &Invocation,
+    shard: &ShardId,
+    request: Request,
+    writes: bool,
+) -> Result<Answer> {
     let lease = running(cmd)?;
-    let writes = writes(cmd);
     let sent = with(&lease, |transaction| {
-        let sent = transaction.send_to(&route.shard, writes);
+        let sent = transaction.send_to(shard, writes);
         sent.map_err(|refusal| refusal_error(&refusal, transaction.number()))
     });
     let fields = sent?;
@@ -342,9 +365,9 @@ pub(crate) async fn send(cmd: &Invocation, route: &Route, request: Request) -> R
         sections: request.sections,
     };
     let preference = ReadPreference::default();
-    let outcome = send_to(cmd, &route.shard, &preference, &request, Retry::Never).await;
+    let outcome = send_to(cmd, shard, &preference, &request, Retry::Never).await;
     if let Ok(answer) = &outcome {
-        with(&lease, |transaction| transaction.answered(&route.shard));
+        with(&lease, |transaction| transaction.answered(shard));
         if has_write_errors(answer.body()) {
             // The shard has aborted its part.
             let shards = with(&lease, TransactionRouter::abort);
@@ -418,15 +441,19 @@ fn append_names(out: &mut DocBuilder, cmd: &Invocation) {
     }
 }
 
-/// Has a shard abort its part. Whether it has one does not count.
-async fn abort_at(cmd: &Invocation, shard: &ShardId) {
+/// Sends `abortTransaction` to a shard.
+async fn abort_part(cmd: &Invocation, shard: &ShardId) -> Result<Answer> {
     let request = Request::own("admin", None, |out| {
         out.append("abortTransaction", 1i32);
         append_names(out, cmd);
     });
     let preference = ReadPreference::default();
-    let aborted = send_to(cmd, shard, &preference, &request, Retry::Idempotent).await;
-    if let Err(error) = aborted {
+    send_to(cmd, shard, &preference, &request, Retry::Idempotent).await
+}
+
+/// Has a shard abort its part. Whether it has one does not count.
+async fn abort_at(cmd: &Invocation, shard: &ShardId) {
+    if let Err(error) = abort_part(cmd, shard).await {
         tracing::debug!(target: "TXN", id = 7_300_030u64, shard = %shard, error = error.message, "A shard did not abort its part of a transaction");
     }
 }
@@ -480,7 +507,8 @@ pub(crate) async fn commit_transaction(cmd: Invocation) -> Result<Reply> {
 }
 
 /// `commitTransaction` of a transaction that another router ran: the shard that was written first
-/// knows what has become of it.
+/// knows what has become of it. One that is still open there is aborted, since what the other
+/// router would have sent behind it is not known.
 async fn commit_of_another_router(cmd: &Invocation) -> Result<Reply> {
     let Some(RawBsonRef::Document(token)) = pinion_bson::get(cmd.body(), "recoveryToken") else {
         return Err(Error::new(
@@ -494,7 +522,13 @@ async fn commit_of_another_router(cmd: &Invocation) -> Result<Reply> {
             "Recovery token is empty, meaning the transaction only performed reads and can be safely retried",
         ));
     };
-    let answer = end_at(cmd, &ShardId::new(shard)).await?;
+    let shard = ShardId::new(shard);
+    match abort_part(cmd, &shard).await {
+        Err(error) if error.is(Category::RETRIABLE) => return Err(refused(error)),
+        // The shard says how it has ended.
+        _ => {}
+    }
+    let answer = end_at(cmd, &shard).await?;
     Ok(passed_on(answer.body()))
 }
 

@@ -9,7 +9,7 @@ use pinion_wire::idl::{i64_exact, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::dispatch::{WhenAbsent, at_database, at_every_shard};
-use crate::placement::{check_without_sharded, database, flush_database};
+use crate::placement::{database, flush_database};
 use crate::reply::{append_passed_on, refused};
 use crate::request::Request;
 use crate::shards::current_shards;
@@ -92,7 +92,8 @@ fn databases_in(reply: &RawDocument) -> impl Iterator<Item = (&str, i64, bool)> 
     })
 }
 
-/// `dropDatabase`: its primary shard removes it, and has the config servers forget it.
+/// `dropDatabase`: its primary shard removes it, with its sharded collections on all shards, and
+/// has the config servers forget it.
 pub(super) async fn drop_database(cmd: Invocation) -> Result<Reply> {
     let db = cmd.db();
     if matches!(db, "config" | "admin") {
@@ -106,7 +107,6 @@ pub(super) async fn drop_database(cmd: Invocation) -> Result<Reply> {
     if database(db).await?.is_none() {
         return Ok(out);
     }
-    check_without_sharded("dropDatabase", db).await?;
     let dropped = at_database(&cmd, db, WhenAbsent::Answer, |version| {
         match version.database {
             Some(_) => Request::own(db, version, |out| {

@@ -5,7 +5,6 @@ use pinion_sharding_protocol::ShardId;
 use pinion_wire::idl::ReadPreference;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use crate::cluster::Cluster;
 use crate::concerns;
 use crate::dispatch::{WhenAbsent, at_database, at_every_shard, send_to};
 use crate::hosts::Retry;
@@ -71,20 +70,4 @@ pub(super) async fn shard_ids() -> Result<Vec<ShardId>> {
         true => Err(Error::new(ErrorCode::SHARD_NOT_FOUND, "No shards found")),
         false => Ok(shards.iter().map(|shard| ShardId::new(&shard.id)).collect()),
     }
-}
-
-/// `collStats`: with the shard that has the collection.
-pub(super) async fn coll_stats(cmd: Invocation) -> Result<Reply> {
-    let db = cmd.db();
-    let answer = at_database(&cmd, db, WhenAbsent::Answer, |version| {
-        Request::of(&cmd, db, version)
-    })
-    .await?;
-    let mut out = Reply::new();
-    out.append("sharded", false);
-    if Cluster::here().shards().get(&answer.shard).is_some() {
-        out.append("primary", answer.shard.as_str());
-    }
-    append_passed_on(&mut out, answer.body(), |_| true);
-    Ok(out)
 }

@@ -2,13 +2,18 @@
 
 mod bulk_write;
 mod cluster;
+mod collection_stats;
+mod collections;
 mod cursors;
 mod databases;
 mod forward;
+mod indexes;
 mod operations;
 mod profile;
 mod reads;
 mod sessions;
+mod shard_replies;
+mod sharding;
 mod shutdown;
 mod status;
 mod table;

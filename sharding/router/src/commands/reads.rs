@@ -4,24 +4,20 @@
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_service::interrupt::interruptible;
 use pinion_service::metrics::metrics;
-use pinion_sharding_protocol::ShardId;
+use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{Namespace, is_valid_database_name, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use crate::cluster::Cluster;
 use crate::cursor::{CursorKind, first_reply};
 use crate::dispatch::{
     Answer, WhenAbsent, at_database, at_primary, before_routing_again, may_route_again,
-    named_collection, send_to,
+    named_collection,
 };
-use crate::hosts::Retry;
 use crate::placement::{
-    check_is_unsharded, check_uuid_is_unsharded, check_without_sharded, database, forget_database,
-    make_database,
+    check_is_unsharded, check_uuid_is_unsharded, database, forget_database, make_database,
 };
-use crate::reply::{passed_on, refused};
+use crate::reply::passed_on;
 use crate::request::Request;
-use crate::shards::current_shards;
 
 /// Sends a command whose reply is passed on as it is.
 pub(super) async fn plain(cmd: Invocation) -> Result<Reply> {
@@ -48,10 +44,11 @@ async fn read(cmd: &Invocation, db: &str, kind: CursorKind) -> Result<Reply> {
     first_reply(cmd, &answer, kind)
 }
 
-/// Runs a read of a sharded collection, which gives `None` where there is none; then sends the
+/// Runs a command on a sharded collection, which gives `None` where there is none; then sends the
 /// command to the primary shard, and looks again where that says that the collection is sharded.
-async fn routed(
+pub(super) async fn routed(
     cmd: &Invocation,
+    absent: WhenAbsent,
     sharded: impl AsyncFn() -> Result<Option<Reply>>,
     unsharded: impl Fn(&Answer) -> Result<Reply>,
 ) -> Result<Reply> {
@@ -59,7 +56,7 @@ async fn routed(
         if let Some(reply) = sharded().await? {
             return Ok(reply);
         }
-        let answer = at_primary(cmd, cmd.db(), WhenAbsent::Answer, |versions| {
+        let answer = at_primary(cmd, cmd.db(), absent, |versions| {
             Request::of(cmd, cmd.db(), versions)
         })
         .await;
@@ -76,7 +73,7 @@ async fn routed(
 }
 
 /// Refuses a command that names a sharded collection by its UUID, of which the table has no names.
-async fn check_uuid(cmd: &Invocation) -> Result<()> {
+pub(super) async fn check_uuid(cmd: &Invocation) -> Result<()> {
     match pinion_bson::elements(cmd.body()).next() {
         Some((_, RawBsonRef::Binary(uuid))) => check_uuid_is_unsharded(cmd.name(), uuid).await,
         _ => Ok(()),
@@ -84,7 +81,7 @@ async fn check_uuid(cmd: &Invocation) -> Result<()> {
 }
 
 /// Whether the command names its collection by a name, and not by a UUID or a number.
-fn is_named(cmd: &Invocation) -> bool {
+pub(super) fn is_named(cmd: &Invocation) -> bool {
     let first = pinion_bson::elements(cmd.body()).next();
     matches!(first, Some((_, RawBsonRef::String(_))))
 }
@@ -95,7 +92,10 @@ pub(super) async fn count(cmd: Invocation) -> Result<Reply> {
         return plain(cmd).await;
     }
     let sharded = async || crate::reads::count(&cmd).await;
-    routed(&cmd, sharded, |answer| Ok(passed_on(answer.body()))).await
+    routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
+        Ok(passed_on(answer.body()))
+    })
+    .await
 }
 
 /// `distinct`.
@@ -104,7 +104,10 @@ pub(super) async fn distinct(cmd: Invocation) -> Result<Reply> {
         return plain(cmd).await;
     }
     let sharded = async || crate::reads::distinct(&cmd).await;
-    routed(&cmd, sharded, |answer| Ok(passed_on(answer.body()))).await
+    routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
+        Ok(passed_on(answer.body()))
+    })
+    .await
 }
 
 fn flag(body: &RawDocument, name: &str) -> bool {
@@ -126,7 +129,10 @@ pub(super) async fn find(cmd: Invocation) -> Result<Reply> {
         return read(&cmd, cmd.db(), kind).await;
     }
     let sharded = async || crate::reads::find(&cmd, kind).await;
-    routed(&cmd, sharded, |answer| first_reply(&cmd, answer, kind)).await
+    routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
+        first_reply(&cmd, answer, kind)
+    })
+    .await
 }
 
 /// `aggregate`.
@@ -134,33 +140,35 @@ pub(super) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     let pipeline = Pipeline::of(cmd.body());
     if pipeline.reads_changes {
         cmd.ctx.work().reads_changes();
-        if pipeline.reads_all_changes || cmd.db() == "admin" {
-            return all_changes(&cmd).await;
-        }
-        // A stream begins with the database; where there is none yet, it begins with an empty one.
-        if !matches!(cmd.db(), "admin" | "config" | "local") {
-            interruptible(&cmd.ctx, make_database(cmd.db(), None)).await??;
-        }
-        if let Some(RawBsonRef::String(name)) = pinion_bson::get(cmd.body(), "aggregate") {
-            check_is_unsharded("$changeStream", &Namespace::sought(cmd.db(), name)?).await?;
+        if !flag(cmd.body(), "explain") {
+            return Box::pin(crate::reads::change_stream(&cmd)).await;
         }
     }
-    if pipeline.writes {
-        interruptible(&cmd.ctx, make_place(&cmd, pipeline.writes_into)).await??;
+    if let Some(stage) = pipeline.writes {
+        check_may_write(&cmd, stage)?;
+        if !flag(cmd.body(), "explain") {
+            interruptible(&cmd.ctx, make_place(&cmd, pipeline.writes_into)).await??;
+        }
     }
-    let kind = match pipeline.reads_changes {
-        true => CHANGE_STREAM,
-        false => CursorKind::default(),
-    };
+    if pipeline.shows_distribution {
+        return Box::pin(crate::reads::data_distribution(&cmd)).await;
+    }
+    let kind = CursorKind::default();
     if pipeline.lists_operations {
         return super::operations::current_op_stage(cmd).await;
     }
     if pipeline.reads_changes || !is_named(&cmd) {
+        if pipeline.writes.is_some() {
+            Box::pin(crate::reads::check_output_at_shard(&cmd)).await?;
+        }
         return read(&cmd, cmd.db(), kind).await;
     }
     // In a box, as few commands need its room.
     let sharded = async || Box::pin(crate::reads::aggregate(&cmd)).await;
-    routed(&cmd, sharded, |answer| first_reply(&cmd, answer, kind)).await
+    routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
+        first_reply(&cmd, answer, kind)
+    })
+    .await
 }
 
 /// What a router has to know of a pipeline before it sends it. What is wrong with it says the
@@ -168,10 +176,10 @@ pub(super) async fn aggregate(cmd: Invocation) -> Result<Reply> {
 #[derive(Default)]
 struct Pipeline<'d> {
     reads_changes: bool,
-    reads_all_changes: bool,
     lists_operations: bool,
-    /// It ends with `$out` or `$merge`.
-    writes: bool,
+    shows_distribution: bool,
+    /// It has `$out` or `$merge`.
+    writes: Option<&'static str>,
     /// The database of `$out` or `$merge`, where it names one.
     writes_into: Option<&'d str>,
 }
@@ -191,19 +199,17 @@ impl<'d> Pipeline<'d> {
             };
             let field = |name| pinion_bson::get(value.as_document()?, name);
             match (name, at) {
-                ("$changeStream", 0) => {
-                    found.reads_changes = true;
-                    found.reads_all_changes = field("allChangesForCluster").is_some_and(truthy);
-                }
+                ("$changeStream", 0) => found.reads_changes = true,
                 ("$currentOp", 0) => {
                     found.lists_operations = !field("localOps").is_some_and(truthy);
                 }
+                ("$shardedDataDistribution", 0) => found.shows_distribution = true,
                 ("$out", _) => {
-                    found.writes = true;
+                    found.writes = Some("$out");
                     found.writes_into = field("db").and_then(|db| db.as_str());
                 }
                 ("$merge", _) => {
-                    found.writes = true;
+                    found.writes = Some("$merge");
                     let into = field("into").and_then(|into| into.as_document());
                     let db = into.and_then(|into| pinion_bson::get(into, "db"));
                     found.writes_into = db.and_then(|db| db.as_str());
@@ -215,47 +221,25 @@ impl<'d> Pipeline<'d> {
     }
 }
 
-const CHANGE_STREAM: CursorKind = CursorKind {
-    is_tail: true,
-    awaits_data: true,
-    is_change_stream: true,
-    no_timeout: false,
-};
-
-/// A change stream over all databases, where one shard has them.
+/// Refuses a stage that writes in a transaction.
 ///
 /// # Errors
-/// `CommandNotSupported` where there are several shards, whose changes would have to be merged.
-async fn all_changes(cmd: &Invocation) -> Result<Reply> {
-    let shards = interruptible(&cmd.ctx, current_shards()).await??;
-    let mut all = shards.iter();
-    let shard = match (all.next(), all.next()) {
-        (Some(shard), None) => ShardId::new(&shard.id),
-        (None, _) => ShardId::new(ShardId::CONFIG),
-        _ => {
-            return Err(Error::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                format!(
-                    "a change stream over all databases of {} shards is not supported",
-                    shards.len()
-                ),
-            ));
-        }
-    };
-    let preference = cmd.ctx.args.read_preference.clone().unwrap_or_default();
-    let request = Request::of(cmd, cmd.db(), None);
-    let sent = send_to(cmd, &shard, &preference, &request, Retry::Idempotent).await;
-    first_reply(cmd, &sent.map_err(refused)?, CHANGE_STREAM)
+/// `OperationNotSupportedInTransaction`.
+fn check_may_write(cmd: &Invocation, stage: &str) -> Result<()> {
+    match is_in(&cmd.ctx) {
+        false => Ok(()),
+        true => Err(Error::new(
+            ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+            format!("Stage not supported inside of a multi-document transaction: {stage}"),
+        )),
+    }
 }
 
 /// Makes the database that a pipeline writes into, and the one that it reads, if there are none:
 /// both on one shard.
-///
-/// # Errors
-/// `CommandNotSupported` if they are on two.
 async fn make_place(cmd: &Invocation, into: Option<&str>) -> Result<()> {
     if let Some(into) = into.filter(|into| *into != cmd.db()) {
-        // No version of the target goes with the command: where it is has to be known now.
+        // Where it is decides who writes, so it has to be known now.
         forget_database(into).await;
     }
     let source = make_database(cmd.db(), None).await?;
@@ -263,25 +247,12 @@ async fn make_place(cmd: &Invocation, into: Option<&str>) -> Result<()> {
     let is_target = |into: &&str| {
         is_valid_database_name(into) && !matches!(*into, "admin" | "config" | "local")
     };
-    let Some(into) = into.filter(is_target) else {
-        return Ok(());
-    };
-    let target = match database(into).await? {
-        Some(found) => found,
-        None => make_database(into, Some(&source.primary)).await?,
-    };
-    match target.primary == source.primary {
-        true => Ok(()),
-        false => Err(Error::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            format!(
-                "a pipeline that reads database {} of shard {} and writes into database {into} of shard {} is not supported",
-                cmd.db(),
-                source.primary,
-                target.primary
-            ),
-        )),
+    if let Some(into) = into.filter(is_target)
+        && database(into).await?.is_none()
+    {
+        make_database(into, Some(&source.primary)).await?;
     }
+    Ok(())
 }
 
 /// `explain`.
@@ -292,8 +263,14 @@ pub(super) async fn explain(cmd: Invocation) -> Result<Reply> {
     match is_bulk {
         true => super::bulk_write::explain(cmd).await,
         false => {
-            let sharded = async || Box::pin(crate::reads::explain(&cmd)).await;
-            routed(&cmd, sharded, |answer| Ok(passed_on(answer.body()))).await
+            let sharded = async || match Box::pin(crate::writes::explain(&cmd)).await? {
+                Some(reply) => Ok(Some(reply)),
+                None => Box::pin(crate::reads::explain(&cmd)).await,
+            };
+            routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
+                Ok(passed_on(answer.body()))
+            })
+            .await
         }
     }
 }
@@ -324,30 +301,6 @@ pub(super) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
     })
     .await?;
     Ok(passed_on(answer.body()))
-}
-
-/// `dbStats`: of the shard that has the database, in the form of all shards.
-pub(super) async fn db_stats(cmd: Invocation) -> Result<Reply> {
-    let db = cmd.db();
-    check_without_sharded("dbStats", db).await?;
-    let answer = at_database(&cmd, db, WhenAbsent::Answer, |version| {
-        Request::of(&cmd, db, version)
-    })
-    .await?;
-    let mut out = Reply::new();
-    let shards = Cluster::here().shards();
-    let shown = shards
-        .get(&answer.shard)
-        .map(|shard| shard.string.to_string());
-    out.start_document("raw");
-    if let Some(shown) = &shown {
-        out.start_document(shown);
-        crate::reply::append_passed_on(&mut out, answer.body(), |_| true);
-        out.append("ok", 1.0).end();
-    }
-    out.end();
-    crate::reply::append_passed_on(&mut out, answer.body(), |_| true);
-    Ok(out)
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use pinion_service::{authenticate, listing, parameter_commands, small_talk, test
 use pinion_wire::{CommandRouting, Registry};
 
 use super::{
-    bulk_write, cluster, cursors, databases, forward, operations, profile, reads, sessions,
-    shutdown, status, writes,
+    bulk_write, cluster, collection_stats, collections, cursors, databases, forward, indexes,
+    operations, profile, reads, sessions, sharding, shutdown, status, writes,
 };
 use crate::epilogue::RouterEpilogue;
 use crate::surround::attach;
@@ -25,7 +25,9 @@ pub fn register_commands(r: &mut Registry) {
             CommandRouting::PrimaryShard if r.lookup(row.name).is_none() => {
                 attach(r, row.name, reads::plain);
             }
-            CommandRouting::MakesDatabase => attach(r, row.name, forward::making_database),
+            CommandRouting::MakesDatabase if r.lookup(row.name).is_none() => {
+                attach(r, row.name, forward::making_database);
+            }
             CommandRouting::ConfigServer if r.lookup(row.name).is_none() => {
                 attach(r, row.name, forward::to_config_servers);
             }
@@ -53,19 +55,35 @@ fn data(r: &mut Registry) {
 }
 
 fn definitions(r: &mut Registry) {
+    attach(r, "create", collections::create);
+    attach(r, "drop", collections::drop);
     attach(r, "listCollections", reads::with_cursor);
-    attach(r, "listIndexes", reads::with_cursor);
+    attach(r, "listIndexes", indexes::list_indexes);
+    attach(r, "createIndexes", indexes::create_indexes);
+    attach(r, "dropIndexes", indexes::drop_indexes);
+    attach(r, "collMod", indexes::modify);
+    attach(r, "setIndexCommitQuorum", indexes::modify);
+    attach(r, "planCacheClear", indexes::clear_plans);
+    attach(r, "planCacheSetFilter", indexes::index_filters);
+    attach(r, "planCacheClearFilters", indexes::index_filters);
+    attach(r, "planCacheListFilters", indexes::index_filters);
     attach(r, "listDatabases", databases::list_databases);
     attach(r, "dropDatabase", databases::drop_database);
     attach(r, "renameCollection", reads::rename_collection);
-    attach(r, "collStats", forward::coll_stats);
-    attach(r, "dbStats", reads::db_stats);
+    attach(r, "collStats", collection_stats::coll_stats);
+    attach(r, "dbStats", collection_stats::db_stats);
+    attach(r, "dataSize", collection_stats::data_size);
+    attach(r, "validate", collection_stats::validate);
 }
 
 fn of_cluster(r: &mut Registry) {
     attach(r, "addShard", cluster::add_shard);
     attach(r, "listShards", cluster::list_shards);
     attach(r, "enableSharding", cluster::enable_sharding);
+    attach(r, "shardCollection", sharding::shard_collection);
+    attach(r, "addShardToZone", sharding::add_shard_to_zone);
+    attach(r, "removeShardFromZone", sharding::remove_shard_from_zone);
+    attach(r, "updateZoneKeyRange", sharding::update_zone_key_range);
     attach(r, "getShardMap", cluster::get_shard_map);
     attach(r, "flushRouterConfig", cluster::flush_router_config);
     attach(r, "isdbgrid", cluster::is_db_grid);

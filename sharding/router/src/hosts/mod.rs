@@ -2,6 +2,7 @@
 //! connections of its own to them.
 
 mod checks;
+mod cursor;
 mod monitors;
 mod run;
 mod shown;

@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawBinaryRef, RawBsonRef, rawdoc};
+use pinion_bson::{DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
 use pinion_sharding_protocol::documents::COLLECTIONS;
 use pinion_sharding_protocol::{
-    CachedCollection, CachedDatabase, RoutingTable, ShardVersion, StaleEpochInfo, StaleInfo,
-    Staleness, Targets, has_fixed_placement,
+    CachedCollection, CachedDatabase, RoutingTable, ShardVersion, StaleDatabaseInfo,
+    StaleEpochInfo, StaleInfo, Staleness, Targets, has_fixed_placement,
 };
-use pinion_wire::idl::Namespace;
+use pinion_wire::idl::{Namespace, i64_exact};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::caches::{find, flush, mark};
+use super::databases::{database_beyond, forget_database};
+use crate::cluster::Cluster;
 use crate::config_reads::find_all;
+use crate::planted::PlantedFault;
 
 /// The table of a collection, in which what concerns these targets is not known to be stale; `None`
 /// where it is not sharded, or does not exist.
@@ -36,6 +39,9 @@ pub(crate) async fn table_of(
 
 /// Takes note that a shard has refused the version of a collection.
 async fn collection_is_stale(info: StaleInfo) {
+    if Cluster::here().planted_fault == PlantedFault::StaleTableReturned {
+        return;
+    }
     // A version of another life says that no part of what is known is right.
     let is_of_part = match (info.received, info.wanted) {
         (ShardVersion::Placed(received), Some(ShardVersion::Placed(wanted))) => {
@@ -69,6 +75,49 @@ pub(crate) async fn shard_is_stale(error: &Error) -> Result<bool> {
         return Ok(true);
     }
     Ok(false)
+}
+
+/// The same, and of errors that concern the place of a database.
+///
+/// # Errors
+/// What the error says cannot be read; the config servers do not answer.
+pub(crate) async fn error_is_stale(error: &Error) -> Result<bool> {
+    match StaleDatabaseInfo::from_error(error)? {
+        Some(info) => {
+            database_beyond(info).await?;
+            Ok(true)
+        }
+        None => shard_is_stale(error).await,
+    }
+}
+
+/// Takes note of one of a batch's `writeErrors` by which a shard says that this process has an old
+/// table, and gives it as an error.
+///
+/// # Errors
+/// What the error says cannot be read.
+pub(crate) async fn write_error_is_stale(db: &str, entry: &RawDocument) -> Result<Error> {
+    let code = pinion_bson::get(entry, "code").and_then(i64_exact);
+    let text = pinion_bson::get(entry, "errmsg").and_then(|text| text.as_str());
+    let error = Error::new(
+        ErrorCode(code.unwrap_or(0) as i32),
+        text.unwrap_or_default(),
+    );
+    if let Some(info) = StaleInfo::from_write_error(entry)? {
+        collection_is_stale(info).await;
+        return Ok(error);
+    }
+    let error = error.with_extra(entry.to_owned());
+    match error.code {
+        ErrorCode::STALE_EPOCH => {
+            shard_is_stale(&error).await?;
+        }
+        _ => forget_database(db).await,
+    }
+    Ok(Error {
+        extra: None,
+        ..error
+    })
 }
 
 /// Has all cores forget a collection.
@@ -128,28 +177,5 @@ pub(crate) async fn check_uuid_is_unsharded(command: &str, uuid: RawBinaryRef<'_
                 ),
             ))
         }
-    }
-}
-
-/// Refuses a command on a database that has sharded collections, as the config servers say.
-///
-/// # Errors
-/// `CommandNotSupported`; the config servers do not answer.
-pub(crate) async fn check_without_sharded(command: &str, db: &str) -> Result<()> {
-    if has_fixed_placement(db) {
-        return Ok(());
-    }
-    // The sign behind the dot.
-    let names = rawdoc! { "$gte": format!("{db}."), "$lt": format!("{db}/") };
-    let found = find_all(COLLECTIONS, rawdoc! { "_id": names }, None).await?;
-    let is_sharded = |document: &pinion_bson::RawDocumentBuf| {
-        !pinion_bson::get(document, "dropped").is_some_and(pinion_wire::idl::truthy)
-    };
-    match found.iter().any(is_sharded) {
-        false => Ok(()),
-        true => Err(Error::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            format!("{command} on database {db}, which has sharded collections, is not supported"),
-        )),
     }
 }

@@ -3,19 +3,17 @@
 
 use std::sync::Arc;
 
-use pinion_bson::{Binary, DocBuilder, RawDocumentBuf, rawdoc};
-use pinion_clock::Timestamp;
+use pinion_bson::rawdoc;
 use pinion_service::compute::compute_bytes;
 use pinion_sharding_protocol::documents::{
-    CHUNKS, COLLECTIONS, ChunkDocument, CollectionDocument, DATABASES, DatabaseDocument,
+    CHUNKS, COLLECTIONS, CollectionDocument, DATABASES, DatabaseDocument,
 };
 use pinion_sharding_protocol::{
     CachedCollection, CachedDatabase, LoadError, RoutingTable, TableError,
 };
-use pinion_wire::{Error, Result};
+use pinion_wire::Error;
 
 use super::caches::{Caches, Placed};
-use crate::clock::bson_time;
 use crate::cluster::Cluster;
 use crate::config_reads::find_all;
 
@@ -64,49 +62,13 @@ impl Placed for CachedCollection {
             _ => None,
         };
         let from = base.as_ref().map(|table| table.version().placement());
-        let chunks = chunks_of(&document, from).await;
+        let by_version = Some(rawdoc! { "lastmod": 1 });
+        let chunks = find_all(CHUNKS, document.chunks_filter(from), by_version).await;
         let chunks = chunks.map_err(LoadError::Failed)?;
         let bytes = chunks.iter().map(|chunk| chunk.as_bytes().len()).sum();
-        let build = move || build(&document, base.as_deref(), &chunks);
+        let build = move || RoutingTable::read(&document, base.as_deref(), &chunks);
         let table = compute_bytes(bytes, build).await.map_err(load_error)?;
         Ok(CachedCollection::Sharded(Arc::new(table)))
-    }
-}
-
-/// The chunks of a collection from a version on, or all.
-async fn chunks_of(
-    collection: &CollectionDocument,
-    from: Option<Timestamp>,
-) -> Result<Vec<RawDocumentBuf>> {
-    let mut filter = DocBuilder::new();
-    match collection.uuid {
-        Some(uuid) => {
-            let uuid = pinion_bson::RawBson::Binary(Binary::from(uuid));
-            filter.append_raw("uuid", uuid.as_raw_bson_ref());
-        }
-        None => {
-            filter.append("ns", collection.ns.as_str());
-        }
-    }
-    if let Some(from) = from {
-        filter.start_document("lastmod");
-        filter.append_raw("$gte", bson_time(from)).end();
-    }
-    find_all(CHUNKS, filter.finish(), Some(rawdoc! { "lastmod": 1 })).await
-}
-
-fn build(
-    collection: &CollectionDocument,
-    base: Option<&RoutingTable>,
-    chunks: &[RawDocumentBuf],
-) -> std::result::Result<RoutingTable, TableError> {
-    let parsed: Result<Vec<ChunkDocument>> = chunks
-        .iter()
-        .map(|chunk| ChunkDocument::parse(chunk))
-        .collect();
-    match base {
-        Some(base) => base.apply(collection, parsed?),
-        None => RoutingTable::new(collection, parsed?),
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) async fn explain(cmd: &Invocation) -> Result<Option<Reply>> {
         let command = Aggregate::read(inner, cmd.db())?;
         return match command {
             Some(command) if command.is_routed(cmd).await? => {
-                explain_aggregate(cmd, &command, verbosity).await.map(Some)
+                explain_aggregate(cmd, command, verbosity).await.map(Some)
             }
             _ => Ok(None),
         };
@@ -115,12 +115,25 @@ async fn explain_read(
         (_, true) => "SHARD_MERGE_SORT",
         (_, false) => "SHARD_MERGE",
     };
+    Ok(Some(explained(stage, &answers, inner)))
+}
+
+fn explained(stage: &str, answers: &[Answer], inner: &RawDocument) -> Reply {
     let mut out = Reply::new();
-    append_planner(&mut out, stage, &answers);
-    append_execution(&mut out, stage, &answers);
+    append_planner(&mut out, stage, answers);
+    append_execution(&mut out, stage, answers);
     append_server(&mut out);
     out.append("command", inner);
-    Ok(Some(out))
+    out
+}
+
+/// The reply to `explain` of a statement that writes.
+pub(crate) fn explained_write(answers: &[Answer], inner: &RawDocument) -> Reply {
+    let stage = match answers.len() {
+        1 => "SINGLE_SHARD",
+        _ => "SHARD_WRITE",
+    };
+    explained(stage, answers, inner)
 }
 
 fn document<'a>(reply: &'a RawDocument, name: &str) -> Option<&'a RawDocument> {
@@ -234,10 +247,12 @@ fn append_server(out: &mut DocBuilder) {
 /// As those of the command.
 pub(super) async fn explain_aggregate(
     cmd: &Invocation,
-    command: &Aggregate<'_>,
+    command: Aggregate<'_>,
     verbosity: &str,
 ) -> Result<Reply> {
     let table = table_of(&command.ns, Targets::Unknown).await?;
+    let collation = command.collation_of_source(cmd, table.as_deref()).await?;
+    let command = command.collated(collation.as_deref());
     let (pipeline, vars) = command.parse(&command.variables()?, table.as_deref())?;
     let routed = command.routed(cmd, vars, table.as_deref(), Some(verbosity.to_owned()));
     let divided = routed.divided(pipeline)?;

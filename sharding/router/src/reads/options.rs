@@ -5,26 +5,39 @@ use std::sync::Arc;
 use pinion_bson::RawDocument;
 use pinion_clock::Timestamp;
 use pinion_query::{Matcher, Variables, parse_collation};
+use pinion_service::session_ids::is_in;
 use pinion_sharding_protocol::{RoutingTable, TargetedShards};
-use pinion_wire::idl::{CommandReader, Namespace, ReadConcernLevel};
+use pinion_wire::idl::{CommandReader, FieldReader, Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
+
+use crate::transactions;
 
 /// The collation of a command: its own, or that of the collection.
 #[derive(Clone, Copy)]
-pub(super) struct CollationOption<'d>(Option<&'d RawDocument>);
+pub(crate) struct CollationOption<'d>(Option<&'d RawDocument>);
 
 impl<'d> CollationOption<'d> {
     /// Reads the option. An empty document asks for nothing.
     ///
     /// # Errors
     /// `TypeMismatch`.
-    pub(super) fn read(reader: &CommandReader<'d>) -> Result<CollationOption<'d>> {
+    pub(crate) fn read(reader: &FieldReader<'d, '_>) -> Result<CollationOption<'d>> {
         let own = reader.opt_doc("collation")?;
         Ok(CollationOption(own.filter(|spec| !spec.is_empty())))
     }
 
+    /// The same, with that of a collection which has no table.
+    pub(super) fn or(self, default: Option<&'d RawDocument>) -> CollationOption<'d> {
+        CollationOption(self.0.or(default))
+    }
+
+    /// The document that the command itself has.
+    pub(crate) fn named(self) -> Option<&'d RawDocument> {
+        self.0
+    }
+
     /// The document that counts; without one strings compare by their bytes.
-    pub(super) fn spec<'t>(self, table: Option<&'t RoutingTable>) -> Option<&'t RawDocument>
+    pub(crate) fn spec<'t>(self, table: Option<&'t RoutingTable>) -> Option<&'t RawDocument>
     where
         'd: 't,
     {
@@ -38,7 +51,7 @@ impl<'d> CollationOption<'d> {
     ///
     /// # Errors
     /// The document is no collation.
-    pub(super) fn variables(
+    pub(crate) fn variables(
         self,
         variables: &Variables,
         table: Option<&RoutingTable>,
@@ -63,7 +76,10 @@ pub(super) fn namespace(cmd: &Invocation, name: &str) -> Result<Namespace> {
 }
 
 /// The time of the snapshot that a read asks for.
-pub(super) fn snapshot_time(cmd: &Invocation) -> Option<Timestamp> {
+pub(crate) fn snapshot_time(cmd: &Invocation) -> Option<Timestamp> {
+    if is_in(&cmd.ctx) {
+        return transactions::snapshot_of(cmd);
+    }
     cmd.ctx.args.read_concern?.at_cluster_time
 }
 
@@ -98,9 +114,6 @@ fn check_several(cmd: &Invocation, table: &RoutingTable, matcher: &Matcher) -> R
             "read concern snapshot without atClusterTime",
         ));
     }
-    if level == Some(ReadConcernLevel::Linearizable) {
-        return Err(unsupported(cmd, ns, "read concern linearizable"));
-    }
     Ok(())
 }
 
@@ -119,7 +132,7 @@ pub(super) fn unsupported(cmd: &Invocation, ns: &Namespace, what: &str) -> Error
 ///
 /// # Errors
 /// Those of the parser.
-pub(super) fn parse_filter(filter: Option<&RawDocument>, vars: &Variables) -> Result<Arc<Matcher>> {
+pub(crate) fn parse_filter(filter: Option<&RawDocument>, vars: &Variables) -> Result<Arc<Matcher>> {
     let empty = pinion_bson::RawDocumentBuf::new();
     Matcher::parse_query(filter.unwrap_or(&empty), vars).map(Arc::new)
 }

@@ -11,7 +11,7 @@ use pinion_wire::{Error, OpContext, Result};
 use crate::cursor::{RemoteBatch, RemoteStream};
 
 /// The field that a `find` has the values in by which a document is sorted.
-pub(super) const SORT_KEY: &str = "$sortKey";
+pub(crate) const SORT_KEY: &str = "$sortKey";
 /// Those that the last stage of a shard's pipeline makes: the same, and the document.
 pub(super) const KEY_FIELD: &str = "k";
 pub(super) const DOCUMENT_FIELD: &str = "d";

@@ -1,11 +1,12 @@
 //! `aggregate` where something of what it reads is sharded: shards do what they can do of each
 //! collection, the rest is done here.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
-use pinion_bson::{RawArray, RawBsonRef, RawDocument};
+use pinion_bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_merge::PipelineStream;
-use pinion_query::{MakesDocuments, Pipeline, Variables, stage_row_of};
+use pinion_query::{MakesDocuments, Pipeline, Variables, check_read_concern, stage_row_of};
 use pinion_service::operator_counts::compute_counted;
 use pinion_service::session_ids::is_in;
 use pinion_service::spill::memory;
@@ -14,12 +15,14 @@ use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::options::{CollationOption, shards_of, unsupported};
+use super::output::{collation_of, destinations_of};
 use super::sources::{Routed, spec_of};
 use super::stream::{FIRST_BATCH, FirstBatch, first_batch};
 use super::variables::variables;
 use crate::cursor::{CursorKind, first_reply};
 use crate::gather::{ShardCall, ask_shards};
-use crate::placement::{check_is_unsharded, table_of};
+use crate::placement::table_of;
+use crate::reply::append_concern_error;
 use crate::request::{Request, Versions};
 
 /// What a router looks at in an `aggregate`.
@@ -28,7 +31,7 @@ pub(super) struct Aggregate<'d> {
     pub stages: &'d RawArray,
     lets: Option<&'d RawDocument>,
     collation: CollationOption<'d>,
-    batch_size: Option<usize>,
+    pub batch_size: Option<usize>,
     pub is_explain: bool,
 }
 
@@ -64,15 +67,17 @@ impl<'d> Aggregate<'d> {
         }))
     }
 
-    /// Whether the pipeline is run by routing: something of what it reads is sharded.
+    /// Whether the pipeline is run by routing: something of what it reads or writes is sharded, or
+    /// it writes at another shard than it reads.
     ///
     /// # Errors
-    /// `CommandNotSupported` where it writes into what is.
+    /// `NamespaceCannotBeSharded` for `$out` into a sharded collection; a stage in front cannot be
+    /// routed.
     pub(super) async fn is_routed(&self, cmd: &Invocation) -> Result<bool> {
-        for into in targets_of(self.stages, self.ns.db()) {
-            check_is_unsharded("$out or $merge", &into).await?;
-        }
         let mut is_routed = table_of(&self.ns, Targets::Unknown).await?.is_some();
+        for into in destinations_of(self.stages, self.ns.db()) {
+            is_routed |= into.is_routed(self.ns.db()).await?;
+        }
         for source in sources_of(self.stages) {
             if let Ok(ns) = Namespace::sought(self.ns.db(), source) {
                 is_routed |= table_of(&ns, Targets::Unknown).await?.is_some();
@@ -81,11 +86,12 @@ impl<'d> Aggregate<'d> {
         if !is_routed {
             return Ok(false);
         }
-        if is_in(&cmd.ctx) {
+        // What stages read is sent as their documents come, by a later `getMore` of the client too.
+        if is_in(&cmd.ctx) && !sources_of(self.stages).is_empty() {
             return Err(Error::new(
                 ErrorCode::COMMAND_NOT_SUPPORTED,
                 format!(
-                    "aggregate on sharded collections in a transaction is not supported ({})",
+                    "a pipeline over sharded collections in a transaction that reads several is not supported ({})",
                     self.ns
                 ),
             ));
@@ -118,8 +124,48 @@ impl<'d> Aggregate<'d> {
         Ok((Pipeline::parse(self.stages, &vars)?, vars))
     }
 
+    /// The collation of what is read, where that has no table which says it.
+    pub(super) async fn collation_of_source(
+        &self,
+        cmd: &Invocation,
+        table: Option<&RoutingTable>,
+    ) -> Result<Option<RawDocumentBuf>> {
+        match table.is_some() || self.collation.named().is_some() || is_in(&cmd.ctx) {
+            true => Ok(None),
+            false => collation_of(cmd, &self.ns).await,
+        }
+    }
+
+    /// The same command with that.
+    pub(super) fn collated<'c>(self, default: Option<&'c RawDocument>) -> Aggregate<'c>
+    where
+        'd: 'c,
+    {
+        Aggregate {
+            collation: self.collation.or(default),
+            ..self
+        }
+    }
+
+    /// The variables with the collation that the command names.
+    pub(super) fn with_collation(&self, vars: &Variables) -> Result<Variables> {
+        self.collation.variables(vars, None)
+    }
+
     pub(super) fn variables(&self) -> Result<Variables> {
         variables(self.lets)
+    }
+
+    /// Whether the pipeline writes into something that it reads.
+    fn writes_into_source(&self) -> bool {
+        let db = self.ns.db();
+        let is_read = |into: &Namespace| {
+            *into == self.ns
+                || into.db() == db && sources_of(self.stages).contains(&into.collection())
+        };
+        destinations_of(self.stages, db)
+            .iter()
+            .any(|into| is_read(&into.ns))
     }
 
     /// What the stages share.
@@ -141,6 +187,8 @@ impl<'d> Aggregate<'d> {
             wanted: wanted.unwrap_or(FIRST_BATCH),
             is_named: true,
             verbosity,
+            writes_into_source: self.writes_into_source(),
+            concern_error: RefCell::default(),
         })
     }
 }
@@ -182,31 +230,6 @@ fn add_sources<'a>(stages: &'a RawArray, found: &mut Vec<&'a str>) {
     }
 }
 
-/// The collections that a pipeline writes into.
-fn targets_of(stages: &RawArray, db: &str) -> Vec<Namespace> {
-    let stages = pinion_bson::values(stages).filter_map(|stage| stage.as_document());
-    let stages = stages.filter_map(|stage| pinion_bson::elements(stage).next());
-    let target = |(name, value): (&str, RawBsonRef<'_>)| {
-        let into = match name {
-            "$out" => value,
-            "$merge" => match value {
-                RawBsonRef::Document(spec) => pinion_bson::get(spec, "into")?,
-                other => other,
-            },
-            _ => return None,
-        };
-        match into {
-            RawBsonRef::String(name) => Namespace::sought(db, name).ok(),
-            RawBsonRef::Document(into) => {
-                let part = |name| pinion_bson::get(into, name).and_then(|part| part.as_str());
-                Namespace::sought(part("db").unwrap_or(db), part("coll")?).ok()
-            }
-            _ => None,
-        }
-    };
-    stages.filter_map(target).collect()
-}
-
 /// `aggregate`; `None` where nothing of what it reads is sharded.
 ///
 /// # Errors
@@ -215,23 +238,30 @@ pub(crate) async fn aggregate(cmd: &Invocation) -> Result<Option<Reply>> {
     let Some(command) = Aggregate::read(cmd.body(), cmd.db())? else {
         return Ok(None);
     };
+    if super::statistics::is_in_front(command.stages) && !is_in(&cmd.ctx) {
+        return super::statistics::statistics(cmd, &command).await;
+    }
     if !command.is_routed(cmd).await? {
         return Ok(None);
     }
     if command.is_explain {
         let verbosity = "queryPlanner";
-        return super::explain::explain_aggregate(cmd, &command, verbosity)
+        return super::explain::explain_aggregate(cmd, command, verbosity)
             .await
             .map(Some);
     }
     let vars = command.variables()?;
     let table = table_of(&command.ns, Targets::Unknown).await?;
+    let collation = command.collation_of_source(cmd, table.as_deref()).await?;
+    let command = command.collated(collation.as_deref());
     let parse = || command.parse(&vars, table.as_deref());
     let (pipeline, bound) = compute_counted(&cmd.ctx, parse).await?;
-    if pipeline.output().is_some() {
-        return Err(unsupported(cmd, &command.ns, "a stage that writes"));
+    let writes = pipeline.output().is_some();
+    if writes && let Some(level) = cmd.ctx.args.read_concern.and_then(|read| read.level) {
+        check_read_concern(command.stages, level)?;
     }
-    if sources_of(command.stages).is_empty()
+    if !writes
+        && sources_of(command.stages).is_empty()
         && let Some(reply) = at_one_shard(cmd, &command, &vars).await?
     {
         return Ok(Some(reply));
@@ -243,11 +273,38 @@ pub(crate) async fn aggregate(cmd: &Invocation) -> Result<Option<Reply>> {
     let first = FirstBatch {
         ns: &command.ns,
         kind: CursorKind::default(),
-        batch_size: command.batch_size,
+        // What writes has nothing to give, and nothing of it may be left to a first getMore.
+        batch_size: command.batch_size.filter(|_| !writes),
         is_single: false,
         is_partial: false,
     };
-    first_batch(cmd, Box::new(stream), first).await.map(Some)
+    let mut reply = first_batch(cmd, Box::new(stream), first).await?;
+    if let Some(error) = routed.concern_error.take() {
+        append_concern_error(&mut reply, &error);
+    }
+    Ok(Some(reply))
+}
+
+/// Refuses a pipeline without a collection whose last stage would not write where it is run.
+///
+/// # Errors
+/// `CommandNotSupported`; `NamespaceCannotBeSharded` for `$out` into a sharded collection.
+pub(crate) async fn check_output_at_shard(cmd: &Invocation) -> Result<()> {
+    let Some(RawBsonRef::Array(stages)) = pinion_bson::get(cmd.body(), "pipeline") else {
+        return Ok(());
+    };
+    for into in destinations_of(stages, cmd.db()) {
+        if into.is_routed(cmd.db()).await? {
+            return Err(Error::new(
+                ErrorCode::COMMAND_NOT_SUPPORTED,
+                format!(
+                    "a pipeline without a collection that writes into {}, which is sharded or on another shard, is not supported",
+                    into.ns
+                ),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Sends the whole pipeline to the one shard that has all of what it matches; `None` if there are

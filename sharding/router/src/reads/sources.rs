@@ -1,5 +1,6 @@
 //! How the stages of a pipeline that runs here come to collections: by the shards that have them.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use pinion_bson::{
@@ -17,8 +18,8 @@ use super::part::{DOCUMENT_FIELD, KEY_FIELD, PartForm, ShardsRead};
 use super::stream::{merged, step_size};
 use super::variables::definitions;
 use crate::concerns::append_defaults;
-use crate::dispatch::{Answer, WhenAbsent, at_primary, before_routing_again, may_route_again};
-use crate::gather::ask_shards;
+use crate::dispatch::Answer;
+use crate::gather::ask_wherever;
 use crate::request::{Request, Versions};
 
 /// What the stages of one pipeline share.
@@ -37,6 +38,10 @@ pub(super) struct Routed {
     pub is_named: bool,
     /// How much is to be explained, where the pipeline is not to be run.
     pub verbosity: Option<String>,
+    /// Whether the pipeline writes into something that it reads.
+    pub writes_into_source: bool,
+    /// The first write concern of its writes that was not fulfilled.
+    pub concern_error: RefCell<Option<RawDocumentBuf>>,
 }
 
 /// A collation as a command says it; the simple one by its name.
@@ -48,10 +53,12 @@ pub(super) fn spec_of(collation: Option<&RawDocument>) -> RawDocumentBuf {
 }
 
 /// Options of a client's command that all requests for it have.
-const PASSED_ON: [&str; 7] = [
+const PASSED_ON: [&str; 9] = [
     "readConcern",
     "$readPreference",
     "lsid",
+    "txnNumber",
+    "autocommit",
     "maxTimeMS",
     "comment",
     "apiVersion",
@@ -71,6 +78,8 @@ impl Routed {
             wanted: usize::MAX,
             is_named: false,
             verbosity: None,
+            writes_into_source: false,
+            concern_error: RefCell::default(),
         })
     }
 
@@ -151,25 +160,8 @@ impl Routed {
         divided: &DividedPipeline,
     ) -> Result<Vec<Answer>> {
         let target = |table: &RoutingTable| shards_of(cmd, table, &divided.matcher);
-        for attempt in 0.. {
-            let sharded = ask_shards(cmd, &self.ns, target, |call| {
-                self.request(stages, Versions::of_shard(call.version))
-            });
-            if let Some(gathered) = sharded.await? {
-                return Ok(gathered.all()?.1);
-            }
-            let primary = at_primary(cmd, self.ns.db(), WhenAbsent::Answer, |versions| {
-                self.request(stages, Versions::of_unsharded(versions.database))
-            });
-            match primary.await {
-                Ok(answer) => return Ok(vec![answer]),
-                Err(error) if may_route_again(cmd, &error, attempt) => {
-                    before_routing_again(cmd, Some(&self.ns), &error, attempt).await?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        unreachable!("it returns at the last attempt")
+        let make = |versions| self.request(stages, versions);
+        ask_wherever(cmd, &self.ns, target, make).await
     }
 
     /// The pipeline divided between shards and this process.
@@ -221,6 +213,40 @@ impl Routed {
     }
 }
 
+impl Routed {
+    /// Takes note of a write concern that was not fulfilled.
+    pub(super) fn note_concern_error(&self, error: &RawDocument) {
+        let mut first = self.concern_error.borrow_mut();
+        first.get_or_insert_with(|| error.to_owned());
+    }
+
+    /// Appends the write concern of the client, or that of the cluster, to a command that writes.
+    pub(super) fn append_write_concern(&self, out: &mut DocBuilder) {
+        let named = self.cmd.ctx.args.write_concern.as_ref();
+        if named.is_some_and(pinion_wire::idl::WriteConcern::is_unacknowledged) {
+            return;
+        }
+        let mut defaults = DocBuilder::new();
+        append_defaults(&mut defaults, &self.cmd);
+        let named = pinion_bson::get(self.cmd.body(), "writeConcern");
+        if let Some(concern) = named.or_else(|| defaults.get("writeConcern")) {
+            out.append_raw("writeConcern", concern);
+        }
+    }
+
+    /// Appends the options of the client's command that those by which it writes have, too.
+    pub(super) fn append_write_options(&self, out: &mut DocBuilder) {
+        self.append_write_concern(out);
+        let names = [
+            "bypassDocumentValidation",
+            "comment",
+            "apiVersion",
+            "apiDeprecationErrors",
+        ];
+        self.append_options(out, &names);
+    }
+}
+
 impl Sources for Routed {
     type Read = ShardsRead;
     /// What is read by shards is not held from here.
@@ -268,7 +294,12 @@ impl Sources for Routed {
         self.over(ctx, pipeline.clone()).await
     }
 
-    async fn write(self: &Rc<Self>, _: &OpContext, _: &ExternalStage, _: Node<Self>) -> Result<()> {
-        Err(unsupported(&self.cmd, &self.ns, "a stage that writes"))
+    async fn write(
+        self: &Rc<Self>,
+        ctx: &OpContext,
+        stage: &ExternalStage,
+        source: Node<Self>,
+    ) -> Result<()> {
+        Box::pin(super::output::write(ctx, self, stage, source)).await
     }
 }

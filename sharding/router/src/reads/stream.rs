@@ -82,6 +82,7 @@ pub(super) async fn first_batch(
     let mut stash = None;
     let max_documents = wanted.batch_size.unwrap_or(FIRST_BATCH);
     let filled = stream.fill(&mut stash, &cmd.ctx, max_documents).await?;
+    let token = stream.token_behind(&filled.documents, stash.is_none());
     let returned = filled.documents.len() as u64;
     metrics().counters.documents_returned.add(returned);
     let id = match filled.exhausted || wanted.is_single {
@@ -104,6 +105,9 @@ pub(super) async fn first_batch(
         out.push(document.map_err(|error| Error::internal(error.to_string()))?);
     }
     out.end();
+    if let Some(token) = &token {
+        out.append("postBatchResumeToken", &**token);
+    }
     if wanted.is_partial {
         out.append("partialResultsReturned", true);
     }

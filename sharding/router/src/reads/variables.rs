@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 ///
 /// # Errors
 /// Those of the expressions; one looks at a document.
-pub(super) fn variables(definitions: Option<&RawDocument>) -> Result<Variables> {
+pub(crate) fn variables(definitions: Option<&RawDocument>) -> Result<Variables> {
     let time = Cluster::here().clock.time().cluster();
     let mut variables = Variables {
         now_ms: Some(pinion_runtime::wall_ms()),

@@ -106,6 +106,11 @@ pub fn variables(command: &RawDocument) -> Result<Variables> {
             vars.bind(name, value);
         }
     }
+    if let Some(RawBsonRef::Document(constants)) = get(command, "c") {
+        for (name, value) in pinion_bson::elements(constants) {
+            vars.bind(name, Some(value.into()));
+        }
+    }
     Ok(vars)
 }
 

@@ -12,7 +12,7 @@ use pinion_wire::idl::{Namespace, Path, i64_exact};
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 use super::local::Local;
-use super::world::{DB, OpenCursor, Shared, host_of, shard_name};
+use super::world::{DB, OpenCursor, Shared, World, host_of, shard_name};
 
 /// What a process is: the config server, or a shard.
 #[derive(Clone)]
@@ -46,7 +46,7 @@ impl Member {
     }
 
     /// Lets time pass, as work does.
-    async fn work(&self) {
+    pub async fn work(&self) {
         let pause = random_stream("work").below(3000);
         sleep(Duration::from_micros(pause)).await;
     }
@@ -70,6 +70,10 @@ impl Member {
 
     async fn aggregate(self, cmd: Invocation) -> Result<Reply> {
         let body = cmd.body();
+        if super::feeds::is_changes(body) {
+            self.work().await;
+            return self.open_changes(&cmd);
+        }
         let shard = self.shard.expect("config servers have no pipelines");
         let local = self.enter(&cmd, shard, body).await?;
         let found = local.aggregate(body).await?;
@@ -130,6 +134,10 @@ impl Member {
         let id = get(cmd.body(), "getMore")
             .and_then(i64_exact)
             .expect("an id");
+        if let Some(reply) = self.more_changes(&cmd, id).await? {
+            self.work().await;
+            return Ok(reply);
+        }
         let size = get(cmd.body(), "batchSize").and_then(i64_exact);
         let cursor = self.world.borrow_mut().cursors.remove(&id);
         let here = self.shard.unwrap_or(usize::MAX);
@@ -144,12 +152,13 @@ impl Member {
         if let Some(RawBsonRef::Array(ids)) = get(cmd.body(), "cursors") {
             for id in pinion_bson::values(ids).filter_map(i64_exact) {
                 self.world.borrow_mut().cursors.remove(&id);
+                self.world.borrow_mut().feeds.streams.remove(&id);
             }
         }
         Ok(Reply::new())
     }
 
-    fn cursor(&self, ns: &str, found: Vec<RawDocumentBuf>, size: Option<i64>) -> Reply {
+    pub fn cursor(&self, ns: &str, found: Vec<RawDocumentBuf>, size: Option<i64>) -> Reply {
         let mut world = self.world.borrow_mut();
         world.next_cursor += 1;
         let id = world.next_cursor;
@@ -192,8 +201,14 @@ impl Member {
     }
 
     /// Checks the versions of a request, and gives what the shard has.
-    async fn enter(&self, cmd: &Invocation, shard: usize, named: &RawDocument) -> Result<Local> {
+    pub async fn enter(
+        &self,
+        cmd: &Invocation,
+        shard: usize,
+        named: &RawDocument,
+    ) -> Result<Local> {
         self.work().await;
+        self.take_part(cmd, shard)?;
         let mut world = self.world.borrow_mut();
         *world.served.entry(shard).or_default() += 1;
         let collection = collection_of(named);
@@ -210,27 +225,10 @@ impl Member {
             }
         };
         if !sent.is_placement_equal(wanted) {
-            world.refused += 1;
-            let info = StaleInfo {
-                ns: Namespace::new(DB, collection)?,
-                received: sent,
-                wanted: Some(wanted).filter(|_| !world.is_silent),
-                shard: shard_name(shard).as_str().into(),
-            };
+            let info = stale_info(&mut world, collection, shard, sent);
             return Err(info.error(StaleReason::Mismatch, Form::Own));
         }
-        if let Some(RawBsonRef::Document(sent)) = get(cmd.body(), "databaseVersion") {
-            let sent = DatabaseVersion::parse(Path::root("databaseVersion"), sent)?;
-            if !sent.is_placement_equal(world.database) || shard != world.primary {
-                world.refused += 1;
-                let info = StaleDatabaseInfo {
-                    db: DB.into(),
-                    received: sent,
-                    wanted: Some(world.database),
-                };
-                return Err(info.error(Form::Own));
-            }
-        }
+        check_database(&mut world, cmd, shard)?;
         let names = world.names();
         if collection == "v" && world.is_sharded("c") {
             // A view on the other one.
@@ -244,12 +242,12 @@ impl Member {
         }
         if let Some(nested) = names.iter().find(|name| {
             let text = pinion_query::document_text(named);
-            let is_read = ["from", "coll"]
+            let is_named = ["from", "coll", "into"]
                 .iter()
                 .any(|field| text.contains(&format!("{field}: \"{name}\"")));
-            **name != collection && is_read && world.is_sharded(name)
+            **name != collection && is_named && world.is_sharded(name)
         }) {
-            // What a stage reads beside the collection has a version of its own.
+            // What a stage reads or writes beside the collection has a version of its own.
             let info = StaleInfo {
                 ns: Namespace::new(DB, nested)?,
                 received: ShardVersion::Unsharded,
@@ -277,9 +275,48 @@ impl Member {
         self.attach(&mut registry, "count", Member::count);
         self.attach(&mut registry, "distinct", Member::distinct);
         self.attach(&mut registry, "explain", Member::explain);
+        self.attach(&mut registry, "insert", Member::insert);
+        self.attach(&mut registry, "update", Member::update);
+        self.attach(&mut registry, "delete", Member::delete);
+        self.attach(&mut registry, "bulkWrite", Member::bulk_write);
+        self.attach(&mut registry, "findAndModify", Member::find_and_modify);
+        self.attach(&mut registry, "commitTransaction", Member::end_transaction);
+        self.attach(&mut registry, "abortTransaction", Member::end_transaction);
         self.attach(&mut registry, "getMore", Member::get_more);
         self.attach(&mut registry, "killCursors", Member::kill_cursors);
-        self.attach(&mut registry, "ping", |_, _| async { Ok(Reply::new()) });
+        self.attach(&mut registry, "create", Member::create);
+        self.attach(&mut registry, "drop", Member::drop_unsharded);
+        self.attach(&mut registry, "listCollections", Member::list_collections);
+        self.attach(&mut registry, "renameCollection", Member::rename);
+        let coordinator = &mut registry;
+        self.attach(
+            coordinator,
+            "_shardsvrCreateCollection",
+            Member::create_sharded,
+        );
+        self.attach(coordinator, "_shardsvrDropCollection", Member::drop_sharded);
+        self.attach(coordinator, "_shardsvrDropDatabase", Member::drop_all);
+        self.attach(
+            coordinator,
+            "_configsvrCreateDatabase",
+            Member::create_database,
+        );
+        for name in [
+            "_configsvrAddShardToZone",
+            "_configsvrRemoveShardFromZone",
+            "_configsvrUpdateZoneKeyRange",
+        ] {
+            self.attach(&mut registry, name, Member::change_zones);
+        }
+        self.attach(&mut registry, "ping", Member::ping);
+        self.attach(&mut registry, "appendOplogNote", Member::note);
+        for name in ["createIndexes", "dropIndexes", "collMod"] {
+            self.attach(&mut registry, name, Member::define);
+        }
+        self.attach(&mut registry, "listIndexes", Member::list_indexes);
+        self.attach(&mut registry, "collStats", Member::coll_stats);
+        self.attach(&mut registry, "validate", Member::validate);
+        self.attach(&mut registry, "dbStats", Member::db_stats);
         registry
     }
 
@@ -295,7 +332,41 @@ impl Member {
     }
 }
 
-fn collection_of(command: &RawDocument) -> &str {
+/// Checks the version of the database that a request goes by, if it has one.
+pub fn check_database(world: &mut World, cmd: &Invocation, shard: usize) -> Result<()> {
+    let Some(RawBsonRef::Document(sent)) = get(cmd.body(), "databaseVersion") else {
+        return Ok(());
+    };
+    let sent = DatabaseVersion::parse(Path::root("databaseVersion"), sent)?;
+    if sent.is_placement_equal(world.database) && shard == world.primary {
+        return Ok(());
+    }
+    world.refused += 1;
+    let info = StaleDatabaseInfo {
+        db: DB.into(),
+        received: sent,
+        wanted: Some(world.database),
+    };
+    Err(info.error(Form::Own))
+}
+
+/// What a shard says of a version that is not its own.
+pub fn stale_info(
+    world: &mut World,
+    collection: &str,
+    shard: usize,
+    received: ShardVersion,
+) -> StaleInfo {
+    world.refused += 1;
+    StaleInfo {
+        ns: Namespace::new(DB, collection).expect("a name"),
+        received,
+        wanted: Some(world.version(collection, shard)).filter(|_| !world.is_silent),
+        shard: shard_name(shard).as_str().into(),
+    }
+}
+
+pub fn collection_of(command: &RawDocument) -> &str {
     let (_, name) = pinion_bson::elements(command).next().expect("a command");
     name.as_str().expect("the name of a collection")
 }

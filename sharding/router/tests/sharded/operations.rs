@@ -23,7 +23,7 @@ pub fn keys() -> [RawDocumentBuf; 4] {
     ]
 }
 
-fn below(rng: &mut Rng, n: u64) -> i32 {
+pub fn below(rng: &mut Rng, n: u64) -> i32 {
     rng.below(n) as i32
 }
 
@@ -56,7 +56,7 @@ pub fn documents(rng: &mut Rng, ids: Range<i32>) -> Vec<RawDocumentBuf> {
     .collect()
 }
 
-fn filter(rng: &mut Rng) -> RawDocumentBuf {
+pub fn filter(rng: &mut Rng) -> RawDocumentBuf {
     let one = value(rng);
     match rng.below(10) {
         0 => rawdoc! { "a": one },
@@ -73,7 +73,7 @@ fn filter(rng: &mut Rng) -> RawDocumentBuf {
 }
 
 /// An order of all documents.
-fn sort(rng: &mut Rng) -> RawDocumentBuf {
+pub fn sort(rng: &mut Rng) -> RawDocumentBuf {
     let direction = |rng: &mut Rng| if rng.below(2) == 0 { 1 } else { -1 };
     let last = direction(rng);
     match rng.below(5) {
@@ -95,7 +95,7 @@ fn projection(rng: &mut Rng) -> Option<RawDocumentBuf> {
     }
 }
 
-fn with_collation(rng: &mut Rng, out: &mut DocBuilder) {
+pub fn with_collation(rng: &mut Rng, out: &mut DocBuilder) {
     if rng.below(4) == 0 {
         let german = rawdoc! { "locale": "de", "strength": 2 };
         out.append("collation", &*german);

@@ -1,7 +1,7 @@
 //! The cluster as it is in truth: collections, the shards of their documents, and versions.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ use pinion_sharding_protocol::{
     ShardVersion,
 };
 use pinion_wire::idl::Namespace;
+
+use super::feeds::Feeds;
 
 pub const DB: &str = "d";
 
@@ -54,8 +56,16 @@ pub struct World {
     pub shards: usize,
     pub primary: usize,
     pub database: DatabaseVersion,
+    /// Whether the database is there.
+    pub is_there: bool,
     collections: BTreeMap<String, Collection>,
     now: u32,
+    /// Requests of definitions that coordinators and config servers have served.
+    pub definitions: Vec<RawDocumentBuf>,
+    /// Definitions that are done, and of which the router does not hear.
+    pub lost_replies: u32,
+    /// Zones of shards.
+    pub tags: BTreeMap<usize, Vec<String>>,
     /// Finds of collections of the config servers, by their names.
     pub config_reads: BTreeMap<String, u32>,
     /// Commands that shards have refused as stale.
@@ -66,6 +76,32 @@ pub struct World {
     pub served: BTreeMap<usize, u32>,
     /// A shard that says nothing of the version that it wants.
     pub is_silent: bool,
+    /// The logs of the shards.
+    pub feeds: Feeds,
+    /// When the list of shards changed last.
+    pub topology: u32,
+    pub pings: u32,
+    /// The indexes that each shard has of each collection, by their names.
+    pub indexes: BTreeMap<(usize, String), BTreeSet<String>>,
+    /// Definitions that shards have run.
+    pub indexes_defined: BTreeMap<usize, u32>,
+    /// What statements of retryable writes did, by shard, session, transaction number and their
+    /// own.
+    pub executed: BTreeMap<(usize, String, i64, i32), Executed>,
+    /// Transactions that run, by shard and session.
+    pub parts: BTreeMap<(usize, String), i64>,
+    /// Ends of transactions that shards were sent.
+    pub ends: Vec<(usize, &'static str)>,
+}
+
+/// What a statement did.
+#[derive(Clone, Debug, Default)]
+pub struct Executed {
+    pub n: i32,
+    pub n_modified: i32,
+    pub upserted: Option<RawBson>,
+    pub old: Option<RawDocumentBuf>,
+    pub new: Option<RawDocumentBuf>,
 }
 
 pub type Shared = Rc<RefCell<World>>;
@@ -86,20 +122,55 @@ impl World {
             shards,
             primary: 0,
             database: DatabaseVersion::first(uuid, Timestamp::new(3, 0)),
+            is_there: true,
             collections: BTreeMap::new(),
             now: 10,
+            definitions: Vec::new(),
+            lost_replies: 0,
+            tags: BTreeMap::new(),
             config_reads: BTreeMap::new(),
             refused: 0,
             cursors: BTreeMap::new(),
             next_cursor: 1000,
             served: BTreeMap::new(),
             is_silent: false,
+            executed: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            ends: Vec::new(),
+            feeds: Feeds::default(),
+            topology: 1,
+            pings: 0,
+            indexes: BTreeMap::new(),
+            indexes_defined: BTreeMap::new(),
         }
     }
 
     pub fn insert(&mut self, collection: &str, documents: Vec<RawDocumentBuf>) {
         let entry = self.collections.entry(collection.to_owned()).or_default();
         entry.documents.extend(documents);
+    }
+
+    pub fn drop(&mut self, collection: &str) {
+        self.collections.remove(collection);
+    }
+
+    /// Gives a collection another name, with its indexes.
+    pub fn rename(&mut self, from: &str, to: &str) {
+        let renamed = self.collections.remove(from).expect("it is there");
+        self.collections.insert(to.to_owned(), renamed);
+        for shard in 0..self.shards {
+            let indexes = self.indexes.remove(&(shard, from.to_owned()));
+            let key = (shard, to.to_owned());
+            self.indexes.insert(key, indexes.unwrap_or_default());
+        }
+    }
+
+    /// Makes the database again, on the last shard.
+    pub fn make_database(&mut self) {
+        let timestamp = self.tick();
+        self.is_there = true;
+        self.primary = self.shards - 1;
+        self.database = DatabaseVersion::first(Uuid::from_bytes([8; 16]), timestamp);
     }
 
     pub fn documents(&self, collection: &str) -> Vec<RawDocumentBuf> {
@@ -112,8 +183,59 @@ impl World {
         found.is_some_and(|found| found.sharded.is_some())
     }
 
+    /// The fields of the shard key.
+    pub fn names_of_key(&self, collection: &str) -> Vec<String> {
+        let found = self.collections.get(collection);
+        let sharded = found.and_then(|found| found.sharded.as_ref());
+        let key = sharded.map(|sharded| &sharded.table.key);
+        key.into_iter()
+            .flat_map(|key| key.paths().map(str::to_owned))
+            .collect()
+    }
+
     pub fn names(&self) -> Vec<String> {
         self.collections.keys().cloned().collect()
+    }
+
+    /// Whether a shard owns a document.
+    pub fn owns(&self, collection: &str, shard: usize, document: &RawDocument) -> bool {
+        let found = self.collections.get(collection);
+        match found.and_then(|found| found.sharded.as_ref()) {
+            None => shard == self.primary,
+            Some(sharded) => {
+                let owner = sharded.table.target_insert(document).expect("it has a key");
+                sharded.table.shard(owner).as_str() == shard_name(shard)
+            }
+        }
+    }
+
+    /// Changes the first documents of a shard in an order that match; they are removed where
+    /// there is no new form.
+    pub fn change(
+        &mut self,
+        collection: &str,
+        shard: usize,
+        is_meant: impl Fn(&RawDocument) -> bool,
+        limit: usize,
+        mut new: impl FnMut(&RawDocument) -> Option<RawDocumentBuf>,
+    ) -> Vec<(RawDocumentBuf, Option<RawDocumentBuf>)> {
+        let mut changed = Vec::new();
+        let all = self.documents(collection);
+        let mut kept = Vec::new();
+        for document in all {
+            let is_meant = is_meant(&document) && self.owns(collection, shard, &document);
+            if !is_meant || changed.len() == limit {
+                kept.push(document);
+                continue;
+            }
+            let new = new(&document);
+            kept.extend(new.clone());
+            changed.push((document, new));
+        }
+        if let Some(found) = self.collections.get_mut(collection) {
+            found.documents = kept;
+        }
+        changed
     }
 
     /// What a shard has of a collection.
@@ -256,16 +378,26 @@ impl World {
         let mut all: Vec<RawDocumentBuf> = match collection {
             "databases" => {
                 let primary = ShardId::new(&shard_name(self.primary));
-                vec![DatabaseDocument::new(DB, primary, self.database).to_bson()]
+                let document = DatabaseDocument::new(DB, primary, self.database);
+                self.is_there
+                    .then(|| document.to_bson())
+                    .into_iter()
+                    .collect()
             }
             "shards" => (0..self.shards)
                 .map(|shard| {
                     let name = shard_name(shard);
                     let host = format!("r{name}/{}", host_of(shard + 1));
-                    rawdoc! {
+                    let mut document = rawdoc! {
                         "_id": name, "host": host, "state": 1,
                         "topologyTime": pinion_bson::Timestamp { time: 1, increment: 0 },
+                    };
+                    let mut tags = pinion_bson::RawArrayBuf::new();
+                    for tag in self.tags.get(&shard).into_iter().flatten() {
+                        tags.push(tag.as_str());
                     }
+                    document.append(pinion_bson::cstr!("tags"), tags);
+                    document
                 })
                 .collect(),
             "collections" => self

@@ -1,20 +1,21 @@
 //! The results of the operations of a `bulkWrite`, collected from the replies to its parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_runtime::LocalBoxFuture;
 use pinion_service::cursors::{BULK_WRITE_CURSOR, Cursor, DocumentStream, Filled, cursors, fill};
 use pinion_service::session_ids::is_in;
+use pinion_sharding_protocol::ShardId;
 use pinion_wire::idl::{Namespace, i64_exact};
 use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::super::writes::is_stale;
-use super::IfStale;
 use crate::cursor::{CursorKind, RemoteStream};
 use crate::dispatch::Answer;
+use crate::placement::write_error_is_stale;
 use crate::reply::append_concern_error;
+use crate::writes::{Added, is_stale, merged_concern_error, number_of, owner_would_change};
 
 /// The counts of a reply, in its order.
 const COUNTS: [&str; 6] = [
@@ -29,11 +30,14 @@ const COUNTS: [&str; 6] = [
 /// What the replies to the parts of a command come to together.
 #[derive(Default)]
 pub(super) struct Results {
+    /// Without the errors, which are counted by operation.
     counts: [i64; COUNTS.len()],
     /// By the places of the operations in the client's command.
     documents: BTreeMap<usize, Bytes>,
-    write_concern_error: Option<RawDocumentBuf>,
+    failed: BTreeSet<usize>,
+    concern_errors: Vec<(Option<ShardId>, RawDocumentBuf)>,
     retried: Vec<i32>,
+    parts: usize,
 }
 
 /// Whether operations of a reply were refused since their database has another place: those stand
@@ -57,7 +61,7 @@ pub(super) fn has_refused(reply: &RawDocument) -> bool {
 }
 
 /// The place of an operation's result, and its code where it failed.
-fn place_and_code(result: &RawDocument) -> Option<(usize, ErrorCode)> {
+pub(super) fn place_and_code(result: &RawDocument) -> Option<(usize, ErrorCode)> {
     let at = pinion_bson::get(result, "idx").and_then(i64_exact)?;
     let code = pinion_bson::get(result, "code").and_then(i64_exact);
     let code = ErrorCode(code.unwrap_or(0) as i32);
@@ -65,40 +69,50 @@ fn place_and_code(result: &RawDocument) -> Option<(usize, ErrorCode)> {
 }
 
 impl Results {
-    pub(super) fn errors(&self) -> i64 {
-        self.counts[0]
+    pub(super) fn has_errors(&self) -> bool {
+        !self.failed.is_empty()
     }
 
-    /// Nothing was executed yet, for all that is known.
-    pub(super) fn is_empty(&self) -> bool {
-        self.counts.iter().all(|count| *count == 0) && self.documents.is_empty()
+    pub(super) fn has_failed(&self, at: usize) -> bool {
+        self.failed.contains(&at)
     }
 
-    /// Adds the reply to a part, with all batches of its cursor. Gives the operations that it
-    /// refuses as stale, where those are no errors.
+    /// How much they say: it grows with each operation that was executed, or has failed.
+    pub(super) fn progress(&self) -> usize {
+        self.parts + self.failed.len()
+    }
+
+    /// Adds the reply to a part, with all batches of its cursor. `names`: those of the operations'
+    /// collections, where some have failed. What is refused as stale in a transaction is an error.
     pub(super) async fn add(
         &mut self,
         cmd: &Invocation,
         answer: &Answer,
         sent: &[usize],
-        if_stale: IfStale,
-    ) -> Result<Vec<usize>> {
+        names: &[Option<Namespace>],
+    ) -> Result<Added> {
         let body = answer.body();
-        for (count, name) in self.counts.iter_mut().zip(COUNTS) {
-            *count += pinion_bson::get(body, name)
-                .and_then(i64_exact)
-                .unwrap_or(0);
+        let mut changed = 0;
+        for (count, name) in self.counts.iter_mut().zip(COUNTS).skip(1) {
+            let number = number_of(body, name);
+            *count += number;
+            changed += number;
         }
         if let Some(RawBsonRef::Document(error)) = pinion_bson::get(body, "writeConcernError") {
-            self.write_concern_error = Some(error.to_owned());
+            let shard = Some(answer.shard.clone());
+            self.concern_errors.push((shard, error.to_owned()));
         }
         if let Some(RawBsonRef::Array(ids)) = pinion_bson::get(body, "retriedStmtIds") {
             let ids = pinion_bson::values(ids).filter_map(|id| id.as_i32());
             self.retried.extend(ids);
         }
-        let mut refused = Vec::new();
+        let mut added = Added {
+            changed: pinion_bson::get(body, "nErrors").map(|_| changed),
+            ..Added::default()
+        };
         if pinion_bson::get(body, "cursor").is_none() {
-            return Ok(refused);
+            self.parts += 1;
+            return Ok(added);
         }
         let (stream, mut batch) = RemoteStream::open(answer, CursorKind::default())?;
         loop {
@@ -107,26 +121,57 @@ impl Results {
                 let Ok(result) = RawDocument::from_bytes(result) else {
                     continue;
                 };
-                let Some((at, code)) = place_and_code(result) else {
-                    continue;
-                };
-                let Some(place) = sent.get(at).copied() else {
-                    continue;
-                };
-                match is_stale(code) && if_stale == IfStale::Again {
-                    true => refused.push(place),
-                    false => {
-                        self.documents.insert(place, renumbered(result, place));
-                    }
-                }
+                self.add_one(cmd, result, sent, names, &mut added).await?;
             }
             if batch.id == 0 {
                 break;
             }
             batch = stream.next_batch(&cmd.ctx, usize::MAX).await?;
         }
-        self.counts[0] -= refused.len() as i64;
-        Ok(refused)
+        self.parts += usize::from(added.refused.len() < sent.len());
+        Ok(added)
+    }
+
+    async fn add_one(
+        &mut self,
+        cmd: &Invocation,
+        result: &RawDocument,
+        sent: &[usize],
+        names: &[Option<Namespace>],
+        added: &mut Added,
+    ) -> Result<()> {
+        let Some((at, code)) = place_and_code(result) else {
+            return Ok(());
+        };
+        let Some(place) = sent.get(at).copied() else {
+            return Ok(());
+        };
+        let ns = names.get(at).and_then(|ns| ns.as_ref());
+        if is_stale(code) && !is_in(&cmd.ctx) {
+            if added.stale.is_none() {
+                let db = ns.map_or(cmd.db(), Namespace::db);
+                added.stale = Some(write_error_is_stale(db, result).await?);
+            }
+            added.refused.push(place);
+            return Ok(());
+        }
+        match code {
+            ErrorCode::OK => {}
+            _ => drop(self.failed.insert(place)),
+        }
+        let result = match code {
+            ErrorCode::WOULD_CHANGE_OWNING_SHARD => {
+                let ns = ns.ok_or_else(|| Error::internal("a result without its collection"))?;
+                with_error(result, &owner_would_change(ns))
+            }
+            _ => result.to_owned(),
+        };
+        let result = match self.documents.get(&place) {
+            Some(other) => merged(RawDocument::from_bytes(other).ok(), &result),
+            None => result,
+        };
+        self.documents.insert(place, renumbered(&result, place));
+        Ok(())
     }
 
     /// Operations that were not executed since their shard did not take them.
@@ -143,7 +188,7 @@ impl Results {
             }
             let result = Bytes::from(out.finish().into_bytes());
             self.documents.insert(*at, result);
-            self.counts[0] += 1;
+            self.failed.insert(*at);
         }
     }
 
@@ -151,14 +196,15 @@ impl Results {
     ///
     /// # Errors
     /// There are too many cursors.
-    pub(super) async fn into_reply(self, cmd: &Invocation) -> Result<Reply> {
+    pub(super) async fn into_reply(mut self, cmd: &Invocation) -> Result<Reply> {
+        self.counts[0] = self.failed.len() as i64;
         let mut out = Reply::new();
         append_results(cmd, self.documents, &mut out).await?;
         for (name, count) in COUNTS.into_iter().zip(self.counts) {
             out.append(name, count as i32);
         }
-        if let Some(error) = &self.write_concern_error {
-            append_concern_error(&mut out, error);
+        if let Some(error) = merged_concern_error(&self.concern_errors) {
+            append_concern_error(&mut out, &error);
         }
         if !self.retried.is_empty() {
             out.start_array("retriedStmtIds");
@@ -169,6 +215,47 @@ impl Results {
         }
         Ok(out)
     }
+}
+
+/// The result of an operation at several shards: the sums of their numbers, and of several errors
+/// the first.
+fn merged(one: Option<&RawDocument>, other: &RawDocument) -> RawDocumentBuf {
+    let Some(one) = one else {
+        return other.to_owned();
+    };
+    let has_failed = |result| place_and_code(result).is_some_and(|(_, code)| code != ErrorCode::OK);
+    let (base, added) = match has_failed(other) && !has_failed(one) {
+        true => (other, one),
+        false => (one, other),
+    };
+    let mut out = DocBuilder::new();
+    for elem in pinion_bson::raw_elements(base) {
+        match elem.name {
+            b"n" | b"nModified" => {
+                let name = elem.name_str().unwrap_or_default();
+                let sum = number_of(base, name) + number_of(added, name);
+                out.append(name, sum as i32);
+            }
+            _ => {
+                out.append_elem(&elem);
+            }
+        }
+    }
+    out.finish()
+}
+
+/// A result that has failed, with another error.
+fn with_error(result: &RawDocument, error: &Error) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    for elem in pinion_bson::raw_elements(result) {
+        match elem.name {
+            b"ok" | b"idx" | b"n" | b"nModified" => out.append_elem(&elem),
+            b"code" => out.append("code", error.code.0),
+            b"errmsg" => out.append("errmsg", error.message.as_str()),
+            _ => &mut out,
+        };
+    }
+    out.finish()
 }
 
 fn renumbered(result: &RawDocument, place: usize) -> Bytes {
