@@ -347,11 +347,15 @@ mod tests {
 
     const OF_ROUTERS: &[&str] = &[
         "addShard",
+        "addShardToZone",
         "enableSharding",
         "flushRouterConfig",
         "getShardMap",
         "isdbgrid",
         "listShards",
+        "removeShardFromZone",
+        "shardCollection",
+        "updateZoneKeyRange",
     ];
 
     const OF_TESTS: &[&str] = &[

@@ -50,7 +50,11 @@ impl Fault {
         let nodes = ClusterNodeFault::ALL.iter().copied();
         let routers = RouterFault::ALL.iter().copied();
         let nodes = nodes.map(Fault::ClusterNode);
-        nodes.chain(routers.map(Fault::Router)).collect()
+        let exec = ExecFault::OF_CLUSTERS.into_iter().map(Fault::Exec);
+        nodes
+            .chain(routers.map(Fault::Router))
+            .chain(exec)
+            .collect()
     }
 
     /// How a command line names it.

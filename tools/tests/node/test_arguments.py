@@ -553,8 +553,12 @@ OF_MEMBERS = {
 
 # Other nodes refuse these before they read them. test_cluster_roles.py sends them to config
 # servers and shards.
-OF_CLUSTERS = {"_addShard", "_configsvrAddShard", "_configsvrCreateDatabase", "_configsvrDropDatabase", "_flushDatabaseCacheUpdates",
-               "_shardsvrDropDatabase", "getDatabaseVersion", "shardingState"}
+OF_CLUSTERS = {"_addShard", "_configsvrAddShard", "_configsvrAddShardToZone", "_configsvrCommitCreateCollection",
+               "_configsvrCommitDropCollection", "_configsvrCreateDatabase", "_configsvrDropDatabase", "_configsvrRemoveShardFromZone",
+               "_configsvrUpdateZoneKeyRange", "_flushDatabaseCacheUpdates", "_flushRoutingTableCacheUpdates",
+               "_shardsvrCreateCollection", "_shardsvrCreateCollectionParticipant", "_shardsvrDropCollection",
+               "_shardsvrDropCollectionParticipant", "_shardsvrDropDatabase", "_shardsvrDropDatabaseParticipant",
+               "getDatabaseVersion", "getShardVersion", "shardingState"}
 
 
 def commands_without_rows(wire, *tables):

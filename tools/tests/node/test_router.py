@@ -280,6 +280,20 @@ def test_a_commit_is_found_by_another_router(cluster, two):
         assert other.command("admin", {**commit, "recoveryToken": reply["recoveryToken"]})["ok"] == 1.0
 
 
+def test_a_commit_at_another_router_ends_what_is_open(cluster, two):
+    with two[0].client.start_session() as session, Wire(cluster.routers[1].port) as other:
+        session.start_transaction()
+        reply = two[0].command("insert", "c", documents=[{"_id": 2}], session=session)
+        commit = {
+            "commitTransaction": 1, "lsid": session.session_id, "txnNumber": Int64(session._server_session.transaction_id),
+            "autocommit": False, "recoveryToken": reply["recoveryToken"],
+        }
+        refused = other.command("admin", commit)
+        assert refused["code"] == 251 and refused["errorLabels"] == ["TransientTransactionError"], refused
+        assert two[0].c.find_one({"_id": 2}) is None
+        fails(session.commit_transaction, 251)
+
+
 def test_change_streams(two):
     with two[0].watch() as stream:
         two[0].c.insert_one({"_id": 1})
@@ -289,7 +303,10 @@ def test_change_streams(two):
     with two[0].c.watch(resume_after=token) as stream:
         assert next(stream)["documentKey"] == {"_id": 2}
         assert stream.try_next() is None
-    fails(lambda: two[0].client.watch().__enter__(), 115)
+    with two[0].client.watch() as stream:
+        for at, db in enumerate(two):
+            db.c.insert_one({"_id": f"of {at}"})
+        assert [next(stream)["documentKey"] for _ in two] == [{"_id": "of 0"}, {"_id": "of 1"}]
 
 
 def test_tailable_cursors(two):

@@ -18,7 +18,7 @@ use pinion_storage::StorageOptions;
 
 use super::cluster::{Cluster, Place, Set};
 use super::verdict::PROBES;
-use super::{clients, clocks, lives, operator, verdict};
+use super::{clients, clocks, lives, operator, strays, verdict};
 use crate::fault::Fault;
 use crate::members::{Member, PORT, SetKind, SetPlan, add_member, host_of, set_config};
 use crate::sets::judge::{self, Orders};
@@ -108,6 +108,7 @@ pub fn cluster_of(sizes: &Sizes, rng: &mut Rng) -> Rc<Cluster> {
                 lives: RefCell::default(),
             })
             .collect(),
+        strays: Default::default(),
         made: RefCell::default(),
         placed: RefCell::default(),
         is_built: Cell::new(false),
@@ -264,6 +265,9 @@ pub fn add_clients(sim: &Sim, cluster: &Rc<Cluster>, rng: &mut Rng) {
             lives::lead(cluster.clone(), number, rng)
         });
     }
+    of_all("wanderer", |cluster, rng| {
+        Box::pin(strays::wander(cluster, rng))
+    });
     let cluster_of_maker = cluster.clone();
     add_client(sim, "maker", move |rng| {
         clients::make(cluster_of_maker.clone(), 0, rng)
@@ -276,10 +280,15 @@ pub fn add_clients(sim: &Sim, cluster: &Rc<Cluster>, rng: &mut Rng) {
             });
         }
     }
-    let shared = cluster.stable[0].clone();
-    add_client(sim, "batches", move |rng| {
-        clients::read_in_batches(shared.clone(), rng)
-    });
+    for (name, shared) in [
+        ("batches", &cluster.stable[0]),
+        ("batches of shards", &cluster.plain),
+    ] {
+        let shared = shared.clone();
+        add_client(sim, name, move |rng| {
+            clients::read_in_batches(shared.clone(), rng)
+        });
+    }
     let shared = cluster.plain.clone();
     add_client(sim, "plain", move |rng| {
         clients::write_plainly(shared.clone(), rng)

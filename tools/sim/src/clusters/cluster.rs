@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use super::lives::Lives;
+use super::strays::Strays;
 use crate::sets::workload::Shared;
 
 /// A replica set of the cluster.
@@ -38,6 +39,8 @@ pub struct Cluster {
     /// That of writes which are not retryable.
     pub plain: Rc<Shared>,
     pub places: Vec<Place>,
+    /// Documents that every shard has.
+    pub strays: Strays,
     /// Documents of databases that a first write made: database and `_id`.
     pub made: RefCell<Vec<(String, i64)>>,
     /// Databases that were put on a shard, and it.

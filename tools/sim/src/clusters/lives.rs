@@ -3,7 +3,8 @@
 //! A write that was sent and acknowledged while the database was there, and was not about to be
 //! dropped, is there until it is dropped; what was acknowledged before a removal began is not there
 //! after it. So a write into the wrong incarnation is lost, or comes back. Of writes beside a
-//! removal nothing is known but that each has one effect at most.
+//! removal nothing is known but that each has one effect at most. One that was sent again since its
+//! answer did not come may come back: the first router that had it may still be busy with it.
 
 use std::rc::Rc;
 
@@ -16,6 +17,8 @@ use crate::sets::session::{Session, Unread, Written};
 use crate::sets::workload::INCOMPLETE_HISTORY;
 
 const COLLECTION: &str = "c";
+/// How often its collection is sharded.
+const SHARDED: f64 = 0.5;
 /// The longest that a database lives.
 const LIFE_MS: u64 = 12_000;
 const MAX_TIME_MS: i32 = 5_000;
@@ -25,6 +28,8 @@ const LEFT_BEHIND: Duration = Duration::from_secs(25);
 const EXISTS: i32 = 48;
 /// ConflictingOperationInProgress.
 const CONFLICT: i32 = 117;
+/// InvalidOptions: a collection with documents has no index on the key.
+const NO_INDEX: i32 = 72;
 const WTIMEOUT_MS: i32 = 5_000;
 
 /// A time in which a database is there for certain, and its removal.
@@ -39,6 +44,8 @@ struct Op {
     id: i64,
     sent: Instant,
     acknowledged: Option<Instant>,
+    /// A router may send it once more, for a client that has left.
+    is_left_behind: bool,
 }
 
 /// What became of a database, and of what was written into it.
@@ -66,12 +73,15 @@ impl Lives {
             id,
             sent: now(),
             acknowledged: None,
+            is_left_behind: false,
         });
         id
     }
 
-    fn acknowledged(&mut self, id: i64) {
-        self.ops[id as usize].acknowledged = Some(now());
+    fn acknowledged(&mut self, id: i64, is_left_behind: bool) {
+        let op = &mut self.ops[id as usize];
+        op.acknowledged = Some(now());
+        op.is_left_behind = is_left_behind;
     }
 
     /// Checks documents that were read from the primary between two times.
@@ -112,7 +122,7 @@ impl Lives {
             if !is_found && self.lives.iter().any(lasts) {
                 return Err(format!("write {} of this life is not there", op.id));
             }
-            if is_found && self.lives.iter().any(gone) {
+            if is_found && !op.is_left_behind && self.lives.iter().any(gone) {
                 return Err(format!("write {} of an earlier life is there", op.id));
             }
         }
@@ -137,6 +147,11 @@ pub async fn lead(cluster: Rc<Cluster>, number: usize, mut rng: Rng) {
             }
             Written::Unknown => continue,
         }
+        if rng.chance(SHARDED)
+            && !shard_its_collection(&cluster, place, &mut session, &mut rng).await
+        {
+            return;
+        }
         place.lives.borrow_mut().made();
         drop(active);
         sleep(Duration::from_millis(rng.between(500, LIFE_MS))).await;
@@ -154,6 +169,38 @@ pub async fn lead(cluster: Rc<Cluster>, number: usize, mut rng: Rng) {
             sleep(LEFT_BEHIND).await;
         }
     }
+}
+
+/// Shards the collection of a database; false where that fails.
+async fn shard_its_collection(
+    cluster: &Cluster,
+    place: &Place,
+    session: &mut Session,
+    rng: &mut Rng,
+) -> bool {
+    if rng.chance(0.5) {
+        // What a write made before can be sharded too.
+        let index = rawdoc! { "key": { "_id": "hashed" }, "name": "_id_hashed" };
+        let index = rawdoc! { "createIndexes": COLLECTION, "indexes": [index], "maxTimeMS": MAX_TIME_MS, "$db": place.db };
+        if let Written::Refused(reply) = session.retry(&index).await {
+            cluster.fail(format!("{} has no index: {reply:?}", place.db));
+            return false;
+        }
+    }
+    let name = format!("{}.{COLLECTION}", place.db);
+    let command = rawdoc! { "shardCollection": name, "key": { "_id": "hashed" }, "maxTimeMS": MAX_TIME_MS, "$db": "admin" };
+    match session.retry(&command).await {
+        Written::Acknowledged => cluster.count("collections sharded"),
+        Written::Refused(reply) if error_code(&reply) == NO_INDEX => {
+            cluster.count("collections with documents and no index");
+        }
+        Written::Refused(reply) => {
+            cluster.fail(format!("{} was not sharded: {reply:?}", place.db));
+            return false;
+        }
+        Written::Unknown => {}
+    }
+    true
 }
 
 /// Drops a database; whether no earlier attempt can still be under way. `None` where the run ends.
@@ -220,7 +267,7 @@ async fn write(cluster: &Cluster, place: &Place, session: &mut Session, rng: &mu
         }
     };
     let written = session.write(&command).await;
-    note(cluster, &[(place, id)], written);
+    note(cluster, session, &[(place, id)], written);
 }
 
 /// Writes into two databases with one command.
@@ -239,18 +286,16 @@ async fn write_both(cluster: &Cluster, places: [&Place; 2], session: &mut Sessio
     };
     let written = session.write(&command).await;
     cluster.count("bulk writes over two databases");
-    note(
-        cluster,
-        &[(places[0], ids[0]), (places[1], ids[1])],
-        written,
-    );
+    let ids = [(places[0], ids[0]), (places[1], ids[1])];
+    note(cluster, session, &ids, written);
 }
 
-fn note(cluster: &Cluster, written: &[(&Place, i64)], outcome: Written) {
+fn note(cluster: &Cluster, session: &Session, written: &[(&Place, i64)], outcome: Written) {
     match outcome {
         Written::Acknowledged => {
             for (place, id) in written {
-                place.lives.borrow_mut().acknowledged(*id);
+                let mut lives = place.lives.borrow_mut();
+                lives.acknowledged(*id, session.is_left_behind);
                 cluster.count("writes into what comes and goes");
             }
         }

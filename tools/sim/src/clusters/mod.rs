@@ -9,6 +9,7 @@ mod happenings;
 mod lives;
 mod operator;
 mod report;
+mod strays;
 mod verdict;
 
 use std::net::SocketAddr;

@@ -7,8 +7,10 @@ use pinion_bson::{RawDocument, RawDocumentBuf, rawdoc};
 use pinion_runtime::{Duration, Rng, now, sleep};
 
 use super::cluster::Cluster;
+use super::strays;
 use crate::client::{Client, error_code};
 use crate::sets::session::is_of_the_moment;
+use crate::sets::workload::COLLECTION;
 
 const PAUSE: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,12 +43,24 @@ pub async fn operate(cluster: Rc<Cluster>, mut rng: Rng) {
             return;
         }
     }
+    let plain = format!("{}.{COLLECTION}", cluster.plain.db);
+    let shard = rawdoc! { "shardCollection": plain, "key": { "_id": "hashed" }, "$db": "admin" };
+    if insist(&cluster, &shard, &mut rng).await.is_none() {
+        return;
+    }
+    if !strays::prepare(&cluster, &mut rng).await {
+        return;
+    }
     cluster.is_built.set(true);
     probe(&cluster).await;
 }
 
 /// Sends a command through any router until it is answered with success.
-async fn insist(cluster: &Cluster, command: &RawDocument, rng: &mut Rng) -> Option<RawDocumentBuf> {
+pub async fn insist(
+    cluster: &Cluster,
+    command: &RawDocument,
+    rng: &mut Rng,
+) -> Option<RawDocumentBuf> {
     while !cluster.control().stopped.get() {
         let router = cluster.routers[rng.below(cluster.routers.len() as u64) as usize];
         let patience = match rng.chance(IMPATIENT) {

@@ -45,6 +45,8 @@ pub const REPORTED: Reported = &[
     ("cursors", &["cursors read to their end"]),
     ("config away", &["config servers away"]),
     ("calm minutes", &["calm minutes"]),
+    ("sharded", &["collections sharded"]),
+    ("looks at strays", &["looks at strays"]),
 ];
 
 /// What a campaign must have met.
@@ -85,4 +87,8 @@ pub const MUST_HAPPEN: &[&str] = &[
     "snapshot reads",
     "linearizable reads",
     "event stale database",
+    "collections sharded",
+    "looks at strays",
+    "strays changed",
+    "all strays changed",
 ];

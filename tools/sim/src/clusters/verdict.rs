@@ -9,7 +9,11 @@ use std::rc::Rc;
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_runtime::{Duration, now, sleep};
 
+use pinion_sharding_protocol::RoutingTable;
+use pinion_sharding_protocol::documents::{ChunkDocument, CollectionDocument};
+
 use super::cluster::{Cluster, Set};
+use super::strays;
 use crate::client::{Client, batch, error_code};
 use crate::sets::workload::COLLECTION;
 
@@ -19,6 +23,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const OF_SETS: [&str; 4] = ["admin", "config", "local", PROBES];
 /// Where the judges of sets write.
 pub const PROBES: &str = "probes";
+
+/// What a definition has while it is under way.
+const OF_DEFINITIONS: [&str; 2] = [
+    "system.sharding_ddl_coordinators",
+    "collectionCriticalSections",
+];
 
 /// Waits until the verdict is asked for, and looks until there is one.
 pub async fn judge(cluster: Rc<Cluster>) {
@@ -75,9 +85,9 @@ impl Look<'_> {
             let count = rawdoc! { "count": COLLECTION, "query": {}, "$db": shared.db };
             let count = ask(&mut self.client, &count).await?.get_i32("n").ok();
             if count != Some(documents.len() as i32) {
+                // A write of a client that has left may have come between the two.
                 let found = documents.len();
-                self.cluster
-                    .fail(format!("{}: {count:?} counted, {found} found", shared.db));
+                return Err(format!("{}: {count:?} counted, {found} found", shared.db));
             }
             self.look_by_key(shared.db, COLLECTION, &documents).await?;
         }
@@ -91,10 +101,57 @@ impl Look<'_> {
             });
         }
         self.look_at_made().await?;
+        let sharded = self.look_at_tables().await?;
+        let mut copies = Vec::new();
         for shard in &self.cluster.shards {
-            self.look_where(shard, &placement).await?;
+            let mut primary = primary_of(shard).await?;
+            self.look_where(&mut primary, shard, &placement, &sharded)
+                .await?;
+            for name in OF_DEFINITIONS {
+                let find = rawdoc! { "find": name, "$db": "config" };
+                let left = batch(&ask(&mut primary, &find).await?, "firstBatch");
+                if !left.is_empty() {
+                    return Err(format!("{} has {left:?} in {name}", shard.name));
+                }
+            }
+            let find = rawdoc! { "find": strays::COLLECTION, "$db": strays::DB };
+            let reply = ask(&mut primary, &find).await?;
+            copies.extend(batch(&reply, "firstBatch"));
         }
+        strays::check_copies(self.cluster, &copies);
+        let shown = self.find(strays::DB, strays::COLLECTION).await?;
+        strays::check_shown(self.cluster, &shown);
         Ok(())
+    }
+
+    /// Looks at what the config servers have of sharded collections: each has chunks, which leave
+    /// out nothing, and nothing else has. Gives their databases.
+    async fn look_at_tables(&mut self) -> Result<BTreeSet<String>, String> {
+        let collections = self.find("config", "collections").await?;
+        let chunks = self.find("config", "chunks").await?;
+        let mut left = chunks.len();
+        let mut databases = BTreeSet::new();
+        for collection in &collections {
+            let name = collection.get_str("_id").unwrap_or_default();
+            let uuid = pinion_bson::get(collection, "uuid");
+            let of_collection = chunks
+                .iter()
+                .filter(|chunk| pinion_bson::get(chunk, "uuid") == uuid);
+            let parsed: Result<Vec<ChunkDocument>, _> = of_collection
+                .map(|chunk| ChunkDocument::parse(chunk))
+                .collect();
+            let count = parsed.as_ref().map_or(0, Vec::len);
+            let table = CollectionDocument::parse(collection)
+                .and_then(|document| Ok(RoutingTable::new(&document, parsed?)?));
+            table.map_err(|error| format!("the table of {name}: {error}"))?;
+            left -= count;
+            let (db, _) = name.split_once('.').unwrap_or_default();
+            databases.insert(db.to_owned());
+        }
+        match left {
+            0 => Ok(databases),
+            _ => Err(format!("{left} chunks are of no collection")),
+        }
     }
 
     /// The shard of each database, as the config servers have it.
@@ -176,18 +233,20 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// A shard has the databases that the config servers know there, and no other.
+    /// A shard has the databases that the config servers know there, and those of which a
+    /// collection is sharded, and no other.
     async fn look_where(
         &mut self,
+        primary: &mut Client,
         shard: &Set,
         placement: &BTreeMap<String, String>,
+        sharded: &BTreeSet<String>,
     ) -> Result<(), String> {
-        let mut primary = primary_of(shard).await?;
         let list = rawdoc! { "listDatabases": 1_i32, "nameOnly": true, "$db": "admin" };
-        let listed = names(&ask(&mut primary, &list).await?);
+        let listed = names(&ask(primary, &list).await?);
         for name in listed
             .iter()
-            .filter(|name| !OF_SETS.contains(&name.as_str()))
+            .filter(|name| !OF_SETS.contains(&name.as_str()) && !sharded.contains(*name))
         {
             let expected = placement.get(name).map(String::as_str);
             if expected != Some(shard.name) {

@@ -92,6 +92,8 @@ pub struct Session {
     via_routers: bool,
     /// By it another router finds the outcome of the last transaction.
     recovery_token: Option<RawDocumentBuf>,
+    /// An attempt at the last command had no answer: a router may be busy with it for some time.
+    pub is_left_behind: bool,
 }
 
 /// Whether a reply says that the transaction has not taken place and may be tried again.
@@ -135,6 +137,7 @@ impl Session {
             last: None,
             via_routers: false,
             recovery_token: None,
+            is_left_behind: false,
         }
     }
 
@@ -257,10 +260,12 @@ impl Session {
     /// Sends a command that may be executed twice until its outcome is known.
     pub async fn retry(&mut self, body: &RawDocument) -> Written {
         let deadline = now() + RETRYING;
+        self.is_left_behind = false;
         while now() < deadline {
             let reply = match self.on(self.primary, body).await {
                 Ok(reply) => reply,
                 Err(_) => {
+                    self.is_left_behind = true;
                     self.search().await;
                     continue;
                 }
