@@ -1,6 +1,7 @@
 """Starts and stops a cluster with shards for the tests: config servers, shards that are replica
 sets, and routers."""
 
+import contextlib
 import pathlib
 
 import pymongo
@@ -99,3 +100,23 @@ class Cluster:
         for shard in self.shards:
             shard.__exit__(kind)
         self.config.__exit__(kind)
+
+
+@contextlib.contextmanager
+def unharmed(cluster):
+    """Runs a cluster, of which no process ends meanwhile."""
+    with cluster as running:
+        yield running
+        for process in running.processes():
+            assert process.alive(), "a process ended during the tests"
+            assert not [line for line in process.log if "panick" in line.lower()]
+
+
+def fails(call, code):
+    """Runs what is to be refused with this code, and gives the text of the error."""
+    try:
+        call()
+    except pymongo.errors.OperationFailure as error:
+        assert error.code == code, error.details
+        return error.details["errmsg"]
+    raise AssertionError("it was not refused")

@@ -7,7 +7,8 @@
 //! do: config servers make the catalog of the cluster and hold its clock.
 //!
 //! What is kept lies on every core ([`part`]); what changes it runs on core 0. Authoritative are
-//! the config servers: all that a shard keeps may be dropped at any time.
+//! the config servers. What a shard keeps of databases may be dropped at any time; its entries of
+//! collections say which are sharded.
 
 pub mod limits;
 mod planted;
@@ -17,6 +18,8 @@ mod replies;
 mod data;
 mod local;
 mod part;
+#[cfg(test)]
+mod testing;
 
 mod config_servers;
 mod times;

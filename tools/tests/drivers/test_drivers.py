@@ -1,14 +1,17 @@
 """Each driver runs the life of a small application with its defaults; its packages are installed
 below target/."""
 
+import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
+import pymongo
 import pytest
-from pinion_node import STEADY, Node, ReplicaSet
+from pinion_node import BINARY, STEADY, Node, ReplicaSet, free_port
 
 HERE = pathlib.Path(__file__).resolve().parent
 HOME = pathlib.Path(os.environ.get("PINION_TARGET", "target")).resolve() / "drivers"
@@ -111,6 +114,30 @@ TYPED = [
     ("db.version()", "8.0."),
     ("db.dropDatabase()", "ok: 1"),
 ]
+
+
+def test_a_cluster_from_nothing(tmp_path):
+    """The commands of docs/sharding.md, as they stand there but for the ports."""
+    home = npm("mongosh")
+    text = (HERE.parents[2] / "docs" / "sharding.md").read_text()
+    commands = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)[:2])
+    ports = {port: free_port() for port in re.findall(r"\b270\d\d\b", commands)}
+    commands = re.sub(r"\b270\d\d\b", lambda port: str(ports[port.group()]), commands)
+    programs = [pathlib.Path(BINARY).resolve().parent, home / "node_modules" / ".bin"]
+    path = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
+    try:
+        run("bash", "-ec", commands, cwd=tmp_path, env={"PATH": path, "HOME": str(home)}, timeout_secs=120)
+        with pymongo.MongoClient(port=ports["27017"]) as client:
+            orders = client.shop.orders
+            orders.insert_many([{"customer": at} for at in range(100)])
+            assert orders.count_documents({}) == 100
+            assert set(client.shop.command("collStats", "orders")["shards"]) == {"s0", "s1"}
+    finally:
+        for port in ports.values():
+            with contextlib.suppress(pymongo.errors.PyMongoError), pymongo.MongoClient(
+                port=port, directConnection=True, serverSelectionTimeoutMS=2000
+            ) as client:
+                client.admin.command("shutdown", force=True)
 
 
 def test_a_session_typed_into_mongosh():

@@ -6,7 +6,7 @@ import time
 import pymongo
 import pytest
 from bson import Int64, MaxKey, MinKey, Timestamp
-from pinion_cluster import Cluster
+from pinion_cluster import Cluster, fails, unharmed
 from pinion_node import TEST_COMMANDS, wait_until
 from pymongo import DeleteOne, InsertOne, ReplaceOne, UpdateMany, UpdateOne
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure, WriteConcernError
@@ -16,11 +16,8 @@ from pymongo.write_concern import WriteConcern
 
 @pytest.fixture(scope="module")
 def cluster():
-    with Cluster(shards=2, routers=2, options=TEST_COMMANDS) as running:
+    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
         yield running
-        for process in running.processes():
-            assert process.alive(), "a process ended during the tests"
-            assert not [line for line in process.log if "panick" in line.lower()]
 
 
 @pytest.fixture
@@ -42,13 +39,6 @@ def db(cluster, client):
     client.drop_database("d")
     cluster.make_database("d", 0, client)
     return client.d
-
-
-def fails(call, code):
-    with pytest.raises(OperationFailure) as caught:
-        call()
-    assert caught.value.code == code, caught.value.details
-    return caught.value.details["errmsg"]
 
 
 def shard(client, ns, key, **options):

@@ -250,17 +250,16 @@ fn end(leadership: &Leadership, id: &DdlId, lock: LockId, outcome: Result<RawDoc
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::sync::Arc;
 
-    use pinion_bson::{ObjectId, Uuid, rawdoc};
+    use pinion_bson::{Uuid, rawdoc};
     use pinion_clock::Timestamp;
     use pinion_runtime::sim::{Sim, SimOptions};
     use pinion_runtime::{Duration, Queue, spawn, yield_now};
-    use pinion_service::node_info::ClusterRole;
-    use pinion_sharding_protocol::documents::{DatabaseDocument, ShardIdentityDocument};
+    use pinion_sharding_protocol::documents::DatabaseDocument;
 
     use super::*;
-    use crate::part::{Membership, Part, install_database, install_membership};
+    use crate::part::install_database;
+    use crate::testing::{become_shard, start_part};
 
     fn version() -> DatabaseVersion {
         DatabaseVersion::first(Uuid::from_bytes([5; 16]), Timestamp::new(5, 1))
@@ -268,16 +267,8 @@ mod tests {
 
     /// The primary shard of the database `d`.
     async fn shard() {
-        let part = Part::new(ClusterRole::Shard, PlantedFault::None);
-        pinion_runtime::set_core_local(Rc::new(part));
-        let document = ShardIdentityDocument {
-            shard: "s1".into(),
-            cluster: ObjectId::from_bytes([1; 12]),
-            config_servers: "cfg/a:1".into(),
-            other: RawDocumentBuf::new(),
-        };
-        let membership = Membership::of(document).expect("an identity");
-        install_membership(Some(Arc::new(membership))).await;
+        start_part();
+        become_shard().await;
         let database = DatabaseDocument::new("d", "s1".into(), version());
         install_database("d", Some(database)).await;
     }

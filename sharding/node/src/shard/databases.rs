@@ -3,26 +3,24 @@
 
 use std::rc::Rc;
 
-use pinion_bson::{RawBsonRef, RawDocument, rawdoc};
-use pinion_clock::Timestamp;
+use pinion_bson::{RawBsonRef, rawdoc};
 use pinion_exec::local::document_by_id;
 use pinion_exec::placement::WrittenEntries;
 use pinion_exec::replica_set;
-use pinion_runtime::{sleep, timeout};
+use pinion_runtime::sleep;
 use pinion_sharding_protocol::documents::DatabaseDocument;
 use pinion_sharding_protocol::{DatabaseVersion, Form, StaleDatabaseInfo, has_fixed_placement};
-use pinion_storage::storage;
-use pinion_wire::idl::{FieldReader, Path, SentDatabaseVersion};
+use pinion_wire::idl::SentDatabaseVersion;
 use pinion_wire::{Error, ErrorCode, Result};
 
+use super::flushed::flushed_by_primary;
 use super::refreshes::{EntryKey, Refreshes, outdate, shared};
 use crate::config_servers::read_config;
-use crate::data::{enter_data, unless_closed};
-use crate::limits::{CACHE_APPLIED, REFRESH_ATTEMPTS, RETRY_PAUSE};
+use crate::data::enter_data;
+use crate::limits::{REFRESH_ATTEMPTS, RETRY_PAUSE};
 use crate::local::LocalClient;
 use crate::part::{Membership, Part, forget_databases, install_database, part};
 use crate::planted::PlantedFault;
-use crate::times;
 
 /// What the primary writes, and the others read.
 const CACHE: (&str, &str) = ("config", "cache.databases");
@@ -202,20 +200,8 @@ pub(crate) async fn persist(db: &str, found: Option<&DatabaseDocument>) -> Resul
 
 /// Has the primary refresh a database, and reads what it has written.
 async fn of_primary(db: &str) -> Result<Option<DatabaseDocument>> {
-    let set = replica_set().expect("a shard is a member");
     let flush = rawdoc! { "_flushDatabaseCacheUpdates": db, "$db": "admin" };
-    let reply = set.run_on_primary(flush).await?;
-    let written = operation_time(&reply)?;
-    times::keep().await?;
-    let applied = async { storage().wait_visible(written).await };
-    let waited = timeout(CACHE_APPLIED, unless_closed(applied)).await;
-    let waited = waited.map_err(|_| {
-        Error::new(
-            ErrorCode::EXCEEDED_TIME_LIMIT,
-            format!("what the primary knows of the database {db} was not applied in time"),
-        )
-    })?;
-    waited?.map_err(pinion_catalog::from_fatal)?;
+    flushed_by_primary(flush, format_args!("the database {db}")).await?;
     let _open = enter_data()?;
     let found = document_by_id(CACHE_NS, RawBsonRef::String(db)).await?;
     found
@@ -223,24 +209,16 @@ async fn of_primary(db: &str) -> Result<Option<DatabaseDocument>> {
         .transpose()
 }
 
-pub(super) fn operation_time(reply: &RawDocument) -> Result<Timestamp> {
-    let reader = FieldReader::object(Path::root("reply"), reply)?;
-    let time = reader.opt_timestamp("operationTime")?;
-    time.ok_or_else(|| Error::failed_to_parse("a reply has no operationTime"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::rc::Rc;
-    use std::sync::Arc;
 
-    use pinion_bson::{ObjectId, RawDocumentBuf, Uuid};
+    use pinion_bson::Uuid;
+    use pinion_clock::Timestamp;
     use pinion_runtime::sim::{Sim, SimOptions};
-    use pinion_service::node_info::ClusterRole;
-    use pinion_sharding_protocol::documents::ShardIdentityDocument;
 
     use super::*;
-    use crate::part::install_membership;
+    use crate::testing::{become_shard, start_part};
 
     fn version(secs: u32, last_mod: i32) -> DatabaseVersion {
         DatabaseVersion {
@@ -262,21 +240,11 @@ mod tests {
         sim.add_node("node", 1, move |_| {
             let end = end.clone();
             Box::pin(async move {
-                pinion_runtime::set_core_local(Rc::new(Part::new(
-                    ClusterRole::Shard,
-                    PlantedFault::None,
-                )));
+                start_part();
                 let sent = sent.to_sent();
                 let refused = check_database(&part(), "d", &sent).expect_err("no identity");
                 assert_eq!(refused.code, ErrorCode::SHARDING_STATE_NOT_INITIALIZED);
-                let document = ShardIdentityDocument {
-                    shard: "s1".into(),
-                    cluster: ObjectId::from_bytes([1; 12]),
-                    config_servers: "cfg/a:1".into(),
-                    other: RawDocumentBuf::new(),
-                };
-                let membership = Membership::of(document).expect("an identity");
-                install_membership(Some(Arc::new(membership))).await;
+                become_shard().await;
                 let known =
                     known.map(|(shard, version)| DatabaseDocument::new("d", shard.into(), version));
                 install_database("d", known).await;

@@ -3,6 +3,7 @@
 mod collections;
 mod commands;
 mod databases;
+mod flushed;
 mod identity;
 mod observer;
 mod refreshes;

@@ -7,21 +7,18 @@ use std::sync::Arc;
 
 use pinion_bson::rawdoc;
 use pinion_exec::placement::WrittenEntries;
-use pinion_runtime::timeout;
 use pinion_sharding_protocol::RoutingTable;
-use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::super::databases::{is_primary, membership, operation_time};
+use super::super::databases::{is_primary, membership};
+use super::super::flushed::flushed_by_primary;
 use super::super::refreshes::{EntryKey, Refreshes, exclusively, shared};
 use super::known::install_collection;
 use super::settle::distrust;
 use super::{cached, load, persist};
-use crate::data::unless_closed;
-use crate::limits::{CACHE_APPLIED, REFRESH_ATTEMPTS};
+use crate::limits::REFRESH_ATTEMPTS;
 use crate::part::{Membership, Part, part};
-use crate::times;
 
 /// Learns the table of a collection, unless others have meanwhile learned one that `is_enough`:
 /// once for all that ask before it begins. What is learned is kept, for a majority to have it if
@@ -125,19 +122,7 @@ async fn install(ns: &str, table: Option<Arc<RoutingTable>>) {
 
 /// Has the primary refresh a collection, and reads what it has written.
 async fn of_primary(part: &Part, ns: &str) -> Result<Option<Arc<RoutingTable>>> {
-    let set = pinion_exec::replica_set().expect("a shard is a member");
     let flush = rawdoc! { "_flushRoutingTableCacheUpdates": ns, "$db": "admin" };
-    let reply = set.run_on_primary(flush).await?;
-    let written = operation_time(&reply)?;
-    times::keep().await?;
-    let applied = async { storage().wait_visible(written).await };
-    let waited = timeout(CACHE_APPLIED, unless_closed(applied)).await;
-    let waited = waited.map_err(|_| {
-        Error::new(
-            ErrorCode::EXCEEDED_TIME_LIMIT,
-            format!("what the primary knows of the collection {ns} was not applied in time"),
-        )
-    })?;
-    waited?.map_err(pinion_catalog::from_fatal)?;
+    flushed_by_primary(flush, format_args!("the collection {ns}")).await?;
     cached::table(ns, part.collections.table(ns)).await
 }

@@ -6,15 +6,11 @@ use std::sync::Arc;
 use pinion_bson::{ObjectId, RawBson, RawDocumentBuf, Uuid, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_runtime::sim::{Sim, SimOptions};
-use pinion_service::node_info::ClusterRole;
-use pinion_sharding_protocol::documents::{
-    ChunkDocument, ChunkOf, CollectionDocument, ShardIdentityDocument,
-};
+use pinion_sharding_protocol::documents::{ChunkDocument, ChunkOf, CollectionDocument};
 use pinion_sharding_protocol::{Incarnation, RoutingTable};
 use pinion_wire::idl::Namespace;
 
-use crate::part::{Membership, Part, install_membership};
-use crate::planted::PlantedFault;
+use crate::testing::{become_shard, start_part};
 
 /// Runs a test on core 0 of a shard.
 pub(super) fn on_shard<F: Future<Output = ()> + 'static>(test: impl Fn() -> F + Clone + 'static) {
@@ -24,16 +20,8 @@ pub(super) fn on_shard<F: Future<Output = ()> + 'static>(test: impl Fn() -> F + 
     sim.add_node("node", 1, move |_| {
         let (end, test) = (end.clone(), test.clone());
         Box::pin(async move {
-            let part = Part::new(ClusterRole::Shard, PlantedFault::None);
-            pinion_runtime::set_core_local(Rc::new(part));
-            let document = ShardIdentityDocument {
-                shard: "s1".into(),
-                cluster: ObjectId::from_bytes([1; 12]),
-                config_servers: "cfg/a:1".into(),
-                other: RawDocumentBuf::new(),
-            };
-            let membership = Membership::of(document).expect("an identity");
-            install_membership(Some(Arc::new(membership))).await;
+            start_part();
+            become_shard().await;
             test().await;
             end.set(true);
         })

@@ -1,0 +1,29 @@
+//! A core of a node that is a shard, for tests.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use pinion_bson::{ObjectId, RawDocumentBuf};
+use pinion_service::node_info::ClusterRole;
+use pinion_sharding_protocol::documents::ShardIdentityDocument;
+
+use crate::part::{Membership, Part, install_membership};
+use crate::planted::PlantedFault;
+
+/// Gives the core its part, which is of no cluster yet.
+pub(crate) fn start_part() {
+    let part = Part::new(ClusterRole::Shard, PlantedFault::None);
+    pinion_runtime::set_core_local(Rc::new(part));
+}
+
+/// Makes the node the shard `s1`.
+pub(crate) async fn become_shard() {
+    let document = ShardIdentityDocument {
+        shard: "s1".into(),
+        cluster: ObjectId::from_bytes([1; 12]),
+        config_servers: "cfg/a:1".into(),
+        other: RawDocumentBuf::new(),
+    };
+    let membership = Membership::of(document).expect("an identity");
+    install_membership(Some(Arc::new(membership))).await;
+}
