@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::BUCKETS_PREFIX;
 use pinion_clock::Timestamp;
 use pinion_query::DocumentKeyPattern;
@@ -42,21 +42,6 @@ pub trait Ownership: std::fmt::Debug + Send + Sync {
     /// # Errors
     /// `StaleChunkHistory` where a snapshot is older than what is known of the chunk.
     fn owns_document(&self, document: &RawDocument) -> Result<bool>;
-
-    /// The same by the values that an index has for the fields of the key, in the order of these.
-    ///
-    /// # Errors
-    /// As of [`Ownership::owns_document`].
-    fn owns_values(&self, values: &[KeyValue<'_>]) -> Result<bool>;
-}
-
-/// The value of one field of a shard key that an index holds.
-#[derive(Clone, Copy, Debug)]
-pub enum KeyValue<'a> {
-    /// As documents have it.
-    Plain(RawBsonRef<'a>),
-    /// As a hashed index stores it.
-    Hashed(RawBsonRef<'a>),
 }
 
 /// What this node is in its cluster, as one core sees it.

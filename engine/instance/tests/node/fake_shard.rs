@@ -10,9 +10,7 @@ use pinion_bson::{
 };
 use pinion_clock::Timestamp;
 use pinion_exec::Waiting;
-use pinion_exec::placement::{
-    ClusterNode, KeyValue, Ownership, WrittenDocuments, set_cluster_node,
-};
+use pinion_exec::placement::{ClusterNode, Ownership, WrittenDocuments, set_cluster_node};
 use pinion_query::DocumentKeyPattern;
 use pinion_runtime::{core_local, on_all_cores, set_core_local};
 use pinion_wire::idl::{Namespace, SentDatabaseVersion, SentShardVersion};
@@ -69,10 +67,6 @@ impl Ownership for Evens {
         let (path, _) = pinion_bson::elements(&self.key).next().expect("a field");
         let value = pinion_bson::get_path(document, path);
         Ok(self.owns_all || value.is_some_and(is_even))
-    }
-
-    fn owns_values(&self, _: &[KeyValue<'_>]) -> Result<bool> {
-        Ok(self.owns_all)
     }
 }
 

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_clock::Timestamp;
-use pinion_exec::placement::{KeyValue, Ownership};
+use pinion_exec::placement::Ownership;
 use pinion_query::DocumentKeyPattern;
-use pinion_sharding_protocol::{
-    IndexedValue, OwnershipFilter, RoutingTable, ShardVersion, has_fixed_placement,
-};
+use pinion_sharding_protocol::{OwnershipFilter, RoutingTable, ShardVersion, has_fixed_placement};
 use pinion_wire::idl::{Namespace, SentShardVersion};
 use pinion_wire::{Error, Result};
 
@@ -50,14 +48,6 @@ impl Ownership for OwnedKeys {
     fn owns_document(&self, document: &RawDocument) -> Result<bool> {
         self.filter.owns_document(document)
     }
-
-    fn owns_values(&self, values: &[KeyValue<'_>]) -> Result<bool> {
-        let indexed = values.iter().map(|value| match *value {
-            KeyValue::Plain(value) => IndexedValue::Plain(value),
-            KeyValue::Hashed(value) => IndexedValue::Hashed(value),
-        });
-        self.filter.owns_values(indexed)
-    }
 }
 
 /// It is not known what the shard owns: an operation that has to know fails.
@@ -82,10 +72,6 @@ impl Ownership for UnknownOwnership {
     }
 
     fn owns_document(&self, _: &RawDocument) -> Result<bool> {
-        Err(self.error.clone())
-    }
-
-    fn owns_values(&self, _: &[KeyValue<'_>]) -> Result<bool> {
         Err(self.error.clone())
     }
 }
@@ -154,7 +140,7 @@ fn unknown(error: Error) -> Arc<dyn Ownership> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use pinion_bson::{RawBsonRef, rawdoc};
+    use pinion_bson::rawdoc;
     use pinion_sharding_protocol::ChunkVersion;
     use pinion_wire::ErrorCode;
 
@@ -194,8 +180,6 @@ mod tests {
                     both.owns_document(&rawdoc! { "a": key }).ok(),
                     Some(expected)
                 );
-                let value = [KeyValue::Plain(RawBsonRef::Int32(key))];
-                assert_eq!(both.owns_values(&value).ok(), Some(expected));
             }
             // What an operation holds does not change.
             install_collection("d.c", Some(table(5, &[], &[("s1", 5, 0)]))).await;
