@@ -3,7 +3,6 @@
 //! is.
 
 use pinion_exec::commands::attach;
-use pinion_service::feature_version::feature_version;
 use pinion_wire::{Error, ErrorCode, Invocation, Registry, Reply, Result};
 
 /// Those that only members of a replica set have.
@@ -48,11 +47,6 @@ const SEARCH: [&str; 4] = [
 ];
 
 pub(super) fn attach_absent(r: &mut Registry) {
-    attach(
-        r,
-        "setFeatureCompatibilityVersion",
-        set_feature_compatibility_version,
-    );
     USERS.iter().for_each(|name| attach(r, name, no_users));
     DROP_ALL.iter().for_each(|name| attach(r, name, drop_none));
     SEARCH
@@ -81,36 +75,6 @@ async fn repl_set_initiate(_: Invocation) -> Result<Reply> {
         ErrorCode::NO_REPLICATION_ENABLED,
         "This node was not started with replication enabled.",
     ))
-}
-
-/// `setFeatureCompatibilityVersion`: the data files have one version, and there is none to go back
-/// to. Data that came from members of MongoDB 4.4 keep theirs until this is called.
-async fn set_feature_compatibility_version(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    let wanted = reader.str("setFeatureCompatibilityVersion")?;
-    let confirmed = reader.opt_safe_bool("confirm")?.unwrap_or(false);
-    reader.finish()?;
-    let present = feature_version();
-    if !confirmed {
-        return Err(Error::new(
-            ErrorCode(7_369_100),
-            format!(
-                "Once you have upgraded to {present}, you will not be able to downgrade FCV and binary version without \
-                 support assistance. Please re-run this command with 'confirm: true' to acknowledge this and continue \
-                 with the FCV upgrade."
-            ),
-        ));
-    }
-    if wanted != present {
-        let code = ErrorCode(4_926_900);
-        let message = format!(
-            "Invalid feature compatibility version value '{wanted}'; expected '{present}'. See \
-             https://docs.mongodb.com/manual/release-notes/{present}-compatibility/#feature-compatibility."
-        );
-        return Err(Error::new(code, message));
-    }
-    pinion_exec::feature_compatibility::raise_version().await?;
-    Ok(Reply::new())
 }
 
 /// `createUser` and its relatives.

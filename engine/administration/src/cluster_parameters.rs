@@ -1,14 +1,11 @@
 //! `getClusterParameter` and `setClusterParameter`.
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
-use pinion_exec::write::upsert_by_id;
-use pinion_runtime::{CoreId, Queue};
-use pinion_service::cluster_parameters::{
-    COLLECTION, NAMES, Set, append_set, cluster_parameters, known, parse,
-};
-use pinion_service::generate::next_timestamp;
-use pinion_wire::idl::{Namespace, Types, missing_field};
-use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_bson::RawBsonRef;
+use pinion_exec::cluster_parameter_store::store;
+use pinion_service::cluster_parameters::{NAMES, cluster_parameters, known, parse_setting};
+use pinion_service::node_info::{ClusterRole, node_info};
+use pinion_wire::idl::{Types, missing_field};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 /// `getClusterParameter`. MongoDB passes over fields that it does not know here, and in the command
 /// that sets.
@@ -53,58 +50,15 @@ pub(crate) async fn get_cluster_parameter(cmd: Invocation) -> Result<Reply> {
 pub(crate) async fn set_cluster_parameter(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let setting = reader.doc("setClusterParameter")?;
-    let mut settings = pinion_bson::elements(setting);
-    let Some((name, value)) = settings.next() else {
+    if node_info().cluster_role != ClusterRole::None {
         return Err(Error::new(
-            ErrorCode::NO_SUCH_KEY,
-            "setClusterParameter names no parameter",
-        ));
-    };
-    if settings.next().is_some() {
-        return Err(Error::new(
-            ErrorCode::INVALID_OPTIONS,
-            "setClusterParameter only supports setting exactly one parameter",
+            ErrorCode::NOT_IMPLEMENTED,
+            "setClusterParameter can only run on mongos in sharded clusters",
         ));
     }
-    let name = known(name)?;
-    let value = parse(name, value)?;
-    let ctx = cmd.ctx.clone();
-    pinion_runtime::submit_to(CoreId(0), Queue::Foreground, move || {
-        store(ctx, name, value)
-    })
-    .await?;
+    let (name, value) = parse_setting(setting)?;
+    store(cmd.ctx.clone(), name.to_owned(), value, None).await?;
     let mut out = Reply::new();
     pinion_exec::commands::acknowledge(&cmd.ctx, None, &mut out).await?;
     Ok(out)
-}
-
-/// Stores a value and then has every core use it. One at a time on core 0, so that what is stored
-/// last holds.
-async fn store(ctx: OpContext, name: &'static str, value: RawDocumentBuf) -> Result<()> {
-    let _turn = cluster_parameters().turn.acquire().await;
-    let set = Set {
-        time: {
-            let time = next_timestamp();
-            pinion_bson::Timestamp {
-                time: time.secs(),
-                increment: time.inc(),
-            }
-        },
-        value,
-    };
-    let mut document = DocBuilder::new();
-    append_set(name, &set, &mut document);
-    let document = document.finish();
-    let ns = Namespace::new(COLLECTION.0, COLLECTION.1)?;
-    upsert_by_id(&ctx, ns, name, &document).await?;
-    use_everywhere(name, set).await;
-    Ok(())
-}
-
-async fn use_everywhere(name: &'static str, set: Set) {
-    pinion_runtime::on_all_cores(move |_| {
-        let set = set.clone();
-        async move { cluster_parameters().borrow_mut().set(name, set) }
-    })
-    .await;
 }

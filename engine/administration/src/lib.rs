@@ -15,6 +15,7 @@ mod data_size;
 mod db_hash;
 mod default_concerns;
 mod fail_points;
+mod feature_compatibility;
 mod fsync;
 mod lock_info;
 mod metadata;
@@ -23,6 +24,7 @@ mod server_status;
 mod shutdown;
 mod small;
 mod status_sections;
+mod user_write_block;
 
 mod table;
 

@@ -6,8 +6,9 @@ use pinion_service::{listing, parameter_commands, users};
 use pinion_wire::Registry;
 
 use crate::{
-    cluster_parameters, compact, connections, data_size, db_hash, default_concerns, fsync,
-    lock_info, metadata, profile, server_status, shutdown, small,
+    cluster_parameters, compact, connections, data_size, db_hash, default_concerns,
+    feature_compatibility, fsync, lock_info, metadata, profile, server_status, shutdown, small,
+    user_write_block,
 };
 
 /// The parameters of this crate.
@@ -59,6 +60,16 @@ fn settings(r: &mut Registry) {
         r,
         "setClusterParameter",
         cluster_parameters::set_cluster_parameter,
+    );
+    attach(
+        r,
+        "setUserWriteBlockMode",
+        user_write_block::set_user_write_block_mode,
+    );
+    attach(
+        r,
+        "setFeatureCompatibilityVersion",
+        feature_compatibility::set_feature_compatibility_version,
     );
     attach(r, "usersInfo", users::users_info);
     attach(r, "rolesInfo", users::roles_info);

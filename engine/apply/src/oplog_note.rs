@@ -1,12 +1,12 @@
 //! `appendOplogNote`: an entry of the oplog that changes nothing and says what its client wants.
 
 use pinion_bson::RawDocument;
-use pinion_catalog::{Observers, OpEvent, OpKind, core_catalog, from_write_error};
+use pinion_catalog::{Noop, log_noop};
 use pinion_clock::Timestamp;
 use pinion_exec::commands::acknowledge;
 use pinion_exec::topology::is_member;
 use pinion_runtime::LocalBoxFuture;
-use pinion_storage::{Statement, storage};
+use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 /// `appendOplogNote`. Fields that it does not know it passes over, as MongoDB does.
@@ -66,28 +66,10 @@ fn wrong_type(name: &str, expected: &str, found: pinion_bson::RawBsonRef<'_>) ->
 /// # Errors
 /// Storage takes no writes.
 pub fn log_note(o: &RawDocument) -> LocalBoxFuture<'_, Result<Timestamp>> {
-    Box::pin(async move {
-        let event = OpEvent {
-            kind: OpKind::Noop,
-            ns: "",
-            uuid: None,
-            o,
-            o2: None,
-            from_migrate: false,
-            wall_ms: pinion_runtime::wall_ms(),
-            session: None,
-            record: None,
-            form: pinion_catalog::oplog_format(),
-        };
-        let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
-        let statement = Statement {
-            writes: Vec::new(),
-            entry: Some(entry),
-        };
-        // Nothing is written while the node is locked.
-        let _pass = core_catalog().gates().begin_change().await;
-        let mut results = storage().execute(vec![statement], true).await;
-        let result = results.pop().expect("one statement has one result");
-        result.map_err(from_write_error)
+    log_noop(Noop {
+        ns: "",
+        uuid: None,
+        o,
+        o2: None,
     })
 }

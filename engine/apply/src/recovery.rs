@@ -66,6 +66,9 @@ pub async fn recover_node(
     pinion_exec::cluster_parameter_store::load()
         .await
         .map_err(OpenNodeError::Catalog)?;
+    pinion_exec::user_write_block_store::load()
+        .await
+        .map_err(OpenNodeError::Catalog)?;
     documents_applied(WrittenDocuments::ALL).await;
     Ok(report)
 }

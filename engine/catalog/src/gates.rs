@@ -16,6 +16,7 @@
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use pinion_runtime::sync::Notify;
 use rustc_hash::FxHashMap;
@@ -51,17 +52,46 @@ pub enum GateAccess {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum GateOf {
     Namespace(Namespace),
-    /// All namespaces of a database, be they there or not.
-    Database(String),
+    /// All namespaces of a database, be they there or not, but for those that stay open.
+    Database(HeldDatabase),
 }
 
 impl GateOf {
     pub(crate) fn name(&self) -> &str {
         match self {
             GateOf::Namespace(ns) => ns.as_str(),
-            GateOf::Database(db) => db,
+            GateOf::Database(of) => &of.db,
         }
     }
+}
+
+/// A database that is gated as a whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeldDatabase {
+    db: String,
+    /// Namespaces that are not, ascending.
+    open: Arc<[Namespace]>,
+}
+
+impl HeldDatabase {
+    pub fn new(db: String, mut open: Vec<Namespace>) -> HeldDatabase {
+        open.sort();
+        HeldDatabase {
+            db,
+            open: open.into(),
+        }
+    }
+
+    fn has(&self, ns: &Namespace) -> bool {
+        ns.db() == self.db && self.open.binary_search(ns).is_err()
+    }
+}
+
+/// What a holder of a database keeps out of it.
+struct DatabaseHolder {
+    of: HeldDatabase,
+    holder: Holder,
+    mode: GateMode,
 }
 
 /// The number of a critical section, which no other of the process has.
@@ -298,7 +328,7 @@ impl Gate {
 pub struct Gates {
     gates: RefCell<FxHashMap<Namespace, Rc<Gate>>>,
     /// The databases that are held.
-    databases: RefCell<FxHashMap<String, Holders>>,
+    databases: RefCell<Vec<DatabaseHolder>>,
     /// Whether there is any.
     holds_databases: Cell<bool>,
     /// Set on every core while the node is locked against writes, or about to be.
@@ -388,18 +418,21 @@ impl Gates {
         if gates.len() >= 1024 && gates.len().is_power_of_two() {
             gates.retain(|_, gate| Rc::strong_count(gate) > 1 || !gate.is_idle());
         }
-        let gate = Rc::new(Gate::new(self.holders_of(ns.db())));
+        let gate = Rc::new(Gate::new(self.holders_of(ns)));
         gates.insert(ns.clone(), gate.clone());
         gate
     }
 
-    /// The holders of a database.
-    fn holders_of(&self, db: &str) -> Holders {
-        if !self.holds_databases.get() {
-            return Holders::default();
+    /// What holds a namespace as a part of its database.
+    fn holders_of(&self, ns: &Namespace) -> Holders {
+        let mut holders = Holders::default();
+        if self.holds_databases.get() {
+            let databases = self.databases.borrow();
+            for held in databases.iter().filter(|held| held.of.has(ns)) {
+                holders.set(held.holder, held.mode);
+            }
         }
-        let databases = self.databases.borrow();
-        databases.get(db).cloned().unwrap_or_default()
+        holders
     }
 
     /// True if an operation that begins now, and ends before anything else is run on this core, may
@@ -410,7 +443,7 @@ impl Gates {
             && match gates.get(ns) {
                 Some(gate) => gate.admits(access),
                 None if self.holds_databases.get() => {
-                    self.holders_of(ns.db()).strongest().admits(access)
+                    self.holders_of(ns).strongest().admits(access)
                 }
                 None => true,
             }
@@ -421,7 +454,7 @@ impl Gates {
     pub fn closed_by(&self, ns: &Namespace, access: GateAccess) -> Option<ClosedBy> {
         match self.gates.borrow().get(ns) {
             Some(gate) => gate.holders.borrow().keeping_out(access),
-            None => self.holders_of(ns.db()).keeping_out(access),
+            None => self.holders_of(ns).keeping_out(access),
         }
     }
 
@@ -514,26 +547,29 @@ impl Gates {
                 gate.inspect(|gate| gate.set(holder, mode));
             }
             GateOf::Namespace(ns) => self.gate(ns).set(holder, mode),
-            GateOf::Database(db) => self.set_database(db, holder, mode),
+            GateOf::Database(of) => self.set_database(of, holder, mode),
         }
     }
 
-    fn set_database(&self, db: &str, holder: Holder, mode: GateMode) {
+    fn set_database(&self, of: &HeldDatabase, holder: Holder, mode: GateMode) {
         let mut databases = self.databases.borrow_mut();
-        let holders = databases.entry(db.to_owned()).or_default();
-        holders.set(holder, mode);
-        if holders.strongest() == GateMode::Open {
-            databases.remove(db);
+        databases.retain(|held| held.holder != holder || held.of.db != of.db);
+        if mode != GateMode::Open {
+            databases.push(DatabaseHolder {
+                of: of.clone(),
+                holder,
+                mode,
+            });
         }
         self.holds_databases.set(!databases.is_empty());
-        for gate in self.gates_of(db) {
+        for gate in self.gates_of(of) {
             gate.set(holder, mode);
         }
     }
 
-    fn gates_of(&self, db: &str) -> Vec<Rc<Gate>> {
+    fn gates_of(&self, of: &HeldDatabase) -> Vec<Rc<Gate>> {
         let gates = self.gates.borrow();
-        let of_database = gates.iter().filter(|(ns, _)| ns.db() == db);
+        let of_database = gates.iter().filter(|(ns, _)| of.has(ns));
         of_database.map(|(_, gate)| gate.clone()).collect()
     }
 
@@ -545,7 +581,12 @@ impl Gates {
                 let gate = gates.get(ns);
                 gate.map_or(GateMode::Open, |gate| gate.holders.borrow().mode_of(holder))
             }
-            GateOf::Database(db) => self.holders_of(db).mode_of(holder),
+            GateOf::Database(of) => {
+                let databases = self.databases.borrow();
+                let is_this = |held: &&DatabaseHolder| held.holder == holder && held.of == *of;
+                let found = databases.iter().find(is_this);
+                found.map_or(GateMode::Open, |held| held.mode)
+            }
         }
     }
 
@@ -553,7 +594,7 @@ impl Gates {
     fn undrained(&self, of: &GateOf, mode: GateMode) -> Option<Rc<Gate>> {
         let gates = match of {
             GateOf::Namespace(ns) => vec![self.gate(ns)],
-            GateOf::Database(db) => self.gates_of(db),
+            GateOf::Database(of) => self.gates_of(of),
         };
         gates.into_iter().find(|gate| !gate.is_drained(mode))
     }
@@ -688,6 +729,14 @@ impl Gates {
     pub fn is_drained(&self) -> bool {
         let gates = self.gates.borrow();
         self.changes.get() == 0 && gates.values().all(|gate| gate.writers.get() == 0)
+    }
+
+    /// Whether no writer is behind the gate of a namespace of such a database, and no change of the
+    /// catalog under way on this core.
+    pub fn is_drained_of(&self, is_meant: impl Fn(&str) -> bool) -> bool {
+        let gates = self.gates.borrow();
+        let mut meant = gates.iter().filter(|(ns, _)| is_meant(ns.db()));
+        self.changes.get() == 0 && meant.all(|(_, gate)| gate.writers.get() == 0)
     }
 
     /// Begins a change of the catalog, or a step of the applier, once this core is not locked.

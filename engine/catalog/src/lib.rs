@@ -26,6 +26,7 @@ mod durable;
 mod errors;
 mod keys;
 mod lsid;
+mod noop;
 mod open;
 mod oplog;
 mod oplog_format;
@@ -44,18 +45,19 @@ pub use ddl::{
     PropertyChange, abort_build, adjust_multikey, apply_command, apply_view_document,
     awaited_locks, begin_builds, begin_copy, build_counts, clone_as_capped, coll_mod,
     commit_planned, convert_to_capped, create_collection, create_collection_as, create_indexes,
-    database_locks, drop_collection, drop_collection_unseen, drop_database, drop_indexes,
-    end_builds, end_copy, end_holds, ensure_collection, hold, hold_database, index_builds,
-    keep_builds, kill_build, mark_copied, plan_collection, plan_indexes, plant_unfenced_reads,
-    put_copied, put_listed, reindex, rename_collection, replace_series, replicated_rows,
-    set_build_set, set_definition_guard, set_multikey, show_oplog,
+    database_locks, drop_collection, drop_collection_unseen, drop_database, drop_database_unseen,
+    drop_indexes, end_builds, end_copy, end_holds, ensure_collection, hold, hold_database,
+    hold_database_but, hold_together, index_builds, keep_builds, kill_build, mark_copied,
+    plan_collection, plan_indexes, plant_unfenced_reads, put_copied, put_listed, reindex,
+    rename_collection, rename_collection_unseen, replace_series, replicated_rows, set_build_set,
+    set_definition_guard, set_multikey, show_oplog,
 };
 pub use durable::stored_collection;
 pub use entry::{BadRow, Clustering, Collection, Placement};
 pub use errors::{from_fatal, from_read_error, from_write_error};
 pub use gates::{
     AccessGuard, ClosedBy, DdlGuard, GateAccess, GateCounts, GateMode, GateOf, GateUse, Gates,
-    HoldId, Holder, NotDrained,
+    HeldDatabase, HoldId, Holder, NotDrained,
 };
 pub use index::{Building, Index, IndexPlacement};
 pub use keys::{
@@ -68,6 +70,7 @@ pub use lsid::{append_child, append_lsid, lsid_document, read_lsid};
 pub use names::{
     check_collection_uuid, check_creatable, check_not_view, check_writable, is_replicated,
 };
+pub use noop::{Noop, log_noop};
 pub use open::{drop_temporary, load, reap};
 pub use oplog::{
     Observers, OpEvent, OpKind, OpObserver, RetryImage, SessionStamp, TransactionEnd,
@@ -76,13 +79,12 @@ pub use oplog::{
 };
 pub use oplog_format::{OplogFormat, check_v44_can_follow, oplog_format, set_oplog_format};
 pub use options::{
-    Capped, Clustered, CollectionKind, CollectionOptions, Granularity, TimeSeries,
-    TimeSeriesChange, ValidationAction, ValidationLevel, ViewDefinition, check_storage_engine,
+    Capped, Clustered, CollectionKind, CollectionOptions, ValidationAction, ValidationLevel,
+    ViewDefinition, check_storage_engine,
 };
 pub use scattered::{
     RETRY_IMAGES, SESSION_RECORDS, check_not_scattered, scattered_key, session_key, statement_key,
 };
-pub use series::{BUCKETS_PREFIX, buckets_of, series_of};
 pub use specs::{
     check_id_index_spec, check_index_specs, check_stored_spec, listing_of, parse_index_spec,
     series_index_key, to_series as series_index,

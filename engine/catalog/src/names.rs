@@ -1,12 +1,12 @@
 //! What the catalog says about namespaces beyond their syntax.
 
 use pinion_bson::{DocBuilder, RawBsonRef};
+use pinion_query::BUCKETS_PREFIX;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::catalog::Catalog;
 use crate::entry::Collection;
-use crate::series::BUCKETS_PREFIX;
 use crate::uuid::Uuid;
 
 /// The names below `system.` that a user may make.

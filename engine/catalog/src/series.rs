@@ -1,27 +1,10 @@
 //! Time series as the catalog has them: a view in front, and the collection of buckets behind it.
 
 use pinion_bson::{DocBuilder, RawArrayBuf, RawDocumentBuf, rawdoc};
+use pinion_query::TimeSeries;
 use pinion_wire::idl::Namespace;
 
-use crate::options::{Clustered, CollectionOptions, TimeSeries, ViewDefinition};
-
-/// What the names of all collections of buckets begin with.
-pub const BUCKETS_PREFIX: &str = "system.buckets.";
-
-/// The collection in which the series of this name has its buckets.
-///
-/// # Errors
-/// When the name becomes too long.
-pub fn buckets_of(series: &Namespace) -> pinion_wire::Result<Namespace> {
-    let name = format!("{BUCKETS_PREFIX}{}", series.collection());
-    Namespace::new(series.db(), &name)
-}
-
-/// The series whose buckets a collection of this name has.
-pub fn series_of(buckets: &Namespace) -> Option<Namespace> {
-    let name = buckets.collection().strip_prefix(BUCKETS_PREFIX)?;
-    Namespace::new(buckets.db(), name).ok()
-}
+use crate::options::{Clustered, CollectionOptions, ViewDefinition};
 
 /// The options of the view of a series that is asked for with these.
 pub(crate) fn view_options(buckets: &Namespace, asked: &CollectionOptions) -> CollectionOptions {
@@ -108,26 +91,9 @@ pub(crate) fn default_index(series: &TimeSeries) -> Option<RawDocumentBuf> {
 
 #[cfg(test)]
 mod tests {
+    use pinion_query::Granularity;
+
     use super::*;
-    use crate::options::Granularity;
-
-    #[track_caller]
-    fn check(ns: &str, expected: Option<&str>) {
-        let buckets = Namespace::parse(ns).unwrap();
-        let found = series_of(&buckets);
-        assert_eq!(found.as_ref().map(Namespace::as_str), expected);
-        if let Some(series) = found {
-            assert_eq!(buckets_of(&series).unwrap(), buckets);
-        }
-    }
-
-    #[test]
-    fn names_of_series() {
-        check("d.system.buckets.c", Some("d.c"));
-        check("d.system.buckets.a.b", Some("d.a.b"));
-        check("d.system.bucketsc", None);
-        check("d.c", None);
-    }
 
     #[test]
     fn a_series_is_a_view_on_buckets() {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_collation::Collation;
+use pinion_query::TimeSeries;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::catalog::Catalog;
 use crate::entry::BadRow;
 use crate::limits::{MAX_VIEW_DEPTH, MAX_VIEW_PIPELINE_BYTES};
-use crate::options::{CollectionKind, CollectionOptions, TimeSeries, ViewDefinition};
+use crate::options::{CollectionKind, CollectionOptions, ViewDefinition};
 
 /// One view as the catalog knows it. Immutable: a change makes a new one.
 #[derive(Clone, Debug)]

@@ -11,13 +11,13 @@
 use std::sync::Arc;
 
 use pinion_catalog::{
-    AccessGuard, Catalog, ClosedBy, Collection, CollectionOptions, GateAccess, ResolvedView,
-    TimeSeries, Uuid, check_collection_uuid, check_not_scattered, check_not_view, core_catalog,
-    ensure_collection, from_fatal, is_replicated,
+    AccessGuard, Catalog, ClosedBy, Collection, CollectionOptions, GateAccess, ResolvedView, Uuid,
+    check_collection_uuid, check_not_scattered, check_not_view, core_catalog, ensure_collection,
+    from_fatal, is_replicated,
 };
 use pinion_clock::{OpTime, Timestamp};
 use pinion_collation::Collation;
-use pinion_query::Matcher;
+use pinion_query::{Matcher, TimeSeries};
 use pinion_service::interrupt::interruptible;
 use pinion_storage::{UnitId, storage};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
@@ -27,8 +27,9 @@ use crate::gate_entry::enter;
 use crate::guard;
 use crate::limits::NESTED_GATE_TIMEOUT;
 use crate::open_transactions::{self, InUnit, Running};
-use crate::placement::{self, Ownership};
+use crate::placement::{self, Ownership, Reach};
 use crate::replication::take_ticket;
+use crate::sharded_view;
 use crate::topology::{Intent, SetView, check_access, is_member, replica_set, set_view};
 
 /// Which state of the node a read sees. A standalone serves every read concern that it accepts from
@@ -371,14 +372,17 @@ pub async fn acquire(ctx: &OpContext, wanted: AcquisitionRequest) -> Result<Acqu
         if wanted.intent == Intent::Write {
             guard::check_write(set.as_deref(), ctx, ns)?;
         }
-        placement::check_behind_gate(ctx, ns)?;
         let source = match &transaction {
             None => ReadSource::of(set.as_deref(), ctx, &wanted.ns, wanted.intent),
             Some(running) => ReadSource::In(running.reads()),
         };
+        if let Err(error) = placement::check_behind_gate(ctx, ns) {
+            return Err(refused_behind(&wanted, view.is_some(), source, error));
+        }
         let ownership = placement::ownership_behind_gate(ctx, ns, source.snapshot());
         let then = source.catalog(wanted.intent);
         let planned = transaction.as_ref().and_then(|running| running.planned(ns));
+        let is_planned = planned.is_some();
         let collection = planned.or_else(|| match &then {
             Some(then) => ReadSource::found_in(then, ns),
             None => catalog.get(ns),
@@ -395,6 +399,16 @@ pub async fn acquire(ctx: &OpContext, wanted: AcquisitionRequest) -> Result<Acqu
                     None => resolved,
                 }));
                 continue;
+            }
+        }
+        if let Some(at) = source.snapshot().filter(|_| then.is_some() && !is_planned) {
+            let seen = (collection.as_deref(), at);
+            placement::check_snapshot(ctx, ns, seen, Reach::Named)?;
+        }
+        if let Some(resolved) = view.as_deref().filter(|_| wanted.views == Views::Resolved) {
+            let seen = then.clone().unwrap_or_else(|| catalog.current());
+            if let Err(error) = sharded_view::check_sources(ctx, &seen, resolved) {
+                return Err(refused_behind(&wanted, true, source, error));
             }
         }
         if view.is_none()
@@ -434,6 +448,28 @@ pub async fn acquire(ctx: &OpContext, wanted: AcquisitionRequest) -> Result<Acqu
         view,
         _pass: pass,
     })
+}
+
+/// The answer where the versions of a request are refused: behind a view what the view stands for,
+/// which the router is to read.
+fn refused_behind(
+    wanted: &AcquisitionRequest,
+    is_view: bool,
+    source: ReadSource,
+    error: Error,
+) -> Error {
+    if !is_view || wanted.views != Views::Resolved {
+        return error;
+    }
+    let then = source.catalog(wanted.intent);
+    let seen = then.unwrap_or_else(|| core_catalog().current());
+    let meant = wanted.uuid.map_or(Ok(()), |expected| {
+        check_collection_uuid(&seen, &wanted.ns, None, expected)
+    });
+    match meant {
+        Ok(()) => sharded_view::refusal(&seen, &wanted.ns, error),
+        Err(error) => error,
+    }
 }
 
 /// Acquires for a read that a view can answer.
@@ -493,7 +529,8 @@ pub async fn acquire_write(
 }
 
 /// The same for a statement of a batch, by its place there. Where a router's versions have become
-/// old behind statements that were executed, this one alone fails.
+/// old behind statements that were executed, this one alone fails; where it is one of MongoDB 4.4,
+/// also the first.
 pub(crate) async fn acquire_statement(
     ctx: &OpContext,
     ns: &Namespace,
@@ -502,11 +539,12 @@ pub(crate) async fn acquire_statement(
 ) -> Result<Result<AcquiredCollection>> {
     match acquire_write(ctx, ns.clone(), uuid).await {
         Err(error)
-            if index > 0
+            if (index > 0
                 && matches!(
                     error.code,
                     ErrorCode::STALE_DB_VERSION | ErrorCode::STALE_CONFIG
-                ) =>
+                ))
+                || placement::stops_batch(&error) =>
         {
             Ok(Err(error))
         }
@@ -665,7 +703,11 @@ pub(crate) async fn acquire_nested(
     let (pass, found) = match &then {
         Some(then) => {
             let pass = nested_guard(ctx, ns, held).await?;
-            (pass, ReadSource::found_in(then, ns))
+            let found = ReadSource::found_in(then, ns);
+            if let Some(at) = source.snapshot() {
+                placement::check_snapshot(ctx, ns, (found.as_deref(), at), Reach::ByStage)?;
+            }
+            (pass, found)
         }
         None => follow(ctx, opened, ns, held).await?,
     };
@@ -787,9 +829,13 @@ async fn acquire_nested_in_transaction(
     placement::check_nested(ctx, ns)?;
     let (catalog, is_kept) = seen();
     let planned = running.planned(ns);
+    let is_planned = planned.is_some();
     let collection = planned.or_else(|| ReadSource::found_in(&catalog, ns));
     if !is_kept {
         running.check_unchanged(ns, collection.as_deref(), Intent::Read)?;
+    } else if let Some(at) = source.snapshot().filter(|_| !is_planned) {
+        let seen = (collection.as_deref(), at);
+        placement::check_snapshot(ctx, ns, seen, Reach::ByStage)?;
     }
     Ok(NestedAcquisition {
         source,

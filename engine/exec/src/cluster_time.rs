@@ -9,6 +9,8 @@
 //! they are taken from, and sent to, trusted connections of nodes alone, never clients. Source:
 //! sharding document, "The vector clock and causal consistency".
 
+use std::cell::Cell;
+
 use pinion_bson::{DocBuilder, RawBsonRef};
 use pinion_clock::{AdvanceError, Gossip, SignedTime, Timestamp, VectorTime};
 use pinion_service::hello::append_topology_version;
@@ -59,11 +61,39 @@ fn gossip_of_node(ctx: &OpContext) -> Option<Gossip> {
     let time = |sent: Option<pinion_bson::Timestamp>| {
         sent.map(|sent| Timestamp::new(sent.time, sent.increment))
     };
+    let config = time(routing.config_time);
+    let cluster = ctx.args.cluster_time.map(|signed| signed.time);
+    let cluster = match routing.config_term {
+        None => cluster,
+        // MongoDB 4.4's routers look at their two clocks one after the other.
+        Some(term) => {
+            if let Some(state) = pinion_runtime::try_core_local::<ConfigServerTerm>() {
+                state.0.set(state.0.get().max(term));
+            }
+            cluster.max(config)
+        }
+    };
     Some(Gossip {
-        cluster: ctx.args.cluster_time.map(|signed| signed.time),
-        config: time(routing.config_time),
+        cluster,
+        config,
         topology: time(routing.topology_time),
     })
+}
+
+/// The newest term of the config servers that a request has named, on a shard behind MongoDB 4.4.
+#[derive(Default)]
+pub struct ConfigServerTerm(Cell<i64>);
+
+/// What a shard behind MongoDB 4.4 puts behind its replies to other nodes of the cluster: how much
+/// of the config servers it has read.
+fn append_config_server_state(config: Timestamp, term: i64, reply: &mut DocBuilder) {
+    if config.is_null() {
+        return;
+    }
+    reply.start_document("$configServerState");
+    reply.start_document("opTime");
+    reply.append("ts", bson_time(config)).append("t", term);
+    reply.end().end();
 }
 
 /// Whether this node and the sender are nodes of a sharded cluster, and the sender has proved to be
@@ -144,7 +174,10 @@ impl ReplyEpilogue for MemberEpilogue {
         };
         append_cluster_time(reply, &signed);
         if ctx.is_some_and(exchanges_all) {
-            append_node_times(&time, reply);
+            match pinion_runtime::try_core_local::<ConfigServerTerm>() {
+                None => append_node_times(&time, reply),
+                Some(term) => append_config_server_state(time.config(), term.0.get(), reply),
+            }
         }
         reply.append("operationTime", bson_time(operation_time));
     }

@@ -18,9 +18,10 @@ use pinion_service::profile_settings::{self, is_written};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
-use crate::own_collections;
+use crate::own_collections::{self, is_node_database};
 use crate::placement;
 use crate::topology::{LOCAL, SetView, not_primary, set_view};
+use crate::user_write_block;
 
 /// What a namespace is kept for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,11 +122,11 @@ const OPLOG_NOT_CAPPED: ErrorCode = ErrorCode(28_838);
 /// MongoDB's code of a database that no config server has.
 const USER_DATABASE: ErrorCode = ErrorCode(14_037);
 
-/// Refuses a write of documents that is not for clients, and one to a name that no collection of
-/// theirs can have.
+/// Refuses a write of documents that is not for clients, one to a name that no collection of theirs
+/// can have, and one of a user while these are blocked.
 ///
 /// # Errors
-/// `InvalidNamespace`.
+/// `InvalidNamespace`, `UserWritesBlocked`.
 pub(crate) fn check_write(view: Option<&SetView>, ctx: &OpContext, ns: &Namespace) -> Result<()> {
     if ctx.client.is_internal() {
         return Ok(());
@@ -138,7 +139,10 @@ pub(crate) fn check_write(view: Option<&SetView>, ctx: &OpContext, ns: &Namespac
     };
     match is_kept {
         true => Err(invalid_namespace(format!("cannot write to {ns}"))),
-        false => check_writable(ns),
+        false => {
+            check_writable(ns)?;
+            user_write_block::check(ctx, ns.db())
+        }
     }
 }
 
@@ -301,6 +305,7 @@ impl DefinitionGuard for Guard {
     }
 
     fn admit_behind_gate(&self, ctx: &OpContext, ns: &Namespace) -> Result<()> {
+        user_write_block::check(ctx, ns.db())?;
         placement::check_behind_gate(ctx, ns)
     }
 
@@ -314,11 +319,6 @@ impl DefinitionGuard for Guard {
 fn is_config_server() -> bool {
     pinion_runtime::try_core_local::<NodeInfo>()
         .is_some_and(|node| node.cluster_role == ClusterRole::Config)
-}
-
-/// Whether databases of this name are of the node, or its set, and not of clients.
-fn is_node_database(db: &str) -> bool {
-    matches!(db, "admin" | "config" | LOCAL)
 }
 
 /// Refuses a definition that is not for clients of this node, as it is now.
@@ -349,6 +349,7 @@ pub(crate) fn check(ctx: &OpContext, definition: &Definition) -> Result<()> {
             check_definition(is_member, has_oplog, definition)
         }
     };
+    let admitted = admitted.and_then(|()| user_write_block::check_definition(ctx, definition));
     match view {
         // Another member would refuse it too, but this one takes no definitions at all.
         Some(view) if admitted.is_err() && !view.writable => Err(not_primary()),

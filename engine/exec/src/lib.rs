@@ -25,6 +25,7 @@ pub mod placement;
 pub mod plan_cache;
 pub mod replication;
 pub mod topology;
+pub mod user_write_block;
 
 // Sessions and their transactions.
 pub mod open_transactions;
@@ -32,6 +33,8 @@ pub mod sessions;
 pub mod statements;
 
 // The way to documents.
+mod sharded_view;
+
 pub mod acquire;
 mod pipeline;
 pub mod read;
@@ -47,6 +50,7 @@ pub mod profile;
 pub mod session_refresh;
 pub mod time_keys;
 pub mod transactions;
+pub mod user_write_block_store;
 
 // Commands.
 pub mod commands;

@@ -85,6 +85,9 @@ pub(crate) const KEY_COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const KEY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// For how long a key is used: MongoDB's `KeysRotationIntervalSec`, three months.
 pub(crate) const KEYS_ROTATION_SECS: u32 = 90 * 24 * 60 * 60;
+/// Sessions that are published, removed from the list of those in use, or looked for in it at once.
+pub(crate) const SESSION_BATCH: usize = 1_000;
+
 /// How often the sessions in use are published to the set: MongoDB's `logicalSessionRefreshMillis`.
 pub(crate) const SESSION_REFRESH_INTERVAL: Duration = Duration::from_secs(5 * 60);
 /// Ended sessions that a core remembers until then.
@@ -197,6 +200,8 @@ pub const APPLIER_BYTES: usize = 32 * 1024 * 1024;
 /// How often the lock of `fsync` checks whether the last writer has ended, and an operation that
 /// waits for its turn whether it has it.
 pub const FSYNC_LOCK_POLL: Duration = Duration::from_millis(2);
+/// How often it is checked whether the last write of a user has ended, once these are blocked.
+pub const USER_WRITES_POLL: Duration = Duration::from_millis(2);
 /// Indexes whose uses a core counts for `$indexStats` before it looks for ones that are gone.
 pub const MIN_USED_INDEXES: usize = 1_000;
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use pinion_service::node_info::ClusterRole;
+use pinion_service::node_info::{ClusterRole, ClusterVersion};
 use pinion_service::options::ProcessOptions;
 use pinion_storage::StorageOptions;
 
@@ -15,6 +15,8 @@ pub struct NodeOptions {
     pub db_path: PathBuf,
     /// What the node is started as in a sharded cluster.
     pub cluster_role: ClusterRole,
+    /// Whose routers ask the shard.
+    pub cluster_version: ClusterVersion,
     /// A fault that the simulation plants to see whether it would find it.
     #[doc(hidden)]
     pub planted_fault: PlantedFault,

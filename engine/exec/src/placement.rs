@@ -13,12 +13,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
-use pinion_catalog::BUCKETS_PREFIX;
+use pinion_catalog::{Collection, CollectionKind, core_catalog};
 use pinion_clock::Timestamp;
-use pinion_query::DocumentKeyPattern;
+use pinion_query::{DocumentKeyPattern, series_of};
 use pinion_service::interrupt::interruptible;
+use pinion_service::node_info::is_behind_v44;
 use pinion_wire::idl::{
-    Namespace, ReadConcernLevel, RoutingArguments, SentDatabaseVersion, SentShardVersion,
+    Lsid, Namespace, ReadConcernLevel, RoutingArguments, SentDatabaseVersion, SentShardVersion,
 };
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -36,6 +37,12 @@ pub trait Ownership: std::fmt::Debug + Send + Sync {
 
     /// Whether the shard owns every key, so that no document needs a look.
     fn owns_all(&self) -> bool;
+
+    /// Whether a write has come to all shards, whichever owns what it means: it cannot give a
+    /// document another key, which may belong to another shard.
+    fn keeps_keys(&self) -> bool {
+        false
+    }
 
     /// Whether the shard owns a document. One without a key is owned by no shard.
     ///
@@ -91,8 +98,39 @@ pub trait ClusterNode {
     /// The source cannot be reached.
     fn refresh_database(&self, db: &str, sent: &SentDatabaseVersion) -> Waiting<Result<()>>;
 
+    /// Waits while indexes of a sharded collection are being dropped on all shards, of which this
+    /// node coordinates it: one that is made meanwhile could be left on some of them.
+    fn indexes_settle(&self, _ns: &Namespace) -> Waiting<()> {
+        Box::pin(async {})
+    }
+
     /// The documents of the keys that cluster times are signed with, where other nodes make them.
     fn time_keys(&self) -> Option<Waiting<Result<Vec<RawDocumentBuf>>>>;
+
+    /// Those of these sessions that the config servers list as in use; `None` where this node's set
+    /// has a list of its own. A majority of the config servers has what is read. Called on core 0,
+    /// for a limited number of sessions.
+    ///
+    /// # Errors
+    /// The config servers cannot be reached, or refuse. Then nothing is known of any session.
+    fn listed_sessions(&self, _lsids: Vec<Lsid>) -> Option<Waiting<Result<BTreeSet<Lsid>>>> {
+        None
+    }
+
+    /// Has the config servers list sessions as used, each with the time of its last use in
+    /// milliseconds since 1970, and remove ended ones from the list; `None` where this node's set
+    /// has a list of its own. A majority of them has it then. Called on core 0, for a limited
+    /// number of sessions.
+    ///
+    /// # Errors
+    /// The config servers cannot be reached, or refuse.
+    fn publish_sessions(
+        &self,
+        _used: Vec<(Lsid, i64)>,
+        _ended: Vec<Lsid>,
+    ) -> Option<Waiting<Result<()>>> {
+        None
+    }
 
     /// Documents of these collections, which the node keeps of the cluster, were written by what
     /// was applied from the log, and can be read soon. Must not wait for that.
@@ -107,9 +145,52 @@ pub trait ClusterNode {
         Box::pin(async {})
     }
 
+    /// Has all shards go through a phase of the change to this node's feature compatibility
+    /// version. Called on config servers.
+    ///
+    /// # Errors
+    /// A shard cannot be reached, or refuses.
+    fn raise_shards(&self, _phase: FeatureVersionPhase) -> Waiting<Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Has all shards get what is stored of a cluster parameter, or of the query settings. Does
+    /// nothing but on config servers.
+    ///
+    /// # Errors
+    /// The node is no primary any more.
+    fn spread_parameter(&self, _id: &str) -> Waiting<Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// The data are about to be closed, and opened again as of an earlier time: what waits for
     /// them, and is no operation, gives up. Called on core 0.
     fn data_close(&self);
+}
+
+/// The phases in which shards change their feature compatibility version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeatureVersionPhase {
+    Start,
+    Prepare,
+    Complete,
+}
+
+impl FeatureVersionPhase {
+    pub const ALL: [FeatureVersionPhase; 3] = [
+        FeatureVersionPhase::Start,
+        FeatureVersionPhase::Prepare,
+        FeatureVersionPhase::Complete,
+    ];
+
+    /// As commands name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            FeatureVersionPhase::Start => "start",
+            FeatureVersionPhase::Prepare => "prepare",
+            FeatureVersionPhase::Complete => "complete",
+        }
+    }
 }
 
 /// Most entries that are distinguished in one [`WrittenEntries`].
@@ -295,6 +376,11 @@ impl SentVersions {
         if node.check_collection(ns, sent).is_ok() {
             return Ok(());
         }
+        let buckets = buckets_here(ns);
+        let ns = buckets.as_ref().unwrap_or(ns);
+        if buckets.is_some() && node.check_collection(ns, sent).is_ok() {
+            return Ok(());
+        }
         let refreshed = interruptible(ctx, node.refresh_collection(ns, sent)).await?;
         if let Err(error) = refreshed {
             tracing::info!(target: "SH_REFR", id = 4_619_903u64, ns = ns.as_str(), error = error.message, "Error refreshing cached collection");
@@ -333,13 +419,49 @@ impl SentVersions {
         if let Some(sent) = &self.database {
             node.check_database(ns.db(), sent)?;
         }
-        match &self.collection {
-            // Definitions look at the buckets too that a name may have. The version is the name's.
-            Some(_) if ns.collection().starts_with(BUCKETS_PREFIX) => node.check_unsharded(ns),
-            Some(sent) => node.check_collection(ns, sent),
-            None => Ok(()),
+        let Some(sent) = &self.collection else {
+            return Ok(());
+        };
+        if let Some(series) = series_of(ns) {
+            // Definitions look at the buckets too that a name may have. The version is the name's
+            // where that is none of a series.
+            return match buckets_here(&series) {
+                Some(buckets) => node.check_collection(&buckets, sent),
+                None => node.check_unsharded(ns),
+            };
         }
+        // Most names are those of no series.
+        node.check_collection(ns, sent).or_else(|error| {
+            buckets_here(ns).map_or(Err(error), |buckets| node.check_collection(&buckets, sent))
+        })
     }
+}
+
+/// The buckets of a name that is that of a series here: what is sent for the name is their version.
+fn buckets_here(ns: &Namespace) -> Option<Namespace> {
+    let catalog = core_catalog().current();
+    let series = catalog
+        .view(ns)
+        .filter(|view| view.kind() == CollectionKind::TimeSeries);
+    series.map(|series| series.on())
+}
+
+/// Whether the error of a statement of a batch is that of all statements behind it too, and not one
+/// of the whole command: routers of MongoDB 4.4 learn newer versions from such errors of
+/// statements, and from no others.
+pub(crate) fn stops_batch(error: &Error) -> bool {
+    is_of_versions(error.code) && is_behind_v44()
+}
+
+/// Whether an error is about the versions that a router goes by, or about what it has to make
+/// before it writes.
+pub(crate) fn is_of_versions(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::STALE_CONFIG
+            | ErrorCode::STALE_DB_VERSION
+            | ErrorCode::CANNOT_IMPLICITLY_CREATE_COLLECTION
+    )
 }
 
 /// Compares the versions of a request with what is known now of a namespace that it has passed the
@@ -352,6 +474,59 @@ pub(crate) fn check_behind_gate(ctx: &OpContext, ns: &Namespace) -> Result<()> {
         Some(sent) => sent.check_behind_gate(ns),
         None => Ok(()),
     }
+}
+
+/// How a read comes to a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// It names the collection, whose version comes with it.
+    Named,
+    /// A stage of it reads the collection, which the router takes for unsharded.
+    ByStage,
+}
+
+/// Refuses what a snapshot shows of a name that stands for something else by now. The router goes
+/// by what is now: where the snapshot has a collection, that may have been sharded, and this shard
+/// has but a part of it. Where it has none, the collection may have come with its database from
+/// another shard, or have had another name.
+///
+/// # Errors
+/// `SnapshotUnavailable`.
+pub(crate) fn check_snapshot(
+    ctx: &OpContext,
+    ns: &Namespace,
+    (seen, at): (Option<&Collection>, Timestamp),
+    reach: Reach,
+) -> Result<()> {
+    let Some(sent) = sent_for(ctx, ns).filter(|sent| !sent.is_empty()) else {
+        return Ok(());
+    };
+    let current = core_catalog().current();
+    let is_same = match seen {
+        Some(seen) => current.get(ns).is_some_and(|now| now.uuid == seen.uuid),
+        None => current.kind(ns).is_none(),
+    };
+    if is_same || is_unversioned(ns.db()) {
+        return Ok(());
+    }
+    // A database that has never moved has the first version, from when it was made.
+    let is_elsewhere = sent.database.is_some_and(|version| {
+        let made = version.timestamp;
+        let made = made.map(|made| Timestamp::new(made.time, made.increment));
+        version.last_mod > 1 || made.is_some_and(|made| made > at)
+    });
+    // A shard that owns chunks has a major version.
+    let has_chunks = reach == Reach::Named
+        && (sent.collection).is_some_and(|version| version.placement.time > 0);
+    if seen.is_none() && !is_elsewhere && !has_chunks {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::SNAPSHOT_UNAVAILABLE,
+        format!(
+            "the collection {ns} has come to this shard, or to its name, or has left it, after the snapshot that is read; please retry the operation"
+        ),
+    ))
 }
 
 /// What this shard owns of a namespace whose versions were compared, now or at the time of a
@@ -380,7 +555,8 @@ pub(crate) fn ownership_of_node(ns: &Namespace) -> Option<Arc<dyn Ownership>> {
 
 /// The versions that a request names for a namespace.
 pub(crate) fn sent_for(ctx: &OpContext, ns: &Namespace) -> Option<SentVersions> {
-    if let Some(routed) = ctx.routed.as_deref().filter(|routed| routed.ns == *ns) {
+    let is_meant = |named: &Namespace| named == ns || series_of(ns).as_ref() == Some(named);
+    if let Some(routed) = ctx.routed.as_deref().filter(|routed| is_meant(&routed.ns)) {
         return Some(SentVersions::of(&routed.versions));
     }
     let routing = ctx.args.routing.as_deref();
@@ -411,6 +587,45 @@ pub(crate) fn check_nested(ctx: &OpContext, ns: &Namespace) -> Result<()> {
         return Ok(());
     }
     cluster_node().map_or(Ok(()), |node| node.check_unsharded(ns))
+}
+
+/// Has the shards of a config server's cluster get what is stored of a cluster parameter.
+///
+/// # Errors
+/// The node is no primary any more.
+pub(crate) async fn spread_parameter(id: &str) -> Result<()> {
+    match cluster_node() {
+        Some(node) => node.spread_parameter(id).await,
+        None => Ok(()),
+    }
+}
+
+/// As [`ClusterNode::indexes_settle`], for a request that is sent to the primary shard of a
+/// sharded collection.
+///
+/// # Errors
+/// The operation is interrupted.
+pub(crate) async fn indexes_settle(ctx: &OpContext, ns: &Namespace) -> Result<()> {
+    let sent = sent_for(ctx, ns).unwrap_or_default();
+    let is_of_all = sent.database.is_some() && sent.collection.is_some();
+    let Some(node) = cluster_node().filter(|_| is_of_all) else {
+        return Ok(());
+    };
+    let named = buckets_here(ns);
+    interruptible(ctx, node.indexes_settle(named.as_ref().unwrap_or(ns))).await
+}
+
+/// As [`ClusterNode::listed_sessions`]; `None` also on a node of no cluster.
+pub(crate) fn listed_sessions(lsids: Vec<Lsid>) -> Option<Waiting<Result<BTreeSet<Lsid>>>> {
+    cluster_node()?.listed_sessions(lsids)
+}
+
+/// As [`ClusterNode::publish_sessions`]; `None` also on a node of no cluster.
+pub(crate) fn publish_sessions(
+    used: Vec<(Lsid, i64)>,
+    ended: Vec<Lsid>,
+) -> Option<Waiting<Result<()>>> {
+    cluster_node()?.publish_sessions(used, ended)
 }
 
 /// Has the node do what a shard or config server does first as a primary.
@@ -474,6 +689,14 @@ mod tests {
         assert_eq!(command.databases, WrittenEntries::All);
         command.note_command("admin", None);
         assert_eq!(command, WrittenDocuments::ALL);
+    }
+
+    #[test]
+    fn errors_about_versions() {
+        for code in [227, 249, 13388] {
+            assert!(is_of_versions(ErrorCode(code)), "{code}");
+        }
+        assert!(!is_of_versions(ErrorCode::DUPLICATE_KEY));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use pinion_exec::session_refresh::SessionRefresh;
 use pinion_exec::sessions::{SessionCatalog, session_catalog};
 use pinion_exec::time_keys::TimeKeys;
 use pinion_exec::topology::Membership;
+use pinion_exec::user_write_block::UserWriteBlock;
 use pinion_exec::write::{AllSeriesCounts, OpenBuckets};
 use pinion_runtime::{CoreId, LocalBoxFuture, Queue};
 use pinion_service::cluster_parameters::ClusterParameters;
@@ -107,6 +108,7 @@ fn set_core_locals(shared: Shared) {
     set(Conversations::default());
     set(TimeKeys::default());
     set(Settable::<ClusterParameters>::default());
+    set(UserWriteBlock::default());
     set(Settable::<IndexFilters>::default());
     set(Settable::<Arc<SettingsTable>>::default());
     set(PlanCache::<Collection>::default());
@@ -176,6 +178,7 @@ pub fn open_node(
             info: NodeInfo {
                 options: options.process.clone(),
                 cluster_role: options.cluster_role,
+                cluster_version: options.cluster_version,
                 process_id: ObjectId::from_bytes(process_id),
                 started: pinion_runtime::now(),
                 started_wall_ms: pinion_runtime::wall_ms(),
@@ -214,6 +217,9 @@ pub fn open_node(
             .await
             .map_err(OpenNodeError::Catalog)?;
         pinion_exec::cluster_parameter_store::load()
+            .await
+            .map_err(OpenNodeError::Catalog)?;
+        pinion_exec::user_write_block_store::load()
             .await
             .map_err(OpenNodeError::Catalog)?;
         pinion_runtime::on_all_cores(|_| async {

@@ -37,8 +37,8 @@ pub mod work;
 pub use change_stream::{
     BeforeChange, CHANGE_STREAM_MARK, Change, ChangeMerge, ChangeStreamOptions, Concerned, Event,
     FullDocument, Image, MAX_CHANGE_EVENT_BYTES, PartNumber, ReleasedEvent, Resume, ResumeToken,
-    Scope, Seen, Start, TokenData, TransactionEnd, changes_of, check_event_id, check_stages,
-    concerned_by, explained_stages, is_mark, split_event, transaction_end,
+    Scope, Seen, Start, TokenData, TokenForm, TransactionEnd, changes_of, check_event_id,
+    check_stages, concerned_by, explained_stages, is_mark, split_event, transaction_end,
 };
 pub use collation::{has_strings, parse_collation, spend_sort_keys, with_sort_keys};
 pub use command_shape::{command_shape, find_of_one_id};
@@ -74,8 +74,9 @@ pub use planner::{
 };
 pub use projection::Projection;
 pub use series::{
-    BucketFilter, BucketState, Packed, Packing, SeriesForm, bucket_filter, bucket_id, check_bucket,
-    index_filter, is_about_meta, measurement_count, measurements, meta_filter, normal_meta, pack,
+    BUCKETS_PREFIX, BucketFilter, BucketState, Granularity, Packed, Packing, SeriesForm,
+    TimeSeries, TimeSeriesChange, bucket_filter, bucket_id, buckets_of, check_bucket, index_filter,
+    is_about_meta, measurement_count, measurements, meta_filter, normal_meta, pack, series_of,
     time_of,
 };
 pub use sort::{Direction, SortPattern};

@@ -8,7 +8,7 @@ use pinion_keystring::{Builder, Ordering, encode_id};
 use pinion_wire::Result;
 use rustc_hash::FxHashSet;
 
-use crate::collation::spend_sort_keys;
+use crate::collation::{has_strings, spend_sort_keys, with_sort_keys};
 use crate::error::{bad_value, error};
 use crate::expression::{MetaKind, MetaSet, Metadata, Subject, check_field_path, sort_kind};
 use crate::keygen::{KeyError, keys, single_key};
@@ -28,6 +28,8 @@ pub struct SortPattern {
     collation: Option<Arc<Collation>>,
     /// What is read beside the document, with its place among the paths.
     metas: Vec<(usize, MetaKind)>,
+    /// The values that are given are compared elsewhere, where there is no collation.
+    gives_comparison_keys: bool,
 }
 
 /// Stands among the paths for what is read beside the document; no document has it.
@@ -87,6 +89,7 @@ impl SortPattern {
             natural: None,
             collation: None,
             metas: Vec::new(),
+            gives_comparison_keys: false,
         }
     }
 
@@ -94,6 +97,16 @@ impl SortPattern {
     #[must_use]
     pub fn with_collation(self, collation: Option<Arc<Collation>>) -> SortPattern {
         SortPattern { collation, ..self }
+    }
+
+    /// The same sort, whose values have the sort keys of its collation in the place of strings:
+    /// MongoDB 4.4's mongos merges by the bytes of what it gets.
+    #[must_use]
+    pub fn with_comparison_keys(self) -> SortPattern {
+        SortPattern {
+            gives_comparison_keys: true,
+            ..self
+        }
     }
 
     /// How the sort compares strings.
@@ -251,21 +264,22 @@ impl SortPattern {
     /// The values by which a document is sorted, one for each field of the pattern.
     pub fn sort_values<'d>(&self, subject: impl Into<Subject<'d>>) -> Result<RawArrayBuf> {
         let Subject { document, metadata } = subject.into();
-        let listed = |key: &[RawBsonRef<'_>]| {
+        let listed = |key: &[RawBsonRef<'_>]| -> Result<RawArrayBuf> {
             let mut out = RawArrayBuf::new();
-            self.with_metadata(key, metadata)
-                .for_each(|value| out.push(RawBson::from(value)));
-            out
+            for value in self.with_metadata(key, metadata) {
+                out.push(self.given(value)?);
+            }
+            Ok(out)
         };
         crate::work::spend_bytes(document.as_bytes().len())?;
         if let [path] = &self.paths[..]
             && path.text() == "_id"
         {
             let id = field(document, "_id").unwrap_or(RawBsonRef::Null);
-            return Ok(listed(&[id]));
+            return listed(&[id]);
         }
         if let Some((key, _)) = single_key(document, &self.paths) {
-            return Ok(listed(&key));
+            return listed(&key);
         }
         spend_sort_keys(self.collation.as_deref(), document.as_bytes().len())?;
         let mut builder = Builder::with_collation(self.ordering, self.collation.clone());
@@ -277,10 +291,24 @@ impl SortPattern {
             });
             let bytes = builder.finish().bytes;
             if least.as_ref().is_none_or(|(other, _)| bytes < *other) {
-                least = Some((bytes, listed(&key)));
+                least = Some((bytes, listed(&key)?));
             }
         }
         Ok(least.map(|(_, values)| values).unwrap_or_default())
+    }
+
+    /// A value of a key in the form in which it is given.
+    fn given(&self, value: RawBsonRef<'_>) -> Result<RawBson> {
+        match &self.collation {
+            Some(collation) if self.gives_comparison_keys && has_strings(value) => {
+                let key = with_sort_keys(collation, value);
+                crate::work::check()?;
+                key.ok_or_else(|| {
+                    bad_value("a value is nested too deep to be sorted by a collation")
+                })
+            }
+            _ => Ok(RawBson::from(value)),
+        }
     }
 }
 
@@ -413,6 +441,32 @@ mod tests {
             rawdoc! { "_id": [1] },
             rawdoc! { "k": [[1]] },
         );
+    }
+
+    #[test]
+    fn values_that_are_compared_elsewhere() {
+        let german = rawdoc! { "locale": "de", "strength": 1 };
+        let german = crate::collation::parse_collation(&german).expect("a collation");
+        let sort = SortPattern::parse(&rawdoc! { "a": 1, "n": 1 }).expect("parses");
+        let sort = sort.with_collation(german);
+        let plain = sort.clone();
+        let sort = sort.with_comparison_keys();
+        let values = |sort: &SortPattern, a: &str| {
+            let document = rawdoc! { "a": a, "n": 5 };
+            sort.sort_values(&document).expect("a key")
+        };
+        assert_eq!(
+            rawdoc! { "k": values(&plain, "Ä") },
+            rawdoc! { "k": ["Ä", 5] }
+        );
+        assert_eq!(values(&sort, "Ä"), values(&sort, "a"));
+        let text = |a: &str| {
+            let values = values(&sort, a);
+            let first = pinion_bson::values(&values).next();
+            first.and_then(|key| key.as_str()).map(str::to_owned)
+        };
+        assert!(text("a").is_some() && text("a") < text("b"));
+        assert!(text("Z") > text("y"), "not by bytes");
     }
 
     #[test]

@@ -139,6 +139,28 @@ pub fn parse(name: &'static str, value: RawBsonRef<'_>) -> Result<RawDocumentBuf
     Ok(out.finish())
 }
 
+/// The one parameter that `setClusterParameter` sets, with its checked value.
+///
+/// # Errors
+/// There is none or several; it is unknown; the value is wrong.
+pub fn parse_setting(setting: &RawDocument) -> Result<(&'static str, RawDocumentBuf)> {
+    let mut settings = pinion_bson::elements(setting);
+    let Some((name, value)) = settings.next() else {
+        return Err(Error::new(
+            ErrorCode::NO_SUCH_KEY,
+            "setClusterParameter names no parameter",
+        ));
+    };
+    if settings.next().is_some() {
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            "setClusterParameter only supports setting exactly one parameter",
+        ));
+    }
+    let name = known(name)?;
+    Ok((name, parse(name, value)?))
+}
+
 /// These have a parser of their own in MongoDB too, and BadValue for all that is wrong.
 fn change_stream_options(value: &RawDocument) -> Result<RawDocumentBuf> {
     let wrong = |what: &str| Err(Error::bad_value(format!("{CHANGE_STREAM_OPTIONS}: {what}")));

@@ -8,10 +8,21 @@ use pinion_wire::{ClientMetadata, Compressor, Error, ErrorCode, Invocation, Repl
 
 use crate::authenticate::{append_mechanisms, append_speculative};
 use crate::limits::SESSION_TIMEOUT;
-use crate::node_info::node_info;
+use crate::node_info::{is_behind_v44, node_info};
 
 /// With 25 a driver sends `bulkWrite`, and updates of one document with `sort`.
 pub const MAX_WIRE_VERSION: i32 = 25;
+
+/// That of MongoDB 4.4, whose config servers let a shard have no other.
+const V44_WIRE_VERSION: i32 = 9;
+
+/// What this process says to its clients.
+fn max_wire_version() -> i32 {
+    match is_behind_v44() {
+        true => V44_WIRE_VERSION,
+        false => MAX_WIRE_VERSION,
+    }
+}
 
 /// What a client says of itself, and what it waits for.
 pub struct Greeting {
@@ -189,7 +200,7 @@ fn append_limits(connection_id: i32, out: &mut DocBuilder) {
     )
     .append("connectionId", connection_id)
     .append("minWireVersion", 0i32)
-    .append("maxWireVersion", MAX_WIRE_VERSION)
+    .append("maxWireVersion", max_wire_version())
     .append("readOnly", false);
 }
 

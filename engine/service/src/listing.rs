@@ -29,12 +29,14 @@ pub async fn list_commands(_: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// `features`.
+/// `features`: whose numbers are equal are one process to a balancer of MongoDB 4.4, which ends its
+/// round then. In containers all processes have the same id.
 pub async fn features(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["features", "oidReset"]);
     reader.finish()?;
     let mut out = Reply::new();
-    out.append("oidMachine", node_info().options.pid as i32);
+    let [a, b, c, ..] = node_info().process_id.bytes();
+    out.append("oidMachine", i32::from_be_bytes([0, a, b, c]));
     Ok(out)
 }

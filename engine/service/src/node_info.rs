@@ -20,11 +20,22 @@ pub enum ClusterRole {
     Config,
 }
 
+/// Which MongoDB's are the routers and config servers of a shard's cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ClusterVersion {
+    /// They speak as Pinion's own do.
+    #[default]
+    Newest,
+    /// Those of MongoDB 4.4.
+    V44,
+}
+
 /// How a node was started, and when. Each core has a copy.
 #[derive(Clone)]
 pub struct NodeInfo {
     pub options: ProcessOptions,
     pub cluster_role: ClusterRole,
+    pub cluster_version: ClusterVersion,
     /// Names this process in `topologyVersion`.
     pub process_id: ObjectId,
     /// Monotonic and wall clock.
@@ -38,4 +49,9 @@ pub struct NodeInfo {
 /// Before the node is open on this core.
 pub fn node_info() -> Rc<NodeInfo> {
     pinion_runtime::core_local()
+}
+
+/// Whether this node is, or is to be, a shard behind routers of MongoDB 4.4.
+pub fn is_behind_v44() -> bool {
+    node_info().cluster_version == ClusterVersion::V44
 }

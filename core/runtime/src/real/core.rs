@@ -355,11 +355,13 @@ impl RealCore {
             return;
         }
         self.stalls.set(self.stalls.get() + 1);
+        let kernel_ns = self.waits.in_kernel().min(held_ns);
         tracing::warn!(
             target: "CONTROL",
             id = 7_200_001u64,
             core = self.shared.id.0,
             heldMillis = held_ns / 1_000_000,
+            kernelMillis = kernel_ns / 1_000_000,
             waitedMillis = waited_ns / 1_000_000,
             task = %origin,
             "a task held its core for too long"

@@ -1,11 +1,12 @@
 //! How long a core's thread was ready to run and the kernel gave the processor to others: time that
-//! no task held.
+//! no task held. And how long it was in the kernel, where memory is found for who touches it first.
 
 use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::limits::WAIT_SAMPLE;
+use super::sys;
 
 /// A thread's time on the run queue, from a file of the kernel's: `None` where the kernel does not
 /// report it, and then all time counts as the task's.
@@ -28,21 +29,24 @@ impl WaitClock {
     }
 }
 
-/// What of a core's polls was waiting. Reading the clock takes about a microsecond, so it is read
-/// once in a while and not for each poll.
+/// What of a core's polls was waiting, and what was the kernel's. Reading the clocks takes about a
+/// microsecond, so they are read once in a while and not for each poll.
 pub(super) struct Waits {
     clock: WaitClock,
     sampled_at: Cell<u64>,
     sampled: Cell<u64>,
+    kernel_sampled: Cell<u64>,
 }
 
 impl Waits {
+    /// Called on the thread that is measured, as all its methods are.
     pub fn new(clock: WaitClock, now: u64) -> Waits {
         let sampled = Cell::new(clock.read());
         Waits {
             clock,
             sampled_at: Cell::new(now),
             sampled,
+            kernel_sampled: Cell::new(sys::thread_kernel_ns()),
         }
     }
 
@@ -51,6 +55,7 @@ impl Waits {
         if now.saturating_sub(self.sampled_at.get()) >= WAIT_SAMPLE.as_nanos() as u64 {
             self.sampled_at.set(now);
             self.sampled.set(self.clock.read());
+            self.kernel_sampled.set(sys::thread_kernel_ns());
         }
     }
 
@@ -58,6 +63,12 @@ impl Waits {
     /// [`WAIT_SAMPLE`] too much.
     pub fn during_poll(&self) -> u64 {
         self.clock.read().saturating_sub(self.sampled.get())
+    }
+
+    /// How long the kernel worked for the thread during that poll; at most a millisecond and a tick
+    /// of the kernel's clock too much.
+    pub fn in_kernel(&self) -> u64 {
+        sys::thread_kernel_ns().saturating_sub(self.kernel_sampled.get())
     }
 }
 

@@ -19,6 +19,19 @@ pub(super) fn thread_id() -> i32 {
     unsafe { libc::gettid() }
 }
 
+/// For how many nanoseconds the kernel has worked for the calling thread: system calls, and the
+/// pages that it touched first.
+pub(super) fn thread_kernel_ns() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is to a `rusage`, which the kernel fills; one of zeros is valid too.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let time = usage.ru_stime;
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1_000
+}
+
 /// Nanoseconds since the Unix epoch.
 pub(super) fn realtime_ns() -> u64 {
     clock(libc::CLOCK_REALTIME)

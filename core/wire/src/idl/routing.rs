@@ -36,6 +36,8 @@ pub struct RoutingArguments {
     /// `$configTime` and `$topologyTime` of the sender's vector clock.
     pub config_time: Option<Timestamp>,
     pub topology_time: Option<Timestamp>,
+    /// The term of `$configServerState`, in which MongoDB 4.4 has the config time.
+    pub config_term: Option<i64>,
     /// Whether a write may make the collection: `allowImplicitCollectionCreation`.
     pub may_create: Option<bool>,
     /// Whether the user may write although user writes are blocked: `mayBypassWriteBlocking`.
@@ -61,7 +63,8 @@ impl RoutingArguments {
     }
 
     /// The fields that they come in.
-    pub(super) const NAMES: [&str; 7] = [
+    pub(super) const NAMES: [&str; 8] = [
+        "$configServerState",
         "$configTime",
         "$topologyTime",
         "allowImplicitCollectionCreation",
@@ -79,6 +82,12 @@ impl RoutingArguments {
         match name {
             "shardVersion" => self.shard_version = Some(shard_version(path, value)?),
             "databaseVersion" => self.database_version = Some(database_version(path, value)?),
+            "$configServerState" => {
+                if let Some((time, term)) = config_server_state(path, value)? {
+                    self.config_time = self.config_time.max(Some(time));
+                    self.config_term = Some(term);
+                }
+            }
             "$configTime" => self.config_time = Some(timestamp(path, value)?),
             "$topologyTime" => self.topology_time = Some(timestamp(path, value)?),
             "allowImplicitCollectionCreation" => self.may_create = Some(boolean(path, value)?),
@@ -88,6 +97,21 @@ impl RoutingArguments {
         }
         Ok(())
     }
+}
+
+/// Time and term of `{opTime: {ts: <Timestamp>, t: <long>}}`, by which MongoDB 4.4 says how much of
+/// the config servers it has read.
+fn config_server_state(path: Path<'_>, value: RawBsonRef<'_>) -> Result<Option<(Timestamp, i64)>> {
+    let RawBsonRef::Document(document) = value else {
+        return Err(wrong_type(path, value, Types::OBJECT));
+    };
+    let reader = FieldReader::object(path, document)?;
+    let Some(op_time) = reader.opt_doc("opTime")? else {
+        return Ok(None);
+    };
+    let reader = FieldReader::object(reader.path().field("opTime"), op_time)?;
+    let ts = time(&reader, "ts")?.ok_or_else(|| missing_field(reader.path().field("ts")))?;
+    Ok(Some((ts, reader.opt_i64("t")?.unwrap_or(0))))
 }
 
 fn timestamp(path: Path<'_>, value: RawBsonRef<'_>) -> Result<Timestamp> {
@@ -104,7 +128,8 @@ fn boolean(path: Path<'_>, value: RawBsonRef<'_>) -> Result<bool> {
     }
 }
 
-/// `{e: <ObjectId>, t: <Timestamp>, v: <Timestamp>}`, or 4.4's `[<Timestamp>, <ObjectId>]`.
+/// `{e: <ObjectId>, t: <Timestamp>, v: <Timestamp>}`, or 4.4's
+/// `[<Timestamp>, <ObjectId>, <bool>?]`, whose flag is about requests that ignore versions.
 fn shard_version(path: Path<'_>, value: RawBsonRef<'_>) -> Result<SentShardVersion> {
     match value {
         RawBsonRef::Document(document) => {
@@ -122,7 +147,7 @@ fn shard_version(path: Path<'_>, value: RawBsonRef<'_>) -> Result<SentShardVersi
                 (
                     Some(RawBsonRef::Timestamp(placement)),
                     Some(RawBsonRef::ObjectId(epoch)),
-                    None,
+                    None | Some(RawBsonRef::Boolean(_)),
                 ) => Ok(SentShardVersion {
                     epoch,
                     timestamp: None,
@@ -213,6 +238,7 @@ mod tests {
             }),
             config_time: Some(at(10, 1)),
             topology_time: Some(at(11, 1)),
+            config_term: None,
             may_create: Some(false),
             may_bypass_write_block: Some(true),
             coordinator: Some(true),
@@ -229,6 +255,21 @@ mod tests {
         let found = read(&document).expect("readable").expect("there");
         let version = found.shard_version.expect("there");
         assert_eq!((version.timestamp, version.placement), (None, at(7, 8)));
+    }
+
+    #[test]
+    fn what_was_read_of_the_config_servers() {
+        let state = |op_time: RawDocumentBuf| {
+            let document = rawdoc! { "find": "c", "$configServerState": { "opTime": op_time } };
+            read(&document).map(|found| {
+                let found = found.expect("there");
+                (found.config_time, found.config_term)
+            })
+        };
+        let found = state(rawdoc! { "ts": at(9, 1), "t": 3i64 });
+        assert_eq!(found.ok(), Some((Some(at(9, 1)), Some(3))));
+        assert!(state(rawdoc! { "ts": 1 }).is_err());
+        assert!(state(rawdoc! { "t": 3i64 }).is_err());
     }
 
     #[test]

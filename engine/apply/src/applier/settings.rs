@@ -6,6 +6,7 @@ use pinion_catalog::ApplyMode;
 use pinion_exec::cluster_parameter_store::reload;
 use pinion_exec::concern::{self, forget_everywhere};
 use pinion_exec::placement::{WrittenDocuments, documents_applied};
+use pinion_exec::{user_write_block, user_write_block_store};
 use pinion_service::cluster_parameters;
 use pinion_wire::idl::Namespace;
 
@@ -16,6 +17,8 @@ pub(super) struct Changed {
     concerns: bool,
     /// Cluster parameters and query settings.
     parameters: bool,
+    /// What is blocked of the work of users.
+    user_writes: bool,
     /// What a shard or config server keeps of its cluster.
     cluster: WrittenDocuments,
 }
@@ -26,6 +29,7 @@ impl Changed {
         let named = (ns.db(), ns.collection());
         self.concerns |= named == concern::SETTINGS;
         self.parameters |= named == cluster_parameters::COLLECTION;
+        self.user_writes |= ns.as_str() == user_write_block::NAMESPACE;
         self.cluster.note(ns, || id_of(operation));
     }
 
@@ -33,6 +37,7 @@ impl Changed {
     pub(super) fn note_command(&mut self, db: &str, command: &RawDocument) {
         self.concerns |= db == concern::SETTINGS.0;
         self.parameters |= db == cluster_parameters::COLLECTION.0;
+        self.user_writes |= db == "config";
         let first = pinion_bson::elements(command).next();
         let collection = first.and_then(|(_, value)| value.as_str());
         self.cluster.note_command(db, collection);
@@ -54,6 +59,12 @@ impl Changed {
             && let Err(error) = reload().await
         {
             tracing::warn!(target: "CONTROL", id = 7_300_012u64, error = %error, "Cluster parameters that were changed could not be read");
+        }
+        if self.user_writes
+            && mode == ApplyMode::Secondary
+            && let Err(error) = user_write_block_store::load().await
+        {
+            tracing::warn!(target: "CONTROL", id = 7_300_013u64, error = %error, "It could not be read whether writes of users are blocked");
         }
     }
 }

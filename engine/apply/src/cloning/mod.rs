@@ -119,6 +119,7 @@ pub fn end_clone() -> LocalBoxFuture<'static, Result<()>> {
         pinion_exec::concern::forget_everywhere().await;
         pinion_catalog::begin_builds().await?;
         documents_applied(WrittenDocuments::ALL).await;
+        pinion_exec::user_write_block_store::load().await?;
         pinion_exec::cluster_parameter_store::load().await
     })
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use pinion_catalog::core_catalog;
 use pinion_exec::acquire::{AcquisitionRequest, acquire_owned};
 use pinion_exec::topology::is_writable;
+use pinion_exec::user_write_block::is_blocked;
 use pinion_exec::write::{DeletionTargets, delete_by_plan};
 use pinion_runtime::{CoreId, JoinHandle, Queue, now, sim, spawn, timeout_at};
 use pinion_service::metrics::metrics;
@@ -164,11 +165,16 @@ async fn visit(expiring: &Expiring) -> bool {
 async fn delete_expired(ctx: &OpContext, expiring: &Expiring) -> Result<bool> {
     // A gate that is closed stays so for long at times: by then it is the next pass's.
     let access = pinion_catalog::GateAccess::Write;
-    if !core_catalog().gates().admits(&expiring.ns, access) {
+    let is_admitted = core_catalog().gates().admits(&expiring.ns, access);
+    if !is_admitted || is_blocked(expiring.ns.db()) {
         return Ok(false);
     }
     let wanted = AcquisitionRequest::write(expiring.ns.clone(), None);
     let acquired = acquire_owned(ctx, wanted).await?;
+    // Behind the gate, from where on it is waited for.
+    if is_blocked(expiring.ns.db()) {
+        return Ok(false);
+    }
     let found = acquired.collection();
     let Some(collection) = found.filter(|found| found.uuid == expiring.uuid) else {
         return Ok(false);

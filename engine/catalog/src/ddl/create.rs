@@ -39,8 +39,8 @@ pub fn create_collection(
     create_with(ctx, ns, options, None)
 }
 
-/// The same with the UUID that the collection has on other shards. One that is there keeps its
-/// own.
+/// The same with the UUID that the collection, or of a series that of its buckets, has on other
+/// shards. One that is there keeps its own.
 ///
 /// # Errors
 /// As of [`create_collection`].
@@ -79,7 +79,7 @@ fn create_with(
             match present {
                 Some(present) if is_like(present, &options) => Ok(None),
                 Some(present) => Err(exists(&ns, present)),
-                None if is_series => c.create_series(&ns, options).await.map(Some),
+                None if is_series => c.create_series(&ns, options, uuid).await.map(Some),
                 None if options.kind() == CollectionKind::Collection => {
                     c.create_as(&ns, options, uuid).await.map(Some)
                 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::rawdoc;
 use pinion_clock::Timestamp;
+use pinion_query::series_of;
 use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -21,7 +22,6 @@ use crate::gates::GateMode;
 use crate::oplog::OpKind;
 use crate::oplog_format::{OplogFormat, oplog_format};
 use crate::options::CollectionKind;
-use crate::series::series_of;
 use crate::uuid::Uuid;
 use crate::view::{SYSTEM_VIEWS, View};
 
@@ -80,6 +80,22 @@ fn drop_shown(
 /// Drops all that is in a database; the timestamp of the last change, or `None` if there was no
 /// such database.
 pub fn drop_database(ctx: &OpContext, db: String) -> LocalBoxFuture<'_, Result<Option<Timestamp>>> {
+    drop_database_shown(ctx, db, true)
+}
+
+/// The same, which change streams do not show: they have it from another shard.
+pub fn drop_database_unseen(
+    ctx: &OpContext,
+    db: String,
+) -> LocalBoxFuture<'_, Result<Option<Timestamp>>> {
+    drop_database_shown(ctx, db, false)
+}
+
+fn drop_database_shown(
+    ctx: &OpContext,
+    db: String,
+    is_shown: bool,
+) -> LocalBoxFuture<'_, Result<Option<Timestamp>>> {
     Box::pin(async move {
         let by = ctx.clone();
         let definition = Definition::DropDatabase(db.clone());
@@ -104,7 +120,7 @@ pub fn drop_database(ctx: &OpContext, db: String) -> LocalBoxFuture<'_, Result<O
             if let Some(builds) = c.builds_ended(&gates) {
                 return Ok(Step::Waits(builds));
             }
-            let operation = c.drop_all(&db, &gates);
+            let operation = c.drop_all(&db, &gates, is_shown);
             let dropped = behind_gates(Some(&by), &gates, GateMode::Closed, operation).await?;
             if hides_oplog {
                 c.show(Catalog::without_oplog).await;
@@ -182,11 +198,16 @@ impl Coordinator {
     }
 
     /// Drops what is in a database, whose gates are closed.
-    async fn drop_all(&self, db: &str, namespaces: &[Namespace]) -> Result<Timestamp> {
+    async fn drop_all(
+        &self,
+        db: &str,
+        namespaces: &[Namespace],
+        is_shown: bool,
+    ) -> Result<Timestamp> {
         for ns in namespaces {
             // The views have gone with the collection that they are documents of.
             if core_catalog().current().kind(ns).is_some() {
-                self.drop_one(ns).await?;
+                self.drop_one_shown(ns, is_shown).await?;
             }
         }
         self.commit(|_| {
@@ -197,7 +218,7 @@ impl Coordinator {
                 uuid: None,
                 o: rawdoc! { "dropDatabase": 1 },
                 o2: None,
-                from_migrate: false,
+                from_migrate: !is_shown,
             })
         })
         .await

@@ -22,7 +22,7 @@ use super::coordinator::{Coordinator, close_gates, set_gates};
 use super::locks::Scope;
 use super::series::together;
 use crate::catalog::core_catalog;
-use crate::gates::{GateMode, GateOf, HoldId, Holder};
+use crate::gates::{GateMode, GateOf, HeldDatabase, HoldId, Holder};
 
 /// What runs a hold, in the place of a command.
 static TASK: CommandSpec = CommandSpec::of_task("criticalSection");
@@ -76,10 +76,29 @@ pub fn hold(
     mode: GateMode,
     deadline: Instant,
 ) -> LocalBoxFuture<'static, Result<Hold>> {
-    let all = together(&ns);
+    hold_together(&[ns], mode, deadline)
+}
+
+/// The same for several namespaces, as one critical section: a change of the catalog that concerns
+/// all of them is a part of it.
+///
+/// # Errors
+/// Those of [`hold`].
+///
+/// # Panics
+/// If `mode` is `Open`.
+pub fn hold_together(
+    namespaces: &[Namespace],
+    mode: GateMode,
+    deadline: Instant,
+) -> LocalBoxFuture<'static, Result<Hold>> {
+    let mut all: Vec<Namespace> = namespaces.iter().flat_map(together).collect();
+    all.sort();
+    all.dedup();
+    let names: Vec<&str> = namespaces.iter().map(Namespace::as_str).collect();
     let gates = all.iter().cloned().map(GateOf::Namespace).collect();
     take(
-        ns.to_string(),
+        names.join(" and "),
         Scope::Namespaces(all),
         gates,
         mode,
@@ -99,7 +118,24 @@ pub fn hold_database(
     mode: GateMode,
     deadline: Instant,
 ) -> LocalBoxFuture<'static, Result<Hold>> {
-    let gates = vec![GateOf::Database(db.clone())];
+    hold_database_but(db, Vec::new(), mode, deadline)
+}
+
+/// The same, but for the documents of some namespaces, which stay open. Their definitions are kept
+/// out too.
+///
+/// # Errors
+/// Those of [`hold`].
+///
+/// # Panics
+/// If `mode` is `Open`.
+pub fn hold_database_but(
+    db: String,
+    open: Vec<Namespace>,
+    mode: GateMode,
+    deadline: Instant,
+) -> LocalBoxFuture<'static, Result<Hold>> {
+    let gates = vec![GateOf::Database(HeldDatabase::new(db.clone(), open))];
     take(db.clone(), Scope::Database(db), gates, mode, deadline)
 }
 

@@ -43,10 +43,12 @@ pub use copied::{
 };
 pub use create::{create_collection, create_collection_as, ensure_collection};
 pub(crate) use drop::drop_temporary;
-pub use drop::{Dropped, drop_collection, drop_collection_unseen, drop_database};
+pub use drop::{
+    Dropped, drop_collection, drop_collection_unseen, drop_database, drop_database_unseen,
+};
 pub use foreign::ListedIndex;
 pub use guard::{Definition, DefinitionGuard, set_definition_guard};
-pub use hold::{Hold, end_holds, hold, hold_database};
+pub use hold::{Hold, end_holds, hold, hold_database, hold_database_but, hold_together};
 pub use indexes::{IndexSelection, IndexesCreated, IndexesDropped, create_indexes, drop_indexes};
 pub use locks::{AwaitedLock, DatabaseLocks};
 pub use logged::{
@@ -56,5 +58,5 @@ pub use logged_builds::begin_builds;
 pub use multikey::{FindArrays, adjust_multikey, set_multikey};
 pub use planned::{PlannedChange, commit_planned, plan_collection, plan_indexes};
 pub use reindex::reindex;
-pub use rename::{DropTarget, rename_collection};
+pub use rename::{DropTarget, rename_collection, rename_collection_unseen};
 pub use series::replace_series;

@@ -2,6 +2,7 @@
 
 use pinion_bson::DocBuilder;
 use pinion_clock::Timestamp;
+use pinion_query::series_of;
 use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -15,7 +16,6 @@ use crate::catalog::{Catalog, core_catalog};
 use crate::change::CatalogChange;
 use crate::gates::GateMode;
 use crate::names::{check_collection_uuid, check_creatable, is_replicated};
-use crate::series::series_of;
 use crate::uuid::Uuid;
 
 /// What becomes of a collection that has the new name already.
@@ -40,6 +40,30 @@ pub fn rename_collection(
     drop_target: DropTarget,
     stays_temporary: bool,
 ) -> LocalBoxFuture<'_, Result<Timestamp>> {
+    rename_shown(ctx, (from, to), drop_target, stays_temporary, true)
+}
+
+/// The same of what this shard has of a collection, whose rename change streams show at another
+/// shard.
+///
+/// # Errors
+/// Those of [`rename_collection`].
+pub fn rename_collection_unseen(
+    ctx: &OpContext,
+    from: Namespace,
+    to: Namespace,
+    drop_target: DropTarget,
+) -> LocalBoxFuture<'_, Result<Timestamp>> {
+    rename_shown(ctx, (from, to), drop_target, false, false)
+}
+
+fn rename_shown(
+    ctx: &OpContext,
+    (from, to): (Namespace, Namespace),
+    drop_target: DropTarget,
+    stays_temporary: bool,
+    is_shown: bool,
+) -> LocalBoxFuture<'_, Result<Timestamp>> {
     Box::pin(async move {
         let by = ctx.clone();
         let definition = Definition::Rename {
@@ -50,7 +74,12 @@ pub fn rename_collection(
             let gates = [from.clone(), to.clone()];
             let _lock = c.lock_for(&by, Scope::Namespaces(gates.to_vec())).await?;
             check(&core_catalog().current(), &from, &to, drop_target)?;
-            let compute = |catalog: &Catalog| renaming(catalog, &from, &to, stays_temporary);
+            let compute = |catalog: &Catalog| {
+                Ok(Commit {
+                    from_migrate: !is_shown,
+                    ..renaming(catalog, &from, &to, stays_temporary)?
+                })
+            };
             behind_gates(Some(&by), &gates, GateMode::Closed, c.commit(compute)).await
         })
         .await

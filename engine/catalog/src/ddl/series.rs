@@ -2,6 +2,7 @@
 
 use pinion_bson::{DocBuilder, rawdoc};
 use pinion_clock::Timestamp;
+use pinion_query::{TimeSeries, buckets_of, series_of};
 use pinion_runtime::LocalBoxFuture;
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
@@ -16,9 +17,10 @@ use crate::change::CatalogChange;
 use crate::entry::Collection;
 use crate::gates::GateMode;
 use crate::names::check_not_view;
-use crate::options::{CollectionKind, CollectionOptions, TimeSeries};
-use crate::series::{buckets_of, buckets_options, default_index, view_options};
+use crate::options::{CollectionKind, CollectionOptions};
+use crate::series::{buckets_options, default_index, view_options};
 use crate::specs;
+use crate::uuid::Uuid;
 use crate::view::{SYSTEM_VIEWS, View};
 
 /// What changes with a namespace: a series and its buckets change together.
@@ -29,7 +31,7 @@ pub(super) fn scope_of(ns: &Namespace) -> Scope {
 /// The namespace, and with a series its buckets, and the other way round.
 pub(super) fn together(ns: &Namespace) -> Vec<Namespace> {
     let mut all = vec![ns.clone()];
-    match crate::series::series_of(ns) {
+    match series_of(ns) {
         Some(series) => all.push(series),
         // A name that is too long for buckets is that of no series.
         None => all.extend(buckets_of(ns).ok()),
@@ -72,6 +74,7 @@ impl Coordinator {
         &self,
         ns: &Namespace,
         asked: CollectionOptions,
+        uuid: Option<Uuid>,
     ) -> Result<Timestamp> {
         let buckets = buckets_of(ns)?;
         let options = buckets_options(&asked);
@@ -79,6 +82,7 @@ impl Coordinator {
         let number = self.numbers(&holder, 1);
         let view = View::new(ns.clone(), number, view_options(&buckets, &asked));
         let mut made = self.new_collection(buckets.clone(), options);
+        made.uuid = uuid.unwrap_or(made.uuid);
         if let Some(index) = asked.time_series.as_ref().and_then(default_index)
             && let Ok(missing) = specs::missing(&made, &[index])
         {

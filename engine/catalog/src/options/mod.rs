@@ -3,16 +3,14 @@
 
 mod engine;
 pub(crate) mod stored;
-mod time_series;
 
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_collation::Collation;
-use pinion_query::parse_collation;
+use pinion_query::{TimeSeries, parse_collation};
 
 pub use engine::check_storage_engine;
-pub use time_series::{Granularity, TimeSeries, TimeSeriesChange};
 
 /// The kind of a namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,10 +1,11 @@
 //! Options as documents: as `listCollections` shows them, which is how a row holds them too.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_query::TimeSeries;
 
 use super::{
-    Capped, Clustered, CollectionOptions, TimeSeries, ValidationAction, ValidationLevel,
-    ViewDefinition, name_of,
+    Capped, Clustered, CollectionOptions, ValidationAction, ValidationLevel, ViewDefinition,
+    name_of,
 };
 
 /// Stored options that cannot be understood, with the reason.
@@ -124,7 +125,10 @@ impl CollectionOptions {
                 }
                 ("pipeline", RawBsonRef::Array(_)) => {}
                 ("timeseries", RawBsonRef::Document(series)) => {
-                    options.time_series = Some(TimeSeries::from_document(series)?);
+                    options.time_series = Some(
+                        TimeSeries::from_document(series)
+                            .map_err(|field| BadOptions(format!("timeseries: no {field}")))?,
+                    );
                 }
                 ("clusteredIndex", RawBsonRef::Boolean(true)) => {
                     options.clustered = Some(Clustered::Legacy);

@@ -2,12 +2,11 @@
 //! made.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_query::{SeriesForm, index_filter, is_about_meta};
+use pinion_query::{SeriesForm, TimeSeries, index_filter, is_about_meta};
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::{cannot_create, flag, key_of, part};
-use crate::options::TimeSeries;
 use crate::text::{render, render_value};
 
 /// Under this name the index of a series has the specification that it was asked for with, where
@@ -190,9 +189,10 @@ fn series_key(series: &TimeSeries, key: &RawDocument) -> Option<RawDocumentBuf> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::options::Granularity;
     use pinion_bson::rawdoc;
+    use pinion_query::Granularity;
+
+    use super::*;
 
     fn series() -> TimeSeries {
         TimeSeries {

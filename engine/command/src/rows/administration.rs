@@ -53,9 +53,9 @@ pub(super) const ADMINISTRATION: &[CommandSpec] = commands! {
 
     "setClusterParameter" [] "change a setting of the cluster" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
-        read_concern: Local, write_concern: no, on_secondary: Never, in_transaction: Never;
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: ConfigServer }
 
     "dropConnections" [] "close connections to other nodes" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
@@ -103,13 +103,13 @@ pub(super) const ADMINISTRATION: &[CommandSpec] = commands! {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: Command, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: ConfigServer }
 
     "removeQuerySettings" [] "remove the settings of a shape" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: Command, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: ConfigServer }
 
     "getParameter" [] "server parameters" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
@@ -145,5 +145,11 @@ pub(super) const ADMINISTRATION: &[CommandSpec] = commands! {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: ConfigServer }
+
+    "setUserWriteBlockMode" [] "keep writes of users out, or let them in" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 };

@@ -62,4 +62,88 @@ pub(super) const CLUSTER: &[CommandSpec] = commands! {
         read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
         before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "movePrimary" ["moveprimary"] "make another shard the primary of a database" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "refineCollectionShardKey" [] "add fields to the key of a sharded collection" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "setAllowMigrations" [] "allow moves of a collection, or not" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "split" [] "split a chunk" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "mergeChunks" [] "make one of several chunks" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "mergeAllChunksOnShard" [] "merge all chunks of a collection on a shard, where they meet" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "clearJumboFlag" [] "try again to move a chunk that was too large" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "balancerStart" [] "switch the balancer on" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "balancerStop" [] "switch the balancer off" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "balancerStatus" [] "what the balancer does" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: no, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "balancerCollectionStatus" [] "whether a collection is balanced" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: no, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "configureCollectionBalancing" [] "set how a collection is balanced" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "checkMetadataConsistency" [] "compare what the nodes of a cluster have with its catalog" {
+        class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: no, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
+
+    "splitVector" [] "keys at which a chunk could be split" {
+        class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 };

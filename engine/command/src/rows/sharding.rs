@@ -15,6 +15,30 @@ pub(super) const SHARDING: &[CommandSpec] = commands! {
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
         before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
 
+    "setShardVersion" [] "have a shard look whether it goes by this version of a collection" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: no, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "unsetSharding" [] "forget the versions of a connection" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
+
+    "_shardsvrShardCollection" [] "shard a collection for config servers of MongoDB 4.4" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_cloneCollectionOptionsFromPrimaryShard" [] "make a collection as the primary shard of its database has it" {
+        class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
     "_shardsvrDropDatabase" [] "remove a database of which this shard is the primary" {
         class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
@@ -61,7 +85,7 @@ pub(super) const SHARDING: &[CommandSpec] = commands! {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
     "getDatabaseVersion" [] "version of a database that this shard goes by" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
@@ -118,6 +142,222 @@ pub(super) const SHARDING: &[CommandSpec] = commands! {
         before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
 
     "_configsvrUpdateZoneKeyRange" [] "put a range of keys into a zone, or take it out" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrParticipantBlock" [] "keep requests out of a collection while another shard defines it, or let them in" {
+        class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrRenameCollection" [] "rename a collection of whose database this shard is the primary" {
+        class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrRenameCollectionParticipant" [] "rename what a shard has of a collection" {
+        class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrConvertToCapped" [] "make a collection a capped one, of whose database this shard is the primary" {
+        class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrRefineCollectionShardKey" [] "add fields to the key of a collection of whose database this shard is the primary" {
+        class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrSetAllowMigrations" [] "allow moves of a collection of whose database this shard is the primary, or not" {
+        class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrCollMod" [] "change a collection of whose database this shard is the primary" {
+        class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrCollModParticipant" [] "change what a shard has of a collection" {
+        class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrDropIndexes" [] "remove indexes of a collection of whose database this shard is the primary" {
+        class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrDropIndexesParticipant" [] "remove indexes of what a shard has of a collection" {
+        class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrMovePrimary" [] "make another shard the primary of a database" {
+        class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrCloneCatalogData" [] "copy the unsharded collections of a database from its primary shard" {
+        class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrMovePrimaryAbort" [] "remove what was copied of a database that does not move" {
+        class: Command, role: Plain, namespace: Database, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrCheckMetadataConsistency" [] "compare the collections of a database with what the config servers have" {
+        class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: no, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrCheckMetadataConsistencyParticipant" [] "compare what a shard has of a database with what the config servers have" {
+        class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: no, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrSetUserWriteBlockMode" [] "keep writes of users out of a shard, or let them in" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrSetClusterParameter" [] "set a parameter of the cluster on a shard" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrMergeChunks" [] "make one of chunks that this shard owns" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_shardsvrMergeAllChunksOnShard" [] "merge all chunks of a collection that this shard owns, where they meet" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "splitChunk" [] "split a chunk that this shard owns" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "checkShardingIndex" [] "whether a collection has an index for a shard key" {
+        class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
+
+    "_configsvrRenameCollectionMetadata" [] "give the routing table of a collection another name" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrCommitRefineCollectionShardKey" [] "write the finer key of a collection" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrSetAllowMigrations" [] "allow moves of a collection, or not" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrCommitMovePrimary" [] "write the new primary shard of a database" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrCommitChunkSplit" [] "write the parts of a chunk" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrCommitChunksMerge" [] "write one chunk in the place of several" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrCommitMergeAllChunksOnShard" [] "write one chunk in the place of all that meet on a shard" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrClearJumboFlag" [] "try again to move a chunk that was too large" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrBalancerStart" [] "switch the balancer on" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrBalancerStop" [] "switch the balancer off" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrBalancerStatus" [] "what the balancer does" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrBalancerCollectionStatus" [] "whether a collection is balanced" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrConfigureCollectionBalancing" [] "set how a collection is balanced" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrSetUserWriteBlockMode" [] "keep writes of users out of the cluster, or let them in" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
+    "_configsvrSetClusterParameter" [] "set a parameter of the cluster" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;

@@ -5,20 +5,23 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_bson::{BinarySubtype, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
-use pinion_catalog::{Catalog, Collection, ResolvedView, TimeSeries, core_catalog};
+use pinion_bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
+use pinion_catalog::{Catalog, Collection, ResolvedView, core_catalog};
+use pinion_command::syntax::AggregateSyntax;
 use pinion_query::{
-    Document, ExternalStage, Hint, OutputTo, Pipeline, SplitPipeline, Variables, check_api_v1,
+    Document, ExternalStage, Hint, OutputTo, Pipeline, SplitPipeline, TimeSeries, Variables,
+    check_api_v1,
 };
 use pinion_service::compute::compute;
+use pinion_service::node_info::is_behind_v44;
 use pinion_service::operator_counts::compute_counted;
 use pinion_service::query_settings::QuerySettings;
 use pinion_service::spill::memory;
-use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
+use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-use super::collation::{CollationOption, check_sources};
-use super::create::time_series_of_output;
+use super::collation::check_sources;
+use super::create::time_series_option;
 use super::cursors::{CursorRequest, first_batch};
 use super::first_stage::{
     FirstStage, PipelineTarget, documents_of, first_stage, without_list_sessions,
@@ -31,25 +34,18 @@ use crate::commands::stage_counts::stage_counts;
 use crate::cursor_reads::Reads;
 use crate::limits::DEFAULT_FIRST_BATCH;
 use crate::pipeline::{Node, PipelineStream, Surroundings, open_split, request_of};
-use crate::read::{ReadRequest, of_buckets, parse_hint};
+use crate::read::{ReadRequest, of_buckets};
 use crate::write::Validation;
 
 /// An `aggregate` as it is written.
-pub(super) struct AggregateCommand<'d> {
-    pub ns: Namespace,
-    pub uuid: Option<[u8; 16]>,
-    /// `{aggregate: 1}`: the first stage makes the documents.
-    collectionless: bool,
-    stages: &'d RawArray,
-    lets: Option<&'d RawDocument>,
-    collation: CollationOption,
-    hint: Option<Hint>,
-    validation: Validation,
-    allow_disk_use: Option<bool>,
-    batch_size: Option<usize>,
-    explain: bool,
-    /// What it gives is a part of what a router merges.
-    from_router: bool,
+pub(super) struct AggregateCommand<'d>(AggregateSyntax<'d>);
+
+impl<'d> std::ops::Deref for AggregateCommand<'d> {
+    type Target = AggregateSyntax<'d>;
+
+    fn deref(&self) -> &AggregateSyntax<'d> {
+        &self.0
+    }
 }
 
 /// A parsed `aggregate`.
@@ -66,135 +62,23 @@ pub(super) struct Aggregate {
     settings: Option<Arc<QuerySettings>>,
 }
 
-/// What stands for the collection of an aggregate that reads none.
-const COLLECTIONLESS: &str = "$cmd.aggregate";
-
-/// What routers and members of sharded clusters ask of each other.
-const UNSUPPORTED: [(&str, Types); 7] = [
-    ("exchange", Types::OBJECT),
-    ("requestReshardingResumeToken", Types::BOOL),
-    ("needsMerge", Types::BOOL),
-    ("fromMongos", Types::BOOL),
-    ("encryptionInformation", Types::OBJECT),
-    ("isMapReduceCommand", Types::BOOL),
-    ("includeQueryStatsMetrics", Types::BOOL),
-];
-
 /// Reads the command; `explaining` when it stands inside an `explain`, which has no cursor.
 pub(super) fn read<'d>(
     body: &'d RawDocument,
     db: &str,
     explaining: bool,
 ) -> Result<AggregateCommand<'d>> {
-    let reader = CommandReader::new("aggregate", body)?;
-    let collectionless = match reader.value("aggregate") {
-        Some(value) if pinion_wire::idl::is_number(value) => {
-            if pinion_wire::idl::f64_lossy(value) != Some(1.0) {
-                return Err(Error::bad_value(
-                    "Invalid command format: the 'aggregate' field must specify a collection name or 1",
-                ));
-            }
-            true
-        }
-        Some(RawBsonRef::Binary(value)) if value.subtype == BinarySubtype::Uuid => {
-            return Err(Error::bad_value(
-                "Collection name must be provided. UUID is not valid in this context",
-            ));
-        }
-        _ => false,
+    let syntax = match is_behind_v44() {
+        true => AggregateSyntax::read_behind_v44(body, db, explaining)?,
+        false => AggregateSyntax::read(body, db, explaining)?,
     };
-    let ns = if collectionless {
-        Namespace::new(db, COLLECTIONLESS)?
-    } else {
-        let ns = reader.sought("aggregate", db)?;
-        if ns.collection() == COLLECTIONLESS {
-            return Err(Error::new(
-                ErrorCode::INVALID_NAMESPACE,
-                format!("Invalid namespace specified '{ns}'"),
-            ));
-        }
-        ns
-    };
-    let stages = match reader.value("pipeline") {
-        Some(RawBsonRef::Array(stages)) => stages,
-        Some(_) => {
-            return Err(Error::type_mismatch(
-                "'pipeline' option must be specified as an array",
-            ));
-        }
-        None => {
-            return Err(pinion_wire::idl::missing_field(
-                reader.path().field("pipeline"),
-            ));
-        }
-    };
-    let explain = match reader.value("explain") {
-        None => false,
-        Some(RawBsonRef::Boolean(explain)) => explain,
-        Some(_) => return Err(Error::type_mismatch("explain must be a boolean")),
-    };
-    let cursor = match reader.value("cursor") {
-        None => None,
-        Some(RawBsonRef::Document(cursor)) => Some(cursor),
-        Some(_) => {
-            return Err(Error::type_mismatch(
-                "cursor field must be missing or an object",
-            ));
-        }
-    };
-    if cursor.is_none() && !explain && !explaining {
-        return Err(Error::failed_to_parse(
-            "The 'cursor' option is required, except for aggregate with the explain argument",
-        ));
-    }
-    let batch_size = match cursor {
-        None => None,
-        Some(cursor) => {
-            let path = reader.path().field("cursor");
-            let options = FieldReader::object(path, cursor)?;
-            let size = options.opt_non_negative("batchSize")?;
-            options.finish()?;
-            size.map(|size| size as usize)
-        }
-    };
-    if (explain || explaining) && reader.has("writeConcern") {
-        // The space is missing in MongoDB's text too.
-        return Err(Error::failed_to_parse(
-            "Aggregation explain does not support the'writeConcern' option",
-        ));
-    }
-    let hint = parse_hint(reader.value("hint"))?;
-    let lets = reader.opt_doc("let")?;
-    let allow_disk_use = reader.opt_flag("allowDiskUse")?;
-    let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
-    let collation = CollationOption::read(&reader)?;
-    for (option, expected) in UNSUPPORTED {
-        reader.unsupported_unless_empty(option, expected)?;
-    }
-    reader.unsupported("legacyRuntimeConstants", Types::OBJECT)?;
-    let uuid = reader.opt_uuid("collectionUUID")?;
-    let from_router = reader.opt_safe_bool("fromRouter")?.unwrap_or(false);
-    reader.finish()?;
-    if from_router && change_stream::specification(stages).is_none() {
+    if syntax.from_router && change_stream::specification(syntax.stages).is_none() {
         return Err(Error::new(
             ErrorCode::COMMAND_NOT_SUPPORTED,
             "'fromRouter' is only supported with $changeStream",
         ));
     }
-    Ok(AggregateCommand {
-        ns,
-        uuid,
-        collectionless,
-        stages,
-        lets,
-        collation,
-        hint,
-        validation,
-        allow_disk_use,
-        batch_size,
-        explain: explain || explaining,
-        from_router,
-    })
+    Ok(AggregateCommand(syntax))
 }
 
 impl AggregateCommand<'_> {
@@ -221,6 +105,7 @@ impl AggregateCommand<'_> {
             batch_size: self.batch_size,
             has_uuid: self.uuid.is_some(),
             is_of_router: self.from_router,
+            mongos: self.mongos,
         };
         Some((spec, asked))
     }
@@ -239,7 +124,7 @@ impl AggregateCommand<'_> {
         acquired: &AcquiredCollection,
     ) -> Result<Aggregate> {
         let collation = self.collation.or(acquired.collation());
-        let vars = variables(ctx, self.lets, collation).await?;
+        let vars = variables(ctx, self.lets, self.mongos.constants, collation).await?;
         let stages = match acquired.view() {
             None => Cow::Borrowed(self.stages),
             Some(view) => {
@@ -258,9 +143,13 @@ impl AggregateCommand<'_> {
         };
         let first = compute(ctx, || first_stage(&stages, place)).await?;
         let taken = usize::from(first.is_some());
-        let pipeline = compute_counted(ctx, || Pipeline::parse_from(&stages, taken, &vars)).await?;
+        let mut pipeline =
+            compute_counted(ctx, || Pipeline::parse_from(&stages, taken, &vars)).await?;
         if first.is_none() {
             place.check_front(&stages)?;
+        }
+        if self.mongos.needs_merge {
+            pipeline = pipeline.as_shards_part()?;
         }
         let out_series = match pipeline.output() {
             Some(ExternalStage::Out(OutputTo {
@@ -269,7 +158,8 @@ impl AggregateCommand<'_> {
                 collection,
             })) => {
                 let db = db.as_deref().unwrap_or(self.ns.db());
-                Some(time_series_of_output(
+                Some(time_series_option(
+                    "$out",
                     spec,
                     &Namespace::new(db, collection)?,
                 )?)
@@ -281,9 +171,9 @@ impl AggregateCommand<'_> {
             first,
             pipeline,
             vars,
-            hint: of_buckets(self.hint, acquired.series()),
-            validation: self.validation,
+            validation: Validation::unless(self.bypasses_validation),
             allow_disk_use: self.allow_disk_use,
+            hint: of_buckets(self.0.hint, acquired.series()),
             settings: None,
         })
     }

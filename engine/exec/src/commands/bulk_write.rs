@@ -5,6 +5,9 @@ use std::sync::Arc;
 use pinion_bson::RawDocument;
 use pinion_clock::Timestamp;
 use pinion_collation::Collation;
+use pinion_command::syntax::{
+    CollationOption, DeleteSpec, StatementIds, UpdateNames, UpdateSpec, hint, read_update,
+};
 use pinion_query::Variables;
 use pinion_service::command_checks::check_batch_size;
 use pinion_service::cursors::BULK_WRITE_CURSOR;
@@ -17,21 +20,20 @@ use pinion_wire::{Documents, Error, ErrorCode, Invocation, LogicalOp, OpContext,
 use rustc_hash::FxHashSet;
 
 use super::bulk_replies::{Done, Replies};
-use super::collation::CollationOption;
 use super::cursors::{CursorRequest, batch_size_of, first_batch};
-use super::delete::DeleteSpec;
+use super::delete::delete_statement;
 use super::insert::InsertBatch;
 use super::reply::append_retried;
-use super::update::{UpdateNames, UpdateOptions, UpdateSpec, read_update};
+use super::update::{UpdateOptions, update_statement};
 use super::variables::variables_of_write;
 use crate::acquire::acquire_write;
 use crate::concern::{self, WriteKind, written};
 use crate::open_transactions::{ends_command, fail};
 use crate::placement::SentVersions;
 use crate::profile::ProfiledStatement;
-use crate::read::{Stream, parse_hint};
+use crate::read::Stream;
 use crate::sessions::{self, RetryableWrite};
-use crate::statements::{ExecutedChange, StatementIds};
+use crate::statements::ExecutedChange;
 use crate::topology::is_member;
 use crate::write::{
     BatchOutcome, InsertOptions, ModifyOutcome, ModifyStatement, Stamps, Validation, parse_and_run,
@@ -84,8 +86,8 @@ impl Options {
     ) -> Result<ModifyStatement> {
         let vars = &self.vars;
         match kind {
-            OpKind::Update(spec) => spec.statement(vars, default, self.update),
-            OpKind::Delete(spec) => spec.statement(vars, default),
+            OpKind::Update(spec) => update_statement(spec, vars, default, self.update),
+            OpKind::Delete(spec) => delete_statement(spec, vars, default),
             OpKind::Insert(_) => Err(Error::internal("an insert has no statement")),
         }
     }
@@ -103,7 +105,7 @@ async fn read_options(cmd: &Invocation) -> Result<Options> {
         .unwrap_or(false);
     let ids = StatementIds::read(&reader)?;
     let batch_size = batch_size_of(reader.opt_doc("cursor")?, "bulkWrite")?;
-    let vars = variables_of_write(&cmd.ctx, reader.opt_doc("let")?).await?;
+    let vars = variables_of_write(&cmd.ctx, reader.opt_doc("let")?, None).await?;
     reader.finish()?;
     Ok(Options {
         ordered,
@@ -182,7 +184,10 @@ fn read_op<'d>(path: Path<'_>, document: &'d RawDocument, targets: usize) -> Res
                 "upsertSupplied",
                 "sampleId",
             ])?;
-            ("update", OpKind::Update(read_update(&reader, &NAMES)?))
+            (
+                "update",
+                OpKind::Update(read_update(&reader, &NAMES, false)?),
+            )
         }
         Some("delete") => {
             reader.only(&["delete", "filter", "multi", "hint", "collation", "sampleId"])?;
@@ -190,7 +195,7 @@ fn read_op<'d>(path: Path<'_>, document: &'d RawDocument, targets: usize) -> Res
             let spec = DeleteSpec {
                 q: reader.doc("filter")?,
                 multi: reader.opt_bool("multi")?.unwrap_or(false),
-                hint: parse_hint(reader.value("hint"))?,
+                hint: hint(&reader, false)?,
                 collation: CollationOption::read(&reader)?,
             };
             ("delete", OpKind::Delete(spec))

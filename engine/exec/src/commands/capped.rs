@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocumentBuf};
 use pinion_catalog::{Capped, Collection, CopyDocuments};
+use pinion_clock::Timestamp;
 use pinion_query::Matcher;
 use pinion_wire::idl::{CommandReader, Namespace, i64_clamped, idl_type_name};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
@@ -39,16 +40,25 @@ pub(crate) async fn clone_collection_as_capped(cmd: Invocation) -> Result<Reply>
 pub async fn convert_to_capped(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     let ns = reader.sought("convertToCapped", cmd.db())?;
-    let size = size(&reader)?;
-    let copy = copying(&cmd.ctx);
-    let ts = pinion_catalog::convert_to_capped(&cmd.ctx, ns, size, copy).await?;
+    let ts = convert(&cmd.ctx, ns, size(&reader)?).await?;
     let mut out = Reply::new();
     acknowledge(&cmd.ctx, Some(ts), &mut out).await?;
     Ok(out)
 }
 
-/// What is no number counts as zero, and that is no size.
-fn size(reader: &CommandReader<'_>) -> Result<i64> {
+/// Puts a capped collection of this size in the place of a collection.
+///
+/// # Errors
+/// Those of [`pinion_catalog::convert_to_capped`].
+pub async fn convert(ctx: &OpContext, ns: Namespace, size_bytes: i64) -> Result<Timestamp> {
+    pinion_catalog::convert_to_capped(ctx, ns, size_bytes, copying(ctx)).await
+}
+
+/// The size that a command asks for. What is no number counts as zero, and that is no size.
+///
+/// # Errors
+/// `InvalidOptions`, `BadValue` for no size of a capped collection.
+pub fn size(reader: &CommandReader<'_>) -> Result<i64> {
     let size = reader.value("size").and_then(i64_clamped).unwrap_or(0);
     if size <= 0 {
         return Err(Error::new(

@@ -3,6 +3,7 @@
 use pinion_bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{CollectionKind, bson_timestamp, core_catalog};
 use pinion_clock::Timestamp;
+use pinion_command::syntax::MongosArguments;
 use pinion_query::{ChangeStreamOptions, Pipeline, Scope, check_stages, explained_stages};
 use pinion_service::operator_counts::compute_counted;
 use pinion_service::spill::memory;
@@ -41,6 +42,8 @@ pub(super) struct StreamOptions<'d> {
     pub has_uuid: bool,
     /// A router merges it with those of other shards.
     pub is_of_router: bool,
+    /// What a mongos of MongoDB 4.4 says, which does the same.
+    pub mongos: MongosArguments,
 }
 
 /// Opens a stream.
@@ -154,7 +157,10 @@ async fn parse(
     }
     Pipeline::check_form(asked.stages)?;
     check_no_view(asked.ns)?;
-    let options = ChangeStreamOptions::parse(spec)?;
+    let mut options = ChangeStreamOptions::parse(spec)?;
+    if asked.mongos.needs_merge {
+        options = options.of_mongos();
+    }
     let scope = scope_of(asked, &options)?;
     let splits = check_stages(asked.stages)?;
     let resumes_inside = matches!(&options.start, pinion_query::Start::Behind(resume) if resume.data.fragment.is_some());
@@ -164,7 +170,8 @@ async fn parse(
             "To resume from a split event, the pipeline must include a $changeStreamSplitLargeEvent stage",
         ));
     }
-    let vars = variables(ctx, asked.lets, asked.collation.clone()).await?;
+    let constants = asked.mongos.constants;
+    let vars = variables(ctx, asked.lets, constants, asked.collation.clone()).await?;
     let mut stages = pinion_bson::RawArrayBuf::new();
     let count = pinion_bson::values(asked.stages).count();
     for stage in pinion_bson::values(asked.stages).take(count - usize::from(splits)) {
@@ -176,7 +183,7 @@ async fn parse(
         scope,
         pipeline,
         splits,
-        is_of_router: asked.is_of_router,
+        is_of_router: asked.is_of_router || asked.mongos.needs_merge,
         memory: memory(None),
     })
 }

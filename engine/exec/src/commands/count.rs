@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::Collection;
+use pinion_command::syntax::{CollationOption, hint};
 use pinion_query::{Hint, Matcher};
+use pinion_service::node_info::is_behind_v44;
 use pinion_service::operator_counts::compute_counted;
 use pinion_storage::storage;
 use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
-use super::collation::CollationOption;
 use super::namespace_args::named_or_uuid;
 use super::variables::of_filter;
 use super::views::Rewritten;
 use crate::acquire::{AcquiredCollection, ReadSource, ReadTarget, acquire_viewed};
-use crate::read::{LeafReport, Output, ReadRequest, ReadStream, from_log_error, open, parse_hint};
+use crate::read::{LeafReport, Output, ReadRequest, ReadStream, from_log_error, open};
 
 /// A `count` as it is written.
 pub(super) struct CountCommand<'d> {
@@ -45,7 +46,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<CountCommand<'
     let reader = CommandReader::new("count", body)?;
     let ns = named_or_uuid(&reader, "count", db)?;
     let query = reader.opt_doc("query")?;
-    let hint = parse_hint(reader.value("hint"))?;
+    let hint = hint(&reader, is_behind_v44())?;
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     // A negative limit is one that counts the same way, an inheritance of the shell.
     let limit = reader

@@ -10,16 +10,17 @@ use pinion_bson::{
 };
 use pinion_catalog::stored_document;
 use pinion_collation::Collation;
+use pinion_command::syntax::{CollationOption, hint};
 use pinion_merge::PART_BATCH_DOCUMENTS;
 use pinion_query::{DistinctPlan, Hint, Matcher, spend_sort_keys, work};
 use pinion_service::compute::{compute, compute_bytes};
 use pinion_service::interrupt::pause;
+use pinion_service::node_info::is_behind_v44;
 use pinion_service::operator_counts::compute_counted;
 use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
-use super::collation::CollationOption;
 use super::namespace_args::named_or_uuid;
 use super::query_settings::admitted;
 use super::variables::of_filter;
@@ -27,7 +28,7 @@ use super::views::Rewritten;
 use crate::acquire::{AcquiredCollection, ReadSource, ReadTarget, acquire_viewed};
 use crate::cluster_time::bson_time;
 use crate::pipeline::{Node, collect_partial};
-use crate::read::{Output, ReadRequest, open, parse_hint};
+use crate::read::{Output, ReadRequest, open};
 
 /// A `distinct` as it is written.
 pub(super) struct DistinctCommand<'d> {
@@ -64,7 +65,7 @@ pub(super) fn read<'d>(body: &'d RawDocument, db: &str) -> Result<DistinctComman
             return Err(reader.wrong_type("query", other, Types::OBJECT));
         }
     };
-    let hint = parse_hint(reader.value("hint"))?;
+    let hint = hint(&reader, is_behind_v44())?;
     let collation = CollationOption::read(&reader)?;
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.unsupported_unless_empty("includeQueryStatsMetrics", Types::BOOL)?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_catalog::{bson_timestamp, core_catalog};
+use pinion_command::syntax::{parse_delete, parse_update};
 use pinion_merge::{PART_BATCH_DOCUMENTS, PartCounters};
 use pinion_query::{
     ExplainStage, MAX_EXPLAIN_BYTES, Matcher, Plan, ShownPlans, SplitPipeline, append_if_room,
@@ -11,7 +12,7 @@ use pinion_query::{
 };
 use pinion_service::compute::{compute, compute_bytes};
 use pinion_service::interrupt::pause;
-use pinion_service::node_info::node_info;
+use pinion_service::node_info::{is_behind_v44, node_info};
 use pinion_service::parameters::parameters;
 use pinion_wire::idl::{Namespace, Path};
 use pinion_wire::{
@@ -21,10 +22,10 @@ use pinion_wire::{
 
 use super::change_stream::{ToExplain, to_explain};
 use super::count::{Count, FAST_COUNT, count_all, sum};
-use super::delete::parse_delete;
+use super::delete::delete_statement;
 use super::distinct::Distinct;
 use super::query_settings::settings_of;
-use super::update::{parse_update, read_options};
+use super::update::{read_options, update_statement};
 use super::{aggregate, count, distinct, find, find_and_modify};
 use crate::acquire::{AcquiredCollection, ReadTarget, acquire_stored, acquire_viewed};
 use crate::read::{
@@ -86,6 +87,10 @@ pub(crate) async fn explain(cmd: Invocation) -> Result<Reply> {
             ],
         )?
         .unwrap_or(Verbosity::AllPlansExecution);
+    if is_behind_v44() {
+        // A mongos of MongoDB 4.4 has these of an `aggregate` beside it too.
+        reader.ignore(&["collation", "use44SortKeys", "useNewUpsert"]);
+    }
     reader.finish()?;
     if let Some(RawBsonRef::String(db)) = pinion_bson::get(inner, "$db")
         && db != cmd.db()
@@ -274,7 +279,7 @@ async fn parse_find_and_modify(
     inner: &RawDocument,
 ) -> Result<Explained> {
     let command = find_and_modify::read(&cmd.ctx, inner, name, cmd.db()).await?;
-    let acquired = acquire_stored(&cmd.ctx, command.ns.clone(), command.uuid).await?;
+    let acquired = acquire_stored(&cmd.ctx, command.syntax.ns.clone(), command.syntax.uuid).await?;
     let parsed = command.parse(&cmd.ctx, &acquired, acquired.collection().is_some());
     let parsed = parsed.await?;
     let db = cmd.db();
@@ -323,9 +328,9 @@ async fn parse_write(
         // All statements are read before they are counted.
         for document in &statements {
             if is_update {
-                parse_update(root, document)?;
+                parse_update(root, document, is_behind_v44())?;
             } else {
-                parse_delete(root, document)?;
+                parse_delete(root, document, is_behind_v44())?;
             }
         }
         return Err(Error::new(
@@ -339,16 +344,16 @@ async fn parse_write(
     let options = read_options(ctx, &reader, db, name, field).await?;
     let acquired = acquire_stored(ctx, options.ns.clone(), options.uuid).await?;
     let (statement, top) = if is_update {
-        let spec = parse_update(root, document)?;
+        let spec = parse_update(root, document, is_behind_v44())?;
         let default = acquired.collation();
-        let statement = || spec.statement(&options.vars, default, options.update);
+        let statement = || update_statement(&spec, &options.vars, default, options.update);
         let statement = compute(ctx, statement).await?;
         let statement = Arc::new(statement.bound(&acquired)?);
         (statement.clone(), Top::Update(statement))
     } else {
-        let spec = parse_delete(root, document)?;
+        let spec = parse_delete(root, document, is_behind_v44())?;
         let default = acquired.collation();
-        let statement = compute(ctx, || spec.statement(&options.vars, default)).await?;
+        let statement = compute(ctx, || delete_statement(&spec, &options.vars, default)).await?;
         (Arc::new(statement.bound(&acquired)?), Top::Delete)
     };
     writing(ctx, acquired, &statement, top).await

@@ -2,8 +2,10 @@
 
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_catalog::{Collection, OplogFormat, RETRY_IMAGES, SESSION_RECORDS, oplog_format};
-use pinion_query::{Direction, Hint, KeyBounds, Matcher, Projection, SortPattern};
+use pinion_command::syntax::{CollationOption, RuntimeConstants, hint};
+use pinion_query::{Direction, Hint, KeyBounds, Matcher, Projection, SortPattern, Variables};
 use pinion_service::metrics::metrics;
+use pinion_service::node_info::is_behind_v44;
 use pinion_service::operator_counts::compute_counted;
 use pinion_service::ops::is_of_client;
 use pinion_service::session_ids::is_in;
@@ -11,17 +13,16 @@ use pinion_wire::idl::{CommandReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::aggregate;
-use super::collation::CollationOption;
 use super::cursors::{CursorRequest, Left, append_cursor, first_batch};
 use super::express::{self, Ran};
 use super::namespace_args::named_or_uuid;
 use super::query_settings::admitted;
-use super::variables::variables;
+use super::variables::{sent_constants, variables};
 use super::views::{Rewritten, check_sort, not_in_pipelines};
 use crate::acquire::{AcquiredCollection, ReadTarget, acquire_viewed};
 use crate::cursor_reads::Reads;
 use crate::limits::DEFAULT_FIRST_BATCH;
-use crate::read::{Output, ReadRequest, Stream, TailStream, open, parse_hint, parse_sort};
+use crate::read::{Output, ReadRequest, Stream, TailStream, open, parse_sort};
 use crate::topology::is_member;
 
 /// A `find` as it is written: nothing in here depends on what its namespace stands for.
@@ -43,7 +44,13 @@ pub(super) struct FindCommand<'d> {
     batch_size: Option<usize>,
     single_batch: bool,
     no_timeout: bool,
+    allows_partial: bool,
     tailing: Option<Tailing>,
+    /// A mongos of MongoDB 4.4 may have sent it, with these times.
+    may_be_of_mongos: bool,
+    /// A router may merge what it gives.
+    may_be_part: bool,
+    constants: Option<RuntimeConstants>,
 }
 
 /// What a cursor does when it has come to the newest document of a capped collection.
@@ -83,21 +90,16 @@ fn read_of<'d>(body: &'d RawDocument, db: &str, is_of_node: bool) -> Result<Find
     let filter = reader.opt_owned_doc("filter")?;
     let sort = reader.opt_owned_doc("sort")?;
     let projection = reader.opt_owned_doc("projection")?;
-    let hint = parse_hint(reader.value("hint"))?;
+    let may_be_of_mongos = is_behind_v44();
+    let hint = hint(&reader, may_be_of_mongos)?;
     let skip = reader.opt_non_negative("skip")?.unwrap_or(0);
     let limit = reader.opt_non_negative("limit")?.filter(|limit| *limit > 0);
     let is_of_member = is_of_node || oplog_format() == OplogFormat::V44;
-    // Members of MongoDB 4.4 have another name for it, whatever this node logs. Without such
-    // members no command has it.
-    let old_batch_size = match is_of_member {
-        true => reader.opt_non_negative("ntoreturn")?,
-        false => None,
-    };
-    let batch_size = reader.opt_non_negative("batchSize")?.or(old_batch_size);
+    let batch_size = batch_size_of(&reader, is_of_member || may_be_of_mongos)?;
     let single_batch = reader.opt_flag("singleBatch")?.unwrap_or(false);
     let no_timeout = reader.opt_flag("noCursorTimeout")?.unwrap_or(false);
     let lets = reader.opt_doc("let")?;
-    reader.opt_flag("allowPartialResults")?;
+    let allows_partial = reader.opt_flag("allowPartialResults")?.unwrap_or(false);
     reader.opt_flag("mirrored")?;
     let allow_disk_use = reader.opt_flag("allowDiskUse")?;
     reader.opt_flag("oplogReplay")?;
@@ -119,6 +121,10 @@ fn read_of<'d>(body: &'d RawDocument, db: &str, is_of_node: bool) -> Result<Find
     reader.opt_long("term")?;
     reader.opt_flag("readOnce")?;
     reader.unsupported("legacyRuntimeConstants", Types::OBJECT)?;
+    let constants = sent_constants(&reader)?;
+    if may_be_of_mongos {
+        read_flags_of_mongos(&reader)?;
+    }
     let uuid = reader.opt_uuid("collectionUUID")?;
     reader.finish()?;
     check_resumption(&reader, sort, hint.as_ref(), is_of_member)?;
@@ -140,8 +146,31 @@ fn read_of<'d>(body: &'d RawDocument, db: &str, is_of_node: bool) -> Result<Find
         batch_size: batch_size.map(|size| size as usize),
         single_batch,
         no_timeout,
+        allows_partial,
         tailing,
+        may_be_of_mongos,
+        may_be_part: is_of_node || may_be_of_mongos,
+        constants,
     })
+}
+
+/// There is one form of sort keys here, which is the one that a mongos speaks of, and what a
+/// majority has is read at once too.
+fn read_flags_of_mongos(reader: &CommandReader<'_>) -> Result<()> {
+    for name in ["_use44SortKeys", "allowSpeculativeMajorityRead"] {
+        reader.opt_flag(name)?;
+    }
+    Ok(())
+}
+
+/// How many documents are wanted first. Members and routers of MongoDB 4.4 have another name for
+/// it, whatever this node logs; without them no command has that.
+fn batch_size_of(reader: &CommandReader<'_>, has_old_name: bool) -> Result<Option<i64>> {
+    let old = match has_old_name {
+        true => reader.opt_non_negative("ntoreturn")?,
+        false => None,
+    };
+    Ok(reader.opt_non_negative("batchSize")?.or(old))
 }
 
 /// Refuses scans that are resumed by the ids of records: there are no tokens of them. Members of
@@ -240,6 +269,19 @@ fn check_tailed_filter(matcher: &Matcher) -> Result<()> {
     Err(Error::bad_value(refused))
 }
 
+/// What documents are made into; `None` where they leave as they are.
+fn parse_projection(
+    spec: Option<&RawDocument>,
+    may_be_of_mongos: bool,
+    vars: &Variables,
+) -> Result<Option<Projection>> {
+    let parsed = spec.map(|spec| match may_be_of_mongos {
+        true => Projection::parse_find_of_mongos(spec, vars),
+        false => Projection::parse_find(spec, vars),
+    });
+    Ok(parsed.transpose()?.filter(|parsed| !parsed.is_identity()))
+}
+
 impl FindCommand<'_> {
     /// The pipeline that the command is on a view.
     pub(super) fn rewritten(&self, body: &RawDocument) -> Result<RawDocumentBuf> {
@@ -254,6 +296,7 @@ impl FindCommand<'_> {
             ("showRecordId", self.show_record_id),
             ("tailable", self.tailing.is_some()),
             ("noCursorTimeout", self.no_timeout && !is_collection),
+            ("allowPartialResults", self.allows_partial),
         ];
         if let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) {
             return Err(not_in_pipelines(option));
@@ -265,8 +308,24 @@ impl FindCommand<'_> {
             .bound("$skip", self.skip)
             .bound("$limit", self.limit.unwrap_or(0))
             .stage("$project", self.projection);
-        let options = ["allowDiskUse", "collation", "hint", "let"];
+        let options = [
+            "allowDiskUse",
+            "collation",
+            "hint",
+            "let",
+            // Without mongos of MongoDB 4.4 the command was refused that has it.
+            "runtimeConstants",
+        ];
         Ok(pipeline.options(body, &options, self.batch_size))
+    }
+
+    /// What is left of the projection where the keys of an index take the place of documents: what
+    /// a router merges by.
+    fn merge_key(&self, vars: &Variables) -> Result<Option<Projection>> {
+        match self.projection.filter(|_| self.may_be_part) {
+            Some(spec) => Projection::of_merge_key(spec, vars),
+            None => Ok(None),
+        }
     }
 
     /// Parses filter, projection and sort, for the collection that was acquired.
@@ -279,27 +338,30 @@ impl FindCommand<'_> {
             check_tailed(collection, self.tailing)?;
         }
         let collation = self.collation.or(acquired.collation());
-        let vars = variables(ctx, self.lets, collation).await?;
+        let vars = variables(ctx, self.lets, self.constants, collation).await?;
         let empty = RawDocumentBuf::new();
         let filter = self.filter.unwrap_or(&empty);
+        let (spec, may_be_of_mongos) = (self.projection, self.may_be_of_mongos);
         let parse_both = || {
             let matcher = Matcher::parse_query(filter, &vars)?;
-            let projection = self
-                .projection
-                .map(|spec| Projection::parse_find(spec, &vars))
-                .transpose()?
-                .filter(|p| !p.is_identity());
+            let projection = parse_projection(spec, may_be_of_mongos, &vars)?;
             if let Some(projection) = &projection {
                 projection.check_filter(&matcher)?;
             }
             Ok((matcher, projection))
         };
-        let (matcher, projection) = compute_counted(ctx, parse_both).await?;
+        let (matcher, mut projection) = compute_counted(ctx, parse_both).await?;
         if self.tailing.is_some() {
             check_tailed_filter(&matcher)?;
         }
-        let sort = parse_sort(self.sort, vars.collation.as_ref())?;
+        let mut sort = parse_sort(self.sort, vars.collation.as_ref())?;
         matcher.check_metadata(sort.as_ref(), projection.as_ref())?;
+        if self.may_be_of_mongos {
+            sort = sort.map(SortPattern::with_comparison_keys);
+        }
+        if self.return_key {
+            projection = self.merge_key(&vars)?;
+        }
         let projection_spec = self
             .projection
             .filter(|spec| !spec.is_empty())
@@ -310,7 +372,7 @@ impl FindCommand<'_> {
             hint: self.hint,
             skip: self.skip,
             limit: self.limit,
-            projection: projection.filter(|_| !self.return_key),
+            projection,
             projection_spec,
             key_bounds: self.key_bounds,
             return_key: self.return_key,

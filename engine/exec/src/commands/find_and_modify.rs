@@ -1,45 +1,29 @@
 //! `findAndModify`.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{RetryImage, stored_document};
-use pinion_query::{Hint, Matcher, Metadata, Projection, Subject, Update, Variables};
+use pinion_command::syntax::FindAndModifySyntax;
+use pinion_query::{Matcher, Metadata, Projection, Subject, Update, Variables};
 use pinion_service::compute::{compute, compute_bytes};
 use pinion_service::metrics::metrics;
 use pinion_service::operator_counts::compute_counted;
-use pinion_wire::idl::{Namespace, Types};
+use pinion_wire::idl::CommandReader;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
-use super::collation::CollationOption;
-use super::update::{array_filters, check_modification};
-use super::variables::variables_of_write;
+use super::variables::{sent_constants, variables_of_write};
 use crate::acquire::{AcquiredCollection, acquire_write};
-use crate::read::parse_hint;
 use crate::sessions::{self, RetryableWrite};
-use crate::statements::{Executed, ExecutedChange, StatementIds};
+use crate::statements::{Executed, ExecutedChange};
 use crate::write::{
     Change, ModifyOutcome, ModifyStatement, Validation, run_and_report, sort_beside,
 };
 
-/// A `findAndModify` as it is written.
+/// A `findAndModify` as it is written, with its variables.
 pub(super) struct FindAndModifyCommand<'d> {
-    pub ns: Namespace,
-    pub uuid: Option<[u8; 16]>,
-    query: Option<&'d RawDocument>,
-    sort: Option<&'d RawDocument>,
-    fields: Option<&'d RawDocument>,
-    /// None removes the document.
-    update: Option<RawBsonRef<'d>>,
-    filters: Option<&'d RawArray>,
-    keep_empty_timestamps: bool,
-    new: bool,
-    pub upsert: bool,
-    hint: Option<Hint>,
+    pub syntax: FindAndModifySyntax<'d>,
     vars: Variables,
-    validation: Validation,
-    collation: CollationOption,
-    pub ids: StatementIds,
 }
 
 /// A parsed `findAndModify`.
@@ -57,80 +41,14 @@ pub(super) async fn read<'d>(
     command: &'d str,
     db: &str,
 ) -> Result<FindAndModifyCommand<'d>> {
-    let reader = pinion_wire::idl::CommandReader::new(command, body)?;
-    let ns = reader.namespace(command, db)?;
-    let query = reader.opt_doc("query")?;
-    let sort = reader.opt_doc("sort")?;
-    let fields = reader.opt_doc("fields")?;
-    let remove = reader.opt_safe_bool("remove")?.unwrap_or(false);
-    let new = reader.opt_safe_bool("new")?.unwrap_or(false);
-    let upsert = reader.opt_safe_bool("upsert")?.unwrap_or(false);
-    let update = match reader.value("update") {
-        None | Some(RawBsonRef::Null | RawBsonRef::Undefined) => None,
-        Some(update) => Some(update),
+    let (syntax, constants) = {
+        let reader = CommandReader::new(command, body)?;
+        let constants = sent_constants(&reader)?;
+        let syntax = FindAndModifySyntax::read_from(&reader, command, db)?;
+        (syntax, constants)
     };
-    let hint = parse_hint(reader.value("hint"))?;
-    let uuid = reader.opt_uuid("collectionUUID")?;
-    let validation = Validation::unless(reader.opt_safe_bool("bypassDocumentValidation")?);
-    let keep_empty_timestamps = reader
-        .opt_safe_bool("bypassEmptyTsReplacement")?
-        .unwrap_or(false);
-    let ids = StatementIds::one(reader.opt_i32("stmtId")?);
-    let filters = array_filters(&reader)?;
-    let collation = CollationOption::read(&reader)?;
-    let vars = variables_of_write(ctx, reader.opt_doc("let")?).await?;
-    for option in ["legacyRuntimeConstants", "encryptionInformation"] {
-        reader.unsupported(option, Types::OBJECT)?;
-    }
-    reader.finish()?;
-    if remove {
-        if update.is_some() {
-            return Err(Error::failed_to_parse(
-                "Cannot specify both an update and remove=true",
-            ));
-        }
-        if filters.is_some_and(|filters| !filters.is_empty()) {
-            return Err(Error::failed_to_parse(
-                "Cannot specify arrayFilters and remove=true",
-            ));
-        }
-        if upsert {
-            return Err(Error::failed_to_parse(
-                "Cannot specify both upsert=true and remove=true",
-            ));
-        }
-        if new {
-            return Err(Error::failed_to_parse(
-                "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document",
-            ));
-        }
-    }
-    match update {
-        Some(update) => check_modification(update)?,
-        None if remove => {}
-        None => {
-            return Err(Error::failed_to_parse(
-                "Either an update or remove=true must be specified",
-            ));
-        }
-    }
-    Ok(FindAndModifyCommand {
-        ns,
-        uuid,
-        query,
-        sort,
-        fields,
-        update,
-        filters,
-        keep_empty_timestamps,
-        new,
-        upsert,
-        hint,
-        vars,
-        validation,
-        collation,
-        ids,
-    })
+    let vars = variables_of_write(ctx, syntax.lets, constants).await?;
+    Ok(FindAndModifyCommand { syntax, vars })
 }
 
 impl FindAndModifyCommand<'_> {
@@ -142,27 +60,28 @@ impl FindAndModifyCommand<'_> {
         acquired: &AcquiredCollection,
         projects: bool,
     ) -> Result<FindAndModify> {
-        let vars = self.collation.variables(&self.vars, acquired.collation());
-        let change = match self.update {
+        let FindAndModifyCommand { syntax, vars } = self;
+        let vars = syntax.collation.variables(&vars, acquired.collation());
+        let change = match syntax.update {
             None => Change::Delete,
             Some(update) => {
-                let parse = || Update::parse_with(update, self.filters, &vars);
+                let parse = || Update::parse_with(update, syntax.filters, &vars);
                 let update = compute_counted(ctx, parse).await?;
-                Change::Update(update.keeping_empty_timestamps(self.keep_empty_timestamps))
+                Change::Update(update.keeping_empty_timestamps(syntax.keep_empty_timestamps))
             }
         };
         let empty = RawDocumentBuf::new();
-        let query = self.query.unwrap_or(&empty);
+        let query = syntax.query.unwrap_or(&empty);
         let matcher = compute_counted(ctx, || Matcher::parse_query(query, &vars)).await?;
-        let sort = sort_beside(&matcher, query, self.sort)?;
-        let projection = match self.fields {
+        let sort = sort_beside(&matcher, query, syntax.sort)?;
+        let projection = match syntax.fields {
             Some(fields) if projects && !fields.is_empty() => {
                 let parse = || Projection::parse_find(fields, &vars);
                 let projection = compute_counted(ctx, parse).await?;
                 projection.check_filter(&matcher)?;
                 projection.refuse_before_read()?;
                 matcher.check_metadata(sort.as_ref(), Some(&projection))?;
-                if self.new && projection.needs_position() {
+                if syntax.new && projection.needs_position() {
                     return Err(Error::bad_value(
                         "cannot use a positional projection and return the new document",
                     ));
@@ -174,17 +93,17 @@ impl FindAndModifyCommand<'_> {
         let remove = matches!(change, Change::Delete);
         let filter = compute_bytes(query.as_bytes().len(), || query.to_owned()).await;
         let statement = ModifyStatement {
-            upsert: self.upsert,
-            hint: self.hint,
+            upsert: syntax.upsert,
+            hint: syntax.hint,
             sort,
-            validation: self.validation,
+            validation: Validation::unless(syntax.bypasses_validation),
             wants_documents: true,
             ..ModifyStatement::plain(matcher, filter, change)
         };
         Ok(FindAndModify {
             statement,
             remove,
-            new: self.new,
+            new: syntax.new,
             projection,
         })
     }
@@ -194,13 +113,13 @@ impl FindAndModifyCommand<'_> {
 pub(crate) async fn find_and_modify(cmd: Invocation) -> Result<Reply> {
     let name = cmd.message.command_name();
     let command = read(&cmd.ctx, cmd.body(), name, cmd.db()).await?;
-    let retryable = sessions::begin(&cmd.ctx, command.ids.clone(), 1).await?;
+    let retryable = sessions::begin(&cmd.ctx, command.syntax.ids.clone(), 1).await?;
     let executed = match &retryable {
         Some(retryable) => retryable.executed(0)?,
         None => None,
     };
-    let acquired = acquire_write(&cmd.ctx, command.ns.clone(), command.uuid).await?;
-    let projects = acquired.collection().is_some() || command.upsert || executed.is_some();
+    let acquired = acquire_write(&cmd.ctx, command.syntax.ns.clone(), command.syntax.uuid).await?;
+    let projects = acquired.collection().is_some() || command.syntax.upsert || executed.is_some();
     let mut parsed = command.parse(&cmd.ctx, &acquired, projects).await?;
     let mut done = ModifyOutcome::default();
     match (&retryable, executed) {

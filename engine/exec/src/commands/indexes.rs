@@ -18,6 +18,7 @@ use super::namespace_args::named_or_uuid;
 use crate::acquire::{acquire_stored, check_uuid};
 use crate::open_transactions::{Running, not_empty, not_made};
 use crate::parameters::parameters;
+use crate::placement::indexes_settle;
 use crate::read::Stream;
 use crate::topology::{CommitQuorum, is_member, set_view};
 
@@ -71,6 +72,7 @@ pub async fn create_indexes(cmd: Invocation) -> Result<Reply> {
             "Must specify at least one index to create",
         ));
     }
+    indexes_settle(&cmd.ctx, &ns).await?;
     check_uuid(&ns, uuid)?;
     pinion_catalog::check_creatable(&ns)?;
     pinion_catalog::check_index_specs(&specs)?;

@@ -1,21 +1,20 @@
 //! `insert`.
 
 use pinion_bson::RawDocument;
+use pinion_command::syntax::BatchSyntax;
 use pinion_service::command_checks::check_batch_size;
 use pinion_service::fail_points;
 use pinion_service::fail_points::fail_points;
 use pinion_service::metrics::metrics;
 use pinion_service::session_ids::is_in;
-use pinion_wire::idl::Types;
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result, Written};
 
 use super::reply::acknowledged;
-use crate::acquire::{AcquiredCollection, acquire_write};
+use crate::acquire::{AcquiredCollection, acquire_statement};
 use crate::concern::{self, WriteKind};
 use crate::limits::{TEST_GROUP_BYTES, TEST_GROUP_DOCUMENTS};
 use crate::open_transactions::{ends_command, no_measurements};
 use crate::sessions::{self, RetryableWrite};
-use crate::statements::StatementIds;
 use crate::write::{
     BatchOutcome, InsertOptions, Stamps, Validation, insert_documents, insert_measurements,
     prepare_for_insert,
@@ -24,40 +23,43 @@ use crate::write::{
 /// `insert`.
 pub(crate) async fn insert(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
-    let ns = reader.namespace("insert", cmd.db())?;
-    let ordered = reader.opt_bool("ordered")?.unwrap_or(true);
-    let bypassed = reader.opt_safe_bool("bypassDocumentValidation")?;
-    let keep_empty_timestamps = reader
-        .opt_safe_bool("bypassEmptyTsReplacement")?
-        .unwrap_or(false);
-    let ids = StatementIds::read(&reader)?;
-    let uuid = reader.opt_uuid("collectionUUID")?;
-    reader.ignore(&["documents", "maxTimeMS"]);
-    reader.unsupported("encryptionInformation", Types::OBJECT)?;
+    let BatchSyntax {
+        ns,
+        uuid,
+        ordered,
+        bypasses_validation,
+        keep_empty_timestamps,
+        ids,
+        lets: _,
+    } = BatchSyntax::read(&reader, cmd.db(), "insert", "documents")?;
     let documents = cmd.documents("documents")?;
-    reader.finish()?;
     check_batch_size(&documents)?;
     let retryable = sessions::begin(&cmd.ctx, ids, documents.len()).await?;
-    let acquired = acquire_write(&cmd.ctx, ns, uuid).await?;
+    let acquired = acquire_statement(&cmd.ctx, &ns, uuid, 0).await?;
     let mut outcome = BatchOutcome::default();
     let batch = InsertBatch {
         options: InsertOptions {
             ordered,
-            validation: Validation::unless(bypassed),
+            validation: Validation::unless(bypasses_validation),
             stamps: retryable.as_deref().map_or(Stamps::None, Stamps::Batch),
             ..InsertOptions::default()
         },
         keep_empty_timestamps,
     };
+    let count = documents.len();
     let documents = documents.iter().enumerate();
-    match &retryable {
-        None => {
+    match (&retryable, acquired) {
+        (None, Ok(acquired)) => {
             (batch.insert(&cmd.ctx, acquired, documents, &mut outcome)).await?;
         }
-        Some(retryable) => {
+        (Some(retryable), Ok(acquired)) => {
             let rest = not_inserted(retryable, documents, &mut outcome)?;
             let rest = rest.into_iter();
             (batch.insert(&cmd.ctx, acquired, rest, &mut outcome)).await?;
+        }
+        // Those that were inserted before are sent again too.
+        (_, Err(stale)) => {
+            outcome.fail_from(&cmd.ctx, 0..count, ordered, stale)?;
         }
     }
     if let Some(retryable) = retryable {

@@ -64,7 +64,7 @@ pub use table::register_commands;
 
 use crate::cluster_time;
 use crate::concern;
-use crate::placement::SentVersions;
+use crate::placement::{SentVersions, stops_batch};
 use crate::profile::Profiled;
 use crate::sessions::check_child;
 use crate::topology;
@@ -206,14 +206,29 @@ async fn admit_versions(cmd: &Invocation, sent: SentVersions) -> Result<()> {
     };
     let db = ns.as_ref().map_or(cmd.db(), |ns| ns.db());
     let mut admitted = pin!(sent.admit(&cmd.ctx, ns.as_ref(), db));
-    match poll_once(admitted.as_mut()).await {
+    let outcome = match poll_once(admitted.as_mut()).await {
         Some(outcome) => outcome,
         // It waits for other nodes: it can be seen, and stopped.
         None => {
             let _running = ops().enter(cmd.ctx.clone(), cmd.message.body_bytes());
             admitted.await
         }
+    };
+    match outcome {
+        // The door refuses each of its statements.
+        Err(error) if has_statements(cmd) && stops_batch(&error) => Ok(()),
+        outcome => outcome,
     }
+}
+
+/// Whether a command has statements, whose errors stand beside each other in its reply. In a
+/// transaction they are errors of the whole command.
+fn has_statements(cmd: &Invocation) -> bool {
+    let writes = matches!(
+        cmd.command.spec.op,
+        LogicalOp::Insert | LogicalOp::Update | LogicalOp::Remove
+    );
+    writes && !is_in(&cmd.ctx)
 }
 
 /// Counts an operation that failed, by what was wrong.

@@ -17,6 +17,7 @@ use pinion_wire::idl::{CommandReader, Namespace, Types, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::{aggregate, distinct, find};
+use crate::placement;
 use crate::write::upsert_by_id;
 
 /// The settings under which a command that reads runs, if there are any for its shape.
@@ -130,7 +131,7 @@ fn check_representative(command: &RawDocument, db: &str) -> Result<()> {
     let ns = match name {
         Some("find") => find::read(command, db)?.ns,
         Some("distinct") => distinct::read(command, db)?.ns,
-        _ => aggregate::read(command, db, true)?.ns,
+        _ => aggregate::read(command, db, true)?.ns.clone(),
     };
     let refused = |code, what: &str| {
         let message = format!("setQuerySettings can not be used with {what}");
@@ -179,6 +180,7 @@ pub async fn set_query_settings(cmd: Invocation) -> Result<Reply> {
         Ok(entry)
     };
     let entry = change(&cmd.ctx, set).await?;
+    placement::spread_parameter(STORED_AS).await?;
     let mut out = Reply::new();
     entry.append(hash, &mut out);
     Ok(out)
@@ -197,6 +199,7 @@ pub async fn remove_query_settings(cmd: Invocation) -> Result<Reply> {
         )),
     };
     change(&cmd.ctx, remove).await?;
+    placement::spread_parameter(STORED_AS).await?;
     Ok(Reply::new())
 }
 

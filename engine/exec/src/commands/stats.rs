@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, TimeSeries, core_catalog, series_index};
+use pinion_catalog::{Collection, core_catalog, series_index};
+use pinion_query::TimeSeries;
 use pinion_service::node_info::node_info;
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;

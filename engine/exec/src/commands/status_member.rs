@@ -12,6 +12,7 @@ use crate::concern::default_concerns;
 use crate::read::from_log_error;
 use crate::replication::{METRICS, ReplicationFigures};
 use crate::topology::{LastWrite, SetView, replica_set};
+use crate::user_write_block::blocked_user_work;
 
 /// The sections of `serverStatus` that a standalone does not have.
 pub async fn append_sections(
@@ -43,7 +44,9 @@ pub async fn append_sections(
         out.start_document("repl");
         append_topology_version(view.counter, out);
         append_member(out, &view, &set.last_write(), "isWritablePrimary");
-        out.append("rbid", set.rollback_id().await).end();
+        out.append("rbid", set.rollback_id().await);
+        let mode = 1 + i32::from(blocked_user_work().writes);
+        out.append("userWriteBlockMode", mode).end();
     }
 }
 

@@ -300,6 +300,12 @@ impl Running {
         Ok(())
     }
 
+    /// Whether the transaction has written nothing so far.
+    pub(crate) fn is_read_only(&self) -> bool {
+        let open = self.open.borrow();
+        open.as_ref().is_none_or(|open| open.operations.is_empty())
+    }
+
     /// Whether the transaction has written to a collection.
     pub(crate) fn has_written(&self, uuid: Uuid) -> bool {
         let open = self.open.borrow();

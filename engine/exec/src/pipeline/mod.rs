@@ -11,10 +11,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pinion_bson::RawArray;
-use pinion_catalog::{Catalog, TimeSeries};
+use pinion_catalog::Catalog;
 use pinion_clock::Timestamp;
 use pinion_merge::{Passes, Sources};
-use pinion_query::{ExternalStage, Memory, Pipeline, Variables};
+use pinion_query::{ExternalStage, Memory, Pipeline, TimeSeries, Variables};
 use pinion_service::query_settings::QuerySettings;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};

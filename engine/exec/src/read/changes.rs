@@ -13,7 +13,7 @@ use pinion_catalog::{Uuid, stored_document};
 use pinion_clock::Timestamp;
 use pinion_query::{
     Change, ChangeStreamOptions, Document, Event, Image, Input, MAX_CHANGE_EVENT_BYTES, Matcher,
-    Memory, Pipeline, PipelineRun, Resume, Scope, Seen, StageRequest, Start, TokenData,
+    Memory, Pipeline, PipelineRun, Resume, Scope, Seen, StageRequest, Start, TokenData, TokenForm,
     TransactionEnd, Variables, changes_of, check_event_id, is_mark, split_event, transaction_end,
 };
 use pinion_runtime::{Instant, LocalBoxFuture, timeout_at, yield_if_due};
@@ -32,6 +32,9 @@ use crate::acquire::acquire_read;
 use crate::limits::{CHANGE_BATCH_BYTES, CHANGE_BATCH_ENTRIES, MAX_TRANSACTION_PARTS};
 use crate::options::{PlantedFault, node_options};
 use crate::read::change_feed;
+
+/// Room for a token beside an event. One of a long document key takes more.
+const SORT_KEY_BYTES: usize = 256;
 
 /// What a stream shows, and from where on.
 pub(crate) struct ChangeRequest {
@@ -96,6 +99,9 @@ pub(crate) struct ChangeStream {
     resume: Option<Resume>,
     /// Only where a test has planted that fault: the next event is not shown.
     skips_next: bool,
+    /// The first event that comes does not end the stream, unless the client has its end: for a
+    /// mongos of MongoDB 4.4 the stream begins behind the end that another shard has shown.
+    passes_end: bool,
     /// Everything up to here was examined.
     seen_through: Timestamp,
     /// Nothing behind this is examined.
@@ -183,10 +189,13 @@ impl ChangeStream {
             // The router finds out whether any shard has it.
             resume.allow_missing();
         }
+        let form = options.token_form;
+        let is_behind_end = |resume: &Resume| resume.data.from_invalidate;
+        let passes_end = form == TokenForm::V44 && resume.as_ref().is_some_and(is_behind_end);
         // What begins with what comes has nothing to catch up with.
         let watch = (options.start == Start::Now).then(|| change_feed().join(&scope));
         let mut stream = ChangeStream {
-            token: options.start.first_token(bson_time(begin)).to_document(),
+            token: (options.start.first_token_in(form, bson_time(begin))).to_document(),
             reported: begin,
             scope,
             splits,
@@ -202,6 +211,7 @@ impl ChangeStream {
             run: PipelineRun::new(pipeline, &memory),
             skips_next: is_planted(PlantedFault::EventSkippedAtResume) && resume.is_some(),
             resume,
+            passes_end,
             seen_through: begin.prev().unwrap_or(Timestamp::MIN),
             is_behind_all: false,
             has_ended: false,
@@ -264,7 +274,13 @@ impl ChangeStream {
                 let parts_seen = match seen {
                     Seen::Yes => {
                         self.reported = cluster_time.max(self.reported);
-                        return Ok(Some(seen_event(&token.to_document())));
+                        let token = token.to_document();
+                        let event = match self.options.token_form {
+                            TokenForm::Newest => Document::from(seen_event(&token)),
+                            // A mongos looks at its kind before it passes over it.
+                            TokenForm::V44 => event.into_document().into(),
+                        };
+                        return Ok(Some(self.given(event, &token).await));
                     }
                     Seen::Parts(parts) => parts,
                     Seen::No => 0,
@@ -291,13 +307,22 @@ impl ChangeStream {
                     ));
                 }
                 if !is_large {
-                    return Ok(Some(document.into_bytes()));
+                    return Ok(Some(self.given(document, &token.to_document()).await));
                 }
                 let bytes = document.as_bytes().len();
                 let split = || split_event(&document, &token, parts_seen, MAX_CHANGE_EVENT_BYTES);
                 self.split = compute_bytes(bytes, split).await?.into();
             }
         })
+    }
+
+    /// An event as it leaves the node: for a mongos of MongoDB 4.4 with what that merges it by.
+    async fn given(&self, event: Document, token: &RawDocument) -> Bytes {
+        if self.options.token_form == TokenForm::Newest {
+            return event.into_bytes();
+        }
+        let bytes = event.as_bytes().len();
+        compute_bytes(bytes, || with_sort_key(&event, token)).await
     }
 
     /// The next event that the client has not seen, and how many parts of it he has.
@@ -462,7 +487,14 @@ impl ChangeStream {
         let (options, scope) = (&self.options, &self.scope);
         let events = compute_bytes(change.bytes(), || options.events(scope, &change, since)).await;
         self.counts.operations += 1;
-        for event in events? {
+        let mut events = events?;
+        if !events.is_empty() && std::mem::take(&mut self.passes_end) {
+            let resume = self.resume.as_ref();
+            events.retain(|event| {
+                !event.is_invalidate || resume.is_some_and(|resume| resume.is_of(&event.token))
+            });
+        }
+        for event in events {
             self.counts.events += u64::from(!event.is_invalidate);
             self.counts.with_invalidates += 1;
             let seen = match &mut self.resume {
@@ -544,7 +576,7 @@ impl ChangeStream {
         if is_quiet && self.seen_through > self.reported {
             self.reported = self.seen_through;
             self.token = TokenData::high_water_mark(bson_time(self.reported))
-                .token()
+                .token_in(self.options.token_form)
                 .to_document();
         }
         &self.token
@@ -574,6 +606,16 @@ fn seen_event(token: &RawDocument) -> Bytes {
     let mut out = pinion_bson::DocBuilder::new();
     out.append("_id", token);
     Bytes::from(out.finish().into_bytes())
+}
+
+/// An event with its token in the field by which a mongos of MongoDB 4.4 merges.
+fn with_sort_key(event: &RawDocument, token: &RawDocument) -> Bytes {
+    let mut out = pinion_bson::DocBuilder::with_capacity(event.as_bytes().len() + SORT_KEY_BYTES);
+    out.append_all(event)
+        .start_array("$sortKey")
+        .push(token)
+        .end();
+    Bytes::from(out.finish_bytes())
 }
 
 /// From when on documents as they were before a change are known.

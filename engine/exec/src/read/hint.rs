@@ -1,14 +1,7 @@
-//! `hint`: the index that a client wants to be used.
+//! Hints at indexes of a time series.
 
-use pinion_bson::RawBsonRef;
-use pinion_catalog::{TimeSeries, series_index_key};
-use pinion_query::Hint;
-use pinion_wire::Result;
-
-/// Reads the value of a `hint` field; an empty document is no hint.
-pub(crate) fn parse_hint(value: Option<RawBsonRef<'_>>) -> Result<Option<Hint>> {
-    value.map_or(Ok(None), Hint::parse)
-}
+use pinion_catalog::series_index_key;
+use pinion_query::{Hint, TimeSeries};
 
 /// The hint at an index of a series as that at the index of its buckets.
 pub(crate) fn of_buckets(hint: Option<Hint>, series: Option<&TimeSeries>) -> Option<Hint> {

@@ -35,7 +35,7 @@ pub use change_feed::{ChangeFeed, change_feed};
 pub(crate) use changes::{ChangeCounts, ChangeRequest, ChangeStream};
 pub(crate) use choose::Choice;
 pub use core_part::ReadStream;
-pub(crate) use hint::{of_buckets, parse_hint};
+pub(crate) use hint::of_buckets;
 pub use log::from_log_error;
 pub(crate) use log::log_records;
 pub(crate) use matches::{next_documents, next_matches};

@@ -561,7 +561,15 @@ pub(crate) async fn finish(
         (Output::Ids, _) => return Ok(as_found(spec, found)),
         // A document that may come from several parts counts where they are merged.
         (Output::Count, _) => Ok(Bytes::copy_from_slice(&1u64.to_le_bytes())),
-        (Output::Keys, _) => Ok(Bytes::from(index_key(spec, &found)?.into_bytes())),
+        (Output::Keys, None) => Ok(Bytes::from(index_key(spec, &found)?.into_bytes())),
+        // A router merges by what is beside the key.
+        (Output::Keys, Some(projection)) => {
+            let document = &index_key(spec, &found)?;
+            let subject = Subject { document, metadata };
+            let projected = compute(ctx, || projection.apply(subject, None)).await;
+            let bytes = projected.map(|projected| Bytes::from(projected.into_bytes()));
+            bytes.map_err(Box::new)
+        }
         (_, Some(projection)) => {
             let (document, position) = (stored_document(&found.document), found.position);
             let subject = Subject { document, metadata };

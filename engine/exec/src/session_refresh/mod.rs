@@ -1,45 +1,37 @@
 //! Sessions of a replica set: those that are in use are listed in `config.system.sessions`, from
 //! which they expire, and what the writes of those that are gone left behind is removed. A task of
-//! core 0 does both, on the primary.
+//! core 0 does both, on the primary. A plain set, and that of the config servers, has a list of its
+//! own; the primary of a shard publishes to that of the config servers, and asks there.
 //!
 //! Source: sharding document, "The logical session cache".
 
+mod list;
 mod removal;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
-use pinion_catalog::{
-    append_lsid, core_catalog, create_indexes, from_read_error, parse_index_spec, session_key,
-};
-use pinion_query::Matcher;
 use pinion_runtime::{
     CoreId, Duration, JoinHandle, LocalBoxFuture, Queue, now, on_all_cores, spawn, submit_to,
     timeout_at, wall_ms,
 };
 use pinion_service::interrupt::pause;
 use pinion_service::limits::SESSION_TIMEOUT;
+use pinion_service::node_info::is_behind_v44;
 use pinion_service::parameters::parameter_changes;
 use pinion_service::session_table::last_uses;
-use pinion_storage::{Key, PartitionId, ReadAt, storage};
-use pinion_wire::idl::{Lsid, Namespace};
+use pinion_storage::{Key, PartitionId};
+use pinion_wire::idl::Lsid;
 use pinion_wire::{ErrorCode, OpContext, Result};
 
 pub use self::removal::{is_removal, removals, removals_here};
 use self::removal::{remove, unused_since};
-use crate::acquire::acquire_write;
-use crate::limits::MAX_ENDED_SESSIONS;
-use crate::parameters::{parameters, replication_parameters};
+use crate::limits::{MAX_ENDED_SESSIONS, SESSION_BATCH};
+use crate::parameters::replication_parameters;
 use crate::placement::is_shard;
 use crate::statements::load;
 use crate::topology::{is_member, is_writable};
-use crate::write::{Change, ModifyOutcome, ModifyStatement, run, upsert};
-
-/// Where sessions are known to the whole set.
-const SESSIONS: &str = "config.system.sessions";
-const TTL_INDEX: &str = "lsidTTLIndex";
 
 /// The task, and what it is to do. That of core 0 is the node's.
 #[derive(Default)]
@@ -48,13 +40,31 @@ pub struct SessionRefresh {
     /// What it does now.
     running: RefCell<Option<OpContext>>,
     task: RefCell<Option<JoinHandle<()>>>,
-    /// Uses up to this time are published, in milliseconds since 1970.
-    published_ms: Cell<i64>,
+    published: Cell<Published>,
     /// The sessions that clients of this core have ended since.
     ended: RefCell<BTreeSet<Lsid>>,
     /// Where the search for expired records continues in partitions of this core; behind the end it
     /// starts again.
     pub(super) hands: RefCell<BTreeMap<PartitionId, Key>>,
+}
+
+/// Which uses of sessions have been published.
+#[derive(Clone, Copy, Default)]
+struct Published {
+    /// Those up to this time, in milliseconds since 1970.
+    until_ms: i64,
+    /// The list that has them is that of a cluster.
+    in_cluster: bool,
+}
+
+impl Published {
+    /// From when on uses are to be published: all of them, where another list has the earlier ones.
+    fn next_from(self, in_cluster: bool) -> i64 {
+        match self.in_cluster == in_cluster {
+            true => self.until_ms,
+            false => 0,
+        }
+    }
 }
 
 /// This core's part of the refresh of sessions.
@@ -115,27 +125,31 @@ async fn keep() {
         if refresh.stopping.get() {
             return;
         }
-        for (what, result) in [("refresh", publish().await), ("reap", reap().await)] {
-            if let Err(error) = result
-                && !refresh.stopping.get()
-            {
-                tracing::warn!(
-                    target: "CONTROL",
-                    id = 20_711u64,
-                    ctx = "LogicalSessionCacheRefresh",
-                    what,
-                    error = error.message.as_str(),
-                    "Failed to refresh sessions, will try again at the next refresh interval"
-                );
-            }
+        let done = async {
+            publish().await.map_err(|error| ("refresh", error))?;
+            // What has not been published would count as over.
+            reap().await.map_err(|error| ("reap", error))
+        };
+        if let Err((what, error)) = done.await
+            && !refresh.stopping.get()
+        {
+            tracing::warn!(
+                target: "CONTROL",
+                id = 20_711u64,
+                ctx = "LogicalSessionCacheRefresh",
+                what,
+                error = error.message.as_str(),
+                "Failed to refresh sessions, will try again at the next refresh interval"
+            );
         }
     }
 }
 
-/// Whether this node keeps the sessions of a set. Those of a cluster are its config servers': a
-/// shard neither lists them nor knows which are over, so it keeps what their writes left behind.
-fn is_primary() -> bool {
-    is_member() && is_writable() && !is_shard()
+/// Whether this node publishes sessions, and removes what they left behind. In a cluster of MongoDB
+/// 4.4 the list is a sharded collection, of which a shard has a part at most. So it does not know
+/// which sessions are over, and removes nothing.
+fn keeps_sessions() -> bool {
+    is_member() && is_writable() && !(is_shard() && is_behind_v44())
 }
 
 /// Runs work of the node's own that can be stopped, on core 0.
@@ -143,7 +157,7 @@ async fn on_core_0<Fut: Future<Output = Result<()>> + 'static>(
     work: impl FnOnce(OpContext) -> Fut + Send + 'static,
 ) -> Result<()> {
     submit_to(CoreId(0), Queue::Background, move || async move {
-        if !is_primary() || session_refresh().stopping.get() {
+        if !keeps_sessions() || session_refresh().stopping.get() {
             return Ok(());
         }
         let ctx = OpContext::internal(
@@ -160,35 +174,36 @@ async fn on_core_0<Fut: Future<Output = Result<()>> + 'static>(
     .await
 }
 
-/// Publishes to the set which sessions are in use, and which were ended.
+/// Publishes to the set, or to the cluster, which sessions are in use, and which were ended.
 ///
 /// # Errors
-/// This node is no primary any more, or is stopped.
+/// This node is no primary any more, or is stopped; config servers that are needed do not answer.
 pub(crate) async fn publish() -> Result<()> {
     on_core_0(|ctx| async move { publish_with(&ctx).await }).await
 }
 
 async fn publish_with(ctx: &OpContext) -> Result<()> {
-    let ns = Namespace::parse(SESSIONS)?;
-    ensure_collection(ctx, &ns).await?;
-    let from_ms = session_refresh().published_ms.get();
-    let until_ms = wall_ms();
-    for (lsid, used_ms) in last_uses().await {
-        if used_ms < from_ms {
-            continue;
-        }
-        pause(ctx).await?;
-        let mut document = document(&lsid);
-        let date = DateTime::from_millis(used_ms);
-        document.append("lastUse", RawBsonRef::DateTime(date));
-        upsert(ctx, ns.clone(), named(&lsid), &document.finish()).await?;
+    let refresh = &session_refresh();
+    list::prepare(ctx).await?;
+    let in_cluster = is_shard();
+    let (from_ms, until_ms) = (refresh.published.get().next_from(in_cluster), wall_ms());
+    let mut used = last_uses().await;
+    used.retain(|(_, used_ms)| *used_ms >= from_ms);
+    for batch in used.chunks(SESSION_BATCH) {
+        list::note(ctx, batch).await?;
     }
     let ended = on_all_cores(|_| async { state_ended() }).await;
-    for lsid in ended.into_iter().flatten() {
-        pause(ctx).await?;
-        forget(ctx, ns.clone(), &lsid).await?;
+    let ended: Vec<Lsid> = ended.into_iter().flatten().collect();
+    for (done, batch) in ended.chunks(SESSION_BATCH).enumerate() {
+        if let Err(error) = list::forget(ctx, batch).await {
+            refresh.ended(&ended[done * SESSION_BATCH..]);
+            return Err(error);
+        }
     }
-    session_refresh().published_ms.set(until_ms);
+    refresh.published.set(Published {
+        until_ms,
+        in_cluster,
+    });
     Ok(())
 }
 
@@ -196,56 +211,33 @@ fn state_ended() -> BTreeSet<Lsid> {
     session_refresh().ended.take()
 }
 
-fn document(lsid: &Lsid) -> DocBuilder {
-    let mut document = DocBuilder::new();
-    append_lsid(&mut document, "_id", lsid);
-    document
-}
-
-/// The filter that finds a session.
-fn named(lsid: &Lsid) -> RawDocumentBuf {
-    document(lsid).finish()
-}
-
-async fn ensure_collection(ctx: &OpContext, ns: &Namespace) -> Result<()> {
-    let found = core_catalog().get(ns);
-    if found.is_some_and(|found| found.index(TTL_INDEX).is_some()) {
-        return Ok(());
-    }
-    let spec = rawdoc! {
-        "key": { "lastUse": 1 }, "name": TTL_INDEX,
-        "expireAfterSeconds": SESSION_TIMEOUT.as_secs() as i32,
-    };
-    let specs = vec![parse_index_spec(&spec, false)?];
-    let limits = parameters().borrow().build_limits();
-    create_indexes(ctx, ns.clone(), specs, limits, None).await?;
-    Ok(())
-}
-
-async fn forget(ctx: &OpContext, ns: Namespace, lsid: &Lsid) -> Result<()> {
-    let filter = named(lsid);
-    let statement = ModifyStatement::plain(Matcher::parse(&filter)?, filter, Change::Delete);
-    let acquired = acquire_write(ctx, ns, None).await?;
-    run(ctx, acquired, &statement, &mut ModifyOutcome::default()).await
-}
-
 /// Removes what sessions have left behind that have not written for long and are not in use.
 ///
 /// # Errors
-/// This node is no primary any more, or is stopped.
+/// This node is no primary any more, or is stopped; config servers that are needed do not answer.
 pub(crate) async fn reap() -> Result<()> {
     on_core_0(|ctx| async move { reap_with(&ctx).await }).await
 }
 
 fn reap_with(ctx: &OpContext) -> LocalBoxFuture<'_, Result<()>> {
     Box::pin(async move {
+        if session_refresh().published.get().in_cluster != is_shard() {
+            // The list may lack sessions that are in use here.
+            return Ok(());
+        }
         let before_ms = wall_ms() - SESSION_TIMEOUT.as_millis() as i64;
         // The children of a session come one behind the other.
         let mut parent = None;
-        for lsid in unused_since(ctx, before_ms).await? {
-            pause(ctx).await?;
-            if !is_in_use(&lsid.parent()).await? || is_superseded(&lsid, &mut parent).await? {
-                remove(ctx, &lsid, before_ms).await?;
+        let unused = unused_since(ctx, before_ms).await?;
+        for batch in unused.chunks(SESSION_BATCH) {
+            let parents: BTreeSet<Lsid> = batch.iter().map(Lsid::parent).collect();
+            let listed = list::listed(ctx, parents).await?;
+            for lsid in batch {
+                pause(ctx).await?;
+                let is_over = !listed.contains(&lsid.parent());
+                if is_over || is_superseded(lsid, &mut parent).await? {
+                    remove(ctx, lsid, before_ms).await?;
+                }
             }
         }
         Ok(())
@@ -267,21 +259,19 @@ async fn is_superseded(lsid: &Lsid, known: &mut Option<(Lsid, i64)>) -> Result<b
     Ok(latest > number)
 }
 
-/// Whether the set knows a session as one in use.
-async fn is_in_use(lsid: &Lsid) -> Result<bool> {
-    let Some(sessions) = core_catalog().get(&Namespace::parse(SESSIONS)?) else {
-        return Ok(false);
-    };
-    let (key, tree) = (session_key(lsid), sessions.tree());
-    let partition: PartitionId = pinion_catalog::partition_of(&sessions, &key);
-    submit_to(
-        storage().owner(partition),
-        Queue::Background,
-        move || async move {
-            let owned = storage().partition(partition).expect("asked its owner");
-            let read = owned.get(tree, &key, ReadAt::Newest).await;
-            Ok(read.map_err(from_read_error)?.is_some())
-        },
-    )
-    .await
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_list_is_given_all_uses() {
+        let published = Published {
+            until_ms: 5,
+            in_cluster: false,
+        };
+        assert_eq!(Published::default().next_from(false), 0);
+        assert_eq!(published.next_from(false), 5);
+        // The set has become a shard.
+        assert_eq!(published.next_from(true), 0);
+    }
 }

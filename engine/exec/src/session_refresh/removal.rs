@@ -23,6 +23,7 @@ use crate::limits::{REAPED_RECORDS, REAPED_SESSIONS};
 use crate::session_refresh::session_refresh;
 use crate::sessions::check_out_idle;
 use crate::statements::RecordCollections;
+use crate::topology::{is_writable, not_primary};
 
 /// Whether an entry of one document removes what a session has left behind.
 pub fn is_removal(entry: &RawDocument, collection: &Collection) -> bool {
@@ -156,6 +157,10 @@ pub(super) async fn remove(ctx: &OpContext, lsid: &Lsid, before_ms: i64) -> Resu
     let gates = core_catalog();
     let entering = gates.gates().enter(&records.ns, GateAccess::Write);
     let _pass = interruptible(ctx, entering).await?;
+    // Behind the gate, as the node may have stopped leading while something was waited for.
+    if !is_writable() {
+        return Err(not_primary());
+    }
     let dates = last_date(records.tree(), lsid).await?;
     if dates.is_none_or(|date_ms| date_ms >= before_ms) {
         return Ok(false);

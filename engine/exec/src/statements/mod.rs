@@ -7,7 +7,8 @@ mod history;
 mod load;
 mod records;
 mod retries;
-mod statement_ids;
+
+pub(crate) use pinion_command::syntax::{NO_STATEMENT, StatementIds};
 
 pub(crate) use history::{Change as ExecutedChange, Executed, History, session_text};
 pub(crate) use load::{for_each as for_each_record, image_of, load, load_statements};
@@ -16,4 +17,3 @@ pub use records::{
     record_writes, stamp_of,
 };
 pub(crate) use retries::{Pending, Retries, check_images, twice};
-pub(crate) use statement_ids::{NO_STATEMENT, StatementIds};

@@ -7,6 +7,7 @@ use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::{Duration, Queue, spawn};
 use pinion_service::interrupt::interruptible;
 use pinion_service::metrics::metrics;
+use pinion_service::node_info::is_behind_v44;
 use pinion_service::session_ids::at_home;
 use pinion_storage::storage;
 use pinion_wire::idl::ReadConcern;
@@ -134,11 +135,19 @@ async fn run_statement(
     let mut statement = Statement {
         session,
         running: running.clone(),
+        begins: admitted == Admitted::Begins,
         is_complete: false,
     };
     cmd.ctx.read_concern = ReadConcern::default();
-    let result = handler(cmd).await;
+    let mut result = handler(cmd).await;
     statement.is_complete = true;
+    if let Ok(reply) = &mut result
+        && !action.ends()
+        && is_behind_v44()
+    {
+        // By this a router of MongoDB 4.4 chooses how the transaction is committed.
+        reply.append("readOnly", running.is_read_only());
+    }
     let reply = statement.finish(began.elapsed(), result).await?;
     let written = running.written().filter(|written| !written.is_null());
     Ok((reply, written.map(|written| written.ts)))
@@ -210,6 +219,8 @@ async fn snapshot(ctx: &OpContext, concern: &ReadConcern) -> Result<Timestamp> {
 struct Statement {
     session: CheckedOut,
     running: Rc<Running>,
+    /// Its transaction started with it.
+    begins: bool,
     is_complete: bool,
 }
 
@@ -228,7 +239,16 @@ impl Statement {
         } else if let Some(mut open) = running.take_open() {
             open.active += took;
             self.session.put_open(open);
-            if result.is_err() || running.has_failed() {
+            // Nothing of such a statement was done: its router sends it in another form, and knows
+            // of what the transaction has done here before.
+            let is_view = |error: &Error| {
+                error.code == ErrorCode::COMMAND_ON_SHARDED_VIEW_NOT_SUPPORTED_ON_MONGOD
+            };
+            let fails = match &result {
+                Ok(_) => false,
+                Err(error) => self.begins || !is_view(error),
+            };
+            if fails || running.has_failed() {
                 self.session.abort_open().await;
             }
         }

@@ -1,10 +1,15 @@
 //! What the statements of one write command did.
 
+use std::ops::Range;
+
 use pinion_bson::RawBson;
 use pinion_clock::Timestamp;
 use pinion_service::metrics::metrics;
-use pinion_wire::{Error, ErrorCode, Result};
+use pinion_service::session_ids::is_in;
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use crate::open_transactions::ends_command;
+use crate::placement::stops_batch;
 use crate::sessions::RetryableWrite;
 use crate::statements::{Executed, ExecutedChange};
 
@@ -74,5 +79,60 @@ impl BatchOutcome {
             metrics().counters.too_large.inc();
         }
         self.errors.push(StatementError { index, error });
+    }
+
+    /// Takes in that the first of the statements at these places, the last of the batch included,
+    /// failed. True where none behind it is tried.
+    ///
+    /// # Errors
+    /// This error, where it is the answer to the whole command.
+    pub(crate) fn fail_from(
+        &mut self,
+        ctx: &OpContext,
+        rest: Range<usize>,
+        ordered: bool,
+        error: Error,
+    ) -> Result<bool> {
+        if ends_command(ctx, &error) {
+            return Err(error);
+        }
+        if stops_batch(&error) {
+            self.stop(rest, ordered, &error);
+            return Ok(true);
+        }
+        self.failed(rest.start, error);
+        Ok(ordered || is_in(ctx))
+    }
+
+    /// Statements that did not take place fail with an error of the first of them that stops the
+    /// batch: in order it alone, and otherwise all of them.
+    pub(crate) fn stop(
+        &mut self,
+        rest: impl IntoIterator<Item = usize>,
+        ordered: bool,
+        error: &Error,
+    ) {
+        let most = if ordered { 1 } else { usize::MAX };
+        for index in rest.into_iter().take(most) {
+            self.failed(index, error.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stops_a_batch_is_the_error_of_all_that_is_left() {
+        let error = Error::new(ErrorCode::STALE_CONFIG, "stale");
+        let failed = |ordered: bool| {
+            let mut outcome = BatchOutcome::default();
+            outcome.stop(2..5, ordered, &error);
+            let failed = outcome.errors.iter();
+            failed.map(|failure| failure.index).collect::<Vec<usize>>()
+        };
+        assert_eq!(failed(true), [2]);
+        assert_eq!(failed(false), [2, 3, 4]);
     }
 }

@@ -17,7 +17,7 @@ use pinion_service::session_ids::is_in;
 use pinion_storage::{
     Key, Op, PartitionHash, PartitionId, Statement, TreeId, Write, WriteError, storage,
 };
-use pinion_wire::{ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, OpContext, Result};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -35,6 +35,7 @@ use crate::limits::{
     INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES, MAX_CLUSTER_KEY_BYTES,
 };
 use crate::open_transactions::ends_command;
+use crate::placement::{is_of_versions, stops_batch};
 use crate::sessions::RetryableWrite;
 use crate::statements::{ExecutedChange, Stamp};
 
@@ -263,7 +264,10 @@ pub async fn insert_documents(
     while !queue.is_empty() {
         check(ctx)?;
         let Some(collection) = acquired.collection().cloned() else {
-            let (again, made) = Box::pin(acquired.create(ctx)).await?;
+            let made = Box::pin(acquired.create(ctx)).await;
+            let Some((again, made)) = unless_stopped(ctx, made, &queue, ordered, outcome)? else {
+                return Ok(());
+            };
             acquired = again;
             if let Some(ts) = made {
                 outcome.wrote(ts);
@@ -334,9 +338,40 @@ pub async fn insert_documents(
         for item in again.into_iter().rev() {
             queue.push_front(item);
         }
-        acquired = acquire(ctx, left).await?;
+        let again = acquire(ctx, left).await;
+        let Some(again) = unless_stopped(ctx, again, &queue, ordered, outcome)? else {
+            return Ok(());
+        };
+        acquired = again;
     }
     Ok(())
+}
+
+/// Whether an insert that cannot continue answers with what it has done: what is inserted is not to
+/// be sent again.
+pub(super) fn stops_here(ctx: &OpContext, error: &Error, outcome: &BatchOutcome) -> bool {
+    let is_started = outcome.n > 0 && is_of_versions(error.code);
+    (is_started || stops_batch(error)) && !ends_command(ctx, error)
+}
+
+/// What an access has given; `None` where it has failed with the error of all documents that are
+/// left.
+fn unless_stopped<T>(
+    ctx: &OpContext,
+    acquired: Result<T>,
+    left: &std::collections::VecDeque<(usize, Bytes)>,
+    ordered: bool,
+    outcome: &mut BatchOutcome,
+) -> Result<Option<T>> {
+    match acquired {
+        Ok(acquired) => Ok(Some(acquired)),
+        Err(error) if stops_here(ctx, &error, outcome) => {
+            let left = left.iter().map(|(index, _)| *index);
+            outcome.stop(left, ordered, &error);
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Documents that are tried in one step, with their places in the client's batch.

@@ -22,7 +22,7 @@ mod target;
 mod unit;
 mod validation;
 
-pub use batch::{BatchOutcome, Upserted};
+pub use batch::{BatchOutcome, StatementError, Upserted};
 pub use capped::{beyond_bounds, insert_capped};
 pub use delete_by_plan::{Deletion, DeletionTargets, delete_by_plan};
 pub use document::{prepare_for_insert, update_context};

@@ -15,6 +15,9 @@ use crate::acquire::AcquiredCollection;
 use crate::options::{PlantedFault, node_options};
 use crate::placement::Ownership;
 
+/// MongoDB's code of an update that names a document by other fields than its key.
+const NEEDS_FULL_KEY: ErrorCode = ErrorCode(31_025);
+
 /// What decides which documents a statement may change: nothing where all are meant.
 pub(super) fn ownership_of_write(
     acquired: &AcquiredCollection,
@@ -49,17 +52,19 @@ pub(super) fn check_new_form(
     let Some(ownership) = request.ownership.as_deref() else {
         return Ok(());
     };
-    let fields = || pinion_bson::elements(ownership.key());
-    if fields().all(|field| is_same(field, old, new)) {
+    if keeps_key(ownership, old, new) {
         return Ok(());
     }
-    for (path, _) in fields() {
+    for (path, _) in pinion_bson::elements(ownership.key()) {
         check_no_array(new, path)?;
     }
     if request.multi {
+        return Err(changes_several_keys());
+    }
+    if ownership.keeps_keys() {
         return Err(Error::new(
-            ErrorCode::INVALID_OPTIONS,
-            "Multi-update operations are not allowed when updating the shard key field.",
+            NEEDS_FULL_KEY,
+            "Shard key update is not allowed without specifying the full shard key in the query",
         ));
     }
     if ctx.args.txn_number.is_none() {
@@ -76,6 +81,33 @@ pub(super) fn check_new_form(
         "This update would cause the doc to change owning shards",
         (old, new, false),
     ))
+}
+
+/// Refuses a change of several documents that gives one of them another key.
+///
+/// # Errors
+/// `InvalidOptions`.
+pub(super) fn check_key_kept(
+    ownership: &dyn Ownership,
+    old: &RawDocument,
+    new: &RawDocument,
+) -> Result<()> {
+    match keeps_key(ownership, old, new) {
+        true => Ok(()),
+        false => Err(changes_several_keys()),
+    }
+}
+
+fn keeps_key(ownership: &dyn Ownership, old: &RawDocument, new: &RawDocument) -> bool {
+    let mut fields = pinion_bson::elements(ownership.key());
+    fields.all(|field| is_same(field, old, new))
+}
+
+fn changes_several_keys() -> Error {
+    Error::new(
+        ErrorCode::INVALID_OPTIONS,
+        "Multi-update operations are not allowed when updating the shard key field.",
+    )
 }
 
 /// Checks a document that an upsert is to insert: by its filter it was sent to this shard.

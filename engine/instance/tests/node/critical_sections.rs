@@ -1,7 +1,7 @@
 //! Critical sections as clients meet them.
 
 use pinion_bson::{Document, doc};
-use pinion_catalog::{GateMode, Hold, hold, hold_database};
+use pinion_catalog::{GateMode, Hold, hold, hold_database, hold_database_but};
 use pinion_clock::OpTime;
 use pinion_runtime::{Duration, Instant, JoinHandle, Queue, now, sleep, spawn};
 use pinion_storage::storage;
@@ -101,6 +101,49 @@ fn operations_show_what_they_wait_for() {
             client.at("admin").ok(commit(1, 1)).await;
             dropping.await.expect("not stopped");
             modifying.await.expect("not stopped");
+        });
+    }
+}
+
+/// Documents of a namespace that stays open are read and written; what comes to be is kept out.
+#[test]
+fn a_part_of_a_database_stays_open() {
+    for (seed, (cores, partitions)) in (2950..).zip(SHAPES) {
+        with_node(seed, cores, partitions, |client| async move {
+            become_primary().await;
+            client.ok(insert(&[1])).await;
+            client
+                .ok(doc! { "insert": "open", "documents": [{ "_id": 1 }] })
+                .await;
+            let open = vec![Namespace::parse("test.open").expect("a name")];
+            let held = hold_database_but("test".to_owned(), open, GateMode::NoWrites, soon());
+            let held = held.await.expect("nobody has it");
+            client
+                .ok(doc! { "insert": "open", "documents": [{ "_id": 2 }] })
+                .await;
+            assert_eq!(ids(&client, all()).await, [1]);
+            let writing = begin(&client, insert(&[2]));
+            let making = begin(
+                &client,
+                doc! { "insert": "new", "documents": [{ "_id": 1 }] },
+            );
+            let indexing = begin(
+                &client,
+                doc! { "createIndexes": "open", "indexes": [{ "key": { "a": 1 }, "name": "a" }] },
+            );
+            sleep(Duration::from_millis(50)).await;
+            let expected = named(&["createIndexes", "insert", "insert"], true);
+            assert_eq!(waiting(&client).await, expected);
+            let closed = held.set_mode(GateMode::Closed, soon()).await;
+            closed.expect("nobody reads");
+            assert_eq!(ids(&client, doc! { "find": "open" }).await, [1, 2]);
+            let reading = begin(&client, all());
+            sleep(Duration::from_millis(50)).await;
+            held.release().await;
+            for task in [writing, making, indexing, reading] {
+                let reply = task.await.expect("not stopped");
+                assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
+            }
         });
     }
 }

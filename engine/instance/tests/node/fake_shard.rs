@@ -2,6 +2,7 @@
 //! it is what the test says.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -12,8 +13,9 @@ use pinion_clock::Timestamp;
 use pinion_exec::Waiting;
 use pinion_exec::placement::{ClusterNode, Ownership, WrittenDocuments, set_cluster_node};
 use pinion_query::DocumentKeyPattern;
-use pinion_runtime::{core_local, on_all_cores, set_core_local};
-use pinion_wire::idl::{Namespace, SentDatabaseVersion, SentShardVersion};
+use pinion_runtime::{CoreId, call_on, core_local, on_all_cores, set_core_local};
+use pinion_service::session_ids::at_home;
+use pinion_wire::idl::{Lsid, Namespace, SentDatabaseVersion, SentShardVersion};
 use pinion_wire::{Error, ErrorCode, Result};
 
 const SHARDED: &str = "test.c";
@@ -29,6 +31,8 @@ pub struct FakeShard {
     since: Cell<Timestamp>,
     /// No document has to be looked at.
     owns_all: Cell<bool>,
+    /// The sessions that the config servers list; `None` while they do not answer.
+    listed: RefCell<Option<BTreeSet<Lsid>>>,
 }
 
 /// The shard owns documents whose key is an even number, or a text of an even length. The second
@@ -132,6 +136,32 @@ impl ClusterNode for Seam {
         None
     }
 
+    fn listed_sessions(&self, lsids: Vec<Lsid>) -> Option<Waiting<Result<BTreeSet<Lsid>>>> {
+        let listed = core_local::<FakeShard>().listed.borrow().clone();
+        Some(Box::pin(async move {
+            let listed = listed.ok_or_else(away)?;
+            let is_listed = |lsid: &Lsid| listed.contains(lsid);
+            Ok(lsids.into_iter().filter(is_listed).collect())
+        }))
+    }
+
+    fn publish_sessions(
+        &self,
+        used: Vec<(Lsid, i64)>,
+        ended: Vec<Lsid>,
+    ) -> Option<Waiting<Result<()>>> {
+        let shard = core_local::<FakeShard>();
+        Some(Box::pin(async move {
+            let mut listed = shard.listed.borrow_mut();
+            let listed = listed.as_mut().ok_or_else(away)?;
+            listed.extend(used.iter().map(|(lsid, _)| at_home(lsid)));
+            for lsid in &ended {
+                listed.remove(&at_home(lsid));
+            }
+            Ok(())
+        }))
+    }
+
     fn documents_applied(&self, _: WrittenDocuments) -> Waiting<()> {
         Box::pin(async {})
     }
@@ -141,6 +171,10 @@ impl ClusterNode for Seam {
     }
 
     fn data_close(&self) {}
+}
+
+fn away() -> Error {
+    Error::new(ErrorCode::HOST_UNREACHABLE, "no config server answers")
 }
 
 fn stale() -> Error {
@@ -175,6 +209,20 @@ pub async fn set_since(since: Timestamp) {
 /// Whether the shard owns all documents.
 pub async fn set_owns_all(owns_all: bool) {
     change(move |shard| shard.owns_all.set(owns_all)).await;
+}
+
+/// The config servers list these sessions, or do not answer.
+pub async fn set_listed(listed: Option<BTreeSet<Lsid>>) {
+    change(move |shard| {
+        shard.listed.replace(listed.clone());
+    })
+    .await;
+}
+
+/// The sessions that the config servers list, as core 0 has changed that.
+pub async fn listed() -> Option<BTreeSet<Lsid>> {
+    let listed = || core_local::<FakeShard>().listed.borrow().clone();
+    call_on(CoreId(0), listed).await
 }
 
 async fn change(change: impl Fn(&FakeShard) + Clone + Send + 'static) {

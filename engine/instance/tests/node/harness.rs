@@ -44,6 +44,7 @@ pub fn options(partitions: u16) -> NodeOptions {
         storage,
         db_path: "/data".into(),
         cluster_role: Default::default(),
+        cluster_version: Default::default(),
         planted_fault: Default::default(),
     }
 }

@@ -113,7 +113,8 @@ fn what_the_status_of_a_member_shows() {
                 "secondary",
                 "me",
                 "lastWrite",
-                "rbid"
+                "rbid",
+                "userWriteBlockMode"
             ]
         );
         let defaults = status.get_document("defaultRWConcern").unwrap();

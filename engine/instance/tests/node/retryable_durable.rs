@@ -2,6 +2,7 @@
 //! members that apply them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -11,9 +12,12 @@ use pinion_catalog::ApplyMode;
 use pinion_clock::Timestamp;
 use pinion_runtime::{Duration, Queue, sleep, spawn};
 use pinion_storage::storage;
+use pinion_wire::ErrorCode;
+use pinion_wire::idl::Lsid;
 
 use crate::applier::source::recording;
 use crate::applier::target::log;
+use crate::fake_shard::{become_shard, listed, set_listed};
 use crate::harness::{Client, column, with_crashes, with_lives, with_node};
 use crate::retryable::{SHAPES, become_primary, retryable, session_id};
 
@@ -565,6 +569,47 @@ fn sessions_that_are_over_leave_nothing_behind() {
                 let images = config.find(doc! { "find": "image_collection" }).await;
                 assert_eq!(column(&images, "_id"), [Bson::Document(lsid(2))]);
             }
+        });
+    }
+}
+
+/// A shard goes by the list of its config servers, and has none of its own.
+#[test]
+fn a_shard_removes_what_the_config_servers_do_not_list() {
+    let named = |number: u8| Lsid::of_client([number; 16], Some(NO_USER));
+    for (seed, (cores, partitions)) in (1340..).zip(SHAPES) {
+        with_node(seed, cores, partitions, move |client| async move {
+            become_shard(doc! { "_id": 1 }).await;
+            write_all(&client).await;
+            let (admin, config) = (client.at("admin"), client.at("config"));
+            let (refresh, reap) = (
+                doc! { "refreshLogicalSessionCacheNow": 1 },
+                doc! { "reapLogicalSessionCacheNow": 1 },
+            );
+            let away = ErrorCode::HOST_UNREACHABLE.0;
+            admin.fails(refresh.clone(), away).await;
+            set_listed(Some(BTreeSet::new())).await;
+            admin.ok(refresh.clone()).await;
+            assert_eq!(listed().await, Some((1..=6).map(named).collect()));
+            admin.ok(doc! { "endSessions": [session_id(3)] }).await;
+            admin.ok(refresh).await;
+            let left = listed().await.expect("they answer");
+            assert!(!left.contains(&named(3)) && left.len() == 5);
+            assert!(known_sessions(&client).await.is_empty());
+            // Nothing goes while they do not answer, also of session 3.
+            set_listed(None).await;
+            // Between two rounds of the node's own, which publishes what was used in this moment.
+            sleep(Duration::from_secs(42 * 60)).await;
+            admin.fails(reap.clone(), away).await;
+            let find = || doc! { "find": "transactions" };
+            assert_eq!(config.find(find()).await.len(), 6);
+            set_listed(Some([2, 5].map(named).into())).await;
+            admin.ok(reap).await;
+            let left = config.find(find()).await;
+            assert_eq!(
+                column(&left, "_id"),
+                [2, 5].map(|id| Bson::Document(lsid(id)))
+            );
         });
     }
 }

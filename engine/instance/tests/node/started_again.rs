@@ -15,6 +15,7 @@ pub async fn become_shard() {
     on_all_cores(|_| async {
         let info = NodeInfo {
             cluster_role: ClusterRole::Shard,
+            cluster_version: Default::default(),
             ..NodeInfo::clone(&node_info())
         };
         pinion_runtime::set_core_local(Rc::new(info));

@@ -682,6 +682,8 @@ fn transactions_end_from_outside() {
             .ok(doc! { "setParameter": 1, "transactionLifetimeLimitSeconds": 3 })
             .await;
         client.ok(first(1, 1, insert(&[2]))).await;
+        // Its session is given back to its home core behind the reply.
+        sleep(Duration::from_millis(1)).await;
         let ops = admin
             .ok(doc! { "aggregate": 1, "pipeline": [
                 { "$currentOp": {} }, { "$match": { "type": "idleSession" } },

@@ -96,6 +96,14 @@ impl ExactSum {
         Some(sum)
     }
 
+    /// The rounded sum, and what rounding has cut off of it; `None` as for [`ExactSum::rounded`].
+    pub(crate) fn pair(&self) -> Option<(f64, f64)> {
+        let rounded = self.rounded()?;
+        let mut rest = self.clone();
+        rest.add_part(-rounded);
+        Some((rounded, rest.rounded()?))
+    }
+
     /// Appends what [`ExactSum::read`] reads, as a field of this name.
     pub(crate) fn write(&self, name: &str, out: &mut DocBuilder) {
         out.start_array(name);
@@ -159,6 +167,14 @@ mod tests {
         check(&[1.0 + f64::EPSILON, half, -1e-300], 1.0 + f64::EPSILON);
         check(&[-1.0, -half, -1e-300], -1.0 - f64::EPSILON);
         check(&[5e-324, 5e-324], 1e-323);
+    }
+
+    #[test]
+    fn what_rounding_has_cut_off() {
+        assert_eq!(sum(&[]).pair(), Some((0.0, 0.0)));
+        assert_eq!(sum(&[1e16, 1.0]).pair(), Some((1e16, 1.0)));
+        assert_eq!(sum(&[1.5, 2.0]).pair(), Some((3.5, 0.0)));
+        assert_eq!(sum(&[f64::INFINITY]).pair(), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod digest;
 mod exact;
 mod kind;
 mod list;
+mod mergeable;
 mod ordered;
 mod parse;
 mod partial;

@@ -34,6 +34,15 @@ impl Spread {
         self.count == 0
     }
 
+    /// The form in which MongoDB 4.4 merges it.
+    pub(crate) fn mergeable_by_v44(&self) -> RawBson {
+        let mut out = DocBuilder::new();
+        out.append("m2", self.squares)
+            .append("mean", self.mean)
+            .append("count", self.count);
+        RawBson::Document(out.finish())
+    }
+
     /// Appends what [`Spread::merge`] takes.
     pub(crate) fn write(&self, out: &mut DocBuilder) {
         out.append("count", self.count);

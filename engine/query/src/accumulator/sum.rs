@@ -3,7 +3,7 @@
 //! does not depend on their order: then it is the exact one, rounded once.
 
 use pinion_bson::decimal::Decimal;
-use pinion_bson::{DocBuilder, Number, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, Number, RawBson, RawBsonRef, RawDocument};
 
 use super::exact::ExactSum;
 use crate::value::elements;
@@ -180,6 +180,49 @@ impl Sum {
         }
     }
 
+    /// The sum in the form in which MongoDB 4.4 merges it: where integers leave 64 bits, a double
+    /// and the integer that is added to it. `orderless` says whether it is to be one whatever the
+    /// order of the terms, where there is one.
+    pub(crate) fn mergeable_by_v44(&self, orderless: bool) -> RawBson {
+        if self.widest <= Widest::Long && self.others.integer().is_none() {
+            let (total, rest) = self.pair(false);
+            let mut out = DocBuilder::new();
+            out.append("subTotal", total)
+                .append("subTotalError", rest as i64);
+            return RawBson::Document(out.finish());
+        }
+        let made = orderless.then(|| self.orderless()).flatten();
+        made.unwrap_or_else(|| self.value()).to_raw_bson()
+    }
+
+    /// The average of `count` terms in the form in which MongoDB 4.4 merges it: a double and what
+    /// rounding has cut off, or a decimal.
+    pub(crate) fn mergeable_average_by_v44(&self, count: i64, orderless: bool) -> RawBson {
+        let mut out = DocBuilder::new();
+        if self.widest == Widest::Decimal {
+            let total = RawBsonRef::Decimal128(self.decimal().pack());
+            out.append("subTotal", total).append("count", count);
+        } else {
+            let (total, rest) = self.pair(orderless);
+            out.append("subTotal", total)
+                .append("count", count)
+                .append("subTotalError", rest);
+        }
+        RawBson::Document(out.finish())
+    }
+
+    /// The sum of what is no decimal as a double, and what is to be added to that.
+    fn pair(&self, orderless: bool) -> (f64, f64) {
+        if let Exactness::Kept(exact) = &self.exact
+            && orderless
+            && self.others.whole.is_none()
+            && let Some(pair) = exact.pair()
+        {
+            return pair;
+        }
+        self.others.pair()
+    }
+
     /// Appends what [`Sum::merge`] takes.
     pub(crate) fn write(&self, out: &mut DocBuilder) {
         out.append("widest", self.widest as i32);
@@ -339,6 +382,16 @@ impl DoubleDouble {
             self.add_double(addend);
         } else {
             self.add_double(plain);
+        }
+    }
+
+    /// The sum as a double, and what is to be added to that.
+    fn pair(&self) -> (f64, f64) {
+        match self.whole {
+            Some(whole) => (whole as f64, 0.0),
+            None if self.sum.is_finite() && self.addend.is_finite() => (self.sum, self.addend),
+            // The plain sum has the right infinities.
+            None => (self.plain, 0.0),
         }
     }
 

@@ -8,8 +8,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::description::append_description;
 use super::options::{BeforeChange, ChangeStreamOptions, FullDocument};
-use super::scope::Scope;
-use super::token::{ResumeToken, TokenData};
+use super::scope::{DEFINITIONS, Scope};
+use super::token::{ResumeToken, TokenData, TokenForm};
 use super::unwind::{Change, ImagePlace, document_of};
 use crate::error::error;
 use crate::text::document_text;
@@ -145,6 +145,14 @@ impl EventFields {
         }
     }
 
+    /// What tokens of a form have to distinguish it from other events at its place.
+    fn identifier_in(&self, form: TokenForm, is_expanded: bool) -> Option<RawDocumentBuf> {
+        match form {
+            TokenForm::Newest => Some(self.identifier(is_expanded)),
+            TokenForm::V44 => self.document_key.clone(),
+        }
+    }
+
     /// What distinguishes it from other events at its place.
     fn identifier(&self, is_expanded: bool) -> RawDocumentBuf {
         let mut out = DocBuilder::new();
@@ -214,14 +222,17 @@ impl ChangeStreamOptions {
             .filter(|_| is_known),
         };
         let fields = match op {
-            Some(RawBsonRef::String("i")) => inserted(&parts)?,
-            Some(RawBsonRef::String("u")) => self.updated(&parts)?,
-            Some(RawBsonRef::String("d")) => self.deleted(&parts),
-            Some(RawBsonRef::String("c")) => match self.command(scope, &parts) {
-                Some(fields) => fields,
-                None => return Ok(SmallVec::new()),
-            },
-            _ => return Ok(SmallVec::new()),
+            Some(RawBsonRef::String("i")) => Some(inserted(&parts)?),
+            Some(RawBsonRef::String("u")) => Some(self.updated(&parts)?),
+            Some(RawBsonRef::String("d")) => Some(self.deleted(&parts)),
+            Some(RawBsonRef::String("c")) => self.command(scope, &parts),
+            Some(RawBsonRef::String("n")) if self.show_expanded_events => {
+                sharding_definition(&parts)
+            }
+            _ => None,
+        };
+        let Some(fields) = fields else {
+            return Ok(SmallVec::new());
         };
         let data = TokenData {
             cluster_time,
@@ -229,10 +240,10 @@ impl ChangeStreamOptions {
             operation: change.place,
             from_invalidate: false,
             uuid: parts.uuid,
-            identifier: Some(fields.identifier(self.show_expanded_events)),
+            identifier: fields.identifier_in(self.token_form, self.show_expanded_events),
             fragment: None,
         };
-        let invalidate = fields.invalidates.then(|| invalidate(&data, wall));
+        let invalidate = fields.invalidates.then(|| self.invalidate(&data, wall));
         let event = self.event(change, fields, &parts, (data, wall))?;
         Ok(match invalidate {
             Some(invalidate) => smallvec![event, invalidate],
@@ -247,7 +258,7 @@ impl ChangeStreamOptions {
         parts: &Parts<'_>,
         (data, wall): (TokenData, Option<RawBsonRef<'_>>),
     ) -> Result<Event> {
-        let token = data.token();
+        let token = data.token_in(self.token_form);
         let mut front = DocBuilder::with_capacity(512);
         append_front(&token, fields.operation, data.cluster_time, &mut front);
         if self.show_expanded_events
@@ -296,6 +307,27 @@ impl ChangeStreamOptions {
         };
         self.check_images(&event)?;
         Ok(event)
+    }
+
+    /// The event that ends a stream.
+    fn invalidate(&self, of: &TokenData, wall: Option<RawBsonRef<'_>>) -> Event {
+        let token = TokenData {
+            from_invalidate: true,
+            ..of.clone()
+        }
+        .token_in(self.token_form);
+        let mut front = DocBuilder::new();
+        append_front(&token, "invalidate", of.cluster_time, &mut front);
+        append_wall(wall, &mut front);
+        Event {
+            token,
+            cluster_time: of.cluster_time,
+            full_document: Image::Absent,
+            before: Image::Absent,
+            front: front.finish(),
+            back: RawDocumentBuf::new(),
+            is_invalidate: true,
+        }
     }
 
     fn check_images(&self, event: &Event) -> Result<()> {
@@ -442,6 +474,14 @@ impl ChangeStreamOptions {
     }
 }
 
+/// The event of what a shard has noted of a collection's shard key.
+fn sharding_definition(parts: &Parts<'_>) -> Option<EventFields> {
+    let o2 = parts.o2?;
+    let (name, _) = first(o2)?;
+    let operation = DEFINITIONS.into_iter().find(|known| *known == name)?;
+    Some(EventFields::expanded(operation, without_first(o2)))
+}
+
 /// The namespace that a command is about.
 fn command_ns<'a>(ns: &'a str, o: &'a RawDocument) -> Cow<'a, str> {
     let db = ns.split_once('.').map_or(ns, |(db, _)| db);
@@ -513,27 +553,6 @@ fn state_before(o2: &RawDocument) -> Option<RawDocumentBuf> {
         out.append_raw("indexOptions", index);
     }
     Some(out.finish())
-}
-
-/// The event that ends a stream.
-fn invalidate(of: &TokenData, wall: Option<RawBsonRef<'_>>) -> Event {
-    let token = TokenData {
-        from_invalidate: true,
-        ..of.clone()
-    }
-    .token();
-    let mut front = DocBuilder::new();
-    append_front(&token, "invalidate", of.cluster_time, &mut front);
-    append_wall(wall, &mut front);
-    Event {
-        token,
-        cluster_time: of.cluster_time,
-        full_document: Image::Absent,
-        before: Image::Absent,
-        front: front.finish(),
-        back: RawDocumentBuf::new(),
-        is_invalidate: true,
-    }
 }
 
 fn append_front(

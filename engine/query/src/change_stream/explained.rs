@@ -16,7 +16,8 @@ pub fn explained_stages(
     scope: &Scope,
     begin: Timestamp,
 ) -> Vec<RawDocumentBuf> {
-    let token = options.start.first_token(begin).to_document();
+    let token = options.start.first_token_in(options.token_form, begin);
+    let token = token.to_document();
     let filter = rawdoc! { "ns": { "$regex": scope.pattern() } };
     let mut stages = vec![
         stage("internalUnwindTransaction", |out| {

@@ -24,5 +24,5 @@ pub use options::{BeforeChange, ChangeStreamOptions, FullDocument, Start};
 pub use scope::{CHANGE_STREAM_MARK, Concerned, Scope, concerned_by, is_mark};
 pub use split::{MAX_CHANGE_EVENT_BYTES, split_event};
 pub use stages::{check_event_id, check_stages};
-pub use token::{Resume, ResumeToken, Seen, TokenData};
+pub use token::{Resume, ResumeToken, Seen, TokenData, TokenForm};
 pub use unwind::{Change, TransactionEnd, changes_of, transaction_end};

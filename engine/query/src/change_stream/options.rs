@@ -4,7 +4,7 @@ use pinion_bson::{RawBsonRef, RawDocument, Timestamp};
 use pinion_wire::Result;
 use pinion_wire::idl::{FieldReader, Path, Types};
 
-use super::token::{Resume, ResumeToken, TokenData};
+use super::token::{Resume, ResumeToken, TokenData, TokenForm};
 use crate::error::error;
 
 /// Which document an event of an update has beside what was changed.
@@ -76,6 +76,8 @@ pub struct ChangeStreamOptions {
     pub all_changes_for_cluster: bool,
     pub show_expanded_events: bool,
     pub start: Start,
+    /// In which form the tokens of events are made.
+    pub token_form: TokenForm,
 }
 
 /// What MongoDB has for its own parts, and what no stream here can do.
@@ -100,6 +102,22 @@ impl ChangeStreamOptions {
                 full_document,
                 FullDocument::WhenAvailable | FullDocument::Required
             )
+    }
+
+    /// The same stream as one of those of shards that a mongos of MongoDB 4.4 merges: its tokens
+    /// have the form that mongos reads, and mongos looks up documents as they are now, once it has
+    /// merged the events.
+    #[must_use]
+    pub fn of_mongos(self) -> ChangeStreamOptions {
+        let full_document = match self.full_document {
+            FullDocument::UpdateLookup => FullDocument::Default,
+            other => other,
+        };
+        ChangeStreamOptions {
+            full_document,
+            token_form: TokenForm::V44,
+            ..self
+        }
     }
 
     /// Parses the specification; the errors are MongoDB's.
@@ -128,6 +146,7 @@ impl ChangeStreamOptions {
             all_changes_for_cluster,
             show_expanded_events,
             start: start(resume_after, start_after, start_at)?,
+            token_form: TokenForm::Newest,
         })
     }
 }
@@ -187,9 +206,15 @@ impl Start {
     /// The first token that a client gets of a stream that has seen nothing, where it begins behind
     /// this time.
     pub fn first_token(&self, now: Timestamp) -> ResumeToken {
+        self.first_token_in(TokenForm::Newest, now)
+    }
+
+    /// The same in a form, unless it is one that the client gave.
+    pub fn first_token_in(&self, form: TokenForm, now: Timestamp) -> ResumeToken {
+        let at = |time| TokenData::high_water_mark(time).token_in(form);
         match self {
-            Start::Now => TokenData::high_water_mark(now).token(),
-            Start::At(time) => TokenData::high_water_mark(*time).token(),
+            Start::Now => at(now),
+            Start::At(time) => at(*time),
             Start::Behind(resume) => resume.token.clone(),
         }
     }

@@ -31,6 +31,24 @@ pub fn is_mark(entry: &RawDocument) -> bool {
         && message() == Some(RawBsonRef::String(CHANGE_STREAM_MARK))
 }
 
+/// What shards note in their logs of the shard keys of collections: expanded events. The first
+/// field of `o2` says which it is.
+pub(super) const DEFINITIONS: [&str; 3] = [
+    "shardCollection",
+    "refineCollectionShardKey",
+    "reshardCollection",
+];
+
+/// Whether an entry that changes nothing notes such a definition.
+pub(super) fn is_definition(entry: &RawDocument) -> bool {
+    match field(entry, "o2") {
+        Some(RawBsonRef::Document(o2)) => {
+            first(o2).is_some_and(|(name, _)| DEFINITIONS.contains(&name))
+        }
+        _ => false,
+    }
+}
+
 /// Databases whose changes are in no stream.
 const INTERNAL_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
@@ -68,7 +86,7 @@ impl Scope {
         for elem in raw_elements(entry) {
             match elem.name {
                 b"op" => match elem.to_value() {
-                    Some(RawBsonRef::String("n")) => return false,
+                    Some(RawBsonRef::String("n")) if !is_definition(entry) => return false,
                     Some(RawBsonRef::String(found)) => op = found,
                     _ => return false,
                 },
@@ -122,6 +140,9 @@ pub fn concerned_by(entry: &RawDocument) -> Concerned<'_> {
         _ if is_migration(entry) => Concerned::NoStream,
         Some(RawBsonRef::String("i" | "u" | "d")) => Concerned::Namespaces(smallvec![ns]),
         Some(RawBsonRef::String("n")) if is_mark(entry) => Concerned::AllStreams,
+        Some(RawBsonRef::String("n")) if is_definition(entry) => {
+            Concerned::Namespaces(smallvec![ns])
+        }
         Some(RawBsonRef::String("c")) => match transaction_end(entry) {
             // It takes place with the last of its transaction.
             TransactionEnd::Part => Concerned::NoStream,

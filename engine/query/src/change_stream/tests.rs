@@ -630,6 +630,79 @@ fn tokens_have_the_form_of_mongodb() {
 }
 
 #[test]
+fn tokens_have_the_form_of_mongodb_4_4() {
+    let id = ObjectId::from_str("6635fbff0000000000000001").expect("an id");
+    let data = TokenData {
+        cluster_time: ts(0x6635_fbff, 7),
+        is_event: true,
+        operation: 0,
+        from_invalidate: false,
+        uuid: Some(UUID),
+        identifier: Some(rawdoc! { "_id": id }),
+        fragment: None,
+    };
+    let expected = [
+        "82",
+        "6635FBFF00000007",
+        "2B02",
+        "2C0100",
+        "29",
+        "6E",
+        "5A1004",
+        "30313233343536373839616263646566",
+        "46645F69640064",
+        "6635FBFF0000000000000001",
+        "0004",
+    ];
+    let token = data.token_in(TokenForm::V44);
+    assert_eq!(token.to_document(), rawdoc! { "_data": expected.concat() });
+    assert_eq!(token.data().ok(), Some(data));
+    let quiet = TokenData::high_water_mark(ts(1, 2));
+    let expected = rawdoc! { "_data": "8200000001000000022B0229296E04" };
+    assert_eq!(quiet.token_in(TokenForm::V44).to_document(), expected);
+    let read = quiet.token_in(TokenForm::V44).data();
+    assert_eq!(read.ok(), Some(quiet));
+}
+
+#[test]
+fn events_that_mongos_of_4_4_merges() {
+    let document = rawdoc! { "_id": 1, "a": 2 };
+    let dropped = || rawdoc! { "drop": "c" };
+    for (op, ns, o, more, keys) in [
+        (
+            "i",
+            "d.c",
+            document.clone(),
+            rawdoc! {},
+            vec![Some(rawdoc! { "_id": 1 })],
+        ),
+        (
+            "u",
+            "d.c",
+            rawdoc! { "$v": 2i32, "diff": { "u": { "b": 5 } } },
+            rawdoc! { "o2": { "s": 3, "_id": 1 } },
+            vec![Some(rawdoc! { "s": 3, "_id": 1 })],
+        ),
+        ("c", "d.$cmd", dropped(), rawdoc! {}, vec![None, None]),
+    ] {
+        let entry = Bytes::from(entry(op, ns, o, more).into_bytes());
+        let (changes, _) = changes_of(&collection(), &entry, &entry, 0);
+        let options = options(rawdoc! { "fullDocument": "updateLookup" }).of_mongos();
+        let made = options.events(&collection(), &changes[0], i64::MIN);
+        let made = made.expect("events of a sound entry");
+        assert_eq!(made.len(), keys.len());
+        for (event, key) in made.into_iter().zip(keys) {
+            let data = event.token.data().expect("sound");
+            assert_eq!(event.token, data.token_in(TokenForm::V44));
+            assert_eq!((data.uuid, data.identifier), (Some(UUID), key));
+            assert_eq!(data.from_invalidate, event.is_invalidate);
+            // What is looked up is looked up by mongos.
+            assert!(!matches!(event.full_document, Image::LookUp { .. }));
+        }
+    }
+}
+
+#[test]
 fn a_stream_continues_behind_its_token() {
     let data = |operation: u64, is_event: bool| TokenData {
         cluster_time: ts(9, 2),

@@ -1,7 +1,7 @@
 //! Resume tokens: `{_data, _typeBits}`, where `_data` is the hexadecimal form of a KeyString of the
 //! event's time, the form's version, the kind of token, the place in a transaction, whether an
 //! invalidation made it, the collection's UUID, what distinguishes the event from others at this
-//! place, and, of a part of a large event, the part's number.
+//! place, and, of a part of a large event, the part's number. MongoDB 4.4 has another form of it.
 //!
 //! Tokens compare as their bytes do, which is the order of the events.
 
@@ -18,8 +18,25 @@ use crate::number::exact_i64;
 use crate::text::document_text;
 use crate::value::elements;
 
-/// The version of the tokens that are made here.
-const VERSION: i32 = 2;
+/// The form of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum TokenForm {
+    #[default]
+    Newest,
+    /// Version 1, the only one that MongoDB 4.4 reads: without a UUID nothing follows, and what
+    /// distinguishes events is the document's key alone, where there is one.
+    V44,
+}
+
+impl TokenForm {
+    fn version(self) -> i32 {
+        match self {
+            TokenForm::Newest => 2,
+            TokenForm::V44 => 1,
+        }
+    }
+}
+
 /// Kinds of tokens.
 const HIGH_WATER_MARK: i32 = 0;
 const EVENT: i32 = 128;
@@ -35,7 +52,8 @@ pub struct TokenData {
     pub from_invalidate: bool,
     /// The collection's UUID.
     pub uuid: Option<[u8; 16]>,
-    /// `{operationType, documentKey}` or `{operationType, operationDescription}`.
+    /// `{operationType, documentKey}` or `{operationType, operationDescription}`; in the form of
+    /// MongoDB 4.4 the document's key.
     pub identifier: Option<RawDocumentBuf>,
     /// Which part of a large event it is of, from 0 on.
     pub fragment: Option<u32>,
@@ -57,9 +75,14 @@ impl TokenData {
 
     /// The token.
     pub fn token(&self) -> ResumeToken {
+        self.token_in(TokenForm::Newest)
+    }
+
+    /// The token in a form. Of a part of an event there is one in the newest alone.
+    pub fn token_in(&self, form: TokenForm) -> ResumeToken {
         let mut key = Builder::new(Ordering::default());
         key.append(RawBsonRef::Timestamp(self.cluster_time))
-            .append(RawBsonRef::Int32(VERSION))
+            .append(RawBsonRef::Int32(form.version()))
             .append(RawBsonRef::Int32(match self.is_event {
                 true => EVENT,
                 false => HIGH_WATER_MARK,
@@ -69,17 +92,25 @@ impl TokenData {
             Err(_) => key.append(RawBsonRef::Int64(self.operation as i64)),
         };
         key.append(RawBsonRef::Boolean(self.from_invalidate));
-        key.append(match &self.uuid {
-            Some(uuid) => RawBsonRef::Binary(RawBinaryRef {
-                subtype: BinarySubtype::Uuid,
-                bytes: uuid,
-            }),
-            None => RawBsonRef::Null,
-        });
-        if let Some(identifier) = &self.identifier {
+        let is_newest = form == TokenForm::Newest;
+        match &self.uuid {
+            Some(uuid) => {
+                key.append(RawBsonRef::Binary(RawBinaryRef {
+                    subtype: BinarySubtype::Uuid,
+                    bytes: uuid,
+                }));
+            }
+            None if is_newest => {
+                key.append(RawBsonRef::Null);
+            }
+            None => {}
+        }
+        if let Some(identifier) = &self.identifier
+            && (is_newest || self.uuid.is_some())
+        {
             key.append(RawBsonRef::Document(identifier));
         }
-        if let Some(fragment) = self.fragment {
+        if let Some(fragment) = self.fragment.filter(|_| is_newest) {
             key.append(RawBsonRef::Int32(fragment as i32));
         }
         let key = key.finish();

@@ -26,6 +26,8 @@ pub enum MetaKind {
     RecordId,
     /// The values by which a sort orders the document.
     SortKey,
+    /// The number by which a `$sample` of a part orders the document. No expression reads it.
+    RandVal,
 }
 
 /// What a query knows of one document beside its fields.
@@ -120,7 +122,7 @@ impl<'a> From<&'a RawDocumentBuf> for Subject<'a> {
 }
 
 impl MetaKind {
-    const ALL: [MetaKind; 8] = [
+    const ALL: [MetaKind; 9] = [
         MetaKind::TextScore,
         MetaKind::GeoNearDistance,
         MetaKind::GeoNearPoint,
@@ -129,9 +131,10 @@ impl MetaKind {
         MetaKind::ScoreDetails,
         MetaKind::RecordId,
         MetaKind::SortKey,
+        MetaKind::RandVal,
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             MetaKind::TextScore => "textScore",
             MetaKind::GeoNearDistance => "geoNearDistance",
@@ -141,6 +144,22 @@ impl MetaKind {
             MetaKind::ScoreDetails => "scoreDetails",
             MetaKind::RecordId => "recordId",
             MetaKind::SortKey => "sortKey",
+            MetaKind::RandVal => "randVal",
+        }
+    }
+
+    /// The field in which a shard gives it to a mongos of MongoDB 4.4 that merges; `None` where
+    /// that reads nothing of the kind.
+    pub(crate) fn field_of_v44(self) -> Option<&'static str> {
+        match self {
+            MetaKind::TextScore => Some("$textScore"),
+            MetaKind::RandVal => Some("$randVal"),
+            MetaKind::SortKey => Some("$sortKey"),
+            MetaKind::GeoNearDistance => Some("$dis"),
+            MetaKind::GeoNearPoint => Some("$pt"),
+            MetaKind::IndexKey | MetaKind::Score | MetaKind::ScoreDetails | MetaKind::RecordId => {
+                None
+            }
         }
     }
 
@@ -166,6 +185,7 @@ impl MetaKind {
             MetaKind::ScoreDetails => "scoreDetails",
             MetaKind::RecordId => "record ID",
             MetaKind::SortKey => "sort key",
+            MetaKind::RandVal => "rand val",
             MetaKind::IndexKey => return Ok(()),
         };
         match given {
@@ -180,7 +200,7 @@ impl MetaKind {
 
 /// A set of kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MetaSet(u8);
+pub struct MetaSet(u16);
 
 impl MetaSet {
     pub(crate) fn insert(&mut self, kind: MetaKind) {
@@ -238,12 +258,14 @@ pub(super) fn parse(parser: &mut Parser<'_>, _: &str, operand: RawBsonRef<'_>) -
     let RawBsonRef::String(name) = operand else {
         return Err(error(17307, "$meta only supports string arguments"));
     };
+    if NEVER_GIVEN.contains(&name) {
+        return Ok(Expr::Remove);
+    }
     if let Some(kind) = MetaKind::ALL.into_iter().find(|kind| kind.name() == name) {
         parser.reads(kind);
         return Ok(Expr::Meta(kind));
     }
     match name {
-        name if NEVER_GIVEN.contains(&name) => Ok(Expr::Remove),
         "timeseriesBucketMinTime" | "timeseriesBucketMaxTime" => Err(error(
             115,
             format!("{{$meta: \"{name}\"}} is not supported"),
@@ -306,7 +328,10 @@ mod tests {
         check_error(rawbson!("nope"), 17308);
         check_error(rawbson!(1), 17307);
         check_error(rawbson!("timeseriesBucketMinTime"), 115);
-        assert!(parse(rawbson!({ "$meta": "searchScore" })).is_ok());
+        for name in NEVER_GIVEN {
+            let parsed = parse(rawbson!({ "$meta": name })).expect("parsed");
+            assert!(parsed.reads().is_empty(), "{name}");
+        }
     }
 
     #[test]

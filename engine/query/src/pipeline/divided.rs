@@ -8,7 +8,10 @@ use pinion_wire::Result;
 
 use super::Pipeline;
 use super::fields::read_by;
-use crate::expression::{Variables, check_field_path};
+use super::keyed::keyed_value;
+use super::split::stage_of;
+use super::stage::{Stage, StageKind};
+use crate::expression::{MetaSet, Variables, check_field_path};
 use crate::matcher::Matcher;
 use crate::sort::SortPattern;
 use crate::value::{elements, first, is_empty};
@@ -21,20 +24,84 @@ pub struct DividedPipeline {
     pub stages: Vec<RawDocumentBuf>,
     /// The order in which the documents of a part come.
     pub sort: Option<SortPattern>,
+    /// They come by their distance.
+    pub is_near: bool,
     /// How many documents of all parts together are wanted at most.
     pub limit: Option<i64>,
+    /// What `rest` reads of documents beside their fields: it takes them as
+    /// [`DividedPipeline::given`] has them.
+    pub metadata: MetaSet,
     /// What is done with what all of them give, in that order.
     pub rest: Pipeline,
 }
 
+impl Pipeline {
+    /// Divides the pipeline, whose collection the parts alone know.
+    ///
+    /// # Errors
+    /// Those of filters that are put together.
+    pub fn divided(self, variables: &Variables) -> Result<DividedPipeline> {
+        match self.stages.first().map(|stage| &stage.kind) {
+            Some(StageKind::GeoNear(near)) => {
+                let matcher = Matcher::parse_query(near.query(), variables)?;
+                Ok(self.divided_behind_near(matcher))
+            }
+            _ => Ok(self.split(None, variables)?.divided()),
+        }
+    }
+
+    fn divided_behind_near(mut self, matcher: Matcher) -> DividedPipeline {
+        let mut stages = vec![self.stages.remove(0).source];
+        let limit = match self.stages.first().map(|stage| &stage.kind) {
+            Some(StageKind::Limit(limit)) => Some(*limit),
+            _ => None,
+        };
+        if let Some(limit) = limit {
+            self.stages.remove(0);
+            stages.push(stage_of("$limit", RawBsonRef::Int64(limit)));
+        }
+        DividedPipeline {
+            matcher,
+            stages,
+            sort: None,
+            is_near: true,
+            limit,
+            metadata: MetaSet::default(),
+            rest: self,
+        }
+        .with_metadata()
+    }
+}
+
 impl DividedPipeline {
+    /// The same where the parts give what the rest reads of documents beside their fields.
+    pub(super) fn with_metadata(mut self) -> DividedPipeline {
+        let is_of_read =
+            |stage: &Stage| matches!(stage.kind, StageKind::Known(_) | StageKind::Keyed);
+        self.rest.stages.retain(|stage| !is_of_read(stage));
+        self.metadata = self.rest.needs();
+        if !self.metadata.is_empty() {
+            let keyed = Stage::unnamed(StageKind::Keyed);
+            self.rest.stages.insert(0, keyed);
+        }
+        self
+    }
+
+    /// The expression for a document as a part has to give it.
+    pub fn given(&self) -> RawBson {
+        match self.metadata.is_empty() {
+            true => RawBson::String("$$ROOT".to_owned()),
+            false => RawBson::Document(keyed_value(self.metadata)),
+        }
+    }
+
     /// The same with less that leaves the parts: groups and counts of what they have, where those
     /// of all are made of these, or else only the fields that are read.
     ///
     /// # Errors
     /// None where the stages have been parsed with these variables.
     pub fn reduced(mut self, variables: &Variables) -> Result<DividedPipeline> {
-        if self.sort.is_some() {
+        if self.sort.is_some() || self.is_near || !self.metadata.is_empty() {
             return Ok(self);
         }
         let behind = self.rest.stages.first().map(|stage| &*stage.source);
@@ -129,12 +196,8 @@ mod tests {
         };
         let vars = Variables::default();
         let pipeline = Pipeline::parse(&stages, &vars).expect("it parses");
-        let divided = pipeline
-            .split(None, &vars)
-            .expect("it can be split")
-            .divided();
-        let divided = divided.expect("nothing reads metadata").reduced(&vars);
-        let divided = divided.expect("it parses");
+        let divided = pipeline.divided(&vars).expect("it can be divided");
+        let divided = divided.reduced(&vars).expect("it parses");
         let shown = |stages: Vec<&RawDocument>| -> Vec<String> {
             stages.into_iter().map(document_text).collect()
         };
@@ -195,6 +258,61 @@ mod tests {
             rawbson!([{ "$limit": 5 }, { "$group": { "_id": null, "n": { "$sum": 1 } } }]),
             &["{ $limit: 5 }", "{ $project: { _id: 1 } }"],
             &["{ $group: { _id: null, n: { $sum: 1 } } }"],
+        );
+    }
+
+    #[test]
+    fn metadata_of_documents() {
+        #[track_caller]
+        fn check(stages: RawBson, parts: &[&str], given: &str, is_near: bool) {
+            let RawBson::Array(stages) = stages else {
+                panic!("a pipeline is an array");
+            };
+            let vars = Variables::default();
+            let pipeline = Pipeline::parse(&stages, &vars).expect("it parses");
+            let divided = pipeline.divided(&vars).expect("it can be divided");
+            let shown: Vec<String> = divided.stages.iter().map(|s| document_text(s)).collect();
+            assert_eq!(shown, parts);
+            assert_eq!(
+                crate::text::value_text(divided.given().as_raw_bson_ref()),
+                given
+            );
+            assert_eq!(divided.is_near, is_near);
+        }
+        let text = || rawdoc! { "$match": { "$text": { "$search": "x" } } };
+        let score = || rawdoc! { "$meta": "textScore" };
+        check(
+            rawbson!([text(), { "$group": { "_id": score() } }]),
+            &["{ $match: { $text: { $search: \"x\" } } }"],
+            "{ document: \"$$ROOT\", metadata: { textScore: { $meta: \"textScore\" } } }",
+            false,
+        );
+        check(
+            rawbson!([text(), { "$sort": { "s": score() } }, { "$limit": 2 }]),
+            &[
+                "{ $match: { $text: { $search: \"x\" } } }",
+                "{ $sort: { s: { $meta: \"textScore\" } } }",
+                "{ $limit: 2 }",
+            ],
+            "\"$$ROOT\"",
+            false,
+        );
+        // The values of a sort are those of the documents.
+        check(
+            rawbson!([{ "$sort": { "a": 1 } }, { "$project": { "k": { "$meta": "sortKey" } } }]),
+            &["{ $sort: { a: 1 } }"],
+            "\"$$ROOT\"",
+            false,
+        );
+        let near = || rawdoc! { "$geoNear": { "near": [0, 0], "distanceField": "d" } };
+        check(
+            rawbson!([near(), { "$limit": 2 }, { "$project": { "k": { "$meta": "geoNearDistance" } } }]),
+            &[
+                "{ $geoNear: { near: [ 0, 0 ], distanceField: \"d\" } }",
+                "{ $limit: 2 }",
+            ],
+            "{ document: \"$$ROOT\", metadata: { geoNearDistance: { $meta: \"geoNearDistance\" } } }",
+            true,
         );
     }
 }

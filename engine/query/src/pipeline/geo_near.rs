@@ -15,6 +15,7 @@ use crate::index::{IndexKind, IndexSpec};
 use crate::limits::{MAX_GEO_NEAR_KEY_COMPONENTS, MAX_PATH_COMPONENTS};
 use crate::path::Path;
 use crate::series::SeriesForm;
+use crate::sort::SortPattern;
 use crate::value::{array_document, elements, field, is_true, type_name};
 use crate::work;
 
@@ -172,6 +173,21 @@ impl GeoNear {
             .append_all(query)
             .append(&key, RawBsonRef::Document(&self.near.source));
         Ok(filter.finish())
+    }
+
+    /// The order of the documents by the field that has their distances; `None` where none has.
+    pub(super) fn order(&self) -> Result<Option<SortPattern>> {
+        let Some(path) = &self.distance_field else {
+            return Ok(None);
+        };
+        let mut pattern = DocBuilder::new();
+        pattern.append(path.text(), 1);
+        SortPattern::parse(&pattern.finish()).map(Some)
+    }
+
+    /// Whether the documents show where they are.
+    pub(super) fn shows_points(&self) -> bool {
+        self.include_locs.is_some()
     }
 
     /// A document with what was asked for.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf};
 use pinion_collation::Collation;
-use pinion_wire::Result;
+use pinion_wire::{ErrorCode, Result};
 use smallvec::SmallVec;
 
 use super::Document;
@@ -25,6 +25,8 @@ pub(super) struct Group {
     pub(super) collation: Option<Arc<Collation>>,
     /// Which of MongoDB's engines would run the stage, which shows in the codes of errors.
     pub(super) engine: Engine,
+    /// The groups leave in the form that a merging `$group` of MongoDB 4.4 takes.
+    pub(super) gives_mergeable: bool,
 }
 
 /// What a group's documents have in common.
@@ -112,6 +114,7 @@ impl Group {
             fields,
             engine: Engine::Classic,
             collation: variables.collation.clone(),
+            gives_mergeable: false,
         })
     }
 }
@@ -172,6 +175,25 @@ impl Group {
         self.fields
             .iter()
             .all(|(_, field)| field.kind().is_divisible())
+    }
+
+    /// Has the groups leave in the form that a merging `$group` of MongoDB 4.4 takes.
+    ///
+    /// # Errors
+    /// `CommandNotSupported` for an accumulator that it does not have.
+    pub(super) fn give_mergeable(&mut self) -> Result<()> {
+        let mut kinds = self.fields.iter().map(|(_, field)| field.kind());
+        if let Some(kind) = kinds.find(|kind| !kind.is_mergeable_by_v44()) {
+            return Err(error(
+                ErrorCode::COMMAND_NOT_SUPPORTED.0,
+                format!(
+                    "the accumulator {} cannot be merged by MongoDB 4.4",
+                    kind.name()
+                ),
+            ));
+        }
+        self.gives_mergeable = true;
+        Ok(())
     }
 
     /// Whether what parts know of groups carries the order of their documents.

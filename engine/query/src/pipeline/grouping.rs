@@ -440,6 +440,7 @@ impl OneGroup {
         for (accumulator, (name, field)) in self.accumulators.iter().zip(&group.fields) {
             let result = match accumulator {
                 Accumulator::Ordered(ordered) => field.replay(id, ordered)?.finish(),
+                _ if group.gives_mergeable => accumulator.mergeable_by_v44(orderless),
                 _ if orderless => accumulator.finish_orderless(),
                 _ => accumulator.finish(),
             };

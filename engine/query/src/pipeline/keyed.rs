@@ -7,7 +7,7 @@ use pinion_wire::Result;
 use super::Document;
 use super::step::{Accepted, Step};
 use crate::error::bad_value;
-use crate::expression::Metadata;
+use crate::expression::{MetaSet, Metadata};
 use crate::value::field;
 use crate::work::spend_bytes;
 
@@ -23,6 +23,19 @@ pub fn keyed(document: &RawDocument, metadata: &Metadata) -> Result<RawDocumentB
         out.append(METADATA, RawBsonRef::Document(&metadata.to_document()));
     }
     Ok(out.finish())
+}
+
+/// The expression by which a pipeline gives documents in that form, with these kinds.
+pub(super) fn keyed_value(metadata: MetaSet) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    out.append(DOCUMENT, "$$ROOT").start_document(METADATA);
+    for kind in metadata.iter() {
+        out.start_document(kind.name())
+            .append("$meta", kind.name())
+            .end();
+    }
+    out.end();
+    out.finish()
 }
 
 /// Takes the documents out of that form.

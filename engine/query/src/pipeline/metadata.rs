@@ -1,12 +1,12 @@
 //! What stages read of documents beside their fields, and whether anything before them gives it.
 
-use pinion_bson::RawDocumentBuf;
 use pinion_wire::Result;
 
 use super::stage::{Stage, StageKind};
 use super::{ExternalStage, Pipeline};
 use crate::error::error;
 use crate::expression::{MetaKind, MetaSet};
+use crate::sort::SortPattern;
 
 impl Stage {
     /// Whether the stage looks at the score of a text search.
@@ -38,6 +38,7 @@ impl Stage {
             },
             StageKind::Rank(ranks) => ranks.reads(),
             StageKind::SortKeys(sort) => sort.reads(),
+            StageKind::Showing(kinds) => *kinds,
             StageKind::Known(_)
             | StageKind::Keyed
             | StageKind::Fuse(_)
@@ -65,7 +66,12 @@ impl Stage {
                 known
             }
             StageKind::Fuse(fusion) => known.union(fusion.provides()),
-            StageKind::Sort(_) => known.union(MetaSet::of([MetaKind::SortKey])),
+            StageKind::Sort(_) | StageKind::SortKeys(_) => {
+                known.union(MetaSet::of([MetaKind::SortKey]))
+            }
+            StageKind::Sample(sample) if sample.gives_numbers => {
+                known.union(MetaSet::of([MetaKind::SortKey, MetaKind::RandVal]))
+            }
             // The records of a series are its buckets.
             StageKind::Unpack(_) => {
                 let mut known = known;
@@ -106,6 +112,24 @@ impl Pipeline {
             .iter()
             .map(Stage::reads)
             .fold(MetaSet::default(), MetaSet::union)
+    }
+
+    /// What the stages give.
+    pub(super) fn gives(&self) -> MetaSet {
+        let stages = self.stages.iter();
+        stages.fold(MetaSet::default(), |known, stage| stage.passes(known))
+    }
+
+    /// What the stages read that none of them gives.
+    pub(super) fn needs(&self) -> MetaSet {
+        let (mut needed, mut known) = (MetaSet::default(), MetaSet::default());
+        for stage in &self.stages {
+            let mut missing = stage.reads();
+            known.iter().for_each(|kind| missing.remove(kind));
+            needed = needed.union(missing);
+            known = stage.passes(known);
+        }
+        needed
     }
 
     /// Refuses stages that read what nothing before them gives.
@@ -152,15 +176,24 @@ impl Pipeline {
             if !later.any(|reads| reads.contains(MetaKind::SortKey)) {
                 continue;
             }
-            let is_limited = |stage: &Stage| matches!(stage.kind, StageKind::Limit(_));
-            let behind = at + 1 + usize::from(self.stages.get(at + 1).is_some_and(is_limited));
-            let stage = Stage {
-                kind: StageKind::SortKeys(pattern.clone()),
-                source: RawDocumentBuf::new(),
-            };
-            self.stages.insert(behind, stage);
+            let pattern = pattern.clone();
+            self.insert_sort_keys(at, pattern);
         }
         self
+    }
+
+    /// Puts what adds the values of an order behind the stage at this place, which gives that
+    /// order, and behind its limit.
+    pub(super) fn insert_sort_keys(&mut self, at: usize, pattern: SortPattern) {
+        let behind = self.behind_order(at);
+        let stage = Stage::unnamed(StageKind::SortKeys(pattern));
+        self.stages.insert(behind, stage);
+    }
+
+    /// The place behind the stage at this one, which gives an order, and behind its limit.
+    pub(super) fn behind_order(&self, at: usize) -> usize {
+        let is_limited = |stage: &Stage| matches!(stage.kind, StageKind::Limit(_));
+        at + 1 + usize::from(self.stages.get(at + 1).is_some_and(is_limited))
     }
 
     /// Refuses a `$text` anywhere but at the front.

@@ -27,6 +27,7 @@ mod rows;
 mod rules;
 mod run;
 mod sample;
+mod shards_part;
 mod sorting;
 mod spec;
 mod split;
@@ -219,7 +220,10 @@ impl Pipeline {
         let written = |stage: &&Stage| {
             !matches!(
                 stage.kind,
-                StageKind::Known(_) | StageKind::Keyed | StageKind::SortKeys(_)
+                StageKind::Known(_)
+                    | StageKind::Keyed
+                    | StageKind::SortKeys(_)
+                    | StageKind::Showing(_)
             )
         };
         self.stages

@@ -13,6 +13,8 @@ use crate::value::{elements, type_name};
 pub(super) struct Sample {
     pub size: usize,
     pub random: Random,
+    /// The documents leave with the number that each was drawn by: others merge them by that.
+    pub gives_numbers: bool,
 }
 
 impl Sample {
@@ -39,6 +41,7 @@ impl Sample {
         Ok(Sample {
             size: size.ok_or_else(|| error(28749, "$sample stage must specify a size"))?,
             random: variables.random.clone(),
+            gives_numbers: false,
         })
     }
 }

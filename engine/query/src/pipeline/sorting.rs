@@ -1,11 +1,12 @@
 //! `$sort` at work, and `$sample`, which is a sort by chance.
 
+use pinion_bson::RawArrayBuf;
 use pinion_wire::Result;
 
 use super::Document;
 use super::sample::Sample;
 use super::step::{Accepted, OnDisk, Produced, Step};
-use crate::expression::Random;
+use crate::expression::{MetaKind, Random};
 use crate::sort::SortPattern;
 use crate::spill::{DiskReply, DiskSorter, Memory, Next, Spiller};
 use crate::work;
@@ -21,7 +22,7 @@ pub(super) struct Sorting {
 #[derive(Debug)]
 enum Order {
     Pattern(SortPattern),
-    Chance(Random),
+    Chance { random: Random, is_given: bool },
 }
 
 impl Sorting {
@@ -32,7 +33,11 @@ impl Sorting {
 
     /// As many documents as the sample takes, chosen at random.
     pub(super) fn sample(sample: Sample, memory: &Memory) -> Sorting {
-        Sorting::by(Order::Chance(sample.random), Some(sample.size), memory)
+        let order = Order::Chance {
+            random: sample.random,
+            is_given: sample.gives_numbers,
+        };
+        Sorting::by(order, Some(sample.size), memory)
     }
 
     fn by(order: Order, limit: Option<usize>, memory: &Memory) -> Sorting {
@@ -46,18 +51,36 @@ impl Sorting {
     }
 }
 
+/// The document with the number that it was drawn by, where the least come first. It is given as
+/// MongoDB has it: between 0 and 1, and the greatest come first.
+fn drawn(document: &Document, number: u64) -> Document {
+    let number = ((u64::MAX - number) >> 11) as f64 / (1_u64 << 53) as f64;
+    let mut key = RawArrayBuf::new();
+    key.push(number);
+    let metadata = document.metadata().clone();
+    let metadata = metadata.with(MetaKind::RandVal, number);
+    let metadata = metadata.with(MetaKind::SortKey, key);
+    document.clone().with_metadata(metadata)
+}
+
 impl Step for Sorting {
     fn take(&mut self, document: &Document) -> Result<Accepted> {
+        let mut kept = None;
         // Documents of equal keys stay in the order in which they came.
         let mut key = match &self.order {
             Order::Pattern(pattern) => pattern.value_key(document)?,
-            Order::Chance(random) => random.next_u64().to_be_bytes().to_vec(),
+            Order::Chance { random, is_given } => {
+                let number = random.next_u64();
+                kept = is_given.then(|| drawn(document, number));
+                number.to_be_bytes().to_vec()
+            }
         };
         work::check()?;
         key.extend_from_slice(&self.arrived.to_be_bytes());
         self.arrived += 1;
         let bytes = document.as_bytes().len();
-        Ok(match self.sorter.push(key, document.clone(), bytes)? {
+        let kept = kept.unwrap_or_else(|| document.clone());
+        Ok(match self.sorter.push(key, kept, bytes)? {
             true => Accepted::Spills,
             false => Accepted::Kept,
         })

@@ -212,22 +212,12 @@ impl SplitPipeline {
         }
     }
 
-    /// The same pipeline divided for parts that run stages of clients; `None` where stages behind
-    /// the read look at what is no field of a document.
-    pub fn divided(self) -> Option<DividedPipeline> {
-        let reads_more = |part: &PartStages| part.stages().any(|stage| !stage.reads().is_empty());
+    /// The same pipeline divided for parts that run stages of clients.
+    pub(super) fn divided(self) -> DividedPipeline {
         let mut stages = Vec::new();
-        let append = |stages: &mut Vec<RawDocumentBuf>, name: &str, value: RawBsonRef<'_>| {
-            let mut stage = DocBuilder::new();
-            stage.append(name, value);
-            stages.push(stage.finish());
-        };
         if !self.matcher.is_empty() {
-            append(
-                &mut stages,
-                "$match",
-                RawBsonRef::Document(self.matcher.filter()),
-            );
+            let filter = RawBsonRef::Document(self.matcher.filter());
+            stages.push(stage_of("$match", filter));
         }
         let (matcher, limit) = (self.matcher.clone(), self.limit);
         let mut sort = self.sort.clone();
@@ -237,30 +227,29 @@ impl SplitPipeline {
             && limit.is_none()
             && let Some(part) = self.part.as_deref()
         {
-            if reads_more(part) {
-                return None;
-            }
             taken = part.before.stages.len() + usize::from(part.sort.is_some());
             stages.extend(part.before.sources().map(RawDocument::to_owned));
             sort = part.sort().cloned();
             keep = part.keep.and_then(|keep| i64::try_from(keep).ok());
         }
         if let Some(sort) = &sort {
-            append(&mut stages, "$sort", RawBsonRef::Document(sort.source()));
+            stages.push(stage_of("$sort", RawBsonRef::Document(sort.source())));
         }
         if let Some(keep) = keep.filter(|_| sort.is_some() || limit.is_some()) {
-            append(&mut stages, "$limit", RawBsonRef::Int64(keep));
+            stages.push(stage_of("$limit", RawBsonRef::Int64(keep)));
         }
-        let is_known = self.metadata.is_empty();
         let mut rest = self.into_whole();
         rest.stages.drain(..taken);
-        (is_known && rest.reads().is_empty()).then_some(DividedPipeline {
+        DividedPipeline {
             matcher,
             stages,
             sort,
+            is_near: false,
             limit,
+            metadata: MetaSet::default(),
             rest,
-        })
+        }
+        .with_metadata()
     }
 
     /// The stages behind the read as they were written: what the parts do, and what is done with
@@ -283,6 +272,13 @@ impl SplitPipeline {
         let stages = part.stages().cloned().collect();
         Some([shown(&Pipeline { stages }), shown(&self.merger)])
     }
+}
+
+/// A stage as it is written.
+pub(super) fn stage_of(name: &str, value: RawBsonRef<'_>) -> RawDocumentBuf {
+    let mut stage = DocBuilder::new();
+    stage.append(name, value);
+    stage.finish()
 }
 
 impl PartStages {

@@ -16,6 +16,7 @@ use super::grouping::{Grouping, Role};
 use super::keyed::Unkeying;
 use super::row::{StageRow, stage_row_of};
 use super::sample::Sample;
+use super::shards_part::Shown;
 use super::sorting::Sorting;
 use super::step::Step;
 use super::steps::{
@@ -24,7 +25,7 @@ use super::steps::{
 use super::unwind::{Unwind, Unwinding};
 use super::window::{WindowFields, Windows};
 use crate::error::error;
-use crate::expression::{Expression, Subject};
+use crate::expression::{Expression, MetaSet, Subject};
 use crate::matcher::{Matcher, MetaSource};
 use crate::projection::Projection;
 use crate::series::{Unpack, Unpacking};
@@ -49,6 +50,8 @@ pub(super) enum StageKind {
     Keyed,
     /// The values that the sort before it orders by, as far as other stages read them.
     SortKeys(SortPattern),
+    /// Shows what is known of documents in fields of theirs, for MongoDB 4.4's mongos.
+    Showing(MetaSet),
     Project(Projection),
     Sort(SortPattern),
     Skip(i64),
@@ -117,6 +120,7 @@ impl Stage {
             StageKind::Known(source) => Box::new(Knowing(source)),
             StageKind::Keyed => Box::new(Unkeying),
             StageKind::SortKeys(pattern) => Box::new(Ordered(pattern)),
+            StageKind::Showing(kinds) => Box::new(Shown(kinds)),
             StageKind::Sort(pattern) => Box::new(Sorting::new(pattern, limit, memory)),
             StageKind::Skip(amount) => Box::new(Skipping(amount)),
             StageKind::Limit(amount) => Box::new(Limiting(amount)),

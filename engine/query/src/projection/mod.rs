@@ -7,12 +7,13 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-use pinion_bson::{RawBson, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBson, RawDocument, RawDocumentBuf};
 use pinion_wire::Result;
 
 use self::tree::Tree;
 use crate::expression::{Expression, MetaKind, MetaSet, Subject, Variables};
 use crate::matcher::Matcher;
+use crate::value::field;
 
 /// Bytes assumed for a field of the output; they only size its buffer.
 const EXPECTED_FIELD_BYTES: usize = 32;
@@ -61,6 +62,30 @@ impl Projection {
     pub fn parse_find(spec: &RawDocument, variables: &Variables) -> Result<Projection> {
         crate::work::spend_bytes(spec.as_bytes().len())?;
         parse::Parser::find(variables).parse(spec)
+    }
+
+    /// Parses the projection of a `find` that a mongos of MongoDB 4.4 may have sent: beside what
+    /// clients write it asks for what it merges by, which may be distances.
+    ///
+    /// # Errors
+    /// As those of [`Projection::parse_find`].
+    pub fn parse_find_of_mongos(spec: &RawDocument, variables: &Variables) -> Result<Projection> {
+        crate::work::spend_bytes(spec.as_bytes().len())?;
+        parse::Parser::find_of_mongos(variables).parse(spec)
+    }
+
+    /// What of a projection a router merges by, alone: documents come out with all of their fields
+    /// and this one. `None` where it asks for nothing of the kind.
+    ///
+    /// # Errors
+    /// As those of [`Projection::parse_find`].
+    pub fn of_merge_key(spec: &RawDocument, variables: &Variables) -> Result<Option<Projection>> {
+        let Some(value) = field(spec, parse::SORT_KEY) else {
+            return Ok(None);
+        };
+        let mut alone = DocBuilder::new();
+        alone.append_raw(parse::SORT_KEY, value);
+        Projection::parse_find_of_mongos(&alone.finish(), variables).map(Some)
     }
 
     /// Parses the specification of a `$project` stage.

@@ -12,18 +12,23 @@ use crate::text::element_text;
 use crate::value::{count, elements, first, is_empty, is_number, is_true, items, type_name};
 
 /// The field in which routers have shards give the values that a document is sorted by.
-const SORT_KEY: &str = "$sortKey";
+pub(super) const SORT_KEY: &str = "$sortKey";
 
-/// Whether it is `{$meta: "sortKey"}`.
-fn is_sort_key(value: RawBsonRef<'_>) -> bool {
-    let meta = value.as_document().and_then(first);
-    matches!(meta, Some(("$meta", RawBsonRef::String("sortKey"))))
+/// What `{$meta: <name>}` names.
+fn meta_name(value: RawBsonRef<'_>) -> Option<&str> {
+    match value.as_document().and_then(first) {
+        Some(("$meta", RawBsonRef::String(name))) => Some(name),
+        _ => None,
+    }
 }
 
 pub(super) struct Parser<'v> {
     variables: &'v Variables,
     /// The operators that only `find` has are allowed.
     find: bool,
+    /// A mongos of MongoDB 4.4 may have sent it: it merges by distances too, and asks for the ids
+    /// of records by a field.
+    of_mongos: bool,
     mode: Option<Mode>,
     id_included: Option<bool>,
     positional: Option<Box<[Box<str>]>>,
@@ -37,12 +42,32 @@ impl<'v> Parser<'v> {
         Parser {
             variables,
             find: true,
+            of_mongos: false,
             mode: None,
             id_included: None,
             positional: None,
             has_elem_match: false,
             has_slice: false,
         }
+    }
+
+    /// For a `find` that a mongos of MongoDB 4.4 may have sent.
+    pub(super) fn find_of_mongos(variables: &'v Variables) -> Parser<'v> {
+        Parser {
+            of_mongos: true,
+            ..Parser::find(variables)
+        }
+    }
+
+    /// Whether a field is what routers ask for, to merge what several shards give.
+    fn is_for_merge(&self, name: &str, value: RawBsonRef<'_>) -> bool {
+        let is_known = |kind: &str| match name {
+            SORT_KEY => kind == "sortKey" || (kind == "geoNearDistance" && self.of_mongos),
+            // What `showRecordId` is to a mongos.
+            "$recordId" => kind == "recordId" && self.of_mongos,
+            _ => false,
+        };
+        self.find && meta_name(value).is_some_and(is_known)
     }
 
     pub(super) fn aggregation(variables: &'v Variables) -> Parser<'v> {
@@ -125,9 +150,7 @@ impl<'v> Parser<'v> {
                  parts following the '$' and the results will be equivalent.",
             ));
         }
-        // What routers ask for, to merge what several shards give.
-        let is_for_merge = self.find && full == SORT_KEY && is_sort_key(value);
-        if !is_for_merge {
+        if !self.is_for_merge(&full, value) {
             check_field_path(name)?;
         }
         match value {

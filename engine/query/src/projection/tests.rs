@@ -3,7 +3,7 @@
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 
 use super::Projection;
-use crate::expression::Variables;
+use crate::expression::{MetaKind, Metadata, Subject, Variables};
 use crate::matcher::Matcher;
 use crate::value::elements;
 
@@ -336,4 +336,62 @@ fn a_constant_that_is_copied_takes_a_budget() {
         }
     }
     assert!(apply(rawdoc! { "a": { "$literal": &text[..1000] } }, &sample()).is_some());
+}
+
+/// What mongos of MongoDB 4.4 merges by comes with what its client wants.
+#[test]
+fn what_mongos_merges_by_stands_beside_every_projection() {
+    let metadata = Metadata::default()
+        .with(MetaKind::SortKey, rawdoc! { "k": 1 })
+        .with(MetaKind::GeoNearDistance, 2.5);
+    let document = rawdoc! { "_id": 1, "a": 3, "b": 4 };
+    let check = |own: RawDocumentBuf, kind: &str, expected: RawDocumentBuf| {
+        let mut spec = DocBuilder::new();
+        spec.append_all(&own);
+        spec.append_all(&rawdoc! { "$sortKey": { "$meta": kind } });
+        let projection = Projection::parse_find_of_mongos(&spec.finish(), &Variables::default());
+        let subject = Subject {
+            document: &document,
+            metadata: &metadata,
+        };
+        let projected = projection.expect("it parses").apply(subject, None);
+        assert_eq!(projected.expect("it applies"), expected, "{own:?} {kind}");
+    };
+    let key = || rawdoc! { "k": 1 };
+    check(
+        rawdoc! {},
+        "sortKey",
+        rawdoc! { "_id": 1, "a": 3, "b": 4, "$sortKey": key() },
+    );
+    check(
+        rawdoc! { "a": 1 },
+        "sortKey",
+        rawdoc! { "_id": 1, "a": 3, "$sortKey": key() },
+    );
+    check(
+        rawdoc! { "a": 1, "_id": 0 },
+        "sortKey",
+        rawdoc! { "a": 3, "$sortKey": key() },
+    );
+    check(
+        rawdoc! { "a": 0 },
+        "sortKey",
+        rawdoc! { "_id": 1, "b": 4, "$sortKey": key() },
+    );
+    check(
+        rawdoc! { "b": 1 },
+        "geoNearDistance",
+        rawdoc! { "_id": 1, "b": 4, "$sortKey": 2.5 },
+    );
+    let variables = Variables::default();
+    let distance = rawdoc! { "a": 1, "$sortKey": { "$meta": "geoNearDistance" } };
+    assert!(Projection::parse_find(&distance, &variables).is_err());
+    let text = rawdoc! { "$sortKey": { "$meta": "textScore" } };
+    assert!(Projection::parse_find_of_mongos(&text, &variables).is_err());
+    let alone =
+        |spec: RawDocumentBuf| Projection::of_merge_key(&spec, &variables).expect("it parses");
+    let alone_of_key = alone(distance).expect("it is there");
+    assert!(alone_of_key.reads_meta(MetaKind::GeoNearDistance));
+    assert!(!alone_of_key.is_inclusion());
+    assert!(alone(rawdoc! { "a": 1 }).is_none());
 }

@@ -10,6 +10,8 @@ mod ends;
 mod extremes;
 mod filter;
 mod horizon;
+mod names;
+mod options;
 mod pack;
 mod unpack;
 
@@ -26,6 +28,8 @@ pub use check::{BucketState, check_bucket};
 pub(crate) use ends::Ends;
 pub use filter::{BucketFilter, bucket_filter, index_filter, is_about_meta, meta_filter};
 pub(crate) use horizon::{BucketOrder, Horizon};
+pub use names::{BUCKETS_PREFIX, buckets_of, series_of};
+pub use options::{Granularity, TimeSeries, TimeSeriesChange};
 pub use pack::{Packed, Packing, bucket_id, measurement_count, normal_meta, pack, time_of};
 pub use unpack::measurements;
 pub(crate) use unpack::{Gives, Unpack, Unpacking};

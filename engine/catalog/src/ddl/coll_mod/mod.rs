@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawArrayBuf, RawBson, RawDocumentBuf};
 use pinion_clock::Timestamp;
+use pinion_query::{TimeSeriesChange, buckets_of, series_of};
 use pinion_runtime::LocalBoxFuture;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
@@ -25,10 +26,9 @@ use crate::index::Index;
 use crate::oplog::OpKind;
 use crate::oplog_format::{OplogFormat, check_v44_can_follow, oplog_format};
 use crate::options::{
-    CollectionKind, CollectionOptions, TimeSeriesChange, ValidationAction, ValidationLevel,
-    ViewDefinition,
+    CollectionKind, CollectionOptions, ValidationAction, ValidationLevel, ViewDefinition,
 };
-use crate::series::{buckets_of, series_of, view_options};
+use crate::series::view_options;
 use crate::v44_checks::check_operators;
 use crate::view::{SYSTEM_VIEWS, View};
 

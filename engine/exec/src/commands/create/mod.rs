@@ -16,7 +16,8 @@ use pinion_service::compute::compute;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-pub(super) use time_series::{change as time_series_change, of_output as time_series_of_output};
+pub(super) use time_series::change as time_series_change;
+pub use time_series::time_series_option;
 pub(super) use validation::{
     action as validation_action, check_validator, level as validation_level,
 };

@@ -1,7 +1,7 @@
 //! `timeseries`, of `create` and `collMod`.
 
 use pinion_bson::{DocBuilder, RawDocument};
-use pinion_catalog::{Granularity, TimeSeries, TimeSeriesChange};
+use pinion_query::{Granularity, TimeSeries, TimeSeriesChange};
 use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, Result};
 
@@ -45,12 +45,15 @@ pub(super) fn read(reader: &FieldReader<'_, '_>) -> Result<Option<Written>> {
     }))
 }
 
-/// The option as `$out` has it.
-pub(in crate::commands) fn of_output(spec: &RawDocument, ns: &Namespace) -> Result<TimeSeries> {
-    let mut stage = DocBuilder::new();
-    stage.append("timeseries", spec);
-    let stage = stage.finish();
-    let reader = FieldReader::object(Path::root("$out"), &stage)?;
+/// The option as others than `create` have it: `root` is where it stands.
+///
+/// # Errors
+/// As of `create`.
+pub fn time_series_option(root: &str, spec: &RawDocument, ns: &Namespace) -> Result<TimeSeries> {
+    let mut holder = DocBuilder::new();
+    holder.append("timeseries", spec);
+    let holder = holder.finish();
+    let reader = FieldReader::object(Path::root(root), &holder)?;
     let written = read(&reader)?;
     written.expect("it is there").resolve(ns)
 }

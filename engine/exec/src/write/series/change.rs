@@ -24,6 +24,7 @@ use crate::read::{Again, ReadRequest, Targets, of_buckets, open_ids};
 use crate::write::backoff::Backoff;
 use crate::write::document::update_context;
 use crate::write::modify::Change;
+use crate::write::shard_key::check_key_kept;
 use crate::write::target::{ModifyOutcome, ModifyStatement};
 
 fn invalid(message: impl Into<String>) -> Error {
@@ -281,6 +282,9 @@ impl Changing<'_> {
                 }
                 Becomes::Other { new, changed, last } => (new, changed, last),
             };
+            if let (Some(ownership), Some(new)) = (&self.target.ownership, &new) {
+                check_key_kept(&**ownership, stored_document(&old.value), new)?;
+            }
             let write = BucketWrite {
                 old: Some(old),
                 new: new.map(|new| Bytes::from(new.into_bytes())),

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pinion_bson::{DateTime, DocBuilder, RawBson, RawBsonRef, RawDocument};
-use pinion_catalog::{Collection, TimeSeries, from_write_error, set_multikey, stored_document};
+use pinion_catalog::{Collection, from_write_error, set_multikey, stored_document};
 use pinion_query::{
-    MAX_BUCKET_MEASUREMENTS, Matcher, MultikeyPaths, Packing, SeriesForm, bucket_id,
+    MAX_BUCKET_MEASUREMENTS, Matcher, MultikeyPaths, Packing, SeriesForm, TimeSeries, bucket_id,
     measurement_count, normal_meta, pack, time_of,
 };
 use pinion_service::compute::{compute, compute_bytes};
@@ -27,7 +27,7 @@ use crate::read::{ReadRequest, existing_trees, open};
 use crate::statements::Stamp;
 use crate::write::backoff::Backoff;
 use crate::write::batch::BatchOutcome;
-use crate::write::insert::{InsertOptions, insert_documents};
+use crate::write::insert::{InsertOptions, insert_documents, stops_here};
 use crate::write::open_buckets;
 
 /// A measurement that is not in a bucket yet, with its place in the client's batch.
@@ -245,9 +245,22 @@ impl Batch {
                 let ns = collection.ns.clone();
                 Box::pin(set_multikey(ctx, ns, collection.uuid, found.multikey)).await?;
             }
-            acquired = acquire(ctx, left).await?;
+            acquired = match acquire(ctx, left).await {
+                Err(error) if stops_here(ctx, &error, outcome) => {
+                    self.fail_left(&error, outcome);
+                    return Ok(());
+                }
+                again => again?,
+            };
         }
         Ok(())
+    }
+
+    /// Has what is left fail: the first of it where there is an order.
+    fn fail_left(&mut self, error: &Error, outcome: &mut BatchOutcome) {
+        let left = self.take_left();
+        outcome.stop(left.iter().map(|(index, _)| *index), self.ordered, error);
+        self.stopped = true;
     }
 
     /// What is left in the client's order.
@@ -273,12 +286,7 @@ impl Batch {
             false => (self.backoff.conflict(ctx).await?, WriteError::Conflict),
         };
         if !more {
-            let left = self.take_left();
-            let failing = if self.ordered { 1 } else { left.len() };
-            for (index, _) in left.into_iter().take(failing) {
-                outcome.failed(index, from_write_error(error.clone()));
-            }
-            self.stopped = true;
+            self.fail_left(&from_write_error(error), outcome);
         }
         Ok(())
     }
@@ -377,7 +385,8 @@ impl Batch {
         let one = self.strict || self.sources[place].alone;
         let source = &mut self.sources[place];
         let first_ms = source.pending.last().expect("some are pending").time_ms;
-        if let Some(old) = bucket_for(ctx, acquired, &form, collection, source, first_ms).await? {
+        let old = bucket_for(ctx, acquired, &form, collection, source, first_ms).await?;
+        if let Some(old) = old.filter(|old| is_owned(acquired, old)) {
             let bucket = OpenBucket {
                 id: id_of(&old)?,
                 start_ms: start_of(&form, stored_document(&old.value)).unwrap_or(first_ms),
@@ -559,6 +568,15 @@ async fn packed_new(
     let collation = collection.collation.as_deref();
     let packed = compute(ctx, || pack(form, collation, into, &next)).await?;
     Ok((Bytes::from(packed.bucket.into_bytes()), packed.taken))
+}
+
+/// Whether what is put into the bucket is seen: it is not another shard's.
+fn is_owned(acquired: &AcquiredCollection, bucket: &Read) -> bool {
+    let ownership = acquired.ownership().filter(|_| !acquired.owns_all());
+    ownership.is_none_or(|ownership| {
+        let owned = ownership.owns_document(stored_document(&bucket.value));
+        owned.unwrap_or(false)
+    })
 }
 
 fn id_of(bucket: &Read) -> Result<pinion_bson::ObjectId> {

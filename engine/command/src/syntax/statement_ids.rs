@@ -5,11 +5,11 @@ use pinion_wire::idl::{CommandReader, i64_exact};
 use pinion_wire::{Error, ErrorCode, Result};
 
 /// The number of what a server does for a client's retryable write that is no statement of it.
-pub(crate) const NO_STATEMENT: i32 = -1;
+pub const NO_STATEMENT: i32 = -1;
 
 /// The numbers of a command's statements: those listed, or one after another from the first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StatementIds {
+pub struct StatementIds {
     first: Option<i32>,
     listed: Option<Vec<i32>>,
 }
@@ -19,7 +19,7 @@ impl StatementIds {
     ///
     /// # Errors
     /// One of them has another type.
-    pub(crate) fn read(reader: &CommandReader<'_>) -> Result<StatementIds> {
+    pub fn read(reader: &CommandReader<'_>) -> Result<StatementIds> {
         let first = reader.opt_i32("stmtId")?;
         let Some(listed) = reader.opt_array("stmtIds")? else {
             return Ok(StatementIds {
@@ -42,7 +42,7 @@ impl StatementIds {
     }
 
     /// That of a command that is one statement.
-    pub(crate) fn one(first: Option<i32>) -> StatementIds {
+    pub fn one(first: Option<i32>) -> StatementIds {
         StatementIds {
             first,
             listed: None,
@@ -53,7 +53,7 @@ impl StatementIds {
     ///
     /// # Errors
     /// `InvalidLength`, `InvalidOptions`.
-    pub(crate) fn check(&self, statements: usize) -> Result<()> {
+    pub fn check(&self, statements: usize) -> Result<()> {
         let Some(listed) = &self.listed else {
             return Ok(());
         };
@@ -87,7 +87,7 @@ impl StatementIds {
     }
 
     /// One that several statements have.
-    pub(crate) fn repeated(&self) -> Option<i32> {
+    pub fn repeated(&self) -> Option<i32> {
         let mut sorted = self.listed.clone()?;
         sorted.retain(|id| *id != NO_STATEMENT);
         sorted.sort_unstable();
@@ -96,7 +96,7 @@ impl StatementIds {
     }
 
     /// The number of the statement at this place of the command.
-    pub(crate) fn of(&self, place: usize) -> i32 {
+    pub fn of(&self, place: usize) -> i32 {
         match &self.listed {
             Some(listed) => listed[place],
             None => self.first.unwrap_or(0).wrapping_add(place as i32),

@@ -1,11 +1,10 @@
 //! The options of a time series: which fields of a measurement say when and of what, and how long a
 //! bucket may be.
 
-use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
-use pinion_query::SeriesForm;
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 
-use super::name_of;
-use super::stored::BadOptions;
+use super::SeriesForm;
+use super::pack::{normal_meta, time_of};
 
 /// How far apart the measurements of one source are, roughly.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -21,6 +20,12 @@ impl Granularity {
         ("minutes", Granularity::Minutes),
         ("hours", Granularity::Hours),
     ];
+
+    /// As `create` names it.
+    pub fn name(self) -> &'static str {
+        let found = Granularity::NAMES.iter().find(|(_, value)| *value == self);
+        found.expect("every value has a name").0
+    }
 
     /// The longest time that a bucket spans.
     pub fn max_span_secs(self) -> i32 {
@@ -121,6 +126,25 @@ impl TimeSeries {
         whole.checked_mul(rounding_ms).unwrap_or(time_ms)
     }
 
+    /// What of a new bucket for a measurement does not depend on others: its meta value, and the
+    /// time at which it begins. `None` where the measurement has no time.
+    pub fn bucket_origin(&self, measurement: &RawDocument) -> Option<RawDocumentBuf> {
+        let form = self.form();
+        let start_ms = self.bucket_start_ms(time_of(&form, measurement).ok()?);
+        let mut out = DocBuilder::new();
+        let meta = form.meta.as_ref();
+        if let Some(meta) = meta.and_then(|name| pinion_bson::get(measurement, name)) {
+            out.append_raw("meta", normal_meta(meta).as_raw_bson_ref());
+        }
+        let start = RawBsonRef::DateTime(DateTime::from_millis(start_ms));
+        out.start_document("control")
+            .start_document("min")
+            .append(&form.time, start)
+            .end()
+            .end();
+        Some(out.finish())
+    }
+
     /// The form of its measurements and buckets.
     pub fn form(&self) -> SeriesForm {
         SeriesForm {
@@ -166,7 +190,7 @@ impl TimeSeries {
             out.append("metaField", meta.as_str());
         }
         if let Some(granularity) = self.granularity {
-            out.append("granularity", name_of(&Granularity::NAMES, granularity));
+            out.append("granularity", granularity.name());
         }
         if let Some(rounding) = self.rounding_secs {
             out.append("bucketRoundingSeconds", rounding);
@@ -175,8 +199,9 @@ impl TimeSeries {
         out.finish()
     }
 
-    pub(super) fn from_document(stored: &RawDocument) -> Result<TimeSeries, BadOptions> {
-        let bad = |what: &str| BadOptions(format!("timeseries: {what}"));
+    /// # Errors
+    /// The name of a field that is missing.
+    pub fn from_document(stored: &RawDocument) -> Result<TimeSeries, &'static str> {
         let text = |name: &str| stored.get_str(name).ok().map(str::to_owned);
         let number = |name: &str| stored.get_i32(name).ok();
         let granularity = text("granularity").and_then(|name| {
@@ -184,12 +209,11 @@ impl TimeSeries {
             known.map(|(_, value)| *value)
         });
         Ok(TimeSeries {
-            time_field: text("timeField").ok_or_else(|| bad("no timeField"))?,
+            time_field: text("timeField").ok_or("timeField")?,
             meta_field: text("metaField"),
             granularity,
             rounding_secs: number("bucketRoundingSeconds"),
-            max_span_secs: number("bucketMaxSpanSeconds")
-                .ok_or_else(|| bad("no bucketMaxSpanSeconds"))?,
+            max_span_secs: number("bucketMaxSpanSeconds").ok_or("bucketMaxSpanSeconds")?,
         })
     }
 }
