@@ -4,10 +4,11 @@
 //! `documents` are those of the `config` database, in which the routing table is kept. `config` is
 //! what the config servers check before they change them. `monitor` is what a node knows of another
 //! replica set. `txn` is a transaction over shards. `balancer` decides on chunks. `ddl` are the
-//! definitions of a cluster.
+//! definitions of a cluster. `consistency` compares the shards with the catalog.
 
 pub mod balancer;
 pub mod config;
+pub mod consistency;
 pub mod ddl;
 pub mod documents;
 pub mod limits;
@@ -20,6 +21,7 @@ mod filter;
 mod key;
 mod monitor;
 mod registry;
+mod series;
 mod shard_id;
 mod stale;
 mod table;
@@ -42,6 +44,7 @@ pub use monitor::{
     MemberKind, Monitor, SetTopology, TopologyVersion, cannot_satisfy,
 };
 pub use registry::{CONFIG_ID, ShardChanges, ShardEntry, ShardRegistry};
+pub use series::bucket_shard_key;
 pub use shard_id::ShardId;
 pub use stale::{StaleDatabaseInfo, StaleEpochInfo, StaleInfo, StaleReason};
 pub use table::{RoutingTable, TableError};

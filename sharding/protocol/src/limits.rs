@@ -27,9 +27,15 @@ pub const MAX_TARGETED_RANGES: usize = 10_000;
 /// Chunks that a collection starts with.
 pub const MAX_INITIAL_CHUNKS: u64 = 1_000_000;
 
+/// The name of a sharded collection, behind `config.cache.chunks.`: MongoDB's limit.
+pub const MAX_SHARDED_NAMESPACE_BYTES: usize = 235;
+
 const _: () = assert!(EXPEDITED_INTERVAL.as_millis() < HEARTBEAT_INTERVAL.as_millis());
 const _: () = assert!(WAIT_LEASE.as_millis() > EXPEDITED_INTERVAL.as_millis());
 
 /// Bytes of what a collection that is being sharded is to be, with its first chunks: they are one
 /// document of the definition's state, and one command.
 pub const MAX_CREATE_PLAN_BYTES: usize = 12 << 20;
+
+/// Inconsistencies of the metadata that one check reports.
+pub const MAX_INCONSISTENCIES: usize = 10_000;

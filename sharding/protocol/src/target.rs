@@ -13,6 +13,7 @@ use pinion_wire::Result;
 
 use crate::chunk::ShardIdx;
 use crate::key::{KeyBytes, MatchedKeys};
+use crate::series::stored_filter;
 use crate::table::RoutingTable;
 
 pub use writes::{ModifyStatement, WritePlan};
@@ -33,7 +34,8 @@ impl RoutingTable {
     /// `StaleChunkHistory` where the history of a chunk does not reach back to the time.
     pub fn target(&self, matcher: &Matcher, at: Option<Timestamp>) -> Result<TargetedShards> {
         let mut key = None;
-        let mut shards = match self.key.matched_keys(matcher)? {
+        let stored = stored_filter(self.time_series.as_ref(), matcher)?;
+        let mut shards = match self.key.matched_keys(&stored)? {
             MatchedKeys::Any => self.all_shards(at)?,
             MatchedKeys::Ranges(ranges) => self.shards_of(&ranges, at)?,
             MatchedKeys::One(one) => {

@@ -53,6 +53,31 @@ impl Incarnation {
     }
 }
 
+impl Incarnation {
+    /// `{epoch, timestamp}`.
+    ///
+    /// # Errors
+    /// A field that is missing or of a wrong type.
+    pub(crate) fn parse(path: Path<'_>, document: &RawDocument) -> Result<Incarnation> {
+        let reader = FieldReader::object(path, document)?;
+        let missing = |name| missing_field(reader.path().field(name));
+        Ok(Incarnation {
+            epoch: reader
+                .opt_object_id("epoch")?
+                .ok_or_else(|| missing("epoch"))?,
+            timestamp: reader
+                .opt_timestamp("timestamp")?
+                .ok_or_else(|| missing("timestamp"))?,
+        })
+    }
+
+    pub(crate) fn append_to(self, out: &mut DocBuilder, name: &str) {
+        out.start_document(name).append("epoch", self.epoch);
+        append_time(out, "timestamp", self.timestamp);
+        out.end();
+    }
+}
+
 impl fmt::Debug for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{:?}", self.epoch, self.timestamp)

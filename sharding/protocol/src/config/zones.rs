@@ -164,7 +164,7 @@ pub fn check_zone_removal(
     }
 }
 
-fn check_bound(name: &str, bound: &RawDocument) -> Result<()> {
+pub(super) fn check_bound(name: &str, bound: &RawDocument) -> Result<()> {
     if bound.is_empty() {
         return Err(Error::bad_value(format!("The {name} key cannot be empty")));
     }

@@ -9,8 +9,10 @@ use pinion_query::document_text;
 use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::action::{Action, AskedShards, CollectionFacts, Facts, LocalKind, Outcome};
-use super::create_request::{CreateCollectionRequest, check_namespace};
+use super::action::{
+    Action, AskedShards, CollectionFacts, Facts, LocalKind, NewCollection, Outcome, flush,
+};
+use super::create_request::{CreateCollectionRequest, SESSIONS, check_namespace};
 use super::documents::{CriticalSectionDocument, DdlId};
 use super::key_index::missing_index;
 use super::operation::{Operation, Phase, PhaseEnd, Progress};
@@ -94,14 +96,19 @@ impl CreateCollection {
         state: &RawDocument,
     ) -> Result<CreateCollection> {
         let ns = Namespace::parse_sought(&id.namespace)?;
-        check_namespace(&ns)?;
+        let parsed = CreateCollectionRequest::parse(request)?;
+        // Config servers of MongoDB 4.4 shard it; for clusters of Pinion the command refuses it.
+        let is_sessions = ns.as_str() == SESSIONS;
+        if !is_sessions && parsed.series.is_none() {
+            check_namespace(&ns)?;
+        }
         let request_bytes = request.as_bytes().len();
         check_size(request_bytes)?;
         let plan = pinion_bson::get(state, "uuid").map(|_| Plan::parse(state));
         Ok(CreateCollection {
             id: id.clone(),
             ns,
-            request: CreateCollectionRequest::parse(request)?,
+            request: parsed,
             request_bytes,
             making: None,
             plan: plan.transpose()?,
@@ -120,6 +127,9 @@ impl CreateCollection {
             namespace: self.ns.to_string(),
             reason: self.id.clone(),
             blocks_reads,
+            coordinator: None,
+            to: None,
+            open: Vec::new(),
         })
     }
 
@@ -133,6 +143,18 @@ impl CreateCollection {
         self.plan
             .as_ref()
             .expect("what is made elsewhere was planned")
+    }
+
+    /// What change streams show of it.
+    fn event(&self) -> RawDocumentBuf {
+        let chunks = self.request.chunks.unwrap_or(0) as i64;
+        let mut out = DocBuilder::new();
+        out.append("shardCollection", self.ns.as_str())
+            .append("shardKey", &*self.request.key.to_bson())
+            .append("unique", self.request.is_unique)
+            .append("numInitialChunks", chunks)
+            .append("presplitHashedZones", self.request.presplits_hashed_zones);
+        out.finish()
     }
 
     /// Decides on the collection and its index, while neither changes.
@@ -196,17 +218,23 @@ impl Operation for CreateCollection {
             (CREATE_HERE, 0 | 2) => self.look(),
             (CREATE_HERE, 1) => {
                 let making = self.making.as_ref().expect("a look came before");
-                Action::MakeCollection {
+                Action::MakeCollection(NewCollection {
                     ns: self.ns.clone(),
                     uuid: making.uuid,
+                    options: creation_options(&self.request),
                     index: making.index.clone(),
-                }
+                })
             }
             (CREATE_THERE, 0) => self.plan().on_others(self.plan().creation(&self.ns)),
             (COMMIT, 0) => self.section(true),
             (COMMIT, 1) => Action::Configure(self.plan().commit(&self.ns, &self.request)),
             (INSTALL, 0) => Action::InstallTable(self.ns.clone()),
             (INSTALL, 1) => self.plan().on_others(flush(&self.ns)),
+            (INSTALL, 2) => Action::NoteEvent {
+                ns: self.ns.clone(),
+                uuid: self.plan().uuid,
+                event: self.event(),
+            },
             (LEAVE, 0) => self.leave(),
             _ => return None,
         })
@@ -391,6 +419,7 @@ impl Plan {
             CollectionDocument::new(ns.clone(), self.of, self.now_ms, self.uuid, key);
         collection.is_unique = request.is_unique;
         collection.default_collation = self.collation.clone();
+        collection.time_series = request.series.as_ref().map(|series| series.options.clone());
         let mut out = DocBuilder::new();
         out.append("_configsvrCommitCreateCollection", ns.as_str());
         out.append("collection", &*collection.to_bson());
@@ -398,6 +427,15 @@ impl Plan {
         out.append("$db", "admin");
         out.finish()
     }
+}
+
+/// The options of a collection that is made to be sharded.
+fn creation_options(request: &CreateCollectionRequest) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    if let Some(series) = &request.series {
+        out.append("timeseries", &*series.options.to_document());
+    }
+    out.finish()
 }
 
 /// The request and the plan are one document.
@@ -424,14 +462,6 @@ fn documents(reader: &FieldReader<'_, '_>, name: &str) -> Result<Vec<RawDocument
     documents.collect()
 }
 
-fn flush(ns: &Namespace) -> RawDocumentBuf {
-    let mut out = DocBuilder::new();
-    out.append("_flushRoutingTableCacheUpdates", ns.as_str())
-        .append("syncFromConfig", true)
-        .append("$db", "admin");
-    out.finish()
-}
-
 fn reply(uuid: Uuid, version: ChunkVersion) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     append_uuid(&mut out, "collectionUUID", uuid);
@@ -448,13 +478,35 @@ fn check_same(
     let is_same_key = pinion_bson::compare_documents(&known.key, &request.key.to_bson()).is_eq();
     // It was sharded with the simple collation, whichever its queries have by default.
     let names_collation = request.names_simple_collation || local.collation.is_none();
-    if is_same_key && known.is_unique == request.is_unique && names_collation {
+    let series = request.series.as_ref().map(|series| &series.options);
+    let is_same_series = series == known.time_series.as_ref();
+    if is_same_key && known.is_unique == request.is_unique && names_collation && is_same_series {
         return Ok(());
     }
     Err(Error::new(
         ErrorCode::ALREADY_INITIALIZED,
         format!("sharding already enabled for collection {}", known.ns),
     ))
+}
+
+/// Refuses the buckets of a series that has become another one.
+fn check_series(
+    ns: &Namespace,
+    request: &CreateCollectionRequest,
+    local: &CollectionFacts,
+) -> Result<()> {
+    let options = request
+        .series
+        .as_ref()
+        .map(|series| series.options.to_document());
+    let here = pinion_bson::get(&local.options, "timeseries").and_then(|here| here.as_document());
+    match here == options.as_deref() {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+            format!("the time series of {ns} has been made or changed meanwhile"),
+        )),
+    }
 }
 
 /// Refuses what is not sharded.
@@ -472,11 +524,12 @@ fn check_local(
         }
         LocalKind::TimeSeries => {
             return Err(Error::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                format!("shardCollection of the time series {ns} is not supported"),
+                ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+                format!("{ns} has become a time series meanwhile"),
             ));
         }
-        LocalKind::Absent | LocalKind::Collection => {}
+        LocalKind::Collection => check_series(ns, request, local)?,
+        LocalKind::Absent => {}
     }
     if local.is_capped {
         return Err(Error::new(
@@ -591,7 +644,7 @@ mod tests {
         };
         check(|_| {}, false, 0);
         check(|local| local.kind = LocalKind::View, false, 166);
-        check(|local| local.kind = LocalKind::TimeSeries, false, 115);
+        check(|local| local.kind = LocalKind::TimeSeries, false, 117);
         check(|local| local.is_capped = true, false, 72);
         check(|local| local.has_builds = true, false, 12_587);
         let german: fn(&mut CollectionFacts) =

@@ -4,9 +4,10 @@
 use std::fmt;
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
-use pinion_wire::idl::{FieldReader, Path};
+use pinion_wire::idl::{FieldReader, Namespace, Path};
 use pinion_wire::{Error, Result};
 
+use crate::shard_id::ShardId;
 use crate::version::{DatabaseVersion, Form};
 
 pub const DDL_COORDINATORS: &str = "config.system.sharding_ddl_coordinators";
@@ -18,13 +19,25 @@ pub enum OperationKind {
     CreateCollection,
     DropCollection,
     DropDatabase,
+    RefineShardKey,
+    SetAllowMigrations,
+    CollMod,
+    DropIndexes,
+    RenameCollection,
+    MovePrimary,
 }
 
 impl OperationKind {
-    const NAMES: [(&'static str, OperationKind); 3] = [
+    const NAMES: [(&'static str, OperationKind); 9] = [
         ("createCollection", OperationKind::CreateCollection),
         ("dropCollection", OperationKind::DropCollection),
         ("dropDatabase", OperationKind::DropDatabase),
+        ("refineCollectionShardKey", OperationKind::RefineShardKey),
+        ("setAllowMigrations", OperationKind::SetAllowMigrations),
+        ("collMod", OperationKind::CollMod),
+        ("dropIndexes", OperationKind::DropIndexes),
+        ("renameCollection", OperationKind::RenameCollection),
+        ("movePrimary", OperationKind::MovePrimary),
     ];
 
     pub fn name(self) -> &'static str {
@@ -54,7 +67,9 @@ impl DdlId {
         out.finish()
     }
 
-    fn parse(path: Path<'_>, document: &RawDocument) -> Result<DdlId> {
+    /// # Errors
+    /// A field that is missing or of a wrong type.
+    pub fn parse(path: Path<'_>, document: &RawDocument) -> Result<DdlId> {
         let reader = FieldReader::object(path, document)?;
         let kind = reader.opt_one_of("operationType", &OperationKind::NAMES)?;
         Ok(DdlId {
@@ -112,8 +127,8 @@ impl DdlDocument {
     }
 }
 
-/// `{_id, reason, blockReads}`: a gate that a new primary closes again before requests with
-/// versions pass.
+/// `{_id, reason, blockReads, coordinator?, to?, open?}`: a gate that a new primary closes again
+/// before requests with versions pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CriticalSectionDocument {
     /// A collection's, or the name of a database.
@@ -122,6 +137,12 @@ pub struct CriticalSectionDocument {
     pub reason: DdlId,
     /// Otherwise writes alone are kept out.
     pub blocks_reads: bool,
+    /// The shard that coordinates the operation, where that is another one.
+    pub coordinator: Option<ShardId>,
+    /// A collection that is kept closed together with this one, which gets its name.
+    pub to: Option<Namespace>,
+    /// Collections of a database that stay open.
+    pub open: Vec<String>,
 }
 
 impl CriticalSectionDocument {
@@ -138,6 +159,17 @@ impl CriticalSectionDocument {
             namespace,
             reason: DdlId::parse(reader.path().field("reason"), reader.doc("reason")?)?,
             blocks_reads: reader.bool("blockReads")?,
+            coordinator: reader.opt_str("coordinator")?.map(ShardId::new),
+            to: match reader.opt_str("to")? {
+                Some(to) => Some(Namespace::parse_sought(to)?),
+                None => None,
+            },
+            open: match document.get_array("open") {
+                Ok(open) => pinion_bson::values(open)
+                    .filter_map(|ns| ns.as_str().map(str::to_owned))
+                    .collect(),
+                Err(_) => Vec::new(),
+            },
         })
     }
 
@@ -146,6 +178,19 @@ impl CriticalSectionDocument {
         out.append("_id", self.namespace.as_str());
         out.append("reason", &*self.reason.to_bson());
         out.append("blockReads", self.blocks_reads);
+        if let Some(coordinator) = &self.coordinator {
+            out.append("coordinator", coordinator.as_str());
+        }
+        if let Some(to) = &self.to {
+            out.append("to", to.as_str());
+        }
+        if !self.open.is_empty() {
+            out.start_array("open");
+            for ns in &self.open {
+                out.push(ns.as_str());
+            }
+            out.end();
+        }
         out.finish()
     }
 }
@@ -176,13 +221,20 @@ mod tests {
         };
         let read = DdlDocument::parse(&document.to_bson());
         assert_eq!(read.ok(), Some(document));
-        let section = CriticalSectionDocument {
-            namespace: "d.c".to_owned(),
-            reason: id,
-            blocks_reads: true,
-        };
-        let read = CriticalSectionDocument::parse(&section.to_bson());
-        assert_eq!(read.ok(), Some(section));
+        let to = Namespace::parse("d.e").expect("a namespace");
+        let others = [(None, None), (Some(ShardId::new("s0")), Some(to))];
+        for (coordinator, to) in others {
+            let section = CriticalSectionDocument {
+                namespace: "d.c".to_owned(),
+                reason: id.clone(),
+                blocks_reads: true,
+                coordinator,
+                to,
+                open: vec!["d.e".to_owned()],
+            };
+            let read = CriticalSectionDocument::parse(&section.to_bson());
+            assert_eq!(read.ok(), Some(section));
+        }
         let unknown = rawdoc! { "_id": { "namespace": "d.c", "operationType": "x" } };
         assert!(DdlDocument::parse(&unknown).is_err());
     }

@@ -4,8 +4,9 @@
 //! every shard has dropped its part: requests that find the collection unsharded come there.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Uuid};
+use pinion_query::series_of;
 use pinion_wire::idl::{FieldReader, Namespace, Path};
-use pinion_wire::{Error, Result};
+use pinion_wire::{Error, ErrorCode, Result};
 
 use super::action::{Action, AskedShards, LocalKind, Outcome};
 use super::documents::{CriticalSectionDocument, DdlId};
@@ -162,6 +163,13 @@ impl Operation for DropCollection {
         let Outcome::Facts(facts) = outcome else {
             return Err(Error::internal("a look gives facts"));
         };
+        if facts.local.kind == LocalKind::TimeSeries {
+            // It is dropped by the name of its buckets.
+            return Err(Error::new(
+                ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+                format!("{} has become a time series meanwhile", self.ns),
+            ));
+        }
         let known = facts.sharded.as_ref().map(|(known, _)| known);
         if facts.local.kind == LocalKind::Absent && known.is_none() {
             return Ok(Progress::Finish(RawDocumentBuf::new()));
@@ -181,6 +189,9 @@ impl Operation for DropCollection {
                 namespace: self.ns.to_string(),
                 reason: self.id.clone(),
                 blocks_reads: true,
+                coordinator: None,
+                to: None,
+                open: Vec::new(),
             }),
             (COMMIT, 0, Some(uuid)) if self.found.is_sharded => removal(&self.ns, uuid),
             (DROP_THERE, 0, _) if self.found.is_sharded => self.on_others(),
@@ -206,7 +217,8 @@ impl Operation for DropCollection {
         if let Some(indexes) = self.found.indexes {
             out.append_raw("nIndexesWas", RawBsonRef::Int32(indexes));
         }
-        out.append("ns", self.ns.as_str());
+        let series = series_of(&self.ns);
+        out.append("ns", series.as_ref().unwrap_or(&self.ns).as_str());
         out.finish()
     }
 }

@@ -115,6 +115,9 @@ impl Operation for DropDatabase {
                 namespace: self.db(),
                 reason: self.id.clone(),
                 blocks_reads: true,
+                coordinator: None,
+                to: None,
+                open: Vec::new(),
             }),
             (REMOVE_COLLECTIONS, _) => return self.removal(),
             (DROP_THERE, 0) => Action::AskShards {

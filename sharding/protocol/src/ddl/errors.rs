@@ -39,6 +39,7 @@ pub fn is_refusal(code: ErrorCode) -> bool {
             | ErrorCode::INVALID_OPTIONS
             | ErrorCode::FAILED_TO_PARSE
             | ErrorCode::TYPE_MISMATCH
+            | ErrorCode::SHARD_NOT_FOUND
             | ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS
     )
 }
@@ -63,7 +64,7 @@ mod tests {
         ] {
             check(code, true, false);
         }
-        for code in [2, 9, 13, 14, 20, 72, 117] {
+        for code in [2, 9, 13, 14, 20, 70, 72, 117] {
             check(code, false, true);
         }
         // A gate that does not drain, another definition, a document that is there.

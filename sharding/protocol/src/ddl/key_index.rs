@@ -7,19 +7,64 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use super::action::{CollectionFacts, IndexFacts};
 use super::create_request::CreateCollectionRequest;
+use crate::key::ShardKeyPattern;
+
+/// A shard key that a collection is to have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProposedKey<'k> {
+    pub(super) key: &'k ShardKeyPattern,
+    pub(super) is_unique: bool,
+    /// Whether unique indexes are looked at.
+    pub(super) enforces_uniqueness: bool,
+}
 
 fn invalid(message: String) -> Error {
     Error::new(ErrorCode::INVALID_OPTIONS, message)
 }
 
 /// Whether the index holds every document, in the order of the shard key.
-fn is_useful(request: &CreateCollectionRequest, index: &IndexFacts) -> bool {
+fn is_useful(proposed: ProposedKey<'_>, index: &IndexFacts) -> bool {
     let excluded = index.is_sparse
         || index.is_partial
         || index.is_hidden
         || index.is_multikey
         || index.has_collation;
-    !excluded && request.key.is_prefix_of_index(&index.key)
+    !excluded && proposed.key.is_prefix_of_index(&index.key)
+}
+
+/// Whether the collection has an index that starts with the key.
+///
+/// # Errors
+/// `InvalidOptions` where a unique index cannot be kept over shards.
+fn has_index(ns: &Namespace, proposed: ProposedKey<'_>, local: &CollectionFacts) -> Result<bool> {
+    let key = proposed.key.to_bson();
+    let foreign =
+        |index: &&IndexFacts| index.is_unique && !proposed.key.is_unique_index_possible(&index.key);
+    if proposed.enforces_uniqueness
+        && let Some(index) = local.indexes.iter().find(foreign)
+    {
+        return Err(invalid(format!(
+            "can't shard collection '{ns}' with unique index on {} and proposed shard key {}. \
+             Uniqueness can't be maintained unless shard key is a prefix",
+            document_text(&index.key),
+            document_text(&key)
+        )));
+    }
+    if !local.indexes.iter().any(|index| is_useful(proposed, index)) {
+        return Ok(false);
+    }
+    let same = |index: &&IndexFacts| is_same_key(&index.key, &key);
+    let is_id = is_same_key(&key, &rawdoc! { "_id": 1 });
+    let is_unique = |index: &IndexFacts| is_id || (index.is_unique && is_useful(proposed, index));
+    let mut exact = local.indexes.iter().filter(same);
+    // An index with more fields does not keep the key itself unique.
+    if proposed.is_unique && proposed.enforces_uniqueness && !exact.any(is_unique) {
+        return Err(invalid(format!(
+            "can't shard collection {ns}, {} index not unique, and unique index explicitly specified",
+            document_text(&key)
+        )));
+    }
+    Ok(true)
 }
 
 /// The index that is to be made before the collection is sharded, if one is missing.
@@ -32,32 +77,12 @@ pub(super) fn missing_index(
     request: &CreateCollectionRequest,
     local: &CollectionFacts,
 ) -> Result<Option<RawDocumentBuf>> {
-    let key = request.key.to_bson();
-    let foreign =
-        |index: &&IndexFacts| index.is_unique && !request.key.is_unique_index_possible(&index.key);
-    if request.enforces_uniqueness
-        && let Some(index) = local.indexes.iter().find(foreign)
-    {
-        return Err(invalid(format!(
-            "can't shard collection '{ns}' with unique index on {} and proposed shard key {}. \
-             Uniqueness can't be maintained unless shard key is a prefix",
-            document_text(&index.key),
-            document_text(&key)
-        )));
-    }
-    if local.indexes.iter().any(|index| is_useful(request, index)) {
-        let same = |index: &&IndexFacts| is_same_key(&index.key, &key);
-        let is_id = is_same_key(&key, &rawdoc! { "_id": 1 });
-        let is_unique =
-            |index: &IndexFacts| is_id || (index.is_unique && is_useful(request, index));
-        let mut exact = local.indexes.iter().filter(same);
-        // An index with more fields does not keep the key itself unique.
-        if request.is_unique && request.enforces_uniqueness && !exact.any(is_unique) {
-            return Err(invalid(format!(
-                "can't shard collection {ns}, {} index not unique, and unique index explicitly specified",
-                document_text(&key)
-            )));
-        }
+    let proposed = ProposedKey {
+        key: &request.key,
+        is_unique: request.is_unique,
+        enforces_uniqueness: request.enforces_uniqueness,
+    };
+    if has_index(ns, proposed, local)? {
         return Ok(None);
     }
     if !local.is_empty {
@@ -67,8 +92,26 @@ pub(super) fn missing_index(
         ));
     }
     match request.makes_index {
-        true => Ok(Some(index_of(request, &key, local))),
+        true => Ok(Some(index_of(request, &request.index_key(), local))),
         false => Ok(None),
+    }
+}
+
+/// Checks that a collection can be sharded by a finer key, for which no index is made.
+///
+/// # Errors
+/// `InvalidOptions`.
+pub(super) fn check_refined(
+    ns: &Namespace,
+    proposed: ProposedKey<'_>,
+    local: &CollectionFacts,
+) -> Result<()> {
+    match has_index(ns, proposed, local)? {
+        true => Ok(()),
+        false => Err(invalid(
+            "Please create an index that starts with the proposed shard key before refining the shard key of the collection"
+                .to_owned(),
+        )),
     }
 }
 
@@ -199,6 +242,43 @@ mod tests {
         let hashed = request(rawdoc! { "_id": "hashed" }, false);
         let expected = rawdoc! { "key": { "_id": "hashed" }, "name": "_id_hashed" };
         check(&hashed, vec![], true, Ok(Some(expected)));
+    }
+
+    #[test]
+    fn indexes_for_a_finer_key() {
+        let key = ShardKeyPattern::parse(&rawdoc! { "a": 1, "b": 1 }).expect("a key");
+        let ns = Namespace::parse("d.c").expect("a namespace");
+        let check = |is_unique, enforces_uniqueness, indexes: Vec<IndexFacts>, expected: &str| {
+            let proposed = ProposedKey {
+                key: &key,
+                is_unique,
+                enforces_uniqueness,
+            };
+            let mut local = CollectionFacts::absent();
+            local.indexes = indexes;
+            let found = check_refined(&ns, proposed, &local);
+            let found = found.map_or_else(|error| error.message, |()| String::new());
+            assert!(found.contains(expected) && found.is_empty() == expected.is_empty());
+        };
+        let both = || rawdoc! { "a": 1, "b": 1 };
+        let unique = |key| IndexFacts {
+            is_unique: true,
+            ..index(key)
+        };
+        check(false, true, vec![id(), index(both())], "");
+        // Also of an empty collection none is made.
+        check(
+            false,
+            true,
+            vec![id(), index(rawdoc! { "a": 1 })],
+            "before refining",
+        );
+        // What was unique over all shards would not be any more.
+        let coarse = || vec![id(), unique(rawdoc! { "a": 1 }), index(both())];
+        check(true, true, coarse(), "Uniqueness can't be maintained");
+        check(true, false, coarse(), "");
+        check(true, true, vec![id(), index(both())], "index not unique");
+        check(true, true, vec![id(), unique(both())], "");
     }
 
     #[test]

@@ -6,16 +6,19 @@ use pinion_wire::idl::{FieldReader, Path};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::action::{Action, Outcome};
+use super::change_at_owners::ChangeAtOwners;
 use super::create_collection::CreateCollection;
 use super::documents::{DDL_COORDINATORS, DdlDocument, DdlId, OperationKind};
 use super::drop_collection::DropCollection;
 use super::drop_database::DropDatabase;
 use super::errors::{is_recoverable, is_refusal};
-use super::operation::{Operation, PhaseEnd, Progress};
+use super::move_primary::MovePrimary;
+use super::operation::{ABORT, Operation, PhaseEnd, Progress};
+use super::refine_shard_key::RefineShardKey;
+use super::rename_collection::RenameCollection;
+use super::set_allow_migrations::SetAllowMigrations;
 use crate::version::DatabaseVersion;
 
-/// The phase of an operation whose traces are being removed.
-const ABORT: &str = "abort";
 const ABORT_REASON: &str = "abortReason";
 
 /// What happens to a machine.
@@ -83,6 +86,13 @@ fn operation_of(
         OperationKind::CreateCollection => Box::new(CreateCollection::new(id, request, state)?),
         OperationKind::DropCollection => Box::new(DropCollection::new(id, request, state)?),
         OperationKind::DropDatabase => Box::new(DropDatabase::new(id, version)),
+        OperationKind::RefineShardKey => Box::new(RefineShardKey::new(id, request, state)?),
+        OperationKind::SetAllowMigrations => Box::new(SetAllowMigrations::new(id, request, state)?),
+        OperationKind::CollMod | OperationKind::DropIndexes => {
+            Box::new(ChangeAtOwners::new(id, request, state)?)
+        }
+        OperationKind::RenameCollection => Box::new(RenameCollection::new(id, request, state)?),
+        OperationKind::MovePrimary => Box::new(MovePrimary::new(id, version, request, state)?),
     })
 }
 

@@ -5,6 +5,9 @@ use pinion_wire::Result;
 
 use super::action::{Action, Outcome};
 
+/// The phase of an operation whose traces are being removed.
+pub(super) const ABORT: &str = "abort";
+
 /// A phase of an operation. Its document is stored before it is performed; each may be performed
 /// several times.
 #[derive(Clone, Copy, Debug)]

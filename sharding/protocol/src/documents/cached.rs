@@ -8,9 +8,11 @@
 
 use pinion_bson::{DocBuilder, RawBson, RawDocument, RawDocumentBuf, Uuid};
 use pinion_clock::Timestamp;
+use pinion_query::TimeSeries;
 use pinion_wire::Result;
 use pinion_wire::idl::{FieldReader, Namespace, Path, missing_field};
 
+use super::collection::{SERIES_FIELDS, series_fields};
 use super::{
     ChunkDocument, ChunkOf, CollectionDocument, DatabaseDocument, append_document, other_fields,
 };
@@ -35,6 +37,8 @@ pub struct CachedCollectionDocument {
     pub default_collation: Option<RawDocumentBuf>,
     pub allows_migrations: bool,
     pub max_chunk_size_bytes: Option<i64>,
+    /// The series that the documents of the collection are the buckets of.
+    pub time_series: Option<TimeSeries>,
     /// Whether chunks are being written. Absent before the first refresh.
     pub is_refreshing: Option<bool>,
     /// Major and minor version as seconds and counter.
@@ -44,7 +48,7 @@ pub struct CachedCollectionDocument {
     pub other: RawDocumentBuf,
 }
 
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "_id",
     "epoch",
     "timestamp",
@@ -54,6 +58,7 @@ const FIELDS: [&str; 13] = [
     "defaultCollation",
     "allowMigrations",
     "maxChunkSizeBytes",
+    SERIES_FIELDS,
     "refreshing",
     "lastRefreshedCollectionVersion",
     "lastRefreshedCollectionPlacementVersion",
@@ -72,6 +77,7 @@ impl CachedCollectionDocument {
             default_collation: collection.default_collation.clone(),
             allows_migrations: collection.may_migrate(),
             max_chunk_size_bytes: collection.max_chunk_size_bytes,
+            time_series: collection.time_series.clone(),
             is_refreshing: None,
             last_refreshed: None,
             critical_sections: 0,
@@ -89,6 +95,7 @@ impl CachedCollectionDocument {
             default_collation: self.default_collation.clone(),
             allows_migrations: self.allows_migrations,
             max_chunk_size_bytes: self.max_chunk_size_bytes,
+            time_series: self.time_series.clone(),
             ..new
         }
     }
@@ -122,6 +129,7 @@ impl CachedCollectionDocument {
                 .map(RawDocument::to_owned),
             allows_migrations: reader.opt_safe_bool("allowMigrations")?.unwrap_or(true),
             max_chunk_size_bytes: reader.opt_i64("maxChunkSizeBytes")?,
+            time_series: series_fields(&reader)?,
             is_refreshing: reader.opt_safe_bool("refreshing")?,
             last_refreshed: last_refreshed.or(placement),
             critical_sections: reader.opt_i32("enterCriticalSectionCounter")?.unwrap_or(0),
@@ -149,6 +157,9 @@ impl CachedCollectionDocument {
         }
         if let Some(size_bytes) = self.max_chunk_size_bytes {
             out.append("maxChunkSizeBytes", size_bytes);
+        }
+        if let Some(series) = &self.time_series {
+            append_document(&mut out, SERIES_FIELDS, &series.to_document());
         }
         if let Some(is_refreshing) = self.is_refreshing {
             out.append("refreshing", is_refreshing);
@@ -279,7 +290,9 @@ mod tests {
             "_id": "d.c", "epoch": ObjectId::from_bytes([1; 12]),
             "timestamp": bson_time(Timestamp::new(5, 1)), "uuid": Binary::from(UUID),
             "key": { "a": 1 }, "unique": true, "defaultCollation": { "locale": "de" },
-            "allowMigrations": false, "maxChunkSizeBytes": 1024i64, "refreshing": false,
+            "allowMigrations": false, "maxChunkSizeBytes": 1024i64,
+            "timeseriesFields": { "timeField": "t", "bucketMaxSpanSeconds": 60 },
+            "refreshing": false,
             "lastRefreshedCollectionVersion": bson_time(Timestamp::new(7, 3)),
             "enterCriticalSectionCounter": 4, "reshardingFields": { "x": 1 },
         };
@@ -287,7 +300,7 @@ mod tests {
         let found = check_kept(&full, parse, CachedCollectionDocument::to_bson);
         assert_eq!(found.last_refreshed, Some(Timestamp::new(7, 3)));
         assert_eq!(found.chunks_ns(), "config.cache.chunks.d.c");
-        check_types(&full, &FIELDS[..11], parse, CACHED_COLLECTIONS);
+        check_types(&full, &FIELDS[..12], parse, CACHED_COLLECTIONS);
         check_required(&full, &["_id", "epoch", "key"], parse);
         // From the config servers' document and back.
         let collection = found.to_collection();

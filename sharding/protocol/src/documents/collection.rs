@@ -2,6 +2,7 @@
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, Uuid};
 use pinion_clock::Timestamp;
+use pinion_query::TimeSeries;
 use pinion_wire::Result;
 use pinion_wire::idl::{FieldReader, Namespace, Path, missing_field};
 
@@ -40,10 +41,12 @@ pub struct CollectionDocument {
     pub no_auto_split: Option<bool>,
     /// MongoDB 4.4 keeps the document of what was dropped.
     pub is_dropped: bool,
+    /// The series that the documents of the collection are the buckets of.
+    pub time_series: Option<TimeSeries>,
     pub other: RawDocumentBuf,
 }
 
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 17] = [
     "_id",
     "lastmodEpoch",
     "lastmod",
@@ -60,7 +63,24 @@ const FIELDS: [&str; 16] = [
     "enableAutoMerge",
     "noAutoSplit",
     "dropped",
+    SERIES_FIELDS,
 ];
+
+/// What is said of the series of a collection of buckets.
+pub(super) const SERIES_FIELDS: &str = "timeseriesFields";
+
+/// # Errors
+/// A series without a time field or a span.
+pub(super) fn series_fields(reader: &FieldReader<'_, '_>) -> Result<Option<TimeSeries>> {
+    let Some(fields) = reader.opt_doc(SERIES_FIELDS)? else {
+        return Ok(None);
+    };
+    let path = reader.path().field(SERIES_FIELDS);
+    let series = TimeSeries::from_document(fields);
+    series
+        .map(Some)
+        .map_err(|name| missing_field(path.field(name)))
+}
 
 impl CollectionDocument {
     /// A collection that was just sharded.
@@ -87,6 +107,7 @@ impl CollectionDocument {
             enable_auto_merge: None,
             no_auto_split: None,
             is_dropped: false,
+            time_series: None,
             other: RawDocumentBuf::new(),
         }
     }
@@ -132,6 +153,7 @@ impl CollectionDocument {
             enable_auto_merge: reader.opt_safe_bool("enableAutoMerge")?,
             no_auto_split: reader.opt_safe_bool("noAutoSplit")?,
             is_dropped,
+            time_series: series_fields(&reader)?,
             other: other_fields(document, &FIELDS),
         })
     }
@@ -156,6 +178,9 @@ impl CollectionDocument {
         }
         out.append("noBalance", self.no_balance);
         self.append_exceptions(&mut out);
+        if let Some(series) = &self.time_series {
+            out.append(SERIES_FIELDS, &*series.to_document());
+        }
         out.append_all(&self.other);
         out.finish()
     }
@@ -205,7 +230,12 @@ mod tests {
             "defaultCollation": { "locale": "de" }, "noBalance": true,
             "permitMigrations": false, "allowMigrations": false, "unsplittable": true,
             "enableAutoMerge": false, "noAutoSplit": true, "dropped": true,
-            "maxChunkSizeBytes": 1024i64, "reshardingFields": { "state": "x" },
+            "maxChunkSizeBytes": 1024i64,
+            "timeseriesFields": {
+                "timeField": "t", "metaField": "m", "granularity": "hours",
+                "bucketMaxSpanSeconds": 2_592_000,
+            },
+            "reshardingFields": { "state": "x" },
         }
     }
 

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use pinion_bson::RawDocument;
 use pinion_clock::Timestamp;
 use pinion_query::document_text;
 use pinion_wire::{Error, ErrorCode};
@@ -146,6 +147,7 @@ impl RoutingTable {
             default_collation: collection.default_collation.clone(),
             allows_migrations: collection.may_migrate(),
             max_chunk_size_bytes: collection.max_chunk_size_bytes,
+            time_series: collection.time_series.clone(),
             chunks: OrdMap::new(),
             shards: Vec::new(),
         })
@@ -182,8 +184,8 @@ impl RoutingTable {
             )));
         }
         let range = ChunkRange {
-            min: self.key.bound(&document.min)?,
-            max: self.key.bound(&document.max)?,
+            min: self.bound(&document.min)?,
+            max: self.bound(&document.max)?,
         };
         if range.min >= range.max || placement.secs() == 0 {
             return Err(TableError::Malformed(Error::bad_value(format!(
@@ -203,6 +205,19 @@ impl RoutingTable {
                 .collect(),
             is_jumbo: document.is_jumbo,
         })
+    }
+
+    /// A bound of the key. One with more fields was written with a finer key, after the
+    /// collection's document was read.
+    fn bound(&self, bound: &RawDocument) -> Result<KeyBytes> {
+        if pinion_bson::field_count(bound) > self.key.paths().len() {
+            return Err(TableError::Inconsistent(format!(
+                "the bound {} of {} is of another shard key",
+                document_text(bound),
+                self.ns
+            )));
+        }
+        Ok(self.key.bound(bound)?)
     }
 
     fn intern(&mut self, shard: &ShardId) -> ShardIdx {

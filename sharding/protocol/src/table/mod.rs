@@ -20,6 +20,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use pinion_bson::{RawDocumentBuf, Uuid};
 use pinion_clock::Timestamp;
+use pinion_query::{TimeSeries, series_of};
 use pinion_wire::Result;
 use pinion_wire::idl::Namespace;
 
@@ -44,6 +45,9 @@ pub struct RoutingTable {
     /// False while a definition, a resharding or an administrator keeps migrations off.
     pub allows_migrations: bool,
     pub max_chunk_size_bytes: Option<i64>,
+    /// The series that the documents of the collection are the buckets of, where the table is for
+    /// its measurements.
+    pub time_series: Option<TimeSeries>,
     /// By their upper bounds.
     chunks: OrdMap<KeyBytes, Arc<ChunkInfo>>,
     shards: Vec<TableShard>,
@@ -59,6 +63,12 @@ struct TableShard {
 }
 
 impl RoutingTable {
+    /// The name by which it was looked for: of a series its own, and not that of its buckets.
+    pub fn name(&self) -> Namespace {
+        let series = self.time_series.as_ref().and_then(|_| series_of(&self.ns));
+        series.unwrap_or_else(|| self.ns.clone())
+    }
+
     /// The number of chunks.
     pub fn len(&self) -> usize {
         self.chunks.len()

@@ -13,7 +13,9 @@ impl CollectionDocument {
     /// one.
     pub fn chunks_filter(&self, from: Option<Timestamp>) -> RawDocumentBuf {
         let mut filter = DocBuilder::new();
-        match self.uuid {
+        // MongoDB 4.4 names them by the namespace, whether the collection has a UUID or not.
+        let uuid = self.uuid.filter(|_| !self.of.timestamp.is_null());
+        match uuid {
             Some(uuid) => {
                 let uuid = RawBson::Binary(Binary::from(uuid));
                 filter.append_raw("uuid", uuid.as_raw_bson_ref());
@@ -138,6 +140,9 @@ mod tests {
         assert_eq!(collection.chunks_filter(Some(from)), expected);
         collection.uuid = None;
         assert_eq!(collection.chunks_filter(None), rawdoc! { "ns": "d.c" });
+        let mut of_v44 = Model::new(1, 10, "s0").collection();
+        of_v44.of.timestamp = Timestamp::MIN;
+        assert_eq!(of_v44.chunks_filter(None), rawdoc! { "ns": "d.c" });
         assert!(CachedCollectionDocument::chunks_filter(None).is_empty());
     }
 }

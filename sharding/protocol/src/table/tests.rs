@@ -210,6 +210,14 @@ fn what_is_no_table() {
         check(other, "another incarnation"),
         TableError::OtherIncarnation(_)
     ));
+    // The key has become finer between the two reads.
+    let finer = with(1, &|chunk| {
+        chunk.min = pinion_bson::rawdoc! { "a": 1, "b": 1 };
+    });
+    assert!(matches!(
+        check(finer, "is of another shard key"),
+        TableError::Inconsistent(_)
+    ));
     let empty = with(1, &|chunk| chunk.max = chunk.min.clone());
     assert!(matches!(check(empty, "is empty"), TableError::Malformed(_)));
     check(

@@ -1,10 +1,10 @@
 //! Filters and the shards that they go to; at random, that no document which matches is missed.
 
 use pinion_bson::{
-    DocBuilder, ObjectId, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Uuid,
-    rawdoc,
+    DateTime, DocBuilder, ObjectId, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf,
+    Uuid, rawdoc,
 };
-use pinion_query::{Matcher, Variables, document_text, parse_collation};
+use pinion_query::{Granularity, Matcher, TimeSeries, Variables, document_text, parse_collation};
 use pinion_wire::idl::Namespace;
 
 use super::*;
@@ -263,6 +263,104 @@ fn what_matches_lives_on_a_targeted_shard() {
             if let Some(only) = &targeted.key {
                 assert_eq!(*only, key, "{}", text());
             }
+        }
+    }
+    assert!(matched > 5000 && narrowed > 200, "{matched} {narrowed}");
+}
+
+/// The table of a series by source and time, cut at hours of the first day.
+fn series_table(rng: &mut Rng) -> RoutingTable {
+    let key = match rng.below(3) {
+        0 => rawdoc! { "meta.s": 1, "control.min.t": 1 },
+        1 => rawdoc! { "control.min.t": 1 },
+        _ => rawdoc! { "meta.s": "hashed", "control.min.t": 1 },
+    };
+    let pattern = ShardKeyPattern::parse(&key).expect("a pattern");
+    let series = TimeSeries {
+        time_field: "t".into(),
+        meta_field: Some("m".into()),
+        granularity: Some(Granularity::Seconds),
+        rounding_secs: None,
+        max_span_secs: 3600,
+    };
+    let keys: BTreeSet<KeyBytes> = (0..rng.below(9))
+        .map(|_| {
+            let bucket = series.bucket_origin(&measurement(rng)).expect("a time");
+            pattern.key_of(&bucket).expect("a key")
+        })
+        .collect();
+    let bounds = keys.iter().map(|key| pattern.document(key)).collect();
+    let mut table = table(key, bounds, 1 + rng.below(5));
+    table.time_series = Some(series);
+    table
+}
+
+fn minute(rng: &mut Rng) -> DateTime {
+    DateTime::from_millis(rng.below(24 * 60) as i64 * 60_000)
+}
+
+fn measurement(rng: &mut Rng) -> RawDocumentBuf {
+    rawdoc! { "t": minute(rng), "m": { "s": rng.below(5) as i32 }, "v": rng.below(9) as i32 }
+}
+
+fn measured_filter(rng: &mut Rng, depth: usize) -> RawDocumentBuf {
+    let mut out = DocBuilder::new();
+    if rng.below(2) == 0 {
+        let name = ["$eq", "$lt", "$lte", "$gt", "$gte"][rng.below(5)];
+        let mut bound = DocBuilder::new();
+        bound.append(name, RawBsonRef::DateTime(minute(rng)));
+        out.append("t", &*bound.finish());
+    }
+    match rng.below(3) {
+        0 => {
+            out.append("m.s", rng.below(5) as i32);
+        }
+        1 => {
+            out.append("v", &*rawdoc! { "$gte": rng.below(9) as i32 });
+        }
+        _ => {}
+    }
+    if depth > 0 && rng.below(2) == 0 {
+        out.start_array(["$or", "$and"][rng.below(2)]);
+        for _ in 0..=rng.below(2) {
+            out.push(&*measured_filter(rng, depth - 1));
+        }
+        out.end();
+    }
+    out.finish()
+}
+
+#[test]
+fn measurements_lie_in_buckets_of_targeted_shards() {
+    let (mut matched, mut narrowed) = (0, 0);
+    for seed in 0..1000 {
+        let rng = &mut Rng::new(seed);
+        let table = series_table(rng);
+        let filter = measured_filter(rng, 2);
+        let matcher = matcher(&filter, None);
+        let targeted = table.target(&matcher, None).expect("there is no time");
+        narrowed += usize::from(targeted.shards.len() < table.shards().count());
+        for _ in 0..40 {
+            let measurement = measurement(rng);
+            if !matcher.matches(&*measurement).expect("it can be compared") {
+                continue;
+            }
+            matched += 1;
+            // The bucket may have been started by an earlier measurement of the source.
+            let Some(RawBsonRef::DateTime(time)) = pinion_bson::get(&measurement, "t") else {
+                panic!("it has a time");
+            };
+            let earlier = time.timestamp_millis() - rng.below(59 * 60_000) as i64;
+            let mut first = DocBuilder::new();
+            first.append("t", RawBsonRef::DateTime(DateTime::from_millis(earlier)));
+            first.append_raw("m", pinion_bson::get(&measurement, "m").expect("a source"));
+            let owner = table.target_insert(&first.finish()).expect("a key");
+            assert!(
+                targeted.shards.contains(&owner),
+                "{seed}: {} {} from {earlier}",
+                document_text(&filter),
+                document_text(&measurement)
+            );
         }
     }
     assert!(matched > 5000 && narrowed > 200, "{matched} {narrowed}");

@@ -38,12 +38,20 @@ pub enum WritePlan {
 }
 
 impl RoutingTable {
-    /// The shard that owns a document which is inserted.
+    /// The shard that owns a document which is inserted; of a measurement that which owns the
+    /// bucket it opens.
     ///
     /// # Errors
     /// `ShardKeyNotFound` for a document without a key.
     pub fn target_insert(&self, document: &RawDocument) -> Result<ShardIdx> {
-        self.owner(&self.key.key_of(document)?, None)
+        let Some(series) = &self.time_series else {
+            return self.owner(&self.key.key_of(document)?, None);
+        };
+        match series.bucket_origin(document) {
+            Some(bucket) => self.owner(&self.key.key_of(&bucket)?, None),
+            // Any shard refuses it.
+            None => self.owner(&self.key.min(), None),
+        }
     }
 
     /// The shards of a statement that changes documents.
@@ -71,7 +79,11 @@ impl RoutingTable {
         Ok(match only {
             Some(only) => WritePlan::One(only),
             None if statement.is_multi => WritePlan::Each(targeted.shards),
-            None if statement.may_broadcast && names_id(statement.matcher) => {
+            // There may be several measurements with an `_id`.
+            None if self.time_series.is_none()
+                && statement.may_broadcast
+                && names_id(statement.matcher) =>
+            {
                 WritePlan::ById(targeted.shards)
             }
             None => WritePlan::Found(targeted.shards),

@@ -21,6 +21,48 @@ fn drop_database() -> Result<DdlMachine> {
     machine(OperationKind::DropDatabase, "d", RawDocumentBuf::new())
 }
 
+fn refine() -> Result<DdlMachine> {
+    let request = rawdoc! { "key": { "a": 1, "b": 1 } };
+    machine(OperationKind::RefineShardKey, "d.c", request)
+}
+
+fn forbid_migrations() -> Result<DdlMachine> {
+    let request = rawdoc! { "allowMigrations": false };
+    machine(OperationKind::SetAllowMigrations, "d.c", request)
+}
+
+fn coll_mod() -> Result<DdlMachine> {
+    let request = rawdoc! { "command": { "collMod": "c", "validator": {} } };
+    machine(OperationKind::CollMod, "d.c", request)
+}
+
+fn drop_index() -> Result<DdlMachine> {
+    let request = rawdoc! { "command": { "dropIndexes": "c", "index": "a_1_b_1" } };
+    machine(OperationKind::DropIndexes, "d.c", request)
+}
+
+/// The collection has an index for the finer key.
+fn with_index() -> World {
+    let mut world = World::with_sharded("d.c");
+    world.here.insert("d.c".to_owned(), 2);
+    world
+}
+
+fn these() -> std::collections::BTreeSet<String> {
+    ["d.c".to_owned()].into()
+}
+
+fn rename() -> Result<DdlMachine> {
+    // The sender has known it, so the request may come again when it is renamed.
+    let known = pinion_bson::Binary::from(uuid());
+    let request = rawdoc! { "to": "d.e", "dropTarget": true, "knownUUID": known };
+    machine(OperationKind::RenameCollection, "d.c", request)
+}
+
+fn move_primary() -> Result<DdlMachine> {
+    machine(OperationKind::MovePrimary, "d", rawdoc! { "to": "s1" })
+}
+
 /// The database has two sharded collections.
 fn two_collections() -> World {
     let mut world = World::with_sharded("d.c");
@@ -29,10 +71,23 @@ fn two_collections() -> World {
     world
 }
 
+/// A collection that the other shard has nothing of.
+fn unsharded(ns: &str) -> World {
+    let mut world = World::with_sharded(ns);
+    world.unshare(ns);
+    world
+}
+
+fn unsharded_onto_sharded() -> World {
+    let mut world = World::with_two("d.c", "d.e");
+    world.unshare("d.c");
+    world
+}
+
 type Make = fn() -> Result<DdlMachine>;
 
 /// Where each operation starts, and where it leads.
-fn operations() -> [(Make, World, World); 3] {
+fn operations() -> [(Make, World, World); 11] {
     let mut made = World::with_sharded("d.c");
     // The one chunk is here.
     made.there.clear();
@@ -43,20 +98,58 @@ fn operations() -> [(Make, World, World); 3] {
         has_database: false,
         ..World::new()
     };
+    let finer = World {
+        finer: these(),
+        finer_here: these(),
+        finer_there: these(),
+        ..with_index()
+    };
+    let kept = World {
+        kept: these(),
+        kept_here: these(),
+        kept_there: these(),
+        ..with_index()
+    };
+    let changed = World {
+        changed_here: these(),
+        changed_there: these(),
+        ..with_index()
+    };
+    let mut moved = World::with_sharded("d.c");
+    moved.copies.insert("d.u".to_owned());
+    moved.is_moved = true;
+    moved.is_move_known = true;
     [
         (create, World::new(), made),
         (drop_collection, World::with_sharded("d.c"), dropped),
         (drop_database, two_collections(), forgotten),
+        (refine, with_index(), finer),
+        (forbid_migrations, with_index(), kept),
+        (coll_mod, with_index(), changed.clone()),
+        (drop_index, with_index(), changed),
+        (
+            rename,
+            World::with_sharded("d.c"),
+            World::with_sharded("d.e"),
+        ),
+        (
+            rename,
+            World::with_two("d.c", "d.e"),
+            World::with_sharded("d.e"),
+        ),
+        (rename, unsharded_onto_sharded(), unsharded("d.e")),
+        (move_primary, World::with_unsharded("d.u"), moved),
     ]
+}
+
+fn trace(make: Make, mut world: World) -> Vec<String> {
+    let (outcome, trace) = run(&mut world, make, (usize::MAX, Fault::None));
+    outcome.expect("nothing fails");
+    trace
 }
 
 #[test]
 fn traces() {
-    let trace = |make: Make, mut world: World| {
-        let (outcome, trace) = run(&mut world, make, (usize::MAX, Fault::None));
-        outcome.expect("nothing fails");
-        trace
-    };
     assert_eq!(
         trace(create, World::new()),
         [
@@ -75,6 +168,7 @@ fn traces() {
             "store installRoutingTable",
             "install",
             "shards _flushRoutingTableCacheUpdates",
+            "note shardCollection",
             "store exitCriticalSection",
             "open",
             "remove",
@@ -118,6 +212,113 @@ fn traces() {
             "remove",
         ]
     );
+    assert_eq!(
+        trace(rename, World::with_sharded("d.c")),
+        [
+            "look",
+            "look",
+            "store blockCRUD",
+            "close",
+            "shards ReadsAndWrites",
+            "store renameMetadata",
+            "config _configsvrRenameCollectionMetadata",
+            "store renameOnParticipants",
+            "shards rename",
+            "store renameOnCoordinator",
+            "rename",
+            "store unblockCRUD",
+            "shards Unblock",
+            "open",
+            "remove",
+        ]
+    );
+}
+
+#[test]
+fn traces_of_changes() {
+    let trace = |make: Make| {
+        let (outcome, trace) = run(&mut with_index(), make, (usize::MAX, Fault::None));
+        outcome.expect("nothing fails");
+        trace
+    };
+    assert_eq!(
+        trace(refine),
+        [
+            "look",
+            "owners",
+            "store acquireCriticalSection",
+            "close to writes",
+            "shards Writes",
+            "store checkIndexes",
+            "look",
+            "gather check 1",
+            "store commit",
+            "shards ReadsAndWrites",
+            "close",
+            "config _configsvrCommitRefineCollectionShardKey",
+            "store installRoutingTable",
+            "install",
+            "shards _flushRoutingTableCacheUpdates",
+            "note refineCollectionShardKey",
+            "store exitCriticalSection",
+            "shards Unblock",
+            "open",
+            "remove",
+        ]
+    );
+    assert_eq!(
+        trace(forbid_migrations),
+        [
+            "look",
+            "store setPermitMigrations",
+            "config _configsvrSetAllowMigrations",
+            "store refreshShards",
+            "owners",
+            "shards _flushRoutingTableCacheUpdates",
+            "remove",
+        ]
+    );
+    for make in [coll_mod as Make, drop_index] {
+        assert_eq!(
+            trace(make),
+            [
+                "look",
+                "owners",
+                "store checkOnShards",
+                "gather checkOnShards 2",
+                "store changeOnCoordinator",
+                "gather changeOnCoordinator 1",
+                "store changeOnParticipants",
+                "gather changeOnParticipants 1",
+                "remove",
+            ]
+        );
+    }
+}
+
+#[test]
+fn the_trace_of_a_move() {
+    assert_eq!(
+        trace(move_primary, World::with_unsharded("d.u")),
+        [
+            "look",
+            "store clone",
+            "close to writes",
+            "look",
+            "clone",
+            "store enterCriticalSection",
+            "close",
+            "uncache",
+            "store commit",
+            "config _configsvrCommitMovePrimary",
+            "store clean",
+            "learn",
+            "drop unsharded",
+            "store exitCriticalSection",
+            "open",
+            "remove",
+        ]
+    );
 }
 
 #[test]
@@ -128,7 +329,13 @@ fn a_crash_at_any_effect_leads_to_the_same_end() {
             for after in [false, true] {
                 let mut world = start.clone();
                 let (outcome, _) = run(&mut world, make, (number, Fault::Crash { after }));
-                assert!(outcome.is_ok(), "{number} {after} {outcome:?}");
+                // It had come to its end, and the client asked once more.
+                let is_again = after && number + 1 == trace.len();
+                let is_gone = outcome.as_ref().is_err_and(|error| error.code.0 == 27);
+                assert!(
+                    outcome.is_ok() || (is_again && is_gone),
+                    "{effect} {after} {outcome:?}"
+                );
                 assert_eq!(shape(&world), shape(&end), "{effect} {after}");
             }
         }
@@ -145,6 +352,12 @@ fn shape(world: &World) -> World {
     world
 }
 
+/// What comes before it has left nothing.
+fn first_store(trace: &[String]) -> usize {
+    let is_store = |effect: &String| effect.starts_with("store");
+    trace.iter().position(is_store).expect("there is one")
+}
+
 #[test]
 fn recoverable_errors_are_waited_out() {
     for (make, start, end) in operations() {
@@ -154,7 +367,7 @@ fn recoverable_errors_are_waited_out() {
                 let mut world = start.clone();
                 let fault = Fault::Error { after, code: 6 };
                 let (outcome, errors) = run(&mut world, make, (number, fault));
-                if effect == "look" && number == 0 {
+                if number < first_store(&trace) {
                     // Nothing is there yet that would have to be brought to an end.
                     assert!(outcome.is_err());
                     assert_eq!(world, start);
@@ -172,7 +385,9 @@ fn recoverable_errors_are_waited_out() {
 fn other_errors_end_an_operation_before_anything_is_destroyed() {
     for (make, start, end) in operations() {
         let (_, trace) = run(&mut start.clone(), make, (usize::MAX, Fault::None));
-        let is_commit = |effect: &String| effect.starts_with("config ");
+        let is_commit = |effect: &String| {
+            effect.starts_with("config ") || effect.starts_with("gather changeOnCoordinator")
+        };
         let commit = trace.iter().position(is_commit).expect("there is one");
         for (number, effect) in trace.iter().enumerate() {
             let mut world = start.clone();
@@ -181,16 +396,21 @@ fn other_errors_end_an_operation_before_anything_is_destroyed() {
                 code: 117,
             };
             let (outcome, _) = run(&mut world, make, (number, fault));
-            let is_database = trace[0].starts_with("store");
+            let first = trace.iter().position(|effect| effect.starts_with("store"));
+            let is_database = first == Some(0);
             // A later document is stored in any case, and what comes behind a commit done.
-            let ends = number == 0
-                || (number <= commit && !effect.starts_with("store") && !is_database)
-                || number == 1;
+            let ends = Some(number) <= first
+                || (number <= commit
+                    && !effect.starts_with("store")
+                    && (!is_database || number == 1));
             match ends {
                 true => {
                     assert_eq!(outcome.expect_err(effect).code.0, 117);
                     assert_eq!(world.sharded, start.sharded, "{effect}");
                     assert!(world.has_database && world.there == start.there, "{effect}");
+                    assert_eq!(world.finer, start.finer, "{effect}");
+                    assert_eq!(world.changed_here, start.changed_here, "{effect}");
+                    assert!(world.copies.is_empty() && !world.is_moved, "{effect}");
                 }
                 false => {
                     assert!(outcome.is_ok(), "{number} {effect} {outcome:?}");
@@ -199,6 +419,84 @@ fn other_errors_end_an_operation_before_anything_is_destroyed() {
             }
         }
     }
+}
+
+/// How an operation ends where a shard refuses its part.
+fn refused(make: Make, by: &'static str) -> (Result<RawDocumentBuf>, World) {
+    let mut world = World {
+        refuses: Some(by),
+        ..with_index()
+    };
+    let (outcome, _) = run(&mut world, make, (usize::MAX, Fault::None));
+    world.refuses = None;
+    (outcome, world)
+}
+
+#[test]
+fn what_a_shard_refuses() {
+    // Its part has an array in one of the new fields.
+    let (outcome, world) = refused(refine, "s1");
+    let error = outcome.expect_err("it is refused");
+    assert!(
+        error.code.0 == 72 && error.message.contains("on shard s1"),
+        "{error}"
+    );
+    assert_eq!(world, with_index());
+    for make in [coll_mod as Make, drop_index] {
+        let (outcome, world) = refused(make, "s0");
+        let error = outcome.expect_err("it is refused");
+        let extra = error.extra.expect("what the shards have answered");
+        let replies = replies_in(&extra).expect("readable").expect("some");
+        assert!(error.code.0 == 72 && replies.len() == 1 && replies[0].1.is_err());
+        assert_eq!(world, with_index());
+        let (outcome, world) = refused(make, "s1");
+        let reply = outcome.expect("it has come to its end");
+        let replies = replies_in(&reply).expect("readable").expect("some");
+        let is_done: Vec<bool> = replies.iter().map(|(_, reply)| reply.is_ok()).collect();
+        assert_eq!(is_done, [true, false]);
+        assert!(!world.changed_here.is_empty() && world.changed_there.is_empty());
+    }
+    // No shard has the index.
+    let (outcome, world) = refused(drop_index, "all");
+    assert_eq!(outcome.expect_err("it is refused").code.0, 27);
+    assert_eq!(world, with_index());
+}
+
+#[test]
+fn a_crash_of_one_that_is_refused_leaves_nothing() {
+    let start = || World {
+        refuses: Some("s1"),
+        ..with_index()
+    };
+    let (_, trace) = run(&mut start(), refine, (usize::MAX, Fault::None));
+    assert!(trace.contains(&"store abort".to_owned()), "{trace:?}");
+    for (number, effect) in trace.iter().enumerate() {
+        for after in [false, true] {
+            let mut world = start();
+            let (outcome, _) = run(&mut world, refine, (number, Fault::Crash { after }));
+            assert_eq!(outcome.expect_err(effect).code.0, 72);
+            assert_eq!(world, start(), "{effect} {after}");
+        }
+    }
+}
+
+#[test]
+fn keys_that_are_not_refined() {
+    let check = |key: RawDocumentBuf, start: World, expected: i32| {
+        let mut world = start.clone();
+        let request = rawdoc! { "key": key };
+        let make = || machine(OperationKind::RefineShardKey, "d.c", request.clone());
+        let (outcome, trace) = run(&mut world, make, (usize::MAX, Fault::None));
+        assert_eq!((world, trace.len()), (start, 1));
+        assert_eq!(outcome.map_or_else(|error| error.code.0, |_| 0), expected);
+    };
+    // It has the key.
+    check(rawdoc! { "a": 1 }, with_index(), 0);
+    check(rawdoc! { "b": 1, "a": 1 }, with_index(), 72);
+    check(rawdoc! { "a": "hashed", "b": 1 }, with_index(), 72);
+    // There is no index.
+    check(rawdoc! { "a": 1, "b": 1 }, World::with_sharded("d.c"), 72);
+    check(rawdoc! { "a": 1, "b": 1 }, World::new(), 118);
 }
 
 #[test]
@@ -247,6 +545,47 @@ fn what_is_there_already() {
         (usize::MAX, Fault::None),
     );
     assert_eq!((outcome.ok(), trace.len()), (Some(rawdoc! {}), 1));
+}
+
+#[test]
+fn what_is_not_renamed() {
+    let check = |request: RawDocumentBuf, start: World, expected: i32| {
+        let mut world = start.clone();
+        let make = || machine(OperationKind::RenameCollection, "d.c", request.clone());
+        let (outcome, trace) = run(&mut world, make, (usize::MAX, Fault::None));
+        let code = outcome.map_or_else(|error| error.code.0, |_| 0);
+        assert_eq!((code, trace.len()), (expected, 2), "{request:?}");
+        assert_eq!(world, start);
+    };
+    let to = |drop: bool| rawdoc! { "to": "d.e", "dropTarget": drop };
+    check(to(false), World::with_two("d.c", "d.e"), 48);
+    check(to(false), unsharded_onto_sharded(), 48);
+    check(to(true), World::with_sharded("d.e"), 26);
+    check(rawdoc! { "to": "e.c" }, World::with_sharded("d.c"), 125);
+    check(
+        rawdoc! { "to": "d.system.x" },
+        World::with_sharded("d.c"),
+        20,
+    );
+    let long = "x".repeat(240);
+    check(
+        rawdoc! { "to": format!("d.{long}") },
+        World::with_sharded("d.c"),
+        73,
+    );
+    let mut zones = World::with_sharded("d.c");
+    zones.zones.insert("d.e".to_owned());
+    check(to(true), zones, 125);
+    // It has the name already.
+    let again = rawdoc! { "to": "d.e", "knownUUID": pinion_bson::Binary::from(uuid()) };
+    check(again, World::with_sharded("d.e"), 0);
+    // Neither is sharded.
+    check(to(false), unsharded("d.c"), 0);
+    check(to(false), World::new(), 0);
+}
+
+fn uuid() -> pinion_bson::Uuid {
+    pinion_bson::Uuid::from_bytes(UUID)
 }
 
 /// By `a`, or another field.

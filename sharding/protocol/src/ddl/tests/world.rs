@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pinion_bson::{ObjectId, RawBsonRef, RawDocument, RawDocumentBuf, Uuid, rawdoc};
+use pinion_bson::{ObjectId, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Uuid, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::super::*;
-use crate::documents::{CollectionDocument, ShardDocument};
+use crate::config::MetadataRename;
+use crate::documents::{CollectionDocument, ShardDocument, TagDocument};
 use crate::version::{ChunkVersion, DatabaseVersion, Incarnation};
 
 /// What is there. Gates alone are lost with a primary.
@@ -17,6 +18,8 @@ pub(super) struct World {
     pub document: Option<RawDocumentBuf>,
     pub sections: BTreeMap<String, bool>,
     pub gates: BTreeMap<String, bool>,
+    /// Gates on the other shard, which keeps them closed by itself.
+    pub blocked_there: BTreeMap<String, bool>,
     /// Collections on this shard, and how many indexes they have beside that on `_id`.
     pub here: BTreeMap<String, usize>,
     /// Collections on the other shard.
@@ -27,9 +30,48 @@ pub(super) struct World {
     pub table_here: BTreeSet<String>,
     pub table_there: BTreeSet<String>,
     pub has_database: bool,
+    /// Collections with the finer key, at the config servers and by these tables.
+    pub finer: BTreeSet<String>,
+    pub finer_here: BTreeSet<String>,
+    pub finer_there: BTreeSet<String>,
+    /// Collections whose chunks stay where they are, as the config servers and these shards know.
+    pub kept: BTreeSet<String>,
+    pub kept_here: BTreeSet<String>,
+    pub kept_there: BTreeSet<String>,
+    /// Collections that were changed on these shards.
+    pub changed_here: BTreeSet<String>,
+    pub changed_there: BTreeSet<String>,
+    /// The shard that refuses to change a collection.
+    pub refuses: Option<&'static str>,
+    /// Collections with a range of a zone.
+    pub zones: BTreeSet<String>,
+    /// Which collections have these names, where it is not the one of [`UUID`].
+    pub uuids: BTreeMap<String, [u8; 16]>,
+    /// What is closed together with a collection, here and on the other shard.
+    pub together: BTreeMap<String, String>,
+    /// Unsharded collections that the other shard has copied.
+    pub copies: BTreeSet<String>,
+    /// Secondaries go by the place that the database has had.
+    pub is_cached: bool,
+    /// The database is on the other shard; and this one goes by that.
+    pub is_moved: bool,
+    pub is_move_known: bool,
 }
 
 pub(super) const UUID: [u8; 16] = [7; 16];
+/// That of a collection which is to lose its name.
+pub(super) const OTHER: [u8; 16] = [8; 16];
+
+fn zone_of(ns: &str) -> TagDocument {
+    TagDocument {
+        id: RawBson::Int32(1),
+        ns: Namespace::parse(ns).expect("a namespace"),
+        zone: "z".to_owned(),
+        min: rawdoc! { "a": 1 },
+        max: rawdoc! { "a": 2 },
+        other: RawDocumentBuf::new(),
+    }
+}
 
 /// What goes wrong with the effect of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,16 +99,74 @@ impl World {
     /// Two chunks on each shard.
     pub(super) fn with_sharded(ns: &str) -> World {
         let mut world = World::new();
-        for set in [
-            &mut world.sharded,
-            &mut world.table_here,
-            &mut world.table_there,
-        ] {
-            set.insert(ns.to_owned());
-        }
+        world.share(ns);
         world.here.insert(ns.to_owned(), 1);
         world.there.insert(ns.to_owned());
         world
+    }
+
+    /// The same, with another one that has two indexes beside that on `_id`.
+    pub(super) fn with_two(ns: &str, other: &str) -> World {
+        let mut world = World::with_sharded(ns);
+        world.share(other);
+        world.here.insert(other.to_owned(), 2);
+        world.there.insert(other.to_owned());
+        world.uuids.insert(other.to_owned(), OTHER);
+        world
+    }
+
+    fn share(&mut self, ns: &str) {
+        for set in [
+            &mut self.sharded,
+            &mut self.table_here,
+            &mut self.table_there,
+        ] {
+            set.insert(ns.to_owned());
+        }
+    }
+
+    /// No other shard has anything of it.
+    pub(super) fn unshare(&mut self, ns: &str) {
+        for set in [
+            &mut self.sharded,
+            &mut self.table_here,
+            &mut self.table_there,
+            &mut self.there,
+        ] {
+            set.remove(ns);
+        }
+    }
+
+    fn uuid(&self, ns: &str) -> [u8; 16] {
+        self.uuids.get(ns).copied().unwrap_or(UUID)
+    }
+
+    /// With an unsharded collection beside it.
+    pub(super) fn with_unsharded(ns: &str) -> World {
+        let mut world = World::with_sharded("d.c");
+        world.here.insert(ns.to_owned(), 0);
+        world.is_cached = true;
+        world
+    }
+
+    fn unsharded(&self) -> BTreeSet<String> {
+        let here = self.here.keys();
+        here.filter(|ns| !self.sharded.contains(*ns))
+            .cloned()
+            .collect()
+    }
+
+    fn database_facts(&self) -> DatabaseFacts {
+        let ns = Namespace::parse("d.x").expect("a namespace");
+        let sharded = self.sharded.iter();
+        DatabaseFacts {
+            // A client that asks again comes to the new primary shard.
+            me: if self.is_moved { "s1" } else { "s0" }.into(),
+            shards: self.facts(&ns).shards,
+            sharded: sharded.filter_map(|ns| Namespace::parse(ns).ok()).collect(),
+            unsharded: vec![Uuid::from_bytes(UUID)],
+            fresh: Uuid::from_bytes(UUID),
+        }
     }
 
     fn facts(&self, ns: &Namespace) -> Facts {
@@ -77,12 +177,13 @@ impl World {
         let mut local = CollectionFacts::absent();
         if let Some(indexes) = self.here.get(ns.as_str()) {
             local.kind = LocalKind::Collection;
-            local.uuid = Some(Uuid::from_bytes(UUID));
+            local.uuid = Some(Uuid::from_bytes(self.uuid(ns.as_str())));
             local.index_count = indexes + 1;
             for at in 0..=*indexes {
                 let key = match at {
                     0 => rawdoc! { "_id": 1 },
-                    _ => rawdoc! { "a": 1 },
+                    1 => rawdoc! { "a": 1 },
+                    _ => rawdoc! { "a": 1, "b": 1 },
                 };
                 local.indexes.push(IndexFacts {
                     name: at.to_string(),
@@ -96,9 +197,13 @@ impl World {
                 });
             }
         }
-        let uuid = Uuid::from_bytes(UUID);
+        let uuid = Uuid::from_bytes(self.uuid(ns.as_str()));
         let known = || {
-            let key = rawdoc! { "a": 1 };
+            let (key, epoch) = match self.finer.contains(ns.as_str()) {
+                true => (rawdoc! { "a": 1, "b": 1 }, of.epoch),
+                false => (rawdoc! { "a": 1 }, ObjectId::from_bytes([4; 12])),
+            };
+            let of = Incarnation { epoch, ..of };
             let document = CollectionDocument::new(ns.clone(), of, 5, uuid, key);
             (document, ChunkVersion::first(of))
         };
@@ -108,7 +213,12 @@ impl World {
             local,
             sharded: self.sharded.contains(ns.as_str()).then(known),
             shards: vec![shard("s0"), shard("s1")],
-            zones: Vec::new(),
+            zones: self
+                .zones
+                .get(ns.as_str())
+                .map(|ns| zone_of(ns))
+                .into_iter()
+                .collect(),
             fresh: FreshIds {
                 uuid,
                 epoch: of.epoch,
@@ -121,6 +231,9 @@ impl World {
     fn perform(&mut self, action: &Action) -> Outcome {
         match action {
             Action::Look { ns, .. } => return Outcome::Facts(Box::new(self.facts(ns))),
+            Action::LookAtDatabase { .. } => {
+                return Outcome::Database(Box::new(self.database_facts()));
+            }
             Action::ListCollections { db } => {
                 let prefix = format!("{db}.");
                 let found = self.sharded.iter().filter(|ns| ns.starts_with(&prefix));
@@ -132,28 +245,92 @@ impl World {
             Action::EnterSection(section) => {
                 let (ns, reads) = (section.namespace.clone(), section.blocks_reads);
                 self.gates.insert(ns.clone(), reads);
+                if let Some(to) = &section.to {
+                    self.together.insert(ns.clone(), to.to_string());
+                }
                 self.sections.insert(ns, reads);
             }
             Action::LeaveSection { namespace } => {
+                let is_dropped = self.unsharded().is_empty();
+                assert!(!self.is_moved || (self.is_move_known && is_dropped));
                 self.sections.remove(namespace);
                 self.gates.remove(namespace);
+                self.together.remove(namespace);
             }
-            Action::MakeCollection { ns, index, .. } => {
-                self.assert_closed(ns.as_str(), false);
-                let indexes = self.here.entry(ns.to_string()).or_default();
-                *indexes = (*indexes).max(usize::from(index.is_some()));
+            Action::MakeCollection(new) => {
+                self.assert_closed(new.ns.as_str(), false);
+                let indexes = self.here.entry(new.ns.to_string()).or_default();
+                *indexes = (*indexes).max(usize::from(new.index.is_some()));
             }
             Action::AskShards { command, .. } => self.ask(command),
+            Action::GatherShards { shards, command } => {
+                let replies = shards.iter().map(|shard| {
+                    let reply = self.gather(shard, command);
+                    (shard.clone(), reply)
+                });
+                return Outcome::Replies(replies.collect());
+            }
+            Action::ListOwners { .. } => {
+                let there = (!self.there.is_empty()).then(|| "s1".into());
+                return Outcome::Shards([Some("s0".into()), there].into_iter().flatten().collect());
+            }
+            Action::BlockShards { block, .. } => match block.block {
+                BlockType::Unblock => {
+                    let ns = block.ns.as_str();
+                    self.assert_is_in(&block.phase);
+                    assert_eq!(self.finer.contains(ns), self.finer_there.contains(ns));
+                    self.blocked_there.remove(ns);
+                }
+                kind => {
+                    self.assert_is_in(&block.phase);
+                    let reads = kind == BlockType::ReadsAndWrites;
+                    self.blocked_there.insert(block.ns.to_string(), reads);
+                }
+            },
             Action::Configure(command) => self.configure(command),
+            Action::NoteEvent { .. } => {}
             Action::InstallTable(ns) => {
                 self.assert_closed(ns.as_str(), true);
                 assert!(self.sharded.contains(ns.as_str()));
                 self.table_here.insert(ns.to_string());
+                self.finer_here = self.finer.clone();
             }
             Action::DropCollection { ns, .. } => {
                 self.assert_closed(ns.as_str(), true);
                 self.here.remove(ns.as_str());
                 self.table_here.remove(ns.as_str());
+            }
+            Action::RenameHere(part) => {
+                self.assert_renaming(part);
+                self.assert_closed(part.from.as_str(), true);
+                assert!(
+                    !self.there.contains(part.from.as_str()),
+                    "it is renamed there"
+                );
+                let (from, to) = (part.from.as_str(), part.to.as_str());
+                if let Some(indexes) = self.here.remove(from) {
+                    self.here.insert(to.to_owned(), indexes);
+                    self.uuids.remove(to);
+                }
+                self.table_here.remove(from);
+                match self.sharded.contains(to) {
+                    true => drop(self.table_here.insert(to.to_owned())),
+                    false => drop(self.table_here.remove(to)),
+                }
+            }
+            Action::RenameOnOthers(part) => {
+                self.assert_renaming(part);
+                let (from, to) = (part.from.as_str(), part.to.as_str());
+                let is_renamed = !self.there.contains(from) && self.table_there.contains(to);
+                match self.there.remove(from) || is_renamed && self.sharded.contains(to) {
+                    true => drop(self.there.insert(to.to_owned())),
+                    false => drop(self.there.remove(to)),
+                }
+                self.table_there.remove(from);
+                match self.sharded.contains(to) {
+                    true => drop(self.table_there.insert(to.to_owned())),
+                    false => drop(self.table_there.remove(to)),
+                }
             }
             Action::DropDatabase { db } => {
                 self.assert_closed(db, true);
@@ -165,8 +342,63 @@ impl World {
                 assert!(self.here.is_empty() && self.there.is_empty());
                 self.has_database = false;
             }
+            moving => self.perform_move(moving),
         }
         Outcome::Done
+    }
+
+    /// Both names are closed here and there, and the config servers have the new one alone.
+    fn assert_renaming(&self, part: &RenamePart) {
+        let (from, to) = (part.from.as_str(), part.to.as_str());
+        assert_eq!(self.together.get(from).map(String::as_str), Some(to));
+        assert_eq!(self.blocked_there.get(from), Some(&true), "{from} is open");
+        assert!(!self.sharded.contains(from), "{from} is not committed");
+        self.assert_is_in(&part.phase);
+    }
+
+    /// What is of another phase is refused as late.
+    fn assert_is_in(&self, phase: &str) {
+        let stored = self.document.as_ref().and_then(|document| {
+            pinion_bson::get(document, "phase").and_then(|phase| phase.as_str())
+        });
+        assert_eq!(stored, Some(phase));
+    }
+
+    fn perform_move(&mut self, action: &Action) {
+        match action {
+            Action::CloneDatabase { to, message } => {
+                assert_eq!((to.as_str(), &*message.phase), ("s1", "clone"));
+                self.assert_closed("d", false);
+                assert_eq!(message.copies, [Uuid::from_bytes(UUID)]);
+                self.copies = self.unsharded();
+            }
+            Action::ForgetClone { message, .. } => {
+                let stored = self
+                    .document
+                    .as_ref()
+                    .map(|stored| DdlDocument::parse(stored));
+                let stored = stored.and_then(Result::ok).expect("it is stored");
+                assert!(message.is_of(&stored.phase, &stored.state), "{message:?}");
+                assert!(!self.is_moved);
+                self.copies.clear();
+            }
+            Action::UncacheDatabase { .. } => {
+                self.assert_closed("d", true);
+                self.is_cached = false;
+            }
+            Action::LearnDatabase { version, .. } => {
+                self.assert_closed("d", true);
+                assert!(self.is_moved && version.last_mod == 2);
+                self.is_move_known = true;
+            }
+            Action::DropUnsharded { sharded, .. } => {
+                self.assert_closed("d", true);
+                assert!(self.is_move_known);
+                assert!(self.sharded.iter().eq(sharded));
+                self.here.retain(|ns, _| sharded.contains(ns));
+            }
+            other => panic!("{other:?} is no part of a move"),
+        }
     }
 
     /// The gate keeps out what the document says, which a new primary goes by.
@@ -199,8 +431,45 @@ impl World {
             "_flushRoutingTableCacheUpdates" => {
                 let ns = value.as_str().expect("a namespace");
                 self.table_there.insert(ns.to_owned());
+                self.finer_there = self.finer.clone();
+                self.kept_here = self.kept.clone();
+                self.kept_there = self.kept.clone();
             }
             name => panic!("{name} is no command of shards"),
+        }
+    }
+
+    fn gather(&mut self, shard: &str, command: &RawDocument) -> Result<RawDocumentBuf> {
+        let (name, collection) = pinion_bson::elements(command).next().expect("a name");
+        let ns = format!("d.{}", collection.as_str().expect("a collection"));
+        let flag = |name| pinion_bson::get(command, name) == Some(RawBsonRef::Boolean(true));
+        let refuses = self.refuses == Some(shard);
+        let refused = || Err(Error::new(ErrorCode::INVALID_OPTIONS, "it is not changed"));
+        match name {
+            "_shardsvrRefineCollectionShardKey" => {
+                assert!(flag("checksIndexes") && self.blocked_there.contains_key(&ns));
+                if refuses { refused() } else { Ok(rawdoc! {}) }
+            }
+            "_shardsvrCollModParticipant" | "_shardsvrDropIndexesParticipant" => {
+                let (changed, has_it) = match shard {
+                    "s0" => (&mut self.changed_here, self.here.contains_key(&ns)),
+                    _ => (&mut self.changed_there, self.there.contains(&ns)),
+                };
+                assert!(has_it, "{ns} is not on {shard}");
+                let was_changed = changed.contains(&ns);
+                match flag("check") {
+                    true if was_changed || self.refuses == Some("all") => {
+                        Ok(rawdoc! { "missing": [0] })
+                    }
+                    true => Ok(rawdoc! {}),
+                    false if refuses => refused(),
+                    false => {
+                        changed.insert(ns);
+                        Ok(rawdoc! { "nIndexesWas": 2 })
+                    }
+                }
+            }
+            name => panic!("{name} has no reply"),
         }
     }
 
@@ -219,6 +488,36 @@ impl World {
                 assert!(closed, "{ns} is open");
                 self.sharded.remove(ns);
             }
+            "_configsvrCommitRefineCollectionShardKey" => {
+                self.assert_closed(ns, true);
+                assert_eq!(self.blocked_there.get(ns), Some(&true));
+                self.finer.insert(ns.to_owned());
+            }
+            "_configsvrSetAllowMigrations" => {
+                assert!(self.sharded.contains(ns));
+                let allows = pinion_bson::get(command, "allowMigrations");
+                match allows == Some(RawBsonRef::Boolean(true)) {
+                    true => self.kept.remove(ns),
+                    false => self.kept.insert(ns.to_owned()),
+                };
+            }
+            "_configsvrRenameCollectionMetadata" => {
+                self.assert_closed(ns, true);
+                let rename = MetadataRename::parse(command).expect("readable");
+                let (from, to) = (rename.from.as_str(), rename.to.as_str());
+                assert_eq!(self.blocked_there.get(from), Some(&true), "{from} is open");
+                if rename.source.is_some() {
+                    self.sharded.remove(from);
+                    self.sharded.insert(to.to_owned());
+                } else {
+                    self.sharded.remove(to);
+                }
+            }
+            "_configsvrCommitMovePrimary" => {
+                self.assert_closed(ns, true);
+                assert!(!self.is_cached && self.copies.contains("d.u"));
+                self.is_moved = true;
+            }
             name => panic!("{name} is no command of config servers"),
         }
     }
@@ -228,6 +527,7 @@ impl World {
             Effect::Store(document) => self.document = Some(document.to_bson()),
             Effect::Remove(_) => {
                 assert!(self.sections.is_empty(), "a gate stays closed");
+                assert!(self.blocked_there.is_empty(), "a gate stays closed there");
                 self.document = None;
             }
             Effect::Perform(action) => return Some(self.perform(action)),
@@ -297,20 +597,37 @@ fn shown(effect: &Effect) -> String {
         Effect::Pause(error) => format!("pause {}", error.code.0),
         Effect::End(_) => "end".to_owned(),
         Effect::Perform(action) => match &**action {
-            Action::Look { .. } => "look".to_owned(),
+            Action::Look { .. } | Action::LookAtDatabase { .. } => "look".to_owned(),
             Action::ListCollections { .. } => "list".to_owned(),
             Action::EnterSection(section) => match section.blocks_reads {
                 true => "close".to_owned(),
                 false => "close to writes".to_owned(),
             },
             Action::LeaveSection { .. } => "open".to_owned(),
-            Action::MakeCollection { index, .. } => format!("make, index {}", index.is_some()),
+            Action::MakeCollection(new) => format!("make, index {}", new.index.is_some()),
             Action::AskShards { command: asked, .. } => format!("shards {}", command(asked)),
+            Action::GatherShards {
+                command: asked,
+                shards,
+            } => {
+                let phase = pinion_bson::get(asked, "phase").and_then(|phase| phase.as_str());
+                format!("gather {} {}", phase.unwrap_or("check"), shards.len())
+            }
+            Action::ListOwners { .. } => "owners".to_owned(),
+            Action::BlockShards { block, .. } => format!("shards {:?}", block.block),
             Action::Configure(asked) => format!("config {}", command(asked)),
+            Action::NoteEvent { event, .. } => format!("note {}", command(event)),
             Action::InstallTable(_) => "install".to_owned(),
             Action::DropCollection { .. } => "drop collection".to_owned(),
+            Action::RenameHere(_) => "rename".to_owned(),
+            Action::RenameOnOthers(_) => "shards rename".to_owned(),
             Action::DropDatabase { .. } => "drop database".to_owned(),
             Action::ForgetDatabase { .. } => "forget database".to_owned(),
+            Action::CloneDatabase { .. } => "clone".to_owned(),
+            Action::ForgetClone { .. } => "forget clone".to_owned(),
+            Action::UncacheDatabase { .. } => "uncache".to_owned(),
+            Action::LearnDatabase { .. } => "learn".to_owned(),
+            Action::DropUnsharded { .. } => "drop unsharded".to_owned(),
         },
     }
 }
