@@ -1,18 +1,18 @@
 //! Commands to other nodes of the cluster: the clocks of both sides go with them.
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, get, rawdoc};
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, get, rawdoc};
 use pinion_clock::{Gossip, SignedTime, Timestamp};
 use pinion_exec::cluster_time::{append_node_times, take_in};
 use pinion_runtime::Duration;
 use pinion_server::Resend;
-use pinion_sharding_protocol::ConnectionString;
+use pinion_sharding_protocol::{ConnectionString, Form};
 use pinion_sharding_router::{Hosts, Retry};
 use pinion_storage::storage;
 use pinion_wire::idl::{FieldReader, Namespace, Path, ReadPreference, append_cluster_time};
 use pinion_wire::{Error, HostPort, Result};
 
 use crate::limits::{LOCAL_COMMAND, REMOTE_COMMAND};
-use crate::part::Membership;
+use crate::part::{Membership, form, part};
 use crate::{replies, times};
 
 /// The same command with what this node knows of the cluster's clock.
@@ -21,7 +21,9 @@ fn with_times(command: &RawDocument) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
     out.append_all(command);
     append_cluster_time(&mut out, &SignedTime::unsigned(time.cluster()));
-    append_node_times(&time, &mut out);
+    if form() == Form::Own {
+        append_node_times(&time, &mut out);
+    }
     out.finish()
 }
 
@@ -42,8 +44,25 @@ fn times_of(reply: &RawDocument) -> Result<Gossip> {
     })
 }
 
-fn learn(reply: &RawDocument) {
-    if let Err(error) = times_of(reply).and_then(take_in) {
+/// Whether a set is that of the config servers.
+fn is_config(set: &ConnectionString) -> bool {
+    let cluster = part().membership();
+    cluster.is_some_and(|cluster| cluster.config_servers.set == set.set)
+}
+
+/// Takes in the times of a reply. Config servers of MongoDB 4.4 say what a majority of them has.
+fn learn(reply: &RawDocument, is_of_config: bool) {
+    let committed = match get(reply, "lastCommittedOpTime") {
+        Some(RawBsonRef::Timestamp(time)) if is_of_config && form() == Form::Mongo44 => {
+            Some(Timestamp::new(time.time, time.increment))
+        }
+        _ => None,
+    };
+    let found = times_of(reply).map(|gossip| Gossip {
+        config: gossip.config.max(committed),
+        ..gossip
+    });
+    if let Err(error) = found.and_then(take_in) {
         tracing::warn!(target: "SHARDING", id = 7_500_001u64, error = error.message, "The times of another node of the cluster were not taken in");
     }
 }
@@ -63,7 +82,7 @@ pub(crate) async fn run_on_set(
 }
 
 /// The same with the member that has answered.
-async fn run_on_primary_of(
+pub(crate) async fn run_on_primary_of(
     set: &ConnectionString,
     command: &RawDocument,
     limit: Duration,
@@ -78,7 +97,7 @@ async fn run_on_primary_of(
     let preference = ReadPreference::default();
     let ran = hosts.run(&set.set, &preference, &command, limit, Retry::Idempotent);
     let (host, reply) = ran.await.map_err(replies::with_own_fields)?;
-    learn(reply.body());
+    learn(reply.body(), is_config(set));
     replies::check(reply.body())?;
     Ok((host, reply.body().to_owned()))
 }
@@ -94,7 +113,7 @@ pub(crate) async fn run_on_host(host: &HostPort, command: &RawDocument) -> Resul
     let ran = hosts.pool().run(host, &command, REMOTE_COMMAND, resend);
     let reply = ran.await.map_err(|error| error.into_error());
     let reply = reply.map_err(replies::with_own_fields)?;
-    learn(reply.body());
+    learn(reply.body(), false);
     replies::check(reply.body())?;
     Ok(reply.body().to_owned())
 }
@@ -133,7 +152,7 @@ pub(crate) async fn read_config_sorted(
         .append("batchSize", limit)
         .append("singleBatch", true)
         .append("maxTimeMS", REMOTE_COMMAND.as_millis() as i64);
-    append_read_concern(&mut command);
+    append_read_concern(&mut command, "majority");
     command.append("$db", db);
     let reply = run_on_set(&cluster.config_servers, &command.finish(), REMOTE_COMMAND).await?;
     times::keep().await?;
@@ -150,6 +169,29 @@ pub(crate) async fn read_config_all(
     filter: &RawDocument,
     sort: Option<&RawDocument>,
 ) -> Result<Vec<RawDocumentBuf>> {
+    read_to_end(cluster, ns, filter, sort, "majority").await
+}
+
+/// All such documents in an order, as they were at one time.
+///
+/// # Errors
+/// As of [`read_config_all`].
+pub(crate) async fn read_config_at_once(
+    cluster: &Membership,
+    ns: &str,
+    filter: &RawDocument,
+    sort: &RawDocument,
+) -> Result<Vec<RawDocumentBuf>> {
+    read_to_end(cluster, ns, filter, Some(sort), "snapshot").await
+}
+
+async fn read_to_end(
+    cluster: &Membership,
+    ns: &str,
+    filter: &RawDocument,
+    sort: Option<&RawDocument>,
+    level: &str,
+) -> Result<Vec<RawDocumentBuf>> {
     let ns = Namespace::parse(ns)?;
     let mut command = DocBuilder::new();
     command
@@ -158,7 +200,7 @@ pub(crate) async fn read_config_all(
     if let Some(sort) = sort {
         command.append("sort", sort);
     }
-    append_read_concern(&mut command);
+    append_read_concern(&mut command, level);
     command.append("$db", ns.db());
     let set = &cluster.config_servers;
     let (host, reply) = run_on_primary_of(set, &command.finish(), REMOTE_COMMAND).await?;
@@ -169,9 +211,36 @@ pub(crate) async fn read_config_all(
     Ok(found)
 }
 
-fn append_read_concern(command: &mut DocBuilder) {
+/// The values that a field has in such documents.
+///
+/// # Errors
+/// As of [`read_config`].
+pub(crate) async fn distinct_of_config(
+    cluster: &Membership,
+    (db, collection): (&str, &str),
+    field: &str,
+    filter: &RawDocument,
+) -> Result<Vec<RawBson>> {
+    let mut command = DocBuilder::new();
+    command
+        .append("distinct", collection)
+        .append("key", field)
+        .append("query", filter);
+    append_read_concern(&mut command, "majority");
+    command.append("$db", db);
+    let reply = run_on_set(&cluster.config_servers, &command.finish(), REMOTE_COMMAND).await?;
+    times::keep().await?;
+    match get(&reply, "values") {
+        Some(RawBsonRef::Array(values)) => {
+            Ok(pinion_bson::values(values).map(RawBson::from).collect())
+        }
+        _ => Err(Error::failed_to_parse("the reply has no values")),
+    }
+}
+
+fn append_read_concern(command: &mut DocBuilder, level: &str) {
     command.start_document("readConcern");
-    command.append("level", "majority");
+    command.append("level", level);
     let config_time = storage().vector_time().config();
     if !config_time.is_null() {
         command.append("afterClusterTime", bson_timestamp(config_time));
@@ -187,8 +256,20 @@ pub(crate) async fn change_config(
     cluster: &Membership,
     command: RawDocumentBuf,
 ) -> Result<RawDocumentBuf> {
+    change_config_within(cluster, command, REMOTE_COMMAND).await
+}
+
+/// The same of a change that may take longer.
+///
+/// # Errors
+/// As of [`run_on_set`].
+pub(crate) async fn change_config_within(
+    cluster: &Membership,
+    command: RawDocumentBuf,
+    limit: Duration,
+) -> Result<RawDocumentBuf> {
     let command = with_majority(command);
-    let reply = run_on_set(&cluster.config_servers, &command, REMOTE_COMMAND).await?;
+    let reply = run_on_set(&cluster.config_servers, &command, limit).await?;
     times::keep().await?;
     Ok(reply)
 }

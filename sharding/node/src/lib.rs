@@ -22,12 +22,19 @@ mod part;
 mod testing;
 
 mod config_servers;
+mod remote_cursor;
+mod sessions;
 mod times;
+mod user_writes;
 
 mod config;
 mod shard;
 
 mod ddl;
+
+mod consistency;
+
+mod v44;
 
 mod seam;
 mod start;

@@ -75,10 +75,22 @@ impl LocalClient {
     /// Those of the command and of its statements; `NetworkInterfaceExceededTimeLimit` where it
     /// does not end.
     pub(crate) async fn run(&self, command: &RawDocument) -> Result<LocalReply> {
+        self.run_within(command, LOCAL_COMMAND).await
+    }
+
+    /// The same of a command that may take another time.
+    ///
+    /// # Errors
+    /// As of [`LocalClient::run`].
+    pub(crate) async fn run_within(
+        &self,
+        command: &RawDocument,
+        limit: Duration,
+    ) -> Result<LocalReply> {
         let number = self.last_request.get().wrapping_add(1);
         self.last_request.set(number);
         let request = encode_request(number, Flags(0), command);
-        let answered = timeout(LOCAL_COMMAND, self.direct.answer(request)).await;
+        let answered = timeout(limit, self.direct.answer(request)).await;
         let answer = answered.map_err(|_| {
             Error::new(
                 ErrorCode::NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
@@ -117,6 +129,80 @@ impl LocalClient {
             "singleBatch": true, "readConcern": { "level": "local" }, "$db": db,
         };
         replies::only_batch(self.run(&command).await?.body())
+    }
+
+    /// The documents that a filter selects, in an order, which are at most `limit`, however many
+    /// replies they take.
+    ///
+    /// # Errors
+    /// As of [`LocalClient::run`].
+    pub(crate) async fn find_sorted(
+        &self,
+        place: (&str, &str),
+        filter: &RawDocument,
+        sort: &RawDocument,
+        limit: i32,
+    ) -> Result<Vec<RawDocumentBuf>> {
+        let (db, collection) = place;
+        let command = rawdoc! {
+            "find": collection, "filter": filter.to_owned(), "sort": sort.to_owned(),
+            "limit": limit, "readConcern": { "level": "local" }, "$db": db,
+        };
+        self.read_to_end(place, &command).await
+    }
+
+    /// All documents that a filter selects.
+    ///
+    /// # Errors
+    /// As of [`LocalClient::run`].
+    pub(crate) async fn find_all(
+        &self,
+        place: (&str, &str),
+        filter: &RawDocument,
+    ) -> Result<Vec<RawDocumentBuf>> {
+        let (db, collection) = place;
+        let command = rawdoc! {
+            "find": collection, "filter": filter.to_owned(), "readConcern": { "level": "local" },
+            "$db": db,
+        };
+        self.read_to_end(place, &command).await
+    }
+
+    async fn read_to_end(
+        &self,
+        place: (&str, &str),
+        command: &RawDocument,
+    ) -> Result<Vec<RawDocumentBuf>> {
+        let mut found = Vec::new();
+        let mut batch = replies::batch(self.run(command).await?.body(), "firstBatch")?;
+        loop {
+            found.append(&mut batch.documents);
+            if batch.cursor == 0 {
+                return Ok(found);
+            }
+            batch = self.more(place, batch.cursor, None).await?;
+        }
+    }
+
+    /// The next batch of a cursor.
+    ///
+    /// # Errors
+    /// As of [`LocalClient::run`].
+    pub(crate) async fn more(
+        &self,
+        (db, collection): (&str, &str),
+        cursor: i64,
+        batch_size: Option<i32>,
+    ) -> Result<replies::Batch> {
+        let mut command = DocBuilder::new();
+        command
+            .append("getMore", cursor)
+            .append("collection", collection);
+        if let Some(size) = batch_size {
+            command.append("batchSize", size);
+        }
+        command.append("$db", db);
+        replies::batch(self.run(&command.finish()).await?.body(), "nextBatch")
     }
 
     /// Runs commands in one transaction, which a majority has when this returns: all of them or

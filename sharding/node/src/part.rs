@@ -10,7 +10,7 @@ use pinion_runtime::{CoreId, JoinHandle, Queue, core_id, on_all_cores, spawn, su
 use pinion_service::interrupt::interruptible;
 use pinion_service::node_info::ClusterRole;
 use pinion_sharding_protocol::documents::{DatabaseDocument, ShardIdentityDocument};
-use pinion_sharding_protocol::{ConnectionString, ShardId};
+use pinion_sharding_protocol::{ConnectionString, Form, ShardId};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{ErrorCode, OpContext, Result, interruption};
 use rustc_hash::FxHashMap;
@@ -22,6 +22,8 @@ use crate::shard::{Collections, EntryKey, Known, Refreshes};
 /// This core's part. Identity and databases are copies that core 0 replaces on all cores.
 pub(crate) struct Part {
     pub(crate) role: ClusterRole,
+    /// In which form the routers of the cluster have versions and errors.
+    pub(crate) form: Form,
     pub(crate) planted_fault: PlantedFault,
     identity: RefCell<Option<Arc<Membership>>>,
     /// What the config servers have last said of each database, whichever shard has it.
@@ -71,6 +73,11 @@ pub(crate) struct CoreZero {
     pub(crate) databases_turn: Semaphore,
     /// Changes of sharded collections and of zones.
     pub(crate) collections_turn: Semaphore,
+    /// Changes of settings that all shards have: on config servers one is made after the other, on
+    /// shards a phase of one is performed after the other.
+    pub(crate) settings_turn: Semaphore,
+    /// Whether writes of users are about to be blocked, or let in, by this config server.
+    pub(crate) blocking_user_writes: Cell<Option<bool>>,
     /// Definitions that this shard coordinates.
     pub(crate) definitions: Definitions,
     /// A task follows the topology time, and is to look again.
@@ -96,6 +103,8 @@ impl Default for CoreZero {
             shards_turn: Semaphore::new(1),
             databases_turn: Semaphore::new(1),
             collections_turn: Semaphore::new(1),
+            settings_turn: Semaphore::new(1),
+            blocking_user_writes: Cell::new(None),
             definitions: Definitions::default(),
             topology_followed: Cell::new(false),
             topology_behind: Cell::new(false),
@@ -124,6 +133,7 @@ impl Part {
     pub(crate) fn new(role: ClusterRole, planted_fault: PlantedFault) -> Part {
         Part {
             role,
+            form: Form::Own,
             planted_fault,
             identity: RefCell::default(),
             databases: RefCell::default(),
@@ -131,6 +141,11 @@ impl Part {
             definitions_resumed: Cell::new(false),
             core_0: CoreZero::default(),
         }
+    }
+
+    /// The same in a cluster whose routers have this form.
+    pub(crate) fn of_form(self, form: Form) -> Part {
+        Part { form, ..self }
     }
 
     pub(crate) fn is_config_server(&self) -> bool {
@@ -150,6 +165,11 @@ impl Part {
     pub(crate) fn collection(&self, ns: &Namespace) -> Known {
         self.collections.known(ns.as_str())
     }
+}
+
+/// That in which this node answers routers.
+pub(crate) fn form() -> Form {
+    part().form
 }
 
 /// Replaces the identity on every core; `None`: the set is none of a cluster any more.

@@ -57,27 +57,53 @@ fn error_of(document: &RawDocument) -> Error {
     )
 }
 
+/// A batch of a cursor.
+pub(crate) struct Batch {
+    pub(crate) documents: Vec<RawDocumentBuf>,
+    /// 0 where nothing follows.
+    pub(crate) cursor: i64,
+}
+
+fn malformed() -> Error {
+    Error::failed_to_parse("the reply has no cursor with one batch")
+}
+
 /// The documents of a cursor's only batch.
 ///
 /// # Errors
 /// The reply is none of a cursor, or has another batch.
 pub(crate) fn only_batch(reply: &RawDocument) -> Result<Vec<RawDocumentBuf>> {
-    let malformed = || Error::failed_to_parse("the reply has no cursor with one batch");
+    match batch(reply, "firstBatch")? {
+        Batch {
+            documents,
+            cursor: 0,
+        } => Ok(documents),
+        _ => Err(malformed()),
+    }
+}
+
+/// A batch of a cursor that has this name.
+///
+/// # Errors
+/// The reply is none of a cursor.
+pub(crate) fn batch(reply: &RawDocument, name: &str) -> Result<Batch> {
     let cursor = match get(reply, "cursor") {
         Some(RawBsonRef::Document(cursor)) => cursor,
         _ => return Err(malformed()),
     };
-    if get(cursor, "id") != Some(RawBsonRef::Int64(0)) {
-        return Err(malformed());
-    }
-    let Some(RawBsonRef::Array(batch)) = get(cursor, "firstBatch") else {
+    let (Some(RawBsonRef::Int64(id)), Some(RawBsonRef::Array(batch))) =
+        (get(cursor, "id"), get(cursor, name))
+    else {
         return Err(malformed());
     };
     let documents = pinion_bson::values(batch).map(|value| match value {
         RawBsonRef::Document(document) => Ok(document.to_owned()),
         _ => Err(malformed()),
     });
-    documents.collect()
+    Ok(Batch {
+        documents: documents.collect::<Result<_>>()?,
+        cursor: id,
+    })
 }
 
 #[cfg(test)]

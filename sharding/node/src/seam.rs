@@ -1,24 +1,29 @@
 //! What the executor sees of the node's part in its cluster.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pinion_bson::{RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_exec::Waiting;
-use pinion_exec::placement::{ClusterNode, Ownership, WrittenDocuments, WrittenEntries};
+use pinion_exec::placement::{
+    ClusterNode, FeatureVersionPhase, Ownership, WrittenDocuments, WrittenEntries,
+};
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_sharding_protocol::has_fixed_placement;
 use pinion_storage::storage;
 use pinion_wire::Result;
-use pinion_wire::idl::{Namespace, SentDatabaseVersion, SentShardVersion};
+use pinion_wire::idl::{Lsid, Namespace, SentDatabaseVersion, SentShardVersion};
 
-use crate::config::{begin_catalog, follow_topology};
+use crate::config::{
+    begin_catalog, begin_settings, follow_topology, raise_shards, spread_parameter,
+};
 use crate::config_servers::read_config;
 use crate::data::unless_closed;
 use crate::ddl;
 use crate::limits::MAX_KEYS;
 use crate::part::{Part, part};
-use crate::shard;
+use crate::{sessions, shard};
 
 /// Has the node use documents that are being applied, once they can be read.
 async fn use_documents(written: WrittenDocuments) {
@@ -111,11 +116,38 @@ impl ClusterNode for Seam {
         })
     }
 
+    fn indexes_settle(&self, ns: &Namespace) -> Waiting<()> {
+        let ns = ns.clone();
+        Box::pin(submit_to(
+            CoreId(0),
+            Queue::Foreground,
+            move || async move { ddl::until_indexes_are_dropped(&ns).await },
+        ))
+    }
+
     fn time_keys(&self) -> Option<Waiting<Result<Vec<RawDocumentBuf>>>> {
         let shard = part().membership()?;
         Some(Box::pin(async move {
             let filter = rawdoc! { "purpose": "HMAC" };
             read_config(&shard, ("admin", "system.keys"), &filter, MAX_KEYS).await
+        }))
+    }
+
+    fn listed_sessions(&self, lsids: Vec<Lsid>) -> Option<Waiting<Result<BTreeSet<Lsid>>>> {
+        let shard = part().membership()?;
+        Some(Box::pin(async move {
+            unless_closed(sessions::listed(&shard, &lsids)).await?
+        }))
+    }
+
+    fn publish_sessions(
+        &self,
+        used: Vec<(Lsid, i64)>,
+        ended: Vec<Lsid>,
+    ) -> Option<Waiting<Result<()>>> {
+        let shard = part().membership()?;
+        Some(Box::pin(async move {
+            unless_closed(sessions::publish(&shard, &used, &ended)).await?
         }))
     }
 
@@ -133,6 +165,7 @@ impl ClusterNode for Seam {
                 }
                 // Before it can be read: what waits for that finds the entry stale.
                 shard::distrust(&written.collections).await;
+                shard::forget_cached(&written.databases).await;
                 let entries = [&written.databases, &written.collections];
                 let has_entries = entries.iter().any(|of| **of != WrittenEntries::None);
                 if written.identity || has_entries {
@@ -146,6 +179,7 @@ impl ClusterNode for Seam {
         Box::pin(async {
             if part().is_config_server() {
                 begin_catalog();
+                begin_settings();
             } else {
                 // It may have been copied from another member, rather than applied.
                 shard::reload().await;
@@ -158,6 +192,21 @@ impl ClusterNode for Seam {
 
     fn stopped_leading(&self) -> Waiting<()> {
         Box::pin(ddl::stop_leading())
+    }
+
+    fn raise_shards(&self, phase: FeatureVersionPhase) -> Waiting<Result<()>> {
+        Box::pin(raise_shards(phase))
+    }
+
+    fn spread_parameter(&self, id: &str) -> Waiting<Result<()>> {
+        let is_authoritative = part().is_config_server();
+        let id = id.to_owned();
+        Box::pin(async move {
+            match is_authoritative {
+                true => spread_parameter(id).await,
+                false => Ok(()),
+            }
+        })
     }
 
     fn data_close(&self) {

@@ -2,11 +2,13 @@
 
 use std::rc::Rc;
 
+use pinion_exec::cluster_time::ConfigServerTerm;
 use pinion_exec::placement::set_cluster_node;
 use pinion_runtime::{CoreId, LocalBoxFuture, core_id, on_all_cores};
 use pinion_server::{Introduction, PoolLimits};
 use pinion_service::hello::MAX_WIRE_VERSION;
-use pinion_service::node_info::{ClusterRole, node_info};
+use pinion_service::node_info::{ClusterRole, is_behind_v44, node_info};
+use pinion_sharding_protocol::Form;
 use pinion_sharding_router::{HostsOptions, install_hosts};
 use pinion_wire::Result;
 
@@ -47,7 +49,15 @@ pub fn start(planted_fault: PlantedFault) -> LocalBoxFuture<'static, Result<()>>
             return Ok(());
         }
         on_all_cores(move |_| async move {
-            pinion_runtime::set_core_local(Rc::new(Part::new(role, planted_fault)));
+            let form = match is_behind_v44() {
+                true => Form::Mongo44,
+                false => Form::Own,
+            };
+            if form == Form::Mongo44 {
+                pinion_runtime::set_core_local(Rc::new(ConfigServerTerm::default()));
+            }
+            let part = Part::new(role, planted_fault).of_form(form);
+            pinion_runtime::set_core_local(Rc::new(part));
             install_hosts(hosts_options());
         })
         .await;

@@ -16,14 +16,18 @@ pub(crate) fn start_part() {
     pinion_runtime::set_core_local(Rc::new(part));
 }
 
-/// Makes the node the shard `s1`.
-pub(crate) async fn become_shard() {
+/// The identity of a shard.
+pub(crate) fn membership_of(name: &str) -> Membership {
     let document = ShardIdentityDocument {
-        shard: "s1".into(),
+        shard: name.into(),
         cluster: ObjectId::from_bytes([1; 12]),
         config_servers: "cfg/a:1".into(),
         other: RawDocumentBuf::new(),
     };
-    let membership = Membership::of(document).expect("an identity");
-    install_membership(Some(Arc::new(membership))).await;
+    Membership::of(document).expect("an identity")
+}
+
+/// Makes the node the shard `s1`.
+pub(crate) async fn become_shard() {
+    install_membership(Some(Arc::new(membership_of("s1")))).await;
 }

@@ -2,13 +2,18 @@
 //! what is missing of them.
 
 use pinion_bson::{ObjectId, RawBson, RawDocumentBuf, rawdoc};
+use pinion_catalog::{
+    CollMod, Collection, ValidationAction, ValidationLevel, coll_mod, core_catalog,
+};
 use pinion_exec::replica_set;
-use pinion_runtime::sleep;
+use pinion_runtime::{now, sleep};
 use pinion_service::generate::new_object_id;
+use pinion_sharding_protocol::config::settings_validator;
 use pinion_sharding_protocol::documents::{
     CHANGELOG_BYTES, CatalogIndex, INDEXES, VersionDocument,
 };
-use pinion_wire::{ErrorCode, Result};
+use pinion_wire::idl::Namespace;
+use pinion_wire::{CommandSpec, ErrorCode, OpContext, Result};
 
 use super::topology;
 use crate::limits::RETRY_PAUSE;
@@ -16,6 +21,9 @@ use crate::local::{LocalClient, wait_majority};
 use crate::part::part;
 
 const VERSION: (&str, &str) = ("config", "version");
+
+/// What changes the catalog here, in the place of a command.
+static TASK: CommandSpec = CommandSpec::of_task("configCatalog");
 
 /// Has a new primary make what is missing, until it has done that or is none any more. Called on
 /// core 0.
@@ -57,6 +65,7 @@ pub(super) async fn ensure() -> Result<ObjectId> {
             return Err(error);
         }
     }
+    validate_settings().await?;
     if let Some(found) = identity(&client).await? {
         // Another attempt may have made it, and not have come to its end.
         wait_majority().await?;
@@ -69,6 +78,29 @@ pub(super) async fn ensure() -> Result<ObjectId> {
     client.write(&insert).await?;
     tracing::info!(target: "SHARDING", id = 7_500_011u64, clusterId = document.cluster.to_hex(), "The catalog of a new cluster was made");
     Ok(document.cluster)
+}
+
+/// Has settings refused that are none, also in a collection that a command has made. Commands give
+/// the collections of `config` no validator.
+async fn validate_settings() -> Result<()> {
+    let ns = Namespace::new("config", "settings").expect("a name");
+    let validator = settings_validator();
+    let is_set = |known: &Collection| known.options.validator.as_deref() == Some(&*validator);
+    if core_catalog().get(&ns).is_some_and(|known| is_set(&known)) {
+        return Ok(());
+    }
+    let change = CollMod {
+        command: rawdoc! {
+            "collMod": ns.collection(), "validator": validator.clone(),
+            "validationLevel": "strict", "validationAction": "error",
+        },
+        validator: Some(validator),
+        validation_level: Some(ValidationLevel::Strict),
+        validation_action: Some(ValidationAction::Error),
+        ..CollMod::default()
+    };
+    let ctx = OpContext::internal(0, &TASK, ns.db(), now().as_nanos());
+    coll_mod(&ctx, ns, change).await.map(drop)
 }
 
 async fn identity(client: &LocalClient) -> Result<Option<ObjectId>> {
@@ -84,7 +116,7 @@ async fn identity(client: &LocalClient) -> Result<Option<ObjectId>> {
 /// Commands that make the collections and indexes, and do nothing where these are there.
 fn definitions() -> Vec<RawDocumentBuf> {
     let mut commands: Vec<RawDocumentBuf> = INDEXES.iter().map(creation).collect();
-    for name in ["databases", "collections"] {
+    for name in ["databases", "collections", "settings"] {
         commands.push(rawdoc! { "create": name, "$db": "config" });
     }
     commands.push(rawdoc! {
@@ -129,6 +161,7 @@ mod tests {
             "lockpings",
             "databases",
             "collections",
+            "settings",
             "changelog",
         ];
         assert_eq!(names, expected);

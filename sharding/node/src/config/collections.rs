@@ -1,6 +1,6 @@
 //! Changes of `config.collections` and `config.chunks`.
 
-use pinion_bson::{Binary, DocBuilder, RawDocumentBuf, Uuid, get, rawdoc};
+use pinion_bson::{Binary, DocBuilder, RawBsonRef, RawDocumentBuf, Uuid, get, rawdoc};
 use pinion_service::generate::new_object_id;
 use pinion_sharding_protocol::config::{CollectionCreation, NewCollection};
 use pinion_sharding_protocol::documents::{CollectionDocument, TagDocument};
@@ -15,7 +15,7 @@ use crate::part::part;
 use crate::planted::PlantedFault;
 
 const COLLECTIONS: (&str, &str) = ("config", "collections");
-const CHUNKS: (&str, &str) = ("config", "chunks");
+pub(super) const CHUNKS: (&str, &str) = ("config", "chunks");
 pub(super) const TAGS: (&str, &str) = ("config", "tags");
 
 /// Makes a collection a sharded one: its chunks first, then its document, which is the commit. One
@@ -80,7 +80,7 @@ pub(super) async fn remove(ns: &Namespace, uuid: Uuid, from: &str) -> Result<()>
     }
     // Where the document has gone, an attempt may have ended before it had removed all chunks.
     if part.planted_fault != PlantedFault::DropLeavesChunks {
-        remove_chunks(&client, uuid).await?;
+        remove_left_chunks(&client, uuid).await?;
     }
     wait_majority().await?;
     if is_there {
@@ -111,6 +111,16 @@ pub(super) async fn tags_of(client: &LocalClient, ns: &Namespace) -> Result<Vec<
         .collect()
 }
 
+/// Removes the chunks of what was a collection. Where a message is late, the collection may have
+/// another name by now.
+pub(super) async fn remove_left_chunks(client: &LocalClient, uuid: Uuid) -> Result<()> {
+    let filter = rawdoc! { "uuid": Binary::from(uuid) };
+    match client.find(COLLECTIONS, &filter, 1).await?.is_empty() {
+        true => remove_chunks(client, uuid).await,
+        false => Ok(()),
+    }
+}
+
 /// Removes the chunks of a UUID, one batch after the other.
 async fn remove_chunks(client: &LocalClient, uuid: Uuid) -> Result<()> {
     let filter = rawdoc! { "uuid": Binary::from(uuid) };
@@ -123,11 +133,16 @@ async fn remove_chunks(client: &LocalClient, uuid: Uuid) -> Result<()> {
     }
 }
 
-/// A command that removes documents by their ids.
+/// A command that removes these chunks.
 fn removal(found: &[RawDocumentBuf]) -> RawDocumentBuf {
+    removal_of(found.iter().filter_map(|document| get(document, "_id")))
+}
+
+/// A command that removes chunks by their ids.
+pub(super) fn removal_of<'a>(ids: impl Iterator<Item = RawBsonRef<'a>>) -> RawDocumentBuf {
     let mut query = DocBuilder::new();
     query.start_document("_id").start_array("$in");
-    for id in found.iter().filter_map(|document| get(document, "_id")) {
+    for id in ids {
         query.push(id);
     }
     query.end().end();
@@ -149,7 +164,7 @@ async fn insert_chunks(client: &LocalClient, new: &NewCollection) -> Result<()> 
 }
 
 /// A command that inserts the next documents, as many as one batch has.
-fn insertion(documents: &mut impl Iterator<Item = RawDocumentBuf>) -> RawDocumentBuf {
+pub(super) fn insertion(documents: &mut impl Iterator<Item = RawDocumentBuf>) -> RawDocumentBuf {
     let mut insert = DocBuilder::new();
     insert.append("insert", "chunks").start_array("documents");
     let mut bytes = 0;

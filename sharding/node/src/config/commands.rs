@@ -2,26 +2,36 @@
 
 use pinion_bson::{RawBsonRef, Uuid};
 use pinion_exec::commands::acknowledge;
-use pinion_sharding_protocol::config::{AddShardRequest, InitialChunk, NewCollection};
+use pinion_service::cluster_parameters;
+use pinion_sharding_protocol::config::{
+    AddShardRequest, InitialChunk, KeyRefinement, MetadataRename, MigrationPermission,
+    NewCollection,
+};
 use pinion_sharding_protocol::{ConnectionString, DatabaseVersion, Form, ShardId};
 use pinion_storage::storage;
 use pinion_wire::idl::{FieldReader, Namespace, WriteConcernW, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::changelog::sender;
-use super::{collections, databases, shards, zones};
+use super::{collections, databases, migrations, refine, renames, settings, shards, zones};
 use crate::part::{any_part, on_core_0, part};
 use crate::planted::PlantedFault;
 
-/// What every change of the catalog is refused by.
-fn check(cmd: &Invocation) -> Result<()> {
-    let name = cmd.name();
-    if !any_part().is_some_and(|part| part.is_config_server()) {
-        return Err(Error::new(
+/// Refuses a command on another node than a config server.
+pub(super) fn check_role(cmd: &Invocation) -> Result<()> {
+    match any_part().is_some_and(|part| part.is_config_server()) {
+        true => Ok(()),
+        false => Err(Error::new(
             ErrorCode::ILLEGAL_OPERATION,
-            format!("{name} can only be run on config servers"),
-        ));
+            format!("{} can only be run on config servers", cmd.name()),
+        )),
     }
+}
+
+/// What every change of the catalog is refused by.
+pub(super) fn check(cmd: &Invocation) -> Result<()> {
+    let name = cmd.name();
+    check_role(cmd)?;
     let concern = cmd.ctx.args.write_concern.as_ref();
     match concern.and_then(|concern| concern.w.as_ref()) {
         Some(WriteConcernW::Majority) => Ok(()),
@@ -44,7 +54,7 @@ fn shown(cmd: &Invocation) -> String {
 }
 
 /// All that was written, also before by the same request, is to be as safe as is asked for.
-async fn finish(cmd: &Invocation, mut out: Reply) -> Result<Reply> {
+pub(super) async fn finish(cmd: &Invocation, mut out: Reply) -> Result<Reply> {
     acknowledge(&cmd.ctx, Some(storage().last_allotted()), &mut out).await?;
     Ok(out)
 }
@@ -116,6 +126,30 @@ pub(crate) async fn drop_database(cmd: Invocation) -> Result<Reply> {
     finish(&cmd, Reply::new()).await
 }
 
+/// `_configsvrCommitMovePrimary: <name>, expectedDatabaseVersion, to`: writes the primary shard
+/// that has all of a database by now. Sent again it is a success.
+pub(crate) async fn commit_move_primary(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let reader = cmd.reader()?;
+    let name = reader.str(cmd.name())?.to_owned();
+    let path = reader.path().field("expectedDatabaseVersion");
+    let expected = DatabaseVersion::parse(path, reader.doc("expectedDatabaseVersion")?)?;
+    let to = ShardId::new(reader.str("to")?);
+    reader.finish()?;
+    if expected.is_fixed() || expected.last_mod == i32::MAX {
+        return Err(Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!("Can't move primary for {name} database"),
+        ));
+    }
+    let from = sender(&cmd.ctx);
+    on_core_0(&cmd.ctx, move || async move {
+        databases::move_primary(&name, expected, &to, &from).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
 /// `_configsvrCommitCreateCollection: <ns>, collection: {..}, chunks: [{min, shard}, ..]`: writes
 /// the routing table of a collection that is sharded from then on.
 pub(crate) async fn commit_create_collection(cmd: Invocation) -> Result<Reply> {
@@ -134,7 +168,7 @@ pub(crate) async fn commit_create_collection(cmd: Invocation) -> Result<Reply> {
     finish(&cmd, Reply::new()).await
 }
 
-fn chunks_in(reader: &FieldReader<'_, '_>) -> Result<Vec<InitialChunk>> {
+pub(crate) fn chunks_in(reader: &FieldReader<'_, '_>) -> Result<Vec<InitialChunk>> {
     let Some(objects) = reader.opt_objects("chunks")? else {
         return Err(missing_field(reader.path().field("chunks")));
     };
@@ -164,6 +198,57 @@ pub(crate) async fn commit_drop_collection(cmd: Invocation) -> Result<Reply> {
     let from = sender(&cmd.ctx);
     on_core_0(&cmd.ctx, move || async move {
         collections::remove(&ns, Uuid::from_bytes(uuid), &from).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+/// `_configsvrCommitRefineCollectionShardKey: <ns>, uuid, key, was, of, nowMs, shards`: gives a
+/// collection a finer key.
+pub(crate) async fn commit_refine_shard_key(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let reader = cmd.reader()?;
+    let ns = Namespace::parse(reader.str(cmd.name())?)?;
+    let refinement = KeyRefinement::parse(ns, cmd.body())?;
+    reader.ignore(KeyRefinement::fields());
+    reader.finish()?;
+    let from = sender(&cmd.ctx);
+    on_core_0(&cmd.ctx, move || async move {
+        refine::refine(&refinement, &from).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+/// `_configsvrSetAllowMigrations: <ns>, collectionUUID, allowMigrations, reason, phase, from`.
+pub(crate) async fn set_allow_migrations(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let reader = cmd.reader()?;
+    let ns = Namespace::parse(reader.str(cmd.name())?)?;
+    let permission = MigrationPermission::parse(ns, cmd.body())?;
+    reader.ignore(MigrationPermission::fields());
+    reader.finish()?;
+    let from = sender(&cmd.ctx);
+    on_core_0(&cmd.ctx, move || async move {
+        migrations::allow(&permission, &from).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+/// `_configsvrRenameCollectionMetadata: <from>, to, source?, target?, lastmodEpoch, timestamp`:
+/// gives the routing table of a collection, and its zones, another name, in the place of those that
+/// have it.
+pub(crate) async fn rename_collection_metadata(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let reader = cmd.reader()?;
+    reader.ignore(&[cmd.name()]);
+    reader.ignore(MetadataRename::fields());
+    reader.finish()?;
+    let rename = MetadataRename::parse(cmd.body())?;
+    let from = sender(&cmd.ctx);
+    on_core_0(&cmd.ctx, move || async move {
+        renames::rename(&rename, &from).await
     })
     .await?;
     finish(&cmd, Reply::new()).await
@@ -215,6 +300,35 @@ pub(crate) async fn update_zone_key_range(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     on_core_0(&cmd.ctx, move || async move {
         zones::update_range(&ns, &min, &max, zone.as_deref()).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+/// `_configsvrSetUserWriteBlockMode: 1, global: <bool>`.
+pub(crate) async fn set_user_write_block_mode(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let reader = cmd.reader()?;
+    let blocks = reader.opt_bool("global")?;
+    let blocks = blocks.ok_or_else(|| missing_field(reader.path().field("global")))?;
+    reader.ignore(&[cmd.name()]);
+    reader.finish()?;
+    on_core_0(&cmd.ctx, move || async move {
+        settings::block_user_writes(blocks).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+/// `_configsvrSetClusterParameter: {<name>: <value>}`.
+pub(crate) async fn set_cluster_parameter(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let reader = cmd.reader()?;
+    let setting = reader.doc(cmd.name())?;
+    reader.finish()?;
+    let (name, value) = cluster_parameters::parse_setting(setting)?;
+    on_core_0(&cmd.ctx, move || async move {
+        settings::set_parameter(name, value).await
     })
     .await?;
     finish(&cmd, Reply::new()).await

@@ -4,10 +4,11 @@ use pinion_bson::{DocBuilder, RawDocumentBuf, Uuid, rawdoc};
 use pinion_runtime::join_all;
 use pinion_service::generate::random_bytes;
 use pinion_sharding_protocol::config::{
-    DatabaseCreation, DatabaseRequest, ShardSize, create_database as decide,
+    DatabaseCreation, DatabaseRequest, PrimaryChange, ShardSize, change_primary,
+    create_database as decide,
 };
 use pinion_sharding_protocol::documents::{DatabaseDocument, ShardDocument};
-use pinion_sharding_protocol::{ConnectionString, DatabaseVersion, Form};
+use pinion_sharding_protocol::{ConnectionString, DatabaseVersion, Form, ShardId};
 use pinion_storage::storage;
 use pinion_wire::Result;
 use pinion_wire::idl::i64_clamped;
@@ -178,6 +179,42 @@ pub(super) async fn remove(name: &str, version: DatabaseVersion, from: &str) -> 
     client.write(&delete).await?;
     note(&client, from, "dropDatabase", name, RawDocumentBuf::new()).await;
     Ok(())
+}
+
+/// Gives a database of this version another primary shard. Called on core 0.
+///
+/// # Errors
+/// As of [`change_primary`]; those of a write.
+pub(super) async fn move_primary(
+    name: &str,
+    expected: DatabaseVersion,
+    to: &ShardId,
+    from: &str,
+) -> Result<()> {
+    let part = part();
+    // No shard is removed meanwhile.
+    let _shards_turn = part.core_0.shards_turn.acquire().await;
+    let _turn = part.core_0.databases_turn.acquire().await;
+    let client = LocalClient::new()?;
+    let found = client.find(DATABASES, &rawdoc! { "_id": name }, 1).await?;
+    let found = found.first().map(|found| DatabaseDocument::parse(found));
+    let found = found.transpose()?;
+    let shards = known_shards(&client).await?;
+    match change_primary(name, found.as_ref(), &shards, expected, to)? {
+        // Another attempt may have written it, and not have come to its end.
+        PrimaryChange::Done => wait_majority().await,
+        PrimaryChange::Write(moved) => {
+            let update = rawdoc! {
+                "update": "databases", "$db": "config",
+                "updates": [{ "q": { "_id": name }, "u": moved.to_bson() }],
+            };
+            client.write(&update).await?;
+            let before = found.map(|found| found.primary.to_string());
+            let details = rawdoc! { "from": before.unwrap_or_default(), "to": to.as_str() };
+            note(&client, from, "movePrimary", name, details).await;
+            Ok(())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use pinion_wire::{Error, ErrorCode, HostPort, Result};
 use super::catalog::ensure;
 use super::changelog::note;
 use super::databases::{DATABASES, first_version};
+use super::settings::give_settings;
 use crate::config_servers::{hello, run_on_host, with_majority};
 use crate::limits::{MAX_ADDED_DATABASES, MAX_SHARDS};
 use crate::local::{LocalClient, wait_majority};
@@ -89,6 +90,7 @@ pub(super) async fn add(request: AddShardRequest, from: &str) -> Result<ShardId>
         other: RawDocumentBuf::new(),
     };
     give_identity(&candidate.host, &identity).await?;
+    give_settings(&candidate.host).await?;
     // Clients of the set may have made databases until now. From here on a database of the cluster
     // is made only behind this.
     candidate.databases = databases_of(&candidate.host).await?;

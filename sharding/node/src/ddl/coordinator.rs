@@ -2,22 +2,26 @@
 
 use std::rc::Rc;
 
-use pinion_bson::{RawDocumentBuf, compare_documents};
+use pinion_bson::{RawDocument, RawDocumentBuf, compare_documents};
+use pinion_exec::user_write_block::check_cluster_definition;
 use pinion_runtime::{Instant, now, sleep, timeout_at};
 use pinion_sharding_protocol::DatabaseVersion;
 use pinion_sharding_protocol::ddl::{
     DdlDocument, DdlId, DdlMachine, Effect, Input, LockId, LockScope, OperationKind, Outcome,
+    RenameRequest,
 };
+use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
-use super::leadership::{Leadership, Running};
+use super::leadership::{Leadership, Running, lead};
 use super::perform::{perform, remove, store};
 use crate::limits::{DDL_LOCK_WAIT, MAX_DEFINITIONS, RETRY_PAUSE};
-use crate::part::part;
+use crate::part::{any_part, part};
 use crate::planted::PlantedFault;
 use crate::shard::check_database;
 
 /// A definition that is asked for.
+#[derive(Clone)]
 pub(super) struct DdlRequest {
     pub(super) id: DdlId,
     pub(super) database_version: DatabaseVersion,
@@ -37,13 +41,12 @@ pub(super) struct Left {
 ///
 /// # Errors
 /// `ConflictingOperationInProgress` where another one of its kind runs there; `LockBusy`;
-/// `StaleDbVersion`; those of the operation; the node is no primary, or not any more.
+/// `StaleDbVersion`; `UserWritesBlocked`; those of the operation; the node is no primary, or not
+/// any more.
 pub(super) async fn run(asked: DdlRequest) -> Result<RawDocumentBuf> {
     let part = part();
     let definitions = &part.core_0.definitions;
-    let leadership = definitions.current()?;
-    let lead = || leadership.is_resumed.get().then_some(());
-    leadership.unless_over(definitions.until(lead)).await?;
+    let leadership = lead().await?;
     let running = loop {
         match found(&leadership, &asked)? {
             Found::Same(running) => break running,
@@ -52,7 +55,7 @@ pub(super) async fn run(asked: DdlRequest) -> Result<RawDocumentBuf> {
                 let ended = || running.outcome.borrow().is_some().then_some(());
                 let waited = timeout_at(asked.latest(), definitions.until(ended));
                 let waited = leadership.unless_over(waited).await?;
-                waited.map_err(|_| lock_busy(&asked.id))?;
+                waited.map_err(|_| lock_busy(&asked.id.namespace))?;
             }
         }
     };
@@ -65,7 +68,8 @@ enum Found {
     None,
     /// The same one.
     Same(Rc<Running>),
-    /// One of another life of the database, which is about to end.
+    /// One that is waited for: of another life of the database, which is about to end, or another
+    /// one of a kind that follow each other.
     Earlier(Rc<Running>),
 }
 
@@ -79,6 +83,10 @@ fn found(leadership: &Leadership, asked: &DdlRequest) -> Result<Found> {
         Some(running) if compare_documents(&running.request, &asked.request).is_eq() => {
             Ok(Found::Same(running.clone()))
         }
+        // Clients drop several indexes at the same time.
+        Some(running) if asked.id.kind == OperationKind::DropIndexes => {
+            Ok(Found::Earlier(running.clone()))
+        }
         Some(_) => Err(Error::new(
             ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
             format!("another {} with different options runs", asked.id),
@@ -89,19 +97,28 @@ fn found(leadership: &Leadership, asked: &DdlRequest) -> Result<Found> {
 impl DdlRequest {
     /// Until when it waits for others.
     fn latest(&self) -> Instant {
-        let latest = now() + DDL_LOCK_WAIT;
-        self.deadline
-            .map_or(latest, |deadline| deadline.min(latest))
+        latest(self.deadline)
     }
 }
 
-fn lock_busy(id: &DdlId) -> Error {
+fn latest(deadline: Option<Instant>) -> Instant {
+    let latest = now() + DDL_LOCK_WAIT;
+    deadline.map_or(latest, |deadline| deadline.min(latest))
+}
+
+fn lock_busy(namespace: &str) -> Error {
     Error::new(
         ErrorCode::LOCK_BUSY,
         format!(
-            "Failed to acquire DDL lock for namespace '{}' in time: other definitions of it, or of its database, run",
-            id.namespace
+            "Failed to acquire DDL lock for namespace '{namespace}' in time: other definitions of it, or of its database, run"
         ),
+    )
+}
+
+fn too_many() -> Error {
+    Error::new(
+        ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+        format!("{MAX_DEFINITIONS} definitions run on this shard"),
     )
 }
 
@@ -113,10 +130,7 @@ fn register(
 ) -> Result<Rc<Running>> {
     let mut all = leadership.running.borrow_mut();
     if all.len() >= MAX_DEFINITIONS {
-        return Err(Error::new(
-            ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
-            format!("{MAX_DEFINITIONS} definitions run on this shard"),
-        ));
+        return Err(too_many());
     }
     let running = Rc::new(Running {
         request: request.clone(),
@@ -127,24 +141,37 @@ fn register(
     Ok(running)
 }
 
-fn scope(id: &DdlId) -> LockScope {
-    match id.kind {
-        OperationKind::DropDatabase => LockScope::Database(id.namespace.clone()),
-        OperationKind::CreateCollection | OperationKind::DropCollection => LockScope::Collection {
+fn scope(id: &DdlId, request: &RawDocument) -> Result<LockScope> {
+    Ok(match id.kind {
+        OperationKind::DropDatabase | OperationKind::MovePrimary => {
+            LockScope::Database(id.namespace.clone())
+        }
+        OperationKind::RenameCollection => {
+            let from = Namespace::parse_sought(&id.namespace)?;
+            LockScope::Collections([from, RenameRequest::parse(request)?.to])
+        }
+        OperationKind::CreateCollection
+        | OperationKind::DropCollection
+        | OperationKind::RefineShardKey
+        | OperationKind::SetAllowMigrations
+        | OperationKind::CollMod
+        | OperationKind::DropIndexes => LockScope::Collection {
             db: id.db().to_owned(),
             ns: id.namespace.clone(),
         },
-    }
+    })
 }
 
 fn start(leadership: &Rc<Leadership>, asked: DdlRequest) -> Result<Rc<Running>> {
+    check_cluster_definition(asked.id.db())?;
+    let scope = scope(&asked.id, &asked.request)?;
     let running = register(
         leadership,
         &asked.id,
         asked.database_version,
         &asked.request,
     )?;
-    let lock = leadership.locks.borrow_mut().request(scope(&asked.id));
+    let lock = leadership.locks.borrow_mut().request(scope);
     let leadership = leadership.clone();
     part().core_0.begin(async move {
         let id = asked.id.clone();
@@ -169,13 +196,14 @@ fn start(leadership: &Rc<Leadership>, asked: DdlRequest) -> Result<Rc<Running>> 
 pub(super) fn resume(leadership: &Rc<Leadership>, left: Left) -> Result<()> {
     let Left { machine, document } = left;
     let id = machine.id().clone();
+    let scope = scope(&id, &document.request)?;
     register(
         leadership,
         &id,
         document.database_version,
         &document.request,
     )?;
-    let lock = leadership.locks.borrow_mut().request(scope(&id));
+    let lock = leadership.locks.borrow_mut().request(scope);
     let leadership = leadership.clone();
     tracing::info!(target: "SHARDING", id = 7_500_020u64, definition = %id, "A definition of the cluster is resumed");
     part().core_0.begin(async move {
@@ -198,7 +226,86 @@ async fn wait_for_locks(leadership: &Leadership, lock: LockId, asked: &DdlReques
     let definitions = &part.core_0.definitions;
     let holds = || leadership.locks.borrow().holds(lock).then_some(());
     let waited = timeout_at(asked.latest(), definitions.until(holds)).await;
-    waited.map_err(|_| lock_busy(&asked.id))
+    waited.map_err(|_| lock_busy(&asked.id.namespace))
+}
+
+/// A definition of this shard alone, which a change of the catalog is as a whole: nothing is kept
+/// of it.
+pub(super) struct LocalDefinition {
+    pub(super) ns: Namespace,
+    /// Another collection that it concerns.
+    pub(super) to: Option<Namespace>,
+    pub(super) database_version: DatabaseVersion,
+    /// Until when its locks are waited for.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// Does something while no definition of these collections runs on this shard. Called on core 0.
+///
+/// # Errors
+/// `LockBusy`; `StaleDbVersion`; those of the work; the node is no primary, or not any more.
+pub(super) async fn locked<T>(
+    asked: LocalDefinition,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let leadership = lead().await?;
+    if leadership.locks.borrow().len() >= MAX_DEFINITIONS {
+        return Err(too_many());
+    }
+    let scope = match asked.to {
+        Some(to) => LockScope::Collections([asked.ns.clone(), to]),
+        None => LockScope::Collection {
+            db: asked.ns.db().to_owned(),
+            ns: asked.ns.to_string(),
+        },
+    };
+    let held = Locked {
+        lock: leadership.locks.borrow_mut().request(scope),
+        leadership: &leadership,
+    };
+    let work = async {
+        let part = part();
+        let definitions = &part.core_0.definitions;
+        let holds = || leadership.locks.borrow().holds(held.lock).then_some(());
+        let waited = timeout_at(latest(asked.deadline), definitions.until(holds)).await;
+        waited.map_err(|_| lock_busy(asked.ns.as_str()))?;
+        check_database(&part, asked.ns.db(), &asked.database_version.to_sent())?;
+        work.await
+    };
+    leadership.unless_over(work).await?
+}
+
+/// Whether a definition with this id runs.
+pub(super) fn is_running(id: &DdlId) -> bool {
+    let current = part().core_0.definitions.current();
+    current.is_ok_and(|leadership| leadership.running.borrow().contains_key(id))
+}
+
+/// Waits while indexes of a collection are being dropped by this shard and others. Called on core
+/// 0.
+pub(crate) async fn until_indexes_are_dropped(ns: &Namespace) {
+    let id = DdlId {
+        namespace: ns.to_string(),
+        kind: OperationKind::DropIndexes,
+    };
+    let part = part();
+    let is_over = || (!is_running(&id) || part.core_0.is_stopping()).then_some(());
+    part.core_0.definitions.until(is_over).await;
+}
+
+/// Locks that are released at the end of the work.
+struct Locked<'a> {
+    leadership: &'a Leadership,
+    lock: LockId,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.leadership.locks.borrow_mut().release(self.lock);
+        if let Some(part) = any_part() {
+            part.core_0.definitions.notify();
+        }
+    }
 }
 
 /// Performs what the machine asks for, to its end.

@@ -1,23 +1,26 @@
 //! What a definition goes by: the collection of this node, and what the config servers have of it.
 
-use pinion_bson::{Uuid, rawdoc};
-use pinion_catalog::{Collection, CollectionKind, Uuid as CatalogUuid, core_catalog};
-use pinion_query::IndexKind;
+use pinion_bson::{RawDocumentBuf, Uuid, rawdoc};
+use pinion_catalog::{
+    Collection, CollectionKind, CollectionOptions, Uuid as CatalogUuid, core_catalog,
+};
+use pinion_query::{IndexKind, buckets_of, series_of};
 use pinion_runtime::wall_ms;
 use pinion_service::generate::{new_object_id, random_bytes};
-use pinion_sharding_protocol::ChunkVersion;
 use pinion_sharding_protocol::ddl::{CollectionFacts, Facts, FreshIds, IndexFacts, LocalKind};
 use pinion_sharding_protocol::documents::{
-    ChunkDocument, CollectionDocument, ShardDocument, TagDocument,
+    COLLECTIONS, ChunkDocument, CollectionDocument, ShardDocument, TagDocument,
 };
+use pinion_sharding_protocol::{ChunkVersion, ShardId};
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
-use crate::config_servers::{read_config, read_config_sorted};
+use crate::config_servers::{distinct_of_config, read_config, read_config_all, read_config_sorted};
 use crate::limits::{MAX_LISTED_COLLECTIONS, MAX_SHARDS, MAX_ZONE_RANGES};
 use crate::local::LocalClient;
 use crate::part::Membership;
+use crate::v44::check_no_chunks;
 
 /// Looks at a namespace.
 ///
@@ -32,10 +35,14 @@ pub(super) async fn look(
     let zones = rawdoc! { "ns": ns.as_str() };
     let zones = read_config(shard, ("config", "tags"), &zones, MAX_ZONE_RANGES).await?;
     let zones = zones.iter().map(|zone| TagDocument::parse(zone));
+    let sharded = sharded(shard, ns).await?;
+    if sharded.is_none() {
+        check_no_chunks(shard, ns).await?;
+    }
     Ok(Facts {
         me: shard.shard().clone(),
         local,
-        sharded: sharded(shard, ns).await?,
+        sharded,
         shards: shards(shard).await?,
         zones: zones.collect::<Result<_>>()?,
         fresh: FreshIds {
@@ -47,7 +54,7 @@ pub(super) async fn look(
     })
 }
 
-fn random_uuid() -> Uuid {
+pub(super) fn random_uuid() -> Uuid {
     let mut bytes = random_bytes::<16>();
     // Version 4.
     bytes[6] = (bytes[6] & 0x0f) | 0x40;
@@ -55,7 +62,11 @@ fn random_uuid() -> Uuid {
     Uuid::from_bytes(bytes)
 }
 
-pub(super) async fn shards(shard: &Membership) -> Result<Vec<ShardDocument>> {
+/// All shards of the cluster.
+///
+/// # Errors
+/// The config servers cannot be reached; a document is none of a shard.
+pub(crate) async fn shards(shard: &Membership) -> Result<Vec<ShardDocument>> {
     let all = rawdoc! {};
     let found = read_config(shard, ("config", "shards"), &all, MAX_SHARDS).await?;
     found
@@ -64,24 +75,38 @@ pub(super) async fn shards(shard: &Membership) -> Result<Vec<ShardDocument>> {
         .collect()
 }
 
+/// The shards that own chunks of a collection.
+pub(super) async fn owners(shard: &Membership, uuid: Uuid) -> Result<Vec<ShardId>> {
+    let filter = rawdoc! { "uuid": pinion_bson::Binary::from(uuid) };
+    let found = distinct_of_config(shard, ("config", "chunks"), "shard", &filter).await?;
+    let names = found.iter().filter_map(|name| name.as_str());
+    Ok(names.map(ShardId::new).collect())
+}
+
+/// Whether the config servers have an entry of the collection.
+///
+/// # Errors
+/// They cannot be reached.
+pub(super) async fn is_sharded(shard: &Membership, ns: &Namespace) -> Result<bool> {
+    Ok(entry(shard, ns).await?.is_some())
+}
+
+async fn entry(shard: &Membership, ns: &Namespace) -> Result<Option<CollectionDocument>> {
+    let filter = rawdoc! { "_id": ns.as_str() };
+    let found = read_config(shard, ("config", "collections"), &filter, 1).await?;
+    let found = found.first().map(|found| CollectionDocument::parse(found));
+    Ok(found.transpose()?.filter(|found| !found.is_dropped))
+}
+
 /// The entry of the collection, and its version.
 async fn sharded(
     shard: &Membership,
     ns: &Namespace,
 ) -> Result<Option<(CollectionDocument, ChunkVersion)>> {
-    let filter = rawdoc! { "_id": ns.as_str() };
-    let found = read_config(shard, ("config", "collections"), &filter, 1).await?;
-    let found = found.first().map(|found| CollectionDocument::parse(found));
-    let Some(found) = found.transpose()?.filter(|found| !found.is_dropped) else {
+    let Some(found) = entry(shard, ns).await? else {
         return Ok(None);
     };
-    let Some(uuid) = found.uuid else {
-        return Ok(Some((
-            found.clone(),
-            ChunkVersion::without_chunks(found.of),
-        )));
-    };
-    let filter = rawdoc! { "uuid": pinion_bson::Binary::from(uuid) };
+    let filter = found.chunks_filter(None);
     let newest = rawdoc! { "lastmod": -1 };
     let chunks = read_config_sorted(shard, ("config", "chunks"), &filter, &newest, 1).await?;
     let newest = chunks.first().map(|chunk| ChunkDocument::parse(chunk));
@@ -98,6 +123,19 @@ pub(super) async fn collections_of(shard: &Membership, db: &str) -> Result<Vec<(
     let filter = rawdoc! { "_id": { "$gte": format!("{db}."), "$lt": format!("{db}/") } };
     let place = ("config", "collections");
     let found = read_config(shard, place, &filter, MAX_LISTED_COLLECTIONS).await?;
+    sharded_in(found)
+}
+
+/// All of them.
+pub(super) async fn all_collections_of(
+    shard: &Membership,
+    db: &str,
+) -> Result<Vec<(Namespace, Uuid)>> {
+    let filter = rawdoc! { "_id": { "$gte": format!("{db}."), "$lt": format!("{db}/") } };
+    sharded_in(read_config_all(shard, COLLECTIONS, &filter, None).await?)
+}
+
+fn sharded_in(found: Vec<RawDocumentBuf>) -> Result<Vec<(Namespace, Uuid)>> {
     let mut collections = Vec::new();
     for found in found {
         let found = CollectionDocument::parse(&found)?;
@@ -109,7 +147,7 @@ pub(super) async fn collections_of(shard: &Membership, db: &str) -> Result<Vec<(
     Ok(collections)
 }
 
-async fn local_facts(ns: &Namespace, expected: Option<Uuid>) -> Result<CollectionFacts> {
+pub(super) async fn local_facts(ns: &Namespace, expected: Option<Uuid>) -> Result<CollectionFacts> {
     let catalog = core_catalog().current();
     let found = catalog.get(ns);
     if let Some(expected) = expected {
@@ -162,7 +200,7 @@ fn facts_of(found: &Collection) -> CollectionFacts {
     CollectionFacts {
         kind: LocalKind::Collection,
         uuid: Some(Uuid::from_bytes(found.uuid.0)),
-        options: options.to_document(),
+        options: requested(options),
         collation: options.collation.clone(),
         is_capped: options.capped.is_some(),
         is_empty: true,
@@ -172,6 +210,43 @@ fn facts_of(found: &Collection) -> CollectionFacts {
         index_count: found.index_count(),
         indexes: indexes.collect(),
     }
+}
+
+/// Options as `create` takes them, of buckets for their series.
+fn requested(options: &CollectionOptions) -> RawDocumentBuf {
+    if options.time_series.is_none() {
+        return options.to_document();
+    }
+    let of_series = CollectionOptions {
+        validator: None,
+        clustered: None,
+        ..options.clone()
+    };
+    of_series.to_document()
+}
+
+/// The series of a collection of buckets, if it is here. Another view of its name is none.
+pub(super) fn series_here(buckets: &Namespace) -> Option<Namespace> {
+    let catalog = core_catalog().current();
+    let is_here = |series: &Namespace| catalog.kind(series) == Some(CollectionKind::TimeSeries);
+    series_of(buckets).filter(is_here)
+}
+
+/// The namespace by which the cluster defines what a name stands for: of a series that is here, or
+/// is sharded, its buckets.
+///
+/// # Errors
+/// The config servers cannot be reached.
+pub(super) async fn defined_by(shard: &Membership, ns: &Namespace) -> Result<Namespace> {
+    let kind = core_catalog().current().kind(ns);
+    let Ok(buckets) = buckets_of(ns) else {
+        return Ok(ns.clone());
+    };
+    let is_series = match kind {
+        Some(kind) => kind == CollectionKind::TimeSeries,
+        None => is_sharded(shard, &buckets).await?,
+    };
+    Ok(if is_series { buckets } else { ns.clone() })
 }
 
 /// Refuses a copy of a collection where there is another one of its name.

@@ -1,25 +1,27 @@
 //! The definitions of a node while it accepts writes.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
 use pinion_bson::RawDocumentBuf;
+use pinion_exec::own_collections::is_node_database;
 use pinion_exec::topology::is_writable;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, Queue, submit_to};
 use pinion_sharding_protocol::ddl::{DdlId, DdlLocks};
 use pinion_sharding_protocol::{
-    DatabaseVersion, Form, ShardVersion, StaleDatabaseInfo, StaleInfo, StaleReason,
+    DatabaseVersion, ShardVersion, StaleDatabaseInfo, StaleInfo, StaleReason,
 };
 use pinion_wire::idl::{Namespace, SentDatabaseVersion, SentShardVersion};
 use pinion_wire::{Error, ErrorCode, Result, interruption};
 
+use super::cloning::Clones;
 use super::sections::Section;
-use crate::part::{Part, part};
+use crate::part::{Part, form, part};
 use crate::shard::membership;
 
 /// Those of core 0, which alone has them.
@@ -37,6 +39,10 @@ pub(super) struct Leadership {
     pub(super) locks: RefCell<DdlLocks>,
     pub(super) running: RefCell<BTreeMap<DdlId, Rc<Running>>>,
     pub(super) sections: RefCell<BTreeMap<String, Section>>,
+    /// Collections of which a message of another shard's definition is worked on.
+    pub(super) blocking: RefCell<BTreeSet<Namespace>>,
+    /// Databases that are copied from other shards.
+    pub(super) clones: Clones,
     pub(super) is_resumed: Cell<bool>,
     is_over: Cell<bool>,
 }
@@ -91,6 +97,12 @@ impl Leadership {
         self.is_over.get() || part().core_0.is_stopping()
     }
 
+    /// Whether a definition runs that is of no database of the nodes.
+    pub(super) fn runs_for_users(&self) -> bool {
+        let running = self.running.borrow();
+        running.keys().any(|id| !is_node_database(id.db()))
+    }
+
     /// Does something unless the leadership ends meanwhile.
     ///
     /// # Errors
@@ -111,6 +123,21 @@ impl Leadership {
     }
 }
 
+/// This primary, once the gates of the one before are closed here. Called on core 0.
+///
+/// # Errors
+/// `NotWritablePrimary`.
+pub(super) async fn lead() -> Result<Rc<Leadership>> {
+    let part = part();
+    let definitions = &part.core_0.definitions;
+    let leadership = definitions.current()?;
+    let is_resumed = || leadership.is_resumed.get().then_some(());
+    leadership
+        .unless_over(definitions.until(is_resumed))
+        .await?;
+    Ok(leadership)
+}
+
 /// Whether the gates that an earlier primary kept closed are closed here: a primary goes by no
 /// version before.
 pub(crate) fn are_resumed(part: &Part) -> bool {
@@ -124,7 +151,7 @@ pub(crate) fn not_resumed_database(db: &str, sent: &SentDatabaseVersion) -> Erro
         received: DatabaseVersion::from_sent(*sent),
         wanted: None,
     };
-    stale.error(Form::Own)
+    stale.error(form())
 }
 
 /// The same of a collection.
@@ -143,7 +170,7 @@ pub(crate) fn not_resumed_collection(
         wanted: None,
         shard,
     };
-    stale.error(StaleReason::Unknown, Form::Own)
+    stale.error(StaleReason::Unknown, form())
 }
 
 /// Waits until they are, or the node is no primary.

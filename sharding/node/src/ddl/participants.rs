@@ -6,21 +6,24 @@ use pinion_catalog::{
     hold, hold_database,
 };
 use pinion_exec::commands::acknowledge;
+use pinion_query::series_of;
 use pinion_runtime::now;
 use pinion_sharding_protocol::DatabaseVersion;
+use pinion_sharding_protocol::ddl::{IndexCheck, RefineRequest};
 use pinion_sharding_protocol::documents::DatabaseDocument;
 use pinion_storage::storage;
 use pinion_wire::idl::{Namespace, missing_field};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
-use super::facts::{foreign, is_empty};
+use super::facts::{foreign, is_empty, local_facts};
+use super::leadership::lead;
 use super::perform::{drop_local, drop_local_database, make_indexes};
 use crate::config_servers::read_config;
 use crate::limits::HOLD_WAIT;
 use crate::part::{on_core_0, part};
 use crate::shard::membership;
 
-async fn finish(cmd: &Invocation) -> Result<Reply> {
+pub(super) async fn finish(cmd: &Invocation) -> Result<Reply> {
     let mut out = Reply::new();
     acknowledge(&cmd.ctx, Some(storage().last_allotted()), &mut out).await?;
     Ok(out)
@@ -53,7 +56,11 @@ pub(crate) async fn create_collection_participant(cmd: Invocation) -> Result<Rep
     finish(&cmd).await
 }
 
-async fn create(
+/// Makes a collection, and the indexes that it lacks, as another shard has them.
+///
+/// # Errors
+/// Another collection of the name has documents; those of a definition.
+pub(crate) async fn create(
     ctx: &OpContext,
     ns: &Namespace,
     uuid: CatalogUuid,
@@ -68,12 +75,32 @@ async fn create(
         }
         pinion_catalog::drop_collection_unseen(ctx, ns.clone()).await?;
     }
-    create_collection_as(ctx, ns.clone(), options, uuid).await?;
+    // Buckets are made with their series.
+    let named = series_of(ns).filter(|_| options.time_series.is_some());
+    let named = named.unwrap_or_else(|| ns.clone());
+    create_collection_as(ctx, named, options, uuid).await?;
     let made = core_catalog().get(ns).map(|made| made.uuid);
     if let Some(other) = made.filter(|made| *made != uuid) {
         return Err(foreign(ns, other, uuid));
     }
     make_indexes(ctx, ns, indexes).await
+}
+
+/// The part of a shard in `_shardsvrRefineCollectionShardKey`: whether its indexes suit the key.
+pub(super) async fn check_indexes(cmd: Invocation) -> Result<Reply> {
+    membership(&part())?;
+    let reader = cmd.reader()?;
+    let ns = reader.namespace(cmd.name(), cmd.db())?;
+    let check = IndexCheck::parse(cmd.body())?;
+    reader.ignore(RefineRequest::fields());
+    reader.finish()?;
+    on_core_0(&cmd.ctx, move || async move {
+        lead().await?;
+        let local = local_facts(&ns, None).await?;
+        pinion_sharding_protocol::ddl::check_indexes(&ns, &check, &local)
+    })
+    .await?;
+    finish(&cmd).await
 }
 
 /// `_shardsvrDropCollectionParticipant: <collection>, collectionUUID?`.
@@ -109,7 +136,7 @@ pub(crate) async fn drop_database_participant(cmd: Invocation) -> Result<Reply> 
         let dropped = async {
             match is_other_life(&db, version).await? {
                 true => Ok(()),
-                false => drop_local_database(&ctx, &db).await,
+                false => drop_local_database(&ctx, &db, false).await,
             }
         };
         released(held, dropped).await

@@ -2,13 +2,16 @@
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, Uuid, rawdoc};
 use pinion_catalog::{
-    BuildLimits, CollectionOptions, Uuid as CatalogUuid, core_catalog, create_collection_as,
-    create_indexes, parse_index_spec,
+    BuildLimits, CollectionOptions, Noop, Uuid as CatalogUuid, core_catalog, create_collection_as,
+    create_indexes, log_noop, parse_index_spec,
 };
 use pinion_exec::CommitQuorum;
-use pinion_runtime::{join_all, now};
+use pinion_query::series_of;
+use pinion_runtime::{Duration, join_all, now};
 use pinion_service::profile_settings;
-use pinion_sharding_protocol::ddl::{Action, AskedShards, DdlDocument, DdlId, Outcome};
+use pinion_sharding_protocol::ddl::{
+    Action, AskedShards, DdlDocument, DdlId, NewCollection, Outcome, ShardReply, is_recoverable,
+};
 use pinion_sharding_protocol::documents::ShardDocument;
 use pinion_sharding_protocol::{ConnectionString, DatabaseVersion, Form, ShardId};
 use pinion_wire::idl::Namespace;
@@ -16,13 +19,16 @@ use pinion_wire::{CommandSpec, Error, ErrorCode, OpContext, Result};
 
 use super::facts;
 use super::leadership::Leadership;
+use super::moved;
+use super::rename::rename_local;
 use super::sections;
 use crate::config_servers::{change_config, run_on_set, with_majority};
-use crate::limits::{MAX_LISTED_COLLECTIONS, MAX_SHARDS_AT_ONCE, REMOTE_COMMAND};
+use crate::limits::{CHANGE_AT_SHARD, MAX_LISTED_COLLECTIONS, MAX_SHARDS_AT_ONCE, REMOTE_COMMAND};
 use crate::local::{LocalClient, wait_majority};
-use crate::part::{Membership, install_database, part};
-use crate::shard::{EntryKey, exclusively, membership, persist};
+use crate::part::{Membership, form, install_database, part};
+use crate::shard::{EntryKey, Known, exclusively, membership, persist};
 use crate::shard::{forget_collection, refresh_collection};
+use crate::v44::{configure, for_shards};
 
 pub(super) const COORDINATORS: (&str, &str) = ("config", "system.sharding_ddl_coordinators");
 
@@ -62,22 +68,35 @@ pub(super) async fn perform(leadership: &Leadership, action: &Action) -> Result<
             let facts = facts::look(&shard, ns, *expected).await?;
             return Ok(Outcome::Facts(Box::new(facts)));
         }
+        Action::LookAtDatabase { db } => {
+            let facts = moved::look(&shard, db).await?;
+            return Ok(Outcome::Database(Box::new(facts)));
+        }
         Action::ListCollections { db } => {
             let found = facts::collections_of(&shard, db).await?;
             return Ok(Outcome::Collections(found));
         }
         Action::EnterSection(section) => sections::enter(leadership, section).await?,
         Action::LeaveSection { namespace } => sections::leave(leadership, namespace).await?,
-        Action::MakeCollection { ns, uuid, index } => {
-            let ctx = context(leadership, ns);
-            make_collection(&ctx, ns, *uuid, index.as_deref()).await?;
+        Action::MakeCollection(new) => {
+            make_collection(&context(leadership, &new.ns), new).await?;
         }
         Action::AskShards { shards, command } => ask_shards(&shard, shards, command).await?,
-        Action::Configure(command) => {
-            change_config(&shard, command.to_owned()).await?;
+        Action::GatherShards { shards, command } => {
+            let replies = gather_shards(&shard, shards, command).await?;
+            return Ok(Outcome::Replies(replies));
         }
+        Action::ListOwners { uuid } => {
+            return Ok(Outcome::Shards(facts::owners(&shard, *uuid).await?));
+        }
+        Action::BlockShards { shards, block } => {
+            ask_shards(&shard, shards, &block.to_command(shard.shard())).await?;
+        }
+        Action::Configure(command) => configure(&shard, command.to_owned()).await?,
+        Action::NoteEvent { ns, uuid, event } => note_event(ns, *uuid, event).await?,
         Action::InstallTable(ns) => {
             refresh_collection(ns, |_| false).await?;
+            check_installed(ns)?;
             wait_majority().await?;
         }
         Action::DropCollection { ns, uuid } => {
@@ -85,10 +104,18 @@ pub(super) async fn perform(leadership: &Leadership, action: &Action) -> Result<
             drop_local(&ctx, ns, *uuid, true).await?;
             wait_majority().await?;
         }
+        Action::RenameHere(part) => {
+            let ctx = context(leadership, &part.from);
+            rename_local(&ctx, part, true).await?;
+        }
+        Action::RenameOnOthers(part) => {
+            let command = part.to_command(shard.shard());
+            ask_shards(&shard, &AskedShards::AllOthers, &command).await?;
+        }
         Action::DropDatabase { db } => {
             let ctx = OpContext::internal(0, &TASK, db, now().as_nanos());
             let ctx = sections::within(leadership, ctx, db, db);
-            drop_local_database(&ctx, db).await?;
+            drop_local_database(&ctx, db, true).await?;
             // The next primary has nothing of it either, whether it finds the entry or not.
             wait_majority().await?;
         }
@@ -96,27 +123,73 @@ pub(super) async fn perform(leadership: &Leadership, action: &Action) -> Result<
             let key = EntryKey::database(db);
             exclusively(&key, forget_database(&shard, db, *version)).await?;
         }
+        moving => perform_move(leadership, &shard, moving).await?,
     }
     Ok(Outcome::Done)
 }
 
-fn context(leadership: &Leadership, ns: &Namespace) -> OpContext {
+/// A new primary of MongoDB 4.4's config servers may not have heard yet of what the one before it
+/// has committed, and nothing that it answers says so.
+fn check_installed(ns: &Namespace) -> Result<()> {
+    match (form(), part().collection(ns)) {
+        (Form::Mongo44, Known::Unsharded | Known::Stale) => Err(Error::new(
+            ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+            format!("the config servers do not have the routing table of {ns} yet"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Logs an entry that change streams show.
+async fn note_event(ns: &Namespace, uuid: Uuid, event: &RawDocument) -> Result<()> {
+    let name = pinion_bson::elements(event).next().map(|(name, _)| name);
+    let mut message = DocBuilder::new();
+    message
+        .start_document("msg")
+        .append(name.unwrap_or_default(), ns.as_str())
+        .end();
+    log_noop(Noop {
+        ns: ns.as_str(),
+        uuid: Some(CatalogUuid(uuid.bytes())),
+        o: &message.finish(),
+        o2: Some(event),
+    })
+    .await?;
+    wait_majority().await
+}
+
+/// What moves a database.
+async fn perform_move(leadership: &Leadership, shard: &Membership, action: &Action) -> Result<()> {
+    match action {
+        Action::CloneDatabase { to, message } => moved::clone(shard, to, message).await,
+        Action::ForgetClone { to, message } => moved::forget(shard, to, message).await,
+        Action::UncacheDatabase { db } => moved::uncache(db).await,
+        Action::LearnDatabase { db, version } => moved::learn(shard, db, *version).await,
+        Action::DropUnsharded { db, sharded } => {
+            moved::drop_unsharded(leadership, db, sharded).await
+        }
+        other => Err(Error::internal(format!("{other:?} is no part of a move"))),
+    }
+}
+
+pub(super) fn context(leadership: &Leadership, ns: &Namespace) -> OpContext {
     let ctx = OpContext::internal(0, &TASK, ns.db(), now().as_nanos());
     sections::within(leadership, ctx, ns.db(), ns.as_str())
 }
 
-async fn make_collection(
-    ctx: &OpContext,
-    ns: &Namespace,
-    uuid: Uuid,
-    index: Option<&RawDocument>,
-) -> Result<()> {
-    if core_catalog().get(ns).is_none() {
-        let uuid = CatalogUuid(uuid.bytes());
-        create_collection_as(ctx, ns.clone(), CollectionOptions::default(), uuid).await?;
+async fn make_collection(ctx: &OpContext, new: &NewCollection) -> Result<()> {
+    let series = series_of(&new.ns);
+    let is_there = core_catalog().get(&new.ns).is_some()
+        && (series.is_none() || facts::series_here(&new.ns).is_some());
+    let named = series.as_ref().unwrap_or(&new.ns);
+    if !is_there {
+        let options = CollectionOptions::from_document(&new.options);
+        let options = options.map_err(|bad| Error::bad_value(bad.0))?;
+        let uuid = CatalogUuid(new.uuid.bytes());
+        create_collection_as(ctx, named.clone(), options, uuid).await?;
     }
-    if let Some(index) = index {
-        make_indexes(ctx, ns, &[index.to_owned()]).await?;
+    if let Some(index) = &new.index {
+        make_indexes(ctx, named, std::slice::from_ref(index)).await?;
     }
     wait_majority().await
 }
@@ -154,19 +227,25 @@ pub(super) async fn drop_local(
         // So the table is the other one's too.
         return Ok(());
     }
+    // With a series go its buckets.
+    let named = facts::series_here(ns).unwrap_or_else(|| ns.clone());
     match is_primary_shard {
-        true => pinion_catalog::drop_collection(ctx, ns.clone()).await?,
-        false => pinion_catalog::drop_collection_unseen(ctx, ns.clone()).await?,
+        true => pinion_catalog::drop_collection(ctx, named).await?,
+        false => pinion_catalog::drop_collection_unseen(ctx, named).await?,
     };
     forget_collection(ns).await
 }
 
 /// Drops what this node has of a database, and forgets the tables of its collections.
-pub(super) async fn drop_local_database(ctx: &OpContext, db: &str) -> Result<()> {
+/// Change streams have its drop from the primary shard alone.
+pub(super) async fn drop_local_database(ctx: &OpContext, db: &str, is_shown: bool) -> Result<()> {
     // Before the last collection is gone, so that no operation that ends meanwhile makes the
     // database again.
     profile_settings::forget(db).await;
-    pinion_catalog::drop_database(ctx, db.to_owned()).await?;
+    match is_shown {
+        true => pinion_catalog::drop_database(ctx, db.to_owned()).await?,
+        false => pinion_catalog::drop_database_unseen(ctx, db.to_owned()).await?,
+    };
     let client = LocalClient::new()?;
     // `/` follows `.`.
     let filter = rawdoc! { "_id": { "$gte": format!("{db}."), "$lt": format!("{db}/") } };
@@ -186,9 +265,49 @@ pub(super) async fn drop_local_database(ctx: &OpContext, db: &str) -> Result<()>
 
 /// Sends a command to shards, some of them at once.
 async fn ask_shards(shard: &Membership, asked: &AskedShards, command: &RawDocument) -> Result<()> {
-    if matches!(asked, AskedShards::These(shards) if shards.is_empty()) {
-        return Ok(());
+    for (shard, answered) in send_to_shards(shard, asked, command, REMOTE_COMMAND).await? {
+        answered.map_err(|error| error.context(format!("on shard {shard}")))?;
     }
+    Ok(())
+}
+
+/// The same for what each shard answers, a refusal too.
+///
+/// # Errors
+/// A shard has failed in a way that is waited out.
+async fn gather_shards(
+    shard: &Membership,
+    shards: &[ShardId],
+    command: &RawDocument,
+) -> Result<Vec<ShardReply>> {
+    let asked = AskedShards::These(shards.to_vec());
+    let replies = send_to_shards(shard, &asked, command, CHANGE_AT_SHARD).await?;
+    for (shard, reply) in &replies {
+        if let Err(error) = reply
+            && is_recoverable(error)
+        {
+            return Err(error.clone().context(format!("on shard {shard}")));
+        }
+    }
+    Ok(replies)
+}
+
+async fn send_to_shards(
+    shard: &Membership,
+    asked: &AskedShards,
+    command: &RawDocument,
+    limit: Duration,
+) -> Result<Vec<ShardReply>> {
+    if matches!(asked, AskedShards::These(shards) if shards.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let command = match form() {
+        Form::Own => with_majority(command.to_owned()),
+        Form::Mongo44 => match for_shards(shard, command)? {
+            Some(command) => command,
+            None => return Ok(Vec::new()),
+        },
+    };
     let known = facts::shards(shard).await?;
     let chosen: Vec<&ShardDocument> = match asked {
         AskedShards::AllOthers => {
@@ -206,18 +325,18 @@ async fn ask_shards(shard: &Membership, asked: &AskedShards, command: &RawDocume
             shards.iter().map(find).collect::<Result<_>>()?
         }
     };
-    let command = with_majority(command.to_owned());
+    let mut replies = Vec::with_capacity(chosen.len());
     for some in chosen.chunks(MAX_SHARDS_AT_ONCE) {
         let asking = some.iter().map(|shard| async {
-            let set = ConnectionString::parse(&shard.host)?;
-            let answered = run_on_set(&set, &command, REMOTE_COMMAND).await;
-            answered.map_err(|error| error.context(format!("on shard {}", shard.id)))
+            let reply = match ConnectionString::parse(&shard.host) {
+                Ok(set) => run_on_set(&set, &command, limit).await,
+                Err(error) => Err(error),
+            };
+            (shard.id.clone(), reply)
         });
-        for answered in join_all(asking).await {
-            answered?;
-        }
+        replies.extend(join_all(asking).await);
     }
-    Ok(())
+    Ok(replies)
 }
 
 /// Has the config servers forget a database, while no refresh is under way that may have read its

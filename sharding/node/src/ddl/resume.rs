@@ -71,7 +71,7 @@ async fn resume(leadership: &Rc<Leadership>) -> Result<()> {
     let all = rawdoc! {};
     for document in client.find(sections::COLLECTION, &all, most()).await? {
         let section = CriticalSectionDocument::parse(&document)?;
-        match running.contains(&section.reason) {
+        match section.coordinator.is_some() || running.contains(&section.reason) {
             true => sections::close(leadership, &section).await?,
             false => {
                 tracing::warn!(target: "SHARDING", id = 7_500_024u64, namespace = section.namespace, reason = %section.reason, "A critical section has no definition that keeps it");

@@ -1,7 +1,7 @@
 //! Critical sections of definitions: gates that are kept closed, also over failovers.
 
 use pinion_bson::rawdoc;
-use pinion_catalog::{GateMode, Hold, hold, hold_database};
+use pinion_catalog::{GateMode, Hold, hold_database_but, hold_together};
 use pinion_runtime::now;
 use pinion_sharding_protocol::ddl::CriticalSectionDocument;
 use pinion_wire::idl::Namespace;
@@ -55,8 +55,15 @@ pub(super) async fn close(
         }
         None => {
             let hold = match Namespace::parse_sought(&name) {
-                Ok(ns) => hold(ns, mode(blocks_reads), deadline).await?,
-                Err(_) => hold_database(name.clone(), mode(blocks_reads), deadline).await?,
+                Ok(ns) => {
+                    let all: Vec<Namespace> = [ns].into_iter().chain(section.to.clone()).collect();
+                    hold_together(&all, mode(blocks_reads), deadline).await?
+                }
+                Err(_) => {
+                    let open = section.open.iter().map(|ns| Namespace::parse_sought(ns));
+                    let open = open.collect::<Result<_>>()?;
+                    hold_database_but(name.clone(), open, mode(blocks_reads), deadline).await?
+                }
             };
             (Section { hold, blocks_reads }, Ok(()))
         }
@@ -98,7 +105,25 @@ pub(super) async fn leave(leadership: &Leadership, namespace: &str) -> Result<()
     if let Some(section) = section {
         section.hold.release().await;
     }
+    part().core_0.definitions.notify();
     Ok(())
+}
+
+/// Whether the gates of a database are closed to reads by a definition: where it is, may change.
+/// Called on core 0.
+pub(crate) fn is_closed_to_reads(db: &str) -> bool {
+    let leadership = part().core_0.definitions.current();
+    leadership.is_ok_and(|leadership| {
+        let sections = leadership.sections.borrow();
+        sections.get(db).is_some_and(|section| section.blocks_reads)
+    })
+}
+
+/// Waits until they are not. Called on core 0.
+pub(crate) async fn until_open(db: &str) {
+    let part = part();
+    let is_open = || (!is_closed_to_reads(db) || part.core_0.is_stopping()).then_some(());
+    part.core_0.definitions.until(is_open).await;
 }
 
 /// An operation of this node that passes the gate which is kept closed here, of the collection or

@@ -2,7 +2,6 @@
 
 use pinion_exec::commands::acknowledge;
 use pinion_service::node_info::ClusterRole;
-use pinion_sharding_protocol::Form;
 use pinion_sharding_protocol::documents::ShardIdentityDocument;
 use pinion_storage::storage;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
@@ -10,7 +9,8 @@ use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 use super::collections::append_versions;
 use super::databases::{membership, refresh};
 use super::identity;
-use crate::part::{Membership, any_part, on_core_0};
+use crate::ddl;
+use crate::part::{Membership, any_part, form, on_core_0};
 
 const NO_SHARD_SERVER: ErrorCode = ErrorCode(50_876);
 
@@ -72,10 +72,11 @@ pub(crate) async fn flush_database(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     membership(&*of_shard()?)?;
     if from_config {
-        on_core_0(
-            &cmd.ctx,
-            move || async move { refresh(&db, |_| false).await },
-        )
+        on_core_0(&cmd.ctx, move || async move {
+            ddl::resumed().await;
+            ddl::until_open(&db).await;
+            refresh(&db, |_| false).await
+        })
         .await?;
     }
     let mut out = Reply::new();
@@ -92,7 +93,7 @@ pub(crate) async fn get_database_version(cmd: Invocation) -> Result<Reply> {
     membership(&part)?;
     let mut out = Reply::new();
     match part.database(&db) {
-        Some(known) => known.version.append_to(&mut out, "dbVersion", Form::Own),
+        Some(known) => known.version.append_to(&mut out, "dbVersion", form()),
         None => {
             out.start_document("dbVersion").end();
         }

@@ -9,7 +9,7 @@ use pinion_exec::placement::WrittenEntries;
 use pinion_exec::replica_set;
 use pinion_runtime::sleep;
 use pinion_sharding_protocol::documents::DatabaseDocument;
-use pinion_sharding_protocol::{DatabaseVersion, Form, StaleDatabaseInfo, has_fixed_placement};
+use pinion_sharding_protocol::{DatabaseVersion, StaleDatabaseInfo, has_fixed_placement};
 use pinion_wire::idl::SentDatabaseVersion;
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -17,9 +17,10 @@ use super::flushed::flushed_by_primary;
 use super::refreshes::{EntryKey, Refreshes, outdate, shared};
 use crate::config_servers::read_config;
 use crate::data::enter_data;
+use crate::ddl;
 use crate::limits::{REFRESH_ATTEMPTS, RETRY_PAUSE};
 use crate::local::LocalClient;
-use crate::part::{Membership, Part, forget_databases, install_database, part};
+use crate::part::{Membership, Part, forget_databases, form, install_database, part};
 use crate::planted::PlantedFault;
 
 /// What the primary writes, and the others read.
@@ -62,7 +63,7 @@ pub(crate) fn check_database(part: &Part, db: &str, sent: &SentDatabaseVersion) 
             received,
             wanted,
         }
-        .error(Form::Own)),
+        .error(form())),
     }
 }
 
@@ -118,7 +119,10 @@ async fn of_config(shard: &Membership, db: &str) -> Result<Option<DatabaseDocume
         .first()
         .map(|document| DatabaseDocument::parse(document));
     let found = found.transpose()?;
-    persist(db, found.as_ref()).await?;
+    // Secondaries are to ask again where it is once that is decided.
+    if !ddl::is_closed_to_reads(db) {
+        persist(db, found.as_ref()).await?;
+    }
     Ok(found)
 }
 

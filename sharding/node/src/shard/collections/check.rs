@@ -1,7 +1,7 @@
 //! The versions of collections: compared with those that requests carry.
 
 use pinion_runtime::{CoreId, Queue, submit_to};
-use pinion_sharding_protocol::{Form, ShardVersion, StaleInfo, StaleReason, has_fixed_placement};
+use pinion_sharding_protocol::{ShardVersion, StaleInfo, StaleReason, has_fixed_placement};
 use pinion_wire::idl::{Namespace, SentShardVersion};
 use pinion_wire::{Error, Result};
 
@@ -9,7 +9,7 @@ use super::super::databases::membership;
 use super::super::refreshes::{EntryKey, is_under_way};
 use super::known::Known;
 use super::refresh::refresh_collection;
-use crate::part::{Membership, Part, part};
+use crate::part::{Membership, Part, form, part};
 
 /// The version that this shard has of a collection; `None` where it does not know it.
 pub(super) fn version_of(shard: &Membership, known: &Known) -> Option<ShardVersion> {
@@ -18,6 +18,15 @@ pub(super) fn version_of(shard: &Membership, known: &Known) -> Option<ShardVersi
         Known::Stale => None,
         Known::Table(table) => Some(table.shard_version(shard.shard())),
     }
+}
+
+/// The same of a collection.
+///
+/// # Errors
+/// The node is none of a shard.
+pub(crate) fn shard_version(part: &Part, ns: &Namespace) -> Result<Option<ShardVersion>> {
+    let shard = membership(part)?;
+    Ok(version_of(&shard, &part.collection(ns)))
 }
 
 /// `StaleConfig`.
@@ -37,7 +46,7 @@ pub(super) fn stale(
         wanted,
         shard: shard.shard().clone(),
     }
-    .error(reason, Form::Own)
+    .error(reason, form())
 }
 
 /// Compares the version of a collection with the known one.

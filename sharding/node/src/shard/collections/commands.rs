@@ -2,7 +2,7 @@
 
 use pinion_bson::DocBuilder;
 use pinion_exec::commands::acknowledge;
-use pinion_sharding_protocol::{Form, RoutingTable, ShardVersion};
+use pinion_sharding_protocol::{RoutingTable, ShardVersion};
 use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Invocation, Reply, Result};
@@ -14,7 +14,7 @@ use super::known::Known;
 use super::refresh::refresh_collection;
 use crate::config_servers::bson_timestamp;
 use crate::limits::LISTED_CHUNKS_BYTES;
-use crate::part::{Membership, on_core_0, part};
+use crate::part::{Membership, form, on_core_0, part};
 
 /// `_flushRoutingTableCacheUpdates: <collection>, syncFromConfig?`: brings what secondaries read of
 /// the collection up to what the config servers say; without that waits for what is being written.
@@ -81,9 +81,9 @@ fn placement(table: &RoutingTable, shard: &Membership) -> pinion_bson::Timestamp
 /// The versions, the key and the bounds of the chunks that this shard owns.
 fn append_metadata(table: &RoutingTable, shard: &Membership, out: &mut DocBuilder) {
     let collection = ShardVersion::Placed(table.version());
-    collection.append_to(out, "collVersion", Form::Own);
+    collection.append_to(out, "collVersion", form());
     let version = table.shard_version(shard.shard());
-    version.append_to(out, "shardVersion", Form::Own);
+    version.append_to(out, "shardVersion", form());
     out.append("keyPattern", &*table.key.to_bson());
     let me = table.shard_of_name(shard.shard());
     let mut bytes = 0;

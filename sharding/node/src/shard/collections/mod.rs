@@ -24,10 +24,11 @@ mod commands;
 #[cfg(test)]
 mod testing;
 
-pub(crate) use check::{check_collection, check_unsharded, is_behind};
+pub(crate) use check::{check_collection, check_unsharded, is_behind, shard_version};
 pub(super) use commands::append_versions;
 pub(crate) use commands::{flush_collection, get_shard_version};
 pub(crate) use known::{Collections, Known};
 pub(crate) use ownership::ownership;
+pub(crate) use persist::batches;
 pub(crate) use refresh::{forget_collection, refresh_collection};
 pub(crate) use settle::{begin_as_primary, distrust, list, settle};

@@ -6,7 +6,9 @@ use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_clock::Timestamp;
 use pinion_exec::placement::Ownership;
 use pinion_query::DocumentKeyPattern;
-use pinion_sharding_protocol::{OwnershipFilter, RoutingTable, ShardVersion, has_fixed_placement};
+use pinion_sharding_protocol::{
+    Form, OwnershipFilter, RoutingTable, ShardVersion, has_fixed_placement,
+};
 use pinion_wire::idl::{Namespace, SentShardVersion};
 use pinion_wire::{Error, Result};
 
@@ -50,6 +52,33 @@ impl Ownership for OwnedKeys {
     }
 }
 
+/// A request of MongoDB 4.4's routers that ignores versions, since it goes to all shards: every
+/// document is meant, and none may get another key.
+#[derive(Debug)]
+struct OfAllShards(Arc<dyn Ownership>);
+
+impl Ownership for OfAllShards {
+    fn key(&self) -> &RawDocument {
+        self.0.key()
+    }
+
+    fn document_key(&self) -> &DocumentKeyPattern {
+        self.0.document_key()
+    }
+
+    fn owns_all(&self) -> bool {
+        true
+    }
+
+    fn keeps_keys(&self) -> bool {
+        true
+    }
+
+    fn owns_document(&self, _: &RawDocument) -> Result<bool> {
+        Ok(true)
+    }
+}
+
 /// It is not known what the shard owns: an operation that has to know fails.
 #[derive(Debug)]
 struct UnknownOwnership {
@@ -90,7 +119,11 @@ pub(crate) fn ownership(
     }
     let sent = sent.map(|sent| ShardVersion::from_sent(*sent));
     if sent == Some(ShardVersion::Ignored) {
-        return None;
+        return match part.form {
+            // Routers of Pinion do not send such writes.
+            Form::Own => None,
+            Form::Mongo44 => of_all_shards(part, &shard, ns),
+        };
     }
     let received = sent.unwrap_or(ShardVersion::Unsharded);
     let unsharded = Some(ShardVersion::Unsharded);
@@ -108,6 +141,18 @@ pub(crate) fn ownership(
             Some(owned.unwrap_or_else(|| unknown(stale(&shard, ns, received, None))))
         }
     }
+}
+
+/// `None` of a collection that is not sharded.
+fn of_all_shards(part: &Part, shard: &Membership, ns: &Namespace) -> Option<Arc<dyn Ownership>> {
+    if matches!(part.collection(ns), Known::Unsharded) {
+        return None;
+    }
+    let Some(owned) = owned_keys(part, shard, ns, None) else {
+        begin_refresh(ns.clone());
+        return Some(unknown(stale(shard, ns, ShardVersion::Ignored, None)));
+    };
+    Some(Arc::new(OfAllShards(owned)))
 }
 
 /// By the last table: where that has become stale, the version was checked before.

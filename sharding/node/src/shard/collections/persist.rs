@@ -18,12 +18,13 @@ const DB: &str = "config";
 const COLLECTIONS: &str = "cache.collections";
 
 /// The fields that an entry may be without.
-const OPTIONAL: [&str; 5] = [
+const OPTIONAL: [&str; 6] = [
     "timestamp",
     "uuid",
     "defaultCollation",
     "allowMigrations",
     "maxChunkSizeBytes",
+    "timeseriesFields",
 ];
 
 fn chunks_collection(ns: &str) -> String {
@@ -143,7 +144,7 @@ async fn write_chunks(client: &LocalClient, loaded: &LoadedTable) -> Result<()> 
 }
 
 /// Chunks that are written together.
-fn batches(chunks: &[RawDocumentBuf]) -> impl Iterator<Item = &[RawDocumentBuf]> {
+pub(crate) fn batches(chunks: &[RawDocumentBuf]) -> impl Iterator<Item = &[RawDocumentBuf]> {
     let mut rest = chunks;
     std::iter::from_fn(move || {
         let mut bytes = 0;
