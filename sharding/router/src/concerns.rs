@@ -5,10 +5,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_clock::Timestamp;
 use pinion_runtime::{Queue, core_local, is_shutdown_requested, on_all_cores, sleep, spawn};
 use pinion_service::session_ids::is_in;
+use pinion_wire::idl::ReadConcernLevel;
 use pinion_wire::{CommandClass, CommandRole, Invocation, ReadConcernSupport, Result};
 
+use crate::clock::bson_time;
 use crate::config_reads::find_all;
 use crate::limits::{DEFAULTS_RELOAD_PAUSE, SHARDS_RETRY_PAUSE};
 
@@ -36,6 +39,13 @@ pub(crate) fn append_defaults(out: &mut DocBuilder, cmd: &Invocation) {
     let known = known();
     let spec = cmd.command.spec;
     let is_in = is_in(&cmd.ctx);
+    let chosen = chosen_snapshot(cmd);
+    if let Some(at) = chosen {
+        out.start_document("readConcern")
+            .append("level", "snapshot")
+            .append("atClusterTime", bson_time(at))
+            .end();
+    }
     // A transaction has its write concern where it ends, and its read concern where it starts.
     if cmd.ctx.client.is_trusted() || is_in && !spec.in_transaction.ends() {
         return;
@@ -49,12 +59,22 @@ pub(crate) fn append_defaults(out: &mut DocBuilder, cmd: &Invocation) {
     let reads = !is_in
         && spec.class == CommandClass::Read
         && spec.read_concern != ReadConcernSupport::Local
-        && spec.role != CommandRole::GetMore;
+        && spec.role != CommandRole::GetMore
+        && chosen.is_none();
     if let Some(read) = &known.read
         && reads
     {
         append_read(out, cmd, read);
     }
+}
+
+/// The time of a snapshot that this process has chosen, as the client names none.
+fn chosen_snapshot(cmd: &Invocation) -> Option<Timestamp> {
+    let named = cmd.ctx.args.read_concern.unwrap_or_default();
+    let is_chosen = named.level == Some(ReadConcernLevel::Snapshot)
+        && named.at_cluster_time.is_none()
+        && !is_in(&cmd.ctx);
+    cmd.ctx.read_concern.at_cluster_time.filter(|_| is_chosen)
 }
 
 fn append_read(out: &mut DocBuilder, cmd: &Invocation, default: &RawDocument) {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_runtime::{Duration, Instant, LocalBoxFuture, Queue, spawn};
 use pinion_server::{RemoteReply, Resend};
-use pinion_service::cursors::{Cursor, DocumentStream, Filled, cursors};
+use pinion_service::cursors::{Cursor, DocumentStream, Documents, Filled, cursors, fill};
 use pinion_service::interrupt::interruptible;
 use pinion_service::metrics::metrics;
 use pinion_service::session_ids::is_in;
@@ -229,6 +229,40 @@ impl RemoteBatch {
                 .and_then(|token| token.as_document())
                 .map(RawDocument::to_owned),
         })
+    }
+}
+
+/// Documents that are all here.
+pub(crate) struct CollectedStream(std::vec::IntoIter<Bytes>);
+
+impl CollectedStream {
+    pub(crate) fn new(documents: Vec<Bytes>) -> CollectedStream {
+        CollectedStream(documents.into_iter())
+    }
+}
+
+impl Documents for CollectedStream {
+    async fn next(&mut self, _: &OpContext, _: usize) -> Result<Option<Bytes>> {
+        Ok(self.0.next())
+    }
+
+    fn is_eof(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    fn is_tail(&self) -> bool {
+        false
+    }
+}
+
+impl DocumentStream for CollectedStream {
+    fn fill<'a>(
+        &'a mut self,
+        stash: &'a mut Option<Bytes>,
+        ctx: &'a OpContext,
+        max_documents: usize,
+    ) -> LocalBoxFuture<'a, Result<Filled>> {
+        Box::pin(fill(self, stash, ctx, max_documents))
     }
 }
 

@@ -188,7 +188,8 @@ pub(crate) async fn at_primary(
     absent: WhenAbsent,
     make: impl Fn(Versions) -> Request,
 ) -> Result<Answer> {
-    let names_one = named_collection(cmd, db).is_some();
+    // An explained command names one inside.
+    let names_one = named_collection(cmd, db).is_some() || cmd.name() == "explain";
     let make = |version| match names_one {
         true => make(Versions::of_unsharded(version)),
         false => make(version.into()),
@@ -231,6 +232,11 @@ async fn at_version(
         let Err(error) = &outcome else { return outcome };
         let Some(stale) = StaleDatabaseInfo::from_error(error)? else {
             shard_is_stale(error).await?;
+            if error.code == ErrorCode::COMMAND_ON_SHARDED_VIEW_NOT_SUPPORTED_ON_MONGOD {
+                // A shard that joined with this statement has aborted its part. One that takes
+                // part since an earlier one has kept it.
+                transactions::may_send_again(cmd, &route).await?;
+            }
             return outcome.map_err(refused);
         };
         if attempt == MAX_STALE_RETRIES || !transactions::may_send_again(cmd, &route).await? {

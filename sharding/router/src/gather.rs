@@ -10,7 +10,8 @@ use pinion_runtime::join_all;
 use pinion_service::interrupt::check;
 use pinion_service::session_ids::is_in;
 use pinion_sharding_protocol::{
-    RoutingTable, ShardId, ShardVersion, StaleDatabaseInfo, TargetedShards, Targets,
+    DatabaseVersion, RoutingTable, ShardId, ShardVersion, StaleDatabaseInfo, TargetedShards,
+    Targets,
 };
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
@@ -22,7 +23,7 @@ use crate::dispatch::{
 };
 use crate::hosts::Retry;
 use crate::limits::{MAX_STALE_RETRIES, MAX_TARGETINGS};
-use crate::placement::{database, database_beyond, shard_is_stale, table_of};
+use crate::placement::{Database, database, database_beyond, shard_is_stale, table_of};
 use crate::reply::refused;
 use crate::request::{Request, Versions};
 use crate::transactions;
@@ -31,6 +32,8 @@ use crate::transactions;
 pub(crate) struct ShardCall<'t> {
     pub table: &'t RoutingTable,
     pub version: ShardVersion,
+    /// That of the database, where the shard is asked as its primary.
+    pub database: Option<DatabaseVersion>,
     /// How many shards take part.
     pub shards: usize,
 }
@@ -79,11 +82,25 @@ pub(crate) async fn ask_shards(
     target: impl Fn(&RoutingTable) -> Result<TargetedShards>,
     make: impl Fn(&ShardCall<'_>) -> Request,
 ) -> Result<Option<Gathered>> {
+    ask_shards_within((cmd, cmd), ns, target, make).await
+}
+
+/// The same where shards have the time of another command, `sending`: what takes them longer stands
+/// in the outcomes.
+///
+/// # Errors
+/// As [`ask_shards`].
+pub(crate) async fn ask_shards_within(
+    (cmd, sending): (&Invocation, &Invocation),
+    ns: &Namespace,
+    target: impl Fn(&RoutingTable) -> Result<TargetedShards>,
+    make: impl Fn(&ShardCall<'_>) -> Request,
+) -> Result<Option<Gathered>> {
     for attempt in 0.. {
         let Some((table, shards)) = targeted(ns, &target).await? else {
             return Ok(None);
         };
-        let outcomes = send_all(cmd, &table, shards, Retry::Idempotent, &make).await;
+        let outcomes = send_all(sending, &table, shards, None, Retry::Idempotent, &make).await;
         check(&cmd.ctx)?;
         let Some(stale) = note_stale(&outcomes).await? else {
             let outcomes = outcomes.into_iter();
@@ -108,9 +125,9 @@ fn check_no_transaction(cmd: &Invocation, ns: &Namespace) -> Result<()> {
     match is_in(&cmd.ctx) {
         false => Ok(()),
         true => Err(Error::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
+            ErrorCode::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
             format!(
-                "{} on the sharded collection {ns} in a transaction is not supported",
+                "Cannot run '{}' on the sharded collection {ns} in a multi-document transaction.",
                 cmd.name()
             ),
         )),
@@ -142,7 +159,8 @@ pub(crate) async fn define_at_owners(
             return Ok(None);
         };
         check_no_transaction(cmd, ns)?;
-        if let Some(database) = database(ns.db()).await? {
+        let database = database(ns.db()).await?;
+        if let Some(database) = &database {
             shards.insert(database.primary.clone());
         }
         // What was done to another collection of that name was not done to this one.
@@ -150,7 +168,8 @@ pub(crate) async fn define_at_owners(
             done.clear();
         }
         shards.retain(|shard| !done.contains_key(shard));
-        let outcomes = send_all(cmd, &table, shards, retry, &make).await;
+        let primary = database.as_deref();
+        let outcomes = send_all(cmd, &table, shards, primary, retry, &make).await;
         check(&cmd.ctx)?;
         let stale = note_stale(&outcomes).await?;
         for (shard, outcome) in outcomes {
@@ -257,6 +276,7 @@ async fn send_all(
     cmd: &Invocation,
     table: &Arc<RoutingTable>,
     shards: BTreeSet<ShardId>,
+    primary: Option<&Database>,
     retry: Retry,
     make: impl Fn(&ShardCall<'_>) -> Request,
 ) -> Vec<(ShardId, Result<Answer>)> {
@@ -267,6 +287,8 @@ async fn send_all(
             let call = ShardCall {
                 table,
                 version: table.shard_version(shard),
+                database: (primary.filter(|primary| primary.primary == *shard))
+                    .map(|primary| primary.version),
                 shards: shards.len(),
             };
             (shard.clone(), make(&call))

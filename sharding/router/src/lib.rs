@@ -5,6 +5,7 @@
 
 mod clock;
 mod cluster;
+mod cluster_parameters;
 mod commands;
 mod concerns;
 mod config_reads;
@@ -23,6 +24,7 @@ mod process;
 mod reads;
 mod reply;
 mod request;
+pub mod session_list;
 mod sessions;
 mod shards;
 mod surround;

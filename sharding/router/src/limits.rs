@@ -17,6 +17,10 @@ pub const MONITOR_IDLE: usize = 1;
 /// How often a command is sent again because the sender's routing table was old.
 pub(crate) const MAX_STALE_RETRIES: u32 = 10;
 
+/// How often the shards are asked for indexes of a sharded collection until all of them have them
+/// at the same time.
+pub(crate) const MAX_CONFIRMATIONS: usize = 10;
+
 /// The pause before a command is sent again for the second time and later: what it met may be
 /// changing.
 pub(crate) const STALE_RETRY_PAUSE: Duration = Duration::from_millis(10);
@@ -27,6 +31,16 @@ pub(crate) const MAX_PAUSE_DOUBLINGS: u32 = 6;
 
 /// How often a table that changes between two looks at it is looked at again.
 pub(crate) const MAX_TARGETINGS: usize = 100;
+
+/// The bounds of chunks that a reply lists.
+pub(crate) const LISTED_CHUNKS_BYTES: usize = 8 << 20;
+
+/// How often the catalog is looked at until what is inconsistent at each look is reported, and the
+/// pause between. A definition that writes chunks changes their number meanwhile.
+pub(crate) const CONSISTENCY_LOOKS: usize = 4;
+pub(crate) const CONSISTENCY_PAUSE: Duration = Duration::from_millis(500);
+/// Collections of which chunks are counted.
+pub(crate) const MAX_COUNTED_COLLECTIONS: i32 = 100_000;
 
 /// How often a document is found again that others change before it can be written.
 pub(crate) const MAX_FOUND_ATTEMPTS: u32 = 20;
@@ -64,6 +78,8 @@ pub(crate) const MAX_READ_BYTES: usize = 1 << 30;
 
 /// How long a change at the config servers may take.
 pub(crate) const CONFIG_WRITE_TIME: Duration = Duration::from_secs(60);
+/// How long a change of settings may take, for which all shards end what runs.
+pub(crate) const SETTINGS_TIME: Duration = Duration::from_secs(300);
 
 /// Pause between two reads of the list of shards.
 pub(crate) const SHARDS_RELOAD_PAUSE: Duration = Duration::from_secs(30);
@@ -134,10 +150,15 @@ pub(crate) const MAX_ENDED_SESSIONS: usize = 100_000;
 
 /// The pause between two looks at the default concerns of the cluster, as MongoDB has it.
 pub(crate) const DEFAULTS_RELOAD_PAUSE: Duration = Duration::from_secs(30);
+/// The same of the cluster parameters.
+pub(crate) const PARAMETERS_RELOAD_PAUSE: Duration = Duration::from_secs(30);
 
 /// The pause between two pings of a router to the config servers, and how long one may take.
 pub(crate) const PRESENCE_PAUSE: Duration = Duration::from_secs(10);
 pub(crate) const PRESENCE_TIME: Duration = Duration::from_secs(10);
+
+/// What a read that may pass over shards keeps of its time, at most, for the reply without them.
+pub(crate) const PARTIAL_REPLY_TIME: Duration = Duration::from_millis(200);
 
 /// How long a shard is asked to drop what a `$out` that has failed leaves behind.
 pub(crate) const DROP_OUTPUT_TIME: Duration = Duration::from_secs(10);

@@ -8,6 +8,7 @@ use pinion_bson::ObjectId;
 use pinion_clock::VectorClock;
 use pinion_runtime::{Queue, is_shutdown_requested, now, on_all_cores, sleep, spawn};
 use pinion_server::{Introduction, PoolLimits};
+use pinion_service::cluster_parameters::ClusterParameters;
 use pinion_service::cursors::{CursorTable, cursors};
 use pinion_service::fail_points::FailPoints;
 use pinion_service::generate::Generators;
@@ -23,11 +24,13 @@ use pinion_service::parameters::{
     ParameterChanges, ParameterRegistry, Parameters, parameters, rows,
 };
 use pinion_service::session_table::{self, SessionTable};
+use pinion_service::settable::Settable;
 use pinion_service::spill::NodeMemory;
 use pinion_sharding_protocol::ConnectionString;
 
 use crate::clock::RouterClock;
 use crate::cluster::{Cluster, ClusterOptions};
+use crate::cluster_parameters::keep_parameters;
 use crate::concerns::{Defaults, keep_defaults};
 use crate::cursor::ClosingCursors;
 use crate::hello::Topology;
@@ -85,6 +88,7 @@ fn set_core_locals(
     set(Topology::default());
     set(Keys::default());
     set(Defaults::default());
+    set(Settable::<ClusterParameters>::default());
     set(SessionRefresh::default());
     Cluster::install(cluster, Rc::new(RouterClock::new(words)));
     hosts::install(HostsOptions {
@@ -115,6 +119,7 @@ pub async fn open(options: RouterProcess) {
     let info = NodeInfo {
         options: options.process,
         cluster_role: ClusterRole::None,
+        cluster_version: Default::default(),
         process_id: ObjectId::from_bytes(process_id),
         started: now(),
         started_wall_ms: pinion_runtime::wall_ms(),
@@ -137,6 +142,7 @@ pub async fn open(options: RouterProcess) {
     keep_strings();
     keep_keys();
     keep_defaults();
+    keep_parameters();
     keep_sessions();
     keep_presence();
     on_all_cores(|_| async {

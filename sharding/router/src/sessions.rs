@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef, rawdoc};
+use pinion_bson::{DocBuilder, rawdoc};
 use pinion_runtime::{
     CoreId, Queue, core_local, is_shutdown_requested, on_all_cores, sleep, spawn, submit_to,
     wall_ms,
@@ -19,12 +19,11 @@ use pinion_service::cursors::cursors;
 use pinion_service::session_ids::at_home;
 use pinion_service::session_table::{last_uses, session_table};
 use pinion_wire::Result;
-use pinion_wire::idl::{FieldReader, Lsid, Path, append_lsid, read_lsid};
+use pinion_wire::idl::Lsid;
 
 use crate::config_reads::{find_all, run_at_config};
 use crate::limits::{MAX_ENDED_SESSIONS, SESSION_BATCH, SESSION_REFRESH_PAUSE};
-
-const SESSIONS: &str = "config.system.sessions";
+use crate::session_list::{SESSION_LIST, append_removals, append_uses, listed_filter, listed_in};
 
 /// One core's.
 #[derive(Default)]
@@ -96,32 +95,16 @@ pub(crate) async fn refresh() -> Result<()> {
     .await
 }
 
-fn append_name(out: &mut DocBuilder, lsid: &Lsid) {
-    append_lsid(out, "_id", &at_home(lsid));
-}
-
 fn append_majority(out: &mut DocBuilder) {
     out.start_document("writeConcern")
         .append("w", "majority")
         .end();
 }
 
-/// Writes when sessions were used last. The documents carry their numbers, so that a batch whose
-/// answer was lost may be sent again.
+/// Writes when sessions were used last.
 async fn publish(used: &[(Lsid, i64)]) -> Result<()> {
     let write = |out: &mut DocBuilder| {
-        out.append("update", "system.sessions")
-            .append("ordered", false);
-        out.start_array("updates");
-        for (lsid, used_ms) in used {
-            out.push_document().start_document("q");
-            append_name(out, lsid);
-            out.end().start_document("u").start_document("$max");
-            let date = RawBsonRef::DateTime(DateTime::from_millis(*used_ms));
-            out.append("lastUse", date).end().end();
-            out.append("upsert", true).end();
-        }
-        out.end();
+        append_uses(out, used);
         append_majority(out);
     };
     run_at_config("config", write, None).await.map(drop)
@@ -129,15 +112,7 @@ async fn publish(used: &[(Lsid, i64)]) -> Result<()> {
 
 async fn remove(ended: &[Lsid]) -> Result<()> {
     let write = |out: &mut DocBuilder| {
-        out.append("delete", "system.sessions")
-            .append("ordered", false);
-        out.start_array("deletes");
-        for lsid in ended {
-            out.push_document().start_document("q");
-            append_name(out, lsid);
-            out.end().append("limit", 1i32).end();
-        }
-        out.end();
+        append_removals(out, ended);
         append_majority(out);
     };
     run_at_config("config", write, None).await.map(drop)
@@ -146,23 +121,9 @@ async fn remove(ended: &[Lsid]) -> Result<()> {
 /// Forgets those of these sessions that the list lacks: they have expired, or were ended through
 /// another router.
 async fn forget_expired(known: &[Lsid]) -> Result<()> {
-    let mut filter = DocBuilder::new();
-    filter.start_document("_id").start_array("$in");
-    for lsid in known {
-        let mut name = DocBuilder::new();
-        append_name(&mut name, lsid);
-        if let Some(name) = pinion_bson::get(&name.finish(), "_id") {
-            filter.push(name);
-        }
-    }
-    filter.end().end();
-    let found = find_all(SESSIONS, filter.finish(), Some(rawdoc! { "_id": 1 })).await?;
-    let mut listed = BTreeSet::new();
-    for document in &found {
-        let reader = FieldReader::object(Path::root(SESSIONS), document)?;
-        let name = reader.doc("_id")?;
-        listed.insert(read_lsid(&FieldReader::object(Path::root("_id"), name)?)?);
-    }
+    let in_order = Some(rawdoc! { "_id": 1 });
+    let found = find_all(SESSION_LIST, listed_filter(known), in_order).await?;
+    let listed = listed_in(&found)?;
     let expired: Vec<Lsid> = known
         .iter()
         .filter(|lsid| !listed.contains(&at_home(lsid)))

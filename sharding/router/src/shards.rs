@@ -38,6 +38,11 @@ impl Shards {
         self.registry.shard(id)
     }
 
+    /// The name of a shard, which is named by that, its set, a host or its connection string.
+    pub(crate) fn id_of(&self, name: &str) -> Option<&str> {
+        self.registry.id_of(name)
+    }
+
     /// All shards, by their names.
     pub fn iter(&self) -> impl Iterator<Item = &ShardEntry> {
         self.registry.shards()

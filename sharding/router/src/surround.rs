@@ -15,6 +15,7 @@ use pinion_wire::{
     CommandClass, Error, ErrorCode, Handler, Invocation, OpContext, Registry, Reply, Result,
 };
 
+use crate::cluster_parameters::give_default_time;
 use crate::{keys, transactions};
 
 /// Attaches its handler to the command of this name, with everything that surrounds a command.
@@ -48,7 +49,7 @@ async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
     run_counted(cmd, handler).await
 }
 
-async fn run_counted(cmd: Invocation, handler: Handler) -> Result<Reply> {
+async fn run_counted(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
     let metrics = &metrics();
     keys::learn(&cmd.ctx).await?;
     if let Some(lsid) = &cmd.ctx.args.lsid {
@@ -63,6 +64,7 @@ async fn run_counted(cmd: Invocation, handler: Handler) -> Result<Reply> {
     if spec.counts_as_command {
         metrics.counters.command.inc();
     }
+    give_default_time(&mut cmd);
     let ctx = cmd.ctx.clone();
     let _running = ops().enter(ctx.clone(), cmd.message.body_bytes());
     let (class, _gauge) = match spec.class {
@@ -74,6 +76,14 @@ async fn run_counted(cmd: Invocation, handler: Handler) -> Result<Reply> {
         true => Box::pin(transactions::run(cmd, handler)).await,
         false => handler(cmd).await,
     };
+    // What broke is a connection of the router's, not the client's.
+    let outcome = outcome.map_err(|error| match error.code {
+        ErrorCode::SOCKET_EXCEPTION => Error {
+            code: ErrorCode::HOST_UNREACHABLE,
+            ..error
+        },
+        _ => error,
+    });
     let started_ns = ctx.started_ns + ctx.work().awaited_ns();
     let took_ns = pinion_runtime::now().as_nanos().saturating_sub(started_ns);
     metrics.record(class, took_ns / 1000);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use pinion_bson::RawBsonRef;
 use pinion_runtime::on_all_cores;
+use pinion_service::interrupt::interruptible;
 use pinion_sharding_protocol::ShardId;
 use pinion_wire::idl::{Namespace, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
@@ -34,9 +35,9 @@ pub(super) async fn add_shard(cmd: Invocation) -> Result<Reply> {
                 .end();
         },
         None,
-    )
-    .await?;
-    reload_shards().await?;
+    );
+    let added = interruptible(&cmd.ctx, added).await??;
+    interruptible(&cmd.ctx, reload_shards()).await??;
     let mut out = Reply::new();
     if let Some(RawBsonRef::String(added)) = pinion_bson::get(&added, "shardAdded") {
         out.append("shardAdded", added);
@@ -51,7 +52,7 @@ pub(super) async fn list_shards(cmd: Invocation) -> Result<Reply> {
     reader.ignore(&["listShards"]);
     reader.finish()?;
     let draining = filter.and_then(|filter| pinion_bson::get(filter, "draining"));
-    reload_shards().await?;
+    interruptible(&cmd.ctx, reload_shards()).await??;
     let mut out = Reply::new();
     out.start_array("shards");
     for document in current_shards().await?.documents() {
@@ -70,7 +71,7 @@ pub(super) async fn enable_sharding(cmd: Invocation) -> Result<Reply> {
     let db = reader.str(cmd.message.command_name())?;
     let primary = reader.opt_str("primaryShard")?.map(ShardId::new);
     reader.finish()?;
-    make_database(db, primary.as_ref()).await?;
+    interruptible(&cmd.ctx, make_database(db, primary.as_ref())).await??;
     Ok(Reply::new())
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_sharding_protocol::{ShardId, Targets, has_fixed_placement};
 use pinion_wire::idl::{Namespace, i64_exact, truthy};
 use pinion_wire::{Invocation, Reply, Result};
@@ -121,6 +121,7 @@ fn append_sums(out: &mut DocBuilder, ns: &str, parts: &[(&str, &RawDocument)]) {
         append_number(out, name, bytes);
     }
     out.end();
+    append_series(out, parts);
     // Averages are not scaled, as sizes are.
     let weighed = |(_, part): &(&str, &RawDocument)| {
         number(part, "avgObjSize") as f64 * number(part, "count") as f64
@@ -141,6 +142,52 @@ fn append_sums(out: &mut DocBuilder, ns: &str, parts: &[(&str, &RawDocument)]) {
         out.start_document(shard);
         append_passed_on(out, part, |_| true);
         out.append("ok", 1.0).end();
+    }
+    out.end();
+}
+
+/// Averages of a series, each with the number that it is one of and the sum, where that is there.
+const SERIES_AVERAGES: [(&str, &str, Option<&str>); 2] = [
+    ("avgBucketSize", "bucketCount", None),
+    (
+        "avgNumMeasurementsPerCommit",
+        "numCommits",
+        Some("numMeasurementsCommitted"),
+    ),
+];
+
+/// Appends what is said of a series: the sums of all numbers but averages.
+fn append_series(out: &mut DocBuilder, parts: &[(&str, &RawDocument)]) {
+    let of_part = |(_, part): &(&str, &'_ RawDocument)| {
+        Some(
+            pinion_bson::get(part, "timeseries")?
+                .as_document()?
+                .to_owned(),
+        )
+    };
+    let parts: Vec<_> = parts.iter().filter_map(of_part).collect();
+    // One that has written nothing has no averages.
+    let fullest = |part: &&RawDocumentBuf| pinion_bson::elements(part).count();
+    let Some(first) = parts.iter().max_by_key(fullest) else {
+        return;
+    };
+    let sum = |name: &str| parts.iter().map(|part| number(part, name)).sum::<i64>();
+    out.start_document("timeseries");
+    for (name, value) in pinion_bson::elements(first) {
+        let average = SERIES_AVERAGES
+            .iter()
+            .find(|(average, ..)| *average == name);
+        match (average, i64_exact(value)) {
+            (None, Some(_)) => append_number(out, name, sum(name)),
+            (None, None) => {
+                out.append_raw(name, value);
+            }
+            (Some((_, count, total)), _) => {
+                let weighed = |part: &RawDocumentBuf| number(part, name) * number(part, count);
+                let total = total.map_or_else(|| parts.iter().map(weighed).sum(), sum);
+                append_number(out, name, total / sum(count).max(1));
+            }
+        }
     }
     out.end();
 }

@@ -47,7 +47,14 @@ async fn routed(
     unreachable!("it returns at the last attempt")
 }
 
-async fn known_table(cmd: &Invocation, ns: &Namespace) -> Result<Option<Arc<RoutingTable>>> {
+/// The table of a collection, as far as it is known; `None` where it is not sharded.
+///
+/// # Errors
+/// The config servers do not answer; the operation is interrupted.
+pub(super) async fn known_table(
+    cmd: &Invocation,
+    ns: &Namespace,
+) -> Result<Option<Arc<RoutingTable>>> {
     interruptible(&cmd.ctx, table_of(ns, Targets::Unknown)).await?
 }
 

@@ -1,16 +1,18 @@
 //! What runs: `currentOp` and `killOp` over all shards, whose operations are named by shard and
 //! number.
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_runtime::on_all_cores;
-use pinion_service::ops::ops;
+use pinion_service::node_info::node_info;
+use pinion_service::ops::{OpSnapshot, ops};
 use pinion_sharding_protocol::ShardId;
-use pinion_wire::idl::i64_exact;
-use pinion_wire::{Error, Invocation, Reply, Result};
+use pinion_wire::idl::{i64_exact, is_number};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::forward::shard_ids;
 use crate::dispatch::{at_every_shard, send_to};
 use crate::hosts::Retry;
+use crate::reads::over_documents;
 use crate::reply::{passed_on, refused};
 use crate::request::Request;
 
@@ -30,25 +32,28 @@ pub(super) async fn current_op(cmd: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
-/// An aggregation that begins with `$currentOp`, which every shard runs. The stages behind it see
-/// the operations of one shard.
+/// An aggregation that begins with `$currentOp`, which every shard runs; the stages behind it run
+/// here.
 ///
 /// # Errors
-/// `CommandNotSupported` for stages that would have to see those of all shards together.
+/// Those of the shards, and of the stages.
 pub(super) async fn current_op_stage(cmd: Invocation) -> Result<Reply> {
     let shards = shard_ids().await?;
-    check_is_by_document(cmd.body())?;
+    let stages = pinion_bson::get(cmd.body(), "pipeline").and_then(|stages| stages.as_array());
+    let first = stages.and_then(|stages| pinion_bson::values(stages).next());
     let make = |_: &ShardId| {
-        // All operations are in one batch.
         Request::with(&cmd, cmd.db(), None, |out| {
-            out.start_document("cursor")
-                .append("batchSize", i32::MAX)
-                .end();
+            out.start_array("pipeline");
+            first.into_iter().for_each(|first| {
+                out.push(first);
+            });
+            // All operations are in one batch.
+            out.end().start_document("cursor");
+            out.append("batchSize", i32::MAX).end();
         })
     };
     let outcomes = at_every_shard(&cmd, &shards, make).await?;
-    let mut out = Reply::new();
-    out.start_document("cursor").start_array("firstBatch");
+    let mut operations = Vec::new();
     for (shard, outcome) in outcomes {
         let answer = outcome.map_err(refused)?;
         let cursor = pinion_bson::get(answer.body(), "cursor");
@@ -57,40 +62,66 @@ pub(super) async fn current_op_stage(cmd: Invocation) -> Result<Reply> {
             .iter()
             .flat_map(|cursor| documents_in(cursor, "firstBatch"))
         {
-            append_operation(&mut out, &shard, operation);
+            let mut out = DocBuilder::new();
+            append_fields(&mut out, &shard, operation);
+            operations.push(out.finish());
         }
     }
-    out.end()
-        .append("id", 0i64)
-        .append("ns", "admin.$cmd.aggregate")
-        .end();
-    Ok(out)
+    Box::pin(over_documents(&cmd, operations)).await
 }
 
-/// Stages that look at each document alone.
-const BY_DOCUMENT: [&str; 6] = [
-    "$currentOp",
-    "$match",
-    "$project",
-    "$addFields",
-    "$set",
-    "$unset",
-];
-
-fn check_is_by_document(body: &RawDocument) -> Result<()> {
-    let Some(RawBsonRef::Array(stages)) = pinion_bson::get(body, "pipeline") else {
-        return Ok(());
-    };
-    for stage in pinion_bson::values(stages).filter_map(|stage| stage.as_document()) {
-        let name = pinion_bson::elements(stage).next().map(|(name, _)| name);
-        if let Some(name) = name.filter(|name| !BY_DOCUMENT.contains(name)) {
-            return Err(Error::new(
-                pinion_wire::ErrorCode::COMMAND_NOT_SUPPORTED,
-                format!("{name} behind $currentOp of all shards is not supported"),
-            ));
-        }
+/// The same with `localOps`: the operations of this process.
+///
+/// # Errors
+/// `InvalidNamespace` anywhere but on `admin`; those of the stages.
+pub(super) async fn local_operations(cmd: Invocation) -> Result<Reply> {
+    let is_collectionless = pinion_bson::elements(cmd.body())
+        .next()
+        .is_some_and(|(_, value)| is_number(value));
+    if cmd.db() != "admin" || !is_collectionless {
+        return Err(Error::new(
+            ErrorCode::INVALID_NAMESPACE,
+            "$currentOp must be run against the 'admin' database with {aggregate: 1}",
+        ));
     }
-    Ok(())
+    let running = on_all_cores(|_| async { ops().snapshot() }).await;
+    let operations = running.iter().flatten().map(describe).collect();
+    Box::pin(over_documents(&cmd, operations)).await
+}
+
+/// An operation of this process.
+fn describe(operation: &OpSnapshot) -> RawDocumentBuf {
+    let (ctx, client) = (&operation.ctx, &operation.ctx.client);
+    let mut out = DocBuilder::new();
+    out.append("type", "op")
+        .append("host", node_info().options.host.as_str())
+        .append("desc", format!("conn{}", client.connection_id).as_str())
+        .append("connectionId", client.connection_id);
+    if let Some(remote) = client.remote {
+        out.append("client", remote.to_string().as_str());
+    }
+    if let Some(metadata) = client.metadata() {
+        if let Some(name) = &metadata.app_name {
+            out.append("appName", name.as_str());
+        }
+        out.append("clientMetadata", &*metadata.document);
+    }
+    let command = RawDocument::from_bytes(&operation.command).ok();
+    let collection = command.and_then(|command| pinion_bson::elements(command).next());
+    let collection = collection.and_then(|(_, name)| name.as_str());
+    out.append("active", true)
+        .append("opid", ctx.op_id)
+        .append("secs_running", operation.running.as_secs() as i64)
+        .append("microsecs_running", operation.running.as_micros() as i64)
+        .append("op", "command")
+        .append(
+            "ns",
+            format!("{}.{}", ctx.db, collection.unwrap_or("$cmd")).as_str(),
+        );
+    if let Some(command) = command {
+        out.append("command", command);
+    }
+    out.finish()
 }
 
 fn documents_in<'d>(
@@ -104,7 +135,12 @@ fn documents_in<'d>(
 
 /// Appends an operation of a shard, under the name that `killOp` knows it by.
 fn append_operation(out: &mut DocBuilder, shard: &ShardId, operation: &RawDocument) {
-    out.push_document().append("shard", shard.as_str());
+    append_fields(out.push_document(), shard, operation);
+    out.end();
+}
+
+fn append_fields(out: &mut DocBuilder, shard: &ShardId, operation: &RawDocument) {
+    out.append("shard", shard.as_str());
     for elem in pinion_bson::raw_elements(operation) {
         match (elem.name, elem.to_value()) {
             (b"shard", _) => {}
@@ -120,7 +156,6 @@ fn append_operation(out: &mut DocBuilder, shard: &ShardId, operation: &RawDocume
             }
         }
     }
-    out.end();
 }
 
 /// `killOp`: of a shard, by its name there, or of this router, by its number.

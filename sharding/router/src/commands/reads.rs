@@ -5,19 +5,23 @@ use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_service::interrupt::interruptible;
 use pinion_service::metrics::metrics;
 use pinion_service::session_ids::is_in;
+use pinion_sharding_protocol::{StaleInfo, Targets};
 use pinion_wire::idl::{Namespace, is_valid_database_name, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::cursor::{CursorKind, first_reply};
 use crate::dispatch::{
-    Answer, WhenAbsent, at_database, at_primary, before_routing_again, may_route_again,
-    named_collection,
+    Answer, Route, WhenAbsent, at_database, at_primary, may_route_again, named_collection,
+    pause_before_retry,
 };
+use crate::limits::MAX_STALE_RETRIES;
 use crate::placement::{
-    check_is_unsharded, check_uuid_is_unsharded, database, forget_database, make_database,
+    check_uuid_is_unsharded, database, forget_database, make_database, table_of,
 };
+use crate::reads::{FindOf, ResolvedView};
 use crate::reply::passed_on;
 use crate::request::Request;
+use crate::transactions::may_send_again;
 
 /// Sends a command whose reply is passed on as it is.
 pub(super) async fn plain(cmd: Invocation) -> Result<Reply> {
@@ -52,8 +56,20 @@ pub(super) async fn routed(
     sharded: impl AsyncFn() -> Result<Option<Reply>>,
     unsharded: impl Fn(&Answer) -> Result<Reply>,
 ) -> Result<Reply> {
+    routed_beside(cmd, absent, async |_| sharded().await, unsharded).await
+}
+
+/// The same of a command that may read other collections than it names: `sharded` hears whether
+/// one of these is sharded, as the shard says.
+async fn routed_beside(
+    cmd: &Invocation,
+    absent: WhenAbsent,
+    sharded: impl AsyncFn(bool) -> Result<Option<Reply>>,
+    unsharded: impl Fn(&Answer) -> Result<Reply>,
+) -> Result<Reply> {
+    let mut reads_sharded = false;
     for attempt in 0.. {
-        if let Some(reply) = sharded().await? {
+        if let Some(reply) = sharded(reads_sharded).await? {
             return Ok(reply);
         }
         let answer = at_primary(cmd, cmd.db(), absent, |versions| {
@@ -62,14 +78,50 @@ pub(super) async fn routed(
         .await;
         match answer {
             Ok(answer) => return unsharded(&answer),
-            Err(error) if may_route_again(cmd, &error, attempt) => {
+            Err(error) if may_read_again(cmd, &error, attempt).await? => {
                 let named = named_collection(cmd, cmd.db());
-                before_routing_again(cmd, named.as_ref(), &error, attempt).await?;
+                reads_sharded |= is_of_sharded(named.as_ref(), &error).await?;
+                pause_before_retry(cmd, attempt).await?;
             }
             Err(error) => return Err(error),
         }
     }
     unreachable!("it returns at the last attempt")
+}
+
+/// As [`may_route_again`]; in a transaction where its part at the shard started with the statement.
+async fn may_read_again(cmd: &Invocation, error: &Error, attempt: u32) -> Result<bool> {
+    if !is_in(&cmd.ctx) {
+        return Ok(may_route_again(cmd, error, attempt));
+    }
+    match StaleInfo::from_error(error)? {
+        Some(info) if attempt < MAX_STALE_RETRIES => {
+            may_send_again(cmd, &Route::of_shard(&info.shard)).await
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Whether a stale error is about a sharded collection beside the one that a command names.
+async fn is_of_sharded(named: Option<&Namespace>, error: &Error) -> Result<bool> {
+    match StaleInfo::from_error(error)? {
+        Some(info) if named != Some(&info.ns) => {
+            Ok(table_of(&info.ns, Targets::Unknown).await?.is_some())
+        }
+        _ => Ok(false),
+    }
+}
+
+/// The outcome of a read, which may have named a view over a sharded collection.
+async fn viewed(cmd: &Invocation, outcome: Result<Reply>) -> Result<Reply> {
+    match outcome {
+        Err(error) => match ResolvedView::from_error(&error)? {
+            // In a box, as few commands need its room.
+            Some(view) => Box::pin(crate::reads::read_view(cmd, &view)).await,
+            None => Err(error),
+        },
+        outcome => outcome,
+    }
 }
 
 /// Refuses a command that names a sharded collection by its UUID, of which the table has no names.
@@ -92,10 +144,10 @@ pub(super) async fn count(cmd: Invocation) -> Result<Reply> {
         return plain(cmd).await;
     }
     let sharded = async || crate::reads::count(&cmd).await;
-    routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
+    let outcome = routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
         Ok(passed_on(answer.body()))
-    })
-    .await
+    });
+    viewed(&cmd, outcome.await).await
 }
 
 /// `distinct`.
@@ -104,10 +156,10 @@ pub(super) async fn distinct(cmd: Invocation) -> Result<Reply> {
         return plain(cmd).await;
     }
     let sharded = async || crate::reads::distinct(&cmd).await;
-    routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
+    let outcome = routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
         Ok(passed_on(answer.body()))
-    })
-    .await
+    });
+    viewed(&cmd, outcome.await).await
 }
 
 fn flag(body: &RawDocument, name: &str) -> bool {
@@ -128,11 +180,15 @@ pub(super) async fn find(cmd: Invocation) -> Result<Reply> {
     if !is_named(&cmd) {
         return read(&cmd, cmd.db(), kind).await;
     }
-    let sharded = async || crate::reads::find(&cmd, kind).await;
-    routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
+    let sharded = async || match crate::reads::find(&cmd, kind).await? {
+        FindOf::Sharded(reply) => Ok(Some(reply)),
+        FindOf::Unsharded => Ok(None),
+        FindOf::Series => Box::pin(crate::reads::find_in_series(&cmd)).await,
+    };
+    let outcome = routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
         first_reply(&cmd, answer, kind)
-    })
-    .await
+    });
+    viewed(&cmd, outcome.await).await
 }
 
 /// `aggregate`.
@@ -157,18 +213,23 @@ pub(super) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     if pipeline.lists_operations {
         return super::operations::current_op_stage(cmd).await;
     }
+    if pipeline.lists_own {
+        return super::operations::local_operations(cmd).await;
+    }
     if pipeline.reads_changes || !is_named(&cmd) {
-        if pipeline.writes.is_some() {
-            Box::pin(crate::reads::check_output_at_shard(&cmd)).await?;
+        if pipeline.writes.is_some()
+            && let Some(reply) = Box::pin(crate::reads::write_documents(&cmd)).await?
+        {
+            return Ok(reply);
         }
         return read(&cmd, cmd.db(), kind).await;
     }
     // In a box, as few commands need its room.
-    let sharded = async || Box::pin(crate::reads::aggregate(&cmd)).await;
-    routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
+    let sharded = async |beside| Box::pin(crate::reads::aggregate(&cmd, beside)).await;
+    let outcome = routed_beside(&cmd, WhenAbsent::Answer, sharded, |answer| {
         first_reply(&cmd, answer, kind)
-    })
-    .await
+    });
+    viewed(&cmd, outcome.await).await
 }
 
 /// What a router has to know of a pipeline before it sends it. What is wrong with it says the
@@ -177,6 +238,8 @@ pub(super) async fn aggregate(cmd: Invocation) -> Result<Reply> {
 struct Pipeline<'d> {
     reads_changes: bool,
     lists_operations: bool,
+    /// Of this process alone.
+    lists_own: bool,
     shows_distribution: bool,
     /// It has `$out` or `$merge`.
     writes: Option<&'static str>,
@@ -201,7 +264,8 @@ impl<'d> Pipeline<'d> {
             match (name, at) {
                 ("$changeStream", 0) => found.reads_changes = true,
                 ("$currentOp", 0) => {
-                    found.lists_operations = !field("localOps").is_some_and(truthy);
+                    found.lists_own = field("localOps").is_some_and(truthy);
+                    found.lists_operations = !found.lists_own;
                 }
                 ("$shardedDataDistribution", 0) => found.shows_distribution = true,
                 ("$out", _) => {
@@ -263,44 +327,30 @@ pub(super) async fn explain(cmd: Invocation) -> Result<Reply> {
     match is_bulk {
         true => super::bulk_write::explain(cmd).await,
         false => {
-            let sharded = async || match Box::pin(crate::writes::explain(&cmd)).await? {
-                Some(reply) => Ok(Some(reply)),
-                None => Box::pin(crate::reads::explain(&cmd)).await,
-            };
-            routed(&cmd, WhenAbsent::Answer, sharded, |answer| {
+            let sharded = async |beside| explain_sharded(&cmd, beside).await;
+            let outcome = routed_beside(&cmd, WhenAbsent::Answer, sharded, |answer| {
                 Ok(passed_on(answer.body()))
-            })
-            .await
+            });
+            match outcome.await {
+                Err(error) => match ResolvedView::from_error(&error)? {
+                    Some(view) => Box::pin(crate::reads::explain_view(&cmd, &view)).await,
+                    None => Err(error),
+                },
+                outcome => outcome,
+            }
         }
     }
 }
 
-/// `renameCollection`, within one shard.
-pub(super) async fn rename_collection(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    let from = Namespace::parse(reader.str("renameCollection")?)?;
-    let to = Namespace::parse(reader.str("to")?)?;
-    check_is_unsharded("renameCollection", &from).await?;
-    check_is_unsharded("renameCollection", &to).await?;
-    if from.db() != to.db() {
-        // No version of the target goes with the command: where it is has to be known now.
-        forget_database(to.db()).await;
-        let source = database(from.db()).await?;
-        if let Some(source) = &source {
-            let target = make_database(to.db(), None).await?;
-            if target.primary != source.primary {
-                return Err(Error::new(
-                    ErrorCode(13137),
-                    "Source and destination collections must be on same shard",
-                ));
-            }
-        }
+/// `explain`; `None` where nothing of what the command is about is sharded.
+async fn explain_sharded(cmd: &Invocation, reads_sharded: bool) -> Result<Option<Reply>> {
+    if let Some(reply) = Box::pin(crate::writes::explain(cmd)).await? {
+        return Ok(Some(reply));
     }
-    let answer = at_database(&cmd, from.db(), WhenAbsent::Answer, |version| {
-        Request::of(&cmd, cmd.db(), version)
-    })
-    .await?;
-    Ok(passed_on(answer.body()))
+    if let Some(reply) = Box::pin(crate::reads::explain_in_series(cmd)).await? {
+        return Ok(Some(reply));
+    }
+    Box::pin(crate::reads::explain(cmd, reads_sharded)).await
 }
 
 #[cfg(test)]

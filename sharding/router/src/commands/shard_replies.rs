@@ -1,13 +1,30 @@
 //! The replies of several shards to one command, put together: each under `raw`, the first error as
 //! the command's own.
 
-use pinion_bson::DocBuilder;
+use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 use pinion_sharding_protocol::ShardId;
 use pinion_wire::{Error, Reply, Result};
 
 use crate::cluster::Cluster;
 use crate::dispatch::Answer;
 use crate::reply::append_passed_on;
+
+/// What a shard has answered, to this router or to the shard that coordinates.
+pub(super) trait ShardAnswer {
+    fn document(&self) -> &RawDocument;
+}
+
+impl ShardAnswer for Answer {
+    fn document(&self) -> &RawDocument {
+        self.body()
+    }
+}
+
+impl ShardAnswer for RawDocumentBuf {
+    fn document(&self) -> &RawDocument {
+        self
+    }
+}
 
 /// A shard as replies name it: by its connection string where that is known.
 pub(super) fn shown_shard(shard: &ShardId) -> String {
@@ -19,13 +36,13 @@ pub(super) fn shown_shard(shard: &ShardId) -> String {
 }
 
 /// Appends `raw`: what each shard has answered.
-pub(super) fn append_raw(out: &mut DocBuilder, outcomes: &[(ShardId, Result<Answer>)]) {
+pub(super) fn append_raw<A: ShardAnswer>(out: &mut DocBuilder, outcomes: &[(ShardId, Result<A>)]) {
     out.start_document("raw");
     for (shard, outcome) in outcomes {
         out.start_document(&shown_shard(shard));
         match outcome {
             Ok(answer) => {
-                append_passed_on(out, answer.body(), |_| true);
+                append_passed_on(out, answer.document(), |_| true);
                 out.append("ok", 1.0);
             }
             Err(error) => append_error(out, error),
@@ -50,7 +67,9 @@ fn append_error(out: &mut DocBuilder, error: &Error) {
 ///
 /// # Errors
 /// That of the first shard that has failed, by its name, with `raw` beside it.
-pub(super) fn all_or_first_error(outcomes: &[(ShardId, Result<Answer>)]) -> Result<Vec<&Answer>> {
+pub(super) fn all_or_first_error<A: ShardAnswer>(
+    outcomes: &[(ShardId, Result<A>)],
+) -> Result<Vec<&A>> {
     let (mut answers, mut failed) = (Vec::new(), None);
     for (shard, outcome) in outcomes {
         match outcome {
@@ -75,20 +94,22 @@ pub(super) fn all_or_first_error(outcomes: &[(ShardId, Result<Answer>)]) -> Resu
 ///
 /// # Errors
 /// As [`all_or_first_error`].
-pub(super) fn raw_and_one(
-    outcomes: &[(ShardId, Result<Answer>)],
-    choose: impl Fn(&Answer) -> bool,
+pub(super) fn raw_and_one<A: ShardAnswer>(
+    outcomes: &[(ShardId, Result<A>)],
+    choose: impl Fn(&A) -> bool,
 ) -> Result<Reply> {
     let answers = all_or_first_error(outcomes)?;
     let mut out = Reply::new();
     append_raw(&mut out, outcomes);
     let chosen = answers.iter().find(|answer| choose(answer));
     if let Some(chosen) = chosen.or_else(|| answers.first()) {
-        append_passed_on(&mut out, chosen.body(), |name| name != b"writeConcernError");
+        append_passed_on(&mut out, chosen.document(), |name| {
+            name != b"writeConcernError"
+        });
     }
     // One that was not replicated somewhere is not for certain anywhere.
     let concern = answers.iter().find_map(|answer| {
-        let error = pinion_bson::get(answer.body(), "writeConcernError")?;
+        let error = pinion_bson::get(answer.document(), "writeConcernError")?;
         error.as_document()
     });
     if let Some(concern) = concern {

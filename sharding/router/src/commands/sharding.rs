@@ -1,16 +1,17 @@
 //! `shardCollection`, and the commands on zones.
 
 use pinion_bson::{DocBuilder, RawDocument};
-use pinion_query::{document_text, parse_collation};
+use pinion_query::{BUCKETS_PREFIX, document_text, parse_collation};
 use pinion_service::interrupt::interruptible;
 use pinion_sharding_protocol::ShardKeyPattern;
 use pinion_sharding_protocol::config::check_initial_chunks;
+use pinion_sharding_protocol::ddl::check_no_buckets;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::config_reads::run_at_config;
 use crate::dispatch::{WhenAbsent, at_coordinator, before_routing_again, may_route_again};
-use crate::placement::flush_collection;
+use crate::placement::{defined_by, flush_collection};
 use crate::reply::append_passed_on;
 use crate::request::Request;
 use crate::shards::{current_shards, reload_shards};
@@ -165,10 +166,7 @@ fn check_name(ns: &Namespace) -> Result<()> {
             ErrorCode::ILLEGAL_OPERATION,
             "only special collections in the config db may be sharded".to_owned(),
         ),
-        (_, name) if name.starts_with("system.buckets.") => refused(
-            ErrorCode(5_731_501),
-            "Sharding a buckets collection is not allowed".to_owned(),
-        ),
+        (_, name) if name.starts_with(BUCKETS_PREFIX) => check_no_buckets(ns),
         (_, name) if name.starts_with("system.") => refused(
             ErrorCode::ILLEGAL_OPERATION,
             "can't shard system namespaces".to_owned(),
@@ -228,6 +226,7 @@ pub(super) async fn update_zone_key_range(cmd: Invocation) -> Result<Reply> {
     let (min, max) = (reader.doc("min")?, reader.doc("max")?);
     let zone = reader.value("zone");
     reader.finish()?;
+    let ns = interruptible(&cmd.ctx, defined_by(&ns)).await??;
     change_zones(&cmd, |out| {
         out.append("_configsvrUpdateZoneKeyRange", ns.as_str())
             .append("min", min)

@@ -4,8 +4,9 @@ use pinion_service::{authenticate, listing, parameter_commands, small_talk, test
 use pinion_wire::{CommandRouting, Registry};
 
 use super::{
-    bulk_write, cluster, collection_stats, collections, cursors, databases, forward, indexes,
-    operations, profile, reads, sessions, sharding, shutdown, status, writes,
+    balancer, bulk_write, chunks, cluster, collection_stats, collections, consistency, cursors,
+    databases, forward, indexes, move_primary, operations, profile, reads, refine, renames,
+    sessions, settings, sharding, shutdown, status, writes,
 };
 use crate::epilogue::RouterEpilogue;
 use crate::surround::attach;
@@ -17,6 +18,7 @@ pub fn register_commands(r: &mut Registry) {
     data(r);
     definitions(r);
     of_cluster(r);
+    of_chunks(r);
     conversation(r);
     diagnostics(r);
     // What needs nothing but a way there.
@@ -61,7 +63,7 @@ fn definitions(r: &mut Registry) {
     attach(r, "listIndexes", indexes::list_indexes);
     attach(r, "createIndexes", indexes::create_indexes);
     attach(r, "dropIndexes", indexes::drop_indexes);
-    attach(r, "collMod", indexes::modify);
+    attach(r, "collMod", indexes::coll_mod);
     attach(r, "setIndexCommitQuorum", indexes::modify);
     attach(r, "planCacheClear", indexes::clear_plans);
     attach(r, "planCacheSetFilter", indexes::index_filters);
@@ -69,7 +71,13 @@ fn definitions(r: &mut Registry) {
     attach(r, "planCacheListFilters", indexes::index_filters);
     attach(r, "listDatabases", databases::list_databases);
     attach(r, "dropDatabase", databases::drop_database);
-    attach(r, "renameCollection", reads::rename_collection);
+    attach(r, "convertToCapped", renames::convert_to_capped);
+    attach(
+        r,
+        "cloneCollectionAsCapped",
+        renames::clone_collection_as_capped,
+    );
+    attach(r, "renameCollection", renames::rename_collection);
     attach(r, "collStats", collection_stats::coll_stats);
     attach(r, "dbStats", collection_stats::db_stats);
     attach(r, "dataSize", collection_stats::data_size);
@@ -81,6 +89,13 @@ fn of_cluster(r: &mut Registry) {
     attach(r, "listShards", cluster::list_shards);
     attach(r, "enableSharding", cluster::enable_sharding);
     attach(r, "shardCollection", sharding::shard_collection);
+    attach(
+        r,
+        "refineCollectionShardKey",
+        refine::refine_collection_shard_key,
+    );
+    attach(r, "setAllowMigrations", refine::set_allow_migrations);
+    attach(r, "movePrimary", move_primary::move_primary);
     attach(r, "addShardToZone", sharding::add_shard_to_zone);
     attach(r, "removeShardFromZone", sharding::remove_shard_from_zone);
     attach(r, "updateZoneKeyRange", sharding::update_zone_key_range);
@@ -89,6 +104,39 @@ fn of_cluster(r: &mut Registry) {
     attach(r, "isdbgrid", cluster::is_db_grid);
     attach(r, "connPoolStats", cluster::conn_pool_stats);
     attach(r, "setDefaultRWConcern", forward::set_default_concerns);
+    attach(r, "setClusterParameter", settings::set_cluster_parameter);
+    attach(
+        r,
+        "setUserWriteBlockMode",
+        settings::set_user_write_block_mode,
+    );
+}
+
+fn of_chunks(r: &mut Registry) {
+    attach(r, "split", chunks::split);
+    attach(r, "mergeChunks", chunks::merge_chunks);
+    attach(
+        r,
+        "mergeAllChunksOnShard",
+        chunks::merge_all_chunks_on_shard,
+    );
+    attach(r, "clearJumboFlag", chunks::clear_jumbo_flag);
+    attach(r, "splitVector", chunks::split_vector);
+    attach(r, "getShardVersion", chunks::get_shard_version);
+    attach(r, "balancerStart", balancer::start);
+    attach(r, "balancerStop", balancer::stop);
+    attach(r, "balancerStatus", balancer::status);
+    attach(r, "balancerCollectionStatus", balancer::collection_status);
+    attach(
+        r,
+        "configureCollectionBalancing",
+        balancer::configure_collection,
+    );
+    attach(
+        r,
+        "checkMetadataConsistency",
+        consistency::check_metadata_consistency,
+    );
 }
 
 fn conversation(r: &mut Registry) {

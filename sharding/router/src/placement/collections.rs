@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pinion_bson::{DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
+use pinion_query::{buckets_of, series_of};
 use pinion_sharding_protocol::documents::COLLECTIONS;
 use pinion_sharding_protocol::{
     CachedCollection, CachedDatabase, RoutingTable, ShardVersion, StaleDatabaseInfo,
@@ -37,6 +38,23 @@ pub(crate) async fn table_of(
     }
 }
 
+/// The namespace that the config servers have of a name: of a sharded series its buckets.
+///
+/// # Errors
+/// The config servers do not answer.
+pub(crate) async fn defined_by(ns: &Namespace) -> Result<Namespace> {
+    let table = table_of(ns, Targets::Unknown).await?;
+    Ok(table.map_or_else(|| ns.clone(), |table| table.ns.clone()))
+}
+
+/// Marks what is known of a collection as stale, of buckets by the name of their series too.
+async fn mark_collection(ns: &Namespace, staleness: Staleness<ShardVersion>) {
+    if let Some(series) = series_of(ns) {
+        mark::<CachedCollection>(series.as_str(), staleness.clone()).await;
+    }
+    mark::<CachedCollection>(ns.as_str(), staleness).await;
+}
+
 /// Takes note that a shard has refused the version of a collection.
 async fn collection_is_stale(info: StaleInfo) {
     if Cluster::here().planted_fault == PlantedFault::StaleTableReturned {
@@ -56,7 +74,19 @@ async fn collection_is_stale(info: StaleInfo) {
         wanted: info.wanted,
         is_dropped: false,
     };
-    mark::<CachedCollection>(info.ns.as_str(), staleness).await;
+    mark_collection(&info.ns, staleness).await;
+}
+
+/// Has the next access learn what has changed of the chunks of a collection: this process has had
+/// some split or merged. Nothing else has to.
+pub(crate) async fn chunks_have_changed(ns: &Namespace) {
+    let staleness = Staleness {
+        shard: None,
+        received: None,
+        wanted: None,
+        is_dropped: false,
+    };
+    mark_collection(ns, staleness).await;
 }
 
 /// Takes note of an error by which a shard says that this process has an old table. False for any
@@ -120,10 +150,15 @@ pub(crate) async fn write_error_is_stale(db: &str, entry: &RawDocument) -> Resul
     })
 }
 
-/// Has all cores forget a collection.
+/// Has all cores forget a collection, and with a series its buckets, and the other way round.
 pub(crate) async fn flush_collection(ns: &Namespace) {
     let name: Arc<str> = ns.as_str().into();
-    flush::<CachedCollection>(move |other| *other == *name).await;
+    let other_name = series_of(ns).or_else(|| buckets_of(ns).ok());
+    let other_name: Option<Arc<str>> = other_name.map(|other| other.as_str().into());
+    flush::<CachedCollection>(move |known| {
+        *known == *name || other_name.as_ref().is_some_and(|other| *known == **other)
+    })
+    .await;
 }
 
 /// Has all cores forget a database and its collections.

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use pinion_bson::rawdoc;
+use pinion_bson::{RawDocumentBuf, rawdoc};
+use pinion_query::{BUCKETS_PREFIX, buckets_of};
 use pinion_service::compute::compute_bytes;
 use pinion_sharding_protocol::documents::{
     CHUNKS, COLLECTIONS, CollectionDocument, DATABASES, DatabaseDocument,
@@ -12,6 +13,7 @@ use pinion_sharding_protocol::{
     CachedCollection, CachedDatabase, LoadError, RoutingTable, TableError,
 };
 use pinion_wire::Error;
+use pinion_wire::idl::Namespace;
 
 use super::caches::{Caches, Placed};
 use crate::cluster::Cluster;
@@ -48,14 +50,23 @@ impl Placed for CachedCollection {
         name: &str,
         base: Option<CachedCollection>,
     ) -> std::result::Result<CachedCollection, LoadError> {
-        let found = find_all(COLLECTIONS, rawdoc! { "_id": name }, None).await;
+        let found = find_all(COLLECTIONS, entries_of(name), None).await;
         let found = found.map_err(LoadError::Failed)?;
-        let Some(document) = found.first() else {
+        let parsed = found.iter().map(|found| CollectionDocument::parse(found));
+        let mut parsed = parsed
+            .collect::<pinion_wire::Result<Vec<_>>>()
+            .map_err(LoadError::Failed)?;
+        parsed.retain(|found| !found.is_dropped);
+        // That of the name itself before that of its buckets.
+        let Some(mut document) = parsed
+            .into_iter()
+            .max_by_key(|found| found.ns.as_str() == name)
+        else {
             return Ok(CachedCollection::Unsharded);
         };
-        let document = CollectionDocument::parse(document).map_err(LoadError::Failed)?;
-        if document.is_dropped {
-            return Ok(CachedCollection::Unsharded);
+        if document.ns.as_str() == name {
+            // A client that names buckets means them, and no measurements.
+            document.time_series = None;
         }
         let base = match base {
             Some(CachedCollection::Sharded(table)) if table.of.is_same(document.of) => Some(table),
@@ -69,6 +80,18 @@ impl Placed for CachedCollection {
         let build = move || RoutingTable::read(&document, base.as_deref(), &chunks);
         let table = compute_bytes(bytes, build).await.map_err(load_error)?;
         Ok(CachedCollection::Sharded(Arc::new(table)))
+    }
+}
+
+/// Selects the entry of a collection, and that of the buckets which it has where it is a series.
+fn entries_of(name: &str) -> RawDocumentBuf {
+    let buckets = Namespace::parse_sought(name).and_then(|ns| buckets_of(&ns));
+    let is_plain = name
+        .split_once('.')
+        .is_some_and(|(_, name)| !name.starts_with(BUCKETS_PREFIX));
+    match buckets {
+        Ok(buckets) if is_plain => rawdoc! { "_id": { "$in": [name, buckets.as_str()] } },
+        _ => rawdoc! { "_id": name },
     }
 }
 

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use pinion_bson::{MAX_USER_DOCUMENT_BYTES, RawBsonRef};
 use pinion_query::{Variables, parse_collation};
 use pinion_sharding_protocol::{RoutingTable, Targets};
-use pinion_wire::idl::CommandReader;
+use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::options::{CollationOption, namespace, parse_filter, shards_of};
+use super::options::{CollationOption, at_snapshot, namespace, parse_filter, shards_of};
+use crate::clock::bson_time;
 use crate::gather::{ShardCall, ask_shards};
 use crate::placement::table_of;
 use crate::reply::passed_on;
@@ -23,6 +24,11 @@ pub(crate) async fn distinct(cmd: &Invocation) -> Result<Option<Reply>> {
     if table_of(&ns, Targets::Unknown).await?.is_none() {
         return Ok(None);
     }
+    at_snapshot(cmd, async |cmd| distinct_at(cmd, &ns).await).await
+}
+
+/// A `distinct` whose snapshot, if it asks for one, has a time.
+async fn distinct_at(cmd: &Invocation, ns: &Namespace) -> Result<Option<Reply>> {
     let reader = CommandReader::new("distinct", cmd.body())?;
     // Null stands for none here; what is neither the shards refuse.
     let query = reader.value("query").and_then(|query| query.as_document());
@@ -32,7 +38,7 @@ pub(crate) async fn distinct(cmd: &Invocation) -> Result<Option<Reply>> {
         shards_of(cmd, table, &*parse_filter(query, &vars)?)
     };
     let make = |call: &ShardCall<'_>| Request::of(cmd, cmd.db(), Versions::of_shard(call.version));
-    let Some(gathered) = ask_shards(cmd, &ns, target, make).await? else {
+    let Some(gathered) = ask_shards(cmd, ns, target, make).await? else {
         return Ok(None);
     };
     let (table, answers) = gathered.all()?;
@@ -59,6 +65,9 @@ pub(crate) async fn distinct(cmd: &Invocation) -> Result<Option<Reply>> {
         out.push(*value);
     }
     out.end();
+    if let Some(at) = cmd.ctx.read_concern.at_cluster_time {
+        out.append("atClusterTime", bson_time(at));
+    }
     match out.len() > MAX_USER_DOCUMENT_BYTES {
         true => Err(Error::new(ErrorCode(17217), "distinct too big, 16mb cap")),
         false => Ok(Some(out)),

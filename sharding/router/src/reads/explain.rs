@@ -22,7 +22,7 @@ use crate::request::{Request, Versions};
 ///
 /// # Errors
 /// `CommandNotSupported` for commands that write; those of the shards and of the way there.
-pub(crate) async fn explain(cmd: &Invocation) -> Result<Option<Reply>> {
+pub(crate) async fn explain(cmd: &Invocation, reads_sharded: bool) -> Result<Option<Reply>> {
     let explained = pinion_bson::elements(cmd.body()).next();
     let Some(inner) = explained.and_then(|(_, inner)| inner.as_document()) else {
         return Ok(None);
@@ -36,9 +36,9 @@ pub(crate) async fn explain(cmd: &Invocation) -> Result<Option<Reply>> {
     let verbosity = pinion_bson::get(cmd.body(), "verbosity").and_then(|v| v.as_str());
     let verbosity = verbosity.unwrap_or("allPlansExecution");
     if name == "aggregate" {
-        let command = Aggregate::read(inner, cmd.db())?;
+        let command = Aggregate::read(inner, cmd.db(), true)?;
         return match command {
-            Some(command) if command.is_routed(cmd).await? => {
+            Some(command) if command.is_routed(cmd, reads_sharded).await? => {
                 explain_aggregate(cmd, command, verbosity).await.map(Some)
             }
             _ => Ok(None),

@@ -1,6 +1,8 @@
 //! `find` on a sharded collection: each shard finds, sorts and projects; what they give is merged,
 //! and skipped and limited here.
 
+use std::cell::Cell;
+
 use pinion_bson::{DocBuilder, RawDocument, rawdoc};
 use pinion_merge::MergeSpec;
 use pinion_query::{SortPattern, Variables, parse_collation};
@@ -8,13 +10,16 @@ use pinion_sharding_protocol::{RoutingTable, TargetedShards, Targets};
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Category, Error, ErrorCode, Invocation, Reply, Result};
 
-use super::options::{CollationOption, namespace, parse_filter, shards_of, unsupported};
-use super::part::{PartForm, SORT_KEY};
+use super::options::{
+    CollationOption, at_snapshot, namespace, parse_filter, shards_of, unsupported,
+};
+use super::part::{DISTANCE, PartForm, SORT_KEY};
 use super::stream::{FIRST_BATCH, FirstBatch, ShardsStream, first_batch, merged, step_size};
-use super::variables::variables;
+use super::variables::{definitions, reads_time, variables};
 use crate::cursor::{CursorKind, first_reply};
 use crate::dispatch::Answer;
-use crate::gather::{Gathered, ShardCall, ask_shards};
+use crate::gather::{Gathered, ShardCall, ask_shards_within};
+use crate::limits::PARTIAL_REPLY_TIME;
 use crate::placement::table_of;
 use crate::request::{Request, Versions};
 
@@ -28,7 +33,9 @@ pub(super) struct Find<'d> {
     /// What a shard has to give at most, of which some may be skipped.
     wanted: Option<i64>,
     batch_size: Option<usize>,
-    is_single_batch: bool,
+    pub(super) is_single_batch: bool,
+    /// Documents come by their distance; known once the filter is.
+    is_near: Cell<bool>,
     allows_partial: bool,
     returns_keys: bool,
     pub(super) lets: Option<&'d RawDocument>,
@@ -53,6 +60,7 @@ impl<'d> Find<'d> {
             wanted,
             batch_size: batch_size.map(|size| size as usize),
             is_single_batch: reader.opt_flag("singleBatch")?.unwrap_or(false),
+            is_near: Cell::new(false),
             allows_partial: reader.opt_flag("allowPartialResults")?.unwrap_or(false),
             returns_keys: reader.opt_flag("returnKey")?.unwrap_or(false),
             lets: reader.opt_doc("let")?,
@@ -82,22 +90,41 @@ impl<'d> Find<'d> {
     ) -> Result<TargetedShards> {
         let vars = self.collation.variables(vars, Some(table))?;
         let matcher = parse_filter(self.filter, &vars)?;
+        self.is_near.set(matcher.is_near() && self.sort.is_none());
         let targeted = shards_of(cmd, table, &matcher)?;
-        if targeted.shards.len() > 1 && self.order(table)?.is_some() && self.returns_keys {
-            return Err(unsupported(cmd, &table.ns, "returnKey with a sort"));
+        self.order(table)?;
+        if targeted.shards.len() > 1 && self.is_near.get() && self.returns_keys {
+            return Err(unsupported(cmd, &table.ns, "returnKey with $near"));
         }
         Ok(targeted)
     }
 
     /// The request for one of the shards.
-    fn request(&self, cmd: &Invocation, call: &ShardCall<'_>) -> Request {
+    fn request(&self, cmd: &Invocation, call: &ShardCall<'_>, vars: &Variables) -> Request {
         let versions = Versions::of_shard(call.version);
         if call.shards == 1 {
             return Request::of(cmd, cmd.db(), versions);
         }
         Request::with(cmd, cmd.db(), versions, |out| {
-            self.append_part(out, call.table)
+            self.append_part(out, call.table);
+            if reads_time(cmd.body().as_bytes()) {
+                out.append("let", &*definitions(vars));
+            }
         })
+    }
+
+    /// The command as shards get it: where some may be passed over, they are given up a while
+    /// before the time of the operation is over.
+    fn sending(&self, cmd: &Invocation) -> Invocation {
+        let mut sending = cmd.clone();
+        let now = pinion_runtime::now().as_nanos();
+        if self.allows_partial
+            && let Some(left) = cmd.ctx.remaining_ns(now)
+        {
+            let reserve = (left / 4).min(PARTIAL_REPLY_TIME.as_nanos() as u64);
+            sending.ctx = sending.ctx.with_deadline(Some(now + left - reserve));
+        }
+        sending
     }
 
     /// The fields that differ from the client's in the command for one shard of several.
@@ -114,14 +141,16 @@ impl<'d> Find<'d> {
         let first = self.batch_size.filter(|size| *size > 0);
         let first = first.unwrap_or(FIRST_BATCH).saturating_add(self.skip);
         out.append("batchSize", step_size(first));
-        if matches!(self.order(table), Ok(Some(_))) {
-            out.start_document("projection");
-            if let Some(projection) = self.projection {
-                out.append_all(projection);
-            }
-            let key = rawdoc! { "$meta": "sortKey" };
-            out.append(SORT_KEY, &*key).end();
+        let (field, key) = match self.order(table) {
+            Ok(Some(_)) => (SORT_KEY, "sortKey"),
+            _ if self.is_near.get() => (DISTANCE, "geoNearDistance"),
+            _ => return,
+        };
+        out.start_document("projection");
+        if let Some(projection) = self.projection {
+            out.append_all(projection);
         }
+        out.append(field, &*rawdoc! { "$meta": key }).end();
     }
 }
 
@@ -141,26 +170,46 @@ pub(super) fn checked_sum(limit: i64, skip: i64) -> Result<i64> {
     })
 }
 
-/// `find`; `None` where the collection is not sharded.
+/// What a `find` is.
+pub(crate) enum FindOf {
+    /// Of an unsharded collection.
+    Unsharded,
+    /// Of a time series whose buckets are sharded, where it is a pipeline.
+    Series,
+    Sharded(Reply),
+}
+
+/// `find`.
 ///
 /// # Errors
 /// Those of the command at its shards, and of the way there.
-pub(crate) async fn find(cmd: &Invocation, kind: CursorKind) -> Result<Option<Reply>> {
+pub(crate) async fn find(cmd: &Invocation, kind: CursorKind) -> Result<FindOf> {
     let ns = namespace(cmd, "find")?;
-    if table_of(&ns, Targets::Unknown).await?.is_none() {
-        return Ok(None);
+    let Some(table) = table_of(&ns, Targets::Unknown).await? else {
+        return Ok(FindOf::Unsharded);
+    };
+    if table.time_series.is_some() {
+        return Ok(FindOf::Series);
     }
+    at_snapshot(cmd, async |cmd| find_at(cmd, &ns, kind).await).await
+}
+
+/// A `find` whose snapshot, if it asks for one, has a time.
+async fn find_at(cmd: &Invocation, ns: &Namespace, kind: CursorKind) -> Result<FindOf> {
     let find = Find::read(cmd.body())?;
     let vars = variables(find.lets)?;
     let target = |table: &RoutingTable| find.target(cmd, table, &vars);
-    let Some(gathered) = ask_shards(cmd, &ns, target, |call| find.request(cmd, call)).await? else {
-        return Ok(None);
+    let sending = find.sending(cmd);
+    let make = |call: &ShardCall<'_>| find.request(cmd, call, &vars);
+    let Some(gathered) = ask_shards_within((cmd, &sending), ns, target, make).await? else {
+        return Ok(FindOf::Unsharded);
     };
     if gathered.outcomes.len() == 1 && !find.allows_partial {
         let (_, answers) = gathered.all()?;
-        return first_reply(cmd, &answers[0], kind).map(Some);
+        return first_reply(cmd, &answers[0], kind).map(FindOf::Sharded);
     }
-    reply(cmd, &ns, &find, gathered, kind).await.map(Some)
+    let reply = reply(cmd, ns, &find, gathered, kind);
+    reply.await.map(FindOf::Sharded)
 }
 
 async fn reply(
@@ -183,6 +232,7 @@ async fn reply(
     }
     let form = match find.order(&table)? {
         Some(sort) => PartForm::Keyed(sort),
+        None if find.is_near.get() => PartForm::Near,
         None => PartForm::Plain,
     };
     let spec = MergeSpec {
@@ -208,7 +258,9 @@ fn is_out_of_reach(outcome: &Result<Answer>) -> bool {
         error.is(Category::NETWORK)
             || matches!(
                 error.code,
-                ErrorCode::FAILED_TO_SATISFY_READ_PREFERENCE | ErrorCode::SHARD_NOT_FOUND
+                ErrorCode::FAILED_TO_SATISFY_READ_PREFERENCE
+                    | ErrorCode::MAX_TIME_MS_EXPIRED
+                    | ErrorCode::SHARD_NOT_FOUND
             )
     })
 }

@@ -18,6 +18,7 @@ mod sources;
 mod statistics;
 
 mod explain;
+mod views;
 
 mod change_stream;
 
@@ -25,9 +26,10 @@ pub(crate) use change_stream::change_stream;
 pub(crate) use count::count;
 pub(crate) use distinct::distinct;
 pub(crate) use explain::{explain, explained_write};
-pub(crate) use find::find;
+pub(crate) use find::{FindOf, find};
 pub(crate) use options::{CollationOption, parse_filter, snapshot_time};
 pub(crate) use part::SORT_KEY;
-pub(crate) use pipeline::{aggregate, check_output_at_shard};
-pub(crate) use statistics::data_distribution;
-pub(crate) use variables::variables;
+pub(crate) use pipeline::{aggregate, write_documents};
+pub(crate) use statistics::{data_distribution, over_documents};
+pub(crate) use variables::{definitions, reads_time, variables};
+pub(crate) use views::{ResolvedView, explain_in_series, explain_view, find_in_series, read_view};

@@ -8,8 +8,11 @@ use pinion_query::{Matcher, Variables, parse_collation};
 use pinion_service::session_ids::is_in;
 use pinion_sharding_protocol::{RoutingTable, TargetedShards};
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, ReadConcernLevel};
-use pinion_wire::{Error, ErrorCode, Invocation, Result};
+use pinion_wire::{Category, Error, ErrorCode, Invocation, Result};
 
+use crate::cluster::Cluster;
+use crate::dispatch::pause_before_retry;
+use crate::limits::MAX_STALE_RETRIES;
 use crate::transactions;
 
 /// The collation of a command: its own, or that of the collection.
@@ -80,7 +83,48 @@ pub(crate) fn snapshot_time(cmd: &Invocation) -> Option<Timestamp> {
     if is_in(&cmd.ctx) {
         return transactions::snapshot_of(cmd);
     }
-    cmd.ctx.args.read_concern?.at_cluster_time
+    cmd.ctx.read_concern.at_cluster_time
+}
+
+/// Runs a read which asks for a snapshot and names no time at one that this process chooses: all
+/// shards read the same. Where that is too early for what is read, the process has heard of a later
+/// one by then.
+///
+/// # Errors
+/// Those of the read.
+pub(super) async fn at_snapshot<T>(
+    cmd: &Invocation,
+    read: impl AsyncFn(&Invocation) -> Result<T>,
+) -> Result<T> {
+    for attempt in 0.. {
+        let chosen = with_snapshot(cmd);
+        let concern = |cmd: &Invocation| cmd.ctx.read_concern.at_cluster_time;
+        let is_chosen = concern(&chosen) != concern(cmd);
+        match read(&chosen).await {
+            Err(error)
+                if is_chosen && error.is(Category::SNAPSHOT) && attempt < MAX_STALE_RETRIES =>
+            {
+                pause_before_retry(cmd, attempt).await?;
+            }
+            outcome => return outcome,
+        }
+    }
+    unreachable!("it returns at the last attempt")
+}
+
+/// A read that asks for a snapshot, with a time of this process's choice where it names none.
+pub(super) fn with_snapshot(cmd: &Invocation) -> Invocation {
+    let mut cmd = cmd.clone();
+    let concern = cmd.ctx.args.read_concern.unwrap_or_default();
+    let is_snapshot = concern.level == Some(ReadConcernLevel::Snapshot);
+    if is_snapshot && concern.at_cluster_time.is_none() && !is_in(&cmd.ctx) {
+        let known = Cluster::here().clock.time().cluster();
+        let at = concern
+            .after_cluster_time
+            .map_or(known, |after| known.max(after));
+        cmd.ctx.read_concern.at_cluster_time = Some(at).filter(|at| !at.is_null());
+    }
+    cmd
 }
 
 /// The shards of a filter.
@@ -94,17 +138,14 @@ pub(super) fn shards_of(
 ) -> Result<TargetedShards> {
     let targeted = table.target(matcher, snapshot_time(cmd))?;
     if targeted.shards.len() > 1 {
-        check_several(cmd, table, matcher)?;
+        check_several(cmd, table)?;
     }
     Ok(targeted)
 }
 
 /// Refuses what cannot be merged from several shards.
-fn check_several(cmd: &Invocation, table: &RoutingTable, matcher: &Matcher) -> Result<()> {
+fn check_several(cmd: &Invocation, table: &RoutingTable) -> Result<()> {
     let ns = &table.ns;
-    if matcher.is_near() {
-        return Err(unsupported(cmd, ns, "$near"));
-    }
     let level = cmd.ctx.args.read_concern.and_then(|concern| concern.level);
     let is_snapshot = level == Some(ReadConcernLevel::Snapshot);
     if is_snapshot && snapshot_time(cmd).is_none() {

@@ -1,7 +1,7 @@
 //! What a shard contributes to a read: the documents of its cursor, with what orders them.
 
 use bytes::Bytes;
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument};
+use pinion_bson::{DocBuilder, RawArrayBuf, RawBson, RawBsonRef, RawDocument, rawdoc};
 use pinion_merge::{
     Batch, Item, MergeObserver, MergedStream, OrderKey, Part, PartCounters, StepSize,
 };
@@ -12,6 +12,8 @@ use crate::cursor::{RemoteBatch, RemoteStream};
 
 /// The field that a `find` has the values in by which a document is sorted.
 pub(crate) const SORT_KEY: &str = "$sortKey";
+/// The same for its distance: a projection has no other names with a dollar sign.
+pub(super) const DISTANCE: &str = "__geoNearDistance";
 /// Those that the last stage of a shard's pipeline makes: the same, and the document.
 pub(super) const KEY_FIELD: &str = "k";
 pub(super) const DOCUMENT_FIELD: &str = "d";
@@ -23,6 +25,8 @@ pub(super) enum PartForm {
     Plain,
     /// With `$sortKey`.
     Keyed(SortPattern),
+    /// With their distance.
+    Near,
     /// As `{k: <values>, d: <document>}`.
     Wrapped(SortPattern),
 }
@@ -83,13 +87,15 @@ impl ShardPart {
             PartForm::Keyed(sort) => {
                 let document = read(&bytes)?;
                 let order = order_of(sort, document, SORT_KEY)?;
-                let mut out = DocBuilder::with_capacity(bytes.len());
-                for elem in pinion_bson::raw_elements(document) {
-                    if elem.name != SORT_KEY.as_bytes() {
-                        out.append_elem(&elem);
-                    }
-                }
-                (order, Bytes::from(out.finish().into_bytes()))
+                (order, without(document, SORT_KEY))
+            }
+            PartForm::Near => {
+                let document = read(&bytes)?;
+                let distance = pinion_bson::get(document, DISTANCE).ok_or_else(malformed)?;
+                let mut values = RawArrayBuf::new();
+                values.push(RawBson::from(distance));
+                let order = OrderKey::from_vec(by_distance().key_of_values(&values));
+                (order, without(document, DISTANCE))
             }
             PartForm::Wrapped(sort) => {
                 let document = read(&bytes)?;
@@ -107,6 +113,22 @@ impl ShardPart {
             document: Ok(document),
         })
     }
+}
+
+/// The order of distances, the least first.
+pub(super) fn by_distance() -> SortPattern {
+    let pattern = rawdoc! { "distance": 1 };
+    SortPattern::parse_find(&pattern).expect("it is a sort")
+}
+
+fn without(document: &RawDocument, name: &str) -> Bytes {
+    let mut out = DocBuilder::with_capacity(document.as_bytes().len());
+    for elem in pinion_bson::raw_elements(document) {
+        if elem.name != name.as_bytes() {
+            out.append_elem(&elem);
+        }
+    }
+    Bytes::from(out.finish().into_bytes())
 }
 
 fn malformed() -> Error {

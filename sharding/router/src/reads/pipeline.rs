@@ -1,20 +1,22 @@
 //! `aggregate` where something of what it reads is sharded: shards do what they can do of each
 //! collection, the rest is done here.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use pinion_bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_merge::PipelineStream;
-use pinion_query::{MakesDocuments, Pipeline, Variables, check_read_concern, stage_row_of};
+use pinion_command::syntax::AggregateSyntax;
+use pinion_merge::{Node, PipelineStream};
+use pinion_query::{
+    InViews, MakesDocuments, Pipeline, Variables, check_read_concern, stage_row_of,
+};
 use pinion_service::operator_counts::compute_counted;
 use pinion_service::session_ids::is_in;
 use pinion_service::spill::memory;
 use pinion_sharding_protocol::{RoutingTable, Targets};
-use pinion_wire::idl::{CommandReader, FieldReader, Namespace};
+use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use super::options::{CollationOption, shards_of, unsupported};
+use super::options::{CollationOption, at_snapshot, shards_of, unsupported, with_snapshot};
 use super::output::{collation_of, destinations_of};
 use super::sources::{Routed, spec_of};
 use super::stream::{FIRST_BATCH, FirstBatch, first_batch};
@@ -36,45 +38,52 @@ pub(super) struct Aggregate<'d> {
 }
 
 impl<'d> Aggregate<'d> {
-    /// Reads a command; `None` where it names no collection, or has no pipeline: what is wrong then
-    /// says a shard.
-    pub(super) fn read(body: &'d RawDocument, db: &str) -> Result<Option<Aggregate<'d>>> {
+    /// Reads a command, or one that is explained; `None` where it names no collection.
+    ///
+    /// # Errors
+    /// Those of its syntax.
+    pub(super) fn read(
+        body: &'d RawDocument,
+        db: &str,
+        is_explained: bool,
+    ) -> Result<Option<Aggregate<'d>>> {
+        let syntax = AggregateSyntax::read(body, db, is_explained)?;
+        match syntax.collectionless {
+            true => Ok(None),
+            false => Aggregate::new(syntax, body).map(Some),
+        }
+    }
+
+    /// Reads a command, or one that names no collection as one over what stands for none.
+    ///
+    /// # Errors
+    /// Those of its syntax.
+    pub(super) fn read_any(body: &'d RawDocument, db: &str) -> Result<Aggregate<'d>> {
+        Aggregate::new(AggregateSyntax::read(body, db, false)?, body)
+    }
+
+    fn new(syntax: AggregateSyntax<'d>, body: &'d RawDocument) -> Result<Aggregate<'d>> {
         let reader = CommandReader::new("aggregate", body)?;
-        let name = reader.value("aggregate").and_then(|name| name.as_str());
-        let stages = reader
-            .value("pipeline")
-            .and_then(|stages| stages.as_array());
-        let (Some(name), Some(stages)) = (name, stages) else {
-            return Ok(None);
-        };
-        let Ok(ns) = Namespace::sought(db, name) else {
-            return Ok(None);
-        };
-        let batch_size = match reader.opt_doc("cursor")? {
-            None => None,
-            Some(cursor) => {
-                let path = reader.path().field("cursor");
-                FieldReader::object(path, cursor)?.opt_non_negative("batchSize")?
-            }
-        };
-        Ok(Some(Aggregate {
-            ns,
-            stages,
-            lets: reader.opt_doc("let")?,
+        Ok(Aggregate {
             collation: CollationOption::read(&reader)?,
-            batch_size: batch_size.map(|size| size as usize),
+            ns: syntax.ns,
+            stages: syntax.stages,
+            lets: syntax.lets,
+            batch_size: syntax.batch_size,
             is_explain: reader.opt_bool("explain")?.unwrap_or(false),
-        }))
+        })
     }
 
     /// Whether the pipeline is run by routing: something of what it reads or writes is sharded, or
-    /// it writes at another shard than it reads.
+    /// it writes at another shard than it reads. `reads_sharded`: a shard says so of what views
+    /// read.
     ///
     /// # Errors
     /// `NamespaceCannotBeSharded` for `$out` into a sharded collection; a stage in front cannot be
     /// routed.
-    pub(super) async fn is_routed(&self, cmd: &Invocation) -> Result<bool> {
-        let mut is_routed = table_of(&self.ns, Targets::Unknown).await?.is_some();
+    pub(super) async fn is_routed(&self, cmd: &Invocation, reads_sharded: bool) -> Result<bool> {
+        let mut is_routed = reads_sharded;
+        is_routed |= table_of(&self.ns, Targets::Unknown).await?.is_some();
         for into in destinations_of(self.stages, self.ns.db()) {
             is_routed |= into.is_routed(self.ns.db()).await?;
         }
@@ -85,16 +94,6 @@ impl<'d> Aggregate<'d> {
         }
         if !is_routed {
             return Ok(false);
-        }
-        // What stages read is sent as their documents come, by a later `getMore` of the client too.
-        if is_in(&cmd.ctx) && !sources_of(self.stages).is_empty() {
-            return Err(Error::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                format!(
-                    "a pipeline over sharded collections in a transaction that reads several is not supported ({})",
-                    self.ns
-                ),
-            ));
         }
         self.check_front(cmd)?;
         Ok(true)
@@ -107,6 +106,14 @@ impl<'d> Aggregate<'d> {
             return Ok(());
         };
         match stage_row_of(first) {
+            Some(row) if row.name == "$geoNear" => Ok(()),
+            Some(row) if row.in_views == InViews::WithoutCollection => Err(Error::new(
+                ErrorCode::INVALID_NAMESPACE,
+                format!(
+                    "{} must be run with {{aggregate: 1}}, and not on a collection",
+                    row.name
+                ),
+            )),
             Some(row) if row.first_only || row.makes_documents != MakesDocuments::No => {
                 Err(unsupported(cmd, &self.ns, row.name))
             }
@@ -188,7 +195,8 @@ impl<'d> Aggregate<'d> {
             is_named: true,
             verbosity,
             writes_into_source: self.writes_into_source(),
-            concern_error: RefCell::default(),
+            concern_error: Rc::default(),
+            views: Rc::default(),
         })
     }
 }
@@ -234,14 +242,14 @@ fn add_sources<'a>(stages: &'a RawArray, found: &mut Vec<&'a str>) {
 ///
 /// # Errors
 /// Those of the command at its shards, of its stages here, and of the way there.
-pub(crate) async fn aggregate(cmd: &Invocation) -> Result<Option<Reply>> {
-    let Some(command) = Aggregate::read(cmd.body(), cmd.db())? else {
+pub(crate) async fn aggregate(cmd: &Invocation, reads_sharded: bool) -> Result<Option<Reply>> {
+    let Some(command) = Aggregate::read(cmd.body(), cmd.db(), false)? else {
         return Ok(None);
     };
     if super::statistics::is_in_front(command.stages) && !is_in(&cmd.ctx) {
         return super::statistics::statistics(cmd, &command).await;
     }
-    if !command.is_routed(cmd).await? {
+    if !command.is_routed(cmd, reads_sharded).await? {
         return Ok(None);
     }
     if command.is_explain {
@@ -250,6 +258,75 @@ pub(crate) async fn aggregate(cmd: &Invocation) -> Result<Option<Reply>> {
             .await
             .map(Some);
     }
+    match destinations_of(command.stages, command.ns.db()).is_empty() {
+        true => at_snapshot(cmd, read_at).await,
+        // What is written is not written twice.
+        false => {
+            let ns = command.ns.clone();
+            reply_of(&with_snapshot(cmd), command, &ns, false)
+                .await
+                .map(Some)
+        }
+    }
+}
+
+/// An `aggregate` that reads, whose snapshot, if it asks for one, has a time.
+async fn read_at(cmd: &Invocation) -> Result<Option<Reply>> {
+    let Some(command) = Aggregate::read(cmd.body(), cmd.db(), false)? else {
+        return Ok(None);
+    };
+    if sources_of(command.stages).is_empty()
+        && let Some(reply) = at_one_shard(cmd, &command, &command.variables()?).await?
+    {
+        return Ok(Some(reply));
+    }
+    let ns = command.ns.clone();
+    reply_of(cmd, command, &ns, false).await.map(Some)
+}
+
+/// The reply to a pipeline that is run from here, over a collection or a view of this name.
+///
+/// # Errors
+/// As of [`stream_of`], and those of its first documents.
+pub(super) async fn reply_of(
+    cmd: &Invocation,
+    command: Aggregate<'_>,
+    ns: &Namespace,
+    is_single: bool,
+) -> Result<Reply> {
+    if super::statistics::is_in_front(command.stages) && !is_in(&cmd.ctx) {
+        let shown = super::statistics::statistics(cmd, &command).await?;
+        return shown.ok_or_else(|| unsupported(cmd, &command.ns, "statistics"));
+    }
+    command.is_routed(cmd, true).await?;
+    if command.is_explain {
+        return super::explain::explain_aggregate(cmd, command, "queryPlanner").await;
+    }
+    let batch_size = command.batch_size;
+    let (stream, routed, writes) = stream_of(cmd, command).await?;
+    let first = FirstBatch {
+        ns,
+        kind: CursorKind::default(),
+        // What writes has nothing to give, and nothing of it may be left to a first getMore.
+        batch_size: batch_size.filter(|_| !writes),
+        is_single,
+        is_partial: false,
+    };
+    let mut reply = first_batch(cmd, Box::new(stream), first).await?;
+    if let Some(error) = routed.concern_error.take() {
+        append_concern_error(&mut reply, &error);
+    }
+    Ok(reply)
+}
+
+/// The documents of a pipeline that is run from here, and whether it writes.
+///
+/// # Errors
+/// Those of the command at its shards, of its stages, and of the way there.
+pub(super) async fn stream_of(
+    cmd: &Invocation,
+    command: Aggregate<'_>,
+) -> Result<(PipelineStream<Routed>, Rc<Routed>, bool)> {
     let vars = command.variables()?;
     let table = table_of(&command.ns, Targets::Unknown).await?;
     let collation = command.collation_of_source(cmd, table.as_deref()).await?;
@@ -260,21 +337,48 @@ pub(crate) async fn aggregate(cmd: &Invocation) -> Result<Option<Reply>> {
     if writes && let Some(level) = cmd.ctx.args.read_concern.and_then(|read| read.level) {
         check_read_concern(command.stages, level)?;
     }
-    if !writes
-        && sources_of(command.stages).is_empty()
-        && let Some(reply) = at_one_shard(cmd, &command, &vars).await?
-    {
-        return Ok(Some(reply));
-    }
     let routed = command.routed(cmd, bound, table.as_deref(), None);
     let node = routed.over(&cmd.ctx, pipeline).await?;
     let nothing = Pipeline::parse(&pinion_bson::RawArrayBuf::new(), &routed.vars)?;
-    let stream = PipelineStream::new(node, nothing, &routed);
+    Ok((PipelineStream::new(node, nothing, &routed), routed, writes))
+}
+
+/// A pipeline without a collection whose last stage would not write where the others are run;
+/// `None` where it would.
+///
+/// # Errors
+/// `CommandNotSupported` for other stages in front than `$documents`;
+/// `NamespaceCannotBeSharded` for `$out` into a sharded collection; those of the stages.
+pub(crate) async fn write_documents(cmd: &Invocation) -> Result<Option<Reply>> {
+    let command = Aggregate::read_any(cmd.body(), cmd.db())?;
+    let mut routed_to = None;
+    for into in destinations_of(command.stages, cmd.db()) {
+        if into.is_routed(cmd.db()).await? {
+            routed_to = Some(into.ns);
+        }
+    }
+    let Some(into) = routed_to else {
+        return Ok(None);
+    };
+    let vars = command.with_collation(&command.variables()?)?;
+    let made = compute_counted(&cmd.ctx, || Pipeline::documents(command.stages, &vars)).await?;
+    let Some(made) = made.filter(|_| !command.is_explain) else {
+        return Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED,
+            format!(
+                "a pipeline without a collection that writes into {into}, which is sharded or on another shard, is supported behind $documents alone"
+            ),
+        ));
+    };
+    let parse = || Pipeline::parse_from(command.stages, 1, &vars);
+    let pipeline = compute_counted(&cmd.ctx, parse).await?;
+    let routed = command.routed(cmd, vars, None, None);
+    let list = made.into_iter().collect();
+    let stream = PipelineStream::new(Node::List(list), pipeline, &routed);
     let first = FirstBatch {
         ns: &command.ns,
         kind: CursorKind::default(),
-        // What writes has nothing to give, and nothing of it may be left to a first getMore.
-        batch_size: command.batch_size.filter(|_| !writes),
+        batch_size: None,
         is_single: false,
         is_partial: false,
     };
@@ -283,28 +387,6 @@ pub(crate) async fn aggregate(cmd: &Invocation) -> Result<Option<Reply>> {
         append_concern_error(&mut reply, &error);
     }
     Ok(Some(reply))
-}
-
-/// Refuses a pipeline without a collection whose last stage would not write where it is run.
-///
-/// # Errors
-/// `CommandNotSupported`; `NamespaceCannotBeSharded` for `$out` into a sharded collection.
-pub(crate) async fn check_output_at_shard(cmd: &Invocation) -> Result<()> {
-    let Some(RawBsonRef::Array(stages)) = pinion_bson::get(cmd.body(), "pipeline") else {
-        return Ok(());
-    };
-    for into in destinations_of(stages, cmd.db()) {
-        if into.is_routed(cmd.db()).await? {
-            return Err(Error::new(
-                ErrorCode::COMMAND_NOT_SUPPORTED,
-                format!(
-                    "a pipeline without a collection that writes into {}, which is sharded or on another shard, is not supported",
-                    into.ns
-                ),
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// Sends the whole pipeline to the one shard that has all of what it matches; `None` if there are
@@ -318,13 +400,13 @@ async fn at_one_shard(
     let is_several = std::cell::Cell::new(false);
     let target = |table: &RoutingTable| {
         let (pipeline, vars) = command.parse(vars, Some(table))?;
-        let split = pipeline.split(None, &vars)?;
-        let targeted = table.target(&split.matcher, super::options::snapshot_time(cmd))?;
+        let divided = pipeline.divided(&vars)?;
+        let targeted = table.target(&divided.matcher, super::options::snapshot_time(cmd))?;
         if targeted.shards.len() > 1 {
             is_several.set(true);
             return Err(several());
         }
-        shards_of(cmd, table, &split.matcher)
+        shards_of(cmd, table, &divided.matcher)
     };
     let make = |call: &ShardCall<'_>| Request::of(cmd, cmd.db(), Versions::of_shard(call.version));
     match ask_shards(cmd, &command.ns, target, make).await {

@@ -1,6 +1,7 @@
 //! How the stages of a pipeline that runs here come to collections: by the shards that have them.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pinion_bson::{
@@ -9,14 +10,16 @@ use pinion_bson::{
 use pinion_merge::{MergeSpec, Node, Passes, Sources};
 use pinion_query::{DividedPipeline, ExternalStage, Memory, Pipeline, Variables};
 use pinion_service::interrupt::interruptible;
+use pinion_service::session_ids::is_in;
 use pinion_sharding_protocol::RoutingTable;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Result};
 
-use super::options::{shards_of, unsupported};
-use super::part::{DOCUMENT_FIELD, KEY_FIELD, PartForm, ShardsRead};
+use super::options::shards_of;
+use super::part::{DOCUMENT_FIELD, KEY_FIELD, PartForm, ShardsRead, by_distance};
 use super::stream::{merged, step_size};
 use super::variables::definitions;
+use super::views::ResolvedView;
 use crate::concerns::append_defaults;
 use crate::dispatch::Answer;
 use crate::gather::ask_wherever;
@@ -41,7 +44,9 @@ pub(super) struct Routed {
     /// Whether the pipeline writes into something that it reads.
     pub writes_into_source: bool,
     /// The first write concern of its writes that was not fulfilled.
-    pub concern_error: RefCell<Option<RawDocumentBuf>>,
+    pub concern_error: Rc<RefCell<Option<RawDocumentBuf>>>,
+    /// The views that it has met.
+    pub views: Rc<RefCell<BTreeMap<Namespace, Rc<ResolvedView>>>>,
 }
 
 /// A collation as a command says it; the simple one by its name.
@@ -79,7 +84,25 @@ impl Routed {
             is_named: false,
             verbosity: None,
             writes_into_source: false,
-            concern_error: RefCell::default(),
+            concern_error: Rc::default(),
+            views: self.views.clone(),
+        })
+    }
+
+    /// The same for what a view stands for.
+    fn behind(&self, on: Namespace) -> Rc<Routed> {
+        Rc::new(Routed {
+            cmd: self.cmd.clone(),
+            ns: on,
+            vars: self.vars.clone(),
+            collation: self.collation.clone(),
+            memory: self.memory.clone(),
+            wanted: self.wanted,
+            is_named: self.is_named,
+            verbosity: self.verbosity.clone(),
+            writes_into_source: self.writes_into_source,
+            concern_error: self.concern_error.clone(),
+            views: self.views.clone(),
         })
     }
 
@@ -89,17 +112,34 @@ impl Routed {
         for stage in &divided.stages {
             stages.push(RawBson::Document(stage.clone()));
         }
-        let Some(sort) = &divided.sort else {
-            return (stages, PartForm::Plain);
-        };
-        let key = rawdoc! { "$meta": "sortKey" };
+        let given = divided.given();
         let mut wrap = DocBuilder::new();
         wrap.start_document("$project").append("_id", 0i32);
-        wrap.append(KEY_FIELD, &*key)
-            .append(DOCUMENT_FIELD, "$$ROOT");
-        wrap.end();
+        let form = match (&divided.sort, divided.is_near) {
+            (Some(sort), _) => {
+                let key = rawdoc! { "$meta": "sortKey" };
+                wrap.append(KEY_FIELD, &*key);
+                PartForm::Wrapped(sort.clone())
+            }
+            (None, true) => {
+                let distance = rawdoc! { "$meta": "geoNearDistance" };
+                wrap.start_array(KEY_FIELD).push(&*distance).end();
+                PartForm::Wrapped(by_distance())
+            }
+            (None, false) => match &given {
+                // The whole of it is what is given.
+                RawBson::Document(keyed) => {
+                    wrap.append_all(keyed).end();
+                    stages.push(RawBson::Document(wrap.finish()));
+                    return (stages, PartForm::Plain);
+                }
+                _ => return (stages, PartForm::Plain),
+            },
+        };
+        wrap.append_raw(DOCUMENT_FIELD, given.as_raw_bson_ref())
+            .end();
         stages.push(RawBson::Document(wrap.finish()));
-        (stages, PartForm::Wrapped(sort.clone()))
+        (stages, form)
     }
 
     /// A request for a pipeline over the collection.
@@ -124,9 +164,7 @@ impl Routed {
         out.start_document("cursor");
         out.append("batchSize", step_size(self.wanted)).end();
         out.append("collation", &*self.collation);
-        if let Some(definitions) = definitions(&self.vars) {
-            out.append("let", &*definitions);
-        }
+        out.append("let", &*definitions(&self.vars));
         if self.is_named {
             self.append_options(out, &["hint", "collectionUUID"]);
         }
@@ -167,12 +205,9 @@ impl Routed {
     /// The pipeline divided between shards and this process.
     ///
     /// # Errors
-    /// It cannot be.
+    /// As [`Pipeline::divided`].
     pub(super) fn divided(&self, pipeline: Pipeline) -> Result<DividedPipeline> {
-        let what = "a stage that reads metadata of documents";
-        let divided = pipeline.split(None, &self.vars)?.divided();
-        let divided = divided.ok_or_else(|| unsupported(&self.cmd, &self.ns, what))?;
-        divided.reduced(&self.vars)
+        pipeline.divided(&self.vars)?.reduced(&self.vars)
     }
 
     /// What the shards answer to their part of a pipeline, and the form of their documents.
@@ -187,16 +222,50 @@ impl Routed {
         let (stages, form) = self.part(divided);
         // It runs as long as what asked for it now, which may be a `getMore`.
         let mut cmd = self.cmd.clone();
+        if is_in(ctx) && ctx.op_id != cmd.ctx.op_id {
+            // The transaction is with the statement that runs now.
+            cmd.ctx.renew(ctx.op_id, pinion_runtime::now().as_nanos());
+        }
         cmd.ctx = cmd.ctx.clone().with_deadline(ctx.deadline_ns);
         let answers = interruptible(ctx, self.ask(&cmd, &stages, divided)).await??;
         Ok((answers, form))
     }
 
+    /// A pipeline over the collection, or over what the view of that name stands for.
+    ///
+    /// # Errors
+    /// Those of the shards, and of the way there; `OptionNotSupportedOnView`.
+    pub(super) async fn over(
+        self: &Rc<Self>,
+        ctx: &OpContext,
+        pipeline: Pipeline,
+    ) -> Result<Node<Routed>> {
+        let known = self.views.borrow().get(&self.ns).cloned();
+        let view = match known {
+            Some(view) => view,
+            None => match self.over_collection(ctx, pipeline.clone()).await {
+                Ok(node) => return Ok(node),
+                Err(error) => match ResolvedView::from_error(&error)? {
+                    Some(view) => Rc::new(view),
+                    None => return Err(error),
+                },
+            },
+        };
+        view.check_collation(&self.ns, &self.collation)?;
+        self.views
+            .borrow_mut()
+            .insert(self.ns.clone(), view.clone());
+        let stages = view.stages(pipeline.sources());
+        let pipeline = Pipeline::parse_sub(&stages, &self.vars)?;
+        let behind = self.behind(view.on.clone());
+        Box::pin(behind.over_collection(ctx, pipeline)).await
+    }
+
     /// A pipeline over the collection: what its shards can do of it is done there.
     ///
     /// # Errors
-    /// Those of the shards, and of the way there; what cannot be divided between them.
-    pub(super) async fn over(
+    /// Those of the shards, and of the way there.
+    async fn over_collection(
         self: &Rc<Self>,
         ctx: &OpContext,
         pipeline: Pipeline,

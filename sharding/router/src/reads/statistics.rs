@@ -143,6 +143,26 @@ fn with_shard(document: &RawDocument, shard: &str) -> RawDocumentBuf {
     out.finish()
 }
 
+/// The stages of a command behind the first one, which has made these documents.
+///
+/// # Errors
+/// Those of the stages.
+pub(crate) async fn over_documents(
+    cmd: &Invocation,
+    documents: Vec<RawDocumentBuf>,
+) -> Result<Reply> {
+    let command = Aggregate::read_any(cmd.body(), cmd.db())?;
+    let vars = command.with_collation(&command.variables()?)?;
+    let parse = || Pipeline::parse_from(command.stages, 1, &vars);
+    let pipeline = compute_counted(&cmd.ctx, parse).await?;
+    let routed = command.routed(cmd, vars, None, None);
+    let work = (
+        documents.into_iter().map(Document::from).collect(),
+        pipeline,
+    );
+    reply(cmd, &command.ns, work, &routed, command.batch_size).await
+}
+
 /// `$shardedDataDistribution`: a document for each sharded collection.
 ///
 /// # Errors
@@ -159,15 +179,7 @@ pub(crate) async fn data_distribution(cmd: &Invocation) -> Result<Reply> {
             "The $shardedDataDistribution stage must be run on the admin database",
         ));
     }
-    // As an aggregate over what stands for no collection.
-    let named = Request::with(cmd, "admin", None, |out| {
-        out.append("aggregate", "$cmd.aggregate");
-    });
-    let Some(command) = Aggregate::read(named.body(), "admin")? else {
-        return Err(Error::failed_to_parse(
-            "'pipeline' option must be specified as an array",
-        ));
-    };
+    let command = Aggregate::read_any(cmd.body(), cmd.db())?;
     let first = pinion_bson::values(command.stages).next();
     let spec = first.and_then(|stage| pinion_bson::elements(stage.as_document()?).next());
     match spec {

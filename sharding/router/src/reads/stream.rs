@@ -6,10 +6,12 @@ use pinion_merge::{MergeSpec, StepSize};
 use pinion_runtime::{LocalBoxFuture, join_all};
 use pinion_service::cursors::{DocumentStream, Filled, fill};
 use pinion_service::metrics::metrics;
-use pinion_wire::idl::Namespace;
+use pinion_service::session_ids::is_in;
+use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, Invocation, OpContext, Reply, Result};
 
 use super::part::{PartForm, ShardPart, ShardsRead, Unobserved};
+use crate::clock::bson_time;
 use crate::cursor::{CursorKind, KeptCursor, RemoteStream, keep_cursor};
 use crate::dispatch::Answer;
 
@@ -107,6 +109,13 @@ pub(super) async fn first_batch(
     out.end();
     if let Some(token) = &token {
         out.append("postBatchResumeToken", &**token);
+    }
+    let is_snapshot = cmd.ctx.read_concern.level == Some(ReadConcernLevel::Snapshot);
+    if let Some(at) = cmd.ctx.read_concern.at_cluster_time
+        && is_snapshot
+        && !is_in(&cmd.ctx)
+    {
+        out.append("atClusterTime", bson_time(at));
     }
     if wanted.is_partial {
         out.append("partialResultsReturned", true);

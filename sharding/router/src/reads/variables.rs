@@ -1,6 +1,6 @@
 //! The variables of a command: `$$NOW`, `$$CLUSTER_TIME`, and those of `let`.
 
-use pinion_bson::{DocBuilder, RawBson, RawDocument, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_query::{Expression, Variables, check_variable_name};
 use pinion_service::generate::random;
 use pinion_wire::{Error, ErrorCode, Result};
@@ -41,9 +41,23 @@ pub(crate) fn variables(definitions: Option<&RawDocument>) -> Result<Variables> 
     Ok(variables)
 }
 
-/// `let` for a command that a shard runs with these variables; none where they are not set.
-pub(super) fn definitions(variables: &Variables) -> Option<RawDocumentBuf> {
+/// Whether a command may look at the time of its operation, which is then the same at all shards.
+pub(crate) fn reads_time(command: &[u8]) -> bool {
+    let has = |name: &[u8]| command.windows(name.len()).any(|found| found == name);
+    has(b"$$NOW") || has(b"$$CLUSTER_TIME")
+}
+
+/// `let` for a command that a shard runs with these variables, and the time of the operation, which
+/// a shard takes from a router alone.
+pub(crate) fn definitions(variables: &Variables) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
+    if let Some(now_ms) = variables.now_ms {
+        let now = pinion_bson::DateTime::from_millis(now_ms);
+        out.append_raw("NOW", RawBsonRef::DateTime(now));
+    }
+    if let Some(time) = variables.cluster_time {
+        out.append_raw("CLUSTER_TIME", RawBsonRef::Timestamp(time));
+    }
     for (name, value) in &variables.values {
         out.start_document(name);
         out.append_raw("$literal", value.as_raw_bson_ref()).end();
@@ -51,5 +65,5 @@ pub(super) fn definitions(variables: &Variables) -> Option<RawDocumentBuf> {
     for name in &variables.missing {
         out.append(name, "$$REMOVE");
     }
-    Some(out.finish()).filter(|definitions| !definitions.is_empty())
+    out.finish()
 }

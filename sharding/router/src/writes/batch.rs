@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
-use pinion_query::Variables;
+use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
+use pinion_command::syntax::{BatchSyntax, parse_delete, parse_update};
+use pinion_query::{Pipeline, Variables};
 use pinion_service::command_checks::check_batch_size;
 use pinion_service::generate::new_object_id;
 use pinion_service::interrupt::interruptible;
@@ -23,7 +24,7 @@ use super::statements::{Added, Statements, Unsharded};
 use crate::dispatch::{Answer, WhenAbsent, at_primary, may_route_again};
 use crate::limits::NUMBER_BYTES;
 use crate::placement::{table_of, write_error_is_stale};
-use crate::reads::variables;
+use crate::reads::{definitions, reads_time, variables};
 use crate::reply::passed_on;
 use crate::request::{Request, Versions};
 
@@ -101,15 +102,31 @@ impl<'c> Batch<'c> {
         if self.vars.is_some() {
             return Ok(());
         }
+        let name = self.cmd.message.command_name();
         let reader = self.cmd.reader()?;
-        self.vars = Some(variables(reader.opt_doc("let")?)?);
+        let options = BatchSyntax::read(&reader, self.cmd.db(), name, self.kind.field())?;
         if self.kind != BatchKind::Insert {
+            let root = Path::root(name);
+            let path = root.field(self.kind.field());
             for at in 0..self.documents.len() {
                 pinion_runtime::yield_if_due().await;
-                self.modify(at)?;
+                self.check_syntax(path.index(at), self.documents.get(at))?;
             }
         }
+        self.vars = Some(variables(options.lets)?);
         Ok(())
+    }
+
+    /// # Errors
+    /// Those of a statement's syntax.
+    fn check_syntax(&self, path: Path<'_>, statement: &RawDocument) -> Result<()> {
+        if self.kind == BatchKind::Delete {
+            return parse_delete(path, statement, false).map(drop);
+        }
+        match parse_update(path, statement, false)?.u {
+            RawBsonRef::Array(stages) => Pipeline::check_form(stages),
+            _ => Ok(()),
+        }
     }
 
     /// # Panics
@@ -183,6 +200,14 @@ impl<'c> Batch<'c> {
             let is_retryable = cmd.ctx.args.txn_number.is_some() && !is_in(&cmd.ctx);
             // All of them have the numbers that the client gives them, or none.
             let is_part = which.len() < self.documents.len();
+            if let Some(vars) = &self.vars
+                && self.kind == BatchKind::Update
+                && which
+                    .iter()
+                    .any(|at| reads_time(self.statement(*at).as_bytes()))
+            {
+                out.append("let", &*definitions(vars));
+            }
             if is_part && (is_retryable || self.numbers.is_some()) {
                 append_numbers(out, self.numbers.as_deref(), which);
             }
@@ -322,7 +347,10 @@ impl Statements for Batch<'_> {
             (None, BatchKind::Insert) => Plan::of_insert(table, self.statement(at)),
             (None, _) => {
                 let may_broadcast = !is_in(&self.cmd.ctx);
-                Plan::of_modify(table, &self.modify(at)?, self.vars(), may_broadcast)
+                let modify = self.modify(at)?;
+                // Where the filter is wrong too, the update is reported.
+                modify.check_update(self.vars(), table)?;
+                Plan::of_modify(table, &modify, self.vars(), may_broadcast)
             }
         }
     }

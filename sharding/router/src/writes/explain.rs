@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_sharding_protocol::{ModifyStatement, RoutingTable, TargetedShards, Targets, WritePlan};
-use pinion_wire::idl::{CommandReader, Namespace, Path};
-use pinion_wire::{Error, Invocation, Reply, Result};
+use pinion_bson::{RawDocument, RawDocumentBuf};
+use pinion_sharding_protocol::{RoutingTable, TargetedShards, Targets, WritePlan};
+use pinion_wire::idl::{CommandReader, Namespace, Path, missing_field};
+use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
+use super::plan::write_plan;
 use super::statement::Modify;
 use crate::gather::{ShardCall, ask_shards};
 use crate::placement::table_of;
@@ -44,20 +45,13 @@ pub(crate) async fn explain(cmd: &Invocation) -> Result<Option<Reply>> {
     let empty = RawDocumentBuf::new();
     let reader = CommandReader::new(name, inner)?;
     let modify = match name {
-        "update" => Modify::of_update(Path::root("updates"), only(inner, "updates")?)?,
-        "delete" => Modify::of_delete(Path::root("deletes"), only(inner, "deletes")?)?,
+        "update" => Modify::of_update(Path::root("updates"), only(&reader, "updates")?)?,
+        "delete" => Modify::of_delete(Path::root("deletes"), only(&reader, "deletes")?)?,
         _ => Modify::of_find_and_modify(&reader, &empty)?,
     };
     let vars = variables(reader.opt_doc("let")?)?;
     let target = |table: &RoutingTable| {
-        let matcher = modify.matcher(&vars, Some(table))?;
-        let plan = table.target_modify(&ModifyStatement {
-            matcher: &matcher,
-            is_multi: modify.is_multi,
-            is_upsert: modify.is_upsert,
-            may_broadcast: true,
-        })?;
-        let shards = match plan {
+        let shards = match write_plan(table, &modify, &vars, true)? {
             WritePlan::One(shard) => BTreeSet::from([shard]),
             WritePlan::Each(all) | WritePlan::ById(all) | WritePlan::Found(all) => all,
         };
@@ -72,20 +66,20 @@ pub(crate) async fn explain(cmd: &Invocation) -> Result<Option<Reply>> {
 }
 
 /// The one statement of a batch that is explained.
-fn only<'d>(command: &'d RawDocument, name: &str) -> Result<&'d RawDocument> {
-    let statements = match pinion_bson::get(command, name) {
-        Some(RawBsonRef::Array(statements)) => statements,
-        _ => {
-            return Err(Error::bad_value(
-                "explained write batches must be of size 1",
-            ));
-        }
+fn only<'d>(reader: &CommandReader<'d>, name: &str) -> Result<&'d RawDocument> {
+    let Some(objects) = reader.opt_objects(name)? else {
+        return Err(missing_field(reader.path().field(name)));
     };
-    let mut statements = pinion_bson::values(statements).map(|statement| statement.as_document());
-    match (statements.next(), statements.next()) {
-        (Some(Some(only)), None) => Ok(only),
-        _ => Err(Error::bad_value(
-            "explained write batches must be of size 1",
+    let statements: Vec<&RawDocument> =
+        objects.map(|object| Ok(object?.1)).collect::<Result<_>>()?;
+    match statements[..] {
+        [only] => Ok(only),
+        _ => Err(Error::new(
+            ErrorCode::INVALID_LENGTH,
+            format!(
+                "explained write batches must be of size 1, but was {}",
+                statements.len()
+            ),
         )),
     }
 }

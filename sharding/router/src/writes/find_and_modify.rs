@@ -1,14 +1,16 @@
 //! `findAndModify` on a sharded collection.
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
+use pinion_command::syntax::FindAndModifySyntax;
 use pinion_query::Variables;
 use pinion_service::interrupt::{check, interruptible};
-use pinion_sharding_protocol::{ModifyStatement, RoutingTable, ShardId, Targets, WritePlan};
+use pinion_sharding_protocol::{RoutingTable, ShardId, Targets, WritePlan};
 use pinion_wire::idl::{CommandReader, Namespace, i64_exact};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::found::{OneDocument, Said, write_one};
 use super::outcome::owner_would_change;
+use super::plan::write_plan;
 use super::statement::{FIND_AND_MODIFY, Form, Modify};
 use crate::dispatch::{Answer, Route, pause_before_retry, send};
 use crate::limits::MAX_STALE_RETRIES;
@@ -77,9 +79,10 @@ pub(crate) async fn find_and_modify(cmd: &Invocation) -> Result<Option<Reply>> {
     if table_of(&ns, Targets::Unknown).await?.is_none() {
         return Ok(None);
     }
+    let syntax = FindAndModifySyntax::read(cmd.body(), cmd.message.command_name(), cmd.db())?;
     let command = FindAndModify {
         cmd,
-        vars: variables(reader.opt_doc("let")?)?,
+        vars: variables(syntax.lets)?,
         modify: Modify::of_find_and_modify(&reader, &empty)?,
         ns,
     };
@@ -130,13 +133,7 @@ impl FindAndModify<'_> {
             let Some(table) = interruptible(&self.cmd.ctx, table).await?? else {
                 return Ok(None);
             };
-            let matcher = self.modify.matcher(&self.vars, Some(&table))?;
-            let plan = table.target_modify(&ModifyStatement {
-                matcher: &matcher,
-                is_multi: false,
-                is_upsert: self.modify.is_upsert,
-                may_broadcast: false,
-            })?;
+            let plan = write_plan(&table, &self.modify, &self.vars, false)?;
             let WritePlan::One(shard) = plan else {
                 return Ok(Some((table, None)));
             };

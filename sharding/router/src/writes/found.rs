@@ -24,7 +24,7 @@ use pinion_wire::idl::{Namespace, append_lsid};
 use pinion_wire::{Error, ErrorCode, Invocation, Result};
 
 use super::outcome::is_stale;
-use super::statement::{Form, Modify, is_of_id, point_of};
+use super::statement::{Form, Modify, identifying_paths, point_of};
 use crate::dispatch::{Answer, Route, pause_before_retry, send};
 use crate::gather::{Gathered, ShardCall, ask_shards};
 use crate::limits::{MAX_DUPLICATE_UPSERTS, MAX_FOUND_ATTEMPTS};
@@ -124,7 +124,7 @@ async fn write_once(
     };
     let (table, answers) = found.all()?;
     if let Some((shard, document)) = first_of(one.modify(), &table, &answers)? {
-        let point = point_of(&table.key, &document);
+        let point = point_of(&identifying_paths(&table), &document);
         return send_form(one, &table, shard, &Form::Within(&point)).await;
     }
     if one.modify().is_upsert {
@@ -226,8 +226,8 @@ fn find_request(one: &impl OneDocument, call: &ShardCall<'_>) -> Request {
             .append("filter", modify.filter)
             .append("limit", 1i32)
             .append("singleBatch", true);
-        out.start_document("projection").append("_id", 1i32);
-        for path in call.table.key.paths().filter(|path| !is_of_id(path)) {
+        out.start_document("projection");
+        for path in identifying_paths(call.table) {
             out.append(path, 1i32);
         }
         if let Some(sort) = modify.sort.filter(|sort| !sort.is_empty()) {

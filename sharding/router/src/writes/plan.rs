@@ -72,6 +72,30 @@ pub(crate) fn half_done(ns: &Namespace) -> Error {
     )
 }
 
+/// Where a statement goes that changes documents.
+///
+/// # Errors
+/// `ShardKeyNotFound`; the filter has a mistake.
+pub(super) fn write_plan(
+    table: &RoutingTable,
+    modify: &Modify<'_>,
+    vars: &Variables,
+    may_broadcast: bool,
+) -> Result<WritePlan> {
+    let is_of_one = modify.update.is_some() && (!modify.is_multi || modify.is_upsert);
+    if table.time_series.is_some() && is_of_one {
+        // No series lets that happen, as any shard says.
+        return table.owner(&table.key.min(), None).map(WritePlan::One);
+    }
+    let matcher = modify.matcher(vars, Some(table))?;
+    table.target_modify(&ModifyStatement {
+        matcher: &matcher,
+        is_multi: modify.is_multi,
+        is_upsert: modify.is_upsert,
+        may_broadcast,
+    })
+}
+
 impl Plan {
     fn sent(table: &RoutingTable, shards: &BTreeSet<ShardIdx>) -> Plan {
         let names = shards.iter().map(|shard| table.shard(*shard).clone());
@@ -100,13 +124,7 @@ impl Plan {
         vars: &Variables,
         may_broadcast: bool,
     ) -> Result<Plan> {
-        let matcher = modify.matcher(vars, Some(table))?;
-        let plan = table.target_modify(&ModifyStatement {
-            matcher: &matcher,
-            is_multi: modify.is_multi,
-            is_upsert: modify.is_upsert,
-            may_broadcast,
-        })?;
+        let plan = write_plan(table, modify, vars, may_broadcast)?;
         Ok(match plan {
             WritePlan::One(shard) => Plan::sent(table, &BTreeSet::from([shard])),
             WritePlan::Each(found) | WritePlan::ById(found) => Plan::sent(table, &found),

@@ -214,7 +214,8 @@ impl<S: Statements> Running<S> {
             }
         }
         for (table, shards) in wanted {
-            let now = table_of(&table.ns, Targets::Shards(shards));
+            let name = table.name();
+            let now = table_of(&name, Targets::Shards(shards));
             let now = interruptible(&self.all.cmd().ctx, now).await??;
             if !now.is_some_and(|now| Arc::ptr_eq(&now, table)) {
                 return Ok(false);
@@ -446,13 +447,32 @@ impl<S: Statements> Running<S> {
             }
             // The collection is not sharded any more.
             Ok(None) => Ok(Some(Round::More)),
-            Err(error) => {
+            Err(error) if is_of_way(&error) => {
                 let all = self.left.clone();
                 self.part_failed(&[at], &all, error)?;
                 Ok(None)
             }
+            Err(error) => {
+                self.fail(at, error)?;
+                Ok(None)
+            }
         }
     }
+}
+
+/// Whether an error is one of the nodes and the way to them, and not of a statement.
+fn is_of_way(error: &Error) -> bool {
+    let of_way = [
+        Category::NETWORK,
+        Category::NOT_PRIMARY,
+        Category::SHUTDOWN,
+        Category::CANCELLATION,
+        Category::INTERRUPTION,
+        Category::EXCEEDED_TIME_LIMIT,
+        Category::SNAPSHOT,
+        Category::RETRIABLE,
+    ];
+    of_way.into_iter().any(|category| error.is(category))
 }
 
 /// What shards have answered in a round.

@@ -4,7 +4,7 @@
 use pinion_bson::{DocBuilder, RawArray, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_query::{Matcher, Update, UpdateContext, Variables};
 use pinion_service::generate::{new_object_id, next_timestamps};
-use pinion_sharding_protocol::{RoutingTable, ShardKeyPattern};
+use pinion_sharding_protocol::RoutingTable;
 use pinion_wire::Result;
 use pinion_wire::idl::{FieldReader, Path, f64_lossy, missing_field};
 
@@ -151,6 +151,30 @@ impl<'d> Modify<'d> {
         parse_filter(Some(self.filter), &self.collation.variables(vars, table)?)
     }
 
+    /// Parses the update, if it is one.
+    ///
+    /// # Errors
+    /// Those of the update.
+    pub(crate) fn check_update(&self, vars: &Variables, table: &RoutingTable) -> Result<()> {
+        match self.update {
+            None => Ok(()),
+            Some(update) => self.parse_update(update, vars, table).map(drop),
+        }
+    }
+
+    fn parse_update(
+        &self,
+        update: RawBsonRef<'_>,
+        vars: &Variables,
+        table: &RoutingTable,
+    ) -> Result<Update> {
+        let mut vars = self.collation.variables(vars, Some(table))?;
+        for (name, value) in self.constants.into_iter().flat_map(pinion_bson::elements) {
+            vars.bind(name, Some(value.into()));
+        }
+        Update::parse_with(update, self.array_filters, &vars)
+    }
+
     /// The document that it inserts where nothing matches.
     ///
     /// # Errors
@@ -160,13 +184,9 @@ impl<'d> Modify<'d> {
         vars: &Variables,
         table: &RoutingTable,
     ) -> Result<RawDocumentBuf> {
-        let mut vars = self.collation.variables(vars, Some(table))?;
-        let matcher = self.matcher(&vars, Some(table))?;
-        for (name, value) in self.constants.into_iter().flat_map(pinion_bson::elements) {
-            vars.bind(name, Some(value.into()));
-        }
+        let matcher = self.matcher(vars, Some(table))?;
         let update = self.update.unwrap_or(RawBsonRef::Null);
-        let update = Update::parse_with(update, self.array_filters, &vars)?;
+        let update = self.parse_update(update, vars, table)?;
         let time = next_timestamps(update.timestamps());
         let context = UpdateContext {
             now_ms: pinion_runtime::wall_ms(),
@@ -237,10 +257,25 @@ impl Form<'_> {
     }
 }
 
-/// The filter of one document: its `_id`, and its key, by which a shard finds it to be its own.
-pub(crate) fn point_of(key: &ShardKeyPattern, document: &RawDocument) -> RawDocumentBuf {
+/// What a document is known by: its `_id`, and its key, by which a shard finds it to be its
+/// own. Of a measurement what it can be found by: there may be others that are alike.
+pub(crate) fn identifying_paths(table: &RoutingTable) -> Vec<&str> {
+    let mut paths = vec!["_id"];
+    match &table.time_series {
+        Some(series) => {
+            paths.push(&series.time_field);
+            paths.extend(series.meta_field.as_deref());
+        }
+        None => paths.extend(table.key.paths().filter(|path| !is_of_id(path))),
+    }
+    // The time of a measurement may be its `_id`.
+    paths.dedup();
+    paths
+}
+
+/// The filter of one document, by what it is known by.
+pub(crate) fn point_of(paths: &[&str], document: &RawDocument) -> RawDocumentBuf {
     let mut out = DocBuilder::new();
-    let paths = std::iter::once("_id").chain(key.paths().filter(|path| !is_of_id(path)));
     for path in paths {
         let value = pinion_bson::get_path(document, path).unwrap_or(RawBsonRef::Null);
         out.start_document(path).append_raw("$eq", value).end();
@@ -292,9 +327,8 @@ mod tests {
 
     #[test]
     fn points() {
-        let key = ShardKeyPattern::parse(&rawdoc! { "a.b": 1, "c": "hashed" }).expect("a pattern");
         let document = rawdoc! { "_id": 1, "a": { "b": 2, "x": 3 }, "d": 4 };
         let expected = rawdoc! { "_id": { "$eq": 1 }, "a.b": { "$eq": 2 }, "c": { "$eq": null } };
-        assert_eq!(point_of(&key, &document), expected);
+        assert_eq!(point_of(&["_id", "a.b", "c"], &document), expected);
     }
 }

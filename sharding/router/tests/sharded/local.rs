@@ -97,6 +97,10 @@ pub fn variables(command: &RawDocument) -> Result<Variables> {
     };
     if let Some(RawBsonRef::Document(lets)) = get(command, "let") {
         for (name, value) in pinion_bson::elements(lets) {
+            // The time of the operation, from the router.
+            if matches!(name, "NOW" | "CLUSTER_TIME") {
+                continue;
+            }
             let expression = Expression::parse(value, &vars)?;
             let nothing = RawDocumentBuf::new();
             let value = expression

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
-use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, get};
+use pinion_bson::{RawBsonRef, RawDocument, RawDocumentBuf, get, rawdoc};
 use pinion_runtime::{Duration, random_stream, sleep};
 use pinion_sharding_protocol::{
     DatabaseVersion, Form, ShardVersion, StaleDatabaseInfo, StaleInfo, StaleReason,
@@ -232,20 +232,24 @@ impl Member {
         let names = world.names();
         if collection == "v" && world.is_sharded("c") {
             // A view on the other one.
-            let info = StaleInfo {
-                ns: Namespace::new(DB, "c")?,
-                received: ShardVersion::Unsharded,
-                wanted: Some(world.version("c", shard)),
-                shard: shard_name(shard).as_str().into(),
-            };
-            return Err(info.error(StaleReason::Mismatch, Form::Own));
+            let resolved = rawdoc! { "resolvedView": {
+                "ns": "d.c",
+                "pipeline": [{ "$match": { "b": { "$lt": 4 } } }],
+                "collation": { "locale": "simple" },
+            } };
+            let code = ErrorCode::COMMAND_ON_SHARDED_VIEW_NOT_SUPPORTED_ON_MONGOD;
+            return Err(Error::new(code, "a view").with_extra(resolved));
         }
-        if let Some(nested) = names.iter().find(|name| {
-            let text = pinion_query::document_text(named);
-            let is_named = ["from", "coll", "into"]
+        let text = pinion_query::document_text(named);
+        let is_named = |name: &str| {
+            ["from", "coll", "into"]
                 .iter()
-                .any(|field| text.contains(&format!("{field}: \"{name}\"")));
-            **name != collection && is_named && world.is_sharded(name)
+                .any(|field| text.contains(&format!("{field}: \"{name}\"")))
+        };
+        if let Some(nested) = names.iter().find(|name| {
+            // The view is on `c`.
+            let is_read = is_named(name) || *name == "c" && is_named("v");
+            **name != collection && is_read && world.is_sharded(name)
         }) {
             // What a stage reads or writes beside the collection has a version of its own.
             let info = StaleInfo {

@@ -12,7 +12,6 @@ use pinion_wire::{Invocation, Reply, Result};
 
 use self::statements::Bulk;
 use crate::dispatch::{WhenAbsent, at_database};
-use crate::placement::check_is_unsharded;
 use crate::reply::passed_on;
 use crate::request::Request;
 use crate::writes::run;
@@ -22,7 +21,7 @@ pub(super) async fn bulk_write(cmd: Invocation) -> Result<Reply> {
     run(Bulk::of(&cmd)?).await
 }
 
-/// `explain` of a `bulkWrite`, which has one operation.
+/// `explain` of a `bulkWrite`: the primary shard says what it has to say of it.
 pub(super) async fn explain(cmd: Invocation) -> Result<Reply> {
     let command = pinion_bson::get_path(cmd.body(), "explain.nsInfo");
     let first = match command {
@@ -31,9 +30,6 @@ pub(super) async fn explain(cmd: Invocation) -> Result<Reply> {
     };
     let ns = first.and_then(|ns| pinion_bson::get(ns.as_document()?, "ns"));
     let ns = ns.and_then(|ns| Namespace::parse(ns.as_str()?).ok());
-    if let Some(ns) = &ns {
-        check_is_unsharded("bulkWrite", ns).await?;
-    }
     let db = ns.map_or_else(|| "admin".to_owned(), |ns| ns.db().to_owned());
     let answer = at_database(&cmd, &db, WhenAbsent::Answer, |version| {
         Request::of(&cmd, cmd.db(), version)

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_runtime::LocalBoxFuture;
-use pinion_service::cursors::{BULK_WRITE_CURSOR, Cursor, DocumentStream, Filled, cursors, fill};
+use pinion_service::cursors::{BULK_WRITE_CURSOR, Cursor, DocumentStream, cursors};
 use pinion_service::session_ids::is_in;
 use pinion_sharding_protocol::ShardId;
 use pinion_wire::idl::{Namespace, i64_exact};
-use pinion_wire::{Documents, Error, ErrorCode, Invocation, OpContext, Reply, Result};
+use pinion_wire::{Documents, Error, ErrorCode, Invocation, Reply, Result};
 
-use crate::cursor::{CursorKind, RemoteStream};
+use crate::cursor::{CollectedStream, CursorKind, RemoteStream};
 use crate::dispatch::Answer;
 use crate::placement::write_error_is_stale;
 use crate::reply::append_concern_error;
@@ -269,34 +268,6 @@ fn renumbered(result: &RawDocument, place: usize) -> Bytes {
     Bytes::from(out.finish().into_bytes())
 }
 
-/// Results that are all here.
-struct Collected(std::vec::IntoIter<Bytes>);
-
-impl pinion_service::cursors::Documents for Collected {
-    async fn next(&mut self, _: &OpContext, _: usize) -> Result<Option<Bytes>> {
-        Ok(self.0.next())
-    }
-
-    fn is_eof(&self) -> bool {
-        self.0.len() == 0
-    }
-
-    fn is_tail(&self) -> bool {
-        false
-    }
-}
-
-impl DocumentStream for Collected {
-    fn fill<'a>(
-        &'a mut self,
-        stash: &'a mut Option<Bytes>,
-        ctx: &'a OpContext,
-        max_documents: usize,
-    ) -> LocalBoxFuture<'a, Result<Filled>> {
-        Box::pin(fill(self, stash, ctx, max_documents))
-    }
-}
-
 /// Appends the cursor of the reply: a first batch, as large as the client wants it.
 async fn append_results(
     cmd: &Invocation,
@@ -306,9 +277,9 @@ async fn append_results(
     let size = pinion_bson::get_path(cmd.body(), "cursor.batchSize").and_then(i64_exact);
     let max_documents = size.map_or(usize::MAX, |size| usize::try_from(size).unwrap_or(0));
     let list: Vec<Bytes> = results.into_values().collect();
-    let mut stream = Collected(list.into_iter());
+    let mut stream = CollectedStream::new(list);
     let mut stash = None;
-    let filled = fill(&mut stream, &mut stash, &cmd.ctx, max_documents).await?;
+    let filled = stream.fill(&mut stash, &cmd.ctx, max_documents).await?;
     let ns = Namespace::parse(BULK_WRITE_CURSOR)?;
     let id = match filled.exhausted {
         true => 0,

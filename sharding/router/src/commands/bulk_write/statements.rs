@@ -21,7 +21,7 @@ use crate::cursor::{CursorKind, first_reply};
 use crate::dispatch::{Answer, WhenAbsent, at_primary, may_route_again};
 use crate::limits::NUMBER_BYTES;
 use crate::placement::{Database, make_database, table_of};
-use crate::reads::variables;
+use crate::reads::{definitions, reads_time, variables};
 use crate::request::{Request, Versions};
 use crate::writes::{
     Added, Plan, Rest, Statements, Unsharded, append_numbers, half_done, is_of_id, number_of,
@@ -158,6 +158,10 @@ impl<'c> Bulk<'c> {
             out.end();
             // All results are collected here, whatever batches the client wants.
             out.start_document("cursor").end();
+            let reads_time = |at: &usize| reads_time(self.operation(*at).as_bytes());
+            if let Some(vars) = self.vars.as_ref().filter(|_| which.iter().any(reads_time)) {
+                out.append("let", &*definitions(vars));
+            }
             let is_retryable = cmd.ctx.args.txn_number.is_some() && !is_in(&cmd.ctx);
             // All of them have the numbers that the client gives them, or none.
             let is_part = which.len() < self.operations.len();

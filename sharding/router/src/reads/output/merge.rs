@@ -75,6 +75,7 @@ pub(super) async fn run(
 async fn identified(around: &Routed, stage: &Merge, target: &Namespace) -> Result<Merge> {
     if !stage.names_fields()
         && let Some(table) = table_of(target, Targets::Unknown).await?
+        && table.time_series.is_none()
     {
         let paths = table.key.paths().filter(|path| *path != "_id");
         let fields = std::iter::once("_id").chain(paths);
