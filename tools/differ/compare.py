@@ -6,6 +6,7 @@ from collections import namedtuple
 import bson
 from bson.son import SON
 
+import clustered
 import codec
 import explained
 import known
@@ -179,10 +180,16 @@ def write_error(error):
             encode(error.get("keyPattern")), encode(error.get("keyValue")))
 
 
-def difference(program, servers, database, coverage=None, rules=None):
+def difference(program, servers, database, coverage=None, rules=None, is_router=False, prepare=None):
     """None when both servers agree, else (position, command, reply of a, reply of b)."""
+    if is_router:
+        clustered.end_transactions(servers[0])
     for server in servers:
-        server.client.command(database, SON([("dropDatabase", 1)]))
+        dropped = server.client.command(database, SON([("dropDatabase", 1)]))
+        if not dropped.get("ok"):
+            raise OSError(f"dropDatabase on {server.name}: {dropped!r}")
+    if prepare:
+        prepare(servers[0], database)
     failed = False
     for position, command in enumerate(program):
         keep_open = continues(program[position + 1 :])
@@ -193,6 +200,10 @@ def difference(program, servers, database, coverage=None, rules=None):
             return None
         failed = failed or any(not reply.get("ok") or reply.get("writeErrors") for reply in replies)
         if agree(command, *replies):
+            continue
+        if is_router and clustered.reason(command, *replies):
+            if clustered.diverged(*replies):
+                return None
             continue
         # Asked of the first: what a recording does not hold cannot be asked of the second.
         why = known.reason(command, *replies, Before(failed, lambda: indexes_of(servers[0], database, command), program[:position]))

@@ -102,11 +102,19 @@ class Cluster:
         self.config.__exit__(kind)
 
 
+def inconsistencies(client):
+    """What shards and catalog disagree in."""
+    return list(client.admin.cursor_command("checkMetadataConsistency", 1, checkIndexes=True))
+
+
 @contextlib.contextmanager
 def unharmed(cluster):
-    """Runs a cluster, of which no process ends meanwhile."""
+    """Runs a cluster, of which no process ends meanwhile, and whose shards have in the end what the
+    catalog says."""
     with cluster as running:
         yield running
+        with running.client() as client:
+            assert inconsistencies(client) == []
         for process in running.processes():
             assert process.alive(), "a process ended during the tests"
             assert not [line for line in process.log if "panick" in line.lower()]

@@ -101,6 +101,7 @@ impl NodeConfig {
             db_path: storage.dir.clone(),
             storage,
             cluster_role: Default::default(),
+            cluster_version: Default::default(),
             planted_fault,
         };
         Self {
@@ -348,13 +349,26 @@ mod tests {
     const OF_ROUTERS: &[&str] = &[
         "addShard",
         "addShardToZone",
+        "balancerCollectionStatus",
+        "balancerStart",
+        "balancerStatus",
+        "balancerStop",
+        "checkMetadataConsistency",
+        "clearJumboFlag",
+        "configureCollectionBalancing",
         "enableSharding",
         "flushRouterConfig",
         "getShardMap",
         "isdbgrid",
         "listShards",
+        "mergeAllChunksOnShard",
+        "mergeChunks",
+        "movePrimary",
+        "refineCollectionShardKey",
         "removeShardFromZone",
+        "setAllowMigrations",
         "shardCollection",
+        "split",
         "updateZoneKeyRange",
     ];
 

@@ -207,6 +207,7 @@ fn config(
         storage,
         db_path: options.dbpath.clone(),
         cluster_role: options.cluster_role,
+        cluster_version: options.cluster_version,
         planted_fault: Default::default(),
     };
     NodeConfig {

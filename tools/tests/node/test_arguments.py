@@ -305,7 +305,10 @@ COMMANDS = {
     "setQuerySettings": ("admin", {"setQuerySettings": {"find": "c", "$db": "args"}, "settings": {"reject": False}}, {
         "setQuerySettings": Rule(STRINGS | OBJECTS)(2, 40414), "settings": OBJECT.required()(40415, 8727502)}),
     "setFeatureCompatibilityVersion": ("admin", {"setFeatureCompatibilityVersion": "8.0", "confirm": True}, {
-        "setFeatureCompatibilityVersion": STRING.required().but(STRINGS, 4926900)}),
+        "setFeatureCompatibilityVersion": STRING.required().but(STRINGS, 4926900), "fromConfigServer": BOOL, "changeTimestamp": TIMESTAMP,
+        "phase": STRING.but(STRINGS, 2)}),
+    "setUserWriteBlockMode": ("admin", {"setUserWriteBlockMode": 1, "global": False}, {
+        "setUserWriteBlockMode": ANY(20), "global": BOOL.required()(20)}),
     "getClusterParameter": ("admin", {"getClusterParameter": "*"}, {"getClusterParameter": Rule(STRINGS | {"empty array"})(2, 4)}),
     "setClusterParameter": ("admin", {"setClusterParameter": {"nosuch": 1}}, {"setClusterParameter": OBJECT.required().but(OBJECTS, 4)}),
     "validateDBMetadata": ("admin", {"validateDBMetadata": 1, "apiParameters": {"version": "1"}}, {
@@ -553,12 +556,24 @@ OF_MEMBERS = {
 
 # Other nodes refuse these before they read them. test_cluster_roles.py sends them to config
 # servers and shards.
-OF_CLUSTERS = {"_addShard", "_configsvrAddShard", "_configsvrAddShardToZone", "_configsvrCommitCreateCollection",
-               "_configsvrCommitDropCollection", "_configsvrCreateDatabase", "_configsvrDropDatabase", "_configsvrRemoveShardFromZone",
+OF_CLUSTERS = {"_addShard", "_cloneCollectionOptionsFromPrimaryShard", "_shardsvrShardCollection", "setShardVersion", "unsetSharding",
+               "_configsvrAddShard", "_configsvrAddShardToZone", "_configsvrBalancerCollectionStatus",
+               "_configsvrBalancerStart", "_configsvrBalancerStatus", "_configsvrBalancerStop", "_configsvrClearJumboFlag",
+               "_configsvrCommitChunkSplit", "_configsvrCommitChunksMerge", "_configsvrCommitCreateCollection",
+               "_configsvrCommitDropCollection", "_configsvrCommitMergeAllChunksOnShard", "_configsvrCommitMovePrimary",
+               "_configsvrCommitRefineCollectionShardKey", "_configsvrConfigureCollectionBalancing", "_configsvrCreateDatabase",
+               "_configsvrDropDatabase", "_configsvrRemoveShardFromZone", "_configsvrRenameCollectionMetadata",
+               "_configsvrSetAllowMigrations", "_configsvrSetClusterParameter", "_configsvrSetUserWriteBlockMode",
                "_configsvrUpdateZoneKeyRange", "_flushDatabaseCacheUpdates", "_flushRoutingTableCacheUpdates",
-               "_shardsvrCreateCollection", "_shardsvrCreateCollectionParticipant", "_shardsvrDropCollection",
-               "_shardsvrDropCollectionParticipant", "_shardsvrDropDatabase", "_shardsvrDropDatabaseParticipant",
-               "getDatabaseVersion", "getShardVersion", "shardingState"}
+               "_shardsvrCheckMetadataConsistency", "_shardsvrCheckMetadataConsistencyParticipant", "_shardsvrCloneCatalogData",
+               "_shardsvrCollMod", "_shardsvrCollModParticipant", "_shardsvrConvertToCapped", "_shardsvrCreateCollection",
+               "_shardsvrCreateCollectionParticipant", "_shardsvrDropCollection", "_shardsvrDropCollectionParticipant",
+               "_shardsvrDropDatabase", "_shardsvrDropDatabaseParticipant", "_shardsvrDropIndexes",
+               "_shardsvrDropIndexesParticipant", "_shardsvrMergeAllChunksOnShard", "_shardsvrMergeChunks",
+               "_shardsvrMovePrimary", "_shardsvrMovePrimaryAbort", "_shardsvrParticipantBlock",
+               "_shardsvrRefineCollectionShardKey", "_shardsvrRenameCollection", "_shardsvrRenameCollectionParticipant",
+               "_shardsvrSetAllowMigrations", "_shardsvrSetClusterParameter", "_shardsvrSetUserWriteBlockMode",
+               "checkShardingIndex", "getDatabaseVersion", "getShardVersion", "shardingState", "splitChunk", "splitVector"}
 
 
 def commands_without_rows(wire, *tables):

@@ -62,6 +62,9 @@ class Cluster:
         wait_until(lambda: self.config.config.version.find_one())
         command = {"_configsvrAddShard": self.shard_set.connection_string, "writeConcern": MAJORITY}
         self.config.admin.command(command)
+        for node in self.shard_set.nodes:
+            with self.shard_set.member(node, read_preference=ReadPreference.SECONDARY_PREFERRED) as member:
+                wait_until(lambda member=member: member.admin.command("shardingState")["enabled"])
         return self
 
     def __exit__(self, kind, *_):

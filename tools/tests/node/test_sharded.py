@@ -442,11 +442,119 @@ def groups(spec):
     return [{"$group": {"_id": "$g", "n": {"$sum": 1}}}, {"$merge": spec}]
 
 
+def test_keys_of_an_index_in_their_order(hashed):
+    hashed.create_index([("g", 1), ("k", 1)])
+    found = hashed.find({"g": {"$gte": 3}}, return_key=True).sort([("g", -1), ("k", -1)]).hint("g_1_k_1")
+    expected = sorted(((n % 5, n) for n in range(200) if n % 5 >= 3), reverse=True)
+    assert list(found) == [{"g": g, "k": k} for g, k in expected]
+
+
 def test_a_drop_is_seen_once(hashed, db):
     with db.watch(max_await_time_ms=500) as stream:
         hashed.drop()
         db.plain.insert_one({"_id": 1})
         assert [(stream.next()["operationType"]) for _ in range(2)] == ["drop", "insert"]
+
+
+def test_expanded_events_of_a_cluster(cluster, db):
+    client = db.client
+    db.plain.insert_one({"_id": 1})
+    with client.watch(show_expanded_events=True, max_await_time_ms=500) as stream:
+        shard(client, "d.c", {"k": "hashed"}, numInitialChunks=4)
+        event = next(event for event in stream if event["operationType"] == "shardCollection")
+        assert event["ns"] == {"db": "d", "coll": "c"} and event["collectionUUID"]
+        assert event["operationDescription"] == {
+            "shardKey": {"k": "hashed"}, "unique": False, "numInitialChunks": 4, "presplitHashedZones": False}
+        client.drop_database("d")
+        cluster.make_database("d", 0, client)
+        client.d.last.insert_one({"_id": 1})
+        seen = []
+        while not seen or seen[-1] != ("insert", "last"):
+            event = stream.next()
+            seen.append((event["operationType"], event["ns"].get("coll")))
+        drops = [event for event in seen if event[0] in ("drop", "dropDatabase")]
+        assert sorted(drops, key=str) == [("drop", "c"), ("drop", "plain"), ("dropDatabase", None)], seen
+    with client.watch(max_await_time_ms=500) as stream:
+        shard(client, "d.e", {"k": 1})
+        client.d.e.insert_one({"_id": 1, "k": 1})
+        assert stream.next()["operationType"] == "insert"
+
+
+def test_own_operations(db):
+    admin = db.client.admin
+    own = [{"$currentOp": {"localOps": True}}, {"$match": {"command.aggregate": 1}}, {"$project": {"opid": 1, "op": 1}}]
+    found, = admin.aggregate(own)
+    assert isinstance(found["opid"], int) and found["op"] == "command"
+    counted = list(admin.aggregate([{"$currentOp": {}}, {"$group": {"_id": "$shard", "n": {"$sum": 1}}}]))
+    assert {one["_id"] for one in counted} == {"s0", "s1"} and all(one["n"] > 0 for one in counted)
+    fails(lambda: list(db.aggregate([{"$currentOp": {"localOps": True}}])), 73)
+
+
+def test_documents_into_shards(ranged, db):
+    documents = [{"_id": n, "k": n, "new": True} for n in (5, 150, 300)]
+    list(db.aggregate([{"$documents": documents}, {"$merge": {"into": "r", "whenMatched": "replace"}}]))
+    assert ids(ranged.find({"new": True})) == [5, 150, 300]
+    fails(lambda: list(db.aggregate([{"$documents": documents}, {"$out": "r"}])), 28769)
+
+
+def test_snapshots_of_the_routers_choice(ranged, db):
+    level = {"level": "snapshot"}
+    reply = db.command("find", "r", filter={}, batchSize=3, readConcern=level)["cursor"]
+    at = reply["atClusterTime"]
+    ranged.delete_many({})
+    more = db.command("getMore", reply["id"], collection="r", batchSize=1000)["cursor"]
+    assert len(reply["firstBatch"]) + len(more["nextBatch"]) == 200
+    again = {"level": "snapshot", "atClusterTime": at}
+    counted = db.command("aggregate", "r", pipeline=[{"$count": "n"}], cursor={}, readConcern=again)["cursor"]
+    assert counted["firstBatch"] == [{"n": 200}] and counted["atClusterTime"] == at
+    values = db.command("distinct", "r", key="g", readConcern=again)
+    assert values["values"] == [0, 1, 2, 3, 4] and values["atClusterTime"] == at
+    with db.client.start_session(snapshot=True) as session:
+        assert ids(ranged.find({}, session=session)) == []
+        ranged.insert_one({"_id": 1, "k": 1})
+        assert list(ranged.aggregate([{"$count": "n"}], session=session)) == []
+
+
+def test_transactions_that_join(ranged, db):
+    split_in_zones(db.client, "d.other", {"k": 1}, 100)
+    db.other.insert_many([{"_id": n, "k": n, "to": (n * 37) % 200} for n in range(0, 200, 10)])
+    db.create_collection("seen", viewOn="r", pipeline=[{"$match": {"g": 0}}])
+    lookup = {"$lookup": {"from": "other", "localField": "k", "foreignField": "to", "as": "found"}}
+    viewed = {"$lookup": {"from": "seen", "localField": "k", "foreignField": "k", "as": "found"}}
+    with db.client.start_session() as session:
+        for level in ("local", "snapshot"):
+            with session.start_transaction(read_concern=pymongo.read_concern.ReadConcern(level)):
+                cursor = ranged.aggregate([lookup, {"$match": {"found": {"$ne": []}}}], session=session, batchSize=2)
+                assert len(list(cursor)) == 20
+                union = [{"$unionWith": "other"}, {"$count": "n"}]
+                assert list(ranged.aggregate(union, session=session)) == [{"n": 220}]
+                ranged.insert_one({"_id": 1000, "k": 50}, session=session)
+                assert list(ranged.aggregate(union, session=session)) == [{"n": 221}]
+                session.abort_transaction()
+        db.plain.insert_many([{"_id": k, "k": k} for k in (1, 5, 150)])
+        with session.start_transaction():
+            found = db.plain.aggregate([viewed, {"$match": {"found": {"$ne": []}}}], session=session)
+            assert ids(found) == [5, 150]
+
+
+def test_partial_results_in_time(cluster, ranged, db):
+    with cluster.shards[1].client() as direct:
+        block = {"failCommands": ["find"], "blockConnection": True, "blockTimeMS": 4000, "failInternalCommands": True}
+        direct.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=block)
+        try:
+            reply = db.command("find", "r", batchSize=1000, allowPartialResults=True, maxTimeMS=1000)["cursor"]
+            assert reply["partialResultsReturned"] and len(reply["firstBatch"]) == 100
+            fails(lambda: db.command("find", "r", maxTimeMS=500), 50)
+        finally:
+            direct.admin.command("configureFailPoint", "failCommand", mode="off")
+
+
+def test_codes_of_refusals(ranged, db):
+    fails(lambda: list(ranged.aggregate([{"$documents": []}])), 73)
+    fails(lambda: list(ranged.aggregate([{"$currentOp": {}}])), 73)
+    with db.client.start_session() as session:
+        session.start_transaction()
+        fails(lambda: ranged.create_index("zz", session=session), 263)
 
 
 def test_merge_into(ranged, db):
@@ -617,3 +725,16 @@ def test_secondaries_and_elections():
         client.d.c.insert_many([{"_id": n, "k": n} for n in range(100, 150)])
         assert client.d.c.count_documents({}) == 150
         wait_until(lambda: ids(secondaries.c.find()) == list(range(150)))
+
+
+def test_one_time_for_all_updates_of_a_command(hashed):
+    """Whichever shards execute them."""
+    client = hashed.database.client
+    set_time = [{"$set": {"at": "$$NOW"}}]
+    ops = [{"update": 0, "filter": {"k": n}, "updateMods": set_time, "multi": False} for n in range(40)]
+    ops.append({"update": 0, "filter": {"k": {"$gte": 100}}, "updateMods": set_time, "multi": True})
+    reply = client.admin.command({"bulkWrite": 1, "ops": ops, "nsInfo": [{"ns": "d.c"}]})
+    assert reply["nModified"] == 140
+    assert len(hashed.distinct("at")) == 1
+    hashed.bulk_write([UpdateMany({"k": n}, set_time) for n in range(40)])
+    assert len(hashed.distinct("at", {"k": {"$lt": 40}})) == 1

@@ -1,14 +1,10 @@
 """What the stalls of a run are held against: the times for which a processor ran nothing."""
 
 import os
-import pathlib
 import signal
-import sys
 import time
 
 import pytest
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2]))
 
 from still_processors import StillProcessors
 

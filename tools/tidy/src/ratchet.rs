@@ -27,7 +27,7 @@ const LONG_FUNCTIONS: Table = &[
     ("engine/administration", 1),
     ("engine/apply", 2),
     ("engine/catalog", 4),
-    ("engine/exec", 12),
+    ("engine/exec", 10),
     ("engine/instance", 1),
     ("engine/query", 27),
     ("engine/storage", 14),

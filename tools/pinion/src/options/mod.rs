@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use pinion_process::log::Rotation;
 use pinion_process::options::OptionValue;
 use pinion_service::members::MemberAuth;
-use pinion_service::node_info::ClusterRole;
+use pinion_service::node_info::{ClusterRole, ClusterVersion};
 
 use pinion_replication_node::MemberOptions;
 
@@ -69,6 +69,8 @@ pub struct Options {
     pub replication: Option<MemberOptions>,
     /// What the node is in a sharded cluster.
     pub cluster_role: ClusterRole,
+    /// Whose routers and config servers the shard has.
+    pub cluster_version: ClusterVersion,
     /// The key of the set, which its members prove to each other to have.
     pub member_auth: Option<MemberAuth>,
     /// The arguments as given, for getCmdLineOpts.

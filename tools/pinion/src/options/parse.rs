@@ -10,7 +10,7 @@ use pinion_process::options::{
 
 use super::Options;
 use super::replication::replication;
-use super::role::{cluster_role, default_port, fold_switches};
+use super::role::{cluster_role, cluster_version, default_port, fold_switches};
 use super::table::OPTIONS;
 
 /// What the arguments ask for.
@@ -106,6 +106,7 @@ fn build(reader: &Reader, memory_bytes: u64) -> Result<Options, OptionError> {
         spin_micros: reader.int("spinMicros", 0, 10_000)?.unwrap_or(200),
         replication: replication(reader)?,
         cluster_role,
+        cluster_version: cluster_version(reader, cluster_role)?,
         member_auth: member_auth(reader, KeyFileUse::OfSet)?,
         argv: reader.argv().to_vec(),
         parsed: reader.parsed(),
@@ -157,7 +158,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     use pinion_process::options::{OptionValue, Shape, Support};
-    use pinion_service::node_info::ClusterRole;
+    use pinion_service::node_info::{ClusterRole, ClusterVersion};
 
     use super::*;
 
@@ -303,6 +304,22 @@ mod tests {
         refused(&["--shardsvr"], "Cannot start a shardsvr as a standalone");
         refused(&["--configsvr"], "Cannot start a configsvr as a standalone");
         refused(&["--configdb", "c/a:1"], "it is an option of routers");
+    }
+
+    #[test]
+    fn versions_of_clusters() {
+        let shard = ["--replSet=rs0", "--shardsvr"];
+        let version = |args: &[&str]| run(&[&shard, args].concat()).unwrap().cluster_version;
+        assert_eq!(version(&[]), ClusterVersion::Newest);
+        assert_eq!(version(&["--clusterVersion=4.4"]), ClusterVersion::V44);
+        refused(
+            &["--replSet=rs0", "--shardsvr", "--clusterVersion=4.2"],
+            "expected 4.4",
+        );
+        refused(
+            &["--replSet=rs0", "--clusterVersion=4.4"],
+            "needs --shardsvr",
+        );
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use pinion_process::options::{OptionError, OptionValue, Reader};
-use pinion_service::node_info::ClusterRole;
+use pinion_service::node_info::{ClusterRole, ClusterVersion};
 
 const ROLE: &str = "clusterRole";
 const SHARD: &str = "shardsvr";
 const CONFIG: &str = "configsvr";
+const VERSION: &str = "clusterVersion";
 
 /// Brings the two switches into the form of the configuration file, in which `getCmdLineOpts`
 /// shows them.
@@ -57,6 +58,26 @@ pub(super) fn cluster_role(reader: &Reader) -> Result<ClusterRole, OptionError> 
         Some(_) => Ok(role),
         None => Err(OptionError(format!(
             "Cannot start a {name} as a standalone server. Please use the option --replSet to start the node as a replica set."
+        ))),
+    }
+}
+
+/// Whose routers and config servers the shard has.
+///
+/// # Errors
+/// There is no such version of them, or the node is no shard.
+pub(super) fn cluster_version(
+    reader: &Reader,
+    role: ClusterRole,
+) -> Result<ClusterVersion, OptionError> {
+    match reader.last(VERSION).as_deref() {
+        None => Ok(ClusterVersion::Newest),
+        Some(_) if role != ClusterRole::Shard => Err(OptionError(format!(
+            "--{VERSION} needs --shardsvr: it says whose routers a shard has"
+        ))),
+        Some("4.4") => Ok(ClusterVersion::V44),
+        Some(other) => Err(OptionError(format!(
+            "Invalid value '{other}' for --{VERSION}: expected 4.4, or nothing for routers of Pinion"
         ))),
     }
 }

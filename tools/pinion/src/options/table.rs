@@ -443,6 +443,12 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         support: Support::Yes,
         help: "",
     },
+    yes(
+        "clusterVersion",
+        "sharding.clusterVersion",
+        Shape::Value,
+        "4.4: serve as a shard behind routers and config servers of MongoDB 4.4; needs --shardsvr",
+    ),
     no(
         "configdb",
         "sharding.configDB",

@@ -18,7 +18,7 @@ use pinion_storage::StorageOptions;
 
 use super::cluster::{Cluster, Place, Set};
 use super::verdict::PROBES;
-use super::{clients, clocks, lives, operator, strays, verdict};
+use super::{clients, clocks, lives, movers, operator, strays, verdict};
 use crate::fault::Fault;
 use crate::members::{Member, PORT, SetKind, SetPlan, add_member, host_of, set_config};
 use crate::sets::judge::{self, Orders};
@@ -101,6 +101,7 @@ pub fn cluster_of(sizes: &Sizes, rng: &mut Rng) -> Rc<Cluster> {
         shards,
         stable: STABLE.into_iter().map(shared).collect(),
         plain: shared("plain"),
+        moving: shared("moving"),
         routers: routers.clone(),
         places: places
             .map(|db| Place {
@@ -283,15 +284,24 @@ pub fn add_clients(sim: &Sim, cluster: &Rc<Cluster>, rng: &mut Rng) {
     for (name, shared) in [
         ("batches", &cluster.stable[0]),
         ("batches of shards", &cluster.plain),
+        ("batches of what moves", &cluster.moving),
     ] {
         let shared = shared.clone();
         add_client(sim, name, move |rng| {
             clients::read_in_batches(shared.clone(), rng)
         });
     }
-    let shared = cluster.plain.clone();
-    add_client(sim, "plain", move |rng| {
-        clients::write_plainly(shared.clone(), rng)
+    for (name, shared) in [
+        ("plain", &cluster.plain),
+        ("plain of what moves", &cluster.moving),
+    ] {
+        let shared = shared.clone();
+        add_client(sim, name, move |rng| {
+            clients::write_plainly(shared.clone(), rng)
+        });
+    }
+    of_all("mover", |cluster, rng| {
+        Box::pin(movers::move_about(cluster, rng))
     });
     if rng.chance(0.7) {
         let shared = cluster.stable[1].clone();

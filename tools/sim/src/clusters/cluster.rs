@@ -38,6 +38,8 @@ pub struct Cluster {
     pub stable: Vec<Rc<Shared>>,
     /// That of writes which are not retryable.
     pub plain: Rc<Shared>,
+    /// That of writes which are not retryable, into what moves from shard to shard.
+    pub moving: Rc<Shared>,
     pub places: Vec<Place>,
     /// Documents that every shard has.
     pub strays: Strays,
@@ -80,7 +82,7 @@ impl Cluster {
 
     /// All that clients of routers share.
     pub fn shared(&self) -> impl Iterator<Item = &Rc<Shared>> {
-        self.stable.iter().chain([&self.plain])
+        self.stable.iter().chain([&self.plain, &self.moving])
     }
 
     pub fn pause(&self, paused: bool) {

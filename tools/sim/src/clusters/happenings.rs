@@ -20,8 +20,9 @@ const STRANDED: f64 = 0.12;
 /// How long the config servers are away.
 const AWAY: Duration = Duration::from_secs(25);
 const CALM: Duration = Duration::from_secs(60);
-/// Reads of the list of shards and of the default concerns in such a time, by one router.
-const RELOADS: i64 = 4;
+/// Reads of the list of shards, the default concerns and the parameters of the cluster in such a
+/// time, by one router.
+const RELOADS: i64 = 6;
 /// How often a router says in a minute that it is there, at most.
 const PINGS: i64 = 7;
 const SHORT: Duration = Duration::from_millis(100);
@@ -191,8 +192,8 @@ impl Run {
         shards.map(|set| nodes_of(set).1).collect()
     }
 
-    /// While nothing is new the config servers are asked for nothing but the list of shards and the
-    /// default concerns, and hear that the routers are there.
+    /// While nothing is new the config servers are asked for nothing but the list of shards, the
+    /// default concerns and the parameters of the cluster, and hear that the routers are there.
     pub(super) fn be_calm(&mut self) -> Result<(), String> {
         self.warm_up()?;
         let before = self.count_at_config()?;

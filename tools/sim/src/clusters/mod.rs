@@ -7,6 +7,7 @@ mod clocks;
 mod cluster;
 mod happenings;
 mod lives;
+mod movers;
 mod operator;
 mod report;
 mod strays;

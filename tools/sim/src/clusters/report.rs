@@ -47,6 +47,7 @@ pub const REPORTED: Reported = &[
     ("calm minutes", &["calm minutes"]),
     ("sharded", &["collections sharded"]),
     ("looks at strays", &["looks at strays"]),
+    ("moved", &["databases moved"]),
 ];
 
 /// What a campaign must have met.
@@ -91,4 +92,5 @@ pub const MUST_HAPPEN: &[&str] = &[
     "looks at strays",
     "strays changed",
     "all strays changed",
+    "databases moved",
 ];

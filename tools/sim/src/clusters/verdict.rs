@@ -101,6 +101,7 @@ impl Look<'_> {
             });
         }
         self.look_at_made().await?;
+        self.look_at_metadata().await?;
         let sharded = self.look_at_tables().await?;
         let mut copies = Vec::new();
         for shard in &self.cluster.shards {
@@ -122,6 +123,18 @@ impl Look<'_> {
         let shown = self.find(strays::DB, strays::COLLECTION).await?;
         strays::check_shown(self.cluster, &shown);
         Ok(())
+    }
+
+    /// What shards have is what the catalog says, as the cluster itself finds.
+    async fn look_at_metadata(&mut self) -> Result<(), String> {
+        let check = rawdoc! {
+            "checkMetadataConsistency": 1_i32, "maxTimeMS": 10_000_i32, "$db": "admin",
+        };
+        let reply = ask(&mut self.client, &check).await?;
+        match batch(&reply, "firstBatch") {
+            found if found.is_empty() => Ok(()),
+            found => Err(format!("inconsistent metadata: {found:?}")),
+        }
     }
 
     /// Looks at what the config servers have of sharded collections: each has chunks, which leave
