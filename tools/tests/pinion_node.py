@@ -53,12 +53,12 @@ def run(*options, timeout_secs=PATIENCE_SECS):
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def wait_until(holds, timeout_secs=PATIENCE_SECS):
+def wait_until(holds, timeout_secs=PATIENCE_SECS, pause_secs=0.01):
     """Looks until something holds; fails when it does not in time."""
     end = time.monotonic() + timeout_secs
     while not holds():
         assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.01)
+        time.sleep(pause_secs)
 
 
 def next_event(stream):
@@ -251,12 +251,12 @@ class Node:
 
 
 class ReplicaSet:
-    """Nodes that are members of one replica set. The first has the highest priority, and is the
-    first primary."""
+    """Nodes that are members of one replica set. The first is the first primary."""
 
-    def __init__(self, members=3, settings=None, options=(), name="rs0", role=None):
-        """`role` is what the set is in a sharded cluster: "shardsvr" or "configsvr"."""
-        self.name, self.role = name, role
+    def __init__(self, members=3, settings=None, options=(), name="rs0", role=None, alike=False):
+        """`role` is what the set is in a sharded cluster: "shardsvr" or "configsvr". The first
+        member has the highest priority and takes over again, unless all are `alike`."""
+        self.name, self.role, self.alike = name, role, alike
         options = [*options, f"--{role}"] if role else options
         self.nodes = [Node("--replSet", name, "--cpus", "2", *options) for _ in range(members)]
         # A short election timeout, which a busy machine still bears; tests of failover use the
@@ -266,7 +266,7 @@ class ReplicaSet:
     @property
     def config(self):
         members = [
-            {"_id": at, "host": f"127.0.0.1:{node.port}", "priority": len(self.nodes) - at}
+            {"_id": at, "host": f"127.0.0.1:{node.port}", "priority": 1 if self.alike else len(self.nodes) - at}
             for at, node in enumerate(self.nodes)
         ]
         config = {"_id": self.name, "members": members, "settings": self.settings}
