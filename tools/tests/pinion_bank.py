@@ -16,18 +16,30 @@ MAJORITY = WriteConcern("majority")
 SOCKET_TIMEOUT_MS = 30_000
 
 
-class Teller(threading.Thread):
-    """Moves money between two accounts, and notes it in the ledger, all in one transaction."""
+def ignore(_):
+    """What is done with errors unless a campaign looks at them."""
 
-    def __init__(self, members, number):
+
+def accounts_of(group, groups):
+    """The accounts of one group, which a transaction does not leave."""
+    return range(group * ACCOUNTS // groups, (group + 1) * ACCOUNTS // groups)
+
+
+class Teller(threading.Thread):
+    """Moves money between two accounts of a group, and notes it in the ledger, all in one
+    transaction. Where there are several groups it looks at an account of another one, too."""
+
+    def __init__(self, members, number, groups=1):
         super().__init__(daemon=True)
         self.client = members.client(socketTimeoutMS=SOCKET_TIMEOUT_MS)
-        self.number = number
+        self.number, self.groups = number, groups
         self.random = random.Random(number)
         self.acknowledged = []
         # When one was acknowledged: (seconds, how long it took).
         self.times = []
         self.attempts = 0
+        # Called with each error.
+        self.note = ignore
         self.ended = threading.Event()
 
     def run(self):
@@ -38,19 +50,26 @@ class Teller(threading.Thread):
                 began = time.monotonic()
                 key = f"{self.number}-{at}"
                 at += 1
-                giver, taker = self.random.sample(range(ACCOUNTS), 2)
+                group = at % self.groups
+                giver, taker = self.random.sample(accounts_of(group, self.groups), 2)
                 amount = self.random.randint(1, 9)
 
                 def move(session):
                     self.attempts += 1
+                    if self.groups > 1:
+                        other = accounts_of((group + 1) % self.groups, self.groups)[0]
+                        if bank.accounts.find_one({"_id": other}, session=session) is None:
+                            self.note(AssertionError(f"the account {other} is not there"))
                     bank.accounts.update_one({"_id": giver}, {"$inc": {"n": -amount}}, session=session)
                     bank.accounts.update_one({"_id": taker}, {"$inc": {"n": amount}}, session=session)
-                    bank.ledger.insert_one({"_id": key, "giver": giver, "taker": taker, "n": amount}, session=session)
+                    entry = {"_id": key, "group": group, "giver": giver, "taker": taker, "n": amount}
+                    bank.ledger.insert_one(entry, session=session)
 
                 try:
                     session.with_transaction(move, write_concern=MAJORITY)
-                except PyMongoError:
+                except PyMongoError as error:
                     # Whether it has taken place is unknown.
+                    self.note(error)
                     continue
                 self.acknowledged.append(key)
                 now = time.monotonic()
@@ -66,6 +85,8 @@ class Auditor(threading.Thread):
         self.in_transaction = number % 2 == 0
         self.counted = 0
         self.problems = []
+        # Called with what is wrong, and with each error.
+        self.report, self.note = self.problems.append, ignore
         self.ended = threading.Event()
 
     def run(self):
@@ -79,7 +100,8 @@ class Auditor(threading.Thread):
                     else:
                         self.check(account["n"] for account in anywhere.find({}, batch_size=5, session=session))
                 self.counted += 1
-            except PyMongoError:
+            except PyMongoError as error:
+                self.note(error)
                 time.sleep(0.05)
 
     def count_twice(self, session):
@@ -91,21 +113,41 @@ class Auditor(threading.Thread):
     def check(self, numbers):
         numbers = list(numbers)
         if sum(numbers) != ACCOUNTS * BALANCE:
-            self.problems.append(f"there is {sum(numbers)} in {numbers}")
+            self.report(f"there is {sum(numbers)} in {numbers}")
 
 
 class Bank:
     """While it is entered, money is moved and counted. `problems` is what was wrong, in the end."""
 
-    def __init__(self, members, tellers=4, auditors=2):
+    def __init__(self, members, tellers=4, auditors=2, groups=1):
+        """Money stays within each of the groups of accounts."""
         self.members = members
         with members.client() as client:
             bank = client.get_database("bank", write_concern=MAJORITY)
-            bank.accounts.insert_many([{"_id": at, "n": BALANCE} for at in range(ACCOUNTS)])
-            bank.create_collection("ledger")
-        self.tellers = [Teller(members, number) for number in range(tellers)]
+            self.make(bank)
+            accounts = [{"_id": at, "n": BALANCE} for at in range(ACCOUNTS)]
+            with client.start_session() as session:
+                bank.accounts.insert_many(accounts, session=session)
+                # When they were there.
+                self.made = (session.operation_time, session.cluster_time)
+        self.tellers = [Teller(members, number, groups) for number in range(tellers)]
         self.auditors = [Auditor(members, number) for number in range(auditors)]
+        for thread in self.tellers + self.auditors:
+            self.hear(thread.client)
         self.problems = []
+
+    def make(self, bank):
+        """Makes the collections."""
+        bank.create_collection("accounts")
+        bank.create_collection("ledger")
+
+    def hear(self, client):
+        """Has a client hear of the accounts: its snapshots are no older from then on."""
+        operation_time, cluster_time = self.made
+        with client.start_session(causal_consistency=True) as session:
+            session.advance_cluster_time(cluster_time)
+            session.advance_operation_time(operation_time)
+            client.bank.accounts.find_one(session=session)
 
     def __enter__(self):
         for thread in self.tellers + self.auditors:

@@ -24,15 +24,20 @@ class Router(Node):
 
 class Cluster:
     """A config set, shards `s0`, `s1`, ..., and routers. `options` are those of all processes,
-    `of_routers` and `of_nodes` of each kind."""
+    `of_routers` and `of_nodes` of each kind; `prepare` is called with each process and its name
+    before it is started first."""
 
-    def __init__(self, shards=2, members=1, config=1, routers=1, options=(), of_routers=(), of_nodes=(), settings=None):
+    def __init__(
+        self, shards=2, members=1, config=1, routers=1, options=(), of_routers=(), of_nodes=(),
+        settings=None, prepare=None,
+    ):
         settings = STEADY if settings is None else settings
         nodes = (*options, *of_nodes)
         self.config = ReplicaSet(config, settings, nodes, name="cfg", role="configsvr")
         self.shards = [
             ReplicaSet(members, settings, nodes, name=f"s{at}", role="shardsvr") for at in range(shards)
         ]
+        self.prepare = prepare or (lambda process, name: None)
         self.router_options = (*options, *of_routers)
         self.routers = [None] * routers
 
@@ -75,11 +80,15 @@ class Cluster:
         return self
 
     def _begin(self):
+        for members in (self.config, *self.shards):
+            for at, node in enumerate(members.nodes):
+                self.prepare(node, f"{members.name}-{at}")
         self.config.__enter__()
         for shard in self.shards:
             shard.__enter__()
         self.routers = [Router(self.config.connection_string, *self.router_options) for _ in self.routers]
-        for router in self.routers:
+        for at, router in enumerate(self.routers):
+            self.prepare(router, f"router-{at}")
             router.start()
         with self.client() as client:
             for at in range(len(self.shards)):
@@ -105,6 +114,12 @@ class Cluster:
 def inconsistencies(client):
     """What shards and catalog disagree in."""
     return list(client.admin.cursor_command("checkMetadataConsistency", 1, checkIndexes=True))
+
+
+def by_shard(collection):
+    """How many documents of a collection each shard has that has any of its chunks."""
+    parts = collection.aggregate([{"$collStats": {"count": {}}}])
+    return {part["shard"]: part["count"] for part in parts}
 
 
 @contextlib.contextmanager

@@ -31,6 +31,6 @@ mod table;
 pub use absent::register_unreplicated;
 pub use compact::{AutoCompact, end_auto_compact};
 pub use fail_points::register_test_commands;
-pub use status_sections::{ProcessSource, SystemSource};
+pub use status_sections::SystemSource;
 pub use table::{parameter_rows, register_commands};
 pub use validate::ValidateMemory;

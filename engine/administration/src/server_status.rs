@@ -24,6 +24,7 @@ use pinion_service::node_info::node_info;
 use pinion_service::operator_counts;
 use pinion_service::operator_counts::operator_counts;
 use pinion_service::ops::ops;
+use pinion_service::process_usage::{append_extra_info, append_memory};
 use pinion_service::profile_settings::profiles;
 use pinion_service::session_table::session_table;
 use pinion_service::spill::node_memory;
@@ -33,8 +34,8 @@ use pinion_wire::{
 };
 
 use crate::status_sections::{
-    SystemSource, append_catalog, append_extra_info, append_index_builds, append_locks,
-    append_memory, append_network, append_replicated,
+    SystemSource, append_catalog, append_index_builds, append_locks, append_network,
+    append_replicated,
 };
 
 /// The collection that shows the log.

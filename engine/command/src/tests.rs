@@ -37,7 +37,7 @@ fn names_are_of_one_command() {
         }
     }
     assert!(find_row("nothing").is_none());
-    assert_eq!(rows().count(), 226);
+    assert_eq!(rows().count(), 227);
 }
 
 #[test]
@@ -157,6 +157,7 @@ fn what_members_send_to_each_other() {
             "_configsvrBalancerStatus",
             "_configsvrBalancerStop",
             "_configsvrClearJumboFlag",
+            "_configsvrCollMod",
             "_configsvrCommitChunkSplit",
             "_configsvrCommitChunksMerge",
             "_configsvrCommitCreateCollection",

@@ -29,6 +29,7 @@ pub mod node_info;
 pub mod ops;
 pub mod options;
 pub mod parking;
+pub mod process_usage;
 pub mod query_settings;
 pub mod session_table;
 

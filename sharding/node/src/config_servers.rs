@@ -204,8 +204,9 @@ async fn read_to_end(
     command.append("$db", ns.db());
     let set = &cluster.config_servers;
     let (host, reply) = run_on_primary_of(set, &command.finish(), REMOTE_COMMAND).await?;
+    let learn = |reply: &RawDocument| learn(reply, is_config(set));
     let found = Hosts::here()
-        .read_to_end(&set.set, &host, &ns, &reply, REMOTE_COMMAND)
+        .read_to_end(&set.set, &host, &ns, &reply, REMOTE_COMMAND, learn)
         .await?;
     times::keep().await?;
     Ok(found)

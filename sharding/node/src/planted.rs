@@ -21,11 +21,11 @@ pub enum PlantedFault {
 }
 
 impl PlantedFault {
-    /// Those that a campaign plants and must find. `PhaseNotCheckpointed` is none of them: phases
-    /// may be performed twice, so it shows by a crash behind the commit alone.
+    /// Those that a campaign plants and must find.
     pub const ALL: &[PlantedFault] = &[
         PlantedFault::DatabaseVersionUnchecked,
         PlantedFault::PlacementNotMajority,
+        PlantedFault::PhaseNotCheckpointed,
         PlantedFault::LockLeaked,
         PlantedFault::CriticalSectionLeaked,
         PlantedFault::DropLeavesChunks,

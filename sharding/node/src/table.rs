@@ -105,6 +105,7 @@ fn of_config_servers(r: &mut Registry) {
         "_configsvrCommitRefineCollectionShardKey",
         config::commit_refine_shard_key,
     );
+    attach(r, "_configsvrCollMod", config::coll_mod);
     attach(
         r,
         "_configsvrSetAllowMigrations",

@@ -44,7 +44,7 @@ pub use monitor::{
     MemberKind, Monitor, SetTopology, TopologyVersion, cannot_satisfy,
 };
 pub use registry::{CONFIG_ID, ShardChanges, ShardEntry, ShardRegistry};
-pub use series::bucket_shard_key;
+pub use series::{bucket_shard_key, change_to};
 pub use shard_id::ShardId;
 pub use stale::{StaleDatabaseInfo, StaleEpochInfo, StaleInfo, StaleReason};
 pub use table::{RoutingTable, TableError};

@@ -6,8 +6,64 @@
 use std::borrow::Cow;
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
-use pinion_query::{Matcher, TimeSeries, Variables, bucket_filter, document_text};
+use pinion_query::{
+    Granularity, Matcher, TimeSeries, TimeSeriesChange, Variables, bucket_filter, document_text,
+};
+use pinion_wire::idl::{FieldReader, Path, missing_field};
 use pinion_wire::{Error, ErrorCode, Result};
+
+/// What is said of the series of a collection of buckets.
+pub(crate) const SERIES_FIELDS: &str = "timeseriesFields";
+
+/// The series that a field describes.
+///
+/// # Errors
+/// It is no document, or one of a series without a time field or a span.
+pub(crate) fn series_in(reader: &FieldReader<'_, '_>, name: &str) -> Result<Option<TimeSeries>> {
+    let Some(fields) = reader.opt_doc(name)? else {
+        return Ok(None);
+    };
+    let path = reader.path().field(name);
+    let series = TimeSeries::from_document(fields);
+    series
+        .map(Some)
+        .map_err(|missing| missing_field(path.field(missing)))
+}
+
+/// What a `collMod` says about buckets; `None` where it says nothing.
+///
+/// # Errors
+/// Those of a series that is not sharded: an unknown field, and a value that none can have.
+pub(crate) fn bucket_change(command: &RawDocument) -> Result<Option<TimeSeriesChange>> {
+    let reader = FieldReader::object(Path::root("collMod"), command)?;
+    let Some(series) = reader.opt_object("timeseries")? else {
+        return Ok(None);
+    };
+    series.only(&[
+        "granularity",
+        "bucketRoundingSeconds",
+        "bucketMaxSpanSeconds",
+    ])?;
+    let secs = |field: &str| -> Result<Option<i32>> {
+        let secs = series.opt_between(field, 1, TimeSeries::MAX_SECS)?;
+        Ok(secs.map(|secs| secs as i32))
+    };
+    Ok(Some(TimeSeriesChange {
+        granularity: series.opt_one_of("granularity", &Granularity::NAMES)?,
+        rounding_secs: secs("bucketRoundingSeconds")?,
+        max_span_secs: secs("bucketMaxSpanSeconds")?,
+    }))
+}
+
+/// The change by which the buckets of a series become those of this one.
+pub fn change_to(series: &TimeSeries) -> TimeSeriesChange {
+    TimeSeriesChange {
+        granularity: series.granularity,
+        rounding_secs: series.rounding_secs,
+        // That of a granularity follows from it.
+        max_span_secs: series.granularity.is_none().then_some(series.max_span_secs),
+    }
+}
 
 /// The shard key of the buckets of a series for one of its measurements: fields of the meta field,
 /// and the time at the end.
@@ -86,6 +142,31 @@ mod tests {
             granularity: Some(Granularity::Seconds),
             rounding_secs: None,
             max_span_secs: 3600,
+        }
+    }
+
+    #[test]
+    fn changes_of_buckets() {
+        let check = |command: RawDocumentBuf, expected: i32| {
+            let found = bucket_change(&command);
+            assert_eq!(found.map_or_else(|error| error.code.0, |_| 0), expected);
+        };
+        let of = |series: RawDocumentBuf| rawdoc! { "collMod": "c", "timeseries": series };
+        assert_eq!(bucket_change(&rawdoc! { "collMod": "c" }).ok(), Some(None));
+        check(of(rawdoc! {}), 0);
+        check(of(rawdoc! { "granularity": "days" }), 2);
+        check(of(rawdoc! { "timeField": "t" }), 40_415);
+        check(of(rawdoc! { "bucketMaxSpanSeconds": 0 }), 2);
+        check(of(rawdoc! { "bucketRoundingSeconds": i32::MAX }), 2);
+        check(rawdoc! { "collMod": "c", "timeseries": 1 }, 14);
+        for changed in [
+            rawdoc! { "granularity": "hours" },
+            rawdoc! { "bucketMaxSpanSeconds": 7200, "bucketRoundingSeconds": 7200 },
+        ] {
+            let asked = bucket_change(&of(changed)).expect("readable").expect("one");
+            let changed = series().changed(asked).expect("longer").expect("others");
+            let again = series().changed(change_to(&changed));
+            assert_eq!(again, Ok(Some(changed)));
         }
     }
 

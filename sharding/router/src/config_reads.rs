@@ -1,6 +1,6 @@
 //! Reads of the config servers, which are at least as new as what this process has heard of.
 
-use pinion_bson::{DocBuilder, RawDocumentBuf};
+use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf};
 use pinion_runtime::Duration;
 use pinion_wire::Result;
 use pinion_wire::idl::{Namespace, ReadPreference, ReadPreferenceMode};
@@ -52,9 +52,12 @@ pub(crate) async fn find_all(
             Retry::Idempotent,
         )
         .await?;
-    learn_from(&*cluster.clock, reply.body());
+    let learn = |reply: &RawDocument| {
+        learn_from(&*cluster.clock, reply);
+    };
+    learn(reply.body());
     hosts
-        .read_to_end(set, &host, ns, reply.body(), CONFIG_READ_TIME)
+        .read_to_end(set, &host, ns, reply.body(), CONFIG_READ_TIME, learn)
         .await
 }
 

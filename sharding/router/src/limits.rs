@@ -35,6 +35,9 @@ pub(crate) const MAX_TARGETINGS: usize = 100;
 /// The bounds of chunks that a reply lists.
 pub(crate) const LISTED_CHUNKS_BYTES: usize = 8 << 20;
 
+/// What the shards find in `validateDBMetadata` is listed up to this length.
+pub(crate) const METADATA_REPLY_BYTES: usize = 15 << 20;
+
 /// How often the catalog is looked at until what is inconsistent at each look is reported, and the
 /// pause between. A definition that writes chunks changes their number meanwhile.
 pub(crate) const CONSISTENCY_LOOKS: usize = 4;

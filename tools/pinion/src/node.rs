@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use pinion_administration::{ProcessSource, SystemSource};
+use pinion_administration::SystemSource;
 use pinion_bson::RawDocumentBuf;
 use pinion_exec::{NodeOptions, PlantedFault};
 use pinion_replication_node::MemberOptions;
@@ -16,6 +16,7 @@ use pinion_runtime::{
 use pinion_server::ServerOptions;
 use pinion_service::options::{HostInfo, ProcessOptions, ProcessUsage};
 use pinion_service::parameters::LogControl;
+use pinion_service::process_usage::ProcessSource;
 use pinion_storage::{StorageOptions, storage};
 use pinion_wire::Registry;
 

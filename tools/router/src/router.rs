@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use pinion_runtime::{CoreId, Duration, Listener, now, on_all_cores, set_core_local, sleep};
 use pinion_server::ServerOptions;
+use pinion_service::options::ProcessUsage;
 use pinion_service::parameter_commands::set_start_parameters;
 use pinion_service::parameters::{LogControl, test_commands_enabled};
+use pinion_service::process_usage::ProcessSource;
 use pinion_sharding_router::{RouterProcess, register_commands, register_test_commands};
 use pinion_wire::Registry;
 
@@ -24,6 +26,8 @@ pub struct RouterConfig {
     pub set_parameters: Vec<(String, String)>,
     /// How commands reach the log's verbosity.
     pub log_control: Option<fn() -> LogControl>,
+    /// The use of the machine, where the router is a process.
+    pub process: Option<fn() -> ProcessUsage>,
     /// Called when clients are served.
     pub on_serving: Option<fn()>,
     /// Lines for getLog: "startupWarnings" that were found before the router started.
@@ -96,12 +100,15 @@ async fn open(config: &RouterConfig, port: u16) -> Result<(), RouterError> {
     }
     pinion_sharding_router::open(router).await;
     let parameters = Arc::new(config.set_parameters.clone());
-    let log_control = config.log_control;
+    let (process, log_control) = (config.process, config.log_control);
     let results = on_all_cores(move |_| {
         let parameters = parameters.clone();
         async move {
             if let Some(log_control) = log_control {
                 set_core_local(Rc::new(log_control()));
+            }
+            if let Some(process) = process {
+                set_core_local(Rc::new(ProcessSource(Box::new(process))));
             }
             let set = set_start_parameters(&parameters);
             set_core_local(Rc::new(registry(test_commands_enabled())));

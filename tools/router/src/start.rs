@@ -143,6 +143,7 @@ fn config(
             .collect(),
         set_parameters: options.set_parameters.clone(),
         log_control: Some(pinion_process::log_control),
+        process: Some(machine::process_usage),
         on_serving: fork::is_forked().then_some(fork::report_serving),
         startup_warnings,
     }

@@ -145,9 +145,12 @@ async fn exchange(
     }
 }
 
-/// Whether a reply says `ok: 1`.
+/// Whether a reply says `ok: 1`. The count of a view says it with an integer, as MongoDB's does.
 fn is_ok(reply: &RawDocument) -> bool {
-    matches!(reply.get("ok"), Ok(Some(value)) if value.as_f64() == Some(1.0))
+    let Ok(Some(value)) = reply.get("ok") else {
+        return false;
+    };
+    value.as_f64() == Some(1.0) || value.as_i32() == Some(1)
 }
 
 /// The first write error's message, or the command's.

@@ -11,7 +11,8 @@ import subprocess
 
 import pymongo
 import pytest
-from pinion_node import BINARY, STEADY, Node, ReplicaSet, free_port
+from pinion_cluster import Cluster, unharmed
+from pinion_node import BINARY, STEADY, TEST_COMMANDS, Node, ReplicaSet, free_port
 
 HERE = pathlib.Path(__file__).resolve().parent
 HOME = pathlib.Path(os.environ.get("PINION_TARGET", "target")).resolve() / "drivers"
@@ -47,40 +48,78 @@ def npm(name):
     return home
 
 
-def test_node_driver(node):
-    home = npm("node")
-    assert run("node", HERE / "node" / "scenario.mjs", node.uri, env={"DRIVER_HOME": str(home)}).strip().endswith("ok")
-
-
 @pytest.fixture(scope="module")
 def three():
     with ReplicaSet(3, STEADY) as members:
         yield members
 
 
-def test_node_driver_on_a_set(three):
-    home = npm("node")
-    assert run("node", HERE / "node" / "set.mjs", three.uri, env={"DRIVER_HOME": str(home)}).strip().endswith("ok")
+@pytest.fixture(scope="module")
+def cluster():
+    """Two shards in zones of their own, with a secondary each, behind two routers."""
+    with unharmed(Cluster(shards=2, members=2, routers=2, options=TEST_COMMANDS)) as running:
+        with running.client() as client:
+            for shard, zone in (("s0", "low"), ("s1", "high")):
+                client.admin.command("addShardToZone", shard, zone=zone)
+        yield running
 
 
-def test_mongosh(node):
+@pytest.fixture
+def place(request):
+    """What a scenario runs against: `node`, the set `three` or the `cluster`."""
+    return request.getfixturevalue(request.param)
+
+
+# The life of an application, what it does with a set, and with sharded collections. A cluster is a
+# server and a set, too.
+SCENARIOS = [
+    ("scenario", "node"), ("scenario", "cluster"), ("set", "three"), ("set", "cluster"),
+    ("cluster", "cluster"),
+]
+EVERY_SCENARIO = pytest.mark.parametrize(("scenario", "place"), SCENARIOS, indirect=["place"])
+NODE_AND_CLUSTER = pytest.mark.parametrize("place", ["node", "cluster"], indirect=True)
+
+
+@EVERY_SCENARIO
+def test_node_driver(place, scenario):
+    file, home = HERE / "node" / f"{scenario}.mjs", npm("node")
+    output = run("node", file, place.uri, env={"DRIVER_HOME": str(home)})
+    assert output.strip().endswith("ok")
+
+
+def mongosh(uri, *options):
     home = npm("mongosh")
-    output = run("node", home / "node_modules" / "mongosh" / "bin" / "mongosh.js", node.uri, "--quiet", "--norc",
-                 "--file", HERE / "mongosh" / "scenario.js", env={"HOME": str(home)})
+    program = home / "node_modules" / "mongosh" / "bin" / "mongosh.js"
+    return run("node", program, uri, "--quiet", "--norc", *options, env={"HOME": str(home)})
+
+
+def named(hosts):
+    """What makes the addresses known to a scenario of mongosh."""
+    return f"globalThis.hosts = {json.dumps(hosts)}"
+
+
+@NODE_AND_CLUSTER
+def test_mongosh(place):
+    output = mongosh(place.uri, "--file", HERE / "mongosh" / "scenario.js")
+    assert output.strip().splitlines()[-1] == "ok", output
+    assert "Warning" not in output and "deprecat" not in output.lower(), output
+
+
+def test_mongosh_shards_collections(cluster):
+    hosts = [f"127.0.0.1:{router.port}" for router in cluster.routers]
+    output = mongosh(cluster.uri, "--eval", named(hosts), "--file", HERE / "mongosh" / "cluster.js")
     assert output.strip().splitlines()[-1] == "ok", output
     assert "Warning" not in output and "deprecat" not in output.lower(), output
 
 
 def test_mongosh_makes_a_set():
-    home = npm("mongosh")
     nodes = [Node("--replSet", "rs0", "--cpus", "2") for _ in range(4)]
     try:
         for member in nodes:
             member.start()
         hosts = [f"127.0.0.1:{member.port}" for member in nodes]
-        output = run("node", home / "node_modules" / "mongosh" / "bin" / "mongosh.js", f"{nodes[0].uri}/?directConnection=true",
-                     "--quiet", "--norc", "--eval", f"globalThis.hosts = {json.dumps(hosts)}", "--file", HERE / "mongosh" / "set.js",
-                     env={"HOME": str(home)})
+        uri = f"{nodes[0].uri}/?directConnection=true"
+        output = mongosh(uri, "--eval", named(hosts), "--file", HERE / "mongosh" / "set.js")
         assert output.strip().splitlines()[-1] == "ok", output
     finally:
         for member in nodes:
@@ -169,12 +208,9 @@ def go_driver():
     return home / "driver"
 
 
-def test_go_driver(node, go_driver):
-    assert run(go_driver, node.uri).strip() == "ok"
-
-
-def test_go_driver_on_a_set(three, go_driver):
-    assert run(go_driver, three.uri, "set").strip() == "ok"
+@EVERY_SCENARIO
+def test_go_driver(place, scenario, go_driver):
+    assert run(go_driver, place.uri, scenario).strip() == "ok"
 
 
 @pytest.fixture(scope="module")
@@ -186,10 +222,10 @@ def java_classes():
     return f"{home}/classes:" + (home / "classpath").read_text().strip()
 
 
-@pytest.mark.parametrize("program", ["Driver", "OnSet"])
-def test_java_driver(node, three, java_classes, program):
-    uri = three.uri if program == "OnSet" else node.uri
-    output = run("java", "-cp", java_classes, f"pinion.{program}", uri)
+@EVERY_SCENARIO
+def test_java_driver(place, scenario, java_classes):
+    program = {"scenario": "Driver", "set": "OnSet", "cluster": "OnCluster"}[scenario]
+    output = run("java", "-cp", java_classes, f"pinion.{program}", place.uri)
     assert output.strip().splitlines()[-1] == "ok", output
 
 
@@ -200,11 +236,10 @@ def test_rust_driver(node):
     assert run(home / "debug" / "pinion-driver-test", node.uri).strip() == "ok"
 
 
-def test_pymongo(node):
+@NODE_AND_CLUSTER
+def test_pymongo(place):
     """PyMongo with its defaults; the other tests use it with options."""
-    import pymongo
-
-    with pymongo.MongoClient(node.uri) as client:
+    with pymongo.MongoClient(place.uri) as client:
         collection = client.py_driver.c
         client.drop_database("py_driver")
         collection.insert_many({"_id": i, "n": i % 10} for i in range(500))
@@ -219,7 +254,9 @@ def test_pymongo(node):
         with client.start_session() as session:
             assert collection.find_one({"_id": 1}, session=session)["_id"] == 1
         for compressor in ("zlib", "snappy", "zstd"):
-            with pymongo.MongoClient(node.uri, compressors=compressor) as compressed:
+            with pymongo.MongoClient(place.uri, compressors=compressor) as compressed:
                 assert compressed.py_driver.c.count_documents({}) == 451
         assert client.py_driver.list_collection_names() == ["c"]
+        kind = "Sharded" if isinstance(place, Cluster) else "Single"
+        assert client.topology_description.topology_type_name == kind
         client.drop_database("py_driver")

@@ -559,7 +559,7 @@ OF_MEMBERS = {
 OF_CLUSTERS = {"_addShard", "_cloneCollectionOptionsFromPrimaryShard", "_shardsvrShardCollection", "setShardVersion", "unsetSharding",
                "_configsvrAddShard", "_configsvrAddShardToZone", "_configsvrBalancerCollectionStatus",
                "_configsvrBalancerStart", "_configsvrBalancerStatus", "_configsvrBalancerStop", "_configsvrClearJumboFlag",
-               "_configsvrCommitChunkSplit", "_configsvrCommitChunksMerge", "_configsvrCommitCreateCollection",
+               "_configsvrCollMod", "_configsvrCommitChunkSplit", "_configsvrCommitChunksMerge", "_configsvrCommitCreateCollection",
                "_configsvrCommitDropCollection", "_configsvrCommitMergeAllChunksOnShard", "_configsvrCommitMovePrimary",
                "_configsvrCommitRefineCollectionShardKey", "_configsvrConfigureCollectionBalancing", "_configsvrCreateDatabase",
                "_configsvrDropDatabase", "_configsvrRemoveShardFromZone", "_configsvrRenameCollectionMetadata",

@@ -466,3 +466,46 @@ def test_a_split_through_failovers():
         assert client.d.c.count_documents({}) == 100
         secondaries = client.get_database("d", read_preference=pymongo.ReadPreference.SECONDARY)
         assert len(list(secondaries.c.find({"k": {"$gte": 15}}))) == 85
+
+
+def test_the_catalog_of_the_cluster(admin, client):
+    """What `$listClusterCatalog` says of collections, sharded and not."""
+    client.drop_database("other")
+    admin.command("enableSharding", "other", primaryShard="s1")
+    client.other.plain.insert_one({})
+    shard(admin, "d.ranged")
+    shard(admin, "d.hashed", {"k": "hashed"})
+    client.d.plain.insert_one({})
+    client.d.create_collection("series", timeseries={"timeField": "t", "metaField": "m"})
+    shard(admin, "d.series", {"m": "hashed"})
+    admin.command("configureCollectionBalancing", "d.hashed", chunkSize=6, enableAutoMerger=False)
+    everything = {"shards": True, "tracked": True, "balancingConfiguration": True}
+
+    def listed(database, spec=everything, *stages):
+        found = database.aggregate([{"$listClusterCatalog": spec}, *stages])
+        return {document["ns"]: document for document in found}
+
+    of_database = listed(client.d)
+    assert {"d.ranged", "d.hashed", "d.plain", "d.series"} <= set(of_database)
+    hashed = of_database["d.hashed"]
+    assert hashed["sharded"] is True and hashed["tracked"] is True and hashed["type"] == "collection"
+    assert hashed["shardKey"] == {"k": "hashed"} and sorted(hashed["shards"]) == ["s0", "s1"]
+    assert hashed["balancingEnabled"] is True and hashed["autoMergingEnabled"] is False and hashed["chunkSize"] == 6
+    assert hashed["balancingEnabledReason"] == {"enableBalancing": True, "allowMigrations": True}
+    assert of_database["d.ranged"]["shards"] == ["s0"] and of_database["d.ranged"]["chunkSize"] == 128
+    assert of_database["d.series"]["sharded"] is True and sorted(of_database["d.series"]["shards"]) == ["s0", "s1"]
+    plain = of_database["d.plain"]
+    assert plain["sharded"] is False and plain["shards"] == ["s0"] and "shardKey" not in plain
+
+    of_all = listed(client.admin)
+    assert of_all["other.plain"]["shards"] == ["s1"] and of_all["d.hashed"] == hashed
+    assert of_all["config.collections"]["shards"] == ["config"]
+    assert not [name for name in of_all if name.startswith("local.")]
+    # Once, although both shards have it.
+    names = [document["ns"] for document in client.admin.aggregate([{"$listClusterCatalog": {}}])]
+    assert len(names) == len(set(names)), names
+    assert "shards" not in listed(client.d, {})["d.hashed"]
+    sharded = client.d.aggregate([{"$listClusterCatalog": {}}, {"$match": {"sharded": True}}, {"$count": "n"}])
+    assert list(sharded)[0]["n"] >= 3
+    client.drop_database("other")
+    assert list(client.nowhere.aggregate([{"$listClusterCatalog": {}}])) == []

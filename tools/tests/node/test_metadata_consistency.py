@@ -1,5 +1,6 @@
 """`checkMetadataConsistency`: a catalog and shards that were damaged, one thing at a time."""
 
+import datetime
 import threading
 import uuid
 
@@ -227,6 +228,69 @@ def test_options(cluster, client, ns):
         options = details(client, "CollectionOptionsMismatch")["options"]
         assert sorted(part["shards"] for part in options) == [["s0"], ["s1"]]
         direct.d.command("collMod", "c", validator={})
+
+
+@pytest.fixture
+def series(client):
+    """A time series whose sources are on both shards, by the name of its buckets."""
+    of = {"timeField": "t", "metaField": "m", "granularity": "seconds"}
+    client.admin.command("shardCollection", "d.s", key={"m": "hashed"}, timeseries=of)
+    begin = datetime.datetime(2026, 1, 1)
+    client.d.s.insert_many([{"t": begin, "m": source} for source in range(40)])
+    assert found(client) == []
+    return "d.system.buckets.s"
+
+
+def test_options_of_a_series(cluster, client, catalog, series):
+    """A shard that makes longer buckets than the catalog says, and the command that mends it."""
+    known = catalog.collections.find_one({"_id": series})["timeseriesFields"]
+    with cluster.shards[1].client() as direct:
+        direct.d.command("collMod", "s", timeseries={"granularity": "minutes"})
+    longer = {**known, "granularity": "minutes", "bucketMaxSpanSeconds": 86_400}
+    mismatch = "CollectionOptionsMismatch"
+    found_twice = [one["details"] for one in check(client.d, "s")]
+    assert found(client) == kinds(check(client.d, "s")) == [mismatch, mismatch]
+    assert all(details["namespace"] == series for details in found_twice)
+    parts = [one["options"] for one in found_twice]
+    of_catalog, = [of for of in parts if of[1]["shards"] == ["config"]]
+    assert of_catalog == [
+        {"options": {"timeseriesFields": longer}, "shards": ["s1"]},
+        {"options": {"timeseriesFields": known}, "shards": ["config"]},
+    ]
+    client.d.command("collMod", "s", timeseries={"granularity": "minutes"})
+    assert found(client) == []
+    assert catalog.collections.find_one({"_id": series})["timeseriesFields"] == longer
+    # The other way round.
+    entry = catalog.collections.find_one({"_id": series})
+    with Changed(catalog.collections, entry, {"timeseriesFields": known}):
+        assert found(client) == [mismatch, mismatch]
+    assert found(client) == []
+
+
+def test_a_series_that_a_shard_lacks(cluster, client, catalog, series):
+    known = uuid_of(catalog, series)
+    with cluster.shards[1].client() as direct:
+        direct.d.s.drop()
+        missing = details(client, "MissingLocalCollection")
+        assert missing == {"namespace": series, "collectionUUID": known, "shard": "s1"}
+        # Something else has its name.
+        direct.d.create_collection("s")
+        assert found(client) == ["MisplacedCollection", "MissingLocalCollection"]
+        direct.d.s.drop()
+        # Another series has.
+        direct.d.create_collection("s", timeseries={"timeField": "x"})
+        assert "CollectionUUIDMismatch" in found(client)
+        direct.d.s.drop()
+
+
+def test_unsharded_series(cluster, client):
+    client.d.create_collection("u", timeseries={"timeField": "t"})
+    assert found(client) == []
+    with cluster.shards[1].client() as direct:
+        direct.d.create_collection("stray", timeseries={"timeField": "t"})
+        misplaced = details(client, "MisplacedCollection")
+        assert misplaced["namespace"] == "d.system.buckets.stray" and misplaced["shard"] == "s1"
+        direct.d.stray.drop()
 
 
 def test_indexes(cluster, client, catalog, ns):

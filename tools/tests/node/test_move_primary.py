@@ -10,7 +10,7 @@ import pymongo
 import pytest
 from bson import Binary, Int64, ObjectId
 from datetime import datetime, timedelta
-from pinion_cluster import Cluster, fails, unharmed
+from pinion_cluster import Cluster, fails, inconsistencies, unharmed
 from pinion_node import TEST_COMMANDS, wait_until
 from pymongo.errors import AutoReconnect, OperationFailure
 from pymongo.read_concern import ReadConcern
@@ -455,3 +455,30 @@ def test_repeated_messages_do_nothing(cluster, client, db):
         fails(lambda: direct.d.command("_shardsvrCloneCatalogData", 1, **late), 117)
         fails(lambda: direct.d.command("_shardsvrMovePrimaryAbort", 1, **{**late, "phase": "abort"}), 117)
     assert db.c.find_one() == {"_id": 1}
+
+
+def test_definitions_that_changed_while_it_was_elsewhere(client, db):
+    """A shard that was the primary has what was sharded as it was then, not as it is."""
+    for name in ("one", "both", "series"):
+        options = {"timeseries": {"timeField": "t", "metaField": "m"}} if name == "series" else {}
+        key = {"one": {"k": 1}, "both": {"k": "hashed"}, "series": {"m": 1}}[name]
+        client.admin.command("shardCollection", f"d.{name}", key=key, **options)
+        client.d[name].create_index("y" if name != "series" else "m.y", name="y")
+    client.d.one.insert_many([{"k": n, "v": n} for n in range(5)])
+    move(client, "s1")
+    move(client, "s0")
+    for name in ("one", "both"):
+        client.d.command("collMod", name, validator={"v": {"$ne": 7}})
+    client.d.command("collMod", "series", expireAfterSeconds=86_400)
+    for name in ("one", "both", "series"):
+        client.d[name].create_index("x" if name != "series" else "m.x", name="x")
+        client.d[name].drop_index("y")
+    before = definitions(client)
+    for to in ("s1", "s0", "s1"):
+        move(client, to)
+        assert definitions(client) == before
+        assert inconsistencies(client) == []
+    assert before["one"][1]["validator"] == before["both"][1]["validator"] == {"v": {"$ne": 7}}
+    assert {index["name"] for index in before["one"][3]} == {"_id_", "k_1", "x"}
+    assert sorted(found["v"] for found in client.d.one.find()) == list(range(5))
+    fails(lambda: client.d.one.insert_one({"k": 1, "v": 7}), 121)

@@ -3,11 +3,13 @@ time, and clients see measurements."""
 
 import datetime
 import random
+import threading
+import time
 
 import pytest
 from bson import Int64, MaxKey, MinKey
 from pinion_cluster import Cluster, fails, inconsistencies, unharmed
-from pinion_node import TEST_COMMANDS
+from pinion_node import TEST_COMMANDS, Beside, FailPoint, wait_until
 from pymongo import DeleteMany, DeleteOne, InsertOne, UpdateMany, UpdateOne
 from pymongo.errors import BulkWriteError, OperationFailure
 from pymongo.read_preferences import ReadPreference
@@ -16,7 +18,6 @@ BAD_VALUE = 2
 ILLEGAL_OPERATION = 20
 NAMESPACE_EXISTS = 48
 INVALID_OPTIONS = 72
-COMMAND_NOT_SUPPORTED = 115
 OTHER_SERIES = 5_731_500
 TIME_NOT_LAST = 5_914_000
 NO_FIELD_OF_KEY = 5_914_001
@@ -382,7 +383,6 @@ def test_definitions(cluster, hashed, other):
         with cluster.shards[at].client() as direct:
             listed, = direct.d.list_collections(filter={"name": "h"})
             assert listed["options"]["expireAfterSeconds"] == 10**9
-    fails(lambda: db.command("collMod", "h", timeseries={"granularity": "hours"}), COMMAND_NOT_SUPPORTED)
     fails(lambda: hashed.rename("x"), 166)
     fails(lambda: db.command("convertToCapped", "h", size=4096), ILLEGAL_OPERATION)
     assert db.command("validate", "h")["valid"]
@@ -481,9 +481,259 @@ def test_buckets_by_their_own_name(cluster, timed, other):
     assert timed.count_documents({}) == 400 - held
     other.d["system.buckets.r"].insert_one(one)
     assert timed.count_documents({}) == 400
-    fails(lambda: db.command("collMod", "system.buckets.r", timeseries={"granularity": "hours"}), COMMAND_NOT_SUPPORTED)
+    db.command("collMod", "system.buckets.r", timeseries={"granularity": "hours"})
+    assert entry_of(db.client, "r")["timeseriesFields"]["granularity"] == "hours"
+    assert other.d.r.count_documents({"t": {"$lt": START + 60 * MINUTE}}) == 60
     fails(lambda: db.client.admin.command("refineCollectionShardKey", "d.system.buckets.r",
                                           key={"control.min.t": 1, "control.max.t": 1}), 5_731_501)
+
+
+def entry_of(client, name):
+    return client.config.collections.find_one({"_id": f"d.system.buckets.{name}"})
+
+
+def versions_of(client, name):
+    """The major version of each shard."""
+    found = {}
+    for chunk in client.config.chunks.find({"uuid": entry_of(client, name)["uuid"]}):
+        found[chunk["shard"]] = max(found.get(chunk["shard"], 0), chunk["lastmod"].time)
+    return found
+
+
+def options_on(cluster, at, name):
+    with cluster.shards[at].client() as direct:
+        listed, = direct.d.list_collections(filter={"name": name})
+        buckets, = direct.d.list_collections(filter={"name": f"system.buckets.{name}"})
+        assert buckets["options"]["timeseries"] == listed["options"]["timeseries"]
+        return listed["options"]
+
+
+def left_of(cluster):
+    """Definitions that run, and gates that are closed."""
+    found = []
+    for shard_of_cluster in cluster.shards:
+        with shard_of_cluster.client() as direct:
+            found += direct.config["system.sharding_ddl_coordinators"].find()
+            found += direct.config.collectionCriticalSections.find()
+    return found
+
+
+def lengthen(series, **buckets):
+    return series.database.command("collMod", series.name, timeseries=buckets)
+
+
+MINUTES = {"timeField": "t", "metaField": "m", "granularity": "minutes",
+           "bucketMaxSpanSeconds": 86_400}
+
+
+def test_buckets_become_longer(cluster, timed, other):
+    """What both routers wrote before and after it is where each of them looks for it."""
+    client = timed.database.client
+    of_times = lambda low, high: {"t": {"$gte": START + low * MINUTE, "$lt": START + high * MINUTE}}
+    shards = lambda series, filter: shards_of(series.find(filter).explain())
+    assert other.d.r.count_documents(of_times(300, 400)) == 100
+    assert shards(other.d.r, of_times(300, 400)) == {"s1"}
+    before = versions_of(client, "r")
+    reply = lengthen(timed, granularity="minutes")
+    assert len(reply["raw"]) == 2 and all(part["ok"] == 1 for part in reply["raw"].values())
+    assert entry_of(client, "r")["timeseriesFields"] == MINUTES
+    after = versions_of(client, "r")
+    assert all(after[name] > before[name] for name in before) and len(after) == 2
+    for at in (0, 1):
+        assert options_on(cluster, at, "r")["timeseries"] == MINUTES
+    # The other router knows the former buckets: a measurement goes where the hour begins.
+    half_past = START + 210 * MINUTE
+    other.d.r.insert_many([{"_id": f"late {n}", "t": half_past + n * MINUTE, "m": {"s": 70 + n}}
+                           for n in range(20)])
+    begin = START + 180 * MINUTE
+    with cluster.shards[1].client() as direct:
+        started = list(direct.d["system.buckets.r"].find({"meta.s": {"$gte": 70}}))
+        assert len(started) == 20
+        assert all(bucket["control"]["min"]["t"] == begin for bucket in started)
+    # A bucket of the first shard may have a day of measurements by now.
+    for series in (timed, other.d.r):
+        assert shards(series, of_times(300, 400)) == {"s0", "s1"}
+        assert shards(series, of_times(2000, 2001)) == {"s1"}
+        assert series.count_documents(of_times(300, 400)) == 100
+        assert series.count_documents(of_times(210, 230)) == 40
+        assert series.count_documents({}) == 420
+    early = [{"_id": f"early {n}", "t": START + n * MINUTE, "m": {"s": 90}} for n in range(500)]
+    other.d.r.insert_many(early)
+    for low in range(0, 500, 100):
+        found = timed.count_documents({**of_times(low, low + 100), "m.s": 90})
+        assert found == 100, low
+    # Sent again it is a success, and changes nothing.
+    lengthen(other.d.r, granularity="minutes")
+    assert versions_of(client, "r") == after
+    assert left_of(cluster) == [] and inconsistencies(client) == []
+
+
+def code_of(call):
+    try:
+        call()
+    except OperationFailure as error:
+        return error.code
+    return 0
+
+
+BAD_BUCKETS = [
+    {"granularity": "days"}, {"granularity": 1}, {"timeField": "x"},
+    {"bucketMaxSpanSeconds": 7200}, {"bucketRoundingSeconds": 7200},
+    {"bucketMaxSpanSeconds": 0, "bucketRoundingSeconds": 0},
+    {"bucketMaxSpanSeconds": 7200, "bucketRoundingSeconds": 3600},
+    {"bucketMaxSpanSeconds": 60, "bucketRoundingSeconds": 60},
+    {"granularity": "hours", "bucketMaxSpanSeconds": 86_400},
+    {"bucketMaxSpanSeconds": 40_000_000, "bucketRoundingSeconds": 40_000_000},
+]
+GOOD_BUCKETS = [
+    {}, {"granularity": "seconds"},
+    {"bucketMaxSpanSeconds": 7200, "bucketRoundingSeconds": 7200}, {"granularity": "minutes"},
+    {"bucketMaxSpanSeconds": 100_000, "bucketRoundingSeconds": 100_000},
+    {"granularity": "hours", "bucketMaxSpanSeconds": 2_592_000},
+]
+
+
+def test_buckets_that_a_series_cannot_have(cluster, timed, alone, other):
+    """Refused as of a series that is not sharded, and then nothing has changed."""
+    client, db = timed.database.client, timed.database
+    minutes = {"granularity": "minutes"}
+    for bad in ({"nothing": 1}, {"validator": {}}, {"expireAfterSeconds": -1}, {"dryRun": True}):
+        both = lambda of: of.database.command("collMod", of.name, timeseries=minutes, **bad)
+        code = code_of(lambda: both(alone))
+        assert code != 0 and code_of(lambda: both(timed)) == code, bad
+        assert entry_of(client, "r")["timeseriesFields"]["granularity"] == "seconds"
+    for good in GOOD_BUCKETS:
+        assert code_of(lambda: lengthen(alone, **good)) == 0, good
+        lengthen(timed, **good)
+        listed, = alone.database.list_collections(filter={"name": "a"})
+        known = entry_of(client, "r")["timeseriesFields"]
+        assert known == listed["options"]["timeseries"], good
+        version = versions_of(client, "r")
+        assert other.d.r.count_documents({"t": {"$gte": START + 300 * MINUTE}}) == 100
+        is_short = good in ({}, {"granularity": "seconds"})
+        for bad in BAD_BUCKETS + ([] if is_short else [{"granularity": "seconds"}]):
+            code = code_of(lambda: lengthen(alone, **bad))
+            assert code != 0, (good, bad)
+            assert code_of(lambda: lengthen(timed, **bad)) == code, (good, bad)
+            assert entry_of(client, "r")["timeseriesFields"] == known, bad
+        assert versions_of(client, "r") == version
+        for at in (0, 1):
+            assert options_on(cluster, at, "r")["timeseries"] == known
+    db.create_collection("plain")
+    db.client.admin.command("shardCollection", "d.plain", key={"a": 1})
+    fails(lambda: lengthen(db.plain, granularity="hours"), INVALID_OPTIONS)
+    assert left_of(cluster) == []
+
+
+def test_buckets_and_what_else_is_changed(cluster, hashed):
+    db = hashed.database
+    hashed.create_index({"v": 1}, name="by_value")
+    hide = {"name": "by_value", "hidden": True}
+    reply = db.command("collMod", "h", timeseries={"granularity": "minutes"}, index=hide,
+                       expireAfterSeconds=10**9)
+    assert reply["hidden_new"] is True
+    for at in (0, 1):
+        options = options_on(cluster, at, "h")
+        assert options["timeseries"] == MINUTES and options["expireAfterSeconds"] == 10**9
+        with cluster.shards[at].client() as direct:
+            assert direct.d.h.index_information()["by_value"]["hidden"]
+    # What the primary shard refuses changes nothing.
+    fails(lambda: db.command("collMod", "h", timeseries={"granularity": "hours"},
+                             index={"name": "none", "hidden": True}), 27)
+    assert entry_of(db.client, "h")["timeseriesFields"] == MINUTES
+    assert hashed.count_documents({}) == 400 and inconsistencies(db.client) == []
+
+
+def test_buckets_become_longer_under_writes(cluster, db, other):
+    """Writers and readers at both routers, while a series gets longer and longer buckets."""
+    split_by_time(db.client, "w", START + 3000 * MINUTE)
+    db.w.insert_one({"_id": "first", "t": START, "m": {"s": 0}})
+    stop, step = threading.Event(), datetime.timedelta(minutes=7)
+
+    def write(series, name):
+        number = 0
+        while not stop.is_set():
+            batch = [
+                {"_id": f"{name} {at}", "t": START + at * step, "m": {"s": at % 3}}
+                for at in range(number, number + 20)
+            ]
+            series.insert_many(batch)
+            assert series.count_documents({"t": batch[7]["t"], "_id": batch[7]["_id"]}) == 1
+            number += 20
+        return number
+
+    writers = [Beside(lambda: write(db.w, "one")), Beside(lambda: write(other.d.w, "two"))]
+    for change in GOOD_BUCKETS:
+        time.sleep(0.5)
+        lengthen(other.d.w, **change)
+    stop.set()
+    counts = [writer.ended() for writer in writers]
+    assert all(writer.error is None and writer.answer for writer in counts)
+    assert sum(writer.answer for writer in counts) + 1 == db.w.count_documents({})
+    for series in (db.w, other.d.w):
+        for name, writer in zip(("one", "two"), counts):
+            for number in range(0, writer.answer, 97):
+                at = START + number * step
+                found = [one["_id"] for one in series.find({"t": {"$gte": at, "$lt": at + step}})]
+                assert f"{name} {number}" in found, number
+    assert left_of(cluster) == [] and inconsistencies(db.client) == []
+
+
+def test_a_primary_that_ends_while_buckets_become_longer(cluster, timed, other):
+    client = timed.database.client
+    primary = cluster.shards[0].nodes[0]
+    with cluster.config.client() as config:
+        point = FailPoint(config, "failCommand", failCommands=["_configsvrCollMod"],
+                          failInternalCommands=True, errorCode=91)
+        running = Beside(lambda: lengthen(timed, granularity="minutes"))
+        point.wait(2)
+        # The gates of both shards are closed.
+        measured = {"_id": "late", "t": START + 500 * MINUTE, "m": {"s": 1}}
+        late = Beside(lambda: other.d.r.insert_one(measured))
+        primary.kill()
+        primary.start()
+        wait_until(lambda: cluster.shards[0].primary() is primary)
+        assert entry_of(client, "r")["timeseriesFields"]["granularity"] == "seconds"
+        point.off()
+    wait_until(lambda: entry_of(client, "r")["timeseriesFields"] == MINUTES)
+    running.ended()
+    late.ended()
+    lengthen(timed, granularity="minutes")
+    wait_until(lambda: left_of(cluster) == [])
+    for at in (0, 1):
+        assert options_on(cluster, at, "r")["timeseries"] == MINUTES
+    assert late.error is not None or other.d.r.count_documents({"_id": "late"}) == 1
+    assert other.d.r.count_documents({"t": {"$lt": START + 400 * MINUTE}}) == 400
+    assert inconsistencies(client) == []
+
+
+def test_a_change_of_buckets_that_the_catalog_refuses(cluster, timed):
+    client = timed.database.client
+    with cluster.config.client() as config:
+        point = FailPoint(config, "failCommand", {"times": 1}, failCommands=["_configsvrCollMod"],
+                          failInternalCommands=True, errorCode=117)
+        fails(lambda: lengthen(timed, granularity="minutes"), 117)
+        point.off()
+    assert left_of(cluster) == []
+    assert entry_of(client, "r")["timeseriesFields"]["granularity"] == "seconds"
+    timed.insert_one({"_id": "open", "t": START, "m": {"s": 1}})
+    assert timed.count_documents({}) == 401
+
+
+def test_zones_by_the_name_of_the_series(db):
+    """Before it is sharded they are of that name, and the series ignores them."""
+    client = db.client
+    client.admin.command("addShardToZone", "s1", zone="high")
+    bounds = {"min": {"t": MinKey()}, "max": {"t": MaxKey()}}
+    client.admin.command("updateZoneKeyRange", "d.z", zone="high", **bounds)
+    shard(client, "d.z", {"t": 1}, timeseries=SERIES)
+    assert client.config.tags.count_documents({"ns": "d.z"}) == 1
+    chunk, = client.config.chunks.find({"uuid": entry_of(client, "z")["uuid"]})
+    assert chunk["shard"] == "s0"
+    assert client.config.tags.count_documents({"ns": "d.system.buckets.z"}) == 0
+    db.z.drop()
+    client.admin.command("updateZoneKeyRange", "d.z", zone=None, **bounds)
+    assert client.config.tags.count_documents({"ns": "d.z"}) == 0
 
 
 def test_one_of_several_with_the_same_id(db):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from pinion_cluster import Cluster, by_shard, unharmed
 
 HERE = pathlib.Path(__file__).resolve().parent
 HOME = pathlib.Path(os.environ.get("PINION_TARGET", "target")).resolve() / "ycsb"
@@ -51,15 +52,37 @@ def ycsb(classpath, phase, properties):
     return {operation: int(count) for operation, _, count in returns}
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_workload(node, client, classpath, name):
-    client.drop_database("ycsb")
-    properties = {"workload": "site.ycsb.workloads.CoreWorkload", "recordcount": RECORDS, "operationcount": OPERATIONS, "readallfields": "true",
-                  "pinion.uri": node.uri, **WORKLOADS[name]}
-    assert ycsb(classpath, "-load", properties) == {"INSERT": RECORDS}
-    assert client.ycsb.usertable.count_documents({}) == RECORDS
-    done = ycsb(classpath, "-t", properties)
-    # A read-modify-write counts as its parts too.
-    done.pop("READ-MODIFY-WRITE", None)
-    assert sum(done.values()) >= OPERATIONS, done
-    assert client.ycsb.usertable.count_documents({}) == RECORDS + done.get("INSERT", 0)
+@pytest.fixture(scope="module")
+def cluster():
+    with unharmed(Cluster(shards=2, routers=2)) as running:
+        yield running
+
+
+# Through routers those that differ most: updates, scans over both shards with inserts, and reads
+# with an update behind each.
+PLACES = [("node", name) for name in WORKLOADS] + [("cluster", name) for name in "aef"]
+
+
+@pytest.mark.parametrize(("place", "name"), PLACES)
+def test_workload(request, classpath, place, name):
+    place = request.getfixturevalue(place)
+    properties = {
+        "workload": "site.ycsb.workloads.CoreWorkload", "recordcount": RECORDS,
+        "operationcount": OPERATIONS, "readallfields": "true", "pinion.uri": place.uri,
+        **WORKLOADS[name],
+    }
+    with place.client() as client:
+        table = client.ycsb.usertable
+        client.drop_database("ycsb")
+        if isinstance(place, Cluster):
+            client.admin.command("shardCollection", "ycsb.usertable", key={"_id": "hashed"})
+        assert ycsb(classpath, "-load", properties) == {"INSERT": RECORDS}
+        assert table.count_documents({}) == RECORDS
+        done = ycsb(classpath, "-t", properties)
+        # A read-modify-write counts as its parts too.
+        done.pop("READ-MODIFY-WRITE", None)
+        assert sum(done.values()) >= OPERATIONS, done
+        assert table.count_documents({}) == RECORDS + done.get("INSERT", 0)
+        if isinstance(place, Cluster):
+            placed = by_shard(table)
+            assert len(placed) == 2 and min(placed.values()) > RECORDS / 3, placed

@@ -291,6 +291,12 @@ pub(super) const SHARDING: &[CommandSpec] = commands! {
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
         before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
 
+    "_configsvrCollMod" [] "write what the buckets of a sharded time series are" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
     "_configsvrCommitMovePrimary" [] "write the new primary shard of a database" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;

@@ -5,7 +5,7 @@ use pinion_exec::commands::acknowledge;
 use pinion_service::cluster_parameters;
 use pinion_sharding_protocol::config::{
     AddShardRequest, InitialChunk, KeyRefinement, MetadataRename, MigrationPermission,
-    NewCollection,
+    NewCollection, SeriesChange,
 };
 use pinion_sharding_protocol::{ConnectionString, DatabaseVersion, Form, ShardId};
 use pinion_storage::storage;
@@ -13,7 +13,7 @@ use pinion_wire::idl::{FieldReader, Namespace, WriteConcernW, missing_field};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::changelog::sender;
-use super::{collections, databases, migrations, refine, renames, settings, shards, zones};
+use super::{collections, databases, migrations, refine, renames, series, settings, shards, zones};
 use crate::part::{any_part, on_core_0, part};
 use crate::planted::PlantedFault;
 
@@ -231,6 +231,23 @@ pub(crate) async fn set_allow_migrations(cmd: Invocation) -> Result<Reply> {
     let from = sender(&cmd.ctx);
     on_core_0(&cmd.ctx, move || async move {
         migrations::allow(&permission, &from).await
+    })
+    .await?;
+    finish(&cmd, Reply::new()).await
+}
+
+/// `_configsvrCollMod: <ns>, collectionUUID, was, timeseriesFields, shards, reason, phase, run,
+/// from`: gives a sharded time series other buckets.
+pub(crate) async fn coll_mod(cmd: Invocation) -> Result<Reply> {
+    check(&cmd)?;
+    let reader = cmd.reader()?;
+    let ns = Namespace::parse(reader.str(cmd.name())?)?;
+    let change = SeriesChange::parse(ns, cmd.body())?;
+    reader.ignore(SeriesChange::fields());
+    reader.finish()?;
+    let from = sender(&cmd.ctx);
+    on_core_0(&cmd.ctx, move || async move {
+        series::change(&change, &from).await
     })
     .await?;
     finish(&cmd, Reply::new()).await

@@ -10,8 +10,8 @@ use pinion_sharding_protocol::config::{
 use pinion_sharding_protocol::documents::{DatabaseDocument, ShardDocument};
 use pinion_sharding_protocol::{ConnectionString, DatabaseVersion, Form, ShardId};
 use pinion_storage::storage;
-use pinion_wire::Result;
 use pinion_wire::idl::i64_clamped;
+use pinion_wire::{Error, ErrorCode, Result};
 
 use super::changelog::note;
 use super::shards::known_shards;
@@ -50,7 +50,11 @@ pub(super) async fn create(
     let mut asked = None;
     let (_turn, alike) = loop {
         if asked.is_none() && !is_there(&alike(&client, name).await?, name) {
-            asked = Some(sizes(known_shards(&client).await?, primary.is_none()).await);
+            let known = known_shards(&client).await?;
+            asked = Some(match primary {
+                Some(_) => without_sizes(known),
+                None => sizes(known).await?,
+            });
         }
         let turn = part.core_0.databases_turn.acquire().await;
         let alike = alike(&client, name).await?;
@@ -127,27 +131,53 @@ fn pattern(name: &str) -> String {
     pattern
 }
 
-/// The shards with the size of their data, where that counts: then without those that do not
-/// answer.
-async fn sizes(shards: Vec<ShardDocument>, counts: bool) -> Vec<ShardSize> {
+/// The shards where their sizes are of no consequence.
+fn without_sizes(shards: Vec<ShardDocument>) -> Vec<ShardSize> {
+    let all = shards.into_iter().map(|shard| sized(shard, 0));
+    all.collect()
+}
+
+fn sized(shard: ShardDocument, size_bytes: u64) -> ShardSize {
+    ShardSize {
+        id: shard.id,
+        is_draining: shard.is_draining,
+        size_bytes,
+    }
+}
+
+/// The shards with the size of their data, without those that do not answer.
+///
+/// # Errors
+/// `HostUnreachable` where none of those that stay answers: that is no lack of shards.
+async fn sizes(shards: Vec<ShardDocument>) -> Result<Vec<ShardSize>> {
     let found = shards.into_iter().map(|shard| async move {
-        let size_bytes = match counts {
-            true => match size(&shard).await {
-                Ok(size_bytes) => size_bytes,
-                Err(error) => {
-                    tracing::warn!(target: "SHARDING", id = 7_500_014u64, shard = shard.id.as_str(), error = %error, "A shard does not say how large it is, and gets no new database");
-                    return None;
-                }
-            },
-            false => 0,
-        };
-        Some(ShardSize {
-            id: shard.id,
-            is_draining: shard.is_draining,
-            size_bytes,
-        })
+        match size(&shard).await {
+            Ok(size_bytes) => Ok(sized(shard, size_bytes)),
+            Err(error) => Err((shard, error)),
+        }
     });
-    join_all(found).await.into_iter().flatten().collect()
+    let (mut answered, mut silent) = (Vec::new(), None);
+    for outcome in join_all(found).await {
+        match outcome {
+            Ok(shard) => answered.push(shard),
+            Err((shard, error)) => {
+                tracing::warn!(target: "SHARDING", id = 7_500_014u64, shard = shard.id.as_str(), error = %error, "A shard does not say how large it is, and gets no new database");
+                if !shard.is_draining {
+                    silent = Some((shard.id, error));
+                }
+            }
+        }
+    }
+    match silent {
+        Some((shard, error)) if answered.iter().all(|shard| shard.is_draining) => Err(Error::new(
+            ErrorCode::HOST_UNREACHABLE,
+            format!(
+                "no shard says how large it is, {shard} since {}",
+                error.message
+            ),
+        )),
+        _ => Ok(answered),
+    }
 }
 
 async fn size(shard: &ShardDocument) -> Result<u64> {

@@ -1,6 +1,6 @@
 //! Whether chunks of a collection may move: `permitMigrations` of `config.collections`.
 
-use pinion_bson::{Binary, rawdoc};
+use pinion_bson::{Binary, RawDocumentBuf, rawdoc};
 use pinion_sharding_protocol::config::{MigrationPermission, MigrationPermissionStep};
 use pinion_sharding_protocol::ddl::DdlId;
 use pinion_sharding_protocol::documents::ChunkDocument;
@@ -26,7 +26,8 @@ pub(super) async fn allow(permission: &MigrationPermission, from: &str) -> Resul
     let client = LocalClient::new()?;
     check_not_late(&client, permission).await?;
     let found = collection(&client, &permission.ns).await?;
-    let newest = newest_chunk(&client, permission).await?;
+    let of_collection = rawdoc! { "uuid": Binary::from(permission.uuid) };
+    let newest = newest_chunk(&client, of_collection).await?;
     match permission.decide(found.as_ref(), newest.as_ref())? {
         // Another attempt may have written it, and not have come to its end.
         MigrationPermissionStep::Done => wait_majority().await,
@@ -62,15 +63,14 @@ async fn check_not_late(client: &LocalClient, permission: &MigrationPermission) 
     }
 }
 
-/// The chunk that has the collection's version.
-async fn newest_chunk(
+/// Of the chunks that a filter selects, the one with the highest version.
+pub(super) async fn newest_chunk(
     client: &LocalClient,
-    permission: &MigrationPermission,
+    filter: RawDocumentBuf,
 ) -> Result<Option<ChunkDocument>> {
     let find = rawdoc! {
-        "find": "chunks", "filter": { "uuid": Binary::from(permission.uuid) },
-        "sort": { "lastmod": -1 }, "limit": 1, "batchSize": 1, "singleBatch": true,
-        "readConcern": { "level": "local" }, "$db": "config",
+        "find": "chunks", "filter": filter, "sort": { "lastmod": -1 }, "limit": 1,
+        "batchSize": 1, "singleBatch": true, "readConcern": { "level": "local" }, "$db": "config",
     };
     let found = replies::only_batch(client.run(&find).await?.body())?;
     let found = found.first().map(|found| ChunkDocument::parse(found));

@@ -12,6 +12,7 @@ mod databases;
 mod migrations;
 mod refine;
 mod renames;
+mod series;
 mod settings;
 mod shards;
 mod topology;
@@ -27,9 +28,9 @@ pub(crate) use chunk_commands::{
     clear_jumbo_flag, commit_chunk_split, commit_chunks_merge, commit_merge_all_chunks_on_shard,
 };
 pub(crate) use commands::{
-    add_shard, add_shard_to_zone, chunks_in, commit_create_collection, commit_drop_collection,
-    commit_move_primary, commit_refine_shard_key, create_database, drop_database,
-    remove_shard_from_zone, rename_collection_metadata, set_allow_migrations,
+    add_shard, add_shard_to_zone, chunks_in, coll_mod, commit_create_collection,
+    commit_drop_collection, commit_move_primary, commit_refine_shard_key, create_database,
+    drop_database, remove_shard_from_zone, rename_collection_metadata, set_allow_migrations,
     set_cluster_parameter, set_user_write_block_mode, update_zone_key_range,
 };
 pub(crate) use settings::{begin as begin_settings, raise_shards, spread_parameter};

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocumentBuf, rawdoc};
 use pinion_runtime::{join_all, sleep};
 use pinion_sharding_protocol::consistency::{
-    CatalogCollection, CollectionOnShard, Inconsistencies, ShardFacts, check_chunks,
+    BareSeries, CatalogCollection, CollectionOnShard, Inconsistencies, ShardFacts, check_chunks,
     check_collections, check_zones, confirmed,
 };
 use pinion_sharding_protocol::documents::{
@@ -15,7 +15,7 @@ use pinion_sharding_protocol::{ConnectionString, ShardId};
 use pinion_wire::Result;
 use pinion_wire::idl::{FieldReader, Namespace};
 
-use super::participant::reported;
+use super::participant::Reported;
 use crate::config_servers::{read_config_all, read_config_at_once, run_on_set};
 use crate::ddl;
 use crate::limits::{CONSISTENCY_LOOKS, CONSISTENCY_PAUSE, MAX_SHARDS_AT_ONCE, REMOTE_COMMAND};
@@ -117,6 +117,7 @@ async fn look(shard: &Membership, scope: &Scope, checks_indexes: bool) -> Result
 async fn facts_of(shard: &ShardDocument, scope: &Scope) -> Result<ShardFacts> {
     let set = ConnectionString::parse(&shard.host)?;
     let mut collections: Vec<CollectionOnShard> = Vec::new();
+    let mut bare_series: Vec<BareSeries> = Vec::new();
     loop {
         let mut command = DocBuilder::new();
         let name = "_shardsvrCheckMetadataConsistencyParticipant";
@@ -130,15 +131,17 @@ async fn facts_of(shard: &ShardDocument, scope: &Scope) -> Result<ShardFacts> {
         command.append("$db", scope.db.as_str());
         let reply = run_on_set(&set, &command.finish(), REMOTE_COMMAND).await;
         let reply = reply.map_err(|error| error.context(format!("on shard {}", shard.id)))?;
-        let (mut found, more) = reported(&reply)?;
-        let is_empty = found.is_empty();
-        collections.append(&mut found);
-        if !more || is_empty {
+        let mut found = Reported::parse(&reply)?;
+        let is_empty = found.collections.is_empty();
+        collections.append(&mut found.collections);
+        bare_series.append(&mut found.bare_series);
+        if !found.more || is_empty {
             break;
         }
     }
     Ok(ShardFacts {
         shard: shard.id.clone(),
         collections,
+        bare_series,
     })
 }

@@ -117,18 +117,20 @@ pub(super) async fn check_run(
     from: &ShardId,
 ) -> Result<()> {
     let found = stored(reason, from).await?;
-    let is_it = found.is_some_and(|found| {
-        let reader = FieldReader::object(Path::root("state"), &found.state);
-        let stored = reader.and_then(|reader| reader.opt_uuid("run"));
-        found.phase == phase && stored.ok().flatten() == Some(run.bytes())
-    });
-    match is_it {
+    match found.is_some_and(|found| is_of_run(&found, phase, run)) {
         true => Ok(()),
         false => Err(Error::new(
             ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
             format!("a message of the phase {phase} of a run of {reason} is late"),
         )),
     }
+}
+
+/// Whether a document is of this phase of this run.
+pub(crate) fn is_of_run(found: &DdlDocument, phase: &str, run: Uuid) -> bool {
+    let reader = FieldReader::object(Path::root("state"), &found.state);
+    let stored = reader.and_then(|reader| reader.opt_uuid("run"));
+    found.phase == phase && stored.ok().flatten() == Some(run.bytes())
 }
 
 /// The document of a definition on the shard that coordinates it.

@@ -4,26 +4,30 @@
 //! The shard runs the client's command, by the version that it has itself. One message about a
 //! collection is worked on after the other, and each asks the coordinator first whether it is late:
 //! so what is sent again finds what came before done, and what another run has done stays.
+//!
+//! The buckets of a time series are changed by the shard itself, behind gates that are closed.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, compare_documents, rawdoc};
-use pinion_catalog::{Collection, core_catalog, series_index_key};
-use pinion_query::document_text;
+use pinion_catalog::{CollMod, Collection, coll_mod, core_catalog, series_index_key};
+use pinion_query::{TimeSeries, document_text, series_of};
 use pinion_sharding_protocol::ddl::{OperationKind, ParticipantChange, named_indexes};
-use pinion_sharding_protocol::{Form, ShardVersion};
+use pinion_sharding_protocol::{Form, ShardVersion, change_to};
 use pinion_storage::storage;
 use pinion_wire::idl::{Namespace, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::block::{check_run, turn_of};
-use super::leadership::lead;
+use super::leadership::{Leadership, lead};
+use super::perform::context;
 use crate::limits::{CHANGE_AT_SHARD, STALE_ATTEMPTS};
 use crate::local::LocalClient;
 use crate::part::{on_core_0, part};
 use crate::shard::{membership, refresh_collection, shard_version};
 
-/// `_shardsvrCollModParticipant: <collection>, collectionUUID, command, check, reason, phase, run,
-/// from`, and the same for `dropIndexes`. The reply is that of the command; of a check of
-/// `dropIndexes` it is `missing`: the places of the indexes that the shard does not have.
+/// `_shardsvrCollModParticipant: <collection>, collectionUUID, command, timeseriesFields?, check,
+/// reason, phase, run, from`, and the same for `dropIndexes`. The reply is that of the command; of
+/// a check of `dropIndexes` it is `missing`: the places of the indexes that the shard does not
+/// have.
 pub(crate) async fn change_participant(cmd: Invocation) -> Result<Reply> {
     membership(&part())?;
     let reader = cmd.reader()?;
@@ -47,6 +51,9 @@ async fn change(ns: Namespace, asked: ParticipantChange) -> Result<RawDocumentBu
         let catalog = core_catalog();
         let found = catalog.get(&ns);
         let found = found.filter(|found| found.uuid.0 == asked.uuid.bytes());
+        if let Some(series) = asked.series.as_ref().filter(|_| !asked.is_check) {
+            return change_buckets(&leadership, &ns, found.as_deref(), series).await;
+        }
         let Some(found) = found else {
             return Err(Error::new(
                 ErrorCode::NAMESPACE_NOT_FOUND,
@@ -60,7 +67,12 @@ async fn change(ns: Namespace, asked: ParticipantChange) -> Result<RawDocumentBu
                 // What came before has dropped them.
                 None => Ok(rawdoc! { "nIndexesWas": found.index_count() as i32 }),
             },
-            (_, true) => check_coll_mod(&ns, &found, &asked.command).await,
+            (_, true) => {
+                if let Some(series) = &asked.series {
+                    check_buckets(&ns, &found, series)?;
+                }
+                check_coll_mod(&ns, &found, &asked.command).await
+            }
             (_, false) => run_by_version(&ns, &asked.command).await,
         }
     };
@@ -127,6 +139,74 @@ fn remaining(collection: &Collection, command: &RawDocument) -> Option<RawDocume
     }
     out.end();
     Some(out.finish())
+}
+
+/// Refuses buckets that those of this shard cannot become. While an index is built, no options are
+/// changed.
+fn check_buckets(ns: &Namespace, collection: &Collection, to: &TimeSeries) -> Result<()> {
+    let invalid = |why: &str| {
+        Error::new(
+            ErrorCode::INVALID_OPTIONS,
+            format!("the options of {ns} on this shard cannot be changed: {why}"),
+        )
+    };
+    let Some(series) = &collection.options.time_series else {
+        return Err(invalid("it has no buckets of a time series"));
+    };
+    let changed = series.changed(change_to(to)).map_err(invalid)?;
+    if changed.as_ref().unwrap_or(series) != to {
+        return Err(invalid("they are those of another time series"));
+    }
+    match collection.builds().is_empty() {
+        true => Ok(()),
+        false => Err(Error::new(
+            ErrorCode::BACKGROUND_OPERATION_IN_PROGRESS_FOR_NAMESPACE,
+            format!(
+                "cannot perform operation: an index build is currently running for collection {ns}"
+            ),
+        )),
+    }
+}
+
+/// Has this shard make such buckets from now on, where it has the collection.
+async fn change_buckets(
+    leadership: &Leadership,
+    ns: &Namespace,
+    collection: Option<&Collection>,
+    to: &TimeSeries,
+) -> Result<RawDocumentBuf> {
+    let is_other = |found: &Collection| found.options.time_series.as_ref() != Some(to);
+    if collection.is_some_and(is_other) {
+        let ctx = context(leadership, ns);
+        let change = CollMod {
+            command: command_for(ns, to),
+            time_series: Some(change_to(to)),
+            ..CollMod::default()
+        };
+        coll_mod(&ctx, ns.clone(), change).await?;
+    }
+    Ok(RawDocumentBuf::new())
+}
+
+/// The change as a client asks for it, for the log.
+fn command_for(buckets: &Namespace, to: &TimeSeries) -> RawDocumentBuf {
+    let series = series_of(buckets);
+    let mut out = DocBuilder::new();
+    out.append("collMod", series.as_ref().unwrap_or(buckets).collection());
+    out.start_document("timeseries");
+    match (to.granularity, to.rounding_secs) {
+        (Some(granularity), _) => {
+            out.append("granularity", granularity.name());
+        }
+        (None, rounding) => {
+            out.append("bucketMaxSpanSeconds", to.max_span_secs).append(
+                "bucketRoundingSeconds",
+                rounding.unwrap_or(to.max_span_secs),
+            );
+        }
+    }
+    out.end();
+    out.finish()
 }
 
 /// Refuses what only this shard can know to be impossible: an index that it does not have, and
@@ -205,7 +285,32 @@ fn without_times(reply: &RawDocument) -> RawDocumentBuf {
 
 #[cfg(test)]
 mod tests {
+    use pinion_query::Granularity;
+
     use super::*;
+
+    #[test]
+    fn commands_of_the_log() {
+        let buckets = Namespace::parse_sought("d.system.buckets.s").expect("a namespace");
+        let series = |granularity, rounding_secs, max_span_secs| TimeSeries {
+            time_field: "t".into(),
+            meta_field: None,
+            granularity,
+            rounding_secs,
+            max_span_secs,
+        };
+        let hours = Granularity::Hours;
+        assert_eq!(
+            command_for(&buckets, &series(Some(hours), None, hours.max_span_secs())),
+            rawdoc! { "collMod": "s", "timeseries": { "granularity": "hours" } }
+        );
+        assert_eq!(
+            command_for(&buckets, &series(None, Some(7200), 7200)),
+            rawdoc! { "collMod": "s", "timeseries": {
+                "bucketMaxSpanSeconds": 7200, "bucketRoundingSeconds": 7200,
+            } }
+        );
+    }
 
     #[test]
     fn replies() {

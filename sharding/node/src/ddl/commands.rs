@@ -7,7 +7,7 @@ use pinion_bson::{RawDocument, RawDocumentBuf, Uuid};
 use pinion_catalog::core_catalog;
 use pinion_exec::commands::acknowledge;
 use pinion_exec::commands::create::time_series_option;
-use pinion_query::{TimeSeries, buckets_of, series_of};
+use pinion_query::{TimeSeries, buckets_of};
 use pinion_runtime::Instant;
 use pinion_sharding_protocol::ddl::{
     AllowMigrationsRequest, CreateCollectionRequest, DdlId, DropCollectionRequest, IndexCheck,
@@ -247,16 +247,7 @@ pub(crate) async fn drop_indexes(cmd: Invocation) -> Result<Reply> {
 async fn change_at_owners(cmd: Invocation, kind: OperationKind) -> Result<Reply> {
     let ns = cmd.reader()?.namespace(cmd.name(), cmd.db())?;
     let change = OwnerChange::of_command(kind.name(), &ns, cmd.body())?;
-    let defined = defined_by(&ns).await?;
-    let is_series = defined != ns || series_of(&ns).is_some();
-    if is_series && pinion_bson::get(cmd.body(), "timeseries").is_some() {
-        // Routers go by what the config servers have of the buckets.
-        return Err(Error::new(
-            ErrorCode::COMMAND_NOT_SUPPORTED,
-            format!("collMod of 'timeseries' of the sharded time series {ns} is not supported"),
-        ));
-    }
-    let ns = defined;
+    let ns = defined_by(&ns).await?;
     coordinate(&cmd, kind, ns.as_str(), change.to_bson()).await
 }
 

@@ -30,7 +30,7 @@ use super::perform::make_indexes;
 use crate::config_servers::bson_timestamp;
 use crate::limits::CLONE_BATCH;
 use crate::local::wait_majority;
-use crate::part::part;
+use crate::part::{Membership, part};
 use crate::remote_cursor::RemoteCursor;
 use crate::shard::membership;
 
@@ -78,6 +78,8 @@ impl Copy<'_> {
         let donor = self.unless_cancelled(donor(from)).await??;
         let listed = self.unless_cancelled(list(&donor, self.db)).await??;
         let mine = uuids_of(&listed, &sharded);
+        let owned = self.unless_cancelled(owned_of(&shard, &sharded)).await??;
+        clear_unowned(self.db, &sharded, &owned).await?;
         clear(self.db, &sharded, &mine, Foreign::Refused).await?;
         for collection in &listed {
             self.check()?;
@@ -310,6 +312,37 @@ fn uuids_of(listed: &[Listed], sharded: &BTreeMap<Namespace, Uuid>) -> BTreeSet<
     unsharded
         .filter_map(|listed| Some(listed.uuid?.0))
         .collect()
+}
+
+/// Which of these collections this shard has chunks of.
+async fn owned_of(
+    shard: &Membership,
+    sharded: &BTreeMap<Namespace, Uuid>,
+) -> Result<BTreeSet<Namespace>> {
+    let mut owned = BTreeSet::new();
+    for (ns, uuid) in sharded {
+        let uuid = pinion_bson::Uuid::from_bytes(uuid.0);
+        if facts::owners(shard, uuid).await?.contains(shard.shard()) {
+            owned.insert(ns.clone());
+        }
+    }
+    Ok(owned)
+}
+
+/// Removes the sharded collections of which this shard has no chunks. Since it had some, or was the
+/// primary shard, their options and indexes may have changed.
+async fn clear_unowned(
+    db: &str,
+    sharded: &BTreeMap<Namespace, Uuid>,
+    owned: &BTreeSet<Namespace>,
+) -> Result<()> {
+    let ctx = context(db);
+    for ns in sharded.keys().filter(|ns| !owned.contains(*ns)) {
+        if core_catalog().get(ns).is_some() {
+            pinion_catalog::drop_collection_unseen(&ctx, ns.clone()).await?;
+        }
+    }
+    Ok(())
 }
 
 /// What becomes of documents that are no copies.

@@ -26,7 +26,7 @@ mod user_writes;
 mod commands;
 mod renames;
 
-pub(crate) use block::{participant_block, stored_on};
+pub(crate) use block::{is_of_run, participant_block, stored_on};
 pub(crate) use change_participants::change_participant;
 pub(crate) use cloning::{clone_catalog_data, move_primary_abort};
 pub(crate) use commands::{

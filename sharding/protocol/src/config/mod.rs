@@ -8,6 +8,7 @@ mod key_refinement;
 mod migration_permission;
 mod primary;
 mod rename;
+mod series_change;
 mod settings_change;
 mod shards;
 mod zone_ranges;
@@ -31,6 +32,7 @@ pub use migration_permission::{MigrationPermission, MigrationPermissionStep};
 pub use primary::{PrimaryChange, change_primary};
 pub use rename::{MetadataRename, RenameChange, ShardedEntry};
 pub(crate) use rename::{append_incarnation, incarnation};
+pub use series_change::{SeriesChange, SeriesChangeStep};
 pub use settings_change::{
     BlockPhase, BlockStep, Blocked, CONFIG_COORDINATORS, SettingsChange, parameter,
 };

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, rawdoc};
+use pinion_query::TimeSeries;
 
-use super::facts::{CollectionOnShard, KnownTable};
+use super::facts::{BareSeries, CollectionOnShard, KnownTable};
 use super::inconsistency::Inconsistencies;
+use super::series::check_series;
 use crate::documents::CollectionDocument;
 use crate::key::ShardKeyPattern;
 use crate::shard_id::ShardId;
@@ -24,6 +26,7 @@ pub struct CatalogCollection {
 pub struct ShardFacts {
     pub shard: ShardId,
     pub collections: Vec<CollectionOnShard>,
+    pub bare_series: Vec<BareSeries>,
 }
 
 impl ShardFacts {
@@ -55,6 +58,9 @@ pub fn check_collections(
             }
         }
     }
+    for shard in shards {
+        check_series(shard, &mut found);
+    }
     for collection in catalog {
         let parts = shards.iter().map(|shard| {
             let part = shard.collection(collection.document.ns.as_str());
@@ -76,7 +82,7 @@ pub fn check_collections(
 
 /// Whether any shard may have a collection of this name without the catalog knowing it: those of a
 /// node itself, and what an operation has until it ends.
-fn may_be_anywhere(name: &str) -> bool {
+pub(super) fn may_be_anywhere(name: &str) -> bool {
     let is_system = name.starts_with("system.") && !name.starts_with("system.buckets.");
     is_system || name.starts_with("tmp.")
 }
@@ -201,9 +207,22 @@ impl<'a> OfCollection<'a> {
             mismatch(found, rawdoc! { "capped": true }, there);
         }
         let none = RawDocumentBuf::new();
-        let local = pinion_bson::get(&part.options, "collation");
-        let local = local.and_then(|collation| collation.as_document());
-        let local = local.unwrap_or(&none);
+        let option = |name| {
+            let option = pinion_bson::get(&part.options, name);
+            let option = option.and_then(|option| option.as_document());
+            option.unwrap_or(&none)
+        };
+        let local = option("timeseries");
+        let known = document.time_series.as_ref();
+        let known = known.map_or_else(RawDocumentBuf::new, TimeSeries::to_document);
+        if *local != *known {
+            mismatch(
+                found,
+                rawdoc! { "timeseriesFields": local.to_owned() },
+                rawdoc! { "timeseriesFields": known },
+            );
+        }
+        let local = option("collation");
         let known = document.default_collation.as_ref().unwrap_or(&none);
         if *local != **known {
             mismatch(

@@ -23,7 +23,7 @@ const TABLES: [(&str, KnownTable); 3] = [
     ("table", KnownTable::Table),
 ];
 
-/// `{ns, uuid, options, indexes, table}`.
+/// `{ns, uuid, options, indexes, table, series?}`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectionOnShard {
     pub ns: Namespace,
@@ -32,6 +32,34 @@ pub struct CollectionOnShard {
     /// Those that are complete, as they are listed.
     pub indexes: Vec<RawDocumentBuf>,
     pub table: KnownTable,
+    /// Of buckets: the options of what has the name of their series; `None` where nothing has it.
+    pub series: Option<RawDocumentBuf>,
+}
+
+/// A time series that a shard has without its buckets: `{ns, options}`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BareSeries {
+    pub ns: Namespace,
+    pub options: RawDocumentBuf,
+}
+
+impl BareSeries {
+    /// # Errors
+    /// A field that is missing or of a wrong type.
+    pub fn parse(document: &RawDocument) -> Result<BareSeries> {
+        let reader = FieldReader::object(Path::root("bareSeries"), document)?;
+        Ok(BareSeries {
+            ns: Namespace::parse_sought(reader.str("ns")?)?,
+            options: reader.doc("options")?.to_owned(),
+        })
+    }
+
+    pub fn to_bson(&self) -> RawDocumentBuf {
+        let mut out = DocBuilder::new();
+        out.append("ns", self.ns.as_str())
+            .append("options", &*self.options);
+        out.finish()
+    }
 }
 
 impl CollectionOnShard {
@@ -53,6 +81,7 @@ impl CollectionOnShard {
             options: reader.doc("options")?.to_owned(),
             indexes,
             table: table.ok_or_else(|| missing("table"))?,
+            series: reader.opt_doc("series")?.map(RawDocument::to_owned),
         })
     }
 
@@ -68,6 +97,9 @@ impl CollectionOnShard {
         out.end();
         let table = TABLES.iter().find(|(_, table)| *table == self.table);
         out.append("table", table.expect("each has a name").0);
+        if let Some(series) = &self.series {
+            out.append("series", &**series);
+        }
         out.finish()
     }
 

@@ -9,11 +9,12 @@ mod chunks;
 mod cluster;
 mod collections;
 mod facts;
+mod series;
 #[cfg(test)]
 mod tests;
 
 pub use chunks::{RoutingFindings, check_chunks, check_zones};
 pub use cluster::{ClusterCatalog, check_cluster};
 pub use collections::{CatalogCollection, ShardFacts, check_collections};
-pub use facts::{CollectionOnShard, KnownTable};
+pub use facts::{BareSeries, CollectionOnShard, KnownTable};
 pub use inconsistency::{Inconsistencies, confirmed};

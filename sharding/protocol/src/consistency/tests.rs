@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use pinion_bson::{Binary, RawBson, RawDocument, RawDocumentBuf, Uuid, rawdoc};
 use pinion_clock::Timestamp;
+use pinion_query::{Granularity, TimeSeries};
 use pinion_wire::idl::Namespace;
 
 use super::*;
@@ -163,6 +164,7 @@ fn part(indexes: &[RawDocumentBuf]) -> CollectionOnShard {
         options: RawDocumentBuf::new(),
         indexes: all,
         table: KnownTable::Table,
+        series: None,
     }
 }
 
@@ -179,6 +181,7 @@ fn found(parts: &[Option<CollectionOnShard>]) -> Inconsistencies {
     let facts = parts.iter().enumerate().map(|(at, part)| ShardFacts {
         shard: ShardId::new(&format!("s{at}")),
         collections: part.iter().cloned().collect(),
+        bare_series: Vec::new(),
     });
     let facts: Vec<ShardFacts> = facts.collect();
     check_collections(&"s0".into(), &[catalog], &facts, true)
@@ -276,6 +279,7 @@ fn unsharded_collections() {
             ns: Namespace::new("d", name).expect("a name"),
             ..of_key()
         }],
+        bare_series: Vec::new(),
     };
     let check = |primary: &str, name: &str, expected: &[&str]| {
         let found = check_collections(&primary.into(), &[], &[facts(name)], false);
@@ -285,7 +289,165 @@ fn unsharded_collections() {
     check("s0", "c", &["MisplacedCollection"]);
     check("s0", "system.profile", &[]);
     check("s0", "tmp.agg_out.x", &[]);
-    check("s0", "system.buckets.x", &["MisplacedCollection"]);
+    let of_series = [
+        "MisplacedCollection",
+        "MalformedTimeseriesBucketsCollection",
+    ];
+    check("s0", "system.buckets.x", &of_series);
+}
+
+fn seconds() -> TimeSeries {
+    TimeSeries {
+        time_field: "t".into(),
+        meta_field: None,
+        granularity: Some(Granularity::Seconds),
+        rounding_secs: None,
+        max_span_secs: 3600,
+    }
+}
+
+/// Buckets of this form, and the series that shows them.
+fn buckets_of(series: &TimeSeries) -> CollectionOnShard {
+    let options = rawdoc! { "clusteredIndex": true, "timeseries": series.to_document() };
+    let view = rawdoc! {
+        "viewOn": "system.buckets.s", "pipeline": [], "timeseries": series.to_document(),
+    };
+    CollectionOnShard {
+        ns: Namespace::new("d", "system.buckets.s").expect("a name"),
+        options,
+        series: Some(view),
+        ..part(&[index(rawdoc! { "control.min.t": 1 }, "t_1")])
+    }
+}
+
+/// What is found of a series on two shards that own its chunks.
+fn found_of_series(
+    known: Option<TimeSeries>,
+    parts: [Option<CollectionOnShard>; 2],
+    bare: &[&str],
+) -> Inconsistencies {
+    let of = collection().of;
+    let ns = Namespace::new("d", "system.buckets.s").expect("a name");
+    let key = rawdoc! { "control.min.t": 1 };
+    let document = CollectionDocument {
+        time_series: known,
+        ..CollectionDocument::new(ns, of, 0, UUID, key)
+    };
+    let catalog = CatalogCollection {
+        document,
+        owners: shards(),
+    };
+    let facts = parts.into_iter().enumerate().map(|(at, part)| ShardFacts {
+        shard: ShardId::new(&format!("s{at}")),
+        collections: part.into_iter().collect(),
+        bare_series: match at {
+            0 => Vec::new(),
+            _ => bare
+                .iter()
+                .map(|name| BareSeries {
+                    ns: Namespace::new("d", name).expect("a name"),
+                    options: rawdoc! { "viewOn": format!("system.buckets.{name}") },
+                })
+                .collect(),
+        },
+    });
+    let facts: Vec<ShardFacts> = facts.collect();
+    check_collections(&"s0".into(), &[catalog], &facts, true)
+}
+
+#[test]
+fn time_series() {
+    let good = || Some(buckets_of(&seconds()));
+    let check = |second: Option<CollectionOnShard>, bare: &[&str], expected: &[&str]| {
+        let found = found_of_series(Some(seconds()), [good(), second], bare);
+        assert_eq!(kinds(&found), expected);
+    };
+    let (malformed, mismatch) = (
+        "MalformedTimeseriesBucketsCollection",
+        "CollectionOptionsMismatch",
+    );
+    check(good(), &[], &[]);
+    let minutes = TimeSeries {
+        granularity: Some(Granularity::Minutes),
+        max_span_secs: 86_400,
+        ..seconds()
+    };
+    // From the catalog, and from the other shard.
+    check(Some(buckets_of(&minutes)), &[], &[mismatch, mismatch]);
+    let shown = |series: Option<RawDocumentBuf>| {
+        let buckets = buckets_of(&seconds());
+        Some(CollectionOnShard { series, ..buckets })
+    };
+    check(shown(None), &[], &[malformed]);
+    // A collection, and the view on other buckets or of another form.
+    check(shown(Some(rawdoc! {})), &[], &[malformed]);
+    check(shown(buckets_of(&minutes).series), &[], &[malformed]);
+    let elsewhere = rawdoc! {
+        "viewOn": "system.buckets.x", "timeseries": seconds().to_document(),
+    };
+    check(shown(Some(elsewhere)), &[], &[malformed]);
+    let plain = CollectionOnShard {
+        options: RawDocumentBuf::new(),
+        ..buckets_of(&seconds())
+    };
+    check(Some(plain), &[], &[malformed, mismatch, mismatch]);
+    check(None, &["s"], &[malformed, "MissingLocalCollection"]);
+    check(good(), &["other"], &[malformed]);
+    // The catalog says nothing of a series.
+    let found = found_of_series(None, [good(), good()], &[]);
+    assert_eq!(kinds(&found), [mismatch, mismatch]);
+}
+
+#[test]
+fn details_of_time_series() {
+    let lost = CollectionOnShard {
+        series: None,
+        ..buckets_of(&seconds())
+    };
+    let found = found_of_series(
+        Some(seconds()),
+        [Some(buckets_of(&seconds())), Some(lost)],
+        &["x"],
+    );
+    let details = |at: usize| {
+        let document: &RawDocument = &found.documents()[at];
+        let details = pinion_bson::get(document, "details").and_then(|found| found.as_document());
+        details.expect("details").to_owned()
+    };
+    let expected = rawdoc! {
+        "namespace": "d.system.buckets.s", "shard": "s1",
+        "issue": "d.system.buckets.s is a bucket collection but is missing a valid view backing it",
+        "options": {},
+    };
+    assert_eq!(details(0), expected);
+    let expected = rawdoc! {
+        "namespace": "d.system.buckets.x", "shard": "s1",
+        "issue": "d.x is a time series but is missing d.system.buckets.x",
+        "options": { "viewOn": "system.buckets.x" },
+    };
+    assert_eq!(details(1), expected);
+    let mut behind = buckets_of(&seconds());
+    behind.options = rawdoc! { "timeseries": { "timeField": "other" } };
+    behind.series = Some(rawdoc! {
+        "viewOn": "system.buckets.s", "timeseries": { "timeField": "other" },
+    });
+    let both = [Some(behind.clone()), Some(behind)];
+    let found = found_of_series(Some(seconds()), both, &[]);
+    let expected = rawdoc! {
+        "namespace": "d.system.buckets.s",
+        "options": [
+            { "options": { "timeseriesFields": { "timeField": "other" } }, "shards": ["s0"] },
+            {
+                "options": { "timeseriesFields": seconds().to_document() },
+                "shards": ["config"],
+            },
+        ],
+    };
+    let first = pinion_bson::get(&found.documents()[0], "details");
+    assert_eq!(
+        first.and_then(|found| found.as_document()),
+        Some(&*expected)
+    );
 }
 
 #[test]
@@ -334,4 +496,12 @@ fn facts_between_nodes() {
     assert_eq!(read, part);
     let bad = with(&part.to_bson(), "table", Some("x".into()));
     assert!(CollectionOnShard::parse(&bad).is_err());
+    let buckets = buckets_of(&seconds());
+    let read = CollectionOnShard::parse(&buckets.to_bson()).expect("readable");
+    assert_eq!(read, buckets);
+    let bare = BareSeries {
+        ns: buckets.ns,
+        options: rawdoc! { "viewOn": "x" },
+    };
+    assert_eq!(BareSeries::parse(&bare.to_bson()).ok(), Some(bare));
 }

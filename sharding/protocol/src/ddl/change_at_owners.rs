@@ -4,6 +4,8 @@
 //! All shards look whether they could do it before one does. The primary shard is the first that
 //! does: what it refuses ends the definition, and nothing has changed. What another shard refuses
 //! afterwards stands in the reply, as nothing brings back what the others have done.
+//!
+//! The buckets of a time series are changed behind all else, and in another way.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Uuid};
 use pinion_query::document_text;
@@ -11,6 +13,7 @@ use pinion_wire::idl::{FieldReader, Namespace, Path, i64_exact, missing_field};
 use pinion_wire::{Error, ErrorCode, Result};
 
 use super::action::{Action, Facts, Outcome, ShardReply};
+use super::bucket_change::{self, BLOCK, BucketChange, OfDefinition, UNBLOCK, other_changes};
 use super::change_request::{
     OwnerChange, ParticipantChange, append_replies, named_indexes, replies_in,
 };
@@ -38,6 +41,19 @@ const PHASES: [Phase; 3] = [
     },
 ];
 
+/// Where buckets alone are changed.
+const PHASES_OF_BUCKETS: [Phase; 5] = {
+    let [block, commit, update, unblock] = bucket_change::PHASES;
+    [PHASES[0], block, commit, update, unblock]
+};
+
+/// Where other things are changed too.
+const PHASES_OF_ALL: [Phase; 7] = {
+    let [block, commit, update, unblock] = bucket_change::PHASES;
+    let [check, here, there] = PHASES;
+    [check, here, there, block, commit, update, unblock]
+};
+
 #[derive(Debug)]
 pub(super) struct ChangeAtOwners {
     id: DdlId,
@@ -55,6 +71,7 @@ struct Plan {
     me: ShardId,
     /// The other shards that own chunks.
     others: Vec<ShardId>,
+    buckets: Option<BucketChange>,
 }
 
 impl ChangeAtOwners {
@@ -77,12 +94,38 @@ impl ChangeAtOwners {
         self.plan.as_ref().expect("a look came before")
     }
 
+    /// The plan, and what it has of buckets.
+    fn bucket_change(&self) -> Option<(OfDefinition<'_>, &BucketChange)> {
+        let plan = self.plan();
+        let of = OfDefinition {
+            id: &self.id,
+            ns: &self.ns,
+            uuid: plan.uuid,
+            run: plan.run,
+            me: &plan.me,
+            others: &plan.others,
+        };
+        Some((of, plan.buckets.as_ref()?))
+    }
+
+    /// What is changed in ways other than buckets are.
+    fn other_changes(&self) -> Option<RawDocumentBuf> {
+        match self.plan().buckets {
+            Some(_) => other_changes(&self.request.command),
+            None => Some(self.request.command.clone()),
+        }
+    }
+
     fn at_shards(&self, shards: Vec<ShardId>, phase: &str) -> Action {
         let plan = self.plan();
+        let is_check = phase == CHECK;
+        let buckets = plan.buckets.as_ref().filter(|_| is_check);
+        let command = self.other_changes().filter(|_| !is_check);
         let part = ParticipantChange {
             uuid: plan.uuid,
-            command: self.request.command.clone(),
-            is_check: phase == CHECK,
+            command: command.unwrap_or_else(|| self.request.command.clone()),
+            series: buckets.map(|buckets| buckets.to().clone()),
+            is_check,
             reason: self.id.clone(),
             phase: phase.to_owned(),
             run: plan.run,
@@ -95,18 +138,25 @@ impl ChangeAtOwners {
     }
 
     fn take_facts(&mut self, facts: &Facts) -> Result<()> {
-        let known = facts.sharded.as_ref().and_then(|(known, _)| known.uuid);
-        let uuid = known.ok_or_else(|| {
-            Error::new(
+        let known = facts.sharded.as_ref().map(|(known, _)| known);
+        let Some((known, uuid)) = known.and_then(|known| Some((known, known.uuid?))) else {
+            return Err(Error::new(
                 ErrorCode::NAMESPACE_NOT_SHARDED,
                 format!("the collection {} is not sharded", self.ns),
-            )
-        })?;
+            ));
+        };
+        let buckets = match self.id.kind {
+            OperationKind::CollMod => {
+                BucketChange::decide(known, &facts.shards, &self.request.command)?
+            }
+            _ => None,
+        };
         self.plan = Some(Plan {
             uuid,
             run: facts.fresh.uuid,
             me: facts.me.clone(),
             others: Vec::new(),
+            buckets,
         });
         Ok(())
     }
@@ -160,7 +210,11 @@ fn all_or_first_error(replies: Vec<ShardReply>) -> Result<Vec<RawDocumentBuf>> {
 
 impl Operation for ChangeAtOwners {
     fn phases(&self) -> &'static [Phase] {
-        &PHASES
+        match self.plan().buckets {
+            None => &PHASES,
+            Some(_) if self.other_changes().is_none() => &PHASES_OF_BUCKETS,
+            Some(_) => &PHASES_OF_ALL,
+        }
     }
 
     fn state(&self) -> RawDocumentBuf {
@@ -193,6 +247,9 @@ impl Operation for ChangeAtOwners {
             Outcome::Shards(mut owners) => {
                 let plan = self.plan.as_mut().expect("a look came before");
                 owners.retain(|owner| *owner != plan.me);
+                if let Some(buckets) = &mut plan.buckets {
+                    buckets.take_owners(&owners, &plan.me);
+                }
                 plan.others = owners;
             }
             _ => return Err(Error::internal("a look gives facts")),
@@ -211,16 +268,27 @@ impl Operation for ChangeAtOwners {
             (CHECK, 0) => self.at_shards(all(), CHECK),
             (HERE, 0) => self.at_shards(vec![plan.me.clone()], HERE),
             (THERE, 0) => self.at_shards(plan.others.clone(), THERE),
-            _ => return None,
+            (CHECK | HERE | THERE, _) => return None,
+            _ => {
+                let (of, buckets) = self.bucket_change()?;
+                return buckets.action(&of, phase, at);
+            }
         })
     }
 
     fn take(&mut self, phase: &str, outcome: Outcome) -> Result<()> {
-        let Outcome::Replies(replies) = outcome else {
-            return Err(Error::internal("shards give replies"));
+        let replies = match outcome {
+            Outcome::Replies(replies) => replies,
+            _ if [CHECK, HERE, THERE].contains(&phase) => {
+                return Err(Error::internal("shards give replies"));
+            }
+            _ => return Ok(()),
         };
         match phase {
             CHECK => self.check_replies(replies),
+            BLOCK => all_or_first_error(replies).map(drop),
+            // They own nothing: what they refuse is of no consequence.
+            UNBLOCK => Ok(()),
             HERE => {
                 let shards: Vec<ShardId> = replies.iter().map(|(shard, _)| shard.clone()).collect();
                 let replies = all_or_first_error(replies)?;
@@ -235,13 +303,22 @@ impl Operation for ChangeAtOwners {
         }
     }
 
-    fn undo(&self, _: usize) -> Option<Action> {
-        None
+    fn undo(&self, at: usize) -> Option<Action> {
+        let (of, _) = self.bucket_change()?;
+        BucketChange::undo(&of, at)
     }
 
     fn reply(&self) -> RawDocumentBuf {
         let mut out = DocBuilder::new();
-        append_replies(&mut out, &self.replies);
+        match &self.plan {
+            // Where nothing else is changed, each has done all of it.
+            Some(plan) if self.replies.is_empty() => {
+                let all = plan.others.iter().chain([&plan.me]);
+                let all = all.map(|shard| (shard.clone(), Ok(RawDocumentBuf::new())));
+                append_replies(&mut out, &all.collect::<Vec<ShardReply>>());
+            }
+            _ => append_replies(&mut out, &self.replies),
+        }
         out.finish()
     }
 }
@@ -260,6 +337,7 @@ impl Plan {
             run: uuid("run")?,
             me: ShardId::new(reader.str("me")?),
             others: others.collect(),
+            buckets: BucketChange::parse(&reader)?,
         })
     }
 
@@ -271,5 +349,8 @@ impl Plan {
             out.push(shard.as_str());
         }
         out.end();
+        if let Some(buckets) = &self.buckets {
+            buckets.append_to(out);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! A message may be late: it names the run of the definition that sends it, and the phase.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Uuid, raw_elements};
+use pinion_query::TimeSeries;
 use pinion_wire::idl::{
     FieldReader, Namespace, Path, i32_clamped, is_generic_argument, missing_field,
 };
@@ -11,6 +12,7 @@ use pinion_wire::{Error, ErrorCode, Result};
 
 use super::action::ShardReply;
 use super::documents::{DdlId, OperationKind};
+use crate::series::{SERIES_FIELDS, series_in};
 use crate::shard_id::ShardId;
 use crate::values::append_uuid;
 
@@ -71,6 +73,8 @@ impl OwnerChange {
 pub struct ParticipantChange {
     pub uuid: Uuid,
     pub command: RawDocumentBuf,
+    /// What the buckets of the shard become, in place of the command. Of a check: beside it.
+    pub series: Option<TimeSeries>,
     /// Nothing is changed: the shard looks whether it could be.
     pub is_check: bool,
     pub reason: DdlId,
@@ -80,9 +84,10 @@ pub struct ParticipantChange {
     pub from: ShardId,
 }
 
-const FIELDS: [&str; 7] = [
+const FIELDS: [&str; 8] = [
     "collectionUUID",
     "command",
+    SERIES_FIELDS,
     "check",
     "reason",
     "phase",
@@ -104,8 +109,11 @@ impl ParticipantChange {
         let mut out = DocBuilder::new();
         out.append(name, ns.collection());
         append_uuid(&mut out, "collectionUUID", self.uuid);
-        out.append("command", &*self.command)
-            .append("check", self.is_check)
+        out.append("command", &*self.command);
+        if let Some(series) = &self.series {
+            out.append(SERIES_FIELDS, &*series.to_document());
+        }
+        out.append("check", self.is_check)
             .append("reason", &*self.reason.to_bson())
             .append("phase", self.phase.as_str());
         append_uuid(&mut out, "run", self.run);
@@ -125,6 +133,7 @@ impl ParticipantChange {
         Ok(ParticipantChange {
             uuid: uuid("collectionUUID")?,
             command: reader.doc("command")?.to_owned(),
+            series: series_in(&reader, SERIES_FIELDS)?,
             is_check: reader.bool("check")?,
             reason: DdlId::parse(reader.path().field("reason"), reader.doc("reason")?)?,
             phase: reader.str("phase")?.to_owned(),
@@ -231,10 +240,21 @@ mod tests {
         assert_eq!(change.uuid, Some(uuid));
         let read = OwnerChange::parse(&change.to_bson());
         assert_eq!(read.ok().as_ref(), Some(&change));
-        for kind in [OperationKind::CollMod, OperationKind::DropIndexes] {
+        let series = TimeSeries {
+            time_field: "t".into(),
+            meta_field: None,
+            granularity: None,
+            rounding_secs: Some(7200),
+            max_span_secs: 7200,
+        };
+        for (kind, series) in [
+            (OperationKind::CollMod, Some(series)),
+            (OperationKind::DropIndexes, None),
+        ] {
             let part = ParticipantChange {
                 uuid,
                 command: change.command.clone(),
+                series,
                 is_check: true,
                 reason: DdlId {
                     namespace: "d.c".to_owned(),

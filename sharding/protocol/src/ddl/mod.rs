@@ -6,6 +6,7 @@
 
 mod action;
 mod block;
+mod bucket_change;
 mod change_at_owners;
 mod change_request;
 mod create_collection;

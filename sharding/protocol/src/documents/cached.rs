@@ -12,10 +12,10 @@ use pinion_query::TimeSeries;
 use pinion_wire::Result;
 use pinion_wire::idl::{FieldReader, Namespace, Path, missing_field};
 
-use super::collection::{SERIES_FIELDS, series_fields};
 use super::{
     ChunkDocument, ChunkOf, CollectionDocument, DatabaseDocument, append_document, other_fields,
 };
+use crate::series::{SERIES_FIELDS, series_in};
 use crate::shard_id::ShardId;
 use crate::values::{append_time, append_uuid};
 use crate::version::{DatabaseVersion, Form, Incarnation};
@@ -129,7 +129,7 @@ impl CachedCollectionDocument {
                 .map(RawDocument::to_owned),
             allows_migrations: reader.opt_safe_bool("allowMigrations")?.unwrap_or(true),
             max_chunk_size_bytes: reader.opt_i64("maxChunkSizeBytes")?,
-            time_series: series_fields(&reader)?,
+            time_series: series_in(&reader, SERIES_FIELDS)?,
             is_refreshing: reader.opt_safe_bool("refreshing")?,
             last_refreshed: last_refreshed.or(placement),
             critical_sections: reader.opt_i32("enterCriticalSectionCounter")?.unwrap_or(0),

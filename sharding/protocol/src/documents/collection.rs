@@ -7,6 +7,7 @@ use pinion_wire::Result;
 use pinion_wire::idl::{FieldReader, Namespace, Path, missing_field};
 
 use super::{append_document, other_fields};
+use crate::series::{SERIES_FIELDS, series_in};
 use crate::values::{append_time, append_uuid, date};
 use crate::version::Incarnation;
 
@@ -65,22 +66,6 @@ const FIELDS: [&str; 17] = [
     "dropped",
     SERIES_FIELDS,
 ];
-
-/// What is said of the series of a collection of buckets.
-pub(super) const SERIES_FIELDS: &str = "timeseriesFields";
-
-/// # Errors
-/// A series without a time field or a span.
-pub(super) fn series_fields(reader: &FieldReader<'_, '_>) -> Result<Option<TimeSeries>> {
-    let Some(fields) = reader.opt_doc(SERIES_FIELDS)? else {
-        return Ok(None);
-    };
-    let path = reader.path().field(SERIES_FIELDS);
-    let series = TimeSeries::from_document(fields);
-    series
-        .map(Some)
-        .map_err(|name| missing_field(path.field(name)))
-}
 
 impl CollectionDocument {
     /// A collection that was just sharded.
@@ -153,7 +138,7 @@ impl CollectionDocument {
             enable_auto_merge: reader.opt_safe_bool("enableAutoMerge")?,
             no_auto_split: reader.opt_safe_bool("noAutoSplit")?,
             is_dropped,
-            time_series: series_fields(&reader)?,
+            time_series: series_in(&reader, SERIES_FIELDS)?,
             other: other_fields(document, &FIELDS),
         })
     }

@@ -4,7 +4,9 @@ use pinion_bson::{
     DateTime, DocBuilder, ObjectId, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf,
     Uuid, rawdoc,
 };
-use pinion_query::{Granularity, Matcher, TimeSeries, Variables, document_text, parse_collation};
+use pinion_query::{
+    Granularity, Matcher, TimeSeries, TimeSeriesChange, Variables, document_text, parse_collation,
+};
 use pinion_wire::idl::Namespace;
 
 use super::*;
@@ -268,8 +270,8 @@ fn what_matches_lives_on_a_targeted_shard() {
     assert!(matched > 5000 && narrowed > 200, "{matched} {narrowed}");
 }
 
-/// The table of a series by source and time, cut at hours of the first day.
-fn series_table(rng: &mut Rng) -> RoutingTable {
+/// The table of a series by source and time, cut at buckets of such measurements.
+fn series_table(rng: &mut Rng, measurement: fn(&mut Rng) -> RawDocumentBuf) -> RoutingTable {
     let key = match rng.below(3) {
         0 => rawdoc! { "meta.s": 1, "control.min.t": 1 },
         1 => rawdoc! { "control.min.t": 1 },
@@ -335,7 +337,7 @@ fn measurements_lie_in_buckets_of_targeted_shards() {
     let (mut matched, mut narrowed) = (0, 0);
     for seed in 0..1000 {
         let rng = &mut Rng::new(seed);
-        let table = series_table(rng);
+        let table = series_table(rng, measurement);
         let filter = measured_filter(rng, 2);
         let matcher = matcher(&filter, None);
         let targeted = table.target(&matcher, None).expect("there is no time");
@@ -364,6 +366,105 @@ fn measurements_lie_in_buckets_of_targeted_shards() {
         }
     }
     assert!(matched > 5000 && narrowed > 200, "{matched} {narrowed}");
+}
+
+/// The options that a series may get; most of those behind each other are longer ones.
+fn longer_buckets() -> Vec<TimeSeriesChange> {
+    let spans = [3600, 7200, 40_000, 86_400, 200_000, 2_592_000].map(|secs| TimeSeriesChange {
+        granularity: None,
+        rounding_secs: Some(secs),
+        max_span_secs: Some(secs),
+    });
+    let granularities = [Granularity::Minutes, Granularity::Hours].map(|name| TimeSeriesChange {
+        granularity: Some(name),
+        ..TimeSeriesChange::default()
+    });
+    spans.into_iter().chain(granularities).collect()
+}
+
+fn of_source(at_ms: i64, source: i32) -> RawDocumentBuf {
+    rawdoc! { "t": DateTime::from_millis(at_ms), "m": { "s": source } }
+}
+
+/// A time of the first sixty days, to the second.
+fn second(rng: &mut Rng) -> i64 {
+    rng.below(60 * 24 * 3600) as i64 * 1000
+}
+
+/// The bucket of a measurement, which an earlier one of its source may have started.
+fn owner_of_bucket(
+    rng: &mut Rng,
+    table: &RoutingTable,
+    series: &TimeSeries,
+    at: (i64, i32),
+) -> ShardIdx {
+    let (at_ms, source) = at;
+    let span_ms = i64::from(series.max_span_secs) * 1000;
+    let first_ms = at_ms - rng.below(span_ms as usize) as i64;
+    let is_in_bucket = at_ms < series.bucket_start_ms(first_ms) + span_ms;
+    let first_ms = if is_in_bucket { first_ms } else { at_ms };
+    let owner = table.target_insert(&of_source(first_ms, source));
+    owner.expect("a key")
+}
+
+/// The buckets of a series become longer again and again. Measurements lie where their buckets were
+/// when they came; the last options find all of them.
+#[test]
+fn buckets_that_became_longer_are_found() {
+    let (mut changed, mut matched, mut narrowed) = (0, 0, 0);
+    for seed in 0..400 {
+        let rng = &mut Rng::new(seed);
+        let mut table = series_table(rng, |rng| of_source(second(rng), rng.below(5) as i32));
+        let mut stored: Vec<(i64, i32, ShardIdx)> = Vec::new();
+        for _ in 0..4 {
+            let series = table.time_series.clone().expect("a series");
+            for _ in 0..20 {
+                let at = (second(rng), rng.below(5) as i32);
+                let owner = owner_of_bucket(rng, &table, &series, at);
+                stored.push((at.0, at.1, owner));
+            }
+            let all = longer_buckets();
+            if let Ok(Some(longer)) = series.changed(all[rng.below(all.len())]) {
+                assert!(longer.max_span_secs >= series.max_span_secs);
+                table.time_series = Some(longer);
+                changed += 1;
+            }
+        }
+        for _ in 0..20 {
+            let (about, source, _) = stored[rng.below(stored.len())];
+            let name = ["$eq", "$lt", "$lte", "$gt", "$gte"][rng.below(5)];
+            let mut bound = DocBuilder::new();
+            bound.append(name, RawBsonRef::DateTime(DateTime::from_millis(about)));
+            let mut filter = DocBuilder::new();
+            filter.append("t", &*bound.finish());
+            if rng.below(2) == 0 {
+                filter.append("m.s", source);
+            }
+            let filter = filter.finish();
+            let matcher = matcher(&filter, None);
+            let targeted = table.target(&matcher, None).expect("there is no time");
+            narrowed += usize::from(targeted.shards.len() < table.shards().count());
+            for (at_ms, source, owner) in &stored {
+                let measurement = of_source(*at_ms, *source);
+                if !matcher.matches(&*measurement).expect("it can be compared") {
+                    continue;
+                }
+                matched += 1;
+                assert!(
+                    targeted.shards.contains(owner),
+                    "{seed}: {} {} by {:?}",
+                    document_text(&filter),
+                    document_text(&measurement),
+                    table.time_series
+                );
+            }
+        }
+    }
+    let counts = (changed, matched, narrowed);
+    assert!(
+        changed > 300 && matched > 5000 && narrowed > 200,
+        "{counts:?}"
+    );
 }
 
 fn plan(table: &RoutingTable, filter: &RawDocument, options: &str) -> String {

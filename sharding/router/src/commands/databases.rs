@@ -126,6 +126,5 @@ pub(super) async fn drop_database(cmd: Invocation) -> Result<Reply> {
     .await;
     flush_database(db).await;
     append_passed_on(&mut out, dropped?.body(), |name| name != b"dropped");
-    out.append("dropped", db);
     Ok(out)
 }

@@ -6,12 +6,14 @@ use pinion_runtime::on_all_cores;
 use pinion_service::node_info::node_info;
 use pinion_service::ops::{OpSnapshot, ops};
 use pinion_sharding_protocol::ShardId;
-use pinion_wire::idl::{i64_exact, is_number};
+use pinion_wire::idl::{i64_exact, is_number, truthy};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::forward::shard_ids;
+use super::shard_replies::{all_or_first_error, append_raw};
 use crate::dispatch::{at_every_shard, send_to};
 use crate::hosts::Retry;
+use crate::limits::METADATA_REPLY_BYTES;
 use crate::reads::over_documents;
 use crate::reply::{passed_on, refused};
 use crate::request::Request;
@@ -131,6 +133,53 @@ fn documents_in<'d>(
     let list = pinion_bson::get(reply, name).and_then(|list| list.as_array());
     let list = list.into_iter().flat_map(pinion_bson::values);
     list.filter_map(|document| document.as_document())
+}
+
+/// `lockInfo`: of every shard, under `raw`.
+pub(super) async fn lock_info(cmd: Invocation) -> Result<Reply> {
+    let shards = shard_ids().await?;
+    let outcomes = at_every_shard(&cmd, &shards, |_| Request::of(&cmd, cmd.db(), None)).await?;
+    all_or_first_error(&outcomes)?;
+    let mut out = Reply::new();
+    append_raw(&mut out, &outcomes);
+    Ok(out)
+}
+
+/// `validateDBMetadata`: what every shard finds, with its name.
+pub(super) async fn validate_db_metadata(cmd: Invocation) -> Result<Reply> {
+    let shards = shard_ids().await?;
+    let outcomes = at_every_shard(&cmd, &shards, |_| Request::of(&cmd, cmd.db(), None)).await?;
+    let mut out = Reply::new();
+    out.start_array("apiVersionErrors");
+    let mut has_more = false;
+    for (shard, outcome) in outcomes {
+        let answer = outcome.map_err(refused)?;
+        for found in documents_in(answer.body(), "apiVersionErrors") {
+            if out.len() >= METADATA_REPLY_BYTES {
+                has_more = true;
+                break;
+            }
+            out.push_document().append_all(found);
+            out.append("shard", shard.as_str()).end();
+        }
+        has_more |= pinion_bson::get(answer.body(), "hasMoreErrors").is_some_and(truthy);
+    }
+    out.end();
+    if has_more {
+        out.append("hasMoreErrors", true);
+    }
+    Ok(out)
+}
+
+/// `compact`, which each member does for itself.
+///
+/// # Errors
+/// Always `CommandNotSupported`.
+pub(super) async fn compact(_: Invocation) -> Result<Reply> {
+    Err(Error::new(
+        ErrorCode::COMMAND_NOT_SUPPORTED,
+        "compact not allowed through mongos",
+    ))
 }
 
 /// Appends an operation of a shard, under the name that `killOp` knows it by.

@@ -209,6 +209,12 @@ pub(super) async fn aggregate(cmd: Invocation) -> Result<Reply> {
     if pipeline.shows_distribution {
         return Box::pin(crate::reads::data_distribution(&cmd)).await;
     }
+    if pipeline.lists_collections
+        && !flag(cmd.body(), "explain")
+        && let Some(reply) = Box::pin(crate::reads::cluster_catalog(&cmd)).await?
+    {
+        return Ok(reply);
+    }
     let kind = CursorKind::default();
     if pipeline.lists_operations {
         return super::operations::current_op_stage(cmd).await;
@@ -241,6 +247,7 @@ struct Pipeline<'d> {
     /// Of this process alone.
     lists_own: bool,
     shows_distribution: bool,
+    lists_collections: bool,
     /// It has `$out` or `$merge`.
     writes: Option<&'static str>,
     /// The database of `$out` or `$merge`, where it names one.
@@ -267,6 +274,7 @@ impl<'d> Pipeline<'d> {
                     found.lists_own = field("localOps").is_some_and(truthy);
                     found.lists_operations = !found.lists_own;
                 }
+                ("$listClusterCatalog", 0) => found.lists_collections = true,
                 ("$shardedDataDistribution", 0) => found.shows_distribution = true,
                 ("$out", _) => {
                     found.writes = Some("$out");

@@ -89,10 +89,13 @@ async fn on_one_shard(cmd: &Invocation, from: &Namespace, to: &Namespace) -> Res
         forget_database(to.db()).await;
         let source = database(from.db()).await?;
         if let Some(source) = &source {
-            let target = make_database(to.db(), None).await?;
+            let target = match database(to.db()).await? {
+                Some(target) => target,
+                None => make_database(to.db(), Some(&source.primary)).await?,
+            };
             if target.primary != source.primary {
                 return Err(Error::new(
-                    ErrorCode(13137),
+                    ErrorCode::COMMAND_FAILED,
                     "Source and destination collections must be on same shard",
                 ));
             }

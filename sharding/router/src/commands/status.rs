@@ -8,6 +8,7 @@ use pinion_service::cursors::{CursorCounts, cursors};
 use pinion_service::latency::LatencyValues;
 use pinion_service::metrics::{CounterValues, metrics};
 use pinion_service::node_info::node_info;
+use pinion_service::process_usage::{append_extra_info, append_memory};
 use pinion_service::session_table::session_table;
 use pinion_wire::idl::truthy;
 use pinion_wire::{COMPATIBLE_VERSION, Invocation, Registry, Reply, Result, ServerCounters};
@@ -128,10 +129,16 @@ pub(super) async fn server_status(cmd: Invocation) -> Result<Reply> {
     if wanted("connections") {
         append_connections(&mut out, &sums);
     }
+    if wanted("extra_info") {
+        append_extra_info(&mut out);
+    }
     if wanted("logicalSessionRecordCache") {
         out.start_document("logicalSessionRecordCache")
             .append("activeSessionsCount", sums.sessions as i32)
             .end();
+    }
+    if wanted("mem") {
+        append_memory(&mut out);
     }
     if wanted("network") {
         out.start_document("network");

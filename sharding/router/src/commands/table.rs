@@ -165,6 +165,9 @@ fn conversation(r: &mut Registry) {
 fn diagnostics(r: &mut Registry) {
     attach(r, "currentOp", operations::current_op);
     attach(r, "killOp", operations::kill_op);
+    attach(r, "lockInfo", operations::lock_info);
+    attach(r, "validateDBMetadata", operations::validate_db_metadata);
+    attach(r, "compact", operations::compact);
     attach(r, "serverStatus", status::server_status);
     attach(r, "getLog", small_talk::get_log);
     attach(r, "logRotate", small_talk::log_rotate);

@@ -11,7 +11,7 @@ use crate::limits::MAX_READ_BYTES;
 
 impl Hosts {
     /// All documents of a cursor of a member, whose first reply is there. Each further one takes at
-    /// most `limit`.
+    /// most `limit`, and is given to `learn` for the times behind it.
     ///
     /// # Errors
     /// Those of [`Hosts::run_at`]; `ExceededMemoryLimit` where the documents are too many.
@@ -22,6 +22,7 @@ impl Hosts {
         ns: &Namespace,
         first: &RawDocument,
         limit: Duration,
+        learn: impl Fn(&RawDocument),
     ) -> Result<Vec<RawDocumentBuf>, Error> {
         let (mut found, mut bytes) = (Vec::new(), 0);
         let mut id = take_batch(first, "firstBatch", &mut found, &mut bytes)?;
@@ -41,6 +42,7 @@ impl Hosts {
                 .run_at(set, host, &more.finish(), limit, Resend::Never)
                 .await
                 .map_err(|error| error.into_error())?;
+            learn(reply.body());
             id = take_batch(reply.body(), "nextBatch", &mut found, &mut bytes)?;
         }
         Ok(found)

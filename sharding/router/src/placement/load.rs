@@ -12,8 +12,8 @@ use pinion_sharding_protocol::documents::{
 use pinion_sharding_protocol::{
     CachedCollection, CachedDatabase, LoadError, RoutingTable, TableError,
 };
-use pinion_wire::Error;
 use pinion_wire::idl::Namespace;
+use pinion_wire::{Error, ErrorCode, Result};
 
 use super::caches::{Caches, Placed};
 use crate::cluster::Cluster;
@@ -50,24 +50,9 @@ impl Placed for CachedCollection {
         name: &str,
         base: Option<CachedCollection>,
     ) -> std::result::Result<CachedCollection, LoadError> {
-        let found = find_all(COLLECTIONS, entries_of(name), None).await;
-        let found = found.map_err(LoadError::Failed)?;
-        let parsed = found.iter().map(|found| CollectionDocument::parse(found));
-        let mut parsed = parsed
-            .collect::<pinion_wire::Result<Vec<_>>>()
-            .map_err(LoadError::Failed)?;
-        parsed.retain(|found| !found.is_dropped);
-        // That of the name itself before that of its buckets.
-        let Some(mut document) = parsed
-            .into_iter()
-            .max_by_key(|found| found.ns.as_str() == name)
-        else {
+        let Some(document) = entry_of(name).await.map_err(LoadError::Failed)? else {
             return Ok(CachedCollection::Unsharded);
         };
-        if document.ns.as_str() == name {
-            // A client that names buckets means them, and no measurements.
-            document.time_series = None;
-        }
         let base = match base {
             Some(CachedCollection::Sharded(table)) if table.of.is_same(document.of) => Some(table),
             _ => None,
@@ -76,11 +61,45 @@ impl Placed for CachedCollection {
         let by_version = Some(rawdoc! { "lastmod": 1 });
         let chunks = find_all(CHUNKS, document.chunks_filter(from), by_version).await;
         let chunks = chunks.map_err(LoadError::Failed)?;
+        if document.time_series.is_some() {
+            // The length of its buckets changes together with the versions of chunks, which may
+            // have been read behind such a change.
+            let again = entry_of(name).await.map_err(LoadError::Failed)?;
+            if again.is_none_or(|again| again.time_series != document.time_series) {
+                return Err(LoadError::NeedsFull(changed_meanwhile(name)));
+            }
+        }
         let bytes = chunks.iter().map(|chunk| chunk.as_bytes().len()).sum();
         let build = move || RoutingTable::read(&document, base.as_deref(), &chunks);
         let table = compute_bytes(bytes, build).await.map_err(load_error)?;
         Ok(CachedCollection::Sharded(Arc::new(table)))
     }
+}
+
+fn changed_meanwhile(name: &str) -> Error {
+    Error::new(
+        ErrorCode::CONFLICTING_OPERATION_IN_PROGRESS,
+        format!("the time series {name} has changed while its routing table was read"),
+    )
+}
+
+/// What the config servers have of a name, if it is sharded.
+async fn entry_of(name: &str) -> Result<Option<CollectionDocument>> {
+    let found = find_all(COLLECTIONS, entries_of(name), None).await?;
+    let parsed = found.iter().map(|found| CollectionDocument::parse(found));
+    let mut parsed = parsed.collect::<Result<Vec<_>>>()?;
+    parsed.retain(|found| !found.is_dropped);
+    // That of the name itself before that of its buckets.
+    let document = parsed
+        .into_iter()
+        .max_by_key(|found| found.ns.as_str() == name);
+    Ok(document.map(|mut document| {
+        if document.ns.as_str() == name {
+            // A client that names buckets means them, and no measurements.
+            document.time_series = None;
+        }
+        document
+    }))
 }
 
 /// Selects the entry of a collection, and that of the buckets which it has where it is a series.

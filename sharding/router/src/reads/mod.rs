@@ -17,12 +17,15 @@ mod pipeline;
 mod sources;
 mod statistics;
 
+mod cluster_catalog;
+
 mod explain;
 mod views;
 
 mod change_stream;
 
 pub(crate) use change_stream::change_stream;
+pub(crate) use cluster_catalog::cluster_catalog;
 pub(crate) use count::count;
 pub(crate) use distinct::distinct;
 pub(crate) use explain::{explain, explained_write};

@@ -9,7 +9,7 @@ use pinion_query::{Document, Pipeline};
 use pinion_service::operator_counts::compute_counted;
 use pinion_sharding_protocol::Targets;
 use pinion_sharding_protocol::documents::COLLECTIONS;
-use pinion_wire::idl::{Namespace, i64_exact, truthy};
+use pinion_wire::idl::{Namespace, i64_exact};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::options::unsupported;
@@ -111,7 +111,7 @@ async fn ask(cmd: &Invocation, ns: &Namespace, stages: &RawArrayBuf) -> Result<V
 }
 
 /// All documents of a shard's cursor: some for each index or plan.
-async fn all_documents(ctx: &OpContext, answer: &Answer) -> Result<Vec<RawDocumentBuf>> {
+pub(super) async fn all_documents(ctx: &OpContext, answer: &Answer) -> Result<Vec<RawDocumentBuf>> {
     let (stream, mut batch) = RemoteStream::open(answer, CursorKind::default())?;
     let mut all = Vec::new();
     loop {
@@ -265,14 +265,15 @@ fn append_distribution(out: &mut DocBuilder, shard: &str, stats: &RawDocument) {
         .append("orphanedSizeBytes", orphans.saturating_mul(average));
 }
 
-/// Whether `$planCacheStats` asks for every member of every shard, which is not done.
+/// Whether `$planCacheStats` asks for every member of every shard, which is not done. What is no
+/// boolean the shards refuse.
 pub(super) fn wants_all_hosts(stages: &pinion_bson::RawArray) -> bool {
     let first = pinion_bson::values(stages).next();
     let first = first.and_then(|stage| pinion_bson::elements(stage.as_document()?).next());
     let Some(("$planCacheStats", RawBsonRef::Document(spec))) = first else {
         return false;
     };
-    pinion_bson::get(spec, "allHosts").is_some_and(truthy)
+    pinion_bson::get(spec, "allHosts") == Some(RawBsonRef::Boolean(true))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use pinion_storage::StorageOptions;
 
 use super::cluster::{Cluster, Place, Set};
 use super::verdict::PROBES;
-use super::{clients, clocks, lives, movers, operator, strays, verdict};
+use super::{clients, clocks, lives, movers, operator, series, strays, verdict};
 use crate::fault::Fault;
 use crate::members::{Member, PORT, SetKind, SetPlan, add_member, host_of, set_config};
 use crate::sets::judge::{self, Orders};
@@ -29,6 +29,8 @@ const SHARDS: [&str; 4] = ["s0", "s1", "s2", "s3"];
 const CONFIG: &str = "cfg";
 const STABLE: [&str; 2] = ["stable0", "stable1"];
 const PLACES: [&str; 2] = ["place0", "place1"];
+/// Clients that write and read the time series.
+const SERIES_VISITORS: usize = 2;
 /// Shortest and longest time between two questions to a member.
 const OBSERVED_MS: (u64, u64) = (100, 700);
 /// How far clocks are apart at most, where they differ.
@@ -109,6 +111,8 @@ pub fn cluster_of(sizes: &Sizes, rng: &mut Rng) -> Rc<Cluster> {
                 lives: RefCell::default(),
             })
             .collect(),
+        series: Default::default(),
+        definitions: Default::default(),
         strays: Default::default(),
         made: RefCell::default(),
         placed: RefCell::default(),
@@ -192,6 +196,7 @@ pub fn add_router(
         listen: of_node.listen,
         set_parameters: Vec::new(),
         log_control: None,
+        process: None,
         on_serving: None,
         startup_warnings: Vec::new(),
     });
@@ -269,6 +274,7 @@ pub fn add_clients(sim: &Sim, cluster: &Rc<Cluster>, rng: &mut Rng) {
     of_all("wanderer", |cluster, rng| {
         Box::pin(strays::wander(cluster, rng))
     });
+    add_clients_of_series(sim, cluster);
     let cluster_of_maker = cluster.clone();
     add_client(sim, "maker", move |rng| {
         clients::make(cluster_of_maker.clone(), 0, rng)
@@ -308,6 +314,18 @@ pub fn add_clients(sim: &Sim, cluster: &Rc<Cluster>, rng: &mut Rng) {
         add_client(sim, "catalog", move |rng| {
             workload::change_catalog(shared.clone(), rng)
         });
+    }
+}
+
+fn add_clients_of_series(sim: &Sim, cluster: &Rc<Cluster>) {
+    let of_leader = cluster.clone();
+    add_client(sim, "leader of the series", move |rng| {
+        series::lead(of_leader.clone(), rng)
+    });
+    for number in 0..SERIES_VISITORS {
+        let cluster = cluster.clone();
+        let name = format!("visitor of the series {number}");
+        add_client(sim, &name, move |rng| series::visit(cluster.clone(), rng));
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use super::lives::Lives;
+use super::series::Series;
 use super::strays::Strays;
 use crate::sets::workload::Shared;
 
@@ -41,6 +42,8 @@ pub struct Cluster {
     /// That of writes which are not retryable, into what moves from shard to shard.
     pub moving: Rc<Shared>,
     pub places: Vec<Place>,
+    pub series: Series,
+    pub definitions: Definitions,
     /// Documents that every shard has.
     pub strays: Strays,
     /// Documents of databases that a first write made: database and `_id`.
@@ -72,6 +75,45 @@ pub struct Probes {
     pub rounds: Cell<u64>,
     /// What the last one failed by.
     pub refused: RefCell<String>,
+}
+
+/// Definitions that clients have sent.
+#[derive(Default)]
+pub struct Definitions {
+    /// How many were sent.
+    pub sent: Cell<u64>,
+    /// How many have no outcome yet.
+    pub running: Cell<usize>,
+    /// How many of these are of the series.
+    pub of_series: Cell<usize>,
+}
+
+impl Definitions {
+    /// Notes that one is sent. It has its outcome when what this returns is dropped.
+    pub fn send(&self, is_of_series: bool) -> Definition<'_> {
+        self.sent.set(self.sent.get() + 1);
+        self.running.set(self.running.get() + 1);
+        let of_series = self.of_series.get() + usize::from(is_of_series);
+        self.of_series.set(of_series);
+        Definition {
+            of: self,
+            is_of_series,
+        }
+    }
+}
+
+/// A definition without an outcome.
+pub struct Definition<'d> {
+    of: &'d Definitions,
+    is_of_series: bool,
+}
+
+impl Drop for Definition<'_> {
+    fn drop(&mut self) {
+        self.of.running.set(self.of.running.get() - 1);
+        let of_series = self.of.of_series.get() - usize::from(self.is_of_series);
+        self.of.of_series.set(of_series);
+    }
 }
 
 impl Cluster {

@@ -5,7 +5,7 @@ use pinion_runtime::sim::{Death, LinkFaults, NodeId};
 
 use super::Run;
 use super::build::SetRun;
-use super::verdict::commands_at_config;
+use super::verdict::{commands_at_config, learn_series};
 use crate::sets::PRIMARY;
 use crate::sets::chaos::{self, Happening};
 use crate::sets::judge::Order;
@@ -28,7 +28,7 @@ const PINGS: i64 = 7;
 const SHORT: Duration = Duration::from_millis(100);
 
 /// The members of a set, and which of them was last seen to be primary.
-fn nodes_of(set: &SetRun) -> (Vec<NodeId>, usize) {
+pub(super) fn nodes_of(set: &SetRun) -> (Vec<NodeId>, usize) {
     let nodes: Vec<NodeId> = set.members.iter().map(|member| member.node).collect();
     let sightings = set.sightings.borrow();
     let found = (0..nodes.len()).find(|member| sightings.seen(*member).state == PRIMARY);
@@ -196,9 +196,9 @@ impl Run {
     /// default concerns and the parameters of the cluster, and hear that the routers are there.
     pub(super) fn be_calm(&mut self) -> Result<(), String> {
         self.warm_up()?;
-        let before = self.count_at_config()?;
+        let before = self.count_at_config(true)?;
         self.pass(CALM)?;
-        let after = self.count_at_config()?;
+        let after = self.count_at_config(false)?;
         self.cluster.probes.wanted.set(false);
         let mut more = Vec::new();
         for (name, total) in after {
@@ -221,8 +221,12 @@ impl Run {
         Ok(())
     }
 
-    /// Asks the config servers, which takes some time.
-    fn count_at_config(&mut self) -> Result<std::collections::BTreeMap<String, i64>, String> {
+    /// Asks the config servers, which takes some time. Before it shards may ask them for what they
+    /// would need at any time.
+    fn count_at_config(
+        &mut self,
+        is_first: bool,
+    ) -> Result<std::collections::BTreeMap<String, i64>, String> {
         let answer = std::rc::Rc::new(std::cell::RefCell::new(None));
         let (cluster, own) = (self.cluster.clone(), answer.clone());
         self.asked += 1;
@@ -230,7 +234,14 @@ impl Run {
             .add_node(&format!("counter-{}", self.asked), 1, move |_| {
                 let (cluster, own) = (cluster.clone(), own.clone());
                 async move {
-                    let counted = commands_at_config(&cluster).await;
+                    let learned = match is_first {
+                        true => learn_series(&cluster).await,
+                        false => Ok(()),
+                    };
+                    let counted = match learned {
+                        Ok(()) => commands_at_config(&cluster).await,
+                        Err(why) => Err(why),
+                    };
                     *own.borrow_mut() = Some(counted);
                 }
             });

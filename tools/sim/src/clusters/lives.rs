@@ -23,13 +23,13 @@ const SHARDED: f64 = 0.5;
 const LIFE_MS: u64 = 12_000;
 const MAX_TIME_MS: i32 = 5_000;
 /// How long a router may still be busy with a command of that time whose client has left.
-const LEFT_BEHIND: Duration = Duration::from_secs(25);
+pub const LEFT_BEHIND: Duration = Duration::from_secs(25);
 /// NamespaceExists: a write has made the database elsewhere.
-const EXISTS: i32 = 48;
+pub const EXISTS: i32 = 48;
 /// ConflictingOperationInProgress.
-const CONFLICT: i32 = 117;
+pub const CONFLICT: i32 = 117;
 /// InvalidOptions: a collection with documents has no index on the key.
-const NO_INDEX: i32 = 72;
+pub const NO_INDEX: i32 = 72;
 const WTIMEOUT_MS: i32 = 5_000;
 
 /// A time in which a database is there for certain, and its removal.
@@ -189,6 +189,7 @@ async fn shard_its_collection(
     }
     let name = format!("{}.{COLLECTION}", place.db);
     let command = rawdoc! { "shardCollection": name, "key": { "_id": "hashed" }, "maxTimeMS": MAX_TIME_MS, "$db": "admin" };
+    let _definition = cluster.definitions.send(false);
     match session.retry(&command).await {
         Written::Acknowledged => cluster.count("collections sharded"),
         Written::Refused(reply) if error_code(&reply) == NO_INDEX => {
@@ -207,6 +208,7 @@ async fn shard_its_collection(
 async fn remove(cluster: &Cluster, place: &Place, session: &mut Session) -> Option<bool> {
     let command = rawdoc! { "dropDatabase": 1_i32, "maxTimeMS": MAX_TIME_MS, "writeConcern": { "w": "majority" }, "$db": place.db };
     let mut is_clear = true;
+    let _definition = cluster.definitions.send(false);
     while !cluster.control().stopped.get() {
         let router = session.place();
         match session.on(router, &command).await {

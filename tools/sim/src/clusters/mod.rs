@@ -10,7 +10,9 @@ mod lives;
 mod movers;
 mod operator;
 mod report;
+mod series;
 mod strays;
+mod strikes;
 mod verdict;
 
 use std::net::SocketAddr;
@@ -24,6 +26,7 @@ use crate::members::{Member, PORT};
 use crate::seed::Outcome;
 use build::{SetRun, Sizes};
 use cluster::Cluster;
+use strikes::Strikes;
 
 pub use report::{KEPT, MUST_HAPPEN, REPORTED};
 
@@ -48,6 +51,7 @@ struct Run {
     rng: Rng,
     /// Draws when the primary of the config servers is stranded.
     stranding: Rng,
+    strikes: Strikes,
     outcome: Outcome,
     /// How often the config servers were asked for their counts.
     asked: usize,
@@ -95,6 +99,7 @@ impl Run {
         outcome.count("shards", sizes.shards.len() as u64);
         Run {
             stranding: sim.random_stream("stranding"),
+            strikes: Strikes::draw(sim.random_stream("strikes")),
             sim,
             fault,
             cluster,
@@ -117,6 +122,7 @@ impl Run {
         self.begin()?;
         self.cluster.pause(false);
         self.pass_some(BETWEEN_MS)?;
+        self.strikes.are_on = true;
         for _ in 0..self.rng.between(3, 8) {
             self.let_happen()?;
             let most = [500, BETWEEN_MS, 2 * BETWEEN_MS][self.rng.below(3) as usize];
@@ -126,6 +132,7 @@ impl Run {
                 self.pass_some(most)?;
             }
         }
+        self.strikes.are_on = false;
         if self.rng.chance(AWAY) {
             self.take_config_away()?;
         }
@@ -150,8 +157,10 @@ impl Run {
     fn pass(&mut self, duration: Duration) -> Result<(), String> {
         let end = self.sim.now() + duration;
         while self.sim.now() < end {
-            let slice = Duration::from_millis(20).min(end.saturating_since(self.sim.now()));
+            let until = end.min(self.strikes.due().unwrap_or(end));
+            let slice = Duration::from_millis(20).min(until.saturating_since(self.sim.now()));
             self.sim.run_for(slice.max(Duration::from_micros(1)));
+            self.strike();
             let members = self.sets.iter_mut().flat_map(|set| &mut set.members);
             for (at, member) in members.chain(&mut self.routers).enumerate() {
                 let looked = member.look_after(&self.sim, &mut self.rng);

@@ -38,6 +38,7 @@ async fn move_once(cluster: &Cluster, session: &mut Session, rng: &mut Rng) {
         "movePrimary": cluster.moving.db, "to": to, "maxTimeMS": max_time_ms, "$db": "admin",
     };
     let router = session.place();
+    let _definition = cluster.definitions.send(false);
     let Ok(reply) = session.on(router, &command).await else {
         cluster.count("moves of unknown outcome");
         return;

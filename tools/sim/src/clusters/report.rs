@@ -48,6 +48,21 @@ pub const REPORTED: Reported = &[
     ("sharded", &["collections sharded"]),
     ("looks at strays", &["looks at strays"]),
     ("moved", &["databases moved"]),
+    ("series sharded", &["series sharded"]),
+    (
+        "batches of measurements",
+        &[
+            "batches of measurements acknowledged",
+            "batches of measurements acknowledged and not retryable",
+        ],
+    ),
+    (
+        "strikes",
+        &[
+            "primaries ended while one is defined",
+            "primaries cut off while one is defined",
+        ],
+    ),
 ];
 
 /// What a campaign must have met.
@@ -93,4 +108,20 @@ pub const MUST_HAPPEN: &[&str] = &[
     "strays changed",
     "all strays changed",
     "databases moved",
+    "series sharded",
+    "series dropped",
+    "series changed",
+    "series made before they are sharded",
+    "looks at whole series",
+    "batches of measurements acknowledged",
+    "batches of measurements acknowledged and not retryable",
+    "sources deleted",
+    "linearizable reads of measurements",
+    "causal reads of measurements",
+    "measurements counted",
+    "measurements grouped",
+    "measurements of groups counted",
+    "primaries ended while one is defined",
+    "primaries cut off while one is defined",
+    "primaries struck while the series is defined",
 ];

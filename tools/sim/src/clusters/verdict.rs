@@ -13,6 +13,7 @@ use pinion_sharding_protocol::RoutingTable;
 use pinion_sharding_protocol::documents::{ChunkDocument, CollectionDocument};
 
 use super::cluster::{Cluster, Set};
+use super::series::{self, Shown};
 use super::strays;
 use crate::client::{Client, batch, error_code};
 use crate::sets::workload::COLLECTION;
@@ -100,6 +101,7 @@ impl Look<'_> {
                 self.cluster.fail(format!("a new router, of {db}: {why}"));
             });
         }
+        self.look_at_series().await?;
         self.look_at_made().await?;
         self.look_at_metadata().await?;
         let sharded = self.look_at_tables().await?;
@@ -226,6 +228,27 @@ impl Look<'_> {
         Ok(())
     }
 
+    /// The series has what was acknowledged, and is there as a whole or not at all.
+    async fn look_at_series(&mut self) -> Result<(), String> {
+        let began = now();
+        let documents = self.find(series::DB, series::NAME).await?;
+        let checked = self.cluster.series.check(&documents, began, now());
+        checked.unwrap_or_else(|why| {
+            let problem = format!("a new router, of the series: {why}");
+            self.cluster.fail(problem);
+        });
+        let listed = ask(&mut self.client, &Shown::list()).await?;
+        let in_catalog = ask(&mut self.client, &Shown::find_in_catalog()).await?;
+        let [listed, in_catalog] = [listed, in_catalog].map(|reply| batch(&reply, "firstBatch"));
+        let shown = Shown::of(&listed, &in_catalog);
+        match self.cluster.series.expected() {
+            Some(expected) if shown != expected => Err(format!(
+                "the series is shown as {shown:?}, and not {expected:?}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// What was acknowledged in databases that a write made.
     async fn look_at_made(&mut self) -> Result<(), String> {
         let made = self.cluster.made.borrow().clone();
@@ -262,9 +285,16 @@ impl Look<'_> {
             .filter(|name| !OF_SETS.contains(&name.as_str()) && !sharded.contains(*name))
         {
             let expected = placement.get(name).map(String::as_str);
-            if expected != Some(shard.name) {
+            if expected == Some(shard.name) {
+                continue;
+            }
+            let list = rawdoc! { "listCollections": 1_i32, "$db": name.as_str() };
+            let has = batch(&ask(primary, &list).await?, "firstBatch");
+            // A list of views stays when its last view is dropped, as on a set.
+            let is_list = |one: &RawDocumentBuf| one.get_str("name").ok() == Some("system.views");
+            if has.is_empty() || !has.iter().all(is_list) {
                 self.cluster.fail(format!(
-                    "{name} is on {}, and belongs to {expected:?}",
+                    "{name} is on {}, which has {has:?}, and belongs to {expected:?}",
                     shard.name
                 ));
             }
@@ -304,6 +334,19 @@ async fn primary_of(set: &Set) -> Result<Client, String> {
 
 fn primary_client(member: SocketAddr) -> Client {
     Client::new(member).within(ANSWER)
+}
+
+/// Has each shard take the table of the series: the deletion of what has expired goes by it, and
+/// begins at any time.
+pub async fn learn_series(cluster: &Cluster) -> Result<(), String> {
+    let buckets = format!("{}.{}", series::DB, series::BUCKETS);
+    let learn = rawdoc! {
+        "_flushRoutingTableCacheUpdates": buckets, "syncFromConfig": true, "$db": "admin",
+    };
+    for shard in &cluster.shards {
+        ask(&mut primary_of(shard).await?, &learn).await?;
+    }
+    Ok(())
 }
 
 /// How often each command was run on the config servers, but for what any process may send: hellos,

@@ -28,8 +28,8 @@ const HOPS: f64 = 0.3;
 /// ConnectionPoolExpired, PooledConnectionsDropped, SocketException: a router has not reached what
 /// it asked.
 const UNREACHED: [i32; 6] = [133, 202, 89, 317, 374, 9_001];
-/// StaleDbVersion.
-const STALE: i32 = 249;
+/// StaleDbVersion, StaleConfig.
+const STALE: [i32; 2] = [249, 13_388];
 /// WriteConflict, TemporarilyUnavailable, WriteConcernTimeout (the write is there, and is asked for
 /// again), MaxTimeMSExpired, NotYetInitialized.
 const BUSY: [i32; 5] = [112, 365, 64, 50, 94];
@@ -75,6 +75,13 @@ pub enum Unread {
     /// As happens when members come and go.
     OfTheMoment,
     Refused(RawDocumentBuf),
+}
+
+/// What sessions know of time.
+#[derive(Default)]
+pub struct KnownTime {
+    cluster: Option<RawDocumentBuf>,
+    operation: Option<Timestamp>,
 }
 
 pub struct Session {
@@ -163,10 +170,11 @@ impl Session {
         self.primary
     }
 
-    /// A shard could not learn the version of a database in time, and so does not say which it
-    /// wants.
+    /// A shard could not learn the version of a database or a collection in time, and so does not
+    /// say which it wants.
     fn is_unlearned(&self, reply: &RawDocument) -> bool {
-        self.via_routers && error_code(reply) == STALE && reply.get_document("vWanted").is_err()
+        let is_stale = STALE.contains(&error_code(reply));
+        self.via_routers && is_stale && reply.get_document("vWanted").is_err()
     }
 
     fn is_moved(&self, code: i32) -> bool {
@@ -212,14 +220,31 @@ impl Session {
             self.recovery_token = Some(token.to_owned());
         }
         if let Ok(time) = reply.get_document("$clusterTime") {
-            let at = |time: &RawDocument| time.get_timestamp("clusterTime").ok();
-            if at(time) > self.cluster_time.as_deref().and_then(at) {
-                self.cluster_time = Some(time.to_owned());
-            }
+            self.advance(time);
         }
         if let Ok(time) = reply.get_timestamp("operationTime") {
             self.operation_time = self.operation_time.max(Some(time));
         }
+    }
+
+    fn advance(&mut self, time: &RawDocument) {
+        let at = |time: &RawDocument| time.get_timestamp("clusterTime").ok();
+        if at(time) > self.cluster_time.as_deref().and_then(at) {
+            self.cluster_time = Some(time.to_owned());
+        }
+    }
+
+    /// Exchanges what this session and others know of time: a causal read of each sees what all
+    /// have seen.
+    pub fn share_time(&mut self, known: &mut KnownTime) {
+        if let Some(time) = &known.cluster {
+            self.advance(time);
+        }
+        self.operation_time = self.operation_time.max(known.operation);
+        *known = KnownTime {
+            cluster: self.cluster_time.clone(),
+            operation: self.operation_time,
+        };
     }
 
     /// Looks for the primary, and gives its place.

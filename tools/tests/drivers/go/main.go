@@ -27,6 +27,11 @@ func equal(got, want any) {
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
+	if len(os.Args) > 2 && os.Args[2] == "cluster" {
+		onCluster(ctx, os.Args[1])
+		fmt.Println("ok")
+		return
+	}
 	client, err := mongo.Connect(options.Client().ApplyURI(os.Args[1]))
 	must(err)
 	if len(os.Args) > 2 && os.Args[2] == "set" {

@@ -36,6 +36,36 @@ fn coll_mod() -> Result<DdlMachine> {
     machine(OperationKind::CollMod, "d.c", request)
 }
 
+const BUCKETS: &str = "d.system.buckets.s";
+
+fn lengthen_buckets() -> Result<DdlMachine> {
+    let minutes = rawdoc! { "granularity": "minutes" };
+    let request = rawdoc! { "command": { "collMod": "s", "timeseries": minutes } };
+    machine(OperationKind::CollMod, BUCKETS, request)
+}
+
+/// And something else with it.
+fn lengthen_and_expire() -> Result<DdlMachine> {
+    let minutes = rawdoc! { "granularity": "minutes" };
+    let request = rawdoc! {
+        "command": { "collMod": "s", "timeseries": minutes, "expireAfterSeconds": 9 },
+    };
+    machine(OperationKind::CollMod, BUCKETS, request)
+}
+
+/// Where the buckets of a series became longer.
+fn with_long_buckets() -> World {
+    let longer: std::collections::BTreeSet<String> = [BUCKETS.to_owned()].into();
+    World {
+        longer: longer.clone(),
+        longer_table_here: longer.clone(),
+        longer_table_there: longer.clone(),
+        longer_here: longer.clone(),
+        longer_there: longer,
+        ..World::with_sharded(BUCKETS)
+    }
+}
+
 fn drop_index() -> Result<DdlMachine> {
     let request = rawdoc! { "command": { "dropIndexes": "c", "index": "a_1_b_1" } };
     machine(OperationKind::DropIndexes, "d.c", request)
@@ -87,7 +117,7 @@ fn unsharded_onto_sharded() -> World {
 type Make = fn() -> Result<DdlMachine>;
 
 /// Where each operation starts, and where it leads.
-fn operations() -> [(Make, World, World); 11] {
+fn operations() -> [(Make, World, World); 12] {
     let mut made = World::with_sharded("d.c");
     // The one chunk is here.
     made.there.clear();
@@ -127,6 +157,11 @@ fn operations() -> [(Make, World, World); 11] {
         (forbid_migrations, with_index(), kept),
         (coll_mod, with_index(), changed.clone()),
         (drop_index, with_index(), changed),
+        (
+            lengthen_buckets,
+            World::with_sharded(BUCKETS),
+            with_long_buckets(),
+        ),
         (
             rename,
             World::with_sharded("d.c"),
@@ -297,6 +332,45 @@ fn traces_of_changes() {
 }
 
 #[test]
+fn traces_of_buckets() {
+    let buckets = [
+        "store blockShards",
+        "close",
+        "shards ReadsAndWrites",
+        "gather blockShards 2",
+        "store updateConfig",
+        "config _configsvrCollMod",
+        "store updateShards",
+        "install",
+        "shards _flushRoutingTableCacheUpdates",
+        "shards _shardsvrCollModParticipant",
+        "store unblockShards",
+        "shards Unblock",
+        "open",
+        "remove",
+    ];
+    let check = [
+        "look",
+        "owners",
+        "store checkOnShards",
+        "gather checkOnShards 2",
+    ];
+    let others = [
+        "store changeOnCoordinator",
+        "gather changeOnCoordinator 1",
+        "store changeOnParticipants",
+        "gather changeOnParticipants 1",
+    ];
+    let found = trace(lengthen_buckets, World::with_sharded(BUCKETS));
+    assert_eq!(found, [&check[..], &buckets[..]].concat());
+    let found = trace(lengthen_and_expire, World::with_sharded(BUCKETS));
+    assert_eq!(found, [&check[..], &others[..], &buckets[..]].concat());
+    // They are as long already.
+    let found = trace(lengthen_buckets, with_long_buckets());
+    assert_eq!(found, [&check[..], &others[..], &["remove"][..]].concat());
+}
+
+#[test]
 fn the_trace_of_a_move() {
     assert_eq!(
         trace(move_primary, World::with_unsharded("d.u")),
@@ -323,7 +397,18 @@ fn the_trace_of_a_move() {
 
 #[test]
 fn a_crash_at_any_effect_leads_to_the_same_end() {
-    for (make, start, end) in operations() {
+    let changed = || std::collections::BTreeSet::from([BUCKETS.to_owned()]);
+    let both = World {
+        changed_here: changed(),
+        changed_there: changed(),
+        ..with_long_buckets()
+    };
+    let further = (
+        lengthen_and_expire as Make,
+        World::with_sharded(BUCKETS),
+        both,
+    );
+    for (make, start, end) in operations().into_iter().chain([further]) {
         let (_, trace) = run(&mut start.clone(), make, (usize::MAX, Fault::None));
         for (number, effect) in trace.iter().enumerate() {
             for after in [false, true] {
@@ -460,6 +545,43 @@ fn what_a_shard_refuses() {
     let (outcome, world) = refused(drop_index, "all");
     assert_eq!(outcome.expect_err("it is refused").code.0, 27);
     assert_eq!(world, with_index());
+}
+
+#[test]
+fn buckets_that_are_not_changed() {
+    let check = |change: RawDocumentBuf, start: World, (code, effects): (i32, usize)| {
+        let mut world = start.clone();
+        let request = rawdoc! { "command": { "collMod": "s", "timeseries": change } };
+        let make = || machine(OperationKind::CollMod, BUCKETS, request.clone());
+        let (outcome, trace) = run(&mut world, make, (usize::MAX, Fault::None));
+        assert_eq!(outcome.map_or_else(|error| error.code.0, |_| 0), code);
+        assert_eq!((world, trace.len()), (start, effects), "{trace:?}");
+    };
+    let seconds = || rawdoc! { "granularity": "seconds" };
+    // Nothing is stored of what the catalog shows to be wrong.
+    check(seconds(), with_long_buckets(), (72, 1));
+    let short = rawdoc! { "bucketMaxSpanSeconds": 60, "bucketRoundingSeconds": 60 };
+    check(short, World::with_sharded(BUCKETS), (72, 1));
+    let unknown = rawdoc! { "granularity": "days" };
+    check(unknown, World::with_sharded(BUCKETS), (2, 1));
+    check(seconds(), World::new(), (118, 1));
+    // One shard refuses it once the gates are closed.
+    let start = || World {
+        refuses: Some("s1"),
+        ..World::with_sharded(BUCKETS)
+    };
+    let (outcome, trace) = run(&mut start(), lengthen_buckets, (usize::MAX, Fault::None));
+    assert_eq!(outcome.expect_err("it is refused").code.0, 72);
+    assert!(trace.contains(&"store abort".to_owned()), "{trace:?}");
+    for (number, effect) in trace.iter().enumerate() {
+        for after in [false, true] {
+            let mut world = start();
+            let fault = (number, Fault::Crash { after });
+            let (outcome, _) = run(&mut world, lengthen_buckets, fault);
+            assert_eq!(outcome.expect_err(effect).code.0, 72);
+            assert_eq!(world, start(), "{effect} {after}");
+        }
+    }
 }
 
 #[test]
@@ -600,6 +722,11 @@ fn request_of((field, unique): (i32, bool)) -> RawDocumentBuf {
 fn replies() {
     let (outcome, _) = run(&mut World::new(), create, (usize::MAX, Fault::None));
     let reply = outcome.expect("it is made");
+    let mut world = World::with_sharded(BUCKETS);
+    let (outcome, _) = run(&mut world, lengthen_buckets, (usize::MAX, Fault::None));
+    let replies = replies_in(&outcome.expect("it is changed")).expect("readable");
+    let replies = replies.expect("of each shard");
+    assert!(replies.len() == 2 && replies.iter().all(|(_, reply)| reply.is_ok()));
     let uuid = pinion_bson::get(&reply, "collectionUUID").expect("a UUID");
     let pinion_bson::RawBsonRef::Binary(uuid) = uuid else {
         panic!("{uuid:?}");

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pinion_bson::{ObjectId, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, Uuid, rawdoc};
 use pinion_clock::Timestamp;
+use pinion_query::{Granularity, TimeSeries, series_of};
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Result};
 
@@ -41,6 +42,13 @@ pub(super) struct World {
     /// Collections that were changed on these shards.
     pub changed_here: BTreeSet<String>,
     pub changed_there: BTreeSet<String>,
+    /// Collections of buckets that became longer: at the config servers, by the tables of these
+    /// shards, and by their options.
+    pub longer: BTreeSet<String>,
+    pub longer_table_here: BTreeSet<String>,
+    pub longer_table_there: BTreeSet<String>,
+    pub longer_here: BTreeSet<String>,
+    pub longer_there: BTreeSet<String>,
     /// The shard that refuses to change a collection.
     pub refuses: Option<&'static str>,
     /// Collections with a range of a zone.
@@ -61,6 +69,16 @@ pub(super) struct World {
 pub(super) const UUID: [u8; 16] = [7; 16];
 /// That of a collection which is to lose its name.
 pub(super) const OTHER: [u8; 16] = [8; 16];
+
+fn series(granularity: Granularity) -> TimeSeries {
+    TimeSeries {
+        time_field: "t".into(),
+        meta_field: None,
+        granularity: Some(granularity),
+        rounding_secs: None,
+        max_span_secs: granularity.max_span_secs(),
+    }
+}
 
 fn zone_of(ns: &str) -> TagDocument {
     TagDocument {
@@ -204,7 +222,12 @@ impl World {
                 false => (rawdoc! { "a": 1 }, ObjectId::from_bytes([4; 12])),
             };
             let of = Incarnation { epoch, ..of };
-            let document = CollectionDocument::new(ns.clone(), of, 5, uuid, key);
+            let mut document = CollectionDocument::new(ns.clone(), of, 5, uuid, key);
+            let granularity = match self.longer.contains(ns.as_str()) {
+                true => Granularity::Minutes,
+                false => Granularity::Seconds,
+            };
+            document.time_series = series_of(ns).map(|_| series(granularity));
             (document, ChunkVersion::first(of))
         };
         let shard = |id: &str| ShardDocument::new(id.into(), "s/a:1".to_owned(), Timestamp::MIN);
@@ -253,6 +276,8 @@ impl World {
             Action::LeaveSection { namespace } => {
                 let is_dropped = self.unsharded().is_empty();
                 assert!(!self.is_moved || (self.is_move_known && is_dropped));
+                let of_options = [&self.longer_here, &self.longer_there];
+                assert!(of_options.iter().all(|longer| **longer == self.longer));
                 self.sections.remove(namespace);
                 self.gates.remove(namespace);
                 self.together.remove(namespace);
@@ -279,6 +304,8 @@ impl World {
                     let ns = block.ns.as_str();
                     self.assert_is_in(&block.phase);
                     assert_eq!(self.finer.contains(ns), self.finer_there.contains(ns));
+                    assert_eq!(self.longer, self.longer_table_there);
+                    assert_eq!(self.longer, self.longer_there);
                     self.blocked_there.remove(ns);
                 }
                 kind => {
@@ -294,6 +321,7 @@ impl World {
                 assert!(self.sharded.contains(ns.as_str()));
                 self.table_here.insert(ns.to_string());
                 self.finer_here = self.finer.clone();
+                self.longer_table_here = self.longer.clone();
             }
             Action::DropCollection { ns, .. } => {
                 self.assert_closed(ns.as_str(), true);
@@ -432,8 +460,18 @@ impl World {
                 let ns = value.as_str().expect("a namespace");
                 self.table_there.insert(ns.to_owned());
                 self.finer_there = self.finer.clone();
+                self.longer_table_there = self.longer.clone();
                 self.kept_here = self.kept.clone();
                 self.kept_there = self.kept.clone();
+            }
+            "_shardsvrCollModParticipant" => {
+                self.assert_closed(&ns, true);
+                assert_eq!(self.blocked_there.get(&ns), Some(&true));
+                self.assert_is_in("updateShards");
+                let tables = [&self.longer_table_here, &self.longer_table_there];
+                assert!(tables.iter().all(|longer| longer.contains(&ns)));
+                self.longer_here.insert(ns.clone());
+                self.longer_there.insert(ns);
             }
             name => panic!("{name} is no command of shards"),
         }
@@ -457,12 +495,21 @@ impl World {
                 };
                 assert!(has_it, "{ns} is not on {shard}");
                 let was_changed = changed.contains(&ns);
+                let phase = pinion_bson::get(command, "phase").and_then(|phase| phase.as_str());
+                let is_blocked = phase == Some("blockShards");
+                let asked = pinion_bson::get(command, "command");
+                let asked = asked.and_then(|asked| asked.as_document()).expect("one");
+                let is_of_buckets = pinion_bson::elements(asked)
+                    .all(|(name, _)| matches!(name, "collMod" | "timeseries"));
                 match flag("check") {
+                    true if is_blocked && refuses => refused(),
                     true if was_changed || self.refuses == Some("all") => {
                         Ok(rawdoc! { "missing": [0] })
                     }
                     true => Ok(rawdoc! {}),
                     false if refuses => refused(),
+                    // A shard has such buckets already.
+                    false if is_of_buckets => Ok(rawdoc! {}),
                     false => {
                         changed.insert(ns);
                         Ok(rawdoc! { "nIndexesWas": 2 })
@@ -492,6 +539,12 @@ impl World {
                 self.assert_closed(ns, true);
                 assert_eq!(self.blocked_there.get(ns), Some(&true));
                 self.finer.insert(ns.to_owned());
+            }
+            "_configsvrCollMod" => {
+                self.assert_closed(ns, true);
+                assert_eq!(self.blocked_there.get(ns), Some(&true));
+                self.assert_is_in("updateConfig");
+                self.longer.insert(ns.to_owned());
             }
             "_configsvrSetAllowMigrations" => {
                 assert!(self.sharded.contains(ns));
