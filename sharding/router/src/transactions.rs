@@ -17,16 +17,17 @@ use pinion_service::interrupt::interruptible;
 use pinion_service::session_ids::{at_home, home_of};
 use pinion_sharding_protocol::ShardId;
 use pinion_sharding_protocol::txn::{CommitPlan, Refusal, TransactionRouter};
-use pinion_wire::idl::{Lsid, ReadPreference, i64_exact};
+use pinion_wire::idl::{Lsid, Namespace, ReadPreference, i64_exact};
 use pinion_wire::{Category, Error, ErrorCode, Handler, Invocation, Reply, Result};
 use rustc_hash::FxHashMap;
 
 use crate::clock::bson_time;
 use crate::cluster::Cluster;
 use crate::concerns::with_default_level;
-use crate::dispatch::{Answer, Route, send_to, writes};
+use crate::dispatch::{Answer, Route, named_collection, send_to, writes};
 use crate::hosts::Retry;
 use crate::limits::{ABORT_TIME, MAX_TRANSACTIONS};
+use crate::placement::{flush_collection, forget_database};
 use crate::reply::{passed_on, refused};
 use crate::request::Request;
 
@@ -287,7 +288,11 @@ pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
     let taken = take(&cmd).await?;
     with(&taken.lease, TransactionRouter::next_statement);
     taken.lease.borrow_mut().runs = true;
-    let outcome = handler(cmd.clone()).await;
+    let mut outcome = handler(cmd.clone()).await;
+    if outcome.is_err() && with(&taken.lease, TransactionRouter::may_be_routed_again) {
+        forget_places(&cmd).await;
+        outcome = handler(cmd.clone()).await;
+    }
     taken.lease.borrow_mut().runs = false;
     match outcome {
         Ok(mut reply) => {
@@ -301,6 +306,21 @@ pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
             abort_in_background(&cmd, shards);
             Err(error)
         }
+    }
+}
+
+/// Has this process ask again where the collections of a command are.
+async fn forget_places(cmd: &Invocation) {
+    let named = named_collection(cmd, cmd.db());
+    let of_bulk = cmd.documents("nsInfo").ok();
+    let of_bulk = of_bulk.iter().flat_map(|entries| entries.iter());
+    let of_bulk = of_bulk.filter_map(|entry| {
+        let name = pinion_bson::get(entry, "ns")?.as_str()?;
+        Namespace::parse(name).ok()
+    });
+    for ns in named.into_iter().chain(of_bulk) {
+        flush_collection(&ns).await;
+        forget_database(ns.db()).await;
     }
 }
 

@@ -1,8 +1,8 @@
 //! What `_shardsvrRenameCollection` asks for.
 
-use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Uuid};
-use pinion_wire::Result;
+use pinion_bson::{BinarySubtype, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf, Uuid};
 use pinion_wire::idl::{FieldReader, Namespace, Path, Types};
+use pinion_wire::{Error, ErrorCode, Result};
 
 use crate::values::append_uuid;
 
@@ -61,7 +61,17 @@ impl RenameRequest {
         let (drops_target, target_uuid) = match reader.value("dropTarget") {
             None => (false, None),
             Some(RawBsonRef::Boolean(drops)) => (drops, None),
-            Some(RawBsonRef::Binary(_)) => (true, uuid("dropTarget")?),
+            Some(RawBsonRef::Binary(binary)) => {
+                let is_uuid = binary.subtype == BinarySubtype::Uuid;
+                let bytes = <[u8; 16]>::try_from(binary.bytes);
+                let bytes = bytes.ok().filter(|_| is_uuid).ok_or_else(|| {
+                    Error::new(
+                        ErrorCode::INVALID_UUID,
+                        "uuid must be a 16-byte binary field with UUID (4) subtype",
+                    )
+                })?;
+                (true, Some(Uuid::from_bytes(bytes)))
+            }
             Some(other) => {
                 let types = Types::Many(&["bool", "binData"]);
                 return Err(reader.wrong_type("dropTarget", other, types));

@@ -74,6 +74,10 @@ pub struct TransactionRouter {
     /// Set by the first statement of a transaction of level `snapshot`.
     at_cluster_time: Option<Timestamp>,
     statement: u32,
+    /// Whether some of the statement was sent, and whether some was refused as that of a second
+    /// writer.
+    has_sent: bool,
+    was_refused: bool,
     state: State,
 }
 
@@ -93,6 +97,8 @@ impl TransactionRouter {
             read_concern,
             at_cluster_time: snapshot_at,
             statement: 0,
+            has_sent: false,
+            was_refused: false,
             state: State::Open,
         }
     }
@@ -127,6 +133,16 @@ impl TransactionRouter {
     /// Another statement of the client.
     pub fn next_statement(&mut self) {
         self.statement += 1;
+        self.has_sent = false;
+        self.was_refused = false;
+    }
+
+    /// Whether the statement was refused as that of a second writer before any of it was sent. No
+    /// shard has said then whether it was routed by what the cluster has now, so it may be routed
+    /// once more.
+    pub fn may_be_routed_again(&mut self) -> bool {
+        let was_refused = std::mem::take(&mut self.was_refused);
+        was_refused && !self.has_sent && self.is_open()
     }
 
     /// What the statement carries to a shard, which takes part from here on.
@@ -140,12 +156,14 @@ impl TransactionRouter {
         if writes {
             let mut writers = self.participants.iter().filter(|(_, part)| part.writes);
             if let Some((first, _)) = writers.find(|(writer, _)| *writer != shard) {
+                self.was_refused = true;
                 return Err(Refusal::SecondWriter {
                     first: first.clone(),
                     second: shard.clone(),
                 });
             }
         }
+        self.has_sent = true;
         let coordinator = self.coordinator.get_or_insert_with(|| shard.clone());
         let is_coordinator = coordinator == shard;
         let joined_at = self.statement;
@@ -267,6 +285,23 @@ mod tests {
 
     fn started() -> TransactionRouter {
         TransactionRouter::new(7, Some(rawdoc! { "level": "local" }), None)
+    }
+
+    #[test]
+    fn a_statement_of_which_nothing_was_sent_is_routed_again() {
+        let mut txn = started();
+        check(&mut txn, "a", true, true, true);
+        assert!(!txn.may_be_routed_again());
+        txn.next_statement();
+        assert!(txn.send_to(&shard("b"), true).is_err());
+        assert!(txn.may_be_routed_again() && !txn.may_be_routed_again());
+        check(&mut txn, "a", true, false, true);
+        assert!(txn.send_to(&shard("b"), true).is_err());
+        assert!(!txn.may_be_routed_again(), "some of it was executed");
+        txn.next_statement();
+        assert!(txn.send_to(&shard("b"), true).is_err());
+        txn.abort();
+        assert!(!txn.may_be_routed_again());
     }
 
     #[test]
