@@ -9,6 +9,11 @@ pub const RUN_ATTEMPTS: usize = 3;
 /// How long a member that fits is waited for, unless the options say otherwise:
 /// `defaultFindReplicaSetHostTimeoutMS`.
 pub const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(15);
+/// The first and the longest pause before a member is asked again that has not heard yet which
+/// shard it is of.
+pub(crate) const UNKNOWN_SHARD_PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const MAX_UNKNOWN_SHARD_PAUSE: Duration = Duration::from_millis(500);
+
 /// Connections of the monitors to each host: one that streams, one for round trips, and as many
 /// while they are replaced.
 pub const MONITOR_CONNECTIONS: usize = 4;

@@ -4,7 +4,7 @@
 use std::io;
 
 use pinion_bson::{RawDocument, get};
-use pinion_runtime::{Duration, now};
+use pinion_runtime::{Duration, now, sleep};
 use pinion_server::{Outgoing, RemoteError, RemoteReply, Resend};
 use pinion_sharding_protocol::Failure;
 use pinion_wire::idl::{ReadPreference, i32_clamped};
@@ -12,7 +12,7 @@ use pinion_wire::{Category, Error, ErrorCode, HostPort};
 
 use super::Hosts;
 use super::monitors::FailedCommand;
-use crate::limits::RUN_ATTEMPTS;
+use crate::limits::{MAX_UNKNOWN_SHARD_PAUSE, RUN_ATTEMPTS, UNKNOWN_SHARD_PAUSE};
 
 /// Whether a command may be sent again when it is not known whether it had its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,8 @@ impl Hosts {
     }
 
     /// Chooses a member and runs one command there, within a time for all attempts; where `retry`
-    /// permits it, up to three times in all while members fail, change their role or shut down.
+    /// permits it, up to three times in all while members fail, change their role or shut down. A
+    /// member that has not heard yet which shard it is of is as one that is not there yet.
     ///
     /// # Errors
     /// Those of [`Hosts::select`], and of the last attempt.
@@ -83,7 +84,8 @@ impl Hosts {
             Retry::Idempotent => (RUN_ATTEMPTS, Resend::OverNewConnection),
             Retry::Never => (1, Resend::Never),
         };
-        let mut attempt = 1;
+        let known_until = until.min(now() + self.server_selection_timeout);
+        let (mut attempt, mut pause) = (1, UNKNOWN_SHARD_PAUSE);
         loop {
             let selected_until = until.min(now() + self.server_selection_timeout);
             let host = self
@@ -91,6 +93,11 @@ impl Hosts {
                 .await?;
             let rest = until.saturating_since(now());
             let outcome = self.run_at(set, &host, command, rest, resend).await;
+            if is_unknown_shard(&outcome) && now() + pause < known_until {
+                sleep(pause).await;
+                pause = (pause * 2).min(MAX_UNKNOWN_SHARD_PAUSE);
+                continue;
+            }
             let is_last = attempt == attempts || now() >= until;
             attempt += 1;
             match outcome {
@@ -106,6 +113,14 @@ impl Hosts {
                 }
             }
         }
+    }
+}
+
+/// Whether a member has refused a command since it is of no shard that it knows of.
+fn is_unknown_shard(outcome: &Result<RemoteReply, RemoteError>) -> bool {
+    match outcome {
+        Err(RemoteError::Refused(error)) => error.code == ErrorCode::SHARDING_STATE_NOT_INITIALIZED,
+        _ => false,
     }
 }
 
