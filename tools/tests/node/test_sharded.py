@@ -738,3 +738,24 @@ def test_one_time_for_all_updates_of_a_command(hashed):
     assert len(hashed.distinct("at")) == 1
     hashed.bulk_write([UpdateMany({"k": n}, set_time) for n in range(40)])
     assert len(hashed.distinct("at", {"k": {"$lt": 40}})) == 1
+
+
+def test_a_transaction_by_an_old_table(ranged, client, other):
+    """A router that takes a sharded collection for one of the primary shard would find a second
+    shard written by a transaction that writes on one."""
+    assert other.d.late.find_one() is None
+    split_in_zones(client, "d.late", {"k": 1}, 0)
+    assert other.d.bulk.find_one() is None
+    split_in_zones(client, "d.bulk", {"k": 1}, 0)
+    with other.start_session() as session, session.start_transaction():
+        assert other.d.r.update_one({"k": 120}, {"$set": {"x": 1}}, session=session).modified_count == 1
+        other.d.late.insert_one({"k": 5}, session=session)
+        other.bulk_write([InsertOne({"k": 6}, namespace="d.bulk")], session=session)
+    assert client.d.late.count_documents({"k": 5}) == client.d.bulk.count_documents({"k": 6}) == 1
+    assert client.d.r.find_one({"k": 120})["x"] == 1
+    with other.start_session() as session:
+        session.start_transaction()
+        other.d.r.update_one({"k": 120}, {"$set": {"x": 2}}, session=session)
+        message = fails(lambda: other.d.late.insert_one({"k": -5}, session=session), 115)
+        assert "writes on several shards" in message
+    assert client.d.late.count_documents({}) == 1 and client.d.r.find_one({"k": 120})["x"] == 1

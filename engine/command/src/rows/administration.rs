@@ -19,7 +19,7 @@ pub(super) const ADMINISTRATION: &[CommandSpec] = commands! {
         class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: Command, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
     "autoCompact" [] "merge changes in the background" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];

@@ -43,7 +43,7 @@ pub(super) const DIAGNOSTICS: &[CommandSpec] = commands! {
         class: Command, role: Plain, namespace: InBody, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: PrimaryShard }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
     "listCommands" [] "this list" {
         class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
@@ -91,7 +91,7 @@ pub(super) const DIAGNOSTICS: &[CommandSpec] = commands! {
         class: Command, role: Plain, namespace: None, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: no, on_secondary: Always, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
-        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Node }
+        before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: Router }
 
     "getLog" [] "the last log lines" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];

@@ -141,18 +141,7 @@ pub(super) async fn server_status(cmd: Invocation) -> Result<Reply> {
         append_memory(&mut out);
     }
     if wanted("network") {
-        out.start_document("network");
-        let [bytes_in, bytes_out, requests] = sums.network;
-        for (name, value) in [
-            ("bytesIn", bytes_in),
-            ("bytesOut", bytes_out),
-            ("physicalBytesIn", sums.physical_bytes[0]),
-            ("physicalBytesOut", sums.physical_bytes[1]),
-            ("numRequests", requests),
-        ] {
-            out.append(name, value as i64);
-        }
-        out.end();
+        append_network(&mut out, &sums);
     }
     if wanted("opLatencies") {
         out.start_document("opLatencies");
@@ -211,6 +200,21 @@ fn append_connections(out: &mut DocBuilder, sums: &Sums) {
             sums.counters.awaiting_topology as i32,
         )
         .end();
+}
+
+fn append_network(out: &mut DocBuilder, sums: &Sums) {
+    out.start_document("network");
+    let [bytes_in, bytes_out, requests] = sums.network;
+    for (name, value) in [
+        ("bytesIn", bytes_in),
+        ("bytesOut", bytes_out),
+        ("physicalBytesIn", sums.physical_bytes[0]),
+        ("physicalBytesOut", sums.physical_bytes[1]),
+        ("numRequests", requests),
+    ] {
+        out.append(name, value as i64);
+    }
+    out.end();
 }
 
 fn append_counters(out: &mut DocBuilder, c: &CounterValues) {
