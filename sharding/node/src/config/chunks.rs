@@ -1,6 +1,6 @@
 //! Splits and merges of chunks, one transaction each, and chunks that may be moved again.
 
-use pinion_bson::{DocBuilder, RawBson, RawDocumentBuf, rawdoc};
+use pinion_bson::{DocBuilder, RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_exec::replication_parameters;
 use pinion_runtime::wall_ms;
@@ -33,8 +33,8 @@ pub(super) async fn split(request: &SplitRequest, from: &str) -> Result<ChunkVer
     let _turn = part.core_0.collections_turn.acquire().await;
     let client = LocalClient::new()?;
     let collection = committed(&client, &request.ns).await?;
-    let filter = collection.overlapping(&request.min, &request.max);
-    let chunks = chunks(&client, &filter, MAX_SPLIT_CHUNKS).await?;
+    let range = (&*request.min, &*request.max);
+    let chunks = chunks_of_range(&client, &collection, range, MAX_SPLIT_CHUNKS).await?;
     match request.decide(&collection, &chunks, new_object_id)? {
         None => {
             // Another attempt may have written it, and not have come to its end.
@@ -59,8 +59,8 @@ pub(super) async fn merge(request: &MergeRequest, from: &str) -> Result<ChunkVer
     let _turn = part.core_0.collections_turn.acquire().await;
     let client = LocalClient::new()?;
     let collection = committed(&client, &request.ns).await?;
-    let filter = collection.overlapping(&request.min, &request.max);
-    let chunks = chunks(&client, &filter, MAX_MERGED_CHUNKS).await?;
+    let range = (&*request.min, &*request.max);
+    let chunks = chunks_of_range(&client, &collection, range, MAX_MERGED_CHUNKS).await?;
     match request.decide(&collection, &chunks)? {
         None => {
             wait_majority().await?;
@@ -129,8 +129,8 @@ pub(super) async fn clear_jumbo(request: &ClearJumboRequest) -> Result<()> {
     let _turn = part.core_0.collections_turn.acquire().await;
     let client = LocalClient::new()?;
     let collection = committed(&client, &request.ns).await?;
-    let filter = collection.overlapping(&request.min, &request.max);
-    let chunks = chunks(&client, &filter, 2).await?;
+    let range = (&*request.min, &*request.max);
+    let chunks = chunks_of_range(&client, &collection, range, 2).await?;
     match request.decide(&collection, &chunks)? {
         None => wait_majority().await,
         Some(change) => commit(&client, &change).await,
@@ -168,6 +168,21 @@ async fn chunks(
     let found = found.await?;
     let parsed = found.iter().map(|chunk| ChunkDocument::parse(chunk));
     parsed.collect()
+}
+
+/// The chunks that have keys of a range. There may be very many in front of it.
+async fn chunks_of_range(
+    client: &LocalClient,
+    collection: &CommittedCollection,
+    range: (&RawDocument, &RawDocument),
+    limit: usize,
+) -> Result<Vec<ChunkDocument>> {
+    let (up_to, last_first) = (collection.up_to(range.0), rawdoc! { "min": -1 });
+    let found = client.find_sorted(CHUNKS, &up_to, &last_first, 1).await?;
+    let first = found.first().map(|chunk| ChunkDocument::parse(chunk));
+    let first = first.transpose()?.map(|chunk| chunk.min);
+    let filter = collection.overlapping(range, first.as_deref());
+    chunks(client, &filter, limit).await
 }
 
 fn of_shard(

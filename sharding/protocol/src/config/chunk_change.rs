@@ -72,11 +72,28 @@ impl CommittedCollection {
         ShardKeyPattern::parse(&self.document.key)
     }
 
-    /// Selects the chunks that have keys of a range, whose bounds are as documents have them.
-    pub fn overlapping(&self, min: &RawDocument, max: &RawDocument) -> RawDocumentBuf {
+    /// Selects the chunks that begin at this bound or below, as documents have it.
+    pub fn up_to(&self, bound: &RawDocument) -> RawDocumentBuf {
         let mut filter = DocBuilder::new();
         filter.append_all(&self.document.chunks_filter(None));
-        filter.start_document("min").append("$lt", max).end();
+        filter.start_document("min").append("$lte", bound).end();
+        filter.finish()
+    }
+
+    /// Selects the chunks that have keys of a range, whose bounds are as documents have them. None
+    /// of them begins below `first`, so that those in front of it are not read.
+    pub fn overlapping(
+        &self,
+        (min, max): (&RawDocument, &RawDocument),
+        first: Option<&RawDocument>,
+    ) -> RawDocumentBuf {
+        let mut filter = DocBuilder::new();
+        filter.append_all(&self.document.chunks_filter(None));
+        filter.start_document("min");
+        if let Some(first) = first {
+            filter.append("$gte", first);
+        }
+        filter.append("$lt", max).end();
         filter.start_document("max").append("$gt", min).end();
         filter.finish()
     }
