@@ -70,7 +70,7 @@ pub use lsid::{append_child, append_lsid, lsid_document, read_lsid};
 pub use names::{
     check_collection_uuid, check_creatable, check_not_view, check_writable, is_replicated,
 };
-pub use noop::{Noop, log_noop};
+pub use noop::{Noop, log_alone, log_noop};
 pub use open::{drop_temporary, load, reap};
 pub use oplog::{
     Observers, OpEvent, OpKind, OpObserver, RetryImage, SessionStamp, TransactionEnd,

@@ -1,4 +1,4 @@
-//! Entries of the log that change nothing.
+//! Entries of the log without writes.
 
 use pinion_bson::RawDocument;
 use pinion_clock::Timestamp;
@@ -40,15 +40,24 @@ pub fn log_noop(noop: Noop<'_>) -> LocalBoxFuture<'_, Result<Timestamp>> {
             record: None,
             form: oplog_format(),
         };
-        let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
-        let statement = Statement {
-            writes: Vec::new(),
-            entry: Some(entry),
-        };
         // Nothing is written while the node is locked.
         let _pass = core_catalog().gates().begin_change().await;
-        let mut results = storage().execute(vec![statement], true).await;
-        let result = results.pop().expect("one statement has one result");
-        result.map_err(from_write_error)
+        log_alone(&event).await
     })
+}
+
+/// Logs an entry without writes, for a caller that has a place behind the gates. Gives its
+/// timestamp.
+///
+/// # Errors
+/// Storage takes no writes.
+pub async fn log_alone(event: &OpEvent<'_>) -> Result<Timestamp> {
+    let entry = pinion_runtime::core_local::<Observers>().entry(event)?;
+    let statement = Statement {
+        writes: Vec::new(),
+        entry: Some(entry),
+    };
+    let mut results = storage().execute(vec![statement], true).await;
+    let result = results.pop().expect("one statement has one result");
+    result.map_err(from_write_error)
 }

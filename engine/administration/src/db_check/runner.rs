@@ -3,8 +3,8 @@
 use std::cell::Cell;
 
 use pinion_catalog::{
-    Collection, Observers, OpEvent, OpKind, Uuid, check_v44_can_follow, core_catalog, from_fatal,
-    from_write_error, oplog_format,
+    Collection, OpEvent, OpKind, Uuid, check_v44_can_follow, core_catalog, from_fatal, log_alone,
+    oplog_format,
 };
 use pinion_clock::Timestamp;
 use pinion_exec::acquire::{AcquisitionRequest, acquire};
@@ -13,7 +13,7 @@ use pinion_exec::limits::MAX_LOGGED_BYTES;
 use pinion_runtime::{Duration, Instant, now, sleep};
 use pinion_service::interrupt::{self, interruptible};
 use pinion_service::ops::BackgroundGuard;
-use pinion_storage::{Statement, storage};
+use pinion_storage::storage;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
@@ -392,12 +392,5 @@ async fn log_entry(ctx: &OpContext, entry: &CheckEntry) -> Result<Timestamp> {
         record: None,
         form: oplog_format(),
     };
-    let entry = pinion_runtime::core_local::<Observers>().entry(&event)?;
-    let statement = Statement {
-        writes: Vec::new(),
-        entry: Some(entry),
-    };
-    let mut results = storage().execute(vec![statement], true).await;
-    let result = results.pop().expect("one statement has one result");
-    result.map_err(from_write_error)
+    log_alone(&event).await
 }
