@@ -53,7 +53,7 @@ pub(super) const ADMINISTRATION: &[CommandSpec] = commands! {
 
     "setClusterParameter" [] "change a setting of the cluster" {
         class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
-        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        read_concern: Local, write_concern: no, on_secondary: Never, in_transaction: Never;
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
         before_login: no, during_reopen: no, for_members: no; privileges: Undeclared, routing: ConfigServer }
 
