@@ -113,7 +113,8 @@ class Auditor(threading.Thread):
     def check(self, numbers):
         numbers = list(numbers)
         if sum(numbers) != ACCOUNTS * BALANCE:
-            self.report(f"there is {sum(numbers)} in {numbers}")
+            where = "a transaction" if self.in_transaction else "a snapshot"
+            self.report(f"{where} counts {sum(numbers)} in {numbers} after {self.counted} counts")
 
 
 class Bank:
@@ -130,6 +131,7 @@ class Bank:
                 bank.accounts.insert_many(accounts, session=session)
                 # When they were there.
                 self.made = (session.operation_time, session.cluster_time)
+                members.wait_snapshots(session)
         self.tellers = [Teller(members, number, groups) for number in range(tellers)]
         self.auditors = [Auditor(members, number) for number in range(auditors)]
         for thread in self.tellers + self.auditors:
@@ -142,7 +144,7 @@ class Bank:
         bank.create_collection("ledger")
 
     def hear(self, client):
-        """Has a client hear of the accounts: its snapshots are no older from then on."""
+        """Has a client hear of the accounts: a router's snapshots are no older from then on."""
         operation_time, cluster_time = self.made
         with client.start_session(causal_consistency=True) as session:
             session.advance_cluster_time(cluster_time)

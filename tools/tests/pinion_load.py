@@ -331,6 +331,10 @@ class AllRouters:
         for shard in self.cluster.shards:
             shard.wait_alike(database)
 
+    def wait_snapshots(self, session):
+        for shard in self.cluster.shards:
+            shard.wait_snapshots(session)
+
 
 def spread(client, ns, key, bounds):
     """Shards an empty collection by ranges, of which each shard has one: `bounds` are between

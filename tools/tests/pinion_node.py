@@ -13,6 +13,7 @@ import threading
 import time
 
 import pymongo
+from pymongo.read_concern import ReadConcern
 
 BINARY = os.environ.get("PINION_BIN", "target/release/pinion")
 # Built beside the node.
@@ -367,6 +368,18 @@ class ReplicaSet:
                 return False
 
         wait_until(is_alike, timeout_secs)
+
+    def wait_snapshots(self, session):
+        """Waits until no member reads a snapshot from before what the session has seen: a member
+        hears of the commit point later than who waited for the majority."""
+        for node in self.nodes:
+            with self.member(node) as client, client.start_session() as there:
+                there.advance_cluster_time(session.cluster_time)
+                there.advance_operation_time(session.operation_time)
+                committed = client.test.get_collection(
+                    "seen", read_preference=pymongo.ReadPreference.SECONDARY_PREFERRED, read_concern=ReadConcern("majority")
+                )
+                committed.find_one(session=there)
 
     def __enter__(self):
         try:
