@@ -93,7 +93,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("core/collation", &["pinion-runtime"]),
     ("core/keystring", &["pinion-runtime"]),
     ("core/clock", &["pinion-runtime", "pinion-bson"]),
-    ("core/auth", &["pinion-runtime", "pinion-bson"]),
+    ("core/auth", &["pinion-runtime"]),
     ("core/metrics", &["pinion-runtime"]),
     ("core/wire", &["pinion-runtime"]),
     (

@@ -4,6 +4,7 @@
 //! that could be bound to.
 
 mod client;
+mod credentials;
 mod secrets;
 mod server;
 
@@ -13,6 +14,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 pub use client::{Challenge, ClientConversation};
+pub use credentials::{
+    MIN_STORED_ITERATIONS, SHA1_ITERATIONS, StoredCredentials, prepared_password,
+};
 pub use secrets::{Hash, Secrets};
 pub use server::{ClientFirst, ServerConversation};
 

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{Hash, ScramError, Secrets, field, same};
+use super::{Hash, ScramError, Secrets, StoredCredentials, field, same};
 
 /// The shortest nonce of a client that is taken, as MongoDB has it.
 const MIN_CLIENT_NONCE: usize = 4;
@@ -69,6 +69,29 @@ impl ClientFirst {
         };
         (conversation, challenge)
     }
+
+    /// The answer to it for a user with stored credentials, or with made-up ones.
+    pub fn challenge_of(
+        self,
+        credentials: &StoredCredentials,
+        nonce: &str,
+    ) -> (ServerConversation, String) {
+        let StoredCredentials {
+            hash,
+            salt,
+            iterations,
+            ..
+        } = credentials;
+        self.challenge(*hash, nonce, salt, *iterations)
+    }
+}
+
+/// The keys by which a server checks a proof, and proves itself.
+struct Keys<'k> {
+    stored_key: &'k [u8],
+    server_key: &'k [u8],
+    /// No proof fits.
+    is_made_up: bool,
 }
 
 /// One conversation, as the server has it between the client's two messages.
@@ -87,6 +110,43 @@ impl ServerConversation {
     /// # Errors
     /// The message is malformed, of another conversation, or proves none of them.
     pub fn finish(self, message: &str, secrets: &[Secrets]) -> Result<String, ScramError> {
+        self.check(
+            message,
+            secrets.iter().map(|secrets| Keys {
+                stored_key: &secrets.stored_key,
+                server_key: &secrets.server_key,
+                is_made_up: false,
+            }),
+        )
+    }
+
+    /// Checks the client's proof against a user's credentials, and gives the server's own: its last
+    /// message. Made-up credentials take the same time, and no proof fits them.
+    ///
+    /// # Errors
+    /// The message is malformed, of another conversation, or proves nothing.
+    ///
+    /// # Panics
+    /// If the credentials are of another mechanism.
+    pub fn finish_of(
+        self,
+        message: &str,
+        credentials: &StoredCredentials,
+    ) -> Result<String, ScramError> {
+        assert_eq!(self.hash, credentials.hash, "credentials of this mechanism");
+        let keys = Keys {
+            stored_key: &credentials.stored_key,
+            server_key: &credentials.server_key,
+            is_made_up: credentials.is_made_up,
+        };
+        self.check(message, std::iter::once(keys))
+    }
+
+    fn check<'k>(
+        self,
+        message: &str,
+        keys: impl Iterator<Item = Keys<'k>>,
+    ) -> Result<String, ScramError> {
         let (without_proof, proof) = message
             .rsplit_once(",p=")
             .ok_or_else(|| ScramError::new("the client's second message has no proof"))?;
@@ -100,15 +160,17 @@ impl ServerConversation {
         }
         let messages = format!("{},{without_proof}", self.messages);
         // Every one of them is tried, so that the time taken does not reveal which one matched.
-        let proven = secrets.iter().fold(None, |proven, secrets| {
-            let signature = self.hash.hmac(&secrets.stored_key, messages.as_bytes());
+        let mut proven = None;
+        for keys in keys {
+            let signature = self.hash.hmac(keys.stored_key, messages.as_bytes());
             let client_key: Vec<u8> = proof.iter().zip(&signature).map(|(a, b)| a ^ b).collect();
-            let is_it = proof.len() == signature.len()
-                && same(&self.hash.digest(&client_key), &secrets.stored_key);
-            proven.or(is_it.then_some(secrets))
-        });
+            let is_it = same(&self.hash.digest(&client_key), keys.stored_key);
+            if is_it && proof.len() == signature.len() && !keys.is_made_up && proven.is_none() {
+                proven = Some(keys);
+            }
+        }
         let proven = proven.ok_or_else(|| ScramError::new("the client's proof is wrong"))?;
-        let signature = self.hash.hmac(&proven.server_key, messages.as_bytes());
+        let signature = self.hash.hmac(proven.server_key, messages.as_bytes());
         Ok(format!("v={}", STANDARD.encode(signature)))
     }
 }

@@ -92,6 +92,31 @@ fn any_of_several_passwords_is_taken() {
 }
 
 #[test]
+fn users_authenticate_by_stored_credentials() {
+    let user = crate::UserName::new("user", "admin");
+    for hash in [Hash::Sha1, Hash::Sha256] {
+        let salt = vec![9; hash.salt_bytes()];
+        let stored = StoredCredentials::derive(hash, "pencil", &salt, MIN_ITERATIONS);
+        let made_up = StoredCredentials::made_up(hash, b"secret", &user, MIN_ITERATIONS);
+        let converse = |credentials: &StoredCredentials, password: &str| {
+            let mut client = ClientConversation::new(hash, "user", "rOprNGfw".into()).unwrap();
+            let first = ClientFirst::parse(&client.first()).unwrap();
+            let (server, first) = first.challenge_of(credentials, "3rfcNHYJ");
+            let challenge = client.challenge(&first).unwrap();
+            let (salt, iterations) = (&challenge.salt, challenge.iterations);
+            let secrets = Secrets::derive(hash, password, salt, iterations);
+            let second = client.answer(&challenge, &secrets);
+            let last = server.finish_of(&second, credentials)?;
+            client.verify(&last)
+        };
+        converse(&stored, "pencil").unwrap();
+        let wrong = converse(&stored, "pen").unwrap_err();
+        // An unknown user is refused in the same words.
+        assert_eq!(converse(&made_up, "pencil").unwrap_err(), wrong);
+    }
+}
+
+#[test]
 fn what_a_client_does_not_take() {
     let client = EXAMPLES[1].client();
     let nonce = EXAMPLES[1].client_nonce;
