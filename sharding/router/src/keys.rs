@@ -31,10 +31,44 @@ const KEYS: &str = "admin.system.keys";
 #[derive(Default)]
 pub(crate) struct Keys {
     ring: RefCell<KeyRing>,
-    /// There are others than before.
+    looked: RefCell<LastLook>,
+    /// The config servers were asked for them.
     replaced: Notify,
     /// On the core that asks: some core misses one.
     wanted: Notify,
+}
+
+/// What the last look at the keys of the config servers has brought.
+#[derive(Clone, Default)]
+enum LastLook {
+    /// None has ended since the process began.
+    #[default]
+    UnderWay,
+    /// Those that are known.
+    Keys,
+    /// The config servers could not be asked.
+    Failed(Error),
+}
+
+impl LastLook {
+    /// What a client is answered whose time has waited long enough for its key; `None` if it waits
+    /// until a look ends.
+    fn refusal(&self, claimed: &SignedTime) -> Option<Error> {
+        match self {
+            LastLook::UnderWay => None,
+            LastLook::Failed(error) => Some(error.clone()),
+            LastLook::Keys => {
+                let (secs, inc) = (claimed.time.secs(), claimed.time.inc());
+                Some(Error::new(
+                    ErrorCode::KEY_NOT_FOUND,
+                    format!(
+                        "No keys found for HMAC that is valid for time: {{ ts: Timestamp({secs}, {inc}) }} with id: {}",
+                        claimed.key_id.0
+                    ),
+                ))
+            }
+        }
+    }
 }
 
 fn keys() -> Rc<Keys> {
@@ -55,7 +89,8 @@ pub(crate) fn signed(ctx: Option<&OpContext>, time: Timestamp) -> Option<SignedT
 ///
 /// # Errors
 /// `TimeProofMismatch` for one that no node has signed, `KeyNotFound` where its key does not come,
-/// `ClusterTimeFailsRateLimiter` for one that is too far ahead of this machine's clock.
+/// `ClusterTimeFailsRateLimiter` for one that is too far ahead of this machine's clock; the config
+/// servers cannot be asked for the key.
 pub(crate) async fn learn(ctx: &OpContext) -> Result<()> {
     let Some(claimed) = ctx.args.cluster_time else {
         return Ok(());
@@ -99,17 +134,11 @@ async fn verify(ctx: &OpContext, claimed: &SignedTime) -> Result<()> {
                     error.to_string(),
                 ));
             }
-            Err(VerifyError::UnknownKey(id)) if now() >= patience => {
-                let (secs, inc) = (claimed.time.secs(), claimed.time.inc());
-                return Err(Error::new(
-                    ErrorCode::KEY_NOT_FOUND,
-                    format!(
-                        "No keys found for HMAC that is valid for time: {{ ts: Timestamp({secs}, {inc}) }} with id: {}",
-                        id.0
-                    ),
-                ));
-            }
             Err(VerifyError::UnknownKey(_)) => {}
+        }
+        let is_over = now() >= patience;
+        if let Some(refusal) = keys().looked.borrow().refusal(claimed).filter(|_| is_over) {
+            return Err(refusal);
         }
         submit_to(ASKING_CORE, Queue::Foreground, || async {
             keys().wanted.notify_all();
@@ -134,6 +163,7 @@ pub fn keep_keys() {
                 Ok(_) => KEYS_RELOAD_PAUSE,
                 Err(error) => {
                     tracing::warn!(target: "SHARDING", id = 7_300_040u64, error = error.message, "The keys of cluster times could not be read");
+                    looked(LastLook::Failed(error)).await;
                     KEY_PAUSE
                 }
             };
@@ -159,9 +189,37 @@ async fn reload() -> Result<usize> {
         let ring = ring.clone();
         async move {
             keys().ring.replace(ring);
+        }
+    })
+    .await;
+    looked(LastLook::Keys).await;
+    Ok(found)
+}
+
+/// Has those who wait for a key look again.
+async fn looked(look: LastLook) {
+    on_all_cores(move |_| {
+        let look = look.clone();
+        async move {
+            keys().looked.replace(look);
             keys().replaced.notify_all();
         }
     })
     .await;
-    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_time_without_its_key_is_answered() {
+        let claimed = SignedTime::unsigned(Timestamp::new(7, 3));
+        let code = |look: LastLook| look.refusal(&claimed).map(|refusal| refusal.code);
+        assert_eq!(code(LastLook::UnderWay), None);
+        assert_eq!(code(LastLook::Keys), Some(ErrorCode::KEY_NOT_FOUND));
+        let away = Error::new(ErrorCode::HOST_UNREACHABLE, "the config servers are away");
+        let failed = LastLook::Failed(away);
+        assert_eq!(code(failed), Some(ErrorCode::HOST_UNREACHABLE));
+    }
 }
