@@ -88,6 +88,15 @@ impl View {
         on.expect("checked when the view was made")
     }
 
+    /// Its options as they are listed: how a series is made out of its buckets is not among them.
+    pub fn listed_options(&self) -> RawDocumentBuf {
+        let mut options = self.options.clone();
+        if self.kind() == CollectionKind::TimeSeries {
+            options.view = None;
+        }
+        options.to_document()
+    }
+
     /// Its document in `system.views`.
     pub fn to_system_document(&self) -> RawDocumentBuf {
         let mut out = pinion_bson::DocBuilder::new();

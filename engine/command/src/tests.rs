@@ -37,7 +37,7 @@ fn names_are_of_one_command() {
         }
     }
     assert!(find_row("nothing").is_none());
-    assert_eq!(rows().count(), 227);
+    assert_eq!(rows().count(), 228);
 }
 
 #[test]
@@ -206,6 +206,7 @@ fn what_members_send_to_each_other() {
             "_shardsvrSetClusterParameter",
             "_shardsvrSetUserWriteBlockMode",
             "_shardsvrShardCollection",
+            "internalRenameIfOptionsAndIndexesMatch",
             "prepareTransaction",
             "replSetGetRBID",
             "replSetHeartbeat",

@@ -62,6 +62,11 @@ fn of_shards(r: &mut Registry) {
     attach(r, "_shardsvrConvertToCapped", ddl::convert_to_capped);
     attach(
         r,
+        "internalRenameIfOptionsAndIndexesMatch",
+        ddl::rename_if_unchanged,
+    );
+    attach(
+        r,
         "_shardsvrSetUserWriteBlockMode",
         ddl::set_user_write_block_mode,
     );

@@ -573,7 +573,7 @@ OF_CLUSTERS = {"_addShard", "_cloneCollectionOptionsFromPrimaryShard", "_shardsv
                "_shardsvrMovePrimary", "_shardsvrMovePrimaryAbort", "_shardsvrParticipantBlock",
                "_shardsvrRefineCollectionShardKey", "_shardsvrRenameCollection", "_shardsvrRenameCollectionParticipant",
                "_shardsvrSetAllowMigrations", "_shardsvrSetClusterParameter", "_shardsvrSetUserWriteBlockMode",
-               "checkShardingIndex", "getDatabaseVersion", "getShardVersion", "shardingState", "splitChunk", "splitVector"}
+               "checkShardingIndex", "getDatabaseVersion", "getShardVersion", "internalRenameIfOptionsAndIndexesMatch", "shardingState", "splitChunk", "splitVector"}
 
 
 def commands_without_rows(wire, *tables):

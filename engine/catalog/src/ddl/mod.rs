@@ -19,6 +19,7 @@ mod multikey;
 mod planned;
 mod reindex;
 mod rename;
+mod replace;
 mod series;
 mod shard_key;
 
@@ -59,4 +60,5 @@ pub use multikey::{FindArrays, adjust_multikey, set_multikey};
 pub use planned::{PlannedChange, commit_planned, plan_collection, plan_indexes};
 pub use reindex::reindex;
 pub use rename::{DropTarget, rename_collection, rename_collection_unseen};
+pub use replace::{ReplacedCollection, replace_unchanged};
 pub use series::replace_series;

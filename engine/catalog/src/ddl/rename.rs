@@ -87,7 +87,7 @@ fn rename_shown(
 }
 
 /// Refuses what cannot be renamed.
-fn check(
+pub(super) fn check(
     catalog: &Catalog,
     from: &Namespace,
     to: &Namespace,

@@ -8,6 +8,7 @@ use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
+use super::builds::check_no_build;
 use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
 use super::create::{check_database_case, system_document};
 use super::guard::Definition;
@@ -140,7 +141,8 @@ pub(super) fn put_view(
 /// first series is gone then.
 ///
 /// # Errors
-/// `NamespaceExists` when the name has become that of something else.
+/// `NamespaceExists` when the name has become that of something else;
+/// `BackgroundOperationInProgressForNamespace` while an index of one of the two is built.
 pub fn replace_series(
     ctx: &OpContext,
     from: Namespace,
@@ -164,7 +166,12 @@ pub fn replace_series(
 }
 
 impl Coordinator {
-    async fn replace(&self, from: &Namespace, to: &Namespace) -> Result<Timestamp> {
+    /// The change that [`replace_series`] makes, for a caller that holds the locks of all four
+    /// namespaces and has closed their gates.
+    ///
+    /// # Errors
+    /// Those of [`replace_series`].
+    pub(super) async fn replace(&self, from: &Namespace, to: &Namespace) -> Result<Timestamp> {
         let (from_buckets, to_buckets) = (buckets_of(from)?, buckets_of(to)?);
         let holder = Namespace::new(to.db(), SYSTEM_VIEWS)?;
         let number = self.numbers(&holder, 1);
@@ -177,6 +184,7 @@ impl Coordinator {
             };
             let source = catalog.get(&from_buckets).ok_or_else(gone)?;
             let view = catalog.view(from).ok_or_else(gone)?;
+            check_no_build(source)?;
             let mut change = CatalogChange {
                 puts: vec![source.renamed(to_buckets.clone(), false)],
                 removes: vec![view.number],
@@ -190,6 +198,7 @@ impl Coordinator {
                 });
             }
             if let Some(target) = catalog.get(&to_buckets) {
+                check_no_build(target)?;
                 change.removes.push(target.number);
                 change.dropped_trees.extend(target.trees());
             }

@@ -171,6 +171,12 @@ pub(super) const SHARDING: &[CommandSpec] = commands! {
         retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
         before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
 
+    "internalRenameIfOptionsAndIndexesMatch" [] "put a collection in the place of another one, if that is as it was" {
+        class: Command, role: Plain, namespace: None, admin_only: yes, api_v1: no, sequences: [];
+        read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;
+        retryable: no, explain: No, op: Command, top: No, counts_as_command: yes;
+        before_login: no, during_reopen: no, for_members: yes; privileges: Undeclared, routing: Node }
+
     "_shardsvrRefineCollectionShardKey" [] "add fields to the key of a collection of whose database this shard is the primary" {
         class: Command, role: Plain, namespace: FirstField, admin_only: no, api_v1: no, sequences: [];
         read_concern: Local, write_concern: yes, on_secondary: Never, in_transaction: Never;

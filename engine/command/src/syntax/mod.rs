@@ -5,6 +5,7 @@ mod collation;
 mod hint;
 mod runtime_constants;
 mod statement_ids;
+mod time_series;
 
 mod aggregate;
 mod batch;
@@ -20,6 +21,7 @@ pub use find_and_modify::FindAndModifySyntax;
 pub use hint::hint;
 pub use runtime_constants::RuntimeConstants;
 pub use statement_ids::{NO_STATEMENT, StatementIds};
+pub use time_series::{TimeSeriesSpec, out_series, time_series_change, time_series_option};
 pub use update::{
     UPDATE_NAMES, UpdateNames, UpdateSpec, array_filters, check_modification, parse_update,
     read_update,

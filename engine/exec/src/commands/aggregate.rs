@@ -7,21 +7,18 @@ use std::sync::Arc;
 
 use pinion_bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 use pinion_catalog::{Catalog, Collection, ResolvedView, core_catalog};
-use pinion_command::syntax::AggregateSyntax;
+use pinion_command::syntax::{AggregateSyntax, out_series};
 use pinion_query::{
-    Document, ExternalStage, Hint, OutputTo, Pipeline, SplitPipeline, TimeSeries, Variables,
-    check_api_v1,
+    Document, ExternalStage, Hint, Pipeline, SplitPipeline, TimeSeries, Variables, check_api_v1,
 };
 use pinion_service::compute::compute;
 use pinion_service::node_info::is_behind_v44;
 use pinion_service::operator_counts::compute_counted;
 use pinion_service::query_settings::QuerySettings;
 use pinion_service::spill::memory;
-use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::collation::check_sources;
-use super::create::time_series_option;
 use super::cursors::{CursorRequest, first_batch};
 use super::first_stage::{
     FirstStage, PipelineTarget, documents_of, first_stage, without_list_sessions,
@@ -152,18 +149,7 @@ impl AggregateCommand<'_> {
             pipeline = pipeline.as_shards_part()?;
         }
         let out_series = match pipeline.output() {
-            Some(ExternalStage::Out(OutputTo {
-                time_series: Some(spec),
-                db,
-                collection,
-            })) => {
-                let db = db.as_deref().unwrap_or(self.ns.db());
-                Some(time_series_option(
-                    "$out",
-                    spec,
-                    &Namespace::new(db, collection)?,
-                )?)
-            }
+            Some(ExternalStage::Out(stage)) => out_series(stage, self.ns.db())?,
             _ => None,
         };
         Ok(Aggregate {

@@ -2,13 +2,14 @@
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{Capped, CollMod, IndexChange, IndexName, Modified};
+use pinion_command::syntax::time_series_change;
 use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::acknowledge;
 use super::create::{
     check_expire_after, check_validator, check_view_on, check_view_pipeline, read_pipeline,
-    time_series_change, validation_action, validation_level,
+    validation_action, validation_level,
 };
 
 /// The greatest time after which documents expire by an index.

@@ -182,13 +182,8 @@ pub(super) fn view_info(view: &View, name_only: bool) -> RawDocumentBuf {
     out.append("name", view.ns.collection())
         .append("type", view.kind().name());
     if !name_only {
-        let mut options = view.options.clone();
         let is_series = view.kind() == CollectionKind::TimeSeries;
-        if is_series {
-            // How a series is made out of its buckets is not shown.
-            options.view = None;
-        }
-        out.append("options", &*options.to_document());
+        out.append("options", &*view.listed_options());
         out.start_document("info")
             .append("readOnly", !is_series)
             .end();

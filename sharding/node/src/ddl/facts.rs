@@ -1,6 +1,6 @@
 //! What a definition goes by: the collection of this node, and what the config servers have of it.
 
-use pinion_bson::{RawDocumentBuf, Uuid, rawdoc};
+use pinion_bson::{RawArrayBuf, RawDocumentBuf, Uuid, rawdoc};
 use pinion_catalog::{
     Collection, CollectionKind, CollectionOptions, Uuid as CatalogUuid, core_catalog,
 };
@@ -89,6 +89,23 @@ pub(super) async fn owners(shard: &Membership, uuid: Uuid) -> Result<Vec<ShardId
 /// They cannot be reached.
 pub(super) async fn is_sharded(shard: &Membership, ns: &Namespace) -> Result<bool> {
     Ok(entry(shard, ns).await?.is_some())
+}
+
+/// The same of any of these.
+///
+/// # Errors
+/// They cannot be reached.
+pub(super) async fn any_is_sharded(shard: &Membership, all: &[Namespace]) -> Result<bool> {
+    let mut names = RawArrayBuf::new();
+    all.iter().for_each(|ns| names.push(ns.as_str()));
+    let filter = rawdoc! { "_id": { "$in": names } };
+    let place = ("config", "collections");
+    for found in read_config(shard, place, &filter, all.len() as i32).await? {
+        if !CollectionDocument::parse(&found)?.is_dropped {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 async fn entry(shard: &Membership, ns: &Namespace) -> Result<Option<CollectionDocument>> {

@@ -44,7 +44,7 @@ pub(crate) use participants::{
     drop_database_participant,
 };
 pub(crate) use rename_participant::rename_collection_participant;
-pub(crate) use renames::{convert_to_capped, rename_collection};
+pub(crate) use renames::{convert_to_capped, rename_collection, rename_if_unchanged};
 pub(crate) use resume::{begin_as_primary, stop_leading};
 pub(crate) use sections::{is_closed_to_reads, until_open};
 pub(crate) use user_writes::set_user_write_block_mode;

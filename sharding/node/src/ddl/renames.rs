@@ -1,19 +1,26 @@
 //! The commands that a shard coordinates and that change a collection which no other shard has
-//! alone, where it can: `_shardsvrRenameCollection`, `_shardsvrConvertToCapped`.
+//! alone, where it can: `_shardsvrRenameCollection`, `_shardsvrConvertToCapped`,
+//! `internalRenameIfOptionsAndIndexesMatch`.
 
-use pinion_catalog::{DropTarget, Uuid as CatalogUuid, check_collection_uuid, core_catalog};
+use pinion_bson::RawDocument;
+use pinion_catalog::{
+    DropTarget, ReplacedCollection, Uuid as CatalogUuid, check_collection_uuid, core_catalog,
+    replace_unchanged,
+};
 use pinion_exec::commands::{acknowledge, capped};
+use pinion_query::buckets_of;
 use pinion_runtime::Instant;
+use pinion_sharding_protocol::DatabaseVersion;
 use pinion_sharding_protocol::ddl::{DdlId, OperationKind, RenameRequest, UNSHARDED};
 use pinion_storage::storage;
-use pinion_wire::idl::Namespace;
-use pinion_wire::{Invocation, OpContext, Reply, Result};
+use pinion_wire::idl::{CommandReader, Namespace, SentDatabaseVersion};
+use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
 use super::commands::{illegal, version};
 use super::coordinator::{DdlRequest, LocalDefinition, is_running, locked, run};
-use super::facts::is_sharded;
-use crate::part::{on_core_0, part};
-use crate::shard::membership;
+use super::facts::{any_is_sharded, is_sharded};
+use crate::part::{Part, on_core_0, part};
+use crate::shard::{check_database, is_behind, membership, refresh};
 
 fn deadline(cmd: &Invocation) -> Option<Instant> {
     cmd.ctx.deadline_ns.map(Instant::from_nanos)
@@ -139,4 +146,90 @@ pub(crate) async fn convert_to_capped(cmd: Invocation) -> Result<Reply> {
     })
     .await?;
     finish(&cmd).await
+}
+
+/// `internalRenameIfOptionsAndIndexesMatch: 1, from, to, collectionOptions, indexes`: what `$out`
+/// has filled takes the place of a collection that still is what `$out` has found.
+pub(crate) async fn rename_if_unchanged(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&[cmd.name()]);
+    let from = Namespace::parse(reader.str("from")?)?;
+    let to = Namespace::parse(reader.str("to")?)?;
+    let before = replaced(&reader)?;
+    reader.finish()?;
+    membership(&part())?;
+    if from == to {
+        return Err(illegal("Can't rename a collection to itself"));
+    }
+    if from.db() != to.db() {
+        return Err(illegal("Source and destination databases must be the same"));
+    }
+    let routing = cmd.ctx.args.routing.as_ref();
+    let Some(sent) = routing.and_then(|routing| routing.database_version) else {
+        return Err(illegal("Expected the request to have a database version"));
+    };
+    learn_version(&cmd, to.db(), sent).await?;
+    let local = LocalDefinition {
+        ns: to.clone(),
+        to: Some(from.clone()),
+        database_version: DatabaseVersion::from_sent(sent),
+        deadline: deadline(&cmd),
+    };
+    let ctx = cmd.ctx.clone();
+    on_core_0(&cmd.ctx, move || async move {
+        locked(local, replace(&ctx, from, to, before)).await
+    })
+    .await?;
+    finish(&cmd).await
+}
+
+fn replaced(reader: &CommandReader<'_>) -> Result<ReplacedCollection> {
+    let options = reader.doc("collectionOptions")?.to_owned();
+    reader.array("indexes")?;
+    let indexes = reader.opt_objects("indexes")?.into_iter().flatten();
+    let owned = |index: Result<(usize, &RawDocument)>| index.map(|(_, index)| index.to_owned());
+    Ok(ReplacedCollection {
+        options,
+        indexes: indexes.map(owned).collect::<Result<_>>()?,
+    })
+}
+
+/// Learns the version of a database that a command on `admin` was sent for: no version is compared
+/// before such a command runs.
+///
+/// # Errors
+/// The config servers cannot be reached.
+async fn learn_version(cmd: &Invocation, db: &str, sent: SentDatabaseVersion) -> Result<()> {
+    let db = db.to_owned();
+    on_core_0(&cmd.ctx, move || async move {
+        let is_enough =
+            |part: &Part| check_database(part, &db, &sent).is_ok() || !is_behind(part, &db, &sent);
+        match is_enough(&part()) {
+            true => Ok(()),
+            false => refresh(&db, is_enough).await,
+        }
+    })
+    .await
+}
+
+async fn replace(
+    ctx: &OpContext,
+    from: Namespace,
+    to: Namespace,
+    before: ReplacedCollection,
+) -> Result<()> {
+    let mut all = vec![from.clone(), to.clone()];
+    all.extend(
+        [&from, &to]
+            .into_iter()
+            .filter_map(|ns| buckets_of(ns).ok()),
+    );
+    if any_is_sharded(&*membership(&part())?, &all).await? {
+        return Err(Error::new(
+            ErrorCode::NAMESPACE_CANNOT_BE_SHARDED,
+            "$out to a sharded collection is not allowed",
+        ));
+    }
+    replace_unchanged(ctx, from, to, before).await?;
+    Ok(())
 }

@@ -4,10 +4,10 @@
 use std::rc::Rc;
 
 use pinion_bson::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_command::syntax::AggregateSyntax;
+use pinion_command::syntax::{AggregateSyntax, out_series};
 use pinion_merge::{Node, PipelineStream};
 use pinion_query::{
-    InViews, MakesDocuments, Pipeline, Variables, check_read_concern, stage_row_of,
+    ExternalStage, InViews, MakesDocuments, Pipeline, Variables, check_read_concern, stage_row_of,
 };
 use pinion_service::operator_counts::compute_counted;
 use pinion_service::session_ids::is_in;
@@ -17,7 +17,7 @@ use pinion_wire::idl::{CommandReader, Namespace};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
 use super::options::{CollationOption, at_snapshot, shards_of, unsupported, with_snapshot};
-use super::output::{collation_of, destinations_of};
+use super::output::{collation_of, destinations_of, prepare};
 use super::sources::{Routed, spec_of};
 use super::stream::{FIRST_BATCH, FirstBatch, first_batch};
 use super::variables::variables;
@@ -128,7 +128,17 @@ impl<'d> Aggregate<'d> {
         table: Option<&RoutingTable>,
     ) -> Result<(Pipeline, Variables)> {
         let vars = self.collation.variables(vars, table)?;
-        Ok((Pipeline::parse(self.stages, &vars)?, vars))
+        let pipeline = Pipeline::parse(self.stages, &vars)?;
+        self.check_output(&pipeline)?;
+        Ok((pipeline, vars))
+    }
+
+    /// Refuses options of a time series that is to be written, before anything is read.
+    fn check_output(&self, pipeline: &Pipeline) -> Result<()> {
+        if let Some(ExternalStage::Out(stage)) = pipeline.output() {
+            out_series(stage, self.ns.db())?;
+        }
+        Ok(())
     }
 
     /// The collation of what is read, where that has no table which says it.
@@ -196,6 +206,7 @@ impl<'d> Aggregate<'d> {
             verbosity,
             writes_into_source: self.writes_into_source(),
             concern_error: Rc::default(),
+            replaced: Rc::default(),
             views: Rc::default(),
         })
     }
@@ -338,6 +349,7 @@ pub(super) async fn stream_of(
         check_read_concern(command.stages, level)?;
     }
     let routed = command.routed(cmd, bound, table.as_deref(), None);
+    prepare(&routed, &pipeline).await?;
     let node = routed.over(&cmd.ctx, pipeline).await?;
     let nothing = Pipeline::parse(&pinion_bson::RawArrayBuf::new(), &routed.vars)?;
     Ok((PipelineStream::new(node, nothing, &routed), routed, writes))
@@ -372,6 +384,7 @@ pub(crate) async fn write_documents(cmd: &Invocation) -> Result<Option<Reply>> {
     };
     let parse = || Pipeline::parse_from(command.stages, 1, &vars);
     let pipeline = compute_counted(&cmd.ctx, parse).await?;
+    command.check_output(&pipeline)?;
     let routed = command.routed(cmd, vars, None, None);
     let list = made.into_iter().collect();
     let stream = PipelineStream::new(Node::List(list), pipeline, &routed);

@@ -16,6 +16,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Result};
 
 use super::options::shards_of;
+use super::output::Model;
 use super::part::{DOCUMENT_FIELD, KEY_FIELD, PartForm, ShardsRead, by_distance};
 use super::stream::{merged, step_size};
 use super::variables::definitions;
@@ -45,6 +46,8 @@ pub(super) struct Routed {
     pub writes_into_source: bool,
     /// The first write concern of its writes that was not fulfilled.
     pub concern_error: Rc<RefCell<Option<RawDocumentBuf>>>,
+    /// What its `$out` is to replace, once that was looked at.
+    pub replaced: Rc<RefCell<Option<Model>>>,
     /// The views that it has met.
     pub views: Rc<RefCell<BTreeMap<Namespace, Rc<ResolvedView>>>>,
 }
@@ -85,6 +88,7 @@ impl Routed {
             verbosity: None,
             writes_into_source: false,
             concern_error: Rc::default(),
+            replaced: Rc::default(),
             views: self.views.clone(),
         })
     }
@@ -102,6 +106,7 @@ impl Routed {
             verbosity: self.verbosity.clone(),
             writes_into_source: self.writes_into_source,
             concern_error: self.concern_error.clone(),
+            replaced: self.replaced.clone(),
             views: self.views.clone(),
         })
     }

@@ -291,7 +291,8 @@ impl Member {
         self.attach(&mut registry, "create", Member::create);
         self.attach(&mut registry, "drop", Member::drop_unsharded);
         self.attach(&mut registry, "listCollections", Member::list_collections);
-        self.attach(&mut registry, "renameCollection", Member::rename);
+        let rename = "internalRenameIfOptionsAndIndexesMatch";
+        self.attach(&mut registry, rename, Member::replace);
         let coordinator = &mut registry;
         self.attach(
             coordinator,

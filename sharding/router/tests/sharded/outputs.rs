@@ -28,7 +28,8 @@ impl Member {
         Ok(self.cursor("d.$cmd.listCollections", listed, None))
     }
 
-    pub async fn rename(self, cmd: Invocation) -> Result<Reply> {
+    /// Puts a collection in the place of another one, which must be as it was listed.
+    pub async fn replace(self, cmd: Invocation) -> Result<Reply> {
         let shard = self.shard.expect("config servers have nothing to rename");
         self.work().await;
         let mut world = self.world.borrow_mut();
@@ -38,8 +39,19 @@ impl Member {
             name.and_then(|name| name.strip_prefix("d."))
                 .expect("a name of the database")
         };
-        assert_eq!(get(cmd.body(), "dropTarget"), Some(true.into()));
-        world.rename(name("renameCollection"), name("to"));
+        let (from, to) = (name("from"), name("to"));
+        let options = get(cmd.body(), "collectionOptions");
+        assert_eq!(options, Some(RawBsonRef::Document(&rawdoc! {})));
+        let indexes = get(cmd.body(), "indexes").and_then(|indexes| indexes.as_array());
+        let listed = pinion_bson::values(indexes.expect("a list")).filter_map(|index| {
+            let name = get(index.as_document()?, "name")?.as_str()?;
+            (name != "_id_").then(|| name.to_owned())
+        });
+        let listed: Vec<String> = listed.collect();
+        let there = world.indexes.get(&(shard, to.to_owned())).cloned();
+        let there: Vec<String> = there.into_iter().flatten().collect();
+        assert_eq!(listed, there);
+        world.rename(from, to);
         Ok(Reply::new())
     }
 }

@@ -11,13 +11,13 @@ pub(super) use engine_options::refuse_configuration;
 
 use pinion_bson::{RawBsonRef, RawDocument};
 use pinion_catalog::{Capped, CollectionKind, CollectionOptions, core_catalog};
+use pinion_command::syntax::TimeSeriesSpec;
 use pinion_query::parse_collation;
 use pinion_service::compute::compute;
 use pinion_wire::idl::{CommandReader, FieldReader, Namespace, Types};
 use pinion_wire::{Error, ErrorCode, Invocation, OpContext, Reply, Result};
 
-pub(super) use time_series::change as time_series_change;
-pub use time_series::time_series_option;
+pub use pinion_command::syntax::time_series_option;
 pub(super) use validation::{
     action as validation_action, check_validator, level as validation_level,
 };
@@ -38,7 +38,7 @@ struct Written<'d> {
     view_on: Option<&'d str>,
     pipeline: Option<pinion_bson::RawArrayBuf>,
     clustered: Option<clustered::Written>,
-    time_series: Option<time_series::Written>,
+    time_series: Option<TimeSeriesSpec>,
     has_encrypted_fields: bool,
     options: CollectionOptions,
 }
@@ -140,7 +140,7 @@ fn read<'d>(reader: &CommandReader<'d>) -> Result<Written<'d>> {
         options.pre_and_post_images = images.bool("enabled")?;
     }
     options.temporary = reader.opt_bool("temp")?.unwrap_or(false);
-    let time_series = time_series::read(reader)?;
+    let time_series = TimeSeriesSpec::read(reader)?;
     let clustered = clustered::read(reader)?;
     options.expire_after_secs = reader.opt_i64("expireAfterSeconds")?;
     let has_encrypted_fields = match reader.opt_object("encryptedFields")? {

@@ -13,12 +13,25 @@ mod merge;
 mod replace;
 
 use pinion_merge::Node;
-use pinion_query::ExternalStage;
+use pinion_query::{ExternalStage, Pipeline};
 use pinion_wire::{OpContext, Result};
 
+pub(super) use replace::Model;
 pub(super) use target::{collation_of, destinations_of};
 
 use super::sources::Routed;
+
+/// Looks at what a pipeline is to replace before anything is read for it: what cannot be replaced
+/// is reported before the errors of its sources.
+///
+/// # Errors
+/// Those of the target, and of the way there.
+pub(super) async fn prepare(around: &Routed, pipeline: &Pipeline) -> Result<()> {
+    match pipeline.output() {
+        Some(ExternalStage::Out(stage)) => replace::prepare(around, stage).await,
+        _ => Ok(()),
+    }
+}
 
 /// Writes all documents of a source, as `$out` or `$merge` say.
 ///

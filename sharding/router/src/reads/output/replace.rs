@@ -1,9 +1,10 @@
 //! `$out`: what comes takes the place of a collection of one shard. It is written into another one
 //! there, which gets the name in the end.
 
-use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, Uuid};
+use pinion_bson::{DocBuilder, RawDocument, RawDocumentBuf, Uuid, rawdoc};
+use pinion_command::syntax::out_series;
 use pinion_merge::Node;
-use pinion_query::OutputTo;
+use pinion_query::{OutputTo, TimeSeries, document_text};
 use pinion_runtime::{Queue, spawn};
 use pinion_service::generate::random_bytes;
 use pinion_sharding_protocol::Targets;
@@ -20,6 +21,17 @@ use crate::reads::sources::Routed;
 use crate::request::{Request, Versions};
 use crate::writes::BatchKind;
 
+/// Looks at the target of a stage that is about to run.
+///
+/// # Errors
+/// The target cannot be replaced; those of the way there.
+pub(super) async fn prepare(around: &Routed, stage: &OutputTo) -> Result<()> {
+    let target = target_of(stage, around)?;
+    let model = Model::of(around, stage, &target).await?;
+    *around.replaced.borrow_mut() = Some(model);
+    Ok(())
+}
+
 /// Runs the stage.
 ///
 /// # Errors
@@ -31,10 +43,11 @@ pub(super) async fn run(
     source: Node<Routed>,
 ) -> Result<()> {
     let target = target_of(stage, around)?;
-    if stage.time_series.is_some() {
-        return Err(no_series(&target));
-    }
-    let model = Model::of(&around.cmd, &target).await?;
+    let prepared = around.replaced.take();
+    let model = match prepared {
+        Some(model) => model,
+        None => Model::of(around, stage, &target).await?,
+    };
     let name = format!("tmp.agg_out.{}", Uuid::from_bytes(random_bytes()));
     let temporary = Namespace::new(target.db(), &name)?;
     let replacement = Replacement {
@@ -59,49 +72,108 @@ fn target_of(stage: &OutputTo, around: &Routed) -> Result<Namespace> {
     Namespace::new(db, &stage.collection)
 }
 
-fn no_series(target: &Namespace) -> Error {
-    Error::new(
-        ErrorCode::COMMAND_NOT_SUPPORTED,
-        format!("$out of several shards into the time-series collection {target} is not supported"),
-    )
-}
-
-/// The options and the indexes of what takes the target's place.
+/// What a stage replaces, and what takes its place.
 #[derive(Default)]
-struct Model {
+pub(in crate::reads) struct Model {
+    /// The options of the target as they are listed; none where it is not there.
+    listed_options: RawDocumentBuf,
+    /// Its indexes, likewise.
+    listed_indexes: Vec<RawDocumentBuf>,
+    /// Those of what takes its place.
     options: RawDocumentBuf,
-    indexes: Vec<RawDocumentBuf>,
 }
 
 impl Model {
-    /// Those of the collection that there is.
-    async fn of(cmd: &Invocation, target: &Namespace) -> Result<Model> {
-        let Some(found) = listed(cmd, target).await? else {
-            return Ok(Model::default());
+    /// That of a stage whose target is at its shard.
+    ///
+    /// # Errors
+    /// The target cannot be replaced, or not by this; those of the shard, and of the way there.
+    async fn of(around: &Routed, stage: &OutputTo, target: &Namespace) -> Result<Model> {
+        let asked = out_series(stage, around.ns.db())?;
+        let Some(found) = listed(&around.cmd, target).await? else {
+            let options = asked.map(|asked| rawdoc! { "timeseries": asked.to_document() });
+            return Ok(Model {
+                options: options.unwrap_or_default(),
+                ..Model::default()
+            });
         };
-        match pinion_bson::get(&found, "type").and_then(|kind| kind.as_str()) {
-            Some("view") => {
-                return Err(Error::new(
-                    ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                    format!("Namespace {target} is a view, not a collection"),
-                ));
-            }
-            Some("timeseries") => return Err(no_series(target)),
-            _ => {}
-        }
-        let options = pinion_bson::get(&found, "options").and_then(|found| found.as_document());
-        let options = options.map(RawDocument::to_owned).unwrap_or_default();
-        if pinion_bson::get(&options, "capped").is_some_and(truthy) {
-            let why = format!("namespace '{target}' is capped so it can't be used for $out");
-            return Err(Error::new(ErrorCode(17152), why));
-        }
-        let mut indexes = indexes_of(cmd, target).await?.unwrap_or_default();
-        indexes.retain(|index| {
+        let options = replaceable(&found, target, asked.as_ref())?;
+        let indexes = indexes_of(&around.cmd, target).await?;
+        Ok(Model {
+            listed_options: options.clone(),
+            listed_indexes: indexes.unwrap_or_default(),
+            options,
+        })
+    }
+
+    fn is_series(&self) -> bool {
+        pinion_bson::get(&self.options, "timeseries").is_some()
+    }
+
+    /// The indexes that another collection with the same options is asked for: it has one on `_id`
+    /// anyway, and gives its collation to those that name none.
+    fn index_requests(&self) -> Vec<RawDocumentBuf> {
+        let has_collation = pinion_bson::get(&self.options, "collation").is_some();
+        let others = self.listed_indexes.iter().filter(|index| {
             let name = pinion_bson::get(index, "name").and_then(|name| name.as_str());
             name != Some("_id_") && pinion_bson::get(index, "clustered").is_none()
         });
-        Ok(Model { options, indexes })
+        let request = |index: &RawDocumentBuf| {
+            let mut out = DocBuilder::new();
+            out.append_all(index);
+            if has_collation && pinion_bson::get(index, "collation").is_none() {
+                out.start_document("collation").append("locale", "simple");
+                out.end();
+            }
+            out.finish()
+        };
+        others.map(request).collect()
     }
+}
+
+/// The options of a collection or a series that can be replaced, by the series that is asked for if
+/// one is.
+///
+/// # Errors
+/// 7268700, 7406103; `CommandNotSupportedOnView`; 17152 of a capped collection.
+fn replaceable(
+    found: &RawDocument,
+    target: &Namespace,
+    asked: Option<&TimeSeries>,
+) -> Result<RawDocumentBuf> {
+    let kind = pinion_bson::get(found, "type").and_then(|kind| kind.as_str());
+    if asked.is_some() && kind != Some("timeseries") {
+        return Err(Error::new(
+            ErrorCode(7_268_700),
+            "Cannot create a time-series collection from a non time-series collection.",
+        ));
+    }
+    if kind == Some("view") {
+        return Err(Error::new(
+            ErrorCode::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            format!("Namespace {target} is a view, not a collection"),
+        ));
+    }
+    let options = pinion_bson::get(found, "options").and_then(|found| found.as_document());
+    let options = options.map(RawDocument::to_owned).unwrap_or_default();
+    if pinion_bson::get(&options, "capped").is_some_and(truthy) {
+        let why = format!("namespace '{target}' is capped so it can't be used for $out");
+        return Err(Error::new(ErrorCode(17152), why));
+    }
+    let series = pinion_bson::get(&options, "timeseries").and_then(|series| series.as_document());
+    if let (Some(asked), Some(series)) = (asked, series)
+        && TimeSeries::from_document(series).ok().as_ref() != Some(asked)
+    {
+        return Err(Error::new(
+            ErrorCode(7_406_103),
+            format!(
+                "Time-series options inputted must match the existing time-series collection. Received: {} Found: {}",
+                document_text(&asked.to_document()),
+                document_text(series)
+            ),
+        ));
+    }
+    Ok(options)
 }
 
 struct Replacement<'r> {
@@ -120,15 +192,19 @@ impl Replacement<'_> {
                     out.append_elem(&elem);
                 }
             }
-            // One that is never renamed is gone with the next start of the node.
-            out.append("temp", true);
+            // One that is never renamed is gone with the next start of the node. A series cannot be
+            // temporary: it stays if this process ends before it has renamed or dropped it.
+            if !model.is_series() {
+                out.append("temp", true);
+            }
         })
         .await?;
-        if !model.indexes.is_empty() {
+        let indexes = model.index_requests();
+        if !indexes.is_empty() {
             self.define(|out| {
                 out.append("createIndexes", self.temporary.collection());
                 out.start_array("indexes");
-                for index in &model.indexes {
+                for index in &indexes {
                     out.push(&**index);
                 }
                 out.end();
@@ -140,7 +216,7 @@ impl Replacement<'_> {
         if table_of(&self.target, Targets::Unknown).await?.is_some() {
             return Err(no_sharded_output());
         }
-        self.rename().await
+        self.rename(model).await
     }
 
     async fn fill(&self, mut source: Node<Routed>) -> Result<()> {
@@ -170,14 +246,26 @@ impl Replacement<'_> {
         }
     }
 
-    async fn rename(&self) -> Result<()> {
-        let make = |versions: Versions| {
-            Request::own("admin", versions.database, |out| {
-                out.append("renameCollection", self.temporary.as_str())
+    /// Gives it the name of the target, unless that has other options or indexes by now.
+    async fn rename(&self, model: &Model) -> Result<()> {
+        let make = |versions: Versions| match versions.database {
+            Some(_) => Request::own("admin", versions.database, |out| {
+                out.append("internalRenameIfOptionsAndIndexesMatch", 1i32)
+                    .append("from", self.temporary.as_str())
                     .append("to", self.target.as_str())
-                    .append("dropTarget", true);
+                    .append("collectionOptions", &*model.listed_options);
+                out.start_array("indexes");
+                for index in &model.listed_indexes {
+                    out.push(&**index);
+                }
+                out.end();
                 self.around.append_write_concern(out);
-            })
+            }),
+            // The database is gone, as its node says.
+            None => Request::own("admin", versions, |out| {
+                out.append("renameCollection", self.temporary.as_str())
+                    .append("to", self.target.as_str());
+            }),
         };
         let db = self.target.db();
         let answer = at_primary(&self.around.cmd, db, WhenAbsent::Answer, make).await?;
@@ -225,4 +313,68 @@ fn drop_in_background(cmd: &Invocation, temporary: Namespace) {
             tracing::debug!(target: "SHARDING", id = 7_300_071u64, ns = temporary.as_str(), error = error.message, "What a $out left behind was not dropped");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use pinion_bson::RawBson;
+    use pinion_query::TimeSeriesChange;
+
+    use super::*;
+
+    #[test]
+    fn what_can_be_replaced() {
+        let target = Namespace::parse("e.x").expect("a namespace");
+        let (granularity, rounding_secs, max_span_secs) =
+            TimeSeriesChange::default().resolve().expect("by default");
+        let series = |time: &str| TimeSeries {
+            time_field: time.to_owned(),
+            meta_field: None,
+            granularity,
+            rounding_secs,
+            max_span_secs,
+        };
+        let stored = rawdoc! { "timeseries": series("t").to_document() };
+        let check = |kind: &str, options: &RawDocument, asked: Option<&str>, code: i32| {
+            let found = rawdoc! { "name": "x", "type": kind, "options": options.to_owned() };
+            let asked = asked.map(series);
+            match replaceable(&found, &target, asked.as_ref()) {
+                Ok(found) => assert_eq!((&*found, 0), (options, code)),
+                Err(error) => assert_eq!(error.code.0, code, "{error}"),
+            }
+        };
+        let (plain, capped) = (rawdoc! {}, rawdoc! { "capped": true, "size": 4096 });
+        check("collection", &plain, None, 0);
+        check("collection", &plain, Some("t"), 7_268_700);
+        check("collection", &capped, None, 17152);
+        check("collection", &capped, Some("t"), 7_268_700);
+        check("view", &plain, None, 166);
+        check("view", &plain, Some("t"), 7_268_700);
+        check("timeseries", &stored, None, 0);
+        check("timeseries", &stored, Some("t"), 0);
+        check("timeseries", &stored, Some("u"), 7_406_103);
+    }
+
+    #[test]
+    fn indexes_of_what_takes_its_place() {
+        let index = |name: &str| rawdoc! { "v": 2, "key": { "a": 1 }, "name": name };
+        let mut german = index("g");
+        let locale = |name: &str| RawBson::Document(rawdoc! { "locale": name });
+        german.append(pinion_bson::cstr!("collation"), locale("de"));
+        let mut clustered = index("c");
+        clustered.append(pinion_bson::cstr!("clustered"), true);
+        let check = |options: RawDocumentBuf, expected: &[RawDocumentBuf]| {
+            let model = Model {
+                listed_indexes: vec![index("_id_"), clustered.clone(), index("a"), german.clone()],
+                options,
+                ..Model::default()
+            };
+            assert_eq!(model.index_requests(), expected);
+        };
+        check(rawdoc! {}, &[index("a"), german.clone()]);
+        let mut simple = index("a");
+        simple.append(pinion_bson::cstr!("collation"), locale("simple"));
+        let collated = rawdoc! { "collation": { "locale": "fr" } };
+        check(collated, &[simple, german.clone()]);
+    }
 }
