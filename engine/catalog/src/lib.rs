@@ -45,12 +45,13 @@ pub use ddl::{
     PropertyChange, ReplacedCollection, abort_build, adjust_multikey, apply_command,
     apply_view_document, awaited_locks, begin_builds, begin_copy, build_counts, clone_as_capped,
     coll_mod, commit_planned, convert_to_capped, create_collection, create_collection_as,
-    create_indexes, database_locks, drop_collection, drop_collection_unseen, drop_database,
-    drop_database_unseen, drop_indexes, end_builds, end_copy, end_holds, ensure_collection, hold,
-    hold_database, hold_database_but, hold_together, index_builds, keep_builds, kill_build,
-    mark_copied, plan_collection, plan_indexes, plant_unfenced_reads, put_copied, put_listed,
-    reindex, rename_collection, rename_collection_unseen, replace_series, replace_unchanged,
-    replicated_rows, set_build_set, set_definition_guard, set_multikey, show_oplog,
+    create_indexes, database_locks, drop_collection, drop_collection_of_no_views,
+    drop_collection_unseen, drop_database, drop_database_unseen, drop_indexes, end_builds,
+    end_copy, end_holds, ensure_collection, hold, hold_database, hold_database_but, hold_together,
+    index_builds, keep_builds, kill_build, mark_copied, plan_collection, plan_indexes,
+    plant_unfenced_reads, put_copied, put_listed, reindex, rename_collection,
+    rename_collection_unseen, replace_series, replace_unchanged, replicated_rows, set_build_set,
+    set_definition_guard, set_multikey, show_oplog,
 };
 pub use durable::stored_collection;
 pub use entry::{BadRow, Clustering, Collection, Placement};

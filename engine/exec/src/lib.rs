@@ -66,8 +66,8 @@ pub use read::from_log_error;
 pub use replication::{FlowControlStatus, FlowSample, flow_sample, set_tickets, tickets_ran_out};
 pub use sessions::forget_all as forget_sessions;
 pub use topology::{
-    Buffered, CommitQuorum, Elections, HostConnections, LastWrite, MemberFigures, ReplicaSet,
-    Rounds, SetView, Transition, Waiting, replica_set, set_replica_set,
+    Buffered, CommitQuorum, Elections, LastWrite, MemberFigures, ReplicaSet, Rounds, SetView,
+    Transition, Waiting, replica_set, set_replica_set,
 };
 pub use transactions::hold_prepared;
 pub use tree_uses::TreeMetrics;

@@ -6,6 +6,7 @@
 // A module uses those of its own group, in no circle, and of the groups above.
 
 // Values and questions that know nothing else of the crate.
+pub mod connections;
 pub mod counter;
 pub mod feature_version;
 pub mod generate;

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use pinion_bson::RawDocument;
-use pinion_exec::HostConnections;
 use pinion_replication_protocol::config::{Config, HostPort};
 use pinion_runtime::Duration;
 use pinion_server::{
     HostFigures, Introduction, Pool, PoolLimits, PoolOptions, PooledConnection, RemoteError,
     RemoteReply, Resend,
 };
+use pinion_service::connections::HostConnections;
 use pinion_service::hello::MAX_WIRE_VERSION;
 use pinion_service::node_info::node_info;
 

@@ -8,15 +8,14 @@ use std::sync::Arc;
 use pinion_apply::log_note;
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::{OpTime, Timestamp};
-use pinion_exec::{
-    CommitQuorum, HostConnections, LastWrite, MemberFigures, ReplicaSet, SetView, Waiting,
-};
+use pinion_exec::{CommitQuorum, LastWrite, MemberFigures, ReplicaSet, SetView, Waiting};
 use pinion_replication_protocol::config::HostPort;
 use pinion_replication_protocol::decision::{Readiness, is_ready};
 use pinion_replication_protocol::message::{OplogQueryMetadata, ReplSetMetadata};
 use pinion_replication_protocol::node::Node;
 use pinion_runtime::sync::Notify;
 use pinion_runtime::{CoreId, Duration, Instant, Queue, on_all_cores, submit_to, timeout_at};
+use pinion_service::connections::HostConnections;
 use pinion_storage::storage;
 use pinion_wire::idl::{GenericArguments, WriteConcern, WriteConcernW};
 use pinion_wire::{Error, ErrorCode, Reply, Result};

@@ -28,6 +28,7 @@ pub mod session_list;
 mod sessions;
 mod shards;
 mod surround;
+mod transaction_counts;
 mod transactions;
 mod writes;
 

@@ -120,6 +120,9 @@ pub(crate) const QUIESCE_TIME: Duration = Duration::from_secs(15);
 /// Transactions that a core keeps the participants of.
 pub(crate) const MAX_TRANSACTIONS: usize = 1_000_000;
 
+/// Causes of aborted transactions that are counted one by one.
+pub(crate) const MAX_ABORT_CAUSES: usize = 200;
+
 /// The operations of a router hold together as much as those of a node with a cache of this size.
 pub(crate) const MERGE_CACHE_BYTES: u64 = 4 << 30;
 

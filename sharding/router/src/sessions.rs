@@ -24,6 +24,7 @@ use pinion_wire::idl::Lsid;
 use crate::config_reads::{find_all, run_at_config};
 use crate::limits::{MAX_ENDED_SESSIONS, SESSION_BATCH, SESSION_REFRESH_PAUSE};
 use crate::session_list::{SESSION_LIST, append_removals, append_uses, listed_filter, listed_in};
+use crate::transactions::transactions;
 
 /// One core's.
 #[derive(Default)]
@@ -138,6 +139,7 @@ async fn forget_expired(known: &[Lsid]) -> Result<()> {
             for lsid in &expired {
                 session_table().remove(lsid);
                 cursors().kill_session(lsid);
+                transactions().session_ended(lsid);
             }
         }
     })

@@ -16,8 +16,8 @@ use pinion_service::command_checks::{check_end_fields, check_has_transaction};
 use pinion_service::interrupt::interruptible;
 use pinion_service::session_ids::{at_home, home_of};
 use pinion_sharding_protocol::ShardId;
-use pinion_sharding_protocol::txn::{CommitPlan, Refusal, TransactionRouter};
-use pinion_wire::idl::{Lsid, Namespace, ReadPreference, i64_exact};
+use pinion_sharding_protocol::txn::{CommitPlan, CommitType, Refusal, Tracking, TransactionRouter};
+use pinion_wire::idl::{Lsid, Namespace, ReadPreference};
 use pinion_wire::{Category, Error, ErrorCode, Handler, Invocation, Reply, Result};
 use rustc_hash::FxHashMap;
 
@@ -30,6 +30,11 @@ use crate::limits::{ABORT_TIME, MAX_TRANSACTIONS};
 use crate::placement::{flush_collection, forget_database};
 use crate::reply::{passed_on, refused};
 use crate::request::Request;
+use crate::transaction_counts::TransactionCounts;
+use crate::writes::first_error_of;
+
+/// What `serverStatus` names as the cause where a client has aborted its transaction.
+const CAUSE_OF_CLIENT: &str = "abort";
 
 /// What a core knows of the sessions that have their home on it, and of the statements that it
 /// runs.
@@ -38,6 +43,7 @@ pub(crate) struct RouterTransactions {
     sessions: RefCell<FxHashMap<Lsid, Session>>,
     /// By the number of the operation.
     running: RefCell<FxHashMap<i32, Rc<RefCell<Lease>>>>,
+    counts: RefCell<TransactionCounts>,
 }
 
 struct Session {
@@ -46,6 +52,17 @@ struct Session {
     transaction: Option<TransactionRouter>,
     returned: Rc<Notify>,
     last_used: Instant,
+    counted_as: CountedAs,
+    /// Its client is done with it while a statement runs.
+    is_ended: bool,
+}
+
+/// What the transaction of a session counts as now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CountedAs {
+    Over,
+    Active,
+    Inactive,
 }
 
 /// This core's.
@@ -102,6 +119,9 @@ impl RouterTransactions {
                 ));
             }
             if is_same {
+                if !transaction.tracking.is_over() {
+                    self.count_as(session, CountedAs::Active);
+                }
                 return Ok(Some(transaction));
             }
             session.transaction = Some(transaction);
@@ -115,25 +135,71 @@ impl RouterTransactions {
                 "too many transactions are known to this router",
             ));
         }
-        sessions.insert(
-            *lsid,
-            Session {
-                number,
-                transaction: None,
-                returned: Rc::default(),
-                last_used: pinion_runtime::now(),
-            },
-        );
+        let mut session = Session {
+            number,
+            transaction: None,
+            returned: Rc::default(),
+            last_used: pinion_runtime::now(),
+            counted_as: CountedAs::Over,
+            is_ended: false,
+        };
+        self.count_as(&mut session, CountedAs::Active);
+        self.counts.borrow_mut().started += 1;
+        if let Some(mut before) = sessions.insert(*lsid, session) {
+            // What becomes of one that was left open is not known.
+            self.count_as(&mut before, CountedAs::Over);
+        }
         let (concern, at) = (wanted.read_concern.clone(), wanted.snapshot_at);
         Ok(Some(TransactionRouter::new(number, concern, at)))
     }
 
-    fn put_back(&self, lsid: &Lsid, transaction: TransactionRouter) {
+    fn put_back(&self, lsid: &Lsid, mut transaction: TransactionRouter) {
         if let Some(session) = self.sessions.borrow_mut().get_mut(lsid)
             && session.number == transaction.number()
         {
+            if session.is_ended {
+                transaction.tracking.abandoned();
+            }
+            let counted_as = match transaction.tracking.is_over() {
+                true => CountedAs::Over,
+                false => CountedAs::Inactive,
+            };
+            self.count_as(session, counted_as);
             session.transaction = Some(transaction);
             session.returned.notify_all();
+        }
+    }
+
+    fn count_as(&self, session: &mut Session, next: CountedAs) {
+        let mut counts = self.counts.borrow_mut();
+        let before = std::mem::replace(&mut session.counted_as, next);
+        for (counted_as, step) in [(before, -1), (next, 1)] {
+            let gauge = match counted_as {
+                CountedAs::Over => continue,
+                CountedAs::Active => &mut counts.active,
+                CountedAs::Inactive => &mut counts.inactive,
+            };
+            *gauge = gauge.checked_add_signed(step).expect("it was counted");
+        }
+    }
+
+    /// What this core has counted.
+    pub(crate) fn counts(&self) -> TransactionCounts {
+        self.counts.borrow().clone()
+    }
+
+    /// The client of a session is done with it: its transaction is no longer one that is open.
+    pub(crate) fn session_ended(&self, lsid: &Lsid) {
+        let mut sessions = self.sessions.borrow_mut();
+        let Some(session) = sessions.get_mut(&at_home(lsid)) else {
+            return;
+        };
+        match &mut session.transaction {
+            Some(transaction) => {
+                transaction.tracking.abandoned();
+                self.count_as(session, CountedAs::Over);
+            }
+            None => session.is_ended = true,
         }
     }
 
@@ -145,8 +211,33 @@ impl RouterTransactions {
     /// Forgets what no client has used since then.
     pub(crate) fn reap(&self, before: Instant) {
         let mut sessions = self.sessions.borrow_mut();
-        sessions.retain(|_, session| session.transaction.is_none() || session.last_used >= before);
+        sessions.retain(|_, session| {
+            let is_kept = session.transaction.is_none() || session.last_used >= before;
+            if !is_kept {
+                self.count_as(session, CountedAs::Over);
+            }
+            is_kept
+        });
     }
+}
+
+/// Counts something on this core.
+fn count(act: impl FnOnce(&mut TransactionCounts)) {
+    if let Some(here) = pinion_runtime::try_core_local::<RouterTransactions>() {
+        act(&mut here.counts.borrow_mut());
+    }
+}
+
+fn now_micros() -> u64 {
+    pinion_runtime::now().as_nanos() / 1_000
+}
+
+/// Aborts a transaction one of whose statements has failed. Gives the shards that are to know.
+fn fail_statement(transaction: &mut TransactionRouter, code: ErrorCode) -> Vec<ShardId> {
+    if transaction.tracking.statement_failed() {
+        count(|counts| counts.aborted(&code.name()));
+    }
+    transaction.abort()
 }
 
 /// A transaction that was taken from its home. It goes back there when this is dropped, wherever
@@ -167,7 +258,7 @@ impl Drop for Lease {
         };
         if self.runs {
             // Its shards abort it when the client says so, or when it has lived for too long.
-            transaction.abort();
+            fail_statement(&mut transaction, ErrorCode::CLIENT_DISCONNECT);
         }
         if home == pinion_runtime::core_id() {
             if let Some(here) = pinion_runtime::try_core_local::<RouterTransactions>() {
@@ -302,7 +393,9 @@ pub(crate) async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
             Ok(reply)
         }
         Err(error) => {
-            let shards = with(&taken.lease, TransactionRouter::abort);
+            let shards = with(&taken.lease, |transaction| {
+                fail_statement(transaction, error.code)
+            });
             abort_in_background(&cmd, shards);
             Err(error)
         }
@@ -365,6 +458,7 @@ async fn send_as(
         sent.map_err(|refusal| refusal_error(&refusal, transaction.number()))
     });
     let fields = sent?;
+    count(|counts| counts.contacted_participants += u64::from(fields.joins));
     let mut body = DocBuilder::new();
     for elem in pinion_bson::raw_elements(request.body()) {
         if !matches!(elem.name, b"startTransaction" | b"readConcern") {
@@ -384,22 +478,27 @@ async fn send_as(
         body: body.finish(),
         sections: request.sections,
     };
-    let preference = ReadPreference::default();
-    let outcome = send_to(cmd, shard, &preference, &request, Retry::Never).await;
+    let outcome = send_request(cmd, shard, &request, Retry::Never).await;
     if let Ok(answer) = &outcome {
         with(&lease, |transaction| transaction.answered(shard));
-        if has_write_errors(answer.body()) {
+        if let Some(code) = first_error_of(answer.body()) {
             // The shard has aborted its part.
-            let shards = with(&lease, TransactionRouter::abort);
+            let shards = with(&lease, |transaction| fail_statement(transaction, code));
             abort_in_background(cmd, shards);
         }
     }
     outcome
 }
 
-fn has_write_errors(reply: &RawDocument) -> bool {
-    let count = pinion_bson::get(reply, "nErrors").and_then(i64_exact);
-    count.is_some_and(|count| count > 0) || pinion_bson::get(reply, "writeErrors").is_some()
+/// Sends a request of a transaction to a shard.
+async fn send_request(
+    cmd: &Invocation,
+    shard: &ShardId,
+    request: &Request,
+    retry: Retry,
+) -> Result<Answer> {
+    count(|counts| counts.requests += 1);
+    send_to(cmd, shard, &ReadPreference::default(), request, retry).await
 }
 
 /// The read concern with which a shard starts its part.
@@ -467,8 +566,7 @@ async fn abort_part(cmd: &Invocation, shard: &ShardId) -> Result<Answer> {
         out.append("abortTransaction", 1i32);
         append_names(out, cmd);
     });
-    let preference = ReadPreference::default();
-    send_to(cmd, shard, &preference, &request, Retry::Idempotent).await
+    send_request(cmd, shard, &request, Retry::Idempotent).await
 }
 
 /// Has a shard abort its part. Whether it has one does not count.
@@ -507,23 +605,85 @@ pub(crate) async fn commit_transaction(cmd: Invocation) -> Result<Reply> {
     };
     let plan = with(&taken.lease, |transaction| match transaction.is_aborted() {
         true => Err(refusal_error(&Refusal::Ended, transaction.number())),
-        false => Ok(transaction.commit()),
+        false => {
+            let participants = transaction.participants().count();
+            let commit_type = transaction.commit_type();
+            start_commit(&mut transaction.tracking, commit_type, participants);
+            Ok(transaction.commit())
+        }
     });
-    match plan? {
-        CommitPlan::Nothing => Ok(Reply::new()),
-        CommitPlan::InTurn { first, last } => {
-            for shard in &first {
-                end_at(&cmd, shard).await?;
+    let outcome = match plan? {
+        CommitPlan::Nothing => Ok((Reply::new(), true)),
+        CommitPlan::InTurn { first, last } => commit_in_turn(&cmd, &taken, &first, &last).await,
+    };
+    with(&taken.lease, |transaction| {
+        end_commit(&mut transaction.tracking, &outcome);
+    });
+    outcome.map(|(reply, _)| reply)
+}
+
+/// What a commit has come to: the reply, and whether its write concern was fulfilled.
+type Committed = (Reply, bool);
+
+fn start_commit(tracking: &mut Tracking, commit_type: CommitType, participants: usize) {
+    if tracking.start_commit(commit_type, now_micros()) {
+        count(|counts| counts.commit_started(commit_type, participants as u64));
+    }
+}
+
+/// Counts how a commit has ended, where that is known: its client sends it again otherwise.
+fn end_commit(tracking: &mut Tracking, outcome: &Result<Committed>) {
+    match outcome {
+        Ok((_, true)) => {
+            if let Some((commit_type, micros)) = tracking.committed(now_micros()) {
+                count(|counts| counts.commit_succeeded(commit_type, micros));
             }
-            with(&taken.lease, TransactionRouter::readers_committed);
-            let answer = end_at(&cmd, &last).await?;
-            let mut reply = passed_on(answer.body());
-            with(&taken.lease, |transaction| {
-                append_token(&mut reply, transaction)
-            });
-            Ok(reply)
+        }
+        Ok((_, false)) => {}
+        Err(error) if is_outcome_unknown(error) => {}
+        Err(error) => {
+            if tracking.aborted() {
+                count(|counts| counts.aborted(&error.code.name()));
+            }
         }
     }
+}
+
+/// Whether a commit that has failed so may have been done, or be done yet.
+fn is_outcome_unknown(error: &Error) -> bool {
+    let unknown = [
+        Category::RETRIABLE,
+        Category::NETWORK,
+        Category::NOT_PRIMARY,
+        Category::SHUTDOWN,
+        Category::INTERRUPTION,
+        Category::CANCELLATION,
+        Category::EXCEEDED_TIME_LIMIT,
+    ];
+    unknown.into_iter().any(|category| error.is(category))
+}
+
+async fn commit_in_turn(
+    cmd: &Invocation,
+    taken: &Taken,
+    first: &[ShardId],
+    last: &ShardId,
+) -> Result<Committed> {
+    for shard in first {
+        end_at(cmd, shard).await?;
+    }
+    with(&taken.lease, TransactionRouter::readers_committed);
+    let (mut reply, is_fulfilled) = committed(&end_at(cmd, last).await?);
+    with(&taken.lease, |transaction| {
+        append_token(&mut reply, transaction)
+    });
+    Ok((reply, is_fulfilled))
+}
+
+/// What a shard has answered to a commit.
+fn committed(answer: &Answer) -> Committed {
+    let failed = pinion_bson::get(answer.body(), "writeConcernError");
+    (passed_on(answer.body()), failed.is_none())
 }
 
 /// `commitTransaction` of a transaction that another router ran: the shard that was written first
@@ -543,13 +703,22 @@ async fn commit_of_another_router(cmd: &Invocation) -> Result<Reply> {
         ));
     };
     let shard = ShardId::new(shard);
-    match abort_part(cmd, &shard).await {
+    let mut tracking = Tracking::default();
+    count(|counts| counts.started += 1);
+    // Which shards take part is not known here.
+    start_commit(&mut tracking, CommitType::RecoverWithToken, 0);
+    let outcome = recover_commit(cmd, &shard).await;
+    end_commit(&mut tracking, &outcome);
+    outcome.map(|(reply, _)| reply)
+}
+
+async fn recover_commit(cmd: &Invocation, shard: &ShardId) -> Result<Committed> {
+    match abort_part(cmd, shard).await {
         Err(error) if error.is(Category::RETRIABLE) => return Err(refused(error)),
         // The shard says how it has ended.
         _ => {}
     }
-    let answer = end_at(cmd, &shard).await?;
-    Ok(passed_on(answer.body()))
+    Ok(committed(&end_at(cmd, shard).await?))
 }
 
 /// Sends the end of a transaction to a shard.
@@ -565,8 +734,7 @@ async fn end_at(cmd: &Invocation, shard: &ShardId) -> Result<Answer> {
         body: body.finish(),
         sections: Vec::new(),
     };
-    let preference = ReadPreference::default();
-    send_to(cmd, shard, &preference, &request, Retry::Idempotent)
+    send_request(cmd, shard, &request, Retry::Idempotent)
         .await
         .map_err(refused)
 }
@@ -580,6 +748,13 @@ pub(crate) async fn abort_transaction(cmd: Invocation) -> Result<Reply> {
         let was_aborted = transaction.is_aborted();
         transaction.abort();
         let shards: Vec<ShardId> = transaction.participants().cloned().collect();
+        if transaction.tracking.aborted() {
+            let cause = match shards.is_empty() {
+                true => ErrorCode::NO_SUCH_TRANSACTION.name(),
+                false => CAUSE_OF_CLIENT.into(),
+            };
+            count(|counts| counts.aborted(&cause));
+        }
         (was_aborted, transaction.number(), shards)
     });
     if was_aborted {

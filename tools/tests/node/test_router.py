@@ -367,6 +367,9 @@ def test_status(client):
     assert status["mem"]["bits"] == 64 and status["mem"]["supported"] is True
     assert 1 <= status["mem"]["resident"] <= status["mem"]["virtual"]
     assert status["extra_info"]["user_time_us"] > 0
+    assert status["transactions"]["totalStarted"] >= 0
+    left_out = client.admin.command("serverStatus", transactions=0)
+    assert "transactions" not in left_out
     assert status["sharding"]["configsvrConnectionString"].startswith("cfg/")
     assert client.admin.command("getCmdLineOpts")["parsed"]["sharding"]["configDB"].startswith("cfg/")
     assert client.admin.command("buildInfo")["ok"] == 1.0
@@ -375,6 +378,26 @@ def test_status(client):
     fails(lambda: client.test.command("profile", 1), 2)
     assert client.test.command("profile", 0)["was"] == 0
     fails(lambda: client.admin.command("replSetGetStatus"), 59)
+
+
+def test_connections_are_in_pools(two):
+    """One for each core, with the hosts that it has connections to."""
+    two[0].c.insert_one({})
+    stats = two[0].client.admin.command("connPoolStats")
+    pools, hosts = stats["pools"], stats["hosts"]
+    assert pools and set(pools) <= {f"NetworkInterfaceTL-TaskExecutorPool-{core}" for core in range(2)}
+    names = ["InUse", "Available", "Created", "Refreshing"]
+    lower = lambda name: name[0].lower() + name[1:]
+    for pool in pools.values():
+        assert list(pool)[:4] == [f"pool{name}" for name in names]
+        of_hosts = [counts for host, counts in pool.items() if ":" in host]
+        assert of_hosts and all(list(counts) == [lower(name) for name in names] for counts in of_hosts)
+        assert all(pool[f"pool{name}"] == sum(counts[lower(name)] for counts in of_hosts) for name in names)
+    for name in names:
+        assert stats[f"total{name}"] == sum(pool[f"pool{name}"] for pool in pools.values())
+        for host, counts in hosts.items():
+            assert counts[lower(name)] == sum(pool.get(host, {}).get(lower(name), 0) for pool in pools.values())
+    assert stats["totalCreated"] >= 2
 
 
 def test_times_are_limited(two):

@@ -393,6 +393,49 @@ def test_definitions(cluster, hashed, other):
     assert inconsistencies(db.client) == []
 
 
+def test_nothing_of_a_dropped_series_stays_on_other_shards(cluster, db, alone):
+    """The collection of the views goes with the last of them; on the primary shard it stays, as on
+    a set without shards."""
+    for name in ("h", "i"):
+        shard(db.client, f"d.{name}", {"m.s": "hashed"}, timeseries=SERIES)
+    names = lambda at: names_on(cluster, at, "d")
+    both = ["h", "i", "system.buckets.h", "system.buckets.i", "system.views"]
+    assert names(0) == both and names(1) == both
+    db.h.drop()
+    assert names(0) == names(1) == ["i", "system.buckets.i", "system.views"]
+    db.i.drop()
+    assert names(0) == ["system.views"] and names(1) == []
+    alone.drop()
+    assert names_on(cluster, 1, "e") == ["system.views"]
+    # It is made again with the next one.
+    shard(db.client, "d.h", {"m.s": "hashed"}, timeseries=SERIES)
+    db.h.insert_many(measurements())
+    assert "system.views" in names(1) and db.h.count_documents({}) == 400
+    assert inconsistencies(db.client) == []
+
+
+def names_on(cluster, at, db):
+    with cluster.shards[at].client() as direct:
+        return sorted(direct[db].list_collection_names())
+
+
+def test_first_writes_beside_the_making_of_a_series(cluster, db, other):
+    """They wait, and go into the series; or come first, so that it is refused."""
+    made = 0
+    for n in range(12):
+        name, writer = f"x{n}", (db, other.d)[n % 2]
+        writing = [Beside(lambda at=at: writer[name].insert_one(measurements()[at])) for at in range(4)]
+        making = Beside(lambda: shard(db.client, f"d.{name}", {"m.s": "hashed"}, timeseries=SERIES))
+        for call in (*writing, making):
+            call.join()
+        assert [call.error for call in writing] == [None] * 4
+        made += making.error is None
+        assert making.error is None or making.error.code in (48, 72, 117), making.error
+        assert writer[name].count_documents({}) == 4
+    print(f"{made} of 12 series were made")
+    assert inconsistencies(db.client) == []
+
+
 def test_chunks(timed):
     client = timed.database.client
     ns = "d.system.buckets.r"

@@ -90,8 +90,9 @@ fn create_with(
     })
 }
 
-/// Makes the collection without options unless it is there, which is what the first insert does.
-/// Gives the time if it was not there.
+/// Makes the collection without options unless something of the name is there, which is what the
+/// first insert does. Gives the time if nothing was there. What has come to be there since the
+/// caller has looked may be a view or a series: the caller looks again.
 pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<Timestamp>> {
     let by = ctx.clone();
     let definition = Definition::Create {
@@ -100,7 +101,10 @@ pub async fn ensure_collection(ctx: &OpContext, ns: Namespace) -> Result<Option<
     };
     coordinate(ctx, definition, move |c| async move {
         let _lock = c.lock_for(&by, Scope::one(&ns)).await?;
-        Ok(c.ensure(&ns).await?.1)
+        match core_catalog().current().view(&ns) {
+            Some(_) => Ok(None),
+            None => Ok(c.ensure(&ns).await?.1),
+        }
     })
     .await
 }

@@ -10,7 +10,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{Error, ErrorCode, OpContext, Result};
 
 use super::builds::{Step, coordinate_beside};
-use super::coordinator::{Commit, Coordinator, behind_gates};
+use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
 use super::create::view_commit;
 use super::guard::Definition;
 use super::locks::Scope;
@@ -75,6 +75,34 @@ fn drop_shown(
         })
         .await
     })
+}
+
+/// Drops the collection of a database's views if it has none, unseen by change streams. For a shard
+/// that is not the primary one of the database: its views are those of sharded series, of which it
+/// keeps nothing. Any other node keeps the collection.
+pub fn drop_collection_of_no_views(ctx: &OpContext, db: String) -> LocalBoxFuture<'_, Result<()>> {
+    Box::pin(async move {
+        let by = ctx.clone();
+        let holder = Namespace::new(&db, SYSTEM_VIEWS)?;
+        let definition = Definition::Drop(holder.clone());
+        coordinate(ctx, definition, move |c| async move {
+            let _lock = c.lock_for(&by, Scope::one(&holder)).await?;
+            if without_views(&core_catalog().current(), &holder).is_none() {
+                return Ok(());
+            }
+            let operation = c.drop_holder(&holder);
+            let gates = std::slice::from_ref(&holder);
+            behind_gates(Some(&by), gates, GateMode::Closed, operation).await
+        })
+        .await
+    })
+}
+
+/// The collection of the views, if there is none in the database.
+fn without_views<'c>(catalog: &'c Catalog, holder: &Namespace) -> Option<&'c Arc<Collection>> {
+    let has_views = catalog.views_of(holder.db()).next().is_some();
+    let found = catalog.get(holder).filter(|_| !has_views);
+    found.filter(|found| found.builds().is_empty())
 }
 
 /// Drops all that is in a database; the timestamp of the last change, or `None` if there was no
@@ -195,6 +223,22 @@ impl Coordinator {
         };
         let ts = self.commit(compute).await?;
         Ok(Dropped { indexes, ts })
+    }
+
+    /// Drops the collection of the views, whose gate is closed, unless one has been made meanwhile.
+    async fn drop_holder(&self, holder: &Namespace) -> Result<()> {
+        let compute = |catalog: &Catalog| {
+            let Some(found) = without_views(catalog, holder) else {
+                return Ok(None);
+            };
+            let o = rawdoc! { "drop": holder.collection() };
+            let change = dropping(catalog, found);
+            Ok(Some(Commit {
+                from_migrate: true,
+                ..Commit::command(holder, Some(found.uuid), o, change)
+            }))
+        };
+        self.commit_with(compute).await.map(drop)
     }
 
     /// Drops what is in a database, whose gates are closed.

@@ -45,7 +45,8 @@ pub use copied::{
 pub use create::{create_collection, create_collection_as, ensure_collection};
 pub(crate) use drop::drop_temporary;
 pub use drop::{
-    Dropped, drop_collection, drop_collection_unseen, drop_database, drop_database_unseen,
+    Dropped, drop_collection, drop_collection_of_no_views, drop_collection_unseen, drop_database,
+    drop_database_unseen,
 };
 pub use foreign::ListedIndex;
 pub use guard::{Definition, DefinitionGuard, set_definition_guard};

@@ -199,7 +199,9 @@ async fn run_counted(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
 
 /// Compares the versions that a router sent before anything is done.
 async fn admit_versions(cmd: &Invocation, sent: SentVersions) -> Result<()> {
-    let named = collection_named(cmd.command.spec, cmd.body());
+    let explained = pinion_bson::get(cmd.body(), "explain").filter(|_| cmd.name() == "explain");
+    let explained = explained.and_then(|explained| explained.as_document());
+    let named = collection_named(cmd.command.spec, explained.unwrap_or(cmd.body()));
     let ns = match (named, cmd.command.spec.namespace) {
         (Some(name), CommandNamespace::FullName) => Namespace::parse(name).ok(),
         (named, _) => named.and_then(|name| Namespace::new(cmd.db(), name).ok()),

@@ -17,6 +17,7 @@ use pinion_bson::RawDocumentBuf;
 use pinion_catalog::is_replicated;
 use pinion_clock::{OpTime, Timestamp};
 use pinion_runtime::{Duration, Instant, LocalBoxFuture};
+use pinion_service::connections::HostConnections;
 use pinion_wire::idl::{GenericArguments, Namespace, ReadPreferenceMode, WriteConcern};
 use pinion_wire::{
     AllowedOnSecondary, CommandClass, CommandSpec, Error, ErrorCode, Invocation, MemberState,
@@ -78,19 +79,6 @@ pub struct LastWrite {
     pub wall_ms: i64,
     pub majority_op_time: OpTime,
     pub majority_wall_ms: i64,
-}
-
-/// The connections of one core to another member.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostConnections {
-    pub host: String,
-    pub in_use: u64,
-    /// Kept to be used again.
-    pub available: u64,
-    /// Being made.
-    pub refreshing: u64,
-    /// Ever made.
-    pub created: u64,
 }
 
 /// Something that is waited for. It borrows nothing, so the caller may give up at any time.

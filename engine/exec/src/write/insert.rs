@@ -28,13 +28,14 @@ use super::capped;
 use super::multikey::mark_multikey;
 use super::order::{first_error, first_taken};
 use super::perform::execute;
+use super::series::insert_measurements;
 use super::unit::LoggedWrite;
 use super::validation::{Validation, check_document};
 use crate::acquire::{AcquiredCollection, acquire};
 use crate::limits::{
     INSERT_GROUP_BYTES, INSERT_GROUP_STATEMENTS, INSERT_STEP_WRITES, MAX_CLUSTER_KEY_BYTES,
 };
-use crate::open_transactions::ends_command;
+use crate::open_transactions::{ends_command, no_measurements};
 use crate::placement::{is_of_versions, stops_batch};
 use crate::sessions::RetryableWrite;
 use crate::statements::{ExecutedChange, Stamp};
@@ -263,6 +264,14 @@ pub async fn insert_documents(
     let mut acquired = acquired;
     while !queue.is_empty() {
         check(ctx)?;
+        // The name may have become that of a series while its gate was not held.
+        if acquired.series().is_some() {
+            if is_in(ctx) {
+                return Err(no_measurements("insert into", acquired.ns()));
+            }
+            let left = queue.into();
+            return Box::pin(insert_measurements(ctx, acquired, left, options, outcome)).await;
+        }
         let Some(collection) = acquired.collection().cloned() else {
             let made = Box::pin(acquired.create(ctx)).await;
             let Some((again, made)) = unless_stopped(ctx, made, &queue, ordered, outcome)? else {

@@ -157,3 +157,36 @@ fn an_update_of_sources_changes_each_bucket_once() {
         check_valid(&client).await;
     });
 }
+
+/// The first write of a name that comes to be a series while the write waits goes into the series.
+#[test]
+fn a_first_write_beside_the_making_of_a_series() {
+    for seed in 0..12 {
+        with_node(seed, 2, 3, move |client| async move {
+            let series = doc! { "timeField": "t", "metaField": "m" };
+            let change = doc! { "q": { "m": 7 }, "u": { "$set": { "m": 8 } }, "multi": true };
+            let commands = [
+                doc! { "create": "s", "timeseries": series },
+                insert(0..3),
+                doc! { "update": "s", "updates": [change] },
+                insert(3..5),
+            ];
+            let commands = commands.map(|command| {
+                let client = client.on((seed % 2) as u16);
+                async move { client.run(command).await }
+            });
+            let replies = pinion_runtime::join_all(commands).await;
+            // A write that comes first makes a collection.
+            let is_series = replies[0].get_i32("code").ok() != Some(48);
+            for reply in &replies[usize::from(!is_series)..] {
+                assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{reply}");
+                assert!(!reply.contains_key("writeErrors"), "{reply}");
+            }
+            assert_eq!(ids(&client, doc! {}).await, (0..5).collect());
+            let buckets = client.find(doc! { "find": "system.buckets.s" }).await;
+            assert_eq!(!buckets.is_empty(), is_series);
+            assert!(buckets.iter().all(|bucket| bucket.contains_key("control")));
+            check_valid(&client).await;
+        });
+    }
+}

@@ -231,7 +231,14 @@ pub(super) async fn drop_local(
     let named = facts::series_here(ns).unwrap_or_else(|| ns.clone());
     match is_primary_shard {
         true => pinion_catalog::drop_collection(ctx, named).await?,
-        false => pinion_catalog::drop_collection_unseen(ctx, named).await?,
+        false => {
+            let dropped = pinion_catalog::drop_collection_unseen(ctx, named).await?;
+            if series_of(ns).is_some() {
+                // With the last series goes the collection of the views.
+                pinion_catalog::drop_collection_of_no_views(ctx, ns.db().to_owned()).await?;
+            }
+            dropped
+        }
     };
     forget_collection(ns).await
 }

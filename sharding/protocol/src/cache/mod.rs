@@ -154,6 +154,8 @@ struct Mark<V> {
     number: u64,
     wanted: Option<V>,
     is_dropped: bool,
+    /// A shard has refused a request: what is known serves no other one.
+    is_refused: bool,
 }
 
 #[derive(Debug)]
@@ -230,16 +232,22 @@ impl<C: Cacheable> NamespaceCache<C> {
     /// What an access gets without waiting.
     fn served(&self, access: &Waiting) -> Option<C> {
         let known = self.known.as_ref()?;
-        let blocks = |(shard, mark): (&Option<ShardId>, &Mark<C::Version>)| {
-            let concerns = match (shard, &access.targets) {
-                (None, _) => true,
-                (Some(_), _) if !self.is_fine_grained => true,
-                (Some(_), Targets::Unknown) => false,
-                (Some(shard), Targets::Shards(targets)) => targets.contains(shard),
-            };
-            concerns && mark.number <= access.seen
+        (self.marks_for(access).next().is_none()).then(|| known.clone())
+    }
+
+    /// The marks that an access does not pass.
+    fn marks_for<'m>(&'m self, access: &'m Waiting) -> impl Iterator<Item = &'m Mark<C::Version>> {
+        let blocks = |shard: &Option<ShardId>| match (shard, &access.targets) {
+            (None, _) => true,
+            (Some(_), _) if !self.is_fine_grained => true,
+            (Some(_), Targets::Unknown) => false,
+            (Some(shard), Targets::Shards(targets)) => targets.contains(shard),
         };
-        (!self.marks.iter().any(blocks)).then(|| known.clone())
+        let marks = self.marks.iter();
+        let marks = marks.filter(move |(shard, _)| blocks(shard));
+        marks
+            .map(|(_, mark)| mark)
+            .filter(|mark| mark.number <= access.seen)
     }
 
     fn mark(&mut self, staleness: Staleness<C::Version>) {
@@ -267,6 +275,7 @@ impl<C: Cacheable> NamespaceCache<C> {
             number,
             wanted: None,
             is_dropped: false,
+            is_refused: false,
         });
         mark.number = number;
         // Errors may come in another order than their versions.
@@ -275,6 +284,7 @@ impl<C: Cacheable> NamespaceCache<C> {
             (before, now) => now.or(before),
         };
         mark.is_dropped |= is_dropped;
+        mark.is_refused |= received.is_some();
     }
 
     fn start_refresh(&mut self, out: &mut Effects<C>) {
@@ -376,7 +386,8 @@ impl<C: Cacheable> NamespaceCache<C> {
     }
 
     /// The source does not answer: all that wait get what is known, as far as no shard is known to
-    /// have something newer. What is stale stays so.
+    /// have something newer, or has refused what is known. With that the shard would refuse them
+    /// again, so they get the error, which says why. What is stale stays so.
     fn give_up(&mut self, error: &Error, out: &mut Effects<C>) {
         self.refresh = None;
         let known = self.known.as_ref().filter(|known| {
@@ -384,7 +395,8 @@ impl<C: Cacheable> NamespaceCache<C> {
             marks.all(|(shard, mark)| !mark.is_dropped && !is_too_old(*known, shard.as_ref(), mark))
         });
         for access in std::mem::take(&mut self.waiting) {
-            out.push(match known {
+            let is_refused = self.marks_for(&access).any(|mark| mark.is_refused);
+            out.push(match known.filter(|_| !is_refused) {
                 Some(known) => reply(access.by, Ok(known.clone())),
                 None => reply(access.by, Err(error.clone())),
             });

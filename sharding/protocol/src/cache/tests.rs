@@ -221,6 +221,33 @@ fn without_old_information_the_error_is_returned() {
 }
 
 #[test]
+fn what_a_shard_has_refused_is_not_returned() {
+    // The shard does not know its version itself.
+    let mut script = Script::fresh();
+    let sent = script.sent("s1");
+    script.refused("s1", sent, false);
+    script.access(2, &["s1"], &["load 2 from 3|1"]);
+    script.access(3, &["s0", "s1"], &[]);
+    script.access(4, &["s0"], &["4: 3|1"]);
+    script.access(5, &[], &["5: 3|1"]);
+    script.fail(2, &["load 3 from 3|1"]);
+    script.fail(3, &["load 4 from 3|1"]);
+    script.fail(4, &["2: no source", "3: no source"]);
+    // The source is there again, and what it has is what was known.
+    script.access(6, &["s1"], &["load 5 from 3|1"]);
+    script.load(5, &["6: 3|1"]);
+    script.access(7, &["s1"], &["7: 3|1"]);
+    // A mark of another kind with it: those whom the refusal does not concern get what is known.
+    script.refused("s1", sent, false);
+    script.step(Input::Stale(Staleness::of_shard("s2".into())), &[]);
+    script.access(8, &["s2"], &["load 6 from 3|1"]);
+    script.access(9, &["s1", "s2"], &[]);
+    script.fail(6, &["load 7 from 3|1"]);
+    script.fail(7, &["load 8 from 3|1"]);
+    script.fail(8, &["8: 3|1", "9: no source"]);
+}
+
+#[test]
 fn no_table_older_than_what_the_shard_has() {
     // SH-R10: the source is a member that is behind.
     let mut script = Script::fresh();

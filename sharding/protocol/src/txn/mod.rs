@@ -1,5 +1,7 @@
 //! Transactions over shards.
 
 mod router;
+mod tracking;
 
 pub use router::{CommitPlan, ParticipantFields, Refusal, TransactionRouter};
+pub use tracking::{CommitType, Tracking};

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use pinion_bson::RawDocumentBuf;
 use pinion_clock::Timestamp;
 
+use super::tracking::{CommitType, Tracking};
 use crate::ShardId;
 
 /// A shard that takes part.
@@ -23,6 +24,8 @@ struct Participant {
 /// What a statement carries to a shard.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParticipantFields {
+    /// It takes part from this statement on.
+    pub joins: bool,
     /// `startTransaction`: the shard takes part from here on.
     pub starts: bool,
     /// `coordinator`: the first shard, which decides if several write.
@@ -79,6 +82,8 @@ pub struct TransactionRouter {
     has_sent: bool,
     was_refused: bool,
     state: State,
+    /// For metrics alone.
+    pub tracking: Tracking,
 }
 
 impl TransactionRouter {
@@ -100,6 +105,7 @@ impl TransactionRouter {
             has_sent: false,
             was_refused: false,
             state: State::Open,
+            tracking: Tracking::default(),
         }
     }
 
@@ -167,6 +173,7 @@ impl TransactionRouter {
         let coordinator = self.coordinator.get_or_insert_with(|| shard.clone());
         let is_coordinator = coordinator == shard;
         let joined_at = self.statement;
+        let joins = !self.participants.contains_key(shard);
         let part = self.participants.entry(shard.clone());
         let part = part.or_insert(Participant {
             joined_at,
@@ -179,6 +186,7 @@ impl TransactionRouter {
         }
         let starts = !part.has_answered;
         Ok(ParticipantFields {
+            joins,
             starts,
             is_coordinator,
             read_concern: self.read_concern.clone().filter(|_| starts),
@@ -211,6 +219,12 @@ impl TransactionRouter {
             self.recovery_shard = None;
         }
         true
+    }
+
+    /// How a commit that starts now is counted.
+    pub fn commit_type(&self) -> CommitType {
+        let writers = self.participants.values().filter(|part| part.writes);
+        CommitType::of(self.participants.len(), writers.count())
     }
 
     /// How it is committed. It takes no statement afterwards. Asked again, the answer is the same;
@@ -280,6 +294,7 @@ mod tests {
             (starts, is_coordinator)
         );
         assert_eq!(fields.read_concern.is_some(), starts);
+        assert_eq!(fields.joins, starts, "each of them has answered");
         txn.answered(&shard(name));
     }
 
@@ -312,6 +327,7 @@ mod tests {
         check(&mut txn, "a", false, false, true);
         check(&mut txn, "b", true, false, false);
         assert_eq!(txn.recovery_shard(), Some(&shard("b")));
+        assert_eq!(txn.commit_type(), CommitType::SingleWriteShard);
         let second = txn.send_to(&shard("a"), true);
         let expected = Refusal::SecondWriter {
             first: shard("b"),
@@ -337,9 +353,11 @@ mod tests {
     #[test]
     fn readers_and_none() {
         assert_eq!(started().commit(), CommitPlan::Nothing);
+        assert_eq!(started().commit_type(), CommitType::NoShards);
         let mut txn = started();
         check(&mut txn, "b", false, true, true);
         check(&mut txn, "a", false, true, false);
+        assert_eq!(txn.commit_type(), CommitType::ReadOnly);
         let CommitPlan::InTurn { first, last } = txn.commit() else {
             panic!("two shards take part");
         };

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use pinion_bson::RawBsonRef;
 use pinion_runtime::on_all_cores;
+use pinion_server::HostFigures;
+use pinion_service::connections::{ConnectionPool, HostConnections, append_connections};
 use pinion_service::interrupt::interruptible;
 use pinion_sharding_protocol::ShardId;
 use pinion_wire::idl::{Namespace, truthy};
@@ -138,47 +140,30 @@ pub(super) async fn is_db_grid(_: Invocation) -> Result<Reply> {
     Ok(out)
 }
 
+/// The connections of one core, as MongoDB's routers name the pools of their executors.
+fn pool(at: usize, figures: Vec<HostFigures>) -> ConnectionPool {
+    let connections = figures.into_iter().map(|figures| HostConnections {
+        host: figures.host.to_string(),
+        in_use: figures.in_use,
+        available: figures.available,
+        refreshing: figures.refreshing,
+        created: figures.created,
+    });
+    ConnectionPool {
+        name: format!("NetworkInterfaceTL-TaskExecutorPool-{at}"),
+        connections: connections.collect(),
+    }
+}
+
 /// `connPoolStats`: connections to other nodes, and the sets that this process watches.
 pub(super) async fn conn_pool_stats(cmd: Invocation) -> Result<Reply> {
     // Nothing is read of it, and MongoDB passes over fields that it does not know.
     drop(cmd);
     let cores = on_all_cores(|_| async { Hosts::here().figures() }).await;
-    let mut by_host: BTreeMap<String, [u64; 4]> = BTreeMap::new();
-    for figures in cores.into_iter().flatten() {
-        let sums = by_host.entry(figures.host.to_string()).or_default();
-        let values = [
-            figures.in_use,
-            figures.available,
-            figures.created,
-            figures.refreshing,
-        ];
-        for (sum, value) in sums.iter_mut().zip(values) {
-            *sum += value;
-        }
-    }
+    let cores = cores.into_iter().enumerate();
+    let pools: Vec<ConnectionPool> = cores.map(|(at, figures)| pool(at, figures)).collect();
     let mut out = Reply::new();
-    out.append("numClientConnections", 0i32)
-        .append("numAScopedConnections", 0i32);
-    let names = ["inUse", "available", "created", "refreshing"];
-    let totals = [
-        "totalInUse",
-        "totalAvailable",
-        "totalCreated",
-        "totalRefreshing",
-    ];
-    for (at, name) in totals.into_iter().enumerate() {
-        let total: u64 = by_host.values().map(|values| values[at]).sum();
-        out.append(name, total as i64);
-    }
-    out.start_document("hosts");
-    for (host, values) in &by_host {
-        out.start_document(host);
-        for (name, value) in names.into_iter().zip(values) {
-            out.append(name, *value as i64);
-        }
-        out.end();
-    }
-    out.end();
+    append_connections(&mut out, &pools);
     append_sets(&mut out, &Hosts::here().shown_sets().await);
     Ok(out)
 }

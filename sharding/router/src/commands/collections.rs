@@ -31,11 +31,7 @@ async fn routed(
     for attempt in 0.. {
         let outcome = match known_table(cmd, ns).await? {
             Some(table) => sharded(&table).await,
-            None => {
-                let make = |versions| Request::of(cmd, ns.db(), versions);
-                let answer = at_primary(cmd, ns.db(), absent, make).await;
-                answer.map(|answer| passed_on(answer.body()))
-            }
+            None => unsharded(cmd, ns, absent).await,
         };
         match outcome {
             Err(error) if may_route_again(cmd, &error, attempt) => {
@@ -45,6 +41,13 @@ async fn routed(
         }
     }
     unreachable!("it returns at the last attempt")
+}
+
+/// Sends a definition of an unsharded collection to the primary shard of its database.
+async fn unsharded(cmd: &Invocation, ns: &Namespace, absent: WhenAbsent) -> Result<Reply> {
+    let make = |versions| Request::of(cmd, ns.db(), versions);
+    let answer = at_primary(cmd, ns.db(), absent, make).await?;
+    Ok(passed_on(answer.body()))
 }
 
 /// The table of a collection, as far as it is known; `None` where it is not sharded.
@@ -65,8 +68,13 @@ pub(super) async fn create(cmd: Invocation) -> Result<Reply> {
     let Some(ns) = named.filter(|_| !is_in(&cmd.ctx)) else {
         return forward::making_database(cmd).await;
     };
-    routed(&cmd, &ns, WhenAbsent::Make, async |table| {
+    routed(&cmd, &ns, WhenAbsent::Make, async |_| {
         let database = interruptible(&cmd.ctx, make_database(ns.db(), None)).await??;
+        let of_primary = Targets::Shards([database.primary.clone()].into());
+        let table = interruptible(&cmd.ctx, table_of(&ns, of_primary)).await??;
+        let Some(table) = table else {
+            return unsharded(&cmd, &ns, WhenAbsent::Make).await;
+        };
         let version = table.shard_version(&database.primary);
         let request = Request::of(&cmd, ns.db(), Versions::of_shard(version));
         let preference = ReadPreference::default();

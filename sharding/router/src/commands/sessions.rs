@@ -16,6 +16,7 @@ use crate::dispatch::at_every_shard;
 use crate::reply::refused;
 use crate::request::Request;
 use crate::sessions;
+use crate::transactions::transactions;
 
 /// `startSession`.
 pub(super) async fn start_session(cmd: Invocation) -> Result<Reply> {
@@ -72,6 +73,7 @@ async fn end(list: Vec<Lsid>, kills: bool) {
         async move {
             for lsid in &list {
                 cursors().kill_session(lsid);
+                transactions().session_ended(lsid);
                 if kills {
                     ops().kill_session(lsid);
                 } else {

@@ -15,12 +15,15 @@ use pinion_wire::{COMPATIBLE_VERSION, Invocation, Registry, Reply, Result, Serve
 
 use crate::clock::bson_time;
 use crate::cluster::Cluster;
+use crate::transaction_counts::TransactionCounts;
+use crate::transactions::transactions;
 
 /// What one core contributes.
 struct CorePart {
     counters: CounterValues,
     latencies: [LatencyValues; 3],
     cursors: CursorCounts,
+    transactions: TransactionCounts,
     sessions: u64,
     connections: [u64; 4],
     network: [u64; 3],
@@ -37,6 +40,7 @@ fn core_part() -> CorePart {
         counters: metrics.counters.values(),
         latencies: [&metrics.reads, &metrics.writes, &metrics.commands].map(LatencyValues::of),
         cursors: cursors().counts(),
+        transactions: transactions().counts(),
         sessions: session_table().count() as u64,
         connections: [
             server.current.get(),
@@ -68,6 +72,7 @@ struct Sums {
     counters: CounterValues,
     latencies: [LatencyValues; 3],
     cursors: CursorCounts,
+    transactions: TransactionCounts,
     sessions: u64,
     connections: [u64; 4],
     network: [u64; 3],
@@ -86,6 +91,7 @@ async fn sums() -> Sums {
         sums.cursors.open += part.cursors.open;
         sums.cursors.no_timeout += part.cursors.no_timeout;
         sums.cursors.pinned += part.cursors.pinned;
+        sums.transactions.add(&part.transactions);
         sums.sessions += part.sessions;
         let pairs = sums.connections.iter_mut().zip(part.connections);
         pairs.for_each(|(sum, value)| *sum += value);
@@ -160,6 +166,11 @@ pub(super) async fn server_status(cmd: Invocation) -> Result<Reply> {
     }
     if wanted("sharding") {
         append_sharding(&mut out);
+    }
+    if wanted("transactions") {
+        out.start_document("transactions");
+        sums.transactions.append(&mut out);
+        out.end();
     }
     if wanted("metrics") {
         append_metrics(&mut out, &sums);

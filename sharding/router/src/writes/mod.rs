@@ -23,7 +23,7 @@ pub(crate) use explain::explain;
 pub(crate) use find_and_modify::find_and_modify;
 pub(crate) use found::{OneDocument, Said, write_one};
 pub(crate) use outcome::{
-    append_numbers, is_stale, merged_concern_error, number_of, owner_would_change,
+    append_numbers, first_error_of, is_stale, merged_concern_error, number_of, owner_would_change,
     statement_numbers,
 };
 pub(crate) use plan::{Plan, Rest, half_done};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_sharding_protocol::ShardId;
-use pinion_wire::idl::{Namespace, i64_exact};
+use pinion_wire::idl::{Namespace, i32_clamped, i64_exact};
 use pinion_wire::{Error, ErrorCode, Reply};
 
 use crate::reply::append_concern_error;
@@ -48,6 +48,34 @@ pub(crate) fn errors_of(
         let code = pinion_bson::get(error, "code").and_then(i64_exact)?;
         Some((usize::try_from(at).ok()?, ErrorCode(code as i32), error))
     })
+}
+
+/// The code of the first error of a statement in the reply to a command of several.
+pub(crate) fn first_error_of(reply: &RawDocument) -> Option<ErrorCode> {
+    if let Some(errors) = pinion_bson::get(reply, "writeErrors") {
+        let first = errors
+            .as_array()
+            .and_then(|all| pinion_bson::values(all).next());
+        let code = first.and_then(|error| pinion_bson::get(error.as_document()?, "code"));
+        return Some(
+            code.and_then(i32_clamped)
+                .map_or(ErrorCode::UNKNOWN_ERROR, ErrorCode),
+        );
+    }
+    // That of a `bulkWrite`.
+    if number_of(reply, "nErrors") == 0 {
+        return None;
+    }
+    let results = pinion_bson::get_path(reply, "cursor.firstBatch");
+    let results = results.and_then(|results| results.as_array());
+    let mut codes = results
+        .into_iter()
+        .flat_map(pinion_bson::values)
+        .filter_map(|result| {
+            let code = pinion_bson::get(result.as_document()?, "code")?;
+            i32_clamped(code).map(ErrorCode)
+        });
+    Some(codes.next().unwrap_or(ErrorCode::UNKNOWN_ERROR))
 }
 
 /// A number of a reply; 0 where it has none, as that of a write that is not acknowledged.
@@ -274,6 +302,38 @@ mod tests {
     use pinion_bson::rawdoc;
 
     use super::*;
+
+    #[test]
+    fn the_first_error_of_a_statement() {
+        let check = |reply: RawDocumentBuf, expected: Option<i32>| {
+            let found = first_error_of(&reply).map(|code| code.0);
+            assert_eq!(found, expected, "{reply:?}");
+        };
+        check(rawdoc! { "n": 1, "ok": 1.0 }, None);
+        check(
+            rawdoc! { "cursor": { "firstBatch": [] }, "nErrors": 0 },
+            None,
+        );
+        let errors = [
+            rawdoc! { "index": 1, "code": 11_000 },
+            rawdoc! { "index": 2, "code": 2 },
+        ];
+        let [first, second] = errors.clone();
+        check(
+            rawdoc! { "n": 1, "writeErrors": [first, second] },
+            Some(11_000),
+        );
+        let [first, _] = errors;
+        let batch = [rawdoc! { "ok": 1.0, "idx": 0 }, first];
+        let [done, failed] = batch;
+        let bulk = rawdoc! { "cursor": { "firstBatch": [done, failed] }, "nErrors": 1 };
+        check(bulk, Some(11_000));
+        // It did not fit into the first batch.
+        check(
+            rawdoc! { "cursor": { "firstBatch": [] }, "nErrors": 1 },
+            Some(8),
+        );
+    }
 
     #[test]
     fn parts_of_a_batch() {

@@ -69,7 +69,13 @@ pub(crate) async fn run(statements: impl Statements) -> Result<Reply> {
     let (mut attempt, mut fruitless) = (0, 0);
     while !running.left.is_empty() {
         let before = running.progress();
-        let is_sharded = running.all.look_up().await?;
+        let is_sharded = match running.all.look_up().await {
+            Ok(is_sharded) => is_sharded,
+            Err(error) => {
+                running.lookup_failed(error)?;
+                continue;
+            }
+        };
         let round = match (is_sharded, running.is_ordered()) {
             (false, _) => running.unsharded().await?,
             (true, true) => running.in_order().await?,
@@ -142,6 +148,13 @@ impl<S: Statements> Running<S> {
         Ok(())
     }
 
+    /// The tables cannot be known that what is left is to be sent by.
+    fn lookup_failed(&mut self, error: Error) -> Result<()> {
+        check(&self.all.cmd().ctx)?;
+        let left = self.left.clone();
+        self.part_failed(&left, &left, error)
+    }
+
     /// Statements that are over; in order, what stands behind one that has failed is, too.
     fn ended(&mut self, which: &[usize]) {
         if self.is_ordered() && self.all.has_errors() {
@@ -190,6 +203,14 @@ impl<S: Statements> Running<S> {
                 self.stale = stale;
                 Ok(Round::Stale)
             }
+        }
+    }
+
+    /// Whether parts may be sent. Where the tables cannot be known, what is left has failed.
+    async fn may_send(&mut self, parts: &[Part]) -> Result<bool> {
+        match self.is_current(parts).await {
+            Ok(is_current) => Ok(is_current),
+            Err(error) => self.lookup_failed(error).map(|()| false),
         }
     }
 
@@ -251,7 +272,7 @@ impl<S: Statements> Running<S> {
                 bytes: 0,
             };
             let parts: Vec<Part> = shards.iter().map(part).collect();
-            if !self.is_current(&parts).await? {
+            if !self.may_send(&parts).await? {
                 return Ok(Round::More);
             }
             if self.send_parts(parts).await? {
@@ -319,7 +340,7 @@ impl<S: Statements> Running<S> {
         }
         if !parts.is_empty() {
             let parts: Vec<Part> = parts.into_values().collect();
-            if !self.is_current(&parts).await? {
+            if !self.may_send(&parts).await? {
                 return Ok(Round::More);
             }
             return match self.send_parts(parts).await? {
@@ -472,7 +493,9 @@ fn is_of_way(error: &Error) -> bool {
         Category::SNAPSHOT,
         Category::RETRIABLE,
     ];
-    of_way.into_iter().any(|category| error.is(category))
+    // No member that fits was there in time: of a shard, or of the config servers.
+    error.code == ErrorCode::FAILED_TO_SATISFY_READ_PREFERENCE
+        || of_way.into_iter().any(|category| error.is(category))
 }
 
 /// What shards have answered in a round.

@@ -3,6 +3,7 @@
 mod change_streams;
 mod changes;
 mod cluster;
+mod config_away;
 mod coordinator;
 mod definitions;
 mod feeds;

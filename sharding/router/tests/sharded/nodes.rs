@@ -350,7 +350,7 @@ pub fn check_database(world: &mut World, cmd: &Invocation, shard: usize) -> Resu
     let info = StaleDatabaseInfo {
         db: DB.into(),
         received: sent,
-        wanted: Some(world.database),
+        wanted: Some(world.database).filter(|_| !world.is_silent),
     };
     Err(info.error(Form::Own))
 }
