@@ -7,7 +7,8 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from pinion_node import Node  # noqa: E402
+from pinion_cluster import Cluster, unharmed  # noqa: E402
+from pinion_node import TEST_COMMANDS, Node  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -32,3 +33,17 @@ def collection(client, request):
     found = client["pinion_test"][name]
     found.drop()
     return found
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two shards behind two routers, for the tests of one file, which they must survive."""
+    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
+        yield running
+
+
+@pytest.fixture
+def other(cluster):
+    """A client of the other router."""
+    with cluster.client(1) as connected:
+        yield connected

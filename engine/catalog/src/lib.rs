@@ -50,7 +50,7 @@ pub use ddl::{
     end_copy, end_holds, ensure_collection, hold, hold_database, hold_database_but, hold_together,
     index_builds, keep_builds, kill_build, mark_copied, plan_collection, plan_indexes,
     plant_unfenced_reads, put_copied, put_listed, reindex, rename_collection,
-    rename_collection_unseen, replace_series, replace_unchanged, replicated_rows, set_build_set,
+    rename_collection_unseen, replace_collection, replicated_rows, set_build_set,
     set_definition_guard, set_multikey, show_oplog,
 };
 pub use durable::stored_collection;

@@ -163,7 +163,7 @@ pub fn keep_keys() {
                 Ok(_) => KEYS_RELOAD_PAUSE,
                 Err(error) => {
                     tracing::warn!(target: "SHARDING", id = 7_300_040u64, error = error.message, "The keys of cluster times could not be read");
-                    looked(LastLook::Failed(error)).await;
+                    looked(LastLook::Failed(error), None).await;
                     KEY_PAUSE
                 }
             };
@@ -185,24 +185,21 @@ async fn reload() -> Result<usize> {
         ring.insert(key.id, key.key, key.expires_at);
     }
     let found = ring.len();
-    on_all_cores(move |_| {
-        let ring = ring.clone();
-        async move {
-            keys().ring.replace(ring);
-        }
-    })
-    .await;
-    looked(LastLook::Keys).await;
+    looked(LastLook::Keys, Some(ring)).await;
     Ok(found)
 }
 
-/// Has those who wait for a key look again.
-async fn looked(look: LastLook) {
+/// Gives every core what a look has brought, and has those that wait for a key look again.
+async fn looked(look: LastLook, ring: Option<KeyRing>) {
     on_all_cores(move |_| {
-        let look = look.clone();
+        let (look, ring) = (look.clone(), ring.clone());
         async move {
-            keys().looked.replace(look);
-            keys().replaced.notify_all();
+            let keys = keys();
+            keys.looked.replace(look);
+            if let Some(ring) = ring {
+                keys.ring.replace(ring);
+            }
+            keys.replaced.notify_all();
         }
     })
     .await;

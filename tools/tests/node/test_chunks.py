@@ -3,26 +3,13 @@
 import pymongo
 import pytest
 from bson import Int64, MaxKey, MinKey, Timestamp
-from pinion_cluster import Cluster, fails, unharmed
-from pinion_node import TEST_COMMANDS
+from pinion_cluster import Cluster, fails
 from pymongo.errors import WriteError
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
-        yield running
 
 
 @pytest.fixture
 def client(cluster):
     with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def other(cluster):
-    with cluster.client(1) as connected:
         yield connected
 
 

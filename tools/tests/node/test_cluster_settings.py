@@ -3,19 +3,13 @@ feature compatibility version reach every shard."""
 
 import pytest
 from bson import Timestamp
-from pinion_cluster import Cluster, fails, unharmed
+from pinion_cluster import fails
 from pinion_node import STEADY, TEST_COMMANDS, Beside, ReplicaSet, wait_until
 
 BLOCKED = 371
 CONFLICT = 117
 ALL = {"_id": "", "blockNewUserShardedDDL": True, "blockUserWrites": True}
 MAJORITY = {"w": "majority"}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,32 +6,18 @@ import threading
 import time
 import uuid
 
-import pymongo
 import pytest
 from bson import Binary, Int64, ObjectId
 from datetime import datetime, timedelta
-from pinion_cluster import Cluster, fails, inconsistencies, unharmed
-from pinion_node import TEST_COMMANDS, wait_until
+from pinion_cluster import fails, inconsistencies
+from pinion_node import wait_until
 from pymongo.errors import AutoReconnect, OperationFailure
 from pymongo.read_concern import ReadConcern
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
-        yield running
 
 
 @pytest.fixture
 def client(cluster):
     with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def other(cluster):
-    """A client of the other router."""
-    with cluster.client(1) as connected:
         yield connected
 
 

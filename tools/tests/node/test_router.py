@@ -10,17 +10,11 @@ import pymongo
 import pytest
 from bson import Binary, Int64
 from bson.binary import UUID_SUBTYPE
-from pinion_cluster import NOT_READY, Cluster, Router, fails, unharmed
-from pinion_node import PATIENCE_MS, ReplicaSet, TEST_COMMANDS, wait_until
+from pinion_cluster import NOT_READY, Cluster, Router, fails
+from pinion_node import PATIENCE_MS, ReplicaSet, wait_until
 from pinion_wire import Wire
 from pymongo import InsertOne, UpdateOne
 from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure, PyMongoError
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
-        yield running
 
 
 @pytest.fixture

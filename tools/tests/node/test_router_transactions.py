@@ -5,20 +5,14 @@ import uuid
 import pytest
 from bson import Binary, Int64
 from bson.binary import UUID_SUBTYPE
-from pinion_cluster import Cluster, fails, unharmed
-from pinion_node import TEST_COMMANDS, Beside, FailPoint, wait_until
+from pinion_cluster import fails
+from pinion_node import Beside, FailPoint, wait_until
 from pinion_wire import Wire
 from pymongo.errors import DuplicateKeyError
 from test_sharded import split_in_zones
 
 COMMITS = ["noShards", "singleShard", "singleWriteShard", "readOnly", "twoPhaseCommit", "recoverWithToken"]
 GAUGES = ["currentOpen", "currentActive", "currentInactive"]
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
-        yield running
 
 
 @pytest.fixture

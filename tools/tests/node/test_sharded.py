@@ -6,30 +6,17 @@ import time
 import pymongo
 import pytest
 from bson import Int64, MaxKey, MinKey, Timestamp
-from pinion_cluster import Cluster, fails, unharmed
-from pinion_node import TEST_COMMANDS, wait_until
+from pinion_cluster import Cluster, fails
+from pinion_node import wait_until
 from pymongo import DeleteOne, InsertOne, ReplaceOne, UpdateMany, UpdateOne
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure, WriteConcernError
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
-        yield running
-
-
 @pytest.fixture
 def client(cluster):
     with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def other(cluster):
-    """A client of the other router."""
-    with cluster.client(1) as connected:
         yield connected
 
 

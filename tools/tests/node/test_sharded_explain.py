@@ -1,29 +1,15 @@
 """`explain` through routers whose tables are old, and of shards whose are."""
 
 import pytest
-from pinion_cluster import Cluster, unharmed
-from pinion_node import TEST_COMMANDS, wait_until
+from pinion_node import wait_until
 from pymongo.errors import OperationFailure
 from test_sharded import split_in_zones
 from test_sharded_traps import give
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
-        yield running
-
-
 @pytest.fixture
 def client(cluster):
     with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def other(cluster):
-    """A client of the other router."""
-    with cluster.client(1) as connected:
         yield connected
 
 

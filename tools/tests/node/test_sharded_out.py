@@ -5,8 +5,8 @@ import datetime
 
 import pytest
 from bson import Int64
-from pinion_cluster import Cluster, fails, unharmed
-from pinion_node import TEST_COMMANDS, Beside, FailPoint, wait_until
+from pinion_cluster import fails
+from pinion_node import Beside, FailPoint, wait_until
 from pymongo.errors import OperationFailure
 
 BAD_VALUE = 2
@@ -27,12 +27,6 @@ RESOLVED = {**SERIES, "granularity": "seconds", "bucketMaxSpanSeconds": 3600}
 RENAME = "internalRenameIfOptionsAndIndexesMatch"
 # What no shard can compute.
 BROKEN = {"$project": {"t": 1, "x": {"$divide": ["$v", 0]}}}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
-        yield running
 
 
 @pytest.fixture

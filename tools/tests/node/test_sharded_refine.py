@@ -4,28 +4,15 @@ all shards: as clients of two routers see them, and with nodes that end in the m
 import pymongo
 import pytest
 from bson import Binary, MaxKey, MinKey
-from pinion_cluster import Cluster, fails, unharmed
-from pinion_node import TEST_COMMANDS, Beside, FailPoint, wait_until
+from pinion_cluster import Cluster, fails
+from pinion_node import Beside, FailPoint, wait_until
 from pymongo.errors import OperationFailure
 from pymongo.read_preferences import ReadPreference
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
-        yield running
 
 
 @pytest.fixture
 def client(cluster):
     with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def other(cluster):
-    """A client of the other router."""
-    with cluster.client(1) as connected:
         yield connected
 
 

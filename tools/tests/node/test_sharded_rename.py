@@ -29,13 +29,6 @@ def client(cluster):
 
 
 @pytest.fixture
-def other(cluster):
-    """A client of the other router."""
-    with cluster.client(1) as connected:
-        yield connected
-
-
-@pytest.fixture
 def db(cluster, client):
     """A database on the first shard, empty, also of zones of collections that are not there."""
     client.drop_database("d")

@@ -8,8 +8,8 @@ import time
 
 import pytest
 from bson import Int64, MaxKey, MinKey
-from pinion_cluster import Cluster, fails, inconsistencies, unharmed
-from pinion_node import TEST_COMMANDS, Beside, FailPoint, wait_until
+from pinion_cluster import fails, inconsistencies
+from pinion_node import Beside, FailPoint, wait_until
 from pymongo import DeleteMany, DeleteOne, InsertOne, UpdateMany, UpdateOne
 from pymongo.errors import BulkWriteError, OperationFailure
 from pymongo.read_preferences import ReadPreference
@@ -26,22 +26,9 @@ MINUTE = datetime.timedelta(minutes=1)
 SERIES = {"timeField": "t", "metaField": "m"}
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with unharmed(Cluster(shards=2, routers=2, options=TEST_COMMANDS)) as running:
-        yield running
-
-
 @pytest.fixture
 def client(cluster):
     with cluster.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def other(cluster):
-    """A client of the other router."""
-    with cluster.client(1) as connected:
         yield connected
 
 

@@ -39,13 +39,6 @@ def client(cluster):
 
 
 @pytest.fixture
-def other(cluster):
-    """A client of the other router."""
-    with cluster.client(1) as connected:
-        yield connected
-
-
-@pytest.fixture
 def db(cluster, client):
     """A database on the first shard, empty; `e` is on the second."""
     for at, name in enumerate(("d", "e")):

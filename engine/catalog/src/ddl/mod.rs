@@ -61,5 +61,4 @@ pub use multikey::{FindArrays, adjust_multikey, set_multikey};
 pub use planned::{PlannedChange, commit_planned, plan_collection, plan_indexes};
 pub use reindex::reindex;
 pub use rename::{DropTarget, rename_collection, rename_collection_unseen};
-pub use replace::{ReplacedCollection, replace_unchanged};
-pub use series::replace_series;
+pub use replace::{ReplacedCollection, replace_collection};

@@ -95,17 +95,19 @@ fn without_uuid(options: &RawDocument) -> RawDocumentBuf {
     out.finish()
 }
 
-/// Puts a collection, or a series, in the place of `to`, which goes if it is there. Nothing of it
-/// can change between the comparison and that.
+/// Puts a collection, or a series, in the place of `to`, which goes if it is there. Where `before`
+/// says what `to` was, nothing of it can change between the comparison and that.
 ///
 /// # Errors
 /// `CommandFailed` where `to` has other options or indexes than `before`; those of
-/// [`rename_collection`](super::rename_collection) and of [`replace_series`](super::replace_series).
-pub fn replace_unchanged(
+/// [`rename_collection`](super::rename_collection). Of series: `NamespaceExists` when the name has
+/// become that of something else; `BackgroundOperationInProgressForNamespace` while an index of one
+/// of the two is built.
+pub fn replace_collection(
     ctx: &OpContext,
     from: Namespace,
     to: Namespace,
-    before: ReplacedCollection,
+    before: Option<ReplacedCollection>,
 ) -> LocalBoxFuture<'_, Result<Timestamp>> {
     Box::pin(async move {
         let by = ctx.clone();
@@ -119,7 +121,9 @@ pub fn replace_unchanged(
             all.extend(together(&to));
             let _lock = c.lock_for(&by, Scope::Namespaces(all.clone())).await?;
             let catalog = core_catalog().current();
-            before.check(&ReplacedCollection::now(&catalog, &to), &to)?;
+            if let Some(before) = &before {
+                before.check(&ReplacedCollection::now(&catalog, &to), &to)?;
+            }
             if catalog.kind(&from) == Some(CollectionKind::TimeSeries) {
                 let operation = c.replace(&from, &to);
                 return behind_gates(Some(&by), &all, GateMode::Closed, operation).await;

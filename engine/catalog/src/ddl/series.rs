@@ -3,20 +3,17 @@
 use pinion_bson::{DocBuilder, rawdoc};
 use pinion_clock::Timestamp;
 use pinion_query::{TimeSeries, buckets_of, series_of};
-use pinion_runtime::LocalBoxFuture;
 use pinion_storage::TreeId;
 use pinion_wire::idl::Namespace;
-use pinion_wire::{Error, ErrorCode, OpContext, Result};
+use pinion_wire::{Error, ErrorCode, Result};
 
 use super::builds::check_no_build;
-use super::coordinator::{Commit, Coordinator, behind_gates, coordinate};
+use super::coordinator::{Commit, Coordinator};
 use super::create::{check_database_case, system_document};
-use super::guard::Definition;
 use super::locks::Scope;
 use crate::catalog::Catalog;
 use crate::change::CatalogChange;
 use crate::entry::Collection;
-use crate::gates::GateMode;
 use crate::names::check_not_view;
 use crate::options::{CollectionKind, CollectionOptions};
 use crate::series::{buckets_options, default_index, view_options};
@@ -137,40 +134,14 @@ pub(super) fn put_view(
     change.views.push(view);
 }
 
-/// Puts the buckets of one series in the place of those of another, which need not be there; the
-/// first series is gone then.
-///
-/// # Errors
-/// `NamespaceExists` when the name has become that of something else;
-/// `BackgroundOperationInProgressForNamespace` while an index of one of the two is built.
-pub fn replace_series(
-    ctx: &OpContext,
-    from: Namespace,
-    to: Namespace,
-) -> LocalBoxFuture<'_, Result<Timestamp>> {
-    Box::pin(async move {
-        let by = ctx.clone();
-        let definition = Definition::Rename {
-            from: from.clone(),
-            to: to.clone(),
-        };
-        coordinate(ctx, definition, move |c| async move {
-            let mut gates = together(&from);
-            gates.extend(together(&to));
-            let _lock = c.lock_for(&by, Scope::Namespaces(gates.clone())).await?;
-            let operation = c.replace(&from, &to);
-            behind_gates(Some(&by), &gates, GateMode::Closed, operation).await
-        })
-        .await
-    })
-}
-
 impl Coordinator {
-    /// The change that [`replace_series`] makes, for a caller that holds the locks of all four
-    /// namespaces and has closed their gates.
+    /// Puts the buckets of one series in the place of those of another, which need not be there.
+    /// The first series is gone then. The caller holds the locks of all four namespaces and has
+    /// closed their gates.
     ///
     /// # Errors
-    /// Those of [`replace_series`].
+    /// `NamespaceExists` when the name has become that of something else;
+    /// `BackgroundOperationInProgressForNamespace` while an index of one of the two is built.
     pub(super) async fn replace(&self, from: &Namespace, to: &Namespace) -> Result<Timestamp> {
         let (from_buckets, to_buckets) = (buckets_of(from)?, buckets_of(to)?);
         let holder = Namespace::new(to.db(), SYSTEM_VIEWS)?;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pinion_bson::{RawBson, RawDocument, RawDocumentBuf};
 use pinion_catalog::{
-    CollectionKind, CollectionOptions, DropTarget, Uuid, core_catalog, create_collection,
-    create_indexes, drop_collection, rename_collection, replace_series, series_index,
+    CollectionOptions, Uuid, create_collection, create_indexes, drop_collection,
+    replace_collection, series_index,
 };
 use pinion_collation::Collation;
 use pinion_merge::Spool;
@@ -81,12 +81,7 @@ impl Replacement<'_> {
                 return Err(error);
             }
         };
-        let is_series =
-            core_catalog().current().kind(&temporary) == Some(CollectionKind::TimeSeries);
-        let ts = match is_series {
-            true => replace_series(ctx, temporary, target).await?,
-            false => rename_collection(ctx, temporary, target, DropTarget::Yes, false).await?,
-        };
+        let ts = replace_collection(ctx, temporary, target, None).await?;
         self.around.written.set(Some(ts));
         Ok(())
     }

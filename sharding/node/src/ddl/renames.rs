@@ -5,7 +5,7 @@
 use pinion_bson::RawDocument;
 use pinion_catalog::{
     DropTarget, ReplacedCollection, Uuid as CatalogUuid, check_collection_uuid, core_catalog,
-    replace_unchanged,
+    replace_collection,
 };
 use pinion_exec::commands::{acknowledge, capped};
 use pinion_query::buckets_of;
@@ -230,6 +230,6 @@ async fn replace(
             "$out to a sharded collection is not allowed",
         ));
     }
-    replace_unchanged(ctx, from, to, before).await?;
+    replace_collection(ctx, from, to, Some(before)).await?;
     Ok(())
 }
